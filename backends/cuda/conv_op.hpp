@@ -77,7 +77,7 @@ struct PreparedConv {
         out_channels(w[0]),
         columns(w[1]) {
     if (in_channels != columns && in_channels != problem.in_channels)
-      fail<ShapeError>("convolution", std::to_string(columns) + " channels, as the weights have", to_string(x));
+      fail<ShapeError>("convolution", {columns, " channels, as the weights have"}, to_string(x));
   }
 
   [[nodiscard]] bool pads_in() const { return problem.in_channels != in_channels; }

@@ -34,8 +34,8 @@ namespace tutti::cuda {
                       "another --backend");
   const cudaError_t e = cudaGetDeviceCount(&count);
   if (e == cudaErrorInsufficientDriver)
-    fail<DeviceError>("cuda", "a driver for CUDA " + version_text(runtime) + " or newer",
-                      "one for CUDA " + version_text(driver), "update the NVIDIA driver");
+    fail<DeviceError>("cuda", {"a driver for CUDA ", version_text(runtime), " or newer"},
+                      {"one for CUDA ", version_text(driver)}, "update the NVIDIA driver");
   if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
     fail<DeviceError>("cuda", "a GPU", "none", "is CUDA_VISIBLE_DEVICES set to nothing?");
   check(e, "a list of GPUs", "does nvidia-smi -L list them? a driver that was just updated needs a restart");
@@ -44,8 +44,7 @@ namespace tutti::cuda {
 inline void require_device(int id) {
   const int count = count_devices();
   if (id < 0 || id >= count)
-    fail<DeviceError>("cuda", "a GPU number in 0.." + std::to_string(count - 1), std::to_string(id),
-                      "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
+    fail<DeviceError>("cuda", {"a GPU number in 0..", count - 1}, id, "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
 }
 
 // DeviceError if the GPU is older than oldest_architecture(runtime). gpu: in the form of Device::name_and_capability().
@@ -114,7 +113,7 @@ class Device {
   void check_op(cudaError_t e, std::string_view what = "success") const {
     if (e == cudaSuccess) return;
     fail<DeviceError>(
-        "cuda", what, error_text(e) + (kind_.empty() ? "" : "; the last op started was " + op()),
+        "cuda", what, {error_text(e), (kind_.empty() ? "" : "; the last op started was " + op())},
         e == cudaErrorMemoryAllocation
             ? "use a smaller --batch-size or --precision bf16"
             : "kernels run asynchronously; with CUDA_LAUNCH_BLOCKING=1 the op named is the one that failed");

@@ -49,11 +49,10 @@ class Library {
   template <class F>
   [[nodiscard]] F* function(const char* name) const {
     if (handle_ == nullptr)
-      fail<DeviceError>("cuda", "the library " + file_, why_.empty() ? "none" : why_, "install " + package_);
+      fail<DeviceError>("cuda", {"the library ", file_}, why_.empty() ? "none" : why_, {"install ", package_});
     void* const f = ::dlsym(handle_, name);
     if (f == nullptr)
-      fail<DeviceError>("cuda", "the function " + std::string(name) + " in " + file_, "a library without it",
-                        "update " + package_);
+      fail<DeviceError>("cuda", {"the function ", name, " in ", file_}, "a library without it", {"update ", package_});
     return reinterpret_cast<F*>(f);
   }
 

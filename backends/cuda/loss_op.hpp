@@ -53,8 +53,7 @@ class LossOp {
   // DataError if the kernels found an error in the data. Each error is reported once.
   void throw_report() {
     int* const r = report_.get();
-    if (std::exchange(r[0], 0) != 0)
-      fail<DataError>("softmax_cross_entropy", "labels in 0.." + std::to_string(r[2] - 1), std::to_string(r[1]));
+    if (std::exchange(r[0], 0) != 0) fail<DataError>("softmax_cross_entropy", {"labels in 0..", r[2] - 1}, r[1]);
   }
 
  private:

@@ -45,8 +45,8 @@ class DeviceMemory : public Memory {
     const cudaError_t e = cudaMalloc(&p, bytes > 0 ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // the error is not sticky
-      fail<DeviceError>("cuda", size_text(bytes) + " of memory on " + device_->name(),
-                        size_text(free_bytes()) + " free of " + size_text(device_->properties().totalGlobalMem),
+      fail<DeviceError>("cuda", {size_text(bytes), " of memory on ", device_->name()},
+                        {size_text(free_bytes()), " free of ", size_text(device_->properties().totalGlobalMem)},
                         "use a smaller --batch-size or --precision bf16, or end other programs on this GPU");
     }
     device_->check_op(e, size_text(bytes) + " of memory");

@@ -91,8 +91,8 @@ class Compiler {
       }
       while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
       fail<DeviceError>(
-          "nvrtc", source.name + " compiled for sm_" + std::to_string(architecture),
-          std::string(nvrtcGetErrorString(r)) + (log.empty() ? "" : ":\n" + log),
+          "nvrtc", {source.name, " compiled for sm_", architecture},
+          {nvrtcGetErrorString(r), (log.empty() ? "" : ":\n" + log)},
           r == NVRTC_ERROR_INVALID_OPTION ? "this NVRTC does not know the GPU: update the CUDA toolkit" : "");
     }
     Binary b;

@@ -21,7 +21,7 @@ enum class CudaFusion : std::uint8_t { automatic, on, off };
 [[nodiscard]] inline CudaFusion parse_cuda_fusion(std::string_view text) {
   if (text == "auto") return CudaFusion::automatic;
   if (text == "on") return CudaFusion::on;
-  if (text != "off") fail<UsageError>("--cuda-fusion", "auto, on or off", "'" + std::string(text) + "'");
+  if (text != "off") fail<UsageError>("--cuda-fusion", "auto, on or off", {"'", text, "'"});
   return CudaFusion::off;
 }
 

@@ -33,7 +33,7 @@ struct AdamwNumbers {
 }
 
 inline void require_master(DType t) {
-  if (t != DType::f32) fail<UsageError>("cuda", "f32 master weights", std::string(name_of(t)));
+  if (t != DType::f32) fail<UsageError>("cuda", "f32 master weights", name_of(t));
 }
 
 template <class... P>

@@ -68,7 +68,7 @@ inline void put_ipv4_first(std::vector<tcp::Address>& list) {
     const auto found = detail::addresses_of_interface(name);
     if (found.empty())
       fail<UsageError>("environment GLOO_SOCKET_IFNAME", "a network interface of this host that has an address",
-                       "'" + printable(name) + "'", "'ip address' lists them");
+                       {"'", printable(name), "'"}, "'ip address' lists them");
     return found.front().text();
   }
   if (std::all_of(hosts.begin(), hosts.end(), [&](const std::string& h) { return h == mine; })) return "127.0.0.1";
@@ -86,7 +86,7 @@ inline void put_ipv4_first(std::vector<tcp::Address>& list) {
     for (const tcp::Address& a : addresses(host))
       if (const auto found = detail::address_towards(a)) return found->text();
   }
-  fail<CommunicationError>("gloo", "an address of '" + mine + "' that the other hosts reach", "none",
+  fail<CommunicationError>("gloo", {"an address of '", mine, "' that the other hosts reach"}, "none",
                            "name hosts by addresses, or set GLOO_SOCKET_IFNAME to the network interface to use");
 }
 

@@ -34,7 +34,7 @@ namespace detail {
   return s.get() >= 0 && ::bind(s.get(), a.get(), a.size) == 0;
 }
 [[noreturn]] inline void no_device(const std::string& address, const std::string& why) {
-  fail<CommunicationError>("gloo", "an address of this host", "'" + printable(address) + "': " + why,
+  fail<CommunicationError>("gloo", "an address of this host", {"'", printable(address), "': ", why},
                            "GLOO_SOCKET_IFNAME names the network interface to use");
 }
 

@@ -148,8 +148,7 @@ class GlooEngine {
     if (o.hosts.empty()) o.hosts.assign(static_cast<std::size_t>(std::max(o.size, 1)), "localhost");
     if (o.size < 1 || o.rank < 0 || o.rank >= o.size || o.hosts.size() != static_cast<std::size_t>(o.size))
       fail<UsageError>("gloo", "a rank among so many, and the host of each",
-                       "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size) + " and " +
-                           std::to_string(o.hosts.size()) + " hosts");
+                       {"rank ", o.rank, " of ", o.size, " and ", o.hosts.size(), " hosts"});
     return o;
   }
   [[nodiscard]] std::string key(const std::string& name) const { return options_.prefix + "/" + name; }

@@ -87,8 +87,8 @@ class GlooJob {
                        start.mpi        ? start.starter_of_mpi()
                        : start.launched ? "another launcher"
                                         : "a process that nobody launched",
-                       std::string("'tutti-launch -n N' before the program starts N processes") +
-                           (start.mpi ? "; those of " + start.starter_of_mpi() + " train with --strategy mpi" : ""));
+                       {"'tutti-launch -n N' before the program starts N processes",
+                        (start.mpi ? "; those of " + start.starter_of_mpi() + " train with --strategy mpi" : "")});
     return channel;
   }
 

@@ -208,12 +208,12 @@ class GlooMesh final : public ::gloo::Context {
       const std::string& name = names[static_cast<std::size_t>(peer)];
       const auto text = store.lookup(key + std::to_string(peer), deadline, stopped);
       transport_->check();
-      if (!text) fail<CommunicationError>("gloo", name + " to meet this rank in time", "no word of it");
+      if (!text) fail<CommunicationError>("gloo", {name, " to meet this rank in time"}, "no word of it");
       // The peer has an address for each rank except itself.
       const std::size_t bytes = mine.size() / static_cast<std::size_t>(size - 1);
       const auto at = static_cast<std::size_t>(rank > peer ? rank - 1 : rank) * bytes;
       if (text->size() != mine.size())
-        fail<CommunicationError>("gloo", "the addresses of " + name, "other bytes", "run the same build everywhere");
+        fail<CommunicationError>("gloo", {"the addresses of ", name}, "other bytes", "run the same build everywhere");
       transport_->waits_for(peer);
       transport_->check();
       try {
@@ -221,7 +221,7 @@ class GlooMesh final : public ::gloo::Context {
             {text->begin() + static_cast<std::ptrdiff_t>(at), text->begin() + static_cast<std::ptrdiff_t>(at + bytes)});
       } catch (const ::gloo::Exception& e) {
         transport_->check();
-        fail<CommunicationError>("gloo", "a connection with " + name, e.what(),
+        fail<CommunicationError>("gloo", {"a connection with ", name}, e.what(),
                                  "GLOO_SOCKET_IFNAME names the network interface to use");
       }
       // A pair that was closed meanwhile counts as connected.

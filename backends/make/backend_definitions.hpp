@@ -47,10 +47,10 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word,
   const std::string name = word == "auto" ? automatic_backend(o) : std::string(word);
   const detail::BackendRow* row = detail::find_row(detail::backend_rows(), name);
   if (row == nullptr || row->make == nullptr)
-    fail<UsageError>(o.where, "auto or a backend of this build: " + detail::listed(built_backends(), ", "), name,
+    fail<UsageError>(o.where, {"auto or a backend of this build: ", detail::listed(built_backends(), ", ")}, name,
                      row == nullptr ? "" : "install " + std::string(row->packages) + " and build again");
   if (o.convolution != "auto" && name != "onednn" && name != "eigen")
-    fail<UsageError>(o.where, "onednn or eigen beside convolution '" + o.convolution + "'", name,
+    fail<UsageError>(o.where, {"onednn or eigen beside convolution '", o.convolution, "'"}, name,
                      "other backends know one way to compute convolutions");
   return row->make(o);
 }

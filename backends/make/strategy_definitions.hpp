@@ -70,10 +70,10 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   else if (std::find(std::begin(kv_store), std::end(kv_store), name) != std::end(kv_store))
     name = alone ? "solo" : strategy_of_kv_store(name, start.size, gpus, start.servers);
   const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), name);
-  if (row == nullptr) fail<UsageError>(o.where, detail::listed(built), "'" + std::string(word) + "'");
+  if (row == nullptr) fail<UsageError>(o.where, detail::listed(built), {"'", word, "'"});
   if (row->make == nullptr)
-    fail<UsageError>(o.where, detail::listed(built) + ", the strategies of this build", "'" + std::string(word) + "'",
-                     "install " + std::string(row->packages) + " and build again");
+    fail<UsageError>(o.where, {detail::listed(built), ", the strategies of this build"}, {"'", word, "'"},
+                     {"install ", row->packages, " and build again"});
   if (launcher_asks())
     std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr, false,
                                row->make_elastic != nullptr && (!row->over_mpi || o.goes_on_from_checkpoint),
@@ -108,7 +108,7 @@ TUTTI_CORE_FUNCTION bool has_servers(std::string_view strategy) {
 TUTTI_CORE_FUNCTION void serve_workers(std::string_view strategy, const StrategyOptions& o,
                                        const LaunchEnvironment& start, const std::function<bool()>& stop) {
   if (!has_servers(strategy))
-    fail<UsageError>(o.where, "a strategy with servers, because this process is one", "'" + std::string(strategy) + "'",
+    fail<UsageError>(o.where, "a strategy with servers, because this process is one", {"'", strategy, "'"},
                      "tutti-launch -n N without -s starts workers alone");
   detail::find_row(detail::strategy_rows(), strategy)->serve(o, start, stop);
 }
@@ -117,8 +117,7 @@ TUTTI_CORE_FUNCTION void schedule_workers(std::string_view strategy, const Strat
                                           const LaunchEnvironment& start, const std::function<bool()>& stop) {
   const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), strategy);
   if (row == nullptr || row->schedule == nullptr || o.job == nullptr)
-    fail<UsageError>(o.where, "a strategy with servers, because this process is their scheduler",
-                     "'" + std::string(strategy) + "'");
+    fail<UsageError>(o.where, "a strategy with servers, because this process is their scheduler", {"'", strategy, "'"});
   row->schedule(o, start, stop);
 }
 

@@ -33,7 +33,7 @@ inline void mpi_check(int code, std::string_view call, std::string_view what = "
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
   fail<CommunicationError>(
-      what, std::string(call) + " to succeed",
+      what, {call, " to succeed"},
       length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : "error " + std::to_string(code));
 }
 
@@ -89,7 +89,7 @@ class MpiSession {
       mpi_check(MPI_Query_thread(&level), "MPI_Query_thread");
     }
     if (level < MPI_THREAD_SERIALIZED)
-      fail<CommunicationError>("MPI", "MPI_THREAD_SERIALIZED or more", "level " + std::to_string(level),
+      fail<CommunicationError>("MPI", "MPI_THREAD_SERIALIZED or more", {"level ", level},
                                "start MPI with MPI_Init_thread, or leave it to tutti");
     mpi_check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }

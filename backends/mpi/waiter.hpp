@@ -121,9 +121,9 @@ class MpiWaiter {
     const std::string time = std::to_string(duration_cast<milliseconds>(waited).count()) + " ms";
     if (missing.empty())
       fail<CommunicationError>(what, "an end within the deadline",
-                               "none after " + time + ", though all ranks still take part",
+                               {"none after ", time, ", though all ranks still take part"},
                                "raise --comm-deadline, or look for a slow network");
-    fail<CommunicationError>(what, "all ranks within the deadline", "nothing from " + missing + " for " + time,
+    fail<CommunicationError>(what, "all ranks within the deadline", {"nothing from ", missing, " for ", time},
                              "look at what these ranks do, or raise --comm-deadline");
   }
 

@@ -38,8 +38,8 @@ struct NcclJobOptions {
     const auto text = store.lookup(key, std::chrono::steady_clock::now() + at_most, flag.raised());
     if (!text) fail<CommunicationError>("nccl", "rank 0's identity", flag.raised() ? flag.why() : "none in time");
     if (text->size() != bytes.size())
-      fail<CommunicationError>("nccl", "an identity of " + std::to_string(bytes.size()) + " bytes",
-                               std::to_string(text->size()), "run the same build everywhere");
+      fail<CommunicationError>("nccl", {"an identity of ", bytes.size(), " bytes"}, text->size(),
+                               "run the same build everywhere");
     std::memcpy(bytes.data(), text->data(), bytes.size());
   };
 }

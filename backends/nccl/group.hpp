@@ -54,7 +54,7 @@ struct NcclOptions {
     case DType::i64:
       return ncclInt64;
   }
-  fail("nccl", "a type of tutti", std::to_string(static_cast<int>(t)));
+  fail("nccl", "a type of tutti", static_cast<int>(t));
 }
 [[nodiscard]] inline ncclRedOp_t nccl_op(ReduceOp c) noexcept { return c == ReduceOp::sum ? ncclSum : ncclMax; }
 
@@ -67,7 +67,7 @@ class NcclGroup {
   NcclGroup(const cuda::Device& device, const NcclOptions& o, const Rendezvous& rendezvous)
       : device_(device), deadline_(o.deadline), flag_(o.flag) {
     if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
-      fail<UsageError>("nccl", "a rank of a job", "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size));
+      fail<UsageError>("nccl", "a rank of a job", {"rank ", o.rank, " of ", o.size});
     device.use();
     const std::string all = "all " + std::to_string(o.size) + " ranks to join NCCL";
     // NCCL keeps a thread and a socket for an identity until all ranks have joined with it. A group that has already
@@ -187,7 +187,7 @@ class NcclGroup {
 
   void check(ncclResult_t r, std::string_view call, std::string_view what) const {
     if (r != ncclSuccess && r != ncclInProgress)
-      fail<CommunicationError>(what, std::string(call) + " to succeed", text(r), "NCCL_DEBUG=INFO tells more");
+      fail<CommunicationError>(what, {call, " to succeed"}, text(r), "NCCL_DEBUG=INFO tells more");
   }
 
  private:
@@ -206,8 +206,7 @@ class NcclGroup {
   [[noreturn]] void give_up(const std::string& what, std::chrono::milliseconds after) {
     if (!device_.capturing()) abort();
     failed_.store(true);
-    fail<CommunicationError>(what, "all ranks within the deadline",
-                             "no end after " + std::to_string(after.count()) + " ms",
+    fail<CommunicationError>(what, "all ranks within the deadline", {"no end after ", after.count(), " ms"},
                              "look at what the other ranks do, or raise --comm-deadline");
   }
 

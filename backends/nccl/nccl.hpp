@@ -80,8 +80,7 @@ class NcclCommunicator {
     return finished(name);
   }
   Work broadcast(std::span<std::byte> data, int root, const std::string& name) {
-    if (root < 0 || root >= size())
-      fail<UsageError>(name, "a rank from 0 to " + std::to_string(size() - 1), std::to_string(root));
+    if (root < 0 || root >= size()) fail<UsageError>(name, {"a rank from 0 to ", size() - 1}, root);
     const auto run = [&](void* p, std::size_t n) {
       return ncclBroadcast(p, p, n, ncclUint8, root, group_.comm(), group_.stream());
     };
@@ -94,8 +93,7 @@ class NcclCommunicator {
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     const auto n = static_cast<std::size_t>(size());
     if (all.size() != mine.size() * n)
-      fail<UsageError>(name, "room for " + std::to_string(n) + " times " + std::to_string(mine.size()) + " bytes",
-                       std::to_string(all.size()));
+      fail<UsageError>(name, {"room for ", n, " times ", mine.size(), " bytes"}, all.size());
     if (on_device(all))
       return start(name, [&] {
         return ncclAllGather(mine.data(), all.data(), mine.size(), ncclUint8, group_.comm(), group_.stream());
@@ -179,8 +177,7 @@ class NcclCommunicator {
 
   [[nodiscard]] static bool is_float(DType t) noexcept { return t != DType::u8 && t != DType::i32 && t != DType::i64; }
   static void require_whole(DType t, std::size_t bytes, const std::string& name) {
-    if (bytes % size_of(t) != 0)
-      fail<UsageError>(name, "whole values of " + std::string(name_of(t)), std::to_string(bytes) + " bytes");
+    if (bytes % size_of(t) != 0) fail<UsageError>(name, {"whole values of ", name_of(t)}, {bytes, " bytes"});
   }
   [[nodiscard]] std::string my_name() const {
     return hosts_.empty() ? "rank " + std::to_string(rank()) : rank_name(rank());

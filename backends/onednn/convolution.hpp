@@ -115,7 +115,7 @@ class Reorder {
       const auto status = dnnl_primitive_execute(primitive_.get(), s.stream.get(), 2, args.data());
       s.taken.clear(std::memory_order_release);
       if (status != dnnl_success)
-        fail<DeviceError>("onednn", "a reorder that runs", "status " + std::to_string(static_cast<int>(status)));
+        fail<DeviceError>("onednn", "a reorder that runs", {"status ", static_cast<int>(status)});
       return;
     }
   }
@@ -207,14 +207,14 @@ class Convolutions {
   template <class PD>
   static void need(const PD& pd, const Problem& p, Pass pass) {
     if (!pd)
-      fail<DeviceError>("onednn", "an implementation of " + describe(p, pass), "none",
+      fail<DeviceError>("onednn", {"an implementation of ", describe(p, pass)}, "none",
                         p.bf16 ? "oneDNN has bf16 for AVX-512 alone; use --precision f32 or --backend eigen" : "");
   }
   // oneDNN silently falls back to a scalar kernel that is 200 times slower. This is accepted for small problems and is
   // an error for large ones.
   static void check(const Problem& p, Pass pass, std::string_view info) {
     if (info.find("ref") == std::string_view::npos || p.w.numel() < 4096) return;
-    fail<DeviceError>("onednn", "an optimised kernel for " + describe(p, pass), "'" + std::string(info) + "'",
+    fail<DeviceError>("onednn", {"an optimised kernel for ", describe(p, pass)}, {"'", info, "'"},
                       "use --backend eigen, or channel counts that are multiples of 16");
   }
 

@@ -30,7 +30,7 @@ class Primitive {
   Primitive(dnnl::primitive primitive, const Desc& scratch, std::string_view info, const Operands& operands,
             const dnnl::engine& e, int workers)
       : primitive_(std::move(primitive)), scratch_(scratch), info_(info), operands_(operands.size()) {
-    if (operands_ > most_operands) fail<UsageError>("onednn", "at most 4 operands", std::to_string(operands_));
+    if (operands_ > most_operands) fail<UsageError>("onednn", "at most 4 operands", operands_);
     for (int w = 0; w < workers; ++w) {
       Slots s{};
       for (std::size_t k = 0; k < operands_; ++k) {
@@ -59,7 +59,7 @@ class Primitive {
     const auto status =
         dnnl_primitive_execute(primitive_.get(), s.stream.get(), static_cast<int>(operands_) + 1, args.data());
     if (status != dnnl_success)
-      fail<DeviceError>("onednn", "a primitive that runs", "status " + std::to_string(static_cast<int>(status)));
+      fail<DeviceError>("onednn", "a primitive that runs", {"status ", static_cast<int>(status)});
   }
 
  private:

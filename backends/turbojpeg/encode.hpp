@@ -136,13 +136,11 @@ class EncodeSession {
 // or if an extent is outside 1 to 65500, the largest that libjpeg writes. Safe from several threads at once.
 inline void encode_jpeg(const PixelView& image, const JpegOptions& options, std::vector<std::uint8_t>& out) {
   if (options.quality < 1 || options.quality > 100)
-    fail<UsageError>("JPEG encoder", "a quality of 1 to 100", std::to_string(options.quality));
-  if (image.channels != 1 && image.channels != 3)
-    fail<UsageError>("JPEG encoder", "1 or 3 channels", std::to_string(image.channels));
+    fail<UsageError>("JPEG encoder", "a quality of 1 to 100", options.quality);
+  if (image.channels != 1 && image.channels != 3) fail<UsageError>("JPEG encoder", "1 or 3 channels", image.channels);
   constexpr int most = JPEG_MAX_DIMENSION;
   if (image.pixels == nullptr || image.width < 1 || image.height < 1 || image.width > most || image.height > most)
-    fail<UsageError>("JPEG encoder", "pixels of 1x1 to " + std::to_string(most) + "x" + std::to_string(most),
-                     std::to_string(image.width) + "x" + std::to_string(image.height));
+    fail<UsageError>("JPEG encoder", {"pixels of 1x1 to ", most, "x", most}, {image.width, "x", image.height});
   thread_local turbojpeg::EncodeSession session;
   session.run(image, options, out);
 }

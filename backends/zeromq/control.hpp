@@ -107,10 +107,10 @@ class ControlLink final : public control::FrameLink {
   // The arbiter's process has no other watch.
   void unanswered() override {
     gone_ = true;
-    fail<CommunicationError>("control channel",
-                             job_.arbiter_name() + ", the arbiter of the job, to answer within " +
-                                 std::to_string(job_.rank_timeout.count()) + " ms",
-                             "nothing", "was it stopped, or its host cut off?");
+    fail<CommunicationError>(
+        "control channel",
+        {job_.arbiter_name(), ", the arbiter of the job, to answer within ", job_.rank_timeout.count(), " ms"},
+        "nothing", "was it stopped, or its host cut off?");
   }
 
  private:
@@ -141,13 +141,13 @@ class ControlLink final : public control::FrameLink {
         fail<CommunicationError>("parameter server", job_.arbiter_name(), "a signal to stop before it was there");
       if (now >= until) {
         const auto [got, hint] = why_silent();
-        fail<CommunicationError>(
-            "parameter server", job_.arbiter_name() + " within " + std::to_string(patience.count()) + " ms", got, hint);
+        fail<CommunicationError>("parameter server", {job_.arbiter_name(), " within ", patience.count(), " ms"}, got,
+                                 hint);
       }
       const auto e = end_->receive(std::min(until, now + std::chrono::milliseconds(200)));
       if (e.what == What::lost) {
         if (e.why != WorkerEnd::ended)
-          fail<CommunicationError>("parameter server", job_.arbiter_name() + " to let this process in", e.why,
+          fail<CommunicationError>("parameter server", {job_.arbiter_name(), " to let this process in"}, e.why,
                                    "give all processes the same --ps-key-file");
         ++ends_;
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -160,7 +160,7 @@ class ControlLink final : public control::FrameLink {
       const auto* value = std::get_if<control::Value>(&m);
       if (value == nullptr) continue;
       if (value->value != terms)
-        fail<UsageError>("job", "what the arbiter was told, " + long_text(value->value), long_text(terms),
+        fail<UsageError>("job", {"what the arbiter was told, ", long_text(value->value)}, long_text(terms),
                          "give all processes the same lists and counts");
       return true;
     }
@@ -177,7 +177,7 @@ class ControlLink final : public control::FrameLink {
       if (!end_->send(0, bytes(waiting_.front()), {}, nullptr)) return;  // receive() reports the loss
   }
   [[noreturn]] void gone() const {
-    fail<CommunicationError>("control channel", job_.arbiter_name() + ", the arbiter of the job",
+    fail<CommunicationError>("control channel", {job_.arbiter_name(), ", the arbiter of the job"},
                              "the end of the connection to it", "look at what became of it");
   }
 

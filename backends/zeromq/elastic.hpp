@@ -71,7 +71,7 @@ class Neighbourhood {
   // `what`.
   std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
     if (auto text = channel_.lookup_unless(k, o_.meeting, flag.raised())) return *std::move(text);
-    fail<CommunicationError>("parameter server", what + " within " + std::to_string(o_.meeting.count()) + " ms",
+    fail<CommunicationError>("parameter server", {what, " within ", o_.meeting.count(), " ms"},
                              flag.raised() ? flag.why() : "no word of it", "look at what it does");
   }
   [[nodiscard]] const KeyPair& keys() const noexcept { return keys_; }

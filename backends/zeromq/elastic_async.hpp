@@ -196,7 +196,7 @@ inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::s
           std::to_string(door.turned_away()) + " connections");
   if (!flag->raised() || channel->released()) return;
   server.give_up("all processes of the job until its end", flag->why());
-  fail<CommunicationError>("server " + std::to_string(a->rank), "the job until its end", flag->why());
+  fail<CommunicationError>({"server ", a->rank}, "the job until its end", flag->why());
 }
 
 }  // namespace tutti::zeromq

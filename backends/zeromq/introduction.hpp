@@ -31,7 +31,7 @@ inline constexpr const char* word_key = "ps/word";  // the password that workers
 [[nodiscard]] inline Door door_of(const std::string& text) {
   const std::size_t first = text.find(' '), last = text.rfind(' ');
   if (first == std::string::npos || first == last)
-    fail<CommunicationError>("parameter server", "where a server listens", "'" + printable(text) + "'");
+    fail<CommunicationError>("parameter server", "where a server listens", {"'", printable(text), "'"});
   return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
 }
 [[nodiscard]] inline std::vector<std::string> addresses_of(const std::vector<Door>& doors) {

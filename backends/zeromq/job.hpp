@@ -56,11 +56,11 @@ class Meeting {
       : o_(o), start_(started) {
     const LaunchEnvironment& start = start_;
     if (start.mpi)
-      fail<UsageError>("--strategy " + o_.strategy, "tutti-launch -n N -s M to start workers and servers",
+      fail<UsageError>({"--strategy ", o_.strategy}, "tutti-launch -n N -s M to start workers and servers",
                        start.starter_of_mpi(),
-                       start.starter_of_mpi() + " starts workers alone: they train with --strategy mpi");
+                       {start.starter_of_mpi(), " starts workers alone: they train with --strategy mpi"});
     if (start.servers < 1)
-      fail<UsageError>("--strategy " + o_.strategy, "servers", "none",
+      fail<UsageError>({"--strategy ", o_.strategy}, "servers", "none",
                        "tutti-launch -n N -s M starts N workers and M servers");
     o_.job != nullptr ? meet_by_script(stop_requested) : meet_by_launcher();
     watch_losses();
@@ -162,7 +162,7 @@ class Meeting {
   void meet_by_launcher() {
     channel_ = ControlChannel::open();
     if (channel_ == nullptr)
-      fail<UsageError>("--strategy " + o_.strategy,
+      fail<UsageError>({"--strategy ", o_.strategy},
                        "tutti-launch, over whose channel workers and servers find each other", "another launcher",
                        "tutti-launch -n N -s M starts N workers and M servers");
     if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
@@ -182,7 +182,7 @@ class Meeting {
     const int there = start_.is_server() ? start_.servers : start_.workers;
     const std::uint64_t number = channel_->draw("ps/number/" + start_.role);
     if (number >= static_cast<std::uint64_t>(there))
-      fail<UsageError>(start_.role, std::to_string(there) + " of them, as the job was told", "one more",
+      fail<UsageError>(start_.role, {there, " of them, as the job was told"}, "one more",
                        "a process of this job is not started again by itself");
     start_.rank = static_cast<int>(number);
     start_.numbered = true;
@@ -219,8 +219,8 @@ class Meeting {
     if (auto text = channel_->lookup_unless(k, o_.meeting, stopped_)) return *std::move(text);
     const std::lock_guard lock(losses_);
     if (!lost_.empty()) fail<CommunicationError>("parameter server", whole_job, lost_);
-    fail<CommunicationError>("parameter server", what + " within " + std::to_string(o_.meeting.count()) + " ms",
-                             "no word of it", "look at what it does");
+    fail<CommunicationError>("parameter server", {what, " within ", o_.meeting.count(), " ms"}, "no word of it",
+                             "look at what it does");
   }
   Said said_by(const char* role, int number) {
     const std::string text =
@@ -338,7 +338,7 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
   detail::Meeting meeting(started, o, stop_requested);
   const LaunchEnvironment& start = meeting.start();
   if (meeting.began_before() && o.from == nullptr)
-    fail<CommunicationError>("server " + std::to_string(start.rank),
+    fail<CommunicationError>({"server ", start.rank},
                              "a state that it kept, because it was started again in the middle of a job", "none",
                              "--resume goes on from the workers' checkpoint");
   auto end = std::make_unique<ServerEnd>(meeting.door(), meeting.options());
@@ -372,7 +372,7 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
     fate.check(name);
     // tutti-launch reports it itself.
     if (const std::string lost = server.lost_workers(); o.job != nullptr && !lost.empty())
-      fail<CommunicationError>(name, "all workers until the end of the job", lost + " lost, and not back",
+      fail<CommunicationError>(name, "all workers until the end of the job", {lost, " lost, and not back"},
                                "what the others have learned is saved");
   }
   meeting.leave();

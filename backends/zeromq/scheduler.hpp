@@ -39,10 +39,9 @@ inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
   while (!door.founded()) {
     if (stop_requested && stop_requested()) return;
     if (std::chrono::steady_clock::now() >= until && door.empty())
-      fail<CommunicationError>(
-          "scheduler",
-          o.job->terms(start.workers, start.servers) + " within " + std::to_string(o.meeting.count()) + " ms",
-          "not all of them", "look whether they were started, and reach that port");
+      fail<CommunicationError>("scheduler",
+                               {o.job->terms(start.workers, start.servers), " within ", o.meeting.count(), " ms"},
+                               "not all of them", "look whether they were started, and reach that port");
     if (!door.fatal().empty()) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

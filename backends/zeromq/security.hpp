@@ -88,7 +88,7 @@ class DoorKeeper {
   void admit(std::size_t worker, const std::string& key) {
     std::array<std::uint8_t, 32> raw{};
     if (key.size() != 40 || zmq_z85_decode(raw.data(), key.c_str()) == nullptr)
-      fail<CommunicationError>("ZeroMQ", "a key of worker " + std::to_string(worker), "something else");
+      fail<CommunicationError>("ZeroMQ", {"a key of worker ", worker}, "something else");
     ranks_[std::string(reinterpret_cast<const char*>(raw.data()), raw.size())] = worker;
   }
   void dismiss(std::size_t worker) {

@@ -25,7 +25,7 @@
 namespace tutti::zeromq {
 
 [[noreturn]] inline void fail_zmq(const std::string& what) {
-  fail<CommunicationError>("ZeroMQ", "to " + what, zmq_strerror(zmq_errno()));
+  fail<CommunicationError>("ZeroMQ", {"to ", what}, zmq_strerror(zmq_errno()));
 }
 
 // Keeps the memory of sent messages for later ones. Otherwise the system maps new memory for each message of a megabyte

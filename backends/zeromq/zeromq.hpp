@@ -208,7 +208,7 @@ class ServerEnd {
     std::string at = address;
     if (at.ends_with(":0")) at.replace(at.size() - 1, 1, "*");
     if (zmq_bind(socket_.get(), ("tcp://" + at).c_str()) != 0)
-      fail<CommunicationError>("parameter server", "to listen at " + address, zmq_strerror(zmq_errno()),
+      fail<CommunicationError>("parameter server", {"to listen at ", address}, zmq_strerror(zmq_errno()),
                                "another program has that port, perhaps a job that has not ended");
   }
 

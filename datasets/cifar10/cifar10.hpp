@@ -64,9 +64,8 @@ inline void check_size(std::uintmax_t bytes, std::string_view where, bool strict
   const std::string got = std::to_string(bytes) + " bytes (" + std::to_string(bytes / record_bytes) + " records and " +
                           std::to_string(bytes % record_bytes) + " bytes)";
   if (strict && bytes != official)
-    fail<DataError>(
-        where, "10000 records of 3073 bytes, " + std::to_string(official) + " bytes", got,
-        std::string(bytes < official ? "the file is truncated; " : "the file is too long; ") + std::string(fetch_hint));
+    fail<DataError>(where, {"10000 records of 3073 bytes, ", official, " bytes"}, got,
+                    {std::string(bytes < official ? "the file is truncated; " : "the file is too long; "), fetch_hint});
   if (bytes == 0 || bytes % record_bytes != 0 || bytes / record_bytes > most_records)
     fail<DataError>(where, "1 to 1000000 whole records of 3073 bytes", got, fetch_hint);
 }
@@ -79,7 +78,7 @@ inline void parse(std::span<const std::uint8_t> file, std::string_view where, bo
   const std::size_t n = file.size() / record_bytes;
   for (std::size_t i = 0; i < n; ++i)
     if (const unsigned label = file[i * record_bytes]; label > 9)
-      fail<DataError>(where, "labels of 0 to 9", "label " + std::to_string(label) + " in record " + std::to_string(i),
+      fail<DataError>(where, "labels of 0 to 9", {"label ", label, " in record ", i},
                       "records are counted from 0; the file is damaged or not CIFAR-10");
   std::size_t to = pixels.size();
   pixels.resize(to + n * image_bytes);
@@ -114,9 +113,9 @@ inline void parse(std::span<const std::uint8_t> file, std::string_view where, bo
   for (const auto& p : {folder, folder / "cifar-10-batches-py"})
     if (holds(p, ""))
       fail<DataError>("cifar10", "the binary version of CIFAR-10 (data_batch_1.bin, ...)",
-                      "the Python version (pickle files) in " + p.string(), fetch_hint);
+                      {"the Python version (pickle files) in ", p.native()}, fetch_hint);
   fail<DataError>("cifar10",
-                  files(split).front() + " in " + folder.string() + " or in its subfolder cifar-10-batches-bin",
+                  {files(split).front(), " in ", folder.native(), " or in its subfolder cifar-10-batches-bin"},
                   contents_of(folder), fetch_hint);
 }
 
@@ -133,7 +132,7 @@ inline void parse(std::span<const std::uint8_t> file, std::string_view where, bo
     const auto path = found / name;
     if (!is_file(path)) {
       if (!options.strict) continue;
-      fail<DataError>("cifar10", "the file " + path.string(), contents_of(found), cifar10::fetch_hint);
+      fail<DataError>("cifar10", {"the file ", path.native()}, contents_of(found), cifar10::fetch_hint);
     }
     std::array<std::uint8_t, 2> start{};
     std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(start.data()), start.size());

@@ -59,18 +59,15 @@ inline constexpr std::string_view fetch_hint =
   const IdxView images = parse_idx(image_file, 3, image_where);
   const IdxView labels = parse_idx(label_file, 1, label_where);
   if (images.extents[1] != side || images.extents[2] != side)
-    fail<DataError>(image_where, "images of 28x28",
-                    std::to_string(images.extents[1]) + "x" + std::to_string(images.extents[2]));
+    fail<DataError>(image_where, "images of 28x28", {images.extents[1], "x", images.extents[2]});
   const std::int64_t official = split == Split::train ? 60000 : 10000;
   if (strict && images.extents[0] != official)
-    fail<DataError>(image_where, std::to_string(official) + " images", std::to_string(images.extents[0]), fetch_hint);
+    fail<DataError>(image_where, {official, " images"}, images.extents[0], fetch_hint);
   if (labels.extents[0] != images.extents[0])
-    fail<DataError>(label_where, "as many labels as images, " + std::to_string(images.extents[0]),
-                    std::to_string(labels.extents[0]), fetch_hint);
+    fail<DataError>(label_where, {"as many labels as images, ", images.extents[0]}, labels.extents[0], fetch_hint);
   for (std::size_t i = 0; i < labels.data.size(); ++i)
     if (labels.data[i] > 9)
-      fail<DataError>(label_where, "labels of 0 to 9",
-                      "label " + std::to_string(labels.data[i]) + " of image " + std::to_string(i),
+      fail<DataError>(label_where, "labels of 0 to 9", {"label ", labels.data[i], " of image ", i},
                       "images are counted from 0; the file is damaged");
   return {schema(split), {images.data.begin(), images.data.end()}, {labels.data.begin(), labels.data.end()}};
 }
@@ -81,7 +78,7 @@ inline constexpr std::string_view fetch_hint =
   for (const auto& p : {folder, folder / "fashion-mnist"})
     if (is_file(p / name) || is_file(p / (name + ".gz"))) return p;
   fail<DataError>("fashion_mnist",
-                  name + " or " + name + ".gz in " + folder.string() + " or in its subfolder fashion-mnist",
+                  {name, " or ", name, ".gz in ", folder.native(), " or in its subfolder fashion-mnist"},
                   contents_of(folder), fetch_hint);
 }
 
@@ -91,8 +88,7 @@ inline constexpr std::string_view fetch_hint =
   const auto folder = path.parent_path();
   path += ".gz";
   if (!is_file(path))
-    fail<DataError>("fashion_mnist",
-                    path.stem().string() + " or " + path.filename().string() + " in " + folder.string(),
+    fail<DataError>("fashion_mnist", {path.stem().native(), " or ", path.filename().native(), " in ", folder.native()},
                     contents_of(folder), fetch_hint);
   return read_gzip(path, most_bytes, "fashion_mnist " + path.string());
 }

@@ -55,7 +55,7 @@ namespace tutti::fashion_mnist {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (data.size() > most) fail<DataError>(where, "at most " + std::to_string(most) + " bytes unpacked", "more");
+  if (data.size() > most) fail<DataError>(where, {"at most ", most, " bytes unpacked"}, "more");
   if (n != 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
     fail<DataError>(where, "a whole gzip file", "what gzip does not unpack",
                     "the gzip data is damaged, fetch the file again");

@@ -24,15 +24,15 @@ struct IdxView {
 [[nodiscard]] inline IdxView parse_idx(std::span<const std::uint8_t> file, std::size_t rank, std::string_view where) {
   const std::size_t header = 4 + 4 * rank;
   if (file.size() < header)
-    fail<DataError>(where, "an IDX header of " + std::to_string(header) + " bytes",
-                    "a file of " + std::to_string(file.size()), "the file is truncated");
+    fail<DataError>(where, {"an IDX header of ", header, " bytes"}, {"a file of ", file.size()},
+                    "the file is truncated");
   if (file[0] != 0 || file[1] != 0 || file[2] != 8 || file[3] != rank) {
     std::string magic;
     for (std::size_t i = 0; i < 4; ++i) {
       if (i > 0) magic += ' ';
       magic += std::to_string(file[i]);
     }
-    fail<DataError>(where, "an IDX file of bytes, starting with 0 0 8 " + std::to_string(rank), magic);
+    fail<DataError>(where, {"an IDX file of bytes, starting with 0 0 8 ", rank}, magic);
   }
   IdxView view;
   std::uint64_t bytes = 1;
@@ -48,9 +48,9 @@ struct IdxView {
   const std::uint64_t has = file.size() - header;
   if (bytes != has)
     fail<DataError>(where,
-                    (bytes > file.size() ? "more than " + std::to_string(file.size()) : std::to_string(bytes)) +
-                        " bytes of elements, as its header says",
-                    std::to_string(has), bytes > has ? "the file is truncated" : "the file is too long");
+                    {(bytes > file.size() ? "more than " + std::to_string(file.size()) : std::to_string(bytes)),
+                     " bytes of elements, as its header says"},
+                    has, bytes > has ? "the file is truncated" : "the file is too long");
   view.data = file.subspan(header);
   return view;
 }

@@ -192,7 +192,7 @@ namespace detail {
                                                                    const imagenet::OpenOptions& options = {}) {
   using imagenet::Form;
   if (options.classes < 0 || options.classes > (1 << 24))
-    fail<UsageError>("imagenet", "0 to 2^24 classes", std::to_string(options.classes));
+    fail<UsageError>("imagenet", "0 to 2^24 classes", options.classes);
   const auto places = imagenet::detail::places(folder, split);
   for (const Form form : {Form::packed, Form::tfrecord, Form::recordio, Form::image_folder}) {
     if (options.form && form != *options.form) continue;
@@ -210,7 +210,7 @@ namespace detail {
   const std::string looked = options.form ? std::string(imagenet::name_of(*options.form)) + " of the split " + word
                                           : word + "-*-of-*.tutti (packed shards), " + word + "-*-of-* (TFRecord), " +
                                                 word + ".rec (RecordIO) or " + word + "/<class>/*.JPEG (image folder)";
-  fail<DataError>("imagenet", looked + " in or below " + folder.string(), contents_of(folder), imagenet::prepare_hint);
+  fail<DataError>("imagenet", {looked, " in or below ", folder.native()}, contents_of(folder), imagenet::prepare_hint);
 }
 
 }  // namespace tutti

@@ -57,15 +57,15 @@ namespace tutti::imagenet {
     if (stem.empty()) stem = start;
     const bool numbered = digits > 0 && digits < 10 && (start.ends_with('_') || start.ends_with('-'));
     if (!numbered || start != stem || !parts.emplace(std::stoull(name.substr(start.size())), path).second)
-      fail<DataError>("imagenet " + folder.string(), "one .rec file, or parts like train_0.rec, train_1.rec",
-                      found[0].filename().string() + " and " + path.filename().string(),
+      fail<DataError>({"imagenet ", folder.native()}, "one .rec file, or parts like train_0.rec, train_1.rec",
+                      {found[0].filename().native(), " and ", path.filename().native()},
                       "keep the files of one set in a folder");
   }
   found.clear();
   for (const auto& [number, path] : parts) {
     if (number != found.size())
-      fail<DataError>("imagenet " + folder.string(), stem + std::to_string(found.size()) + ".rec",
-                      path.filename().string(), "a part is missing");
+      fail<DataError>({"imagenet ", folder.native()}, {stem, found.size(), ".rec"}, path.filename().native(),
+                      "a part is missing");
     found.push_back(path);
   }
   return found;

@@ -41,7 +41,7 @@ struct SetFacts {
   SetFacts facts;
   facts.form = text("form");
   const std::int64_t classes = json.at("classes", where).as_integer(where);
-  if (classes < 1 || classes > (1 << 24)) fail<DataError>(where, "1 to 16777216 classes", std::to_string(classes));
+  if (classes < 1 || classes > (1 << 24)) fail<DataError>(where, "1 to 16777216 classes", classes);
   facts.classes = static_cast<int>(classes);
   for (const io::Json& name : json.at("class_names", where).as_array(where))
     facts.class_names.push_back(name.as_string(where));

@@ -84,7 +84,7 @@ class TfRecords {
     try {
       const ImageExample e = parse_image_example(payload, "tf.train.Example");
       if (e.label < 1 || e.label > classes_)
-        fail<DataError>("image/class/label", "a label of 1 to " + std::to_string(classes_), std::to_string(e.label));
+        fail<DataError>("image/class/label", {"a label of 1 to ", classes_}, e.label);
       // The image is a part of `bytes`.
       const auto begin = e.encoded.data() - bytes.data();
       const auto count = static_cast<std::ptrdiff_t>(e.encoded.size());

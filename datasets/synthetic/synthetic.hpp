@@ -44,10 +44,9 @@ class Synthetic {
     if (options.size < 1 || options.first < 0 ||
         options.first > std::numeric_limits<std::int64_t>::max() - options.size)
       fail<UsageError>("synthetic", "a size of 1 or more and a first index of 0 or more",
-                       std::to_string(options.size) + " and " + std::to_string(options.first));
+                       {options.size, " and ", options.first});
     if (!options.learnable) return;
-    if (options.classes > 1 << 20)
-      fail<UsageError>("synthetic", "at most 2^20 learnable classes", std::to_string(options.classes));
+    if (options.classes > 1 << 20) fail<UsageError>("synthetic", "at most 2^20 learnable classes", options.classes);
     patches_.resize(static_cast<std::size_t>(options.classes) * grid * grid * c);
     for (std::size_t k = 0; k < patches_.size(); k += grid * grid * c) {
       Rng rng(options.seed, Purpose::synthetic, pattern_epoch, k);

@@ -23,8 +23,7 @@ namespace tutti::cuda {
 
 inline void check_cublas(cublasStatus_t s, const std::string& where, const std::string& expected) {
   if (s == CUBLAS_STATUS_SUCCESS) return;
-  fail<DeviceError>("cublas " + where, expected,
-                    std::string(cublasLtGetStatusName(s)) + " (" + cublasLtGetStatusString(s) + ")");
+  fail<DeviceError>({"cublas ", where}, expected, {cublasLtGetStatusName(s), " (", cublasLtGetStatusString(s), ")"});
 }
 
 [[nodiscard]] inline cudaDataType_t cublas_type(DType t) {
@@ -189,7 +188,8 @@ class Gemms {
     if (const auto found = chosen_.find(key); found != chosen_.end()) return found->second;
     auto c = choose(pass, p, bias);
     if (!c && bias) c = choose(pass, p, false);
-    if (!c) fail<DeviceError>("cublas " + to_string(pass), "a kernel for " + to_string(p), "none that cuBLASLt knows");
+    if (!c)
+      fail<DeviceError>({"cublas ", to_string(pass)}, {"a kernel for ", to_string(p)}, "none that cuBLASLt knows");
     return chosen_.emplace(key, *std::move(c)).first->second;
   }
 

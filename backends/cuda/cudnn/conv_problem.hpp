@@ -57,7 +57,7 @@ inline void require_consistent(const ConvProblem& p) {
   const auto h = out(p.in_height, p.pad_top + p.pad_bottom, p.kernel_h, p.stride_h);
   const auto w = out(p.in_width, p.pad_left + p.pad_right, p.kernel_w, p.stride_w);
   if (h != p.out_height || w != p.out_width)
-    fail<ShapeError>("convolution", "an output of " + std::to_string(h) + "x" + std::to_string(w), to_string(p));
+    fail<ShapeError>("convolution", {"an output of ", h, "x", w}, to_string(p));
 }
 
 namespace cudnn {

@@ -101,7 +101,7 @@ class Convolutions {
     std::string why;
     auto plan = planner_.plan(cudnn::convolution_graph(pass, p, p.type), p.type, why);
     if (!plan)
-      fail<DeviceError>("cudnn convolution " + to_string(pass), "an engine for " + to_string(p), why,
+      fail<DeviceError>({"cudnn convolution ", to_string(pass)}, {"an engine for ", to_string(p)}, why,
                         planner_.options().deterministic ? "leave out --deterministic, or use another --precision"
                                                          : "use another --precision, or a newer cuDNN");
     return made_.emplace(key, *std::move(plan)).first->second;

@@ -89,7 +89,7 @@ class Descriptor {
     return set(a, std::span<const T>(&value, 1));
   }
   Descriptor& set(const Attribute<RawDescriptor>& a, const Descriptor& d) {
-    if (!d) fail<DeviceError>("cudnn " + name_, "a descriptor for " + std::string(a.name), "none");
+    if (!d) fail<DeviceError>({"cudnn ", name_}, {"a descriptor for ", a.name}, "none");
     return set(a, d.raw());
   }
   Descriptor& finalize(std::string_view hint = {}) {
@@ -109,7 +109,7 @@ class Descriptor {
     T value{};
     std::int64_t n = 0;
     check(cudnnBackendGetAttribute(raw_, a.id, type_tag<T>, 1, &n, &value), name_, std::string(a.name));
-    if (n != 1) fail<DeviceError>("cudnn " + name_, "one value of " + std::string(a.name), std::to_string(n));
+    if (n != 1) fail<DeviceError>({"cudnn ", name_}, {"one value of ", a.name}, n);
     return value;
   }
   // Returns at most `most` values: some attributes do not report their number of values.

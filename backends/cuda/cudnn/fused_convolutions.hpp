@@ -78,7 +78,7 @@ class FusedConvolutions {
   void run(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {
     const auto found = made_.find({pass, p});
     if (found == made_.end() || !found->second)
-      fail<DeviceError>("cudnn " + to_string(pass), "a plan made before", to_string(p));
+      fail<DeviceError>({"cudnn ", to_string(pass)}, "a plan made before", to_string(p));
     std::visit([&](auto& m) { m.run(o, workspace, stream); }, *found->second);
   }
 

@@ -147,8 +147,7 @@ class CommQueue {
         // Whoever runs it knows more of it than the clock does.
         if (wake.wait_until(lock, std::max(end, speaks_until)) == std::cv_status::timeout && !job.done() &&
             std::chrono::steady_clock::now() >= speaks_until)
-          fail<CommunicationError>(job.name_, "an answer within " + std::to_string(job.deadline.count()) + " ms",
-                                   "none");
+          fail<CommunicationError>(job.name_, {"an answer within ", job.deadline.count(), " ms"}, "none");
       }
     }
 

@@ -38,7 +38,7 @@ class HostBarrier {
   HostBarrier(HostBarrierState& state, int rank, int size, std::vector<std::string> names = {})
       : s_(state), rank_(rank), size_(size), names_(std::move(names)) {
     if (size < 1 || size > HostBarrierState::max_ranks || rank < 0 || rank >= size)
-      fail<UsageError>("HostBarrier", "1 to 256 ranks on a host", std::to_string(size));
+      fail<UsageError>("HostBarrier", "1 to 256 ranks on a host", size);
   }
 
   // Returns when all ranks have come. Throws CommunicationError after the deadline, naming who is missing, or when a
@@ -69,7 +69,7 @@ class HostBarrier {
     check(what);
     const std::string who = missing(mine + 1);
     abort();
-    fail<CommunicationError>(what, "all ranks of this host within the deadline", "nothing from " + who,
+    fail<CommunicationError>(what, "all ranks of this host within the deadline", {"nothing from ", who},
                              "look at what these ranks do, or raise --comm-deadline");
   }
 
@@ -89,7 +89,7 @@ class HostBarrier {
 
   void check(std::string_view what) const {
     if (const int by = aborted_by(); by >= 0)
-      fail<CommunicationError>(what, "all ranks of this host", (by == rank_ ? "this rank" : name(by)) + " gave up");
+      fail<CommunicationError>(what, "all ranks of this host", {(by == rank_ ? "this rank" : name(by)), " gave up"});
   }
   [[nodiscard]] std::string name(int r) const {
     const auto i = static_cast<std::size_t>(r);

@@ -150,8 +150,7 @@ class HostGroup {
                       std::string_view what) {
     if (call.bytes != bytes || call.kind != kind)
       fail<CommunicationError>(what, "the same operation on all ranks",
-                               std::to_string(bytes) + " bytes here and " + std::to_string(call.bytes) +
-                                   " on local rank " + std::to_string(r));
+                               {bytes, " bytes here and ", call.bytes, " on local rank ", r});
   }
 
   // Waits for all ranks and learns where their data is. False if it cannot be reached, on all ranks alike.

@@ -56,7 +56,7 @@ class HostRoutes {
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     if (data.size() % size_of(t) != 0)
-      fail<UsageError>(what, "whole values of " + std::string(name_of(t)), std::to_string(data.size()) + " bytes");
+      fail<UsageError>(what, {"whole values of ", name_of(t)}, {data.size(), " bytes"});
     switch (route_) {
       case Route::alone:
         return;
@@ -74,8 +74,7 @@ class HostRoutes {
   }
 
   void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
-    if (root < 0 || root >= places_.size())
-      fail<UsageError>(what, "a rank from 0 to " + std::to_string(places_.size() - 1), std::to_string(root));
+    if (root < 0 || root >= places_.size()) fail<UsageError>(what, {"a rank from 0 to ", places_.size() - 1}, root);
     const auto from = places_.place(root);
     switch (route_) {
       case Route::alone:
@@ -97,7 +96,7 @@ class HostRoutes {
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
     if (all.size() != mine.size() * static_cast<std::size_t>(places_.size()))
-      fail<UsageError>(what, std::to_string(mine.size()) + " bytes for each rank", std::to_string(all.size()));
+      fail<UsageError>(what, {mine.size(), " bytes for each rank"}, all.size());
     if (mine.empty()) return;
     switch (route_) {
       case Route::alone:

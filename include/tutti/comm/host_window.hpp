@@ -55,8 +55,7 @@ class HostWindow {
                                       : ::mmap(data_, bytes_, PROT_READ | PROT_WRITE,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (at == MAP_FAILED)
-      fail<DeviceError>("window", std::to_string(bytes_ >> 20) + " MiB of memory in place of others",
-                        std::strerror(errno));
+      fail<DeviceError>("window", {bytes_ >> 20, " MiB of memory in place of others"}, std::strerror(errno));
     fd_ = io::Descriptor();
     abandoned_ = false;
     if (fresh == nullptr) return false;

@@ -57,8 +57,7 @@ class QueuedCommunicator {
   }
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     if (all.size() != mine.size() * static_cast<std::size_t>(size()))
-      fail<UsageError>(name, "room for " + std::to_string(size()) + " times " + std::to_string(mine.size()) + " bytes",
-                       std::to_string(all.size()));
+      fail<UsageError>(name, {"room for ", size(), " times ", mine.size(), " bytes"}, all.size());
     return queue_.post({Kind::all_gather, DType::u8, ReduceOp::sum, 0, all, mine, 0}, name);
   }
   void barrier(std::chrono::milliseconds deadline) {

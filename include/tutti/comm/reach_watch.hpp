@@ -69,7 +69,7 @@ class ReachWatch {
     const auto found = tcp::SystemLookup{}(address, 0, true, why);
     auto door = found.empty() ? std::nullopt : tcp::listen_on(found.front(), 128, error);
     if (!door)
-      fail<CommunicationError>("reach watch", "to listen at " + address, found.empty() ? why : tcp::error_text(error));
+      fail<CommunicationError>("reach watch", {"to listen at ", address}, found.empty() ? why : tcp::error_text(error));
     std::string at = host_and_port(address, tcp::port_of(*door));
     {
       const std::lock_guard lock(mutex_);

@@ -103,7 +103,7 @@ class SharedHost {
   [[nodiscard]] std::string word_of(const std::string& what, int rank, Deadline deadline) const {
     auto word = store_.lookup(key(what, rank), deadline, flag_.raised());
     if (!word)
-      fail<CommunicationError>("shared memory", places_.name(rank) + " to meet this rank in time", "no word of it");
+      fail<CommunicationError>("shared memory", {places_.name(rank), " to meet this rank in time"}, "no word of it");
     return *std::move(word);
   }
   template <class Gather>
@@ -124,7 +124,7 @@ class SharedHost {
         if (places_.place(r).host != places_.my_host()) continue;
         const std::string text = word_of(what, r, deadline);
         if (text.size() != mine.size())
-          fail<CommunicationError>("shared memory", "a window of " + places_.name(r), "other bytes",
+          fail<CommunicationError>("shared memory", {"a window of ", places_.name(r)}, "other bytes",
                                    "run the same build everywhere");
         std::memcpy(all.data() + static_cast<std::size_t>(places_.place(r).local) * mine.size(), text.data(),
                     text.size());

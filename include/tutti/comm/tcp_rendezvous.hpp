@@ -40,8 +40,7 @@ class TcpRendezvous {
   explicit TcpRendezvous(RendezvousOptions options) : o_(std::move(options)) {
     if (o_.size < 1 || o_.rank < 0 || o_.rank >= o_.size || o_.job.size() > max_job || o_.ports < 1 ||
         (o_.size > 1 && o_.secret.empty()))
-      fail<UsageError>("rendezvous", "a rank of a job with a name and a secret",
-                       "rank " + std::to_string(o_.rank) + " of " + std::to_string(o_.size));
+      fail<UsageError>("rendezvous", "a rank of a job with a name and a secret", {"rank ", o_.rank, " of ", o_.size});
     if (o_.size > 1 && o_.rank == 0) listener_ = listen();
   }
 
@@ -50,7 +49,7 @@ class TcpRendezvous {
 
   void operator()(std::span<std::byte> data) {
     ++round_;
-    if (data.size() > max_data) fail<UsageError>("rendezvous", "at most 64 KiB", std::to_string(data.size()));
+    if (data.size() > max_data) fail<UsageError>("rendezvous", "at most 64 KiB", data.size());
     if (o_.size == 1) return;
     const auto deadline = std::chrono::steady_clock::now() + o_.deadline;
     if (o_.rank == 0)
@@ -158,7 +157,7 @@ class TcpRendezvous {
     const std::string last = std::to_string(o_.port + o_.ports - 1);
     fail<CommunicationError>(
         "rendezvous",
-        "to listen at " + host_and_port(o_.host, o_.port) + (o_.ports > 1 ? " or a port up to " + last : ""),
+        {"to listen at ", host_and_port(o_.host, o_.port), (o_.ports > 1 ? " or a port up to " + last : "")},
         tcp::error_text(error), error == EADDRINUSE ? "tutti-launch --root-port chooses another port" : "");
   }
 
@@ -289,7 +288,7 @@ class TcpRendezvous {
     std::string got = "nothing from " + missing;
     if (refused_ > 0)
       got += ", and " + std::to_string(refused_) + " that have another TUTTI_SECRET, the first " + refused_first_;
-    fail<CommunicationError>(where(), "all " + std::to_string(o_.size) + " ranks within " + time(), got,
+    fail<CommunicationError>(where(), {"all ", o_.size, " ranks within ", time()}, got,
                              refused_ > 0 ? "give all ranks of the job the same secret, as tutti-launch does"
                                           : "look at what these ranks do, and whether they reach this host");
   }
@@ -314,7 +313,7 @@ class TcpRendezvous {
       std::this_thread::sleep_until(std::min(std::chrono::steady_clock::now() + pause, deadline));
       pause = std::min(2 * pause, std::chrono::milliseconds(500));
     }
-    fail<CommunicationError>(where(), "rank 0 within " + time(), why,
+    fail<CommunicationError>(where(), {"rank 0 within ", time()}, why,
                              "look at what rank 0 does, and whether this host reaches it");
   }
 
@@ -354,8 +353,7 @@ class TcpRendezvous {
       if (a.good == 0) learn_of_refusal(why);
       return false;
     }
-    if (a.good != 1)
-      fail<CommunicationError>(where(), "to be let in as rank " + std::to_string(o_.rank), readable(more));
+    if (a.good != 1) fail<CommunicationError>(where(), {"to be let in as rank ", o_.rank}, readable(more));
     std::copy(more.begin(), more.end(), data.begin());
     return true;
   }
@@ -364,7 +362,7 @@ class TcpRendezvous {
   void learn_of_refusal(std::string& why) {
     why = "rank 0 has another TUTTI_SECRET than this rank";
     if (o_.ports == 1)
-      fail<CommunicationError>(where(), "to be let in as rank " + std::to_string(o_.rank), why,
+      fail<CommunicationError>(where(), {"to be let in as rank ", o_.rank}, why,
                                "give all ranks of the job the same secret, as tutti-launch does");
     if (++refused_ == 1 && o_.warn)
       o_.warn(where() + ": who listens there has another TUTTI_SECRET than rank " + std::to_string(o_.rank));

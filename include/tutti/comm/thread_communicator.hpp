@@ -21,8 +21,7 @@ namespace tutti {
 class ThreadGroup {
  public:
   explicit ThreadGroup(int size) : control_(std::make_unique<HostControl>()), size_(size) {
-    if (size < 1 || size > HostBarrierState::max_ranks)
-      fail<UsageError>("ThreadGroup", "1 to 256 ranks", std::to_string(size));
+    if (size < 1 || size > HostBarrierState::max_ranks) fail<UsageError>("ThreadGroup", "1 to 256 ranks", size);
     scratch_.resize(static_cast<std::size_t>(size));
   }
   [[nodiscard]] int size() const noexcept { return size_; }

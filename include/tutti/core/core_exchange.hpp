@@ -185,7 +185,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<CoreExchange> make_core_exchange(int threads
   const char* const wanted = std::getenv("TUTTI_CHANGE_CORES");
   const std::string said = wanted != nullptr ? wanted : "";
   if (!said.empty() && said != "0" && said != "1")
-    fail<UsageError>("environment TUTTI_CHANGE_CORES", "0 or 1", std::string("'").append(said).append("'"));
+    fail<UsageError>("environment TUTTI_CHANGE_CORES", "0 or 1", {"'", said, "'"});
   if (said == "0" || threads < 2 || threads > usable_cores) return nullptr;
   return std::make_unique<CoreExchange>(threads, system_scheduler());
 }

@@ -51,8 +51,7 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
     known += (known.empty() ? "" : ", ") + std::string(name_of(lower));
   }
   // Written in this way to avoid a warning of GCC 12 about std::string's own code.
-  fail<UsageError>("environment TUTTI_ISA", "an instruction set of this processor: " + known,
-                   std::string("'").append(wanted).append("'"));
+  fail<UsageError>("environment TUTTI_ISA", {"an instruction set of this processor: ", known}, {"'", wanted, "'"});
 }
 
 }  // namespace tutti::cpu

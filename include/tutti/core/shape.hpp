@@ -20,9 +20,9 @@ class Shape {
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
   explicit Shape(std::span<const std::int64_t> dims) {
-    if (dims.size() > max_rank) fail<ShapeError>("Shape", "at most 5 dimensions", std::to_string(dims.size()));
+    if (dims.size() > max_rank) fail<ShapeError>("Shape", "at most 5 dimensions", dims.size());
     for (auto d : dims) {
-      if (d < 0) fail<ShapeError>("Shape", "extents of 0 or more", std::to_string(d));
+      if (d < 0) fail<ShapeError>("Shape", "extents of 0 or more", d);
       dims_[static_cast<std::size_t>(rank_++)] = d;
     }
     // numel() and sizes computed from it must not overflow. No memory holds 2^48 elements.

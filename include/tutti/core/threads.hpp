@@ -124,7 +124,7 @@ TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::functi
 
 TUTTI_CORE_FUNCTION ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
     : on_start_(std::move(on_start)) {
-  if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", std::to_string(threads));
+  if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", threads);
   exchange_ = make_core_exchange(threads, usable_cores());
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   try {

@@ -133,27 +133,24 @@ TUTTI_CORE_FUNCTION Augmenter::Augmenter(const Augment& augment, const Schema& s
       crop_epochs_(augment.crop_epochs < 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(augment.crop_epochs)),
       mirror_(augment.mirror) {
   source.check();
-  if (pad_ < 0 || pad_ > 65536) fail<UsageError>("Augment", "a padding of 0 to 65536 pixels", std::to_string(pad_));
+  if (pad_ < 0 || pad_ > 65536) fail<UsageError>("Augment", "a padding of 0 to 65536 pixels", pad_);
   if (augment.height != 0) output_.height = augment.height;
   if (augment.width != 0) output_.width = augment.width;
   output_.check();
   if (pad_mode_ == PadMode::reflect && pad_ >= std::min(h_, w_))
     fail<UsageError>("Augment",
-                     "a padding of less than the " + std::to_string(std::min(h_, w_)) + " pixels of " + source.name +
-                         ", to reflect them",
-                     std::to_string(pad_), "use a smaller padding, or a constant one");
+                     {"a padding of less than the ", std::min(h_, w_), " pixels of ", source.name, ", to reflect them"},
+                     pad_, "use a smaller padding, or a constant one");
   room_y_ = h_ + 2 * pad_ - output_.height;
   room_x_ = w_ + 2 * pad_ - output_.width;
   if (room_y_ < 0 || room_x_ < 0)
     fail<UsageError>("Augment",
-                     "an output of at most " + std::to_string(h_ + 2 * pad_) + "x" + std::to_string(w_ + 2 * pad_) +
-                         ", the padded size of " + source.name,
-                     std::to_string(output_.height) + "x" + std::to_string(output_.width), "use a larger padding");
+                     {"an output of at most ", h_ + 2 * pad_, "x", w_ + 2 * pad_, ", the padded size of ", source.name},
+                     {output_.height, "x", output_.width}, "use a larger padding");
   if (fill_.empty()) fill_ = {0};
   if (fill_.size() == 1) fill_.resize(static_cast<std::size_t>(source.channels), fill_[0]);
   if (fill_.size() != static_cast<std::size_t>(source.channels))
-    fail<UsageError>("Augment", "no fill value, one, or one per channel (" + std::to_string(source.channels) + ")",
-                     std::to_string(fill_.size()));
+    fail<UsageError>("Augment", {"no fill value, one, or one per channel (", source.channels, ")"}, fill_.size());
   for (const auto f : fill_) one_fill_ = one_fill_ && f == fill_[0];
   output_.preparation = preparation_of(source, output_, augment);
 }

@@ -115,8 +115,8 @@ class Audit {
       "RANKS EPOCH STEP or rollback EPOCH STEP";
 
   [[noreturn]] void bad(const char* expected) const {
-    fail<DataError>("audit", expected, "\"" + printable(line_.substr(0, 60)) + "\"",
-                    paths_[file_] + " line " + std::to_string(number_));
+    fail<DataError>("audit", expected, {"\"", printable(line_.substr(0, 60)), "\""},
+                    {paths_[file_], " line ", number_});
   }
   std::int64_t take(std::string_view& rest) const {
     std::int64_t n = 0;
@@ -139,7 +139,7 @@ class Audit {
 
   void read() {
     std::ifstream in(paths_[file_], std::ios::binary);
-    if (!in) fail<DataError>("audit", "the file " + paths_[file_], "none");
+    if (!in) fail<DataError>("audit", {"the file ", paths_[file_]}, "none");
     std::vector<Line> lines;
     at_ = 0;
     std::map<std::int64_t, Generation> begun;
@@ -167,7 +167,7 @@ class Audit {
       const auto [at, fresh] = begun_.try_emplace(g, b);
       if (!fresh)
         fail<DataError>("audit", "a generation that begins once",
-                        "generation " + std::to_string(g) + " at " + at->second.where + " and at " + b.where);
+                        {"generation ", g, " at ", at->second.where, " and at ", b.where});
     }
   }
   [[nodiscard]] std::string here() const { return paths_[file_] + " line " + std::to_string(number_); }

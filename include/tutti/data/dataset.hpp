@@ -42,7 +42,7 @@ struct Schema {
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void Schema::check() const {
   const auto require = [&](bool ok, const char* expected, const std::string& got) {
-    if (!ok) fail<UsageError>("schema of " + name, expected, got);
+    if (!ok) fail<UsageError>({"schema of ", name}, expected, got);
   };
   constexpr std::int64_t most = 1 << 16;
   for (const auto d : {height, width})
@@ -189,11 +189,9 @@ class AnyDataset {
 
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Sample& sample) {
-  if (index < 0 || index >= size)
-    fail<UsageError>(schema.name, "an index in [0, " + std::to_string(size) + ")", std::to_string(index));
+  if (index < 0 || index >= size) fail<UsageError>(schema.name, {"an index in [0, ", size, ")"}, index);
   if (sample.image.size() != static_cast<std::size_t>(schema.image_bytes()))
-    fail<UsageError>(schema.name, "a slot of " + std::to_string(schema.image_bytes()) + " bytes",
-                     std::to_string(sample.image.size()));
+    fail<UsageError>(schema.name, {"a slot of ", schema.image_bytes(), " bytes"}, sample.image.size());
 }
 TUTTI_CORE_FUNCTION std::shared_ptr<const AnyDataset::Interface> AnyDataset::shared(const Interface* made) {
   return std::shared_ptr<const Interface>(made);

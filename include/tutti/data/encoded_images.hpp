@@ -53,8 +53,7 @@ class EncodedImages {
     thread_local ImageAugmenter::Scratch scratch;
     const std::int32_t label = read_record(i, bytes);
     if (label < 0 || label >= schema_.classes)
-      fail<DataError>(records_.where(i), "a label in [0, " + std::to_string(schema_.classes) + ")",
-                      std::to_string(label));
+      fail<DataError>(records_.where(i), {"a label in [0, ", schema_.classes, ")"}, label);
     augmenter_(decoders_, bytes, records_.where(i), rng, scratch, sample.image);
     sample.label = label;
   }

@@ -42,8 +42,7 @@ class Reader {
     const std::uint64_t tag = varint();
     Field f;
     const std::uint64_t number = tag >> 3;
-    if (number == 0 || number > 0x1FFFFFFF)
-      fail<DataError>(where_, "a protobuf field number of 1 to 2^29 - 1", std::to_string(number));
+    if (number == 0 || number > 0x1FFFFFFF) fail<DataError>(where_, "a protobuf field number of 1 to 2^29 - 1", number);
     f.number = static_cast<std::uint32_t>(number);
     f.wire = static_cast<Wire>(tag & 7U);
     switch (f.wire) {
@@ -60,7 +59,7 @@ class Reader {
         f.bytes = take(varint());
         break;
       default:
-        fail<DataError>(where_, "protobuf wire type 0, 1, 2 or 5", std::to_string(tag & 7U));
+        fail<DataError>(where_, "protobuf wire type 0, 1, 2 or 5", tag & 7U);
     }
     return f;
   }
@@ -77,8 +76,7 @@ class Reader {
 
  private:
   [[nodiscard]] std::span<const std::uint8_t> take(std::uint64_t n) {
-    if (n > rest_.size())
-      fail<DataError>(where_, std::to_string(n) + " bytes of a protobuf field", std::to_string(rest_.size()));
+    if (n > rest_.size()) fail<DataError>(where_, {n, " bytes of a protobuf field"}, rest_.size());
     const auto taken = rest_.first(static_cast<std::size_t>(n));
     rest_ = rest_.subspan(static_cast<std::size_t>(n));
     return taken;

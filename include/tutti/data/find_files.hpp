@@ -24,7 +24,7 @@ namespace tutti {
 [[nodiscard]] inline std::uintmax_t size_of_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);
-  if (error) fail<DataError>("data", "the size of " + path.string(), error.message());
+  if (error) fail<DataError>("data", {"the size of ", path.native()}, error.message());
   return bytes;
 }
 

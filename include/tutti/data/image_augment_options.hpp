@@ -46,7 +46,7 @@ struct ColourJitter {
   // Throws UsageError for a value out of its range.
   void check() const {
     const auto require = [](bool ok, const char* expected, double got) {
-      if (!ok) fail<UsageError>("colour jitter", expected, std::to_string(got));
+      if (!ok) fail<UsageError>("colour jitter", expected, got);
     };
     require(brightness >= 0 && brightness <= 255, "a brightness of 0 to 255", brightness);
     for (const auto& r : {contrast, saturation})

@@ -105,10 +105,8 @@ class ImageDecoders {
     const ImageRegion& r = request.region;
     if (r.x < 0 || r.y < 0 || r.width <= 0 || r.height <= 0 || r.width > header.width - r.x ||
         r.height > header.height - r.y)
-      fail<UsageError>(
-          where, "a region within " + std::to_string(header.width) + "x" + std::to_string(header.height) + " pixels",
-          std::to_string(r.width) + "x" + std::to_string(r.height) + " at (" + std::to_string(r.x) + ", " +
-              std::to_string(r.y) + ")");
+      fail<UsageError>(where, {"a region within ", header.width, "x", header.height, " pixels"},
+                       {r.width, "x", r.height, " at (", r.x, ", ", r.y, ")"});
     const ImageDecoder& decoder = decoder_of(header.format, where);
     if (header.orientation == 1) return decoder.decode(bytes, header, request, where, out);
     const ImageHeader stored = header.as_stored();
@@ -146,7 +144,7 @@ class ImageDecoders {
   [[nodiscard]] const ImageDecoder& decoder_of(ImageFormat format, std::string_view where) const {
     for (const auto& d : decoders_)
       if (d->reads(format)) return *d;
-    fail<DataError>(where, "a format that " + names() + " reads", name_of(format),
+    fail<DataError>(where, {"a format that ", names(), " reads"}, name_of(format),
                     "install libstb-dev, which reads JPEG and PNG, and build again");
   }
 

@@ -108,15 +108,14 @@ inline void read_image_file(const io::Path& file, std::vector<std::uint8_t>& byt
   struct stat status {};
   const io::Descriptor fd = io::detail::open_regular(file, status);
   io::detail::check_size(file, static_cast<std::uint64_t>(status.st_size), most_record_bytes);
-  if (status.st_size == 0) fail<DataError>("file " + file.string(), "an encoded image", "0 bytes");
+  if (status.st_size == 0) fail<DataError>({"file ", file.native()}, "an encoded image", "0 bytes");
   bytes.resize(static_cast<std::size_t>(status.st_size));
   for (std::size_t at = 0; at < bytes.size();) {
     const ssize_t n = ::read(fd.get(), bytes.data() + at, bytes.size() - at);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) io::fail_file("read", file, errno);
     if (n == 0)
-      fail<DataError>("file " + file.string(), std::to_string(bytes.size()) + " bytes", std::to_string(at),
-                      "it was made shorter while it was read");
+      fail<DataError>({"file ", file.native()}, {bytes.size(), " bytes"}, at, "it was made shorter while it was read");
     at += static_cast<std::size_t>(n);
   }
 }
@@ -135,7 +134,7 @@ class ImageFolder {
     shared_->folder = folder;
     const auto found = image_folder::folders_in(folder);
     if (found.empty())
-      fail<DataError>("image folder", "a folder for each class in " + folder.string(), contents_of(folder));
+      fail<DataError>("image folder", {"a folder for each class in ", folder.native()}, contents_of(folder));
     shared_->class_names = classes.empty() ? found : classes;
     const auto& names = shared_->class_names;
     if (!std::is_sorted(names.begin(), names.end()))
@@ -143,12 +142,11 @@ class ImageFolder {
     for (const auto& name : found) {
       const auto at = std::lower_bound(names.begin(), names.end(), name);
       if (at == names.end() || *at != name)
-        fail<DataError>("image folder " + folder.string(),
-                        "folders of the " + std::to_string(names.size()) + " classes known", name,
+        fail<DataError>({"image folder ", folder.native()}, {"folders of the ", names.size(), " classes known"}, name,
                         "a class that there is nothing to train with");
       const auto images = image_folder::images_in(folder / name, &shared_->left_out);
       if (images.empty())
-        fail<DataError>("image folder", "images (.jpeg, .jpg, .png) in the class folder " + (folder / name).string(),
+        fail<DataError>("image folder", {"images (.jpeg, .jpg, .png) in the class folder ", (folder / name).native()},
                         contents_of(folder / name), "remove the folder or copy its images again");
       const std::string prefix = name + "/";
       for (const auto& image : images) shared_->add(prefix, image, static_cast<std::int32_t>(at - names.begin()));
@@ -174,15 +172,15 @@ class ImageFolder {
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
     const auto images = image_folder::images_in(folder, &set.shared_->left_out);
-    if (images.empty()) fail<DataError>("image folder", "images in " + folder.string(), contents_of(folder));
+    if (images.empty()) fail<DataError>("image folder", {"images in ", folder.native()}, contents_of(folder));
     if (images.size() != lines.size())
-      fail<DataError>(labels.string(), "a line for each of " + std::to_string(images.size()) + " images",
-                      std::to_string(lines.size()), "it must name the class of each image of " + folder.string());
+      fail<DataError>(labels.native(), {"a line for each of ", images.size(), " images"}, lines.size(),
+                      {"it must name the class of each image of ", folder.native()});
     for (std::size_t k = 0; k < images.size(); ++k) {
       const auto at = std::lower_bound(names.begin(), names.end(), lines[k]);
       if (lines[k].empty() || at == names.end() || *at != lines[k])
-        fail<DataError>(labels.string() + " line " + std::to_string(k + 1), "the name of a class",
-                        "\"" + lines[k].substr(0, 60) + "\"");
+        fail<DataError>({labels.native(), " line ", k + 1}, "the name of a class",
+                        {"\"", lines[k].substr(0, 60), "\""});
       set.shared_->add("", images[k], static_cast<std::int32_t>(at - names.begin()));
     }
     return set;
@@ -212,7 +210,7 @@ class ImageFolder {
     image_folder::LeftOut left_out;
     void add(std::string_view prefix, std::string_view name, std::int32_t label) {
       if (labels.size() >= most_records)
-        fail<DataError>("image folder " + folder.string(), "at most 2^32 - 1 images", "more");
+        fail<DataError>({"image folder ", folder.native()}, "at most 2^32 - 1 images", "more");
       names += prefix;
       names += name;
       ends.push_back(names.size());

@@ -52,8 +52,7 @@ inline void check_image_size(std::uint64_t width, std::uint64_t height, const Im
   if (width > static_cast<std::uint64_t>(limits.width) || height > static_cast<std::uint64_t>(limits.height) ||
       width * height > static_cast<std::uint64_t>(limits.pixels))
     fail<DataError>(where,
-                    "an image of at most " + size(limits.width, limits.height) + " and " +
-                        std::to_string(limits.pixels) + " pixels",
+                    {"an image of at most ", size(limits.width, limits.height), " and ", limits.pixels, " pixels"},
                     size(width, height), "the record is damaged, or raise ImageLimits");
 }
 
@@ -61,8 +60,7 @@ inline void check_image_size(std::uint64_t width, std::uint64_t height, const Im
 // and the latter two with arithmetic coding.
 inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimits& limits, std::string_view where) {
   const auto truncated = [&](const char* expected) {
-    fail<DataError>(where, expected, "the end of the JPEG after " + std::to_string(b.size()) + " bytes",
-                    "the record is truncated");
+    fail<DataError>(where, expected, {"the end of the JPEG after ", b.size(), " bytes"}, "the record is truncated");
   };
   ImageHeader header;
   int orientation = 0;  // 0: no EXIF yet
@@ -78,7 +76,7 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
                       marker == 0xd9 ? "an end marker without an image" : "a second start marker");
     if (b.size() - at < 2) truncated("the length of a JPEG segment");
     const std::size_t length = static_cast<std::size_t>(b[at] << 8 | b[at + 1]);
-    if (length < 2) fail<DataError>(where, "a JPEG segment of 2 bytes or more", std::to_string(length));
+    if (length < 2) fail<DataError>(where, "a JPEG segment of 2 bytes or more", length);
     if (length > b.size() - at) truncated("a complete JPEG segment");
     const auto segment = b.subspan(at + 2, length - 2);
     at += length;
@@ -90,9 +88,9 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
     } else if (marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc) {
       if (header.components != 0) fail<DataError>(where, "one JPEG frame", "a second one");
       if (marker != 0xc0 && marker != 0xc1 && marker != 0xc2 && marker != 0xc9 && marker != 0xca)
-        fail<DataError>(where, "a baseline or progressive JPEG", "frame type " + std::to_string(marker - 0xc0));
-      if (segment.size() < 6) fail<DataError>(where, "a frame header", std::to_string(segment.size()) + " bytes");
-      if (segment[0] != 8) fail<DataError>(where, "8 bits a sample", std::to_string(segment[0]));
+        fail<DataError>(where, "a baseline or progressive JPEG", {"frame type ", marker - 0xc0});
+      if (segment.size() < 6) fail<DataError>(where, "a frame header", {segment.size(), " bytes"});
+      if (segment[0] != 8) fail<DataError>(where, "8 bits a sample", segment[0]);
       const std::uint64_t height = static_cast<unsigned>(segment[1] << 8 | segment[2]);
       const std::uint64_t width = static_cast<unsigned>(segment[3] << 8 | segment[4]);
       check_image_size(width, height, limits, where);
@@ -100,7 +98,7 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
       header.width = static_cast<int>(width);
       header.components = segment[5];
       if (header.components != 1 && header.components != 3 && header.components != 4)
-        fail<DataError>(where, "1, 3 or 4 components", std::to_string(header.components));
+        fail<DataError>(where, "1, 3 or 4 components", header.components);
     } else if (marker == 0xda) {
       if (header.components == 0) fail<DataError>(where, "a JPEG frame before its scan", "none");
       // Within a scan 0xff is followed by 0 or a restart marker, so an end marker after it belongs to the image itself.
@@ -142,13 +140,12 @@ inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits
   std::uint64_t packed = 0;
   for (std::size_t at = 8;;) {
     if (b.size() - at < 12 || word(at) > b.size() - at - 12)
-      fail<DataError>(where, "a complete PNG chunk", "the end of the PNG after " + std::to_string(b.size()) + " bytes",
+      fail<DataError>(where, "a complete PNG chunk", {"the end of the PNG after ", b.size(), " bytes"},
                       "the record is truncated");
     const std::size_t length = word(at);
     const std::string type(reinterpret_cast<const char*>(b.data() + at + 4), 4);
     if (crc32(b.subspan(at + 4, length + 4)) != word(at + 8 + length))
-      fail<DataError>(where, "the CRC-32 of the PNG chunk at byte " + std::to_string(at), "another",
-                      "the record is damaged");
+      fail<DataError>(where, {"the CRC-32 of the PNG chunk at byte ", at}, "another", "the record is damaged");
     if (at == 8) {
       if (type != "IHDR" || length != 13) fail<DataError>(where, "a PNG that begins with IHDR", "another chunk");
       check_image_size(word(at + 8), word(at + 12), limits, where);
@@ -156,7 +153,7 @@ inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits
       header.height = static_cast<int>(word(at + 12));
       const unsigned colour = b[at + 17];
       header.components = colour == 0 ? 1 : colour == 4 ? 2 : colour == 2 || colour == 3 ? 3 : colour == 6 ? 4 : 0;
-      if (header.components == 0) fail<DataError>(where, "a PNG colour type", std::to_string(colour));
+      if (header.components == 0) fail<DataError>(where, "a PNG colour type", colour);
     } else if (type == "IDAT") {
       packed += length;
     } else if (type == "IEND") {
@@ -169,9 +166,7 @@ inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits
   const std::uint64_t raw =
       static_cast<std::uint64_t>(header.height) * 2 * (static_cast<std::uint64_t>(header.width) * 8 + 8);
   if (packed > raw + raw / 8 + 65536)
-    fail<DataError>(where,
-                    "PNG data for " + std::to_string(header.width) + "x" + std::to_string(header.height) + " pixels",
-                    std::to_string(packed) + " bytes");
+    fail<DataError>(where, {"PNG data for ", header.width, "x", header.height, " pixels"}, {packed, " bytes"});
   return header;
 }
 
@@ -185,7 +180,7 @@ inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits
   if (bytes.size() >= 3 && bytes[0] == 0xff && bytes[1] == 0xd8 && bytes[2] == 0xff)
     return detail::jpeg_header(bytes, limits, where);
   if (bytes.size() >= 8 && std::memcmp(bytes.data(), png, 8) == 0) return detail::png_header(bytes, limits, where);
-  fail<DataError>(where, "a JPEG or a PNG", std::to_string(bytes.size()) + " bytes of something else");
+  fail<DataError>(where, "a JPEG or a PNG", {bytes.size(), " bytes of something else"});
 }
 
 }  // namespace tutti

@@ -29,10 +29,9 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
       sampler_(dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block),
       row_bytes_(static_cast<std::size_t>(dataset_.schema().image_bytes())) {
   if (options_.threads < 0 || options_.threads > 1024)
-    fail<UsageError>("loader", "0 to 1024 threads", std::to_string(options_.threads));
-  if (options_.slots < 1 || options_.slots > 1024)
-    fail<UsageError>("loader", "1 to 1024 slots", std::to_string(options_.slots));
-  if (options_.group < 1) fail<UsageError>("loader", "groups of 1 or more", std::to_string(options_.group));
+    fail<UsageError>("loader", "0 to 1024 threads", options_.threads);
+  if (options_.slots < 1 || options_.slots > 1024) fail<UsageError>("loader", "1 to 1024 slots", options_.slots);
+  if (options_.group < 1) fail<UsageError>("loader", "groups of 1 or more", options_.group);
   ring_.resize(static_cast<std::size_t>(options_.slots));
   reserve();
   workers_.reserve(static_cast<std::size_t>(options_.threads));

@@ -26,10 +26,9 @@ class MemoryDataset {
     s.check();
     const auto bytes = storage_->labels.size() * static_cast<std::size_t>(s.image_bytes());
     if (storage_->pixels.size() != bytes)
-      fail<UsageError>(s.name, std::to_string(bytes) + " bytes of pixels", std::to_string(storage_->pixels.size()));
+      fail<UsageError>(s.name, {bytes, " bytes of pixels"}, storage_->pixels.size());
     for (const auto l : storage_->labels)
-      if (l < 0 || l >= s.classes)
-        fail<UsageError>(s.name, "labels in [0, " + std::to_string(s.classes) + ")", std::to_string(l));
+      if (l < 0 || l >= s.classes) fail<UsageError>(s.name, {"labels in [0, ", s.classes, ")"}, l);
   }
 
   // Returns the first n images (all if there are fewer), which share the memory.

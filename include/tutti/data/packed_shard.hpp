@@ -63,13 +63,11 @@ struct Entry {  // An entry of the index: the location of an image.
 // Throws E unless `info` can be stored in a header.
 template <class E>
 void check(const PackedShardInfo& info, std::string_view where) {
-  if (info.classes < 1 || info.classes > most_classes)
-    fail<E>(where, "1 to 2^24 classes", std::to_string(info.classes));
+  if (info.classes < 1 || info.classes > most_classes) fail<E>(where, "1 to 2^24 classes", info.classes);
   if (info.shards < 1 || info.shards > most_shards || info.shard >= info.shards)
-    fail<E>(where, "a shard of 1 to 2^20", std::to_string(info.shard) + " of " + std::to_string(info.shards));
+    fail<E>(where, "a shard of 1 to 2^20", {info.shard, " of ", info.shards});
   if (!info.class_names.empty() && info.class_names.size() != info.classes)
-    fail<E>(where, "a name for each of " + std::to_string(info.classes) + " classes",
-            std::to_string(info.class_names.size()));
+    fail<E>(where, {"a name for each of ", info.classes, " classes"}, info.class_names.size());
 }
 
 // Returns header and names. Names must not contain newlines.
@@ -80,8 +78,7 @@ void check(const PackedShardInfo& info, std::string_view where) {
     if (n.find('\n') != std::string::npos) fail<UsageError>("packed shard", "names without newlines", n);
     names += n + "\n";
   }
-  if (names.size() > most_name_bytes)
-    fail<UsageError>("packed shard", "at most 2^26 bytes of names", std::to_string(names.size()));
+  if (names.size() > most_name_bytes) fail<UsageError>("packed shard", "at most 2^26 bytes of names", names.size());
   std::string h(magic);
   for (const std::uint32_t v : {version, info.classes, info.shard, info.shards}) io::append_little_endian(h, v, 4);
   io::append_little_endian(h, info.set_id, 8);
@@ -105,11 +102,10 @@ struct Shard {
   if (std::string_view(reinterpret_cast<const char*>(h.data()), 8) != magic)
     fail<DataError>(where, "a packed shard, which begins with \"tuttipak\"", "other bytes");
   if (at(8) != version)
-    fail<DataError>(where, "version " + std::to_string(version), std::to_string(at(8)),
-                    "a newer tutti wrote it, or the file is damaged");
+    fail<DataError>(where, {"version ", version}, at(8), "a newer tutti wrote it, or the file is damaged");
   const std::uint32_t bytes = at(32);
   if (bytes > most_name_bytes || bytes > files.bytes(f) - header_bytes - footer_bytes)
-    fail<DataError>(where, "names that fit into the file", std::to_string(bytes) + " bytes");
+    fail<DataError>(where, "names that fit into the file", {bytes, " bytes"});
   std::string names(bytes, '\0');
   files.read(f, header_bytes, std::span(reinterpret_cast<std::uint8_t*>(names.data()), names.size()));
   if (io::crc32c(names, io::crc32c(std::as_bytes(std::span(h).first(36)))) != at(36))
@@ -131,8 +127,8 @@ struct Shard {
   const std::string where = files.path(f).string();
   const std::uint64_t bytes = files.bytes(f);
   if (bytes < header_bytes + footer_bytes)
-    fail<DataError>(where, "a packed shard of at least " + std::to_string(header_bytes + footer_bytes) + " bytes",
-                    std::to_string(bytes), "the file is truncated");
+    fail<DataError>(where, {"a packed shard of at least ", header_bytes + footer_bytes, " bytes"}, bytes,
+                    "the file is truncated");
   Shard shard;
   std::uint64_t expected = 0;  // offset of the next image: images have no gaps between them
   shard.info = read_header(files, f, where, expected);
@@ -148,7 +144,7 @@ struct Shard {
   if (shard.records > most_records || shard.index < expected ||
       shard.index != bytes - footer_bytes - std::min(entry_bytes * shard.records, bytes - footer_bytes))
     fail<DataError>(where, "an index between the images and the footer",
-                    std::to_string(shard.records) + " records, index at byte " + std::to_string(shard.index));
+                    {shard.records, " records, index at byte ", shard.index});
 
   std::vector<std::uint8_t> piece(std::min<std::uint64_t>(shard.records, 4096) * entry_bytes);
   std::uint32_t crc = 0;
@@ -171,10 +167,9 @@ struct Shard {
   if (crc != little_endian_32(footer.data() + 16))
     fail<DataError>(where, "an index with its CRC", "another CRC", "the file is damaged");
   if (!bad.empty())
-    fail<DataError>(where, "images one after the other, labels of 0 to " + std::to_string(shard.info.classes - 1), bad);
+    fail<DataError>(where, {"images one after the other, labels of 0 to ", shard.info.classes - 1}, bad);
   if (expected != shard.index)
-    fail<DataError>(where, "an index at the end of the images, byte " + std::to_string(expected),
-                    std::to_string(shard.index));
+    fail<DataError>(where, {"an index at the end of the images, byte ", expected}, shard.index);
   return shard;
 }
 
@@ -232,19 +227,18 @@ class PackedShards {
         packed::Shard shard = packed::open(files, f);
         if (f == 0) info = shard.info;
         if (shard.info.shards != files.count() || shard.info.shard != f)
-          fail<DataError>(files.path(f).string(), "shard " + std::to_string(f) + " of " + std::to_string(files.count()),
-                          "shard " + std::to_string(shard.info.shard) + " of " + std::to_string(shard.info.shards),
+          fail<DataError>(files.path(f).native(), {"shard ", f, " of ", files.count()},
+                          {"shard ", shard.info.shard, " of ", shard.info.shards},
                           "a shard is missing, or a file was renamed");
         shard.info.shard = 0;
         if (shard.info != info)
-          fail<DataError>(files.path(f).string(), "a shard of the same set as " + files.path(0).string(),
+          fail<DataError>(files.path(f).native(), {"a shard of the same set as ", files.path(0).native()},
                           "one of another set", "keep the files of one set only");
         index.push_back(shard.index);
         first.push_back(first.back() + shard.records);
       }
       if (first.back() < 1 || first.back() > most_records)
-        fail<DataError>(files.path(0).string(), "1 to " + std::to_string(most_records) + " records in the set",
-                        std::to_string(first.back()));
+        fail<DataError>(files.path(0).native(), {"1 to ", most_records, " records in the set"}, first.back());
     }
   };
   [[nodiscard]] Place place(std::int64_t i) const {
@@ -276,10 +270,9 @@ class PackedShardWriter {
   // Throws UsageError for a label outside [0, classes) and for an image that is empty or too long.
   void add(std::int32_t label, std::span<const std::uint8_t> encoded) {
     if (label < 0 || static_cast<std::uint32_t>(label) >= classes_)
-      fail<UsageError>("packed shard", "a label of 0 to " + std::to_string(classes_ - 1), std::to_string(label));
+      fail<UsageError>("packed shard", {"a label of 0 to ", classes_ - 1}, label);
     if (encoded.empty() || encoded.size() > most_record_bytes)
-      fail<UsageError>("packed shard", "an image of 1 to " + std::to_string(most_record_bytes) + " bytes",
-                       std::to_string(encoded.size()));
+      fail<UsageError>("packed shard", {"an image of 1 to ", most_record_bytes, " bytes"}, encoded.size());
     io::append_little_endian(index_, out_.size(), 8);
     io::append_little_endian(index_, encoded.size(), 4);
     io::append_little_endian(index_, static_cast<std::uint32_t>(label), 4);

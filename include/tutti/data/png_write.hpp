@@ -60,8 +60,7 @@ inline void append_png_chunk(std::string& out, std::string_view kind, std::strin
   if (height < 1 || width < 1 || height > most || width > most || (channels != 1 && channels != 3) ||
       image.size() != static_cast<std::size_t>(height * width * channels))
     fail<UsageError>("write_png", "an image [height, width, 1 or 3] of at most 2^14 pixels a side",
-                     "[" + std::to_string(height) + ", " + std::to_string(width) + ", " + std::to_string(channels) +
-                         "] and " + std::to_string(image.size()) + " bytes");
+                     {"[", height, ", ", width, ", ", channels, "] and ", image.size(), " bytes"});
   std::string header;
   detail::append_big_endian(header, static_cast<std::uint32_t>(width));
   detail::append_big_endian(header, static_cast<std::uint32_t>(height));

@@ -97,7 +97,7 @@ class RecordIndex {  // The position of each record of a set.
     }
     ::unlink(name.c_str());
     auto found = load(std::move(fd), files, kind);
-    if (!found) fail<DataError>("index", "an index file in " + name, "another one", "its disk may be damaged");
+    if (!found) fail<DataError>("index", {"an index file in ", name}, "another one", "its disk may be damaged");
     return std::move(*found);
   }
 
@@ -180,7 +180,7 @@ class RecordIndex {  // The position of each record of a set.
   [[nodiscard]] RecordSpan span(std::int64_t i) const {
     std::array<std::uint8_t, span_bytes> bytes{};
     if (!read_at(header_bytes + static_cast<std::uint64_t>(i) * span_bytes, bytes))
-      fail<DataError>("index " + path_.string(), "the place of record " + std::to_string(i), "the end of the file",
+      fail<DataError>({"index ", path_.native()}, {"the place of record ", i}, "the end of the file",
                       "the index was made shorter while it was in use");
     return parse(bytes.data());
   }
@@ -250,8 +250,7 @@ class RecordIndex {  // The position of each record of a set.
         });
         for (const auto& f : found) records += f.size();
         if (records > most_records)
-          fail<DataError>("records", "at most " + std::to_string(most_records) + " records in a set",
-                          std::to_string(records));
+          fail<DataError>("records", {"at most ", most_records, " records in a set"}, records);
       } catch (...) {
         scan_error = std::current_exception();
         throw;
@@ -273,7 +272,7 @@ class RecordIndex {  // The position of each record of a set.
     if (records == 0) {
       try {
         fail<DataError>("records", "1 record or more",
-                        "none in " + std::to_string(files.count()) + " files like " + files.path(0).string());
+                        {"none in ", files.count(), " files like ", files.path(0).native()});
       } catch (...) {
         scan_error = std::current_exception();
         throw;

@@ -46,18 +46,17 @@ struct PartHeader {          // Precedes each part of a record.
 // Returns the header of a part; `within` says whether parts of the same record came before it. Throws DataError.
 [[nodiscard]] inline PartHeader part_header(std::span<const std::uint8_t> bytes, bool within, std::string_view where) {
   if (bytes.size() < header_bytes)
-    fail<DataError>(where, "a record's header of 8 bytes", std::to_string(bytes.size()), "the file is truncated");
+    fail<DataError>(where, "a record's header of 8 bytes", bytes.size(), "the file is truncated");
   if (little_endian_32(bytes.data()) != magic)
-    fail<DataError>(where, "RecordIO's magic number", std::to_string(little_endian_32(bytes.data())),
+    fail<DataError>(where, "RecordIO's magic number", little_endian_32(bytes.data()),
                     "the file is damaged, no RecordIO file, or its .idx belongs to another file");
   const std::uint32_t word = little_endian_32(bytes.data() + 4);
   const PartHeader h{word >> 29, word & 0x1FFFFFFFU};
   const bool fits = within ? h.flag == 2 || h.flag == 3 : h.flag == 0 || h.flag == 1;
   if (!fits)
-    fail<DataError>(where, within ? "the next part of a split record" : "the first part of a record",
-                    "flag " + std::to_string(h.flag), "the file is damaged");
-  if (h.length > most_record_bytes)
-    fail<DataError>(where, "at most " + std::to_string(most_record_bytes) + " bytes", std::to_string(h.length));
+    fail<DataError>(where, within ? "the next part of a split record" : "the first part of a record", {"flag ", h.flag},
+                    "the file is damaged");
+  if (h.length > most_record_bytes) fail<DataError>(where, {"at most ", most_record_bytes, " bytes"}, h.length);
   return h;
 }
 
@@ -69,11 +68,10 @@ struct PartHeader {          // Precedes each part of a record.
     const PartHeader h = part_header(reader.at(at, header_bytes), within, where);
     const std::uint64_t left = file_bytes - at;
     if (left < header_bytes + h.padded())
-      fail<DataError>(where, "a part of " + std::to_string(h.length) + " bytes", std::to_string(left - header_bytes),
-                      "the file is truncated");
+      fail<DataError>(where, {"a part of ", h.length, " bytes"}, left - header_bytes, "the file is truncated");
     at += header_bytes + h.padded();
     if (at - begin > most_record_bytes)
-      fail<DataError>(where, "a record of at most " + std::to_string(most_record_bytes) + " bytes", "a longer one");
+      fail<DataError>(where, {"a record of at most ", most_record_bytes, " bytes"}, "a longer one");
     if (h.flag == 0 || h.flag == 3) return static_cast<std::uint32_t>(at - begin);
   }
 }
@@ -85,8 +83,7 @@ inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
     const auto rest = std::span<const std::uint8_t>(frame).subspan(from);
     const PartHeader h = part_header(rest, within, where);
     if (rest.size() < header_bytes + h.padded())
-      fail<DataError>(where, "a part of " + std::to_string(h.length) + " bytes",
-                      std::to_string(rest.size() - header_bytes), "the file is truncated");
+      fail<DataError>(where, {"a part of ", h.length, " bytes"}, rest.size() - header_bytes, "the file is truncated");
     if (within) {  // the number that the writer omitted; there is room, because a header is longer
       for (int i = 0; i < 4; ++i) frame[to++] = static_cast<std::uint8_t>(magic >> (8 * i));
     }
@@ -96,7 +93,7 @@ inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
     if (h.flag == 0 || h.flag == 3) break;
   }
   if (from != frame.size())
-    fail<DataError>(where, "a record of " + std::to_string(frame.size()) + " bytes", std::to_string(from),
+    fail<DataError>(where, {"a record of ", frame.size(), " bytes"}, from,
                     "the file has changed since its index was made");
   frame.resize(to);
 }
@@ -121,8 +118,7 @@ inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
                                                          std::size_t list_file) {
   const std::string name = files.path(list_file).string();
   if (files.bytes(list_file) > most_record_bytes)
-    fail<DataError>(name, "a list of at most " + std::to_string(most_record_bytes) + " bytes",
-                    std::to_string(files.bytes(list_file)));
+    fail<DataError>(name, {"a list of at most ", most_record_bytes, " bytes"}, files.bytes(list_file));
   std::string text(static_cast<std::size_t>(files.bytes(list_file)), '\0');
   files.read(list_file, 0, std::span(reinterpret_cast<std::uint8_t*>(text.data()), text.size()));
   std::vector<RecordSpan> found;
@@ -140,11 +136,11 @@ inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
     const auto o = tab ? std::from_chars(k.ptr + 1, last, offset) : k;
     const std::string where = name + " line " + std::to_string(number);
     if (!tab || o.ec != std::errc() || o.ptr != last)
-      fail<DataError>(where, "key, tab, offset", "\"" + std::string(line.substr(0, 60)) + "\"",
+      fail<DataError>(where, "key, tab, offset", {"\"", line.substr(0, 60), "\""},
                       "without the .idx file the .rec file is read from start to end");
     if (offset >= files.bytes(file))
-      fail<DataError>(where, "an offset within the " + std::to_string(files.bytes(file)) + " bytes of the .rec file",
-                      std::to_string(offset), "the .idx belongs to another file, or the .rec file is truncated");
+      fail<DataError>(where, {"an offset within the ", files.bytes(file), " bytes of the .rec file"}, offset,
+                      "the .idx belongs to another file, or the .rec file is truncated");
     found.push_back({offset, frame_length(reader, offset, files.bytes(file), where)});
   }
   return found;
@@ -157,12 +153,10 @@ struct Image {
   std::span<const std::uint8_t> encoded;
 };
 [[nodiscard]] inline Image parse_image(std::span<const std::uint8_t> data, std::string_view where) {
-  if (data.size() < image_header_bytes)
-    fail<DataError>(where, "an image record's header of 24 bytes", std::to_string(data.size()));
+  if (data.size() < image_header_bytes) fail<DataError>(where, "an image record's header of 24 bytes", data.size());
   const std::uint64_t labels = little_endian_32(data.data());
   if (labels > (data.size() - image_header_bytes) / 4)
-    fail<DataError>(where, std::to_string(labels) + " labels of 4 bytes",
-                    std::to_string(data.size() - image_header_bytes) + " bytes");
+    fail<DataError>(where, {labels, " labels of 4 bytes"}, {data.size() - image_header_bytes, " bytes"});
   const std::uint8_t* label = data.data() + (labels > 0 ? image_header_bytes : 4);
   return {std::bit_cast<float>(little_endian_32(label)), little_endian_64(data.data() + 8),
           data.subspan(image_header_bytes + 4 * static_cast<std::size_t>(labels))};
@@ -174,8 +168,7 @@ inline void append_record(std::string& out, std::string_view data) {
   io::append_little_endian(word, magic, 4);
   const auto part = [&](std::uint32_t flag, std::string_view bytes) {
     if (bytes.size() > most_record_bytes)
-      fail<UsageError>("RecordIO", "at most " + std::to_string(most_record_bytes) + " bytes",
-                       std::to_string(bytes.size()));
+      fail<UsageError>("RecordIO", {"at most ", most_record_bytes, " bytes"}, bytes.size());
     out += word;
     io::append_little_endian(out, (std::uint64_t{flag} << 29) | bytes.size(), 4);
     out += bytes;
@@ -255,7 +248,7 @@ class RecordIoFiles {
       recordio::unframe(bytes, "RecordIO");
       const auto image = recordio::parse_image(bytes, "RecordIO");
       if (!(image.label >= 0 && image.label < static_cast<float>(classes_)) || image.label != std::floor(image.label))
-        fail<DataError>("RecordIO", "a label of 0 to " + std::to_string(classes_ - 1), std::to_string(image.label));
+        fail<DataError>("RecordIO", {"a label of 0 to ", classes_ - 1}, image.label);
       if (image.encoded.empty()) fail<DataError>("RecordIO", "an encoded image", "0 bytes");
       const auto label = static_cast<std::int32_t>(image.label);
       bytes.erase(bytes.begin(), bytes.end() - static_cast<std::ptrdiff_t>(image.encoded.size()));

@@ -44,8 +44,7 @@ class AnyRecords {
 
   [[nodiscard]] std::int64_t size() const { return self_->size(); }
   [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const {
-    if (i < 0 || i >= size())
-      fail<UsageError>("records", "an index in [0, " + std::to_string(size()) + ")", std::to_string(i));
+    if (i < 0 || i >= size()) fail<UsageError>("records", {"an index in [0, ", size(), ")"}, i);
     return self_->read(i, bytes);
   }
   [[nodiscard]] std::string where(std::int64_t i) const { return self_->where(i); }

@@ -43,10 +43,9 @@ struct Placement {
   friend bool operator==(const Placement&, const Placement&) = default;
 
   void check() const {
-    if (global_batch < 1) fail<UsageError>("sampler", "a global batch of 1 or more", std::to_string(global_batch));
+    if (global_batch < 1) fail<UsageError>("sampler", "a global batch of 1 or more", global_batch);
     if (rank < 0 || rank >= world)
-      fail<UsageError>("sampler", "a rank in [0, world size)",
-                       "rank " + std::to_string(rank) + " of " + std::to_string(world));
+      fail<UsageError>("sampler", "a rank in [0, world size)", {"rank ", rank, " of ", world});
   }
 };
 
@@ -117,7 +116,7 @@ namespace detail {
 // Throws DataError if a sampler cannot have so many samples.
 inline void check_sampler_size(std::int64_t size) {
   if (size < 1 || size > std::numeric_limits<std::uint32_t>::max())
-    fail<DataError>("sampler", "1 to 2^32 - 1 samples", std::to_string(size));
+    fail<DataError>("sampler", "1 to 2^32 - 1 samples", size);
 }
 }  // namespace detail
 
@@ -196,15 +195,15 @@ class Sampler {
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION Sampler::Sampler(std::int64_t size, std::uint64_t seed, bool shuffle, std::int64_t block)
     : seed_(seed), shuffle_(shuffle), block_(block) {
-  if (block < 1) fail<UsageError>("sampler", "blocks of 1 sample or more", std::to_string(block));
+  if (block < 1) fail<UsageError>("sampler", "blocks of 1 sample or more", block);
   detail::check_sampler_size(size);
   order_.resize(static_cast<std::size_t>(size));
   for (std::int64_t i = 0; i < size; ++i) order_[static_cast<std::size_t>(i)] = i;
 }
 TUTTI_CORE_FUNCTION void Sampler::check(Position p) const {
   if (p.epoch < 0 || p.consumed < 0 || p.consumed >= size())
-    fail<UsageError>("sampler", "a position in an epoch of " + std::to_string(size()) + " samples",
-                     "epoch " + std::to_string(p.epoch) + ", " + std::to_string(p.consumed) + " consumed",
+    fail<UsageError>("sampler", {"a position in an epoch of ", size(), " samples"},
+                     {"epoch ", p.epoch, ", ", p.consumed, " consumed"},
                      "the data set may not be the one the run was started with");
 }
 TUTTI_CORE_FUNCTION Share Sampler::share(Position p, const Placement& placement) {

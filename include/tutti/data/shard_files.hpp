@@ -56,7 +56,7 @@ class ShardFiles {
     for (auto& p : paths) {
       struct stat s {};
       if (::stat(p.c_str(), &s) != 0) io::fail_file("examine", p, errno);
-      if (!S_ISREG(s.st_mode)) fail<DataError>("records", "a regular file at " + p.string(), "another kind");
+      if (!S_ISREG(s.st_mode)) fail<DataError>("records", {"a regular file at ", p.native()}, "another kind");
       shards_.push_back({std::move(p), static_cast<std::uint64_t>(s.st_size),
                          std::int64_t{s.st_mtim.tv_sec} * 1'000'000'000 + s.st_mtim.tv_nsec, nullptr});
     }
@@ -74,8 +74,7 @@ class ShardFiles {
   void read(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> to) const {
     const auto got = read_some(shard, offset, to);
     if (got < to.size())
-      fail<DataError>("file " + path(shard).string(),
-                      std::to_string(to.size()) + " bytes from byte " + std::to_string(offset), std::to_string(got),
+      fail<DataError>({"file ", path(shard).native()}, {to.size(), " bytes from byte ", offset}, got,
                       "the file is truncated");
   }
   // Fills as much of `to` as the file has, and returns the number of bytes.
@@ -188,11 +187,11 @@ struct ShardName {
       first = path;
     }
     if (name.of != of)
-      fail<DataError>("records " + folder.string(), "one set of shards",
-                      first.filename().string() + " and " + path.filename().string(), "keep the files of one set only");
+      fail<DataError>({"records ", folder.native()}, "one set of shards",
+                      {first.filename().native(), " and ", path.filename().native()}, "keep the files of one set only");
     if (const auto [other, is_new] = found.emplace(name.number, path); !is_new)
-      fail<DataError>("records " + folder.string(), "one shard " + std::to_string(name.number),
-                      other->second.filename().string() + " and " + path.filename().string());
+      fail<DataError>({"records ", folder.native()}, {"one shard ", name.number},
+                      {other->second.filename().native(), " and ", path.filename().native()});
   }
   if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
     io::fail_file("list the folder", folder, error.value());
@@ -223,13 +222,12 @@ struct ShardName {
     return paths;
   }
   if (missing > 0)
-    fail<DataError>("records " + folder.string(),
-                    "all " + std::to_string(of) + " shards, like " + first.filename().string(),
-                    std::to_string(found.size()) + " of them; missing: " + names + (missing > 4 ? ", ..." : ""),
+    fail<DataError>({"records ", folder.native()}, {"all ", of, " shards, like ", first.filename().native()},
+                    {found.size(), " of them; missing: ", names, (missing > 4 ? ", ..." : "")},
                     "copy or prepare the missing files again; train_imagenet --allow-missing-shards trains on part of "
                     "a TFRecord set");
   if (found.size() != of)
-    fail<DataError>("records " + folder.string(), std::to_string(of) + " shards", std::to_string(found.size()),
+    fail<DataError>({"records ", folder.native()}, {of, " shards"}, found.size(),
                     "the numbers of some do not belong to the set");
   return paths;
 }

@@ -32,18 +32,15 @@ inline constexpr std::uint64_t header_bytes = 12, footer_bytes = 4;
   if (header.size() >= 2 && header[0] == 0x1F && header[1] == 0x8B)
     fail<DataError>(where, "a TFRecord file that is not compressed", "a gzip stream", "unpack it with gunzip");
   if (header.size() < header_bytes)
-    fail<DataError>(where, "a record's header of 12 bytes", std::to_string(header.size()), "the file is truncated");
+    fail<DataError>(where, "a record's header of 12 bytes", header.size(), "the file is truncated");
   const std::uint32_t crc = io::mask_crc32c(io::crc32c(std::as_bytes(header.first(8))));
   if (crc != little_endian_32(header.data() + 8))
     fail<DataError>(where, "a length with its CRC", "another CRC", "the file is damaged, or no TFRecord file");
   const std::uint64_t length = little_endian_64(header.data());
-  if (length > most_record_bytes)
-    fail<DataError>(where, "a record of at most " + std::to_string(most_record_bytes) + " bytes",
-                    std::to_string(length));
+  if (length > most_record_bytes) fail<DataError>(where, {"a record of at most ", most_record_bytes, " bytes"}, length);
   if (left < header_bytes + length + footer_bytes)
-    fail<DataError>(where, "a record of " + std::to_string(length) + " bytes",
-                    std::to_string(left < header_bytes ? 0 : left - header_bytes) + " bytes with its CRC",
-                    "the file is truncated");
+    fail<DataError>(where, {"a record of ", length, " bytes"},
+                    {left < header_bytes ? 0 : left - header_bytes, " bytes with its CRC"}, "the file is truncated");
   return length;
 }
 
@@ -53,8 +50,8 @@ inline constexpr std::uint64_t header_bytes = 12, footer_bytes = 4;
   const auto length = static_cast<std::size_t>(
       payload_length(frame.first(std::min<std::size_t>(frame.size(), header_bytes)), frame.size(), where));
   if (frame.size() != header_bytes + length + footer_bytes)
-    fail<DataError>(where, "a frame of " + std::to_string(header_bytes + length + footer_bytes) + " bytes",
-                    std::to_string(frame.size()), "the file has changed since its index was made");
+    fail<DataError>(where, {"a frame of ", header_bytes + length + footer_bytes, " bytes"}, frame.size(),
+                    "the file has changed since its index was made");
   const auto data = frame.subspan(header_bytes, length);
   if (io::mask_crc32c(io::crc32c(std::as_bytes(data))) != little_endian_32(frame.data() + header_bytes + length))
     fail<DataError>(where, "a payload with its CRC", "another CRC", "the record is damaged");

@@ -57,9 +57,8 @@ class BatchSlot {
     const Shape& s = shape();
     const ResidentImages& from = *batch.resident;
     if (from.channels != s[1] || from.out_height != s[2] || from.out_width != s[3])
-      fail<ShapeError>("Executor", "images " + to_string(s),
-                       "windows of " + std::to_string(from.channels) + " channels, " + std::to_string(from.out_height) +
-                           "x" + std::to_string(from.out_width));
+      fail<ShapeError>("Executor", {"images ", to_string(s)},
+                       {"windows of ", from.channels, " channels, ", from.out_height, "x", from.out_width});
     b_.gather_images(from, batch.windows, batch.rows, images_.data(), labels_.data());
   }
 

@@ -51,10 +51,10 @@ TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, O
     : b_(backend), options_(options), parts_(std::make_unique<Parts>(b_, train_)) {
   if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64 &&
       options.compute != DType::f16)
-    fail<UsageError>("Executor", "a compute type of f32, bf16, f16 or f64", std::string(name_of(options.compute)));
+    fail<UsageError>("Executor", "a compute type of f32, bf16, f16 or f64", name_of(options.compute));
   if (!b_.computes_in(options.compute))
-    fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'",
-                     std::string(name_of(options.compute)),
+    fail<UsageError>("Executor", {"a compute type of f32 or bf16 on backend '", b_.name(), "'"},
+                     name_of(options.compute),
                      options.compute == DType::f16 ? "f16 runs on the cuda backend alone"
                                                    : "f64 runs on the reference backend alone");
   const Graph fused = fuse(forward);
@@ -229,7 +229,7 @@ TUTTI_CORE_FUNCTION Metrics Executor::evaluate(const BatchView& batch) {
 
 TUTTI_CORE_FUNCTION TensorRef Executor::value(ValueId v) const {
   if (parts_->last == nullptr || v < 0 || static_cast<std::size_t>(v) >= parts_->last->plan.values.size())
-    fail<UsageError>("Executor", "a value of the last run's graph", "value " + std::to_string(v),
+    fail<UsageError>("Executor", "a value of the last run's graph", {"value ", v},
                      "gradients exist after train() only");
   const ValuePlace& at = parts_->last->plan.values[static_cast<std::size_t>(v)];
   if (at.where == Where::scratch || at.where == Where::nowhere)

@@ -47,7 +47,7 @@ class Inference {
         packs_(b_),
         walk_(b_, arenas_, slot_, packs_) {
     if (!b_.computes_in(compute))
-      fail<UsageError>("Inference", "a compute type of backend '" + b_.name() + "'", std::string(name_of(compute)));
+      fail<UsageError>("Inference", {"a compute type of backend '", b_.name(), "'"}, name_of(compute));
     parameters_ = parameter_layout(graph_, compute == DType::f64 ? DType::f64 : DType::f32);
     states_ = state_layout(graph_, parameters_.dtype);
     // There are no gradients; any address except null is accepted.
@@ -89,8 +89,7 @@ class Inference {
   }
   void put(const ArenaLayout& layout, const Buffer& arena, std::size_t v, const std::vector<float>& values) {
     const Slice& s = *layout.find(graph_.values[v].name);
-    if (values.size() != s.count)
-      fail<UsageError>("Inference", std::to_string(s.count) + " values of " + s.name, std::to_string(values.size()));
+    if (values.size() != s.count) fail<UsageError>("Inference", {s.count, " values of ", s.name}, values.size());
     const auto raw = layout.dtype == DType::f64 ? bytes_of<double>(values) : bytes_of<float>(values);
     b_.memory().copy_in(arena.at(s.offset * size_of(layout.dtype)), raw.data(), raw.size());
   }

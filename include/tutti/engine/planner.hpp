@@ -61,7 +61,7 @@ class Planner {
   Planner(const Graph& g, const PlanOptions& o, const PlanQueries& q, const ArenaLayout& parameters,
           const ArenaLayout& states)
       : g_(g), q_(q), o_(o) {
-    if (o.rows < 1) fail<UsageError>("plan", "a batch of 1 row or more", std::to_string(o.rows));
+    if (o.rows < 1) fail<UsageError>("plan", "a batch of 1 row or more", o.rows);
     p_.rows = o.rows;
     p_.compute = o.compute;
     p_.master = o.master;

@@ -50,9 +50,9 @@ namespace detail {
 // Throws the error for a node that the backend has no kernel for.
 [[noreturn]] inline void fail_without_kernel(const Backend& b, const Node& n) {
   if (const CustomOp* custom = custom_op(n.op))
-    fail<UsageError>(n.name, "a kernel of the custom op '" + custom->name + "' for backend '" + b.name() + "'", "none",
+    fail<UsageError>(n.name, {"a kernel of the custom op '", custom->name, "' for backend '", b.name(), "'"}, "none",
                      "add it to CustomOp::forward and CustomOp::backward");
-  fail<UsageError>(n.name, "an op that backend '" + b.name() + "' runs", std::string(name_of(n.op)));
+  fail<UsageError>(n.name, {"an op that backend '", b.name(), "' runs"}, name_of(n.op));
 }
 
 }  // namespace detail
@@ -89,7 +89,7 @@ inline void prepare_kernels(const Backend& b, PreparedPlan& p) {
       const auto i = static_cast<std::size_t>(step.node);
       const Node& n = p.graph->nodes[i];
       if (n.inputs.size() > Call::max_operands || n.outputs.size() > Call::max_operands)
-        fail<UsageError>(n.name, "at most 16 operands", std::to_string(std::max(n.inputs.size(), n.outputs.size())));
+        fail<UsageError>(n.name, "at most 16 operands", std::max(n.inputs.size(), n.outputs.size()));
       if (ready[i]) continue;
       ready[i] = true;
       PrepareInfo info;

@@ -43,9 +43,9 @@ inline void require_room(Backend& b, const RoomRequest& r, FunctionRef<std::size
   if (fits > 0) hint += (also.empty() ? ", or " : ", ") + std::string("--precision bf16");
   if (!also.empty()) hint += (fits > 0 ? ", or " : ", or use ") + also;
   fail<DeviceError>(b.name(),
-                    mib(r.wanted) + " of memory beside the " + mib(held) +
-                        " of parameters, gradients and optimizer state for a batch of " + std::to_string(r.rows),
-                    mib(room) + " free", hint);
+                    {mib(r.wanted), " of memory beside the ", mib(held),
+                     " of parameters, gradients and optimizer state for a batch of ", r.rows},
+                    {mib(room), " free"}, hint);
 }
 
 }  // namespace tutti

@@ -132,8 +132,7 @@ class ValueTrace final : public ValueWatcher {
       std::string hint = given + (finite ? "; it made the NaN itself: lower --lr, set --clip-norm, or look at this op"
                                          : "; look at what made these: the update before this step, or the data");
       if (!first_infinity_.empty()) hint += "; the first infinity came of " + first_infinity_;
-      fail<NotFiniteError>(op + " in pass " + std::to_string(passes_), "numbers in " + what,
-                           std::to_string(r.nan) + " NaN of " + std::to_string(r.count), hint);
+      fail<NotFiniteError>({op, " in pass ", passes_}, {"numbers in ", what}, {r.nan, " NaN of ", r.count}, hint);
     }
   }
 

@@ -81,14 +81,13 @@ class Builder {
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION Builder::Builder(std::int64_t channels, std::int64_t height, std::int64_t width) {
   for (auto d : {channels, height, width})
-    if (d < 1) fail<ShapeError>("images", "extents of 1 or more", std::to_string(d));
+    if (d < 1) fail<ShapeError>("images", "extents of 1 or more", d);
   graph_.images = graph_.add_value({"images", Shape{1, channels, height, width}, true, Storage::image, Precision::u8});
   graph_.labels = graph_.add_value({"labels", Shape{1}, true, Storage::labels, Precision::i32});
 }
 TUTTI_CORE_FUNCTION ValueId Builder::parameter(const std::string& name, const Shape& shape, Initializer init,
                                                bool decay, bool trainable, double lr_scale) {
-  if (!(lr_scale > 0 && lr_scale <= 1e6))
-    fail<UsageError>(name, "a rate over 0 and up to 1e6", std::to_string(lr_scale));
+  if (!(lr_scale > 0 && lr_scale <= 1e6)) fail<UsageError>(name, "a rate over 0 and up to 1e6", lr_scale);
   Value v{unique(name), shape, false, Storage::parameter, Precision::master};
   v.requires_grad = trainable;
   v.init = std::move(init);
@@ -153,7 +152,7 @@ TUTTI_CORE_FUNCTION std::vector<ValueId> Builder::custom(const std::string& name
 }
 TUTTI_CORE_FUNCTION std::string Builder::unique(const std::string& name) {
   if (name.empty() || !names_.insert(name).second)
-    fail<UsageError>("builder", "a parameter name of its own", "'" + name + "' again");
+    fail<UsageError>("builder", "a parameter name of its own", {"'", name, "' again"});
   return name;
 }
 TUTTI_CORE_FUNCTION const std::vector<ValueId>& Builder::append(const std::string& name, const Op& op,

@@ -108,7 +108,7 @@ class Gradient {
       node_ = g_.nodes[static_cast<std::size_t>(id_)];  // a copy: the vector grows
       Ops::visit(node_.op, [&]<class O>(const O& o) {
         if constexpr (O::info.gradient)
-          fail<UsageError>("differentiate", "a forward graph", "a backward op in '" + node_.name + "'");
+          fail<UsageError>("differentiate", "a forward graph", {"a backward op in '", node_.name, "'"});
         else
           o.gradient(*this);
       });
@@ -126,7 +126,7 @@ class Gradient {
     Value d{"d " + v.name, v.shape, v.per_row};
     if (v.storage != Storage::parameter) return add_value(std::move(d));
     if (v.gradient != no_value)
-      fail<UsageError>("differentiate", "each parameter used by one op", "'" + v.name + "' used twice",
+      fail<UsageError>("differentiate", "each parameter used by one op", {"'", v.name, "' used twice"},
                        "apply a shared parameter in one op");
     d.name = v.name;
     d.storage = Storage::gradient;

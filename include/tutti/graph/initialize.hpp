@@ -56,7 +56,7 @@ void initialize(T* data, const Shape& shape, const Initializer& init, std::uint6
       break;
     case Init::values:
       if (init.given == nullptr || init.given->size() != static_cast<std::size_t>(n))
-        fail<ShapeError>(name, std::to_string(n) + " values for " + to_string(shape),
+        fail<ShapeError>(name, {n, " values for ", to_string(shape)},
                          init.given == nullptr ? "none" : std::to_string(init.given->size()));
       for (std::int64_t i = 0; i < n; ++i) data[i] = static_cast<T>((*init.given)[static_cast<std::size_t>(i)]);
       return;

@@ -28,7 +28,7 @@ namespace detail {
   if (const auto best = store.load_best()) return best->path();
   std::vector<std::string> complaints;
   if (const auto newest = store.load_newest_valid(&complaints)) return newest->path();
-  fail<DataError>("model " + run.string(), "a whole checkpoint in " + store.folder().string(),
+  fail<DataError>({"model ", run.native()}, {"a whole checkpoint in ", store.folder().native()},
                   complaints.empty() ? "none" : complaints.front());
 }
 

@@ -29,24 +29,22 @@ inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;
   ImagePreparation p;
   const auto number = [&](const io::Json& v, std::int64_t least) {
     const std::int64_t n = v.as_integer(where);
-    if (n < least || n > 65536) fail<DataError>(where, std::to_string(least) + " to 65536 pixels", std::to_string(n));
+    if (n < least || n > 65536) fail<DataError>(where, {least, " to 65536 pixels"}, n);
     return n;
   };
   const auto word = [&](const char* key, std::string_view one, std::string_view other) {
     const std::string& w = json.at(key, where).as_string(where);
-    if (w != one && w != other)
-      fail<DataError>(where + " " + key, std::string(one) + " or " + std::string(other), "'" + printable(w) + "'");
+    if (w != one && w != other) fail<DataError>({where, " ", key}, {one, " or ", other}, {"'", printable(w), "'"});
     return w == one;
   };
   p.height = number(json.at("height", where), 1);
   p.width = number(json.at("width", where), 1);
   const auto& scaled = json.at("scaled", where).as_array(where);
-  if (scaled.size() != 2) fail<DataError>(where + " scaled", "a height and a width", std::to_string(scaled.size()));
+  if (scaled.size() != 2) fail<DataError>({where, " scaled"}, "a height and a width", scaled.size());
   p.scale.height = number(scaled[0], 1);
   p.scale.width = number(scaled[1], 1);
   if (p.scale.height * p.scale.width > most_scaled_pixels)
-    fail<DataError>(where + " scaled", "at most 2^26 pixels",
-                    std::to_string(p.scale.height) + "x" + std::to_string(p.scale.width));
+    fail<DataError>({where, " scaled"}, "at most 2^26 pixels", {p.scale.height, "x", p.scale.width});
   p.scale.crop = word("crop", "central", "centre") ? CropRule::central : CropRule::centre;
   p.scale.short_side = static_cast<int>(number(json.at("short_side", where), 1));
   p.scale.share = json.at("share", where).as_double(where);
@@ -57,7 +55,7 @@ inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;
   p.window.pad_mode = word("pad_mode", "reflect", "constant") ? PadMode::reflect : PadMode::constant;
   for (const io::Json& f : json.at("fill", where).as_array(where)) {
     const std::int64_t v = f.as_integer(where);
-    if (v < 0 || v > 255) fail<DataError>(where + " fill", "values of 0 to 255", std::to_string(v));
+    if (v < 0 || v > 255) fail<DataError>({where, " fill"}, "values of 0 to 255", v);
     p.window.fill.push_back(static_cast<std::uint8_t>(v));
   }
   return p;
@@ -70,7 +68,7 @@ class ImagePreparer {
   ImagePreparer(const ImagePreparation& p, std::int64_t channels)
       : p_(p), channels_(channels), scale_(p.scale), window_(window_of(p), scaled(p, channels)) {
     if (channels != 3 && channels != 1)
-      fail<UsageError>("image preparation", "a net of colour or grey images", std::to_string(channels) + " channels");
+      fail<UsageError>("image preparation", "a net of colour or grey images", {channels, " channels"});
   }
 
   // Memory that a thread reuses for each image.

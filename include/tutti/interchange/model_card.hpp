@@ -26,8 +26,7 @@ namespace tutti::interchange {
     const std::string at = where + " model";
     const io::Json json = io::parse_json(text, at);
     if (const std::int64_t v = json.at("version", at).as_integer(at); v != ModelCard::version)
-      fail<DataError>(at, "version " + std::to_string(ModelCard::version), std::to_string(v),
-                      "another version of tutti wrote this file");
+      fail<DataError>(at, {"version ", ModelCard::version}, v, "another version of tutti wrote this file");
     ModelCard card;
     card.name = json.at("name", at).as_string(at);
     if (const io::Json& net = json.at("net", at); !net.is_null()) card.graph = net_of_json(net, at + " net");
@@ -37,16 +36,15 @@ namespace tutti::interchange {
     if (card.graph) {
       const Shape &image = (*card.graph)[card.graph->images].shape, &logits = (*card.graph)[card.graph->logits].shape;
       if (image[2] != card.image.height || image[3] != card.image.width)
-        fail<DataError>(at + " image", "images of the net's input " + to_string(image),
-                        std::to_string(card.image.height) + "x" + std::to_string(card.image.width));
+        fail<DataError>({at, " image"}, {"images of the net's input ", to_string(image)},
+                        {card.image.height, "x", card.image.width});
       if (image[1] == 3 || image[1] == 1) try {
           (void)ImagePreparer(card.image, image[1]);
         } catch (const UsageError& e) {
           throw DataError(error_message(at + " image", "images that can be made ready", e.what()));
         }
       if (!card.classes.empty() && static_cast<std::int64_t>(card.classes.size()) != logits[1])
-        fail<DataError>(at + " classes", "a name for each of " + std::to_string(logits[1]) + " classes",
-                        std::to_string(card.classes.size()));
+        fail<DataError>({at, " classes"}, {"a name for each of ", logits[1], " classes"}, card.classes.size());
     }
     return card;
   }

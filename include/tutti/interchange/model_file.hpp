@@ -80,7 +80,7 @@ struct LoadedModel {
     if (r.averaged) {
       const auto* const average = averages->find("ema." + spans[i].name);
       if (average == nullptr || average->shape != from->shape)
-        fail<DataError>("model " + beside.string(), "a tensor ema." + spans[i].name + " " + to_string(spans[i].shape),
+        fail<DataError>({"model ", beside.native()}, {"a tensor ema.", spans[i].name, " ", to_string(spans[i].shape)},
                         average == nullptr ? "none" : "one of another shape");
       from = average;
     }

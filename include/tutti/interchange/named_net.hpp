@@ -37,7 +37,7 @@ struct NamedNet {
                      "files that tutti's training has written tell their net themselves");
   const io::SafetensorsEntry* const fc = m.file->find("fc.weight");
   if (fc == nullptr || fc->shape.size() != 2 || fc->shape[0] < 1 || fc->shape[0] > (1 << 24))
-    fail<DataError>("model " + m.path.string(), "a tensor fc.weight [classes, channels]",
+    fail<DataError>({"model ", m.path.native()}, "a tensor fc.weight [classes, channels]",
                     fc == nullptr ? "none" : "another shape", "is it a ResNet's state dictionary?");
   o.classes = static_cast<int>(fc->shape[0]);
   ModelCard card;

@@ -33,7 +33,7 @@ inline constexpr std::int64_t most_nodes = 100'000, most_row_elements = std::int
 [[nodiscard]] inline int int_of(const io::Json& json, const std::string& where) {
   const std::int64_t v = json.as_integer(where);
   // The product of two such numbers must also fit an int.
-  if (v < -10'000 || v > 10'000) fail<DataError>(where, "a number of up to 10000", std::to_string(v));
+  if (v < -10'000 || v > 10'000) fail<DataError>(where, "a number of up to 10000", v);
   return static_cast<int>(v);
 }
 [[nodiscard]] inline Shape shape_of(const io::Json& json, const std::string& where) {
@@ -50,11 +50,11 @@ class NetReader {
   [[nodiscard]] Graph read() {
     const Shape input = shape_of(json_.at("input", where_), where_ + " input");
     if (input.rank() != 3 || input.numel() < 1 || input.numel() > most_row_elements)
-      fail<DataError>(where_ + " input", "channels, height and width of an image", to_string(input));
+      fail<DataError>({where_, " input"}, "channels, height and width of an image", to_string(input));
     Builder b(input[0], input[1], input[2]);
     const auto& nodes = json_.at("nodes", where_).as_array(where_ + " nodes");
     if (nodes.empty() || static_cast<std::int64_t>(nodes.size()) > most_nodes)
-      fail<DataError>(where_ + " nodes", "1 to 100000 of them", std::to_string(nodes.size()));
+      fail<DataError>({where_, " nodes"}, "1 to 100000 of them", nodes.size());
     for (const io::Json& n : nodes) {
       made_.push_back(record(b, n));
       if (b.shape(made_.back()).row_numel() > most_row_elements)
@@ -71,7 +71,7 @@ class NetReader {
     if (in.is_integer()) {
       const std::int64_t k = in.as_integer(at);
       if (k < 0 || k >= static_cast<std::int64_t>(made_.size()))
-        fail<DataError>(at, "an input that is an earlier node", std::to_string(k));
+        fail<DataError>(at, "an input that is an earlier node", k);
       return made_[static_cast<std::size_t>(k)];
     }
     const std::string& name = in.as_string(at);
@@ -83,7 +83,7 @@ class NetReader {
       const Shape s = shape_of(*shape, where_ + " " + list + " " + printable(name));
       return tensors_[name] = state ? b.state(name, s, {}) : b.parameter(name, s, {});
     }
-    fail<DataError>(at, "a tensor of the net", "'" + printable(name) + "'");
+    fail<DataError>(at, "a tensor of the net", {"'", printable(name), "'"});
   }
 
   ValueId record(Builder& b, const io::Json& n) {
@@ -98,12 +98,12 @@ class NetReader {
     for (const io::Json& i : n.at("in", at).as_array(at)) in.push_back(input(b, i, at));
     const auto window = [&] {
       const auto& kernel = n.at("kernel", at).as_array(at);
-      if (kernel.size() != 2) fail<DataError>(at, "a kernel of two extents", std::to_string(kernel.size()));
+      if (kernel.size() != 2) fail<DataError>(at, "a kernel of two extents", kernel.size());
       return op::Window{int_of(kernel[0], at), int_of(kernel[1], at), number("stride"), number("padding")};
     };
     const auto is = [&](const OpInfo& info, std::size_t inputs) {
       if (op != info.name) return false;
-      if (in.size() != inputs) fail<DataError>(at, std::to_string(inputs) + " inputs", std::to_string(in.size()));
+      if (in.size() != inputs) fail<DataError>(at, {inputs, " inputs"}, in.size());
       return true;
     };
     if (is(op::Conv2d::info, 2)) return b.record(name, op::Conv2d{window()}, in);
@@ -114,7 +114,7 @@ class NetReader {
       norm.relu = flag("relu");
       norm.residual = flag("residual");
       (void)is(op::BatchNorm::info, norm.residual ? 6 : 5);
-      if (!(norm.eps > 0 && norm.eps < 1)) fail<DataError>(at, "an eps over 0 and under 1", std::to_string(norm.eps));
+      if (!(norm.eps > 0 && norm.eps < 1)) fail<DataError>(at, "an eps over 0 and under 1", norm.eps);
       return b.record(name, norm, in);
     }
     if (is(op::Relu::info, 1)) return b.record(name, op::Relu{}, in);
@@ -123,7 +123,7 @@ class NetReader {
     if (is(op::Bias::info, 2)) return b.record(name, op::Bias{}, in);
     if (is(op::GlobalAvgPool::info, 1)) return b.record(name, op::GlobalAvgPool{}, in);
     if (is(op::Linear::info, 3)) return b.record(name, op::Linear{}, in);
-    fail<DataError>(at, "an op that this version knows", "'" + printable(op) + "'");
+    fail<DataError>(at, "an op that this version knows", {"'", printable(op), "'"});
   }
 
   const io::Json& json_;

@@ -31,7 +31,7 @@ class WeightMatch {
     for (const std::string& name : o.may_be_missing)
       if (find(model, name) == nullptr)
         fail<UsageError>("load_weights", "names of the net's tensors among those that may be missing",
-                         "'" + name + "'");
+                         {"'", name, "'"});
     const bool skip = o.skip_classifier && other_classes(file, model, o);
     for (const StateSpan& s : model) {
       const io::SafetensorsEntry* e = file.find(s.name);

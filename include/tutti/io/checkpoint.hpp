@@ -61,7 +61,7 @@ class CheckpointStore {
   explicit CheckpointStore(
       const Path& run_folder, int keep = 2, std::function<void()> require_right = [] {})
       : folder_(run_folder / "checkpoints"), keep_(keep), require_right_(std::move(require_right)) {
-    if (keep < 1) fail<UsageError>("CheckpointStore", "at least 1 checkpoint to keep", std::to_string(keep));
+    if (keep < 1) fail<UsageError>("CheckpointStore", "at least 1 checkpoint to keep", keep);
   }
   void set_require_right(std::function<void()> f) { require_right_ = std::move(f); }
 
@@ -71,7 +71,7 @@ class CheckpointStore {
   // is removed. The exception: if the message says that the new checkpoint is valid, only the removal of old ones
   // failed.
   Path save(const CheckpointData& data) {
-    if (data.step < 0) fail<UsageError>("checkpoint", "a step of 0 or more", std::to_string(data.step));
+    if (data.step < 0) fail<UsageError>("checkpoint", "a step of 0 or more", data.step);
     make_folder();
     remove_stale_asides(folder_);
     Path target = folder_ / CheckpointName{data.step, data.generation}.text();
@@ -138,8 +138,7 @@ class CheckpointStore {
     LoadedCheckpoint c = load_checkpoint(folder);
     const auto found = CheckpointName::parse(folder.filename().string());
     if (found && found->step != c.step())
-      fail<DataError>("checkpoint " + folder.string(), "step " + std::to_string(found->step) + " as its name says",
-                      std::to_string(c.step()));
+      fail<DataError>({"checkpoint ", folder.native()}, {"step ", found->step, " as its name says"}, c.step());
     return c;
   }
 
@@ -160,7 +159,7 @@ class CheckpointStore {
   // Keeps the checkpoint of that step until another one is marked. Throws UsageError if that step has no checkpoint, or
   // if the metric is not finite.
   void mark_best(std::int64_t step, double metric, std::int64_t generation = 0) {
-    if (!find(step)) fail<UsageError>("checkpoint best", "a step that was saved", std::to_string(step));
+    if (!find(step)) fail<UsageError>("checkpoint best", "a step that was saved", step);
     const std::string text = write_json(Json::object({{"step", step}, {"metric", metric}})) + "\n";
     require_right_();
     atomic_write_file(folder_ / best_name(generation), text);
@@ -189,8 +188,8 @@ class CheckpointStore {
     if (!marked) return std::nullopt;
     const auto path = find(marked->step);
     if (!path)
-      fail<DataError>("checkpoint " + (folder_ / "best.json").string(),
-                      "a checkpoint of step " + std::to_string(marked->step), "none");
+      fail<DataError>({"checkpoint ", (folder_ / "best.json").native()}, {"a checkpoint of step ", marked->step},
+                      "none");
     return load(*path);
   }
 
@@ -239,7 +238,7 @@ class CheckpointStore {
         write_tensors({aside / "optimizer.safetensors", target / "optimizer.safetensors"}, span_of(data.optimizer), {});
     const std::string text = write_manifest(manifest);
     if (text.size() > detail::most_manifest_bytes)
-      fail<UsageError>("checkpoint", "counters and options of at most 16 MiB", std::to_string(text.size()) + " bytes");
+      fail<UsageError>("checkpoint", "counters and options of at most 16 MiB", {text.size(), " bytes"});
     write_synced({aside / "manifest.json", target / "manifest.json"}, text);
     write_synced({aside / "COMPLETE", target / "COMPLETE"}, crc_text(crc32c(text)) + "\n");
     fsync_directory(aside);

@@ -77,7 +77,7 @@ namespace detail {
 inline void check_keys(const Json& object, std::span<const std::string_view> keys, std::string_view where) {
   for (const auto& [key, unused] : object.as_object(where))
     if (std::find(keys.begin(), keys.end(), key) == keys.end())
-      fail<DataError>(where, "no other members than this version knows", "'" + key + "'");
+      fail<DataError>(where, "no other members than this version knows", {"'", key, "'"});
 }
 
 [[nodiscard]] inline CheckpointFile manifest_file(const Json& files, std::string_view name, std::string_view where) {
@@ -85,7 +85,7 @@ inline void check_keys(const Json& object, std::span<const std::string_view> key
   constexpr std::array<std::string_view, 2> keys{"size", "crc32c"};
   check_keys(f, keys, where);
   const std::int64_t size = f.at("size", where).as_integer(where);
-  if (size < 0) fail<DataError>(where, "a size of 0 or more", std::to_string(size));
+  if (size < 0) fail<DataError>(where, "a size of 0 or more", size);
   return {static_cast<std::uint64_t>(size), parse_crc_text(f.at("crc32c", where).as_string(where), where)};
 }
 
@@ -97,17 +97,17 @@ inline void check_keys(const Json& object, std::span<const std::string_view> key
   const Json json = parse_json(text, path);
   // Checks the version first: another version may have other members.
   if (json.at("format", where).as_string(where) != CheckpointManifest::format)
-    fail<DataError>(where, "the format '" + std::string(CheckpointManifest::format) + "'", "another");
+    fail<DataError>(where, {"the format '", CheckpointManifest::format, "'"}, "another");
   const std::int64_t version = json.at("version", where).as_integer(where);
   if (version != CheckpointManifest::version)
-    fail<DataError>(where, "format version " + std::to_string(CheckpointManifest::version), std::to_string(version),
+    fail<DataError>(where, {"format version ", CheckpointManifest::version}, version,
                     "another version of tutti wrote this checkpoint");
   constexpr std::array<std::string_view, 6> keys{"format", "version", "step", "counters", "options", "files"};
   detail::check_keys(json, keys, where);
 
   CheckpointManifest m;
   m.step = json.at("step", where).as_integer(where);
-  if (m.step < 0) fail<DataError>(where, "a step of 0 or more", std::to_string(m.step));
+  if (m.step < 0) fail<DataError>(where, "a step of 0 or more", m.step);
   m.counters = json.at("counters", where);
   m.options = json.at("options", where);
   (void)m.counters.as_object(where + " counters");

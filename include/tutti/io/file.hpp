@@ -61,14 +61,13 @@ namespace detail {
   Descriptor fd = Descriptor::open(path, O_RDONLY | O_NONBLOCK, "open");
   if (::fstat(fd.get(), &status) != 0) fail_file("examine", path, errno);
   if (!S_ISREG(status.st_mode))
-    fail<DataError>("file", "a regular file at " + path.string(),
+    fail<DataError>("file", {"a regular file at ", path.native()},
                     S_ISDIR(status.st_mode) ? "a folder" : "another kind");
   return fd;
 }
 
 inline void check_size(const Path& path, std::uint64_t size, std::uint64_t limit) {
-  if (size > limit)
-    fail<DataError>("file " + path.string(), "at most " + std::to_string(limit) + " bytes", std::to_string(size));
+  if (size > limit) fail<DataError>({"file ", path.native()}, {"at most ", limit, " bytes"}, size);
 }
 
 }  // namespace detail
@@ -88,8 +87,7 @@ template <class Container = std::vector<std::byte>>
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_file("read", path, errno);
     if (n == 0)
-      fail<DataError>("file " + path.string(), std::to_string(size) + " bytes", std::to_string(at),
-                      "it was made shorter while it was read");
+      fail<DataError>({"file ", path.native()}, {size, " bytes"}, at, "it was made shorter while it was read");
     at += static_cast<std::size_t>(n);
   }
   return out;

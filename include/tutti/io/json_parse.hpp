@@ -34,8 +34,7 @@ class JsonParser {
 
   [[nodiscard]] Json document() {
     if (text_.size() > limits_.bytes)
-      fail<DataError>(std::string("json ").append(where_), "at most " + std::to_string(limits_.bytes) + " bytes",
-                      std::to_string(text_.size()));
+      fail<DataError>({"json ", where_}, {"at most ", limits_.bytes, " bytes"}, text_.size());
     Json result = value(0);
     skip_space();
     if (at_ < text_.size()) wrong("the end after the value");
@@ -53,7 +52,7 @@ class JsonParser {
   }
   [[noreturn]] void wrong_at(std::size_t at, std::string_view expected, std::string_view got,
                              std::string_view hint = {}) const {
-    fail<DataError>(std::string("json ").append(where_).append(":").append(place(at)), expected, got, hint);
+    fail<DataError>({"json ", where_, ":", place(at)}, expected, got, hint);
   }
   [[noreturn]] void wrong(std::string_view expected, std::string_view hint = {}) const {
     wrong_at(at_, expected, here(), hint);

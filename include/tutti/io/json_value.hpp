@@ -29,7 +29,7 @@ class Json {
   Json(T v) : kind_(Kind::boolean), integer_(v ? 1 : 0) {}
   template <std::integral T>
   requires(!std::same_as<T, bool>) Json(T v) : kind_(Kind::integer), integer_(static_cast<std::int64_t>(v)) {
-    if (!std::in_range<std::int64_t>(v)) fail<UsageError>("json", "an integer of 64 bits with sign", std::to_string(v));
+    if (!std::in_range<std::int64_t>(v)) fail<UsageError>("json", "an integer of 64 bits with sign", v);
   }
   template <std::floating_point T>
   Json(T v) : kind_(Kind::number), number_(static_cast<double>(v)) {}
@@ -45,7 +45,7 @@ class Json {
   [[nodiscard]] static Json object(std::initializer_list<Member> members = {}) {
     Json result{Object()};
     for (const Member& m : members) {
-      if (result.find(m.first) != nullptr) fail<UsageError>("json", "each key once", "'" + m.first + "' twice");
+      if (result.find(m.first) != nullptr) fail<UsageError>("json", "each key once", {"'", m.first, "' twice"});
       result.set(m.first, m.second);
     }
     return result;
@@ -102,7 +102,7 @@ class Json {
   [[nodiscard]] const Json& at(std::string_view key, std::string_view where = "json") const {
     (void)as_object(where);
     const Json* found = find(key);
-    if (found == nullptr) fail<DataError>(where, "a member '" + std::string(key) + "'", "none");
+    if (found == nullptr) fail<DataError>(where, {"a member '", key, "'"}, "none");
     return *found;
   }
 

@@ -74,7 +74,7 @@ class JsonWriter {
         ++at;
       } else {
         const std::size_t length = utf8_length(text, at);
-        if (length == 0) fail<UsageError>("json", "a string in UTF-8", "other bytes at " + std::to_string(at));
+        if (length == 0) fail<UsageError>("json", "a string in UTF-8", {"other bytes at ", at});
         out_.append(text.substr(at, length));
         at += length;
       }
@@ -100,7 +100,7 @@ class JsonWriter {
   template <class Items, class One>
   void items(const Items& all, char open, char close, int depth, One&& one) {
     if (depth >= JsonLimits{}.depth)
-      fail<UsageError>("json", "at most " + std::to_string(JsonLimits{}.depth) + " levels of nesting", "one more");
+      fail<UsageError>("json", {"at most ", JsonLimits{}.depth, " levels of nesting"}, "one more");
     out_ += open;
     bool first = true;
     for (const auto& item : all) {

@@ -67,7 +67,7 @@ class Safetensors {
   // Throws DataError if there is no such tensor, or if tutti does not support its type or rank.
   [[nodiscard]] TensorRecord record(std::string_view name) const {
     const SafetensorsEntry* e = find(name);
-    if (e == nullptr) fail<DataError>(where(), "a tensor '" + std::string(name) + "'", "none of that name");
+    if (e == nullptr) fail<DataError>(where(), {"a tensor '", name, "'"}, "none of that name");
     return record_of(*e);
   }
   [[nodiscard]] std::vector<TensorRecord> records() const {
@@ -92,17 +92,17 @@ class Safetensors {
     static_assert(std::endian::native == std::endian::little, "tensors are viewed in place");
     std::uint64_t header_bytes = 0;
     if (bytes.size() < sizeof header_bytes)
-      fail<DataError>(where(), "at least 8 bytes", std::to_string(bytes.size()), "the file is truncated");
+      fail<DataError>(where(), "at least 8 bytes", bytes.size(), "the file is truncated");
     std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
     bytes = bytes.subspan(sizeof header_bytes);
     if (header_bytes > most_header_bytes)
-      fail<DataError>(where(), "a header of at most 100000000 bytes", std::to_string(header_bytes),
+      fail<DataError>(where(), "a header of at most 100000000 bytes", header_bytes,
                       is_pytorch_file(header_bytes)
                           ? "this is a file of torch.save(); tools/pytorch_weights.py converts it"
                           : "this is no safetensors file");
     if (header_bytes > bytes.size())
-      fail<DataError>(where(), "a header of " + std::to_string(header_bytes) + " bytes",
-                      std::to_string(bytes.size()) + " bytes after its length", "the file is truncated");
+      fail<DataError>(where(), {"a header of ", header_bytes, " bytes"}, {bytes.size(), " bytes after its length"},
+                      "the file is truncated");
     const auto data = bytes.subspan(static_cast<std::size_t>(header_bytes));
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(header_bytes));
     if (!text.starts_with('{')) fail<DataError>(where(), "a header that begins with '{'", "another byte");
@@ -132,24 +132,24 @@ class Safetensors {
     e.name = name;
     for (const auto& [key, unused] : value.as_object(at))
       if (key != "dtype" && key != "shape" && key != "data_offsets")
-        fail<DataError>(at, "dtype, shape and data_offsets", "'" + key + "'");
+        fail<DataError>(at, "dtype, shape and data_offsets", {"'", key, "'"});
     const std::string& dtype = value.at("dtype", at).as_string(at + " dtype");
     e.type = safetensors_type(dtype);
-    if (e.type == nullptr) fail<DataError>(at, "a type of the format", "'" + dtype + "'");
+    if (e.type == nullptr) fail<DataError>(at, "a type of the format", {"'", dtype, "'"});
     for (const Json& extent : value.at("shape", at).as_array(at + " shape"))
       e.shape.push_back(extent.as_integer(at + " shape"));
     const auto& offsets = value.at("data_offsets", at).as_array(at + " data_offsets");
-    if (offsets.size() != 2) fail<DataError>(at, "two data_offsets", std::to_string(offsets.size()));
+    if (offsets.size() != 2) fail<DataError>(at, "two data_offsets", offsets.size());
     const std::int64_t begin = offsets[0].as_integer(at + " data_offsets");
     const std::int64_t end = offsets[1].as_integer(at + " data_offsets");
     if (begin < 0 || end < begin || static_cast<std::uint64_t>(end) > data_bytes)
-      fail<DataError>(at, "data_offsets within the " + std::to_string(data_bytes) + " bytes of data",
-                      std::to_string(begin) + " to " + std::to_string(end), "the file is truncated or damaged");
+      fail<DataError>(at, {"data_offsets within the ", data_bytes, " bytes of data"}, {begin, " to ", end},
+                      "the file is truncated or damaged");
     const auto length = static_cast<std::uint64_t>(end - begin);
     const auto needed = safetensors_bytes(*e.type, span_of(e.shape));
     if (!needed || *needed != length)
       fail<DataError>(at, needed ? std::to_string(*needed) + " bytes for its type and shape" : "a shape of usual size",
-                      std::to_string(length) + " bytes");
+                      {length, " bytes"});
     entries_.push_back(std::move(e));
     return {static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), entries_.size() - 1};
   }
@@ -165,14 +165,14 @@ class Safetensors {
     for (const Range& r : ranges) {
       SafetensorsEntry& e = entries_[r.entry];
       if (r.begin != next)
-        fail<DataError>(where() + " tensor '" + e.name + "'", "bytes from " + std::to_string(next) + " on",
-                        std::to_string(r.begin), r.begin < next ? "two tensors overlap" : "the format allows no gap");
+        fail<DataError>({where(), " tensor '", e.name, "'"}, {"bytes from ", next, " on"}, r.begin,
+                        r.begin < next ? "two tensors overlap" : "the format allows no gap");
       next = r.end;
       e.bytes = data.subspan(static_cast<std::size_t>(r.begin), static_cast<std::size_t>(r.end - r.begin));
       ordered.push_back(std::move(e));
     }
     if (next != data.size())
-      fail<DataError>(where(), std::to_string(next) + " bytes of data", std::to_string(data.size()),
+      fail<DataError>(where(), {next, " bytes of data"}, data.size(),
                       "bytes that belong to no tensor follow the last one");
     entries_ = std::move(ordered);
   }
@@ -180,10 +180,10 @@ class Safetensors {
   [[nodiscard]] TensorRecord record_of(const SafetensorsEntry& e) const {
     const std::string at = where() + " tensor '" + e.name + "'";
     if (!e.type->dtype)
-      fail<DataError>(at, "F32, BF16, F64, U8, I32 or I64", std::string(e.type->name),
+      fail<DataError>(at, "F32, BF16, F64, U8, I32 or I64", e.type->name,
                       "tutti has no such type; convert the tensor before");
     if (e.shape.size() > static_cast<std::size_t>(Shape::max_rank))
-      fail<DataError>(at, "at most 5 dimensions", std::to_string(e.shape.size()), "reshape the tensor before");
+      fail<DataError>(at, "at most 5 dimensions", e.shape.size(), "reshape the tensor before");
     return {e.name, *e.type->dtype, Shape(span_of(e.shape)), e.bytes};
   }
 

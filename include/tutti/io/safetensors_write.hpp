@@ -37,7 +37,7 @@ void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const
     const auto needed = safetensors_bytes(safetensors_type(r.dtype), r.shape.dims());
     if (!needed || *needed != r.bytes.size())
       fail<UsageError>(where, needed ? std::to_string(*needed) + " bytes" : "a shape of usual size",
-                       std::to_string(r.bytes.size()) + " bytes for " + to_string(r.shape));
+                       {r.bytes.size(), " bytes for ", to_string(r.shape)});
   }
   for (const std::size_t width : {8U, 4U, 2U, 1U})
     for (const TensorRecord& r : records)
@@ -47,7 +47,7 @@ void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const
   if (!metadata.empty()) {
     Json map = Json::object();
     for (const auto& [key, value] : metadata) {
-      if (map.find(key) != nullptr) fail<UsageError>("safetensors metadata", "each key once", "'" + key + "' again");
+      if (map.find(key) != nullptr) fail<UsageError>("safetensors metadata", "each key once", {"'", key, "' again"});
       map.set(key, value);
     }
     header.emplace_back("__metadata__", std::move(map));

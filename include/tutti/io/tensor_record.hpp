@@ -29,7 +29,7 @@ struct TensorRecord {
   [[nodiscard]] std::span<const T> values() const {
     check<T>();
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) != 0)
-      fail<DataError>("tensor " + name, "values aligned to " + std::to_string(alignof(T)) + " bytes", "others",
+      fail<DataError>({"tensor ", name}, {"values aligned to ", alignof(T), " bytes"}, "others",
                       "copy_values() reads them");
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
@@ -46,7 +46,7 @@ struct TensorRecord {
  private:
   template <class T>
   void check() const {
-    if (dtype != dtype_of<T>) fail<DataError>("tensor " + name, name_of(dtype_of<T>), name_of(dtype));
+    if (dtype != dtype_of<T>) fail<DataError>({"tensor ", name}, name_of(dtype_of<T>), name_of(dtype));
   }
 };
 
@@ -55,8 +55,7 @@ struct TensorRecord {
 template <class T>
 [[nodiscard]] TensorRecord make_record(std::string name, const Shape& shape, std::span<const T> values) {
   if (static_cast<std::size_t>(shape.numel()) != values.size())
-    fail<ShapeError>("tensor " + name, std::to_string(shape.numel()) + " values for " + to_string(shape),
-                     std::to_string(values.size()));
+    fail<ShapeError>({"tensor ", name}, {shape.numel(), " values for ", to_string(shape)}, values.size());
   return {std::move(name), dtype_of<T>, shape, std::as_bytes(values)};
 }
 
@@ -65,7 +64,7 @@ template <class T>
                                                       std::string_view where = "tensors") {
   for (const TensorRecord& r : records)
     if (r.name == name) return r;
-  fail<DataError>(where, "a tensor '" + std::string(name) + "'", "none of that name");
+  fail<DataError>(where, {"a tensor '", name, "'"}, "none of that name");
 }
 
 }  // namespace tutti::io

@@ -155,7 +155,7 @@ class TraceRecorder final : public SpanWatcher {
     file_ = Descriptor::open(o_.file, O_WRONLY | O_CREAT | O_APPEND, "write");
     // Held as long as this process lives, however it ends.
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
-      fail<UsageError>("--trace", "a file that no other process writes", o_.file.string());
+      fail<UsageError>("--trace", "a file that no other process writes", o_.file.native());
     if (::ftruncate(file_.get(), 0) != 0) fail_file("empty", o_.file, errno);
     const TraceClock clock = TraceClock::now();
     const Json about = Json::object(

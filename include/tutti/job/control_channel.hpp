@@ -95,7 +95,7 @@ class ControlChannel {
   std::optional<Assignment> next_assignment_unless_released(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); }))
-      fail<CommunicationError>("control channel", "all processes of the job within " + text_of(timeout),
+      fail<CommunicationError>("control channel", {"all processes of the job within ", text_of(timeout)},
                                missing_.empty() ? "none of the arbiter's answers" : "still none of " + missing_,
                                "did they end, or take longer to load their data?");
     if (!assignment_ || assignment_->generation <= taken_) return {};
@@ -116,7 +116,7 @@ class ControlChannel {
   [[nodiscard]] std::string lookup(const std::string& key, std::chrono::milliseconds timeout) {
     const auto value = ask(key, true, timeout);
     if (!value)
-      fail<CommunicationError>("control channel", "'" + key + "' within " + text_of(timeout), "nobody who published it",
+      fail<CommunicationError>("control channel", {"'", key, "' within ", text_of(timeout)}, "nobody who published it",
                                "is the process that does still there?");
     return *value;
   }
@@ -141,7 +141,7 @@ class ControlChannel {
     send(control::Draw{request, key});
     const auto answer = answer_to(request, std::chrono::seconds(30), key);
     if (!answer || !answer->found)
-      fail<CommunicationError>("control channel", "a number of '" + key + "' within 30 s", "none");
+      fail<CommunicationError>("control channel", {"a number of '", key, "' within 30 s"}, "none");
     return std::stoull(answer->value);
   }
 
@@ -206,7 +206,8 @@ class ControlChannel {
       return change_ && (change_->generation > generation || (change_->generation == generation && change_->broken));
     };
     if (!wait(lock, timeout, [&] { return going_ >= generation || changed(); }))
-      fail<CommunicationError>("control channel", "all members to stand within " + text_of(timeout), "not all of them");
+      fail<CommunicationError>("control channel", {"all members to stand within ", text_of(timeout)},
+                               "not all of them");
     return !changed();
   }
   // Leaves with the next generation, of which Assignment will tell the others; its work goes on until then.
@@ -276,9 +277,9 @@ class ControlChannel {
     lock.unlock();
     if (!there) send(control::Forget{request});
     if (value && !value->found && value->value == control::over)
-      fail<CommunicationError>("control channel", "to keep '" + key + "'", value->value);
+      fail<CommunicationError>("control channel", {"to keep '", key, "'"}, value->value);
     if (value && !value->found && !value->value.empty())
-      fail<UsageError>("control channel", "to keep or find '" + key + "'", value->value);
+      fail<UsageError>("control channel", {"to keep or find '", key, "'"}, value->value);
     return value;
   }
   [[nodiscard]] std::optional<std::string> ask(const std::string& key, bool wait, std::chrono::milliseconds timeout,

@@ -211,8 +211,7 @@ struct Writer {
     for (std::size_t i = 0; i < sizeof number; ++i, rest >>= 8U) bytes += static_cast<char>(rest & 0xffU);
   }
   void operator()(const std::string& text, std::size_t most) {
-    if (text.size() > most)
-      fail<UsageError>("control channel", "at most " + std::to_string(most) + " bytes", std::to_string(text.size()));
+    if (text.size() > most) fail<UsageError>("control channel", {"at most ", most, " bytes"}, text.size());
     (*this)(static_cast<std::uint32_t>(text.size()));
     bytes += text;
   }
@@ -288,8 +287,7 @@ template <std::size_t I = 0>
   w(static_cast<std::uint8_t>(message.index()));
   std::visit([&](const auto& m) { visit_fields(w, m); }, message);
   if (w.bytes.size() > longest_message)
-    fail<UsageError>("control channel", "a message of at most " + std::to_string(longest_message) + " bytes",
-                     std::to_string(w.bytes.size()));
+    fail<UsageError>("control channel", {"a message of at most ", longest_message, " bytes"}, w.bytes.size());
   return std::move(w.bytes);
 }
 

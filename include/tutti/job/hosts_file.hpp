@@ -84,7 +84,7 @@ namespace detail {
 // Reads the text of a hosts file; `where` names it in messages. DataError names the first line that is wrong.
 [[nodiscard]] inline std::vector<Host> parse_hosts(std::string_view text, const std::string& where) {
   if (text.size() > max_hosts_file_bytes)
-    fail<DataError>(where, "at most " + std::to_string(max_hosts_file_bytes) + " bytes", std::to_string(text.size()));
+    fail<DataError>(where, {"at most ", max_hosts_file_bytes, " bytes"}, text.size());
   std::vector<Host> hosts;
   std::map<std::string, std::size_t, std::less<>> index;
   int number = 0;
@@ -99,23 +99,24 @@ namespace detail {
     if (words.empty()) continue;
     auto host = detail::parse_host_name(words[0]);
     if (!host)
-      fail<DataError>(here, "a host as NAME, USER@NAME, NAME:PORT or [IPv6]:PORT", "'" + printable(words[0]) + "'",
+      fail<DataError>(here, "a host as NAME, USER@NAME, NAME:PORT or [IPv6]:PORT", {"'", printable(words[0]), "'"},
                       "a name has letters, digits, '.', '_' and '-', and begins with a letter or a digit");
     host->line = number;
     if (words.size() > 1) {
       const auto slots =
           words[1].starts_with("slots=") ? detail::number_between(words[1].substr(6), 1, max_slots) : std::nullopt;
       if (!slots)
-        fail<DataError>(here, "slots=N, N from 1 to " + std::to_string(max_slots) + ", after the host",
-                        "'" + printable(words[1]) + "'");
+        fail<DataError>(here, {"slots=N, N from 1 to ", max_slots, ", after the host"},
+                        {"'", printable(words[1]), "'"});
       host->slots = *slots;
     }
-    if (words.size() > 2) fail<DataError>(here, "nothing after slots=N", "'" + printable(words[2]) + "'");
+    if (words.size() > 2) fail<DataError>(here, "nothing after slots=N", {"'", printable(words[2]), "'"});
     const auto [first, fresh] = index.emplace(host->name, hosts.size());
     if (!fresh && hosts[first->second] == *host) continue;
     if (!fresh)
-      fail<DataError>(here, "the same as in line " + std::to_string(hosts[first->second].line) + ", or another host",
-                      host->name + " with another user, port or slots", "slots=N says how many processes a host takes");
+      fail<DataError>(here, {"the same as in line ", hosts[first->second].line, ", or another host"},
+                      {host->name, " with another user, port or slots"},
+                      "slots=N says how many processes a host takes");
     hosts.push_back(std::move(*host));
   }
   if (hosts.empty()) fail<DataError>(where, "a host", "none");

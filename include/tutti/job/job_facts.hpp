@@ -62,7 +62,7 @@ void require_agreement(C& c, const JobFacts& mine) {
   if (other == 0) return;
   if (longest > (std::size_t{64} << 20))
     fail<CommunicationError>("facts of the job", "ranks of one job",
-                             c.rank_name(static_cast<int>(other)) + " speaks otherwise",
+                             {c.rank_name(static_cast<int>(other)), " speaks otherwise"},
                              "run the same build everywhere");
   // Bytes first come from rank 0, then from the one that differs.
   std::string texts[2];
@@ -73,7 +73,7 @@ void require_agreement(C& c, const JobFacts& mine) {
     c.broadcast(std::as_writable_bytes(std::span(texts[i])), static_cast<int>(from), "facts of the job").wait();
   }
   const auto d = JobFacts::parse(texts[0]).first_difference(JobFacts::parse(texts[1]));
-  fail<UsageError>(c.rank_name(static_cast<int>(other)), d.name + " " + d.mine + ", as " + c.rank_name(0) + " has",
+  fail<UsageError>(c.rank_name(static_cast<int>(other)), {d.name, " ", d.mine, ", as ", c.rank_name(0), " has"},
                    d.other, "start all ranks with the same program, options and data");
 }
 

@@ -44,14 +44,12 @@ inline constexpr std::size_t key_digits = 64;
   for (const char c : text) {
     const bool digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'), capital = c >= 'A' && c <= 'F';
     if (!digit && !capital)
-      fail<UsageError>(where, std::to_string(key_digits) + " hexadecimal digits",
-                       "another character behind " + std::to_string(secret.size()) + " of them",
-                       "openssl rand -hex 32 makes one");
+      fail<UsageError>(where, {key_digits, " hexadecimal digits"},
+                       {"another character behind ", secret.size(), " of them"}, "openssl rand -hex 32 makes one");
     secret += capital ? static_cast<char>(c - 'A' + 'a') : c;
   }
   if (secret.size() != key_digits)
-    fail<UsageError>(where, std::to_string(key_digits) + " hexadecimal digits", std::to_string(secret.size()),
-                     "openssl rand -hex 32 makes one");
+    fail<UsageError>(where, {key_digits, " hexadecimal digits"}, secret.size(), "openssl rand -hex 32 makes one");
   return secret;
 }
 
@@ -64,19 +62,19 @@ inline constexpr std::size_t key_digits = 64;
   while (fd < 0 && errno == EINTR);
   if (fd < 0)
     fail<UsageError>(where, mode,
-                     path.string() + ": " + (errno == ELOOP ? "a link" : std::generic_category().message(errno)),
+                     {path.native(), ": ", (errno == ELOOP ? "a link" : std::generic_category().message(errno))},
                      errno == ELOOP ? "name the file itself" : "");
   const io::Descriptor file(fd);
   struct stat status {};
   if (::fstat(fd, &status) != 0) io::fail_file("examine", path, errno);
   if (!S_ISREG(status.st_mode))
-    fail<UsageError>(where, mode, path.string() + ": " + (S_ISDIR(status.st_mode) ? "a folder" : "no regular file"));
+    fail<UsageError>(where, mode, {path.native(), ": ", (S_ISDIR(status.st_mode) ? "a folder" : "no regular file")});
   if ((status.st_mode & 0177) != 0) {
     std::string octal;
     for (unsigned m = status.st_mode & 07777U, digit = 4; digit-- > 0;)
       octal += static_cast<char>('0' + (m >> 3 * digit & 7U));
-    fail<UsageError>(where, mode + ", which its owner alone may read", path.string() + ": mode " + octal,
-                     "chmod 600 " + path.string());
+    fail<UsageError>(where, {mode, ", which its owner alone may read"}, {path.native(), ": mode ", octal},
+                     {"chmod 600 ", path.native()});
   }
   std::array<char, key_digits + 3> text{};
   ssize_t n = -1;

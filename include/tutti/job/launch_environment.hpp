@@ -65,9 +65,8 @@ template <class Get>
   if (value == nullptr) return {};
   const auto number = number_between(value, low, high);
   if (!number)
-    fail<UsageError>(std::string("environment ") + name,
-                     "an integer from " + std::to_string(low) + " to " + std::to_string(high),
-                     "'" + printable(value) + "'", "it is set by whoever starts the processes of a job");
+    fail<UsageError>({"environment ", name}, {"an integer from ", low, " to ", high}, {"'", printable(value), "'"},
+                     "it is set by whoever starts the processes of a job");
   return number;
 }
 
@@ -88,9 +87,9 @@ template <class Get>
   const auto rank = number_variable(get, names.rank, 0, size.value_or(most) - 1);
   if (!size && !rank) return {};
   if (!size || !rank)
-    fail<UsageError>(std::string("environment ") + (size ? names.rank : names.size),
-                     "a number beside " + (size ? names.size + (" " + std::to_string(*size))
-                                                : names.rank + (" " + std::to_string(*rank))),
+    fail<UsageError>({"environment ", (size ? names.rank : names.size)},
+                     {"a number beside ",
+                      (size ? names.size + (" " + std::to_string(*size)) : names.rank + (" " + std::to_string(*rank)))},
                      "none", "'tutti-launch -n N' or 'mpirun -np N' starts N processes and sets both");
   LaunchEnvironment e;
   e.launched = true;
@@ -108,7 +107,7 @@ void read_role(const Get& get, LaunchEnvironment& e) {
     const std::string role = text_variable(get, name);
     if (role.empty()) continue;
     if (role != "worker" && role != "server" && role != "scheduler")
-      fail<UsageError>(std::string("environment ") + name, "worker, server or scheduler", "'" + printable(role) + "'");
+      fail<UsageError>({"environment ", name}, "worker, server or scheduler", {"'", printable(role), "'"});
     e.role = role;
     e.role_variable = name;
     return;
@@ -123,10 +122,10 @@ void read_scheduler(const Get& get, LaunchEnvironment& e) {
   if (host.empty() || (e.role == "worker" && e.servers == 0)) return;
   if (!is_host_name(host) && !is_ipv6_address(host))
     fail<UsageError>("environment DMLC_PS_ROOT_URI", "the scheduler's host name or address",
-                     "'" + printable(host) + "'");
+                     {"'", printable(host), "'"});
   const auto required = [&](const char* name, int low, int high) {
     if (const auto number = number_variable(get, name, low, high)) return *number;
-    fail<UsageError>(std::string("environment ") + name, "a number beside DMLC_PS_ROOT_URI " + host, "none",
+    fail<UsageError>({"environment ", name}, {"a number beside DMLC_PS_ROOT_URI ", host}, "none",
                      "all processes of the job are told the same");
   };
   e.scheduler = host_and_port(host, required("DMLC_PS_ROOT_PORT", 1, 65535));
@@ -137,7 +136,7 @@ void read_scheduler(const Get& get, LaunchEnvironment& e) {
   e.launched = true;
   e.node_host = text_variable(get, "DMLC_NODE_HOST");
   if (!e.node_host.empty() && !is_host_name(e.node_host) && !is_ipv6_address(e.node_host))
-    fail<UsageError>("environment DMLC_NODE_HOST", "this host's name or address", "'" + printable(e.node_host) + "'");
+    fail<UsageError>("environment DMLC_NODE_HOST", "this host's name or address", {"'", printable(e.node_host), "'"});
 }
 
 // WORLD_SIZE of a launcher of PyTorch's jobs, such as torchrun --no-python, which also sets RANK and MASTER_ADDR; 1
@@ -185,9 +184,8 @@ template <class Get>
   if (!ours) return e;
   // One job inside a process of another: whose numbers hold is anybody's guess.
   if (mpi && (mpi->rank != e.rank || mpi->size != e.size))
-    fail<UsageError>("environment",
-                     "TUTTI_RANK " + std::to_string(e.rank) + " of " + std::to_string(e.size) + " from mpirun too",
-                     "rank " + std::to_string(mpi->rank) + " of " + std::to_string(mpi->size),
+    fail<UsageError>("environment", {"TUTTI_RANK ", e.rank, " of ", e.size, " from mpirun too"},
+                     {"rank ", mpi->rank, " of ", mpi->size},
                      "start the job with tutti-launch --launcher mpi, or with mpirun, not one within the other");
   e.servers_restart = detail::number_variable(get, "TUTTI_SERVERS_RESTART", 0, 1).value_or(0) == 1;
   e.host = detail::text_variable(get, "TUTTI_HOST");
@@ -211,31 +209,30 @@ template <class Get>
 inline void require_worker(const LaunchEnvironment& e) {
   if (!e.launched && e.step && e.step->size > 1) {
     const std::string n = std::to_string(e.step->size);
-    fail<UsageError>("environment SLURM_STEP_NUM_TASKS", "PMIx, over which the " + n + " processes find each other",
+    fail<UsageError>("environment SLURM_STEP_NUM_TASKS", {"PMIx, over which the ", n, " processes find each other"},
                      "srun without it",
-                     "'srun --mpi=pmix -n " + n + "' and, within the allocation, 'mpirun -np " + n +
-                         "' start ranks of MPI, 'tutti-launch -n " + n + "' there those of any strategy");
+                     {"'srun --mpi=pmix -n ", n, "' and, within the allocation, 'mpirun -np ", n,
+                      "' start ranks of MPI, 'tutti-launch -n ", n, "' there those of any strategy"});
   }
   if (!e.launched && e.torch_size > 1) {
     const std::string n = std::to_string(e.torch_size);
     fail<UsageError>("environment WORLD_SIZE",
-                     "tutti-launch or mpirun to start the " + n + " processes, which would train a net each",
+                     {"tutti-launch or mpirun to start the ", n, " processes, which would train a net each"},
                      "torchrun or another launcher of PyTorch's jobs",
-                     "tutti-launch -n " + n + " starts as many; alone: unset WORLD_SIZE");
+                     {"tutti-launch -n ", n, " starts as many; alone: unset WORLD_SIZE"});
   }
   if (e.role != "worker")
     fail<UsageError>(
-        "environment " + e.role_variable,
-        "worker, because " + std::string(e.is_server() ? "this strategy has no servers, as ps and ps_async have"
-                                                       : "workers and servers need no scheduler"),
-        "'" + e.role + "'",
+        {"environment ", e.role_variable},
+        {"worker, because ", std::string(e.is_server() ? "this strategy has no servers, as ps and ps_async have"
+                                                       : "workers and servers need no scheduler")},
+        {"'", e.role, "'"},
         "tutti-launch -n N without -s starts N workers, which sum their gradients themselves; of processes "
         "that are started one by one DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT name the scheduler");
   if (!e.launched && e.workers > 1)
-    fail<UsageError>("environment DMLC_NUM_WORKER",
-                     "tutti-launch or mpirun to start the " + std::to_string(e.workers) + " workers",
+    fail<UsageError>("environment DMLC_NUM_WORKER", {"tutti-launch or mpirun to start the ", e.workers, " workers"},
                      "DMLC_ROLE of another launcher, which numbers none of them",
-                     "tutti-launch -n " + std::to_string(e.workers) + " starts as many; alone: unset DMLC_ROLE");
+                     {"tutti-launch -n ", e.workers, " starts as many; alone: unset DMLC_ROLE"});
 }
 
 // Compares how many processes were started with the size of the strategy that they train with: where the two differ
@@ -245,9 +242,9 @@ inline void require_launched_size(const LaunchEnvironment& e, const std::string&
   const std::string n = std::to_string(e.size);
   const bool one = e.size == 1;
   fail<UsageError>(
-      "--strategy " + strategy,
+      {"--strategy ", strategy},
       one ? "one rank, because one process was started" : n + " ranks, as many as processes were started",
-      std::to_string(size) + (size == 1 ? " rank" : " ranks"),
+      {size, (size == 1 ? " rank" : " ranks")},
       e.srun  ? "the program's MPI must know PMIx; 'tutti-launch -n " + n + "' within the allocation starts ranks, too"
       : e.mpi ? "the program and mpirun must be of one MPI"
               : "'tutti-launch -n " + n + " --launcher mpi' and 'mpirun -np " + n + "' start ranks of MPI");

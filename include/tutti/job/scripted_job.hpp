@@ -31,7 +31,7 @@ struct HostPort {
   constexpr std::size_t most = 65536;
   std::vector<HostPort> list;
   if (text.size() > max_hosts_file_bytes)
-    fail<UsageError>(option, "at most " + std::to_string(max_hosts_file_bytes) + " bytes", std::to_string(text.size()));
+    fail<UsageError>(option, {"at most ", max_hosts_file_bytes, " bytes"}, text.size());
   for (bool more = true; more;) {
     const std::size_t comma = text.find(',');
     const std::string_view word = text.substr(0, comma);
@@ -39,15 +39,15 @@ struct HostPort {
     if (more) text.remove_prefix(comma + 1);
     const auto host = detail::parse_host_name(word);
     if (!host || host->port == 0 || !host->user.empty() || list.size() == most)
-      fail<UsageError>(option, "HOST:PORT with commas between, PORT from 1 to 65535", "'" + printable(word) + "'",
-                       "e.g. " + option + " host1:2222,host2:2222; an IPv6 address stands in brackets");
+      fail<UsageError>(option, "HOST:PORT with commas between, PORT from 1 to 65535", {"'", printable(word), "'"},
+                       {"e.g. ", option, " host1:2222,host2:2222; an IPv6 address stands in brackets"});
     list.push_back({host->name, host->port});
   }
   auto sorted = list;
   std::sort(sorted.begin(), sorted.end(),
             [](const HostPort& a, const HostPort& b) { return std::pair(a.host, a.port) < std::pair(b.host, b.port); });
   if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
-    fail<UsageError>(option, "each host and port once", twice->text() + " again",
+    fail<UsageError>(option, "each host and port once", {twice->text(), " again"},
                      "two processes of a host need two ports");
   return list;
 }

@@ -21,7 +21,7 @@ inline constexpr int max_slurm_tasks = 4096;  // of a node
 namespace detail {
 
 [[noreturn]] inline void fail_slurm(const std::string& variable, const std::string& expected, std::string_view got) {
-  fail<UsageError>("environment " + variable, expected, "'" + printable(got.substr(0, 80)) + "'",
+  fail<UsageError>({"environment ", variable}, expected, {"'", printable(got.substr(0, 80)), "'"},
                    "Slurm sets it; 'unset SLURM_JOB_ID' where it is left over from another job");
 }
 

@@ -60,13 +60,12 @@ TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOption
   const std::int64_t channels = b.shape(x)[1], patch = 4 * channels;
   if (o.classes < 2 || *std::min_element(o.widths.begin(), o.widths.end()) < 1)
     fail<UsageError>("cifar_fast", "2 classes or more and 1 channel or more",
-                     std::to_string(o.classes) + " classes, " +
-                         std::to_string(*std::min_element(o.widths.begin(), o.widths.end())) + " channels");
-  if (!(o.output_scale > 0)) fail<UsageError>("cifar_fast", "an output scale over 0", std::to_string(o.output_scale));
+                     {o.classes, " classes, ", *std::min_element(o.widths.begin(), o.widths.end()), " channels"});
+  if (!(o.output_scale > 0)) fail<UsageError>("cifar_fast", "an output scale over 0", o.output_scale);
   Initializer init{Init::he_normal, 1};
   if (!o.whitening.empty()) {
     if (static_cast<std::int64_t>(o.whitening.size()) != 2 * patch * patch)
-      fail<ShapeError>("whitening", std::to_string(2 * patch * patch) + " weights", std::to_string(o.whitening.size()));
+      fail<ShapeError>("whitening", {2 * patch * patch, " weights"}, o.whitening.size());
     init = {Init::values, 1, std::make_shared<const std::vector<float>>(o.whitening)};
   }
   const ValueId w = b.parameter("whitening.weight", Shape{2 * patch, channels, 2, 2}, std::move(init), false, false);

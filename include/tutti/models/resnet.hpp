@@ -75,7 +75,7 @@ TUTTI_CORE_FUNCTION void resnet(Builder& b, ValueId x, const ResnetOptions& o) {
       blocks = {3, 8, 36, 3};
       break;
     default:
-      fail<UsageError>("resnet", "a depth of 18, 34, 50, 101 or 152", std::to_string(o.depth));
+      fail<UsageError>("resnet", "a depth of 18, 34, 50, 101 or 152", o.depth);
   }
   const bool bottleneck = o.depth >= 50;
   const nn::BatchNormOptions relu{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};

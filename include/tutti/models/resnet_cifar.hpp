@@ -76,10 +76,9 @@ TUTTI_CORE_FUNCTION void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOp
   const bool bottleneck = o.preactivation && o.depth >= 164 && (o.depth - 2) % 9 == 0;
   const int n = (o.depth - 2) / (bottleneck ? 9 : 6);
   if (n < 1 || (!bottleneck && 6 * n + 2 != o.depth))
-    fail<UsageError>("resnet_cifar", "a depth of 6n+2 (8, 14, 20, 32, 44, 50, 56, 110, ...)", std::to_string(o.depth));
+    fail<UsageError>("resnet_cifar", "a depth of 6n+2 (8, 14, 20, 32, 44, 50, 56, 110, ...)", o.depth);
   if (o.width < 1 || o.classes < 2)
-    fail<UsageError>("resnet_cifar", "a width of 1 or more and 2 classes or more",
-                     std::to_string(o.width) + " and " + std::to_string(o.classes));
+    fail<UsageError>("resnet_cifar", "a width of 1 or more and 2 classes or more", {o.width, " and ", o.classes});
   const nn::BatchNormOptions bn{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
   if (o.preactivation) {
     x = nn::batch_norm(b, "bn_data", x, {.eps = o.bn_eps, .momentum = o.bn_momentum, .fixed_gamma = true});

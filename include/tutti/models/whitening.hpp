@@ -24,7 +24,7 @@ class PatchMoments {
  public:
   PatchMoments(std::int64_t channels, std::int64_t kernel) : channels_(channels), kernel_(kernel) {
     if (channels < 1 || kernel < 1 || channels * kernel * kernel > 1024)
-      fail<UsageError>("whitening", "patches of 1 to 1024 values", std::to_string(channels * kernel * kernel));
+      fail<UsageError>("whitening", "patches of 1 to 1024 values", channels * kernel * kernel);
     sums_.resize(size());
     products_.resize(size() * size());
   }
@@ -37,8 +37,7 @@ class PatchMoments {
   void add(std::span<const std::uint8_t> image, std::int64_t height, std::int64_t width, std::int64_t border = 0) {
     if (height < 0 || width < 0 || height > 65536 || width > 65536 || border < 0 ||
         image.size() != static_cast<std::size_t>(height * width * channels_))
-      fail<ShapeError>("whitening", "an image of " + std::to_string(height * width * channels_) + " bytes",
-                       std::to_string(image.size()));
+      fail<ShapeError>("whitening", {"an image of ", height * width * channels_, " bytes"}, image.size());
     const std::size_t n = size();
     // Sums of one row of patches, so that 32 bits are enough: 65536 products of 255 x 255.
     std::vector<std::uint32_t> patch(n), sums(n), products(n * n);
@@ -66,7 +65,7 @@ class PatchMoments {
   [[nodiscard]] std::vector<double> matrix(std::span<const float> mean, std::span<const float> inv_std) const {
     if (count_ == 0) fail<DataError>("whitening", "images with one patch or more", "none");
     if (mean.size() != static_cast<std::size_t>(channels_) || inv_std.size() != mean.size())
-      fail<ShapeError>("whitening", std::to_string(channels_) + " means and deviations", std::to_string(mean.size()));
+      fail<ShapeError>("whitening", {channels_, " means and deviations"}, mean.size());
     const std::size_t n = size(), places = static_cast<std::size_t>(kernel_ * kernel_);
     const auto patches = static_cast<double>(count_);
     const auto mean_of = [&](std::size_t a) { return static_cast<double>(mean[a / places]); };
@@ -94,8 +93,7 @@ struct SymmetricEigen {
 
 // Computed by Jacobi's rotations (Golub and Van Loan, section 8.5). The largest element of each vector is positive.
 [[nodiscard]] inline SymmetricEigen symmetric_eigen(std::vector<double> a, std::size_t n) {
-  if (n == 0 || a.size() != n * n)
-    fail<ShapeError>("symmetric_eigen", "a square matrix", std::to_string(a.size()) + " values");
+  if (n == 0 || a.size() != n * n) fail<ShapeError>("symmetric_eigen", "a square matrix", {a.size(), " values"});
   std::vector<double> v(n * n, 0.0);  // columns
   for (std::size_t i = 0; i < n; ++i) v[i * n + i] = 1;
   double all = 0;

@@ -22,8 +22,7 @@ struct ConvOptions {  // Options of conv() with a square kernel.
 // Convolution, x [N,C,H,W] -> [N,out,H',W']. Parameters name.weight [out,C,k,k] (and name.bias).
 inline ValueId conv(Builder& b, const std::string& name, ValueId x, const ConvOptions& o) {
   if (b.shape(x).rank() != 4 || o.out < 1)
-    fail<ShapeError>(name, "an input [N,C,H,W] and 1 output channel or more",
-                     to_string(b.shape(x)) + " and " + std::to_string(o.out));
+    fail<ShapeError>(name, "an input [N,C,H,W] and 1 output channel or more", {to_string(b.shape(x)), " and ", o.out});
   const ValueId w = b.parameter(name + ".weight", Shape{o.out, b.shape(x)[1], o.kernel, o.kernel}, o.init);
   const int padding = o.padding >= 0 ? o.padding : (o.kernel - 1) / 2;
   ValueId y = b.conv2d(name, x, w, {o.kernel, o.kernel, o.stride, padding});
@@ -64,7 +63,7 @@ inline ValueId conv_bn(Builder& b, const std::string& conv_name, const std::stri
 // Linear layer, x [N,C] or [N,C,1,1] -> [N,out]. Parameters name.weight [out,C], name.bias.
 inline ValueId linear(Builder& b, const std::string& name, ValueId x, std::int64_t out, Initializer init,
                       bool decay_bias = false) {
-  if (out < 1) fail<ShapeError>(name, "1 output or more", std::to_string(out));
+  if (out < 1) fail<ShapeError>(name, "1 output or more", out);
   const ValueId w = b.parameter(name + ".weight", Shape{out, b.shape(x).row_numel()}, std::move(init));
   return b.linear(name, x, w, b.parameter(name + ".bias", Shape{out}, {Init::zeros}, decay_bias));
 }

@@ -77,7 +77,7 @@ class Warmup {
         steps_(steps),
         power_(detail::checked("schedule::Warmup", "a power", power, 0, detail::largest)),
         after_(std::move(after)) {
-    if (steps < 0) fail<UsageError>("schedule::Warmup", "0 steps or more", std::to_string(steps));
+    if (steps < 0) fail<UsageError>("schedule::Warmup", "0 steps or more", steps);
   }
   [[nodiscard]] double operator()(const SchedulePoint& p) const {
     const auto step = static_cast<double>(p.step), steps = static_cast<double>(steps_);
@@ -114,14 +114,13 @@ class Sequence {
  public:
   Sequence(std::vector<Schedule> parts, std::vector<std::int64_t> at) : parts_(std::move(parts)), at_(std::move(at)) {
     if (parts_.size() != at_.size() + 1) {
-      fail<UsageError>("schedule::Sequence", std::to_string(at_.size() + 1) + " schedules",
-                       std::to_string(parts_.size()), "give one schedule more than joints");
+      fail<UsageError>("schedule::Sequence", {at_.size() + 1, " schedules"}, parts_.size(),
+                       "give one schedule more than joints");
     }
     for (std::size_t i = 0; i < at_.size(); ++i) {
       const std::int64_t low = i > 0 ? at_[i - 1] : 0;
       if (at_[i] <= low) {
-        fail<UsageError>("schedule::Sequence", "joints that grow from 1 on",
-                         std::to_string(at_[i]) + " after " + std::to_string(low));
+        fail<UsageError>("schedule::Sequence", "joints that grow from 1 on", {at_[i], " after ", low});
       }
     }
   }

@@ -19,8 +19,7 @@ namespace detail {
 
 inline double checked(std::string_view where, std::string_view what, double value, double low, double high) {
   if (!(value >= low && value <= high)) {
-    fail<UsageError>(where, std::string(what) + " in [" + std::to_string(low) + ", " + std::to_string(high) + "]",
-                     std::to_string(value));
+    fail<UsageError>(where, {what, " in [", low, ", ", high, "]"}, value);
   }
   return value;
 }

@@ -37,7 +37,7 @@ TUTTI_CORE_FUNCTION std::vector<double> parse_numbers(std::string_view where, st
     double value = 0;
     const auto [stop, error] = std::from_chars(item.data(), item.data() + item.size(), value);
     if (item.empty() || error != std::errc{} || stop != item.data() + item.size()) {
-      fail<UsageError>(where, "numbers separated by commas", "'" + std::string(text) + "'");
+      fail<UsageError>(where, "numbers separated by commas", {"'", text, "'"});
     }
     numbers.push_back(value);
     begin = end + 1;
@@ -50,7 +50,7 @@ TUTTI_CORE_FUNCTION Schedule parse_lr_step_epochs(std::string_view text, double 
     std::string_view power = text.substr(3);
     while (!power.empty() && (power.front() == '-' || power.front() == ' ')) power.remove_prefix(1);
     const std::vector<double> values = parse_numbers(where, power);
-    if (values.size() != 1) fail<UsageError>(where, "a power after 'pow', e.g. pow2", "'" + std::string(text) + "'");
+    if (values.size() != 1) fail<UsageError>(where, "a power after 'pow', e.g. pow2", {"'", text, "'"});
     return Poly(base, {.power = values[0], .end = 0.0});
   }
   std::vector<double> epochs = parse_numbers(where, text);

@@ -65,8 +65,7 @@ class Piecewise {
   Piecewise(std::vector<double> at, std::vector<double> lrs, Unit unit = Unit::epochs)
       : at_(detail::checked_boundaries("schedule::Piecewise", std::move(at))), lrs_(std::move(lrs)), unit_(unit) {
     if (lrs_.size() != at_.size() + 1) {
-      fail<UsageError>("schedule::Piecewise", std::to_string(at_.size() + 1) + " learning rates",
-                       std::to_string(lrs_.size()),
+      fail<UsageError>("schedule::Piecewise", {at_.size() + 1, " learning rates"}, lrs_.size(),
                        "give one value more than boundaries: the first holds before the first boundary");
     }
     for (double lr : lrs_) detail::checked_lr("schedule::Piecewise", lr);
@@ -120,7 +119,7 @@ TUTTI_CORE_FUNCTION std::vector<double> detail::checked_boundaries(std::string_v
   for (std::size_t i = 0; i < at.size(); ++i) {
     checked(where, "a boundary", at[i], 0, 1e15);
     if (i > 0 && !(at[i] > at[i - 1])) {
-      fail<UsageError>(where, "boundaries that grow", std::to_string(at[i - 1]) + " then " + std::to_string(at[i]));
+      fail<UsageError>(where, "boundaries that grow", {at[i - 1], " then ", at[i]});
     }
   }
   return at;

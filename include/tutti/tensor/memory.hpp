@@ -51,13 +51,13 @@ class HostMemory : public Memory {
   // Not inlined: GCC 12 confuses the sizes of the two alignments and prints a warning.
   [[nodiscard, gnu::noinline]] void* allocate(std::size_t bytes) override {
     if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - huge_page)
-      fail<DeviceError>("HostMemory", "a size that fits in memory", std::to_string(bytes) + " bytes");
+      fail<DeviceError>("HostMemory", "a size that fits in memory", {bytes, " bytes"});
     // Large arenas use huge pages if the system has them: fewer TLB misses.
     const std::size_t align = bytes >= 2 * huge_page ? huge_page : alignment;
     const std::size_t rounded = (bytes + align - 1) / align * align;
     void* p = std::aligned_alloc(align, rounded ? rounded : align);
     if (p == nullptr)
-      fail<DeviceError>("HostMemory", std::to_string(bytes) + " bytes of memory", "none",
+      fail<DeviceError>("HostMemory", {bytes, " bytes of memory"}, "none",
                         "use a smaller --batch-size or --precision bf16");
     if (align == huge_page) ::madvise(p, rounded, MADV_HUGEPAGE);
     return p;

@@ -78,12 +78,10 @@ class Tensor {
 
   void require(const Shape& shape) const {
     if (static_cast<std::size_t>(shape.numel()) != values_.size())
-      fail<ShapeError>("Tensor", std::to_string(shape.numel()) + " values for " + to_string(shape),
-                       std::to_string(values_.size()));
+      fail<ShapeError>("Tensor", {shape.numel(), " values for ", to_string(shape)}, values_.size());
   }
   [[nodiscard]] std::size_t row_offset(std::int64_t i) const {
-    if (shape_.rank() == 0 || i < 0 || i >= shape_[0])
-      fail<ShapeError>("Tensor", "a row of " + to_string(shape_), std::to_string(i));
+    if (shape_.rank() == 0 || i < 0 || i >= shape_[0]) fail<ShapeError>("Tensor", {"a row of ", to_string(shape_)}, i);
     return static_cast<std::size_t>(i) * row_size();
   }
   template <std::size_t N>
@@ -101,7 +99,7 @@ class Tensor {
   [[noreturn]] void complain(const std::vector<std::int64_t>& index) const {
     std::string text;
     for (const std::int64_t i : index) text += (text.empty() ? "" : ", ") + std::to_string(i);
-    fail<ShapeError>("Tensor", "an element of " + to_string(shape_), "(" + text + ")");
+    fail<ShapeError>("Tensor", {"an element of ", to_string(shape_)}, {"(", text, ")"});
   }
 
   Shape shape_{0};

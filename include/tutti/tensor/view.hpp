@@ -36,8 +36,7 @@ struct TensorRef {
   template <class T>
   [[nodiscard]] T* as() const {
     if (dtype != dtype_of<T>)
-      fail("TensorRef", std::string(name_of(dtype_of<T>)), std::string(name_of(dtype)),
-           "the kernel was called for another type");
+      fail("TensorRef", name_of(dtype_of<T>), name_of(dtype), "the kernel was called for another type");
     return static_cast<T*>(data);
   }
   template <class T>

@@ -69,20 +69,19 @@ inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& 
     constexpr const char* hint = "resume with the model and optimizer options the run was started with";
     if (found == nullptr) fail<DataError>(where, wanted, "none", hint);
     if (found->shape != s.shape || found->dtype != s.dtype || found->bytes.size() != s.bytes.size())
-      fail<DataError>(where, wanted, std::string(name_of(found->dtype)) + " " + to_string(found->shape), hint);
+      fail<DataError>(where, wanted, {name_of(found->dtype), " ", to_string(found->shape)}, hint);
     std::memcpy(s.bytes.data(), found->bytes.data(), s.bytes.size());
     ++used;
     const auto count = batches_seen(s.name);
     for (const auto& r : records) {
       if (r.name != count) continue;
       if (r.dtype != DType::i64 || r.shape.rank() != 0)
-        fail<DataError>(where, "a tensor " + r.name + " i64 []",
-                        std::string(name_of(r.dtype)) + " " + to_string(r.shape));
+        fail<DataError>(where, {"a tensor ", r.name, " i64 []"}, {name_of(r.dtype), " ", to_string(r.shape)});
       ++used;
     }
   }
   if (used != records.size())
-    fail<DataError>(where, std::to_string(used) + " tensors", std::to_string(records.size()),
+    fail<DataError>(where, {used, " tensors"}, records.size(),
                     "resume with the model and optimizer options the run was started with");
 }
 
@@ -197,7 +196,7 @@ TUTTI_CORE_FUNCTION void Checkpoints::begin_restore(Trainer& trainer, const io::
     const auto real = [&](const char* key) {
       const std::string where = "checkpoint " + loaded.path().string() + " counters " + key;
       const double v = loaded.counters().at(key, where).as_double(where);
-      if (!(v >= 0 && v <= 1e9)) fail<DataError>(where, "a factor of 0 to 1e9", std::to_string(v));
+      if (!(v >= 0 && v <= 1e9)) fail<DataError>(where, "a factor of 0 to 1e9", v);
       return v;
     };
     c.rate_batch = std::max<std::int64_t>(number("rate_batch"), 0);

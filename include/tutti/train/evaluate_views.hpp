@@ -40,7 +40,7 @@ struct TestView {
 // 0: the image as it is. 1: mirrored too. 2: that too, with half of the weight, and shifted by a pixel to both ends of
 // a diagonal, each mirrored and not (Jordan 2024).
 [[nodiscard]] inline std::vector<TestView> test_views(int level) {
-  if (level < 0 || level > 2) fail<UsageError>("test_views", "level 0, 1 or 2", std::to_string(level));
+  if (level < 0 || level > 2) fail<UsageError>("test_views", "level 0, 1 or 2", level);
   if (level == 0) return {{}};
   std::vector<TestView> views;
   for (const bool mirror : {false, true}) {
@@ -55,8 +55,7 @@ struct TestView {
 inline void check_view(const Shape& image, const TestView& view, std::int64_t most) {
   const std::int64_t h = std::min(image[2], most + 1), w = std::min(image[3], most + 1);
   if (std::abs(view.dy) >= h || std::abs(view.dx) >= w)
-    fail<ShapeError>("make_view", "a shift of less than " + std::to_string(h) + "x" + std::to_string(w) + " pixels",
-                     std::to_string(view.dy) + "x" + std::to_string(view.dx));
+    fail<ShapeError>("make_view", {"a shift of less than ", h, "x", w, " pixels"}, {view.dy, "x", view.dx});
 }
 // The same windows with this view of each; they show no shift of their own.
 inline void make_view(std::span<const ImageWindow> windows, const Shape& image, const TestView& view,
@@ -129,8 +128,7 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
                                                     const std::vector<TestView>& views, std::size_t kept_bytes) {
   double weights = 0;
   for (const TestView& v : views) weights += v.weight;
-  if (!(std::abs(weights - 1) < 1e-9))
-    fail<UsageError>("evaluate_views", "views whose weights add up to 1", std::to_string(weights));
+  if (!(std::abs(weights - 1) < 1e-9)) fail<UsageError>("evaluate_views", "views whose weights add up to 1", weights);
   const Stopwatch watch;
   Executor& executor = trainer.executor();
   const Graph& graph = executor.graph();

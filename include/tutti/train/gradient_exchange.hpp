@@ -173,7 +173,7 @@ class GradientExchange final : public Exchange {
     if (pinned_ == nullptr) {
       pinned_ = b_.allocate_pinned(StepFlags::bytes + e_->parameters().bytes() + e_->states().bytes());
       if (pinned_ == nullptr)
-        fail<UsageError>("trainer", "a strategy that reads the memory of backend '" + b_.name() + "'",
+        fail<UsageError>("trainer", {"a strategy that reads the memory of backend '", b_.name(), "'"},
                          "one of the host, and no pinned memory", "use a backend on the processor");
     }
     std::byte* const copy = static_cast<std::byte*>(pinned_.get()) + (bytes.data() - all_);

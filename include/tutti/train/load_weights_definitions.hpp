@@ -25,7 +25,7 @@ TUTTI_CORE_FUNCTION LoadedWeights load_weights(Trainer& trainer, const std::stri
   std::vector<StateSpan> averages = trainer.committed_tensors(true);
   const detail::WeightMatch match(file, model, o);
   if (const std::string complaints = match.complaints(); !complaints.empty())
-    fail<DataError>("weights " + path.string(), "the tensors of the net", complaints,
+    fail<DataError>({"weights ", path.native()}, "the tensors of the net", complaints,
                     "is it the same net, with as many classes? for fine-tuning the classifier may be left out");
   const auto put = [](const StateSpan& to, const io::SafetensorsEntry& from) {
     if (to.dtype == DType::f64)

@@ -51,9 +51,9 @@ class ResidentSource final : public BatchSource {
     const Schema& s = dataset_.stored()->stored();
     constexpr std::int64_t most = std::int64_t{1} << 30;
     for (const std::int64_t bytes : {s.image_bytes(), seen.image_bytes()})
-      if (bytes > most) fail<UsageError>(s.name, "images of at most 2^30 bytes", std::to_string(bytes));
+      if (bytes > most) fail<UsageError>(s.name, "images of at most 2^30 bytes", bytes);
     if (dataset_.size() > std::numeric_limits<std::int32_t>::max())
-      fail<UsageError>(s.name, "at most 2^31 - 1 images", std::to_string(dataset_.size()));
+      fail<UsageError>(s.name, "at most 2^31 - 1 images", dataset_.size());
     reserve();
     copy_images(backend.memory(), s);
     const std::vector<std::uint8_t> fill = dataset_.stored()->fill();

@@ -121,8 +121,7 @@ class ServerSnapshots {
   [[nodiscard]] static std::uint64_t number(std::string_view text, const std::string& where) {
     std::uint64_t n = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (error != std::errc() || end != text.data() + text.size())
-      fail<DataError>(where, "a number", "'" + std::string(text) + "'");
+    if (error != std::errc() || end != text.data() + text.size()) fail<DataError>(where, "a number", {"'", text, "'"});
     return n;
   }
   [[nodiscard]] static ps::ServerState state_of(const io::LoadedCheckpoint& c) {

@@ -49,8 +49,8 @@ class RunSources {
       if (s == nullptr) continue;
       const Placement& p = s->placement();
       if (p.rank != rank || p.world != size)
-        fail<UsageError>("sources", "batches of rank " + std::to_string(rank) + " of " + std::to_string(size),
-                         "those of rank " + std::to_string(p.rank) + " of " + std::to_string(p.world),
+        fail<UsageError>("sources", {"batches of rank ", rank, " of ", size},
+                         {"those of rank ", p.rank, " of ", p.world},
                          "the function is given both, for the placement of what it makes");
     }
     remember();

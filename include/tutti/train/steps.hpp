@@ -120,8 +120,8 @@ class Steps {
     if (number < first_of_end_)
       fail<UsageError>("step", "a step to be waited for before trace() is called", "one from before it");
     if (number + StepEnd::kept < next_)
-      fail<UsageError>("step", "one of the last " + std::to_string(StepEnd::kept) + " steps to be waited for",
-                       "the one " + std::to_string(next_ - 1 - number) + " steps before the last");
+      fail<UsageError>("step", {"one of the last ", StepEnd::kept, " steps to be waited for"},
+                       {"the one ", next_ - 1 - number, " steps before the last"});
     const StepOutcome o = end_->outcome(number);
     return {{o.metrics[0], o.metrics[1], o.metrics[2], o.metrics[3]}, o.flags};
   }

@@ -72,7 +72,7 @@ TUTTI_CORE_FUNCTION void detail::load_tensor(const std::string& path, const std:
                                              const std::function<void*(const Shape&)>& room) {
   const auto file = io::Safetensors::open(path);
   const io::TensorRecord r = file.record(name);
-  if (r.dtype != dtype) fail<DataError>("tensor " + name + " of " + path, name_of(dtype), name_of(r.dtype));
+  if (r.dtype != dtype) fail<DataError>({"tensor ", name, " of ", path}, name_of(dtype), name_of(r.dtype));
   void* const to = room(r.shape);
   if (!r.bytes.empty()) std::memcpy(to, r.bytes.data(), r.bytes.size());
 }

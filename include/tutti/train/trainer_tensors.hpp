@@ -42,8 +42,8 @@ TUTTI_CORE_FUNCTION Tensor<float> Trainer::parameter(const std::string& name) {
     }
     some += (some.empty() ? "" : ", ") + s.name;
   }
-  fail<UsageError>("Trainer::parameter", "a parameter or running statistic of the net", "'" + name + "'",
-                   "it has " + some);
+  fail<UsageError>("Trainer::parameter", "a parameter or running statistic of the net", {"'", name, "'"},
+                   {"it has ", some});
 }
 
 TUTTI_CORE_FUNCTION Tensor<float> Trainer::predict(const Tensor<std::uint8_t>& images, std::int64_t batch) {
@@ -51,11 +51,9 @@ TUTTI_CORE_FUNCTION Tensor<float> Trainer::predict(const Tensor<std::uint8_t>& i
   const Shape image = g[g.images].shape;  // [rows, channels, height, width]
   const Shape& given = images.shape();
   if (given.rank() != 4 || given[1] != image[2] || given[2] != image[3] || given[3] != image[1])
-    fail<ShapeError>("Trainer::predict",
-                     "images [rows, " + std::to_string(image[2]) + ", " + std::to_string(image[3]) + ", " +
-                         std::to_string(image[1]) + "]",
+    fail<ShapeError>("Trainer::predict", {"images [rows, ", image[2], ", ", image[3], ", ", image[1], "]"},
                      to_string(given), "images lie as data sets give them: height, width, channels");
-  if (batch < 1) fail<UsageError>("Trainer::predict", "a batch of 1 or more", std::to_string(batch));
+  if (batch < 1) fail<UsageError>("Trainer::predict", "a batch of 1 or more", batch);
   settle();
   Tensor<float> logits(Shape{given[0], g[g.logits].shape[1]});
   detail::LogitsOnHost of_batch(*executor_);

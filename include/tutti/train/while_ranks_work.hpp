@@ -78,10 +78,9 @@ void while_ranks_work(S& strategy, const std::string& what, const std::function<
     std::string who;
     for (std::size_t r = 0; r < ranks.size(); ++r)
       if (ranks[r] > 0) who += (who.empty() ? "rank " : ", rank ") + std::to_string(r);
-    fail<CommunicationError>(
-        who, "the end of " + what + " within " + std::to_string(most) + " times the deadline",
-        "none after " + std::to_string(duration_cast<seconds>(steady_clock::now() - start).count()) + " s",
-        "look at the disk of its run folder, or raise --comm-deadline");
+    fail<CommunicationError>(who, {"the end of ", what, " within ", most, " times the deadline"},
+                             {"none after ", duration_cast<seconds>(steady_clock::now() - start).count(), " s"},
+                             "look at the disk of its run folder, or raise --comm-deadline");
   }
   if (worker.thread.joinable()) worker.thread.join();
   if (work.error) std::rethrow_exception(work.error);

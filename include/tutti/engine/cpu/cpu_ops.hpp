@@ -68,7 +68,7 @@ class CpuOps : public HostBackend {
 
   // Master weights are f32 for every type of activations.
   static void only_f32(DType t) {
-    if (t != DType::f32) fail<UsageError>("cpu", "arenas of f32", std::string(tutti::name_of(t)));
+    if (t != DType::f32) fail<UsageError>("cpu", "arenas of f32", tutti::name_of(t));
   }
   template <class F>
   void blocks(const UpdateCall& u, F&& f);

@@ -31,8 +31,7 @@ void softmax_cross_entropy(const op::SoftmaxCrossEntropy& o, const TensorRef& lo
       if (d != nullptr) d = std::fill_n(d, classes, T{});
       continue;
     }
-    if (t < 0 || t >= classes)
-      fail<DataError>("softmax_cross_entropy", "labels in 0.." + std::to_string(classes - 1), std::to_string(t));
+    if (t < 0 || t >= classes) fail<DataError>("softmax_cross_entropy", {"labels in 0..", classes - 1}, t);
     double top = -std::numeric_limits<double>::infinity();
     for (std::int64_t k = 0; k < classes; ++k) top = std::max(top, static_cast<double>(z[k]));
     double sum = 0, mean_logit = 0;

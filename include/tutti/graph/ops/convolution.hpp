@@ -41,10 +41,7 @@ struct Conv2d : Window {  // x, w -> y
 inline OpOutputs Conv2d::outputs(const OpInputs& in) const {
   const Shape &x = in.activation(0, 4), &w = in.parameter(1);
   if (w.rank() != 4 || w[1] != x[1] || w[2] != kernel_h || w[3] != kernel_w)
-    fail<ShapeError>(
-        in.layer(),
-        "weights [O, " + std::to_string(x[1]) + ", " + std::to_string(kernel_h) + ", " + std::to_string(kernel_w) + "]",
-        to_string(w));
+    fail<ShapeError>(in.layer(), {"weights [O, ", x[1], ", ", kernel_h, ", ", kernel_w, "]"}, to_string(w));
   return one_output(in, over(in.layer(), x, w[0]));
 }
 

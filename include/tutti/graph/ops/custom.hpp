@@ -29,12 +29,12 @@ struct Custom {  // A user-defined op, see CustomOp.
       const auto list = g.incoming(k, 1);
       if (list.empty()) {
         if (from.empty() && g.outputs().size() == 1) return;
-        fail<UsageError>("differentiate", "a loss that depends on every output of '" + def->name + "'", "not all");
+        fail<UsageError>("differentiate", {"a loss that depends on every output of '", def->name, "'"}, "not all");
       }
       from.push_back(list[0]);
     }
     if (def->backward.empty())
-      fail<UsageError>("differentiate", "a gradient for the custom op '" + def->name + "'", "none",
+      fail<UsageError>("differentiate", {"a gradient for the custom op '", def->name, "'"}, "none",
                        "fill CustomOp::backward");
     from.insert(from.end(), g.inputs().begin(), g.inputs().end());
     from.insert(from.end(), g.outputs().begin(), g.outputs().end());

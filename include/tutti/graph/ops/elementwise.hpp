@@ -18,7 +18,7 @@ struct Normalize {
   [[nodiscard]] OpOutputs outputs(const OpInputs& in) const {
     const Shape& x = in.shape(0);
     if (static_cast<std::int64_t>(mean.size()) != x[1] || mean.size() != inv_std.size())
-      fail<ShapeError>(in.layer(), std::to_string(x[1]) + " means and deviations", std::to_string(mean.size()));
+      fail<ShapeError>(in.layer(), {x[1], " means and deviations"}, mean.size());
     return one_output(in, x);
   }
   template <class G>
@@ -51,7 +51,7 @@ struct Bias {  // x, b [C] -> y
     const Shape& x = in.activation(0);
     if (x.rank() < 2 || in.parameter(1) != Shape{x[1]})
       fail<ShapeError>(in.layer(), "a bias of one value a channel",
-                       to_string(in.shape(1)) + " for " + to_string(in[0]));
+                       {to_string(in.shape(1)), " for ", to_string(in[0])});
     return one_output(in, x);
   }
   template <class G>

@@ -39,8 +39,8 @@ struct Linear {  // x [N,I], w [O,I], b [O] -> y [N,O]
 inline OpOutputs Linear::outputs(const OpInputs& in) {
   const Shape &x = in.activation(0), &w = in.parameter(1);
   if (w.rank() != 2 || w[1] != x.row_numel() || in.parameter(2) != Shape{w[0]})
-    fail<ShapeError>(in.layer(), "weights [O, " + std::to_string(x.row_numel()) + "] and a bias [O]",
-                     to_string(w) + " and " + to_string(in.shape(2)));
+    fail<ShapeError>(in.layer(), {"weights [O, ", x.row_numel(), "] and a bias [O]"},
+                     {to_string(w), " and ", to_string(in.shape(2))});
   if (x.rank() == 4 && x[2] * x[3] != 1)
     fail<ShapeError>(in.layer(), "an input of 1x1 pixels", to_string(in[0]), "pool it first, e.g. global_avg_pool");
   return one_output(in, Shape{1, w[0]});

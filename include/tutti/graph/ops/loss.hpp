@@ -24,7 +24,7 @@ struct SoftmaxCrossEntropy {
   [[nodiscard]] OpOutputs outputs(const OpInputs& in) const {
     (void)in.activation(0, 2);
     if (!(label_smoothing >= 0 && label_smoothing < 1))
-      fail<UsageError>(in.layer(), "label smoothing in [0, 1)", std::to_string(label_smoothing));
+      fail<UsageError>(in.layer(), "label smoothing in [0, 1)", label_smoothing);
     return {{"metrics", Shape{4}, false, Precision::metric}};
   }
   // The op itself makes the gradient of the logits, while its inputs are in the cache.

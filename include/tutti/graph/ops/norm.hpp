@@ -70,7 +70,7 @@ inline OpOutputs BatchNorm::outputs(const OpInputs& in) const {
   const Shape &x = in.activation(0, 4), channels{x[1]};
   for (const std::size_t k : {1U, 2U, 3U, 4U})
     if (in.parameter_or_state(k) != channels)
-      fail<ShapeError>(in.layer(), "per-channel tensors " + to_string(channels), to_string(in.shape(k)));
+      fail<ShapeError>(in.layer(), {"per-channel tensors ", to_string(channels)}, to_string(in.shape(k)));
   if (residual) in.need_same(0, 5);
   return {{in.layer(), x},
           {in.layer() + ".mean", channels, false, Precision::master},

@@ -69,38 +69,36 @@ using OpOutputs = std::vector<OpOutput>;
 [[nodiscard]] inline OpOutputs one_output(const OpInputs& in, const Shape& shape) { return {{in.layer(), shape}}; }
 
 inline const Value& OpInputs::operator[](std::size_t k) const {
-  if (k >= inputs_.size())
-    fail<UsageError>(layer_, std::to_string(k + 1) + " inputs or more", std::to_string(inputs_.size()));
+  if (k >= inputs_.size()) fail<UsageError>(layer_, {k + 1, " inputs or more"}, inputs_.size());
   return graph_[static_cast<std::size_t>(inputs_[k])];
 }
 inline const Shape& OpInputs::activation(std::size_t k) const {
   const Value& x = (*this)[k];
   if (!x.per_row || x.precision != Precision::compute)
-    fail<ShapeError>(layer_, "an activation", "'" + x.name + "' " + to_string(x),
+    fail<ShapeError>(layer_, "an activation", {"'", x.name, "' ", to_string(x)},
                      x.storage == Storage::image ? "normalize() the images first" : "");
   return x.shape;
 }
 inline const Shape& OpInputs::activation(std::size_t k, int rank) const {
   const Shape& s = activation(k);
-  if (s.rank() != rank)
-    fail<ShapeError>(layer_, "an input of " + std::to_string(rank) + " dimensions", to_string((*this)[k]));
+  if (s.rank() != rank) fail<ShapeError>(layer_, {"an input of ", rank, " dimensions"}, to_string((*this)[k]));
   return s;
 }
 inline const Shape& OpInputs::parameter(std::size_t k) const {
   const Value& x = (*this)[k];
-  if (x.storage != Storage::parameter) fail<ShapeError>(layer_, "a parameter", "'" + x.name + "' " + to_string(x));
+  if (x.storage != Storage::parameter) fail<ShapeError>(layer_, "a parameter", {"'", x.name, "' ", to_string(x)});
   return x.shape;
 }
 inline const Shape& OpInputs::parameter_or_state(std::size_t k) const {
   const Value& x = (*this)[k];
   if (x.storage != Storage::parameter && x.storage != Storage::state)
-    fail<ShapeError>(layer_, "a parameter or a state", "'" + x.name + "' " + to_string(x));
+    fail<ShapeError>(layer_, "a parameter or a state", {"'", x.name, "' ", to_string(x)});
   return x.shape;
 }
 inline void OpInputs::need_same(std::size_t a, std::size_t b) const {
   const Shape &first = activation(a), &second = activation(b);
   if (first != second)
-    fail<ShapeError>(layer_, "two inputs of one shape", to_string((*this)[a]) + " and " + to_string((*this)[b]));
+    fail<ShapeError>(layer_, "two inputs of one shape", {to_string((*this)[a]), " and ", to_string((*this)[b])});
 }
 
 }  // namespace tutti

@@ -20,9 +20,8 @@ struct Window {
 
 inline Shape Window::over(const std::string& layer, const Shape& x, std::int64_t channels) const {
   if (kernel_h < 1 || kernel_w < 1 || stride < 1 || padding < 0)
-    fail<ShapeError>(
-        layer, "a kernel and stride of 1 or more",
-        "kernel " + std::to_string(kernel_h) + "x" + std::to_string(kernel_w) + ", stride " + std::to_string(stride));
+    fail<ShapeError>(layer, "a kernel and stride of 1 or more",
+                     {"kernel ", kernel_h, "x", kernel_w, ", stride ", stride});
   if (x[2] + 2 * padding < kernel_h || x[3] + 2 * padding < kernel_w)
     fail<ShapeError>(layer, "an image at least as large as the kernel", to_string(x));
   return Shape{1, channels, out_h(x[2]), out_w(x[3])};

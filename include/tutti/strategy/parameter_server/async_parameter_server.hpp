@@ -50,8 +50,7 @@ class AsyncParameterServer {
     kept_.forget();
     const std::string text = facts.text();
     if (text.size() > ps::max_data)
-      fail<UsageError>(name(), "facts of " + std::to_string(ps::max_data) + " bytes at most",
-                       std::to_string(text.size()));
+      fail<UsageError>(name(), {"facts of ", ps::max_data, " bytes at most"}, text.size());
     std::vector<Work> all;
     const std::vector<ps::ServerRange> to = each_server(text.size());
     for (const ps::ServerRange& s : to)
@@ -180,7 +179,7 @@ class AsyncParameterServer {
   // Before there is a model: rank 0's text.
   void agree(std::span<StateSpan> state) {
     static constexpr ps::ServerRange on_the_first{0, ps::max_data, 0};
-    if (state.size() != 1) fail<UsageError>(name(), "one text before attach()", std::to_string(state.size()));
+    if (state.size() != 1) fail<UsageError>(name(), "one text before attach()", state.size());
     if (place_.rank == 0)
       c_.store(DType::u8, state[0].bytes, ps::arena::text, {&on_the_first, 1}, state[0].name).wait();
     c_.fetch(DType::u8, state[0].bytes, ps::arena::text, {&on_the_first, 1}, state[0].name).wait();
@@ -195,8 +194,7 @@ class AsyncParameterServer {
     static constexpr ps::ServerRange on_the_first{0, ~std::size_t{0} >> 8, 0};
     if (arena_of(s) >= ps::arena::others) return {&on_the_first, 1};
     if (s.bytes.size() != elements_ * size_of(s.dtype))
-      fail<UsageError>(name(), "arenas of the layout of attach()",
-                       s.name + " of " + std::to_string(s.bytes.size()) + " bytes");
+      fail<UsageError>(name(), "arenas of the layout of attach()", {s.name, " of ", s.bytes.size(), " bytes"});
     return ranges_;
   }
   [[nodiscard]] std::vector<ps::ServerRange> each_server(std::size_t bytes) const {

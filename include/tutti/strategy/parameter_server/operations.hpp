@@ -162,8 +162,7 @@ class Operations {
     std::unique_lock lock(mutex_);
     const auto end = std::chrono::steady_clock::now() + job.deadline + grace_;
     if (!changed_.wait_until(lock, end, [&] { return job.done(); }))
-      tutti::fail<CommunicationError>(job.name_,
-                                      "an answer of the servers within " + std::to_string(job.deadline.count()) + " ms",
+      tutti::fail<CommunicationError>(job.name_, {"an answer of the servers within ", job.deadline.count(), " ms"},
                                       "none", "look at what these do, or raise --comm-deadline");
   }
 

@@ -89,8 +89,7 @@ class OwnedOperations {
   // Before workers come.
   void restore(const ServerState& from) {
     if (from.workers.size() != workers_.size())
-      fail<DataError>("what a server kept", std::to_string(workers_.size()) + " workers",
-                      std::to_string(from.workers.size()));
+      fail<DataError>("what a server kept", {workers_.size(), " workers"}, from.workers.size());
     store_.restore(from);
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       const ServerState::Worker& w = from.workers[i];

@@ -351,7 +351,7 @@ class Server {
   // All workers but `without` hear it, and this server ends with it.
   [[noreturn]] void end(const std::string& expected, const std::string& got, std::uint64_t round, int without = -1) {
     tell(FrameKind::give_up, expected + '\0' + got, round, without);
-    fail<CommunicationError>("server " + std::to_string(o_.index), expected, got);
+    fail<CommunicationError>({"server ", o_.index}, expected, got);
   }
   void tell(FrameKind kind, std::string_view text, std::uint64_t round = 0, int without = -1) {
     for (std::size_t w = 0; w < members_.size(); ++w) {

@@ -88,8 +88,7 @@ class Kept {
 
 // The threshold of an option: in the gradients' own measure; 0: they travel as they are.
 inline void require_threshold(float t) {
-  if (!std::isfinite(t) || t < 0)
-    fail<UsageError>("gradient compression", "a threshold above 0, or 0 for none", std::to_string(t));
+  if (!std::isfinite(t) || t < 0) fail<UsageError>("gradient compression", "a threshold above 0, or 0 for none", t);
 }
 
 }  // namespace tutti::ps::two_bit

@@ -80,8 +80,7 @@ class ServerCommunicator {
   // As a sum in which each worker brings zeros for the others: what is gathered is small.
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     if (all.size() != mine.size() * static_cast<std::size_t>(size()))
-      fail<UsageError>(name, "room for " + std::to_string(size()) + " times " + std::to_string(mine.size()) + " bytes",
-                       std::to_string(all.size()));
+      fail<UsageError>(name, {"room for ", size(), " times ", mine.size(), " bytes"}, all.size());
     if (!mine.empty()) {
       const std::size_t at = mine.size() * static_cast<std::size_t>(rank());
       std::memmove(all.data() + at, mine.data(), mine.size());
@@ -163,8 +162,7 @@ class ServerCommunicator {
   static WorkerOptions checked(WorkerOptions o) {
     if (o.workers < 0 || o.rank < 0 || (o.workers > 0 && o.rank >= o.workers) || o.servers < 1)
       fail<UsageError>("parameter server", "a rank of a job with servers",
-                       "rank " + std::to_string(o.rank) + " of " + std::to_string(o.workers) + ", " +
-                           std::to_string(o.servers) + " servers");
+                       {"rank ", o.rank, " of ", o.workers, ", ", o.servers, " servers"});
     two_bit::require_threshold(o.threshold);
     if (o.threshold > 0 && o.bf16_wire) fail<UsageError>("gradient compression", "two bits or bf16", "both");
     return o;
@@ -181,7 +179,7 @@ class ServerCommunicator {
     if (kept.empty()) return;
     if (r.dtype != DType::f32 || kept.size() * sizeof(float) + plain != r.data.size())
       fail<UsageError>("gradient compression", "gradients of f32, and room for what is kept back of them",
-                       std::string(name_of(r.dtype)));
+                       name_of(r.dtype));
     r.threshold = o_.threshold;
     r.kept = kept;
     r.plain = plain;

@@ -126,9 +126,8 @@ class WorkerThread {
         std::string missing;
         for (int s = 0; s < o_.servers; ++s)
           if (!there[static_cast<std::size_t>(s)]) missing += (missing.empty() ? "" : ", ") + server_name(s);
-        fail<CommunicationError>("parameter server",
-                                 "all servers within " + std::to_string(o_.patience.count()) + " ms",
-                                 "no welcome of " + missing, "look at what these do, and whether they are reached");
+        fail<CommunicationError>("parameter server", {"all servers within ", o_.patience.count(), " ms"},
+                                 {"no welcome of ", missing}, "look at what these do, and whether they are reached");
       }
       const auto e = t_.receive(until);
       if (gave_up_) fail<CommunicationError>("parameter server", "all servers", why_interrupted());
@@ -152,8 +151,7 @@ class WorkerThread {
     return t_.send(s, encode(f), greeting, nullptr);
   }
   [[noreturn]] void no_server(std::int64_t s, const std::string& why) const {
-    fail<CommunicationError>("parameter server", "to be let in as rank " + std::to_string(o_.rank),
-                             server_name(s) + ": " + why);
+    fail<CommunicationError>("parameter server", {"to be let in as rank ", o_.rank}, {server_name(s), ": ", why});
   }
   // ---- the thread ----
   void serve() noexcept {
@@ -191,7 +189,7 @@ class WorkerThread {
   }
   void lose(std::int64_t s, const std::string& why) {
     unreached_ = -1;
-    if (!o_.servers_return) fail<CommunicationError>(first_name(), "all servers", server_name(s) + " is gone" + why);
+    if (!o_.servers_return) fail<CommunicationError>(first_name(), "all servers", {server_name(s), " is gone", why});
     away_.lose(s);
   }
   // Greets those that are there again.
@@ -200,10 +198,9 @@ class WorkerThread {
       for (int s = 0; s < o_.servers; ++s)
         if (away_.to_be_looked_for(s) && t_.reopen(s) && greet(s)) away_.greeted(s);
     if (const auto late = away_.longer_than(o_.deadline))
-      fail<CommunicationError>(
-          first_name(),
-          server_name(*late) + " to be back within " + std::to_string(o_.deadline.count()) + " ms of its end",
-          "nothing from it");
+      fail<CommunicationError>(first_name(),
+                               {server_name(*late), " to be back within ", o_.deadline.count(), " ms of its end"},
+                               "nothing from it");
   }
   // It has let this worker in again: what it has not answered is sent once more.
   void resume_with(std::int64_t s) {
@@ -296,11 +293,11 @@ class WorkerThread {
     if (f->kind == FrameKind::welcome && away_.is(e.peer)) return resume_with(e.peer);
     if (f->kind == FrameKind::refuse && job != nullptr && job->request.root == arena::facts &&
         job->request.operation == Operation::store)
-      fail<UsageError>("rank " + std::to_string(o_.rank), "the same program, options and data on all workers",
+      fail<UsageError>({"rank ", o_.rank}, "the same program, options and data on all workers",
                        detail::text_of(e.message.data()), "a worker of another kind is let in nowhere");
     if (f->kind == FrameKind::refuse)
       fail<CommunicationError>(job != nullptr ? job->name_ : first_name(), "to be answered",
-                               server_name(e.peer) + " refuses: " + detail::text_of(e.message.data()));
+                               {server_name(e.peer), " refuses: ", detail::text_of(e.message.data())});
     if (f->kind != FrameKind::answer || job == nullptr) return;
     const auto part = std::find_if(job->parts.begin(), job->parts.end(),
                                    [&](const auto& p) { return p.offset == f->offset && p.server == e.peer; });

@@ -21,7 +21,7 @@ enum class ConvolutionAlgorithm : std::uint8_t { automatic, direct, winograd, tu
   if (word == "direct") return ConvolutionAlgorithm::direct;
   if (word == "winograd") return ConvolutionAlgorithm::winograd;
   if (word == "tune") return ConvolutionAlgorithm::tune;
-  fail<UsageError>("convolution", "auto, direct, winograd or tune", std::string("'").append(word).append("'"));
+  fail<UsageError>("convolution", "auto, direct, winograd or tune", {"'", word, "'"});
 }
 
 }  // namespace tutti::cpu
