@@ -33,7 +33,7 @@
 #include <tutti/io/file_writer.hpp>
 #include <tutti/io/tfrecord.hpp>
 
-// The positions of all records of a set of files. TFRecord and RecordIO files have no index, so finding the records
+// The positions of all records of a set of files. TFRecord and RecordIO files do not list them, so finding the records
 // requires reading through the files. This is done once, and the result is kept in an index file
 // (docs/reference/formats.md): next to the data or, if that folder is read-only, in a cache folder. Positions are read
 // from that file when needed; they use no memory.
@@ -54,8 +54,9 @@ class RecordIndex {  // The position of each record of a set.
 
   // Returns the index of `files`. Uses the one at `beside` or in the cache folder if it is complete and the files still
   // have the same names, lengths and times of change. Otherwise makes it with `scan` and keeps it. If processes open a
-  // set at the same time, all wait for the first one if the file system has locks; otherwise each writes the same
-  // temporary file and renames it. Throws what `scan` throws, and DataError for a set without records or with too many.
+  // set at the same time, all wait for the first one if the file system has locks; otherwise each writes a temporary
+  // file with the same content and renames it. Throws what `scan` throws, and DataError for a set without records or
+  // with too many.
   [[nodiscard]] static RecordIndex open(const ShardFiles& files, Kind kind, const io::Path& beside, const Scan& scan) {
     const io::Path cached = in_cache(files, beside);
     const auto existing = [&]() -> std::optional<RecordIndex> {

@@ -94,8 +94,8 @@ class Executor {
   void repack();
   // Runs forward with the running statistics.
   Metrics evaluate(const BatchView& batch);
-  // Like evaluate(), without waiting for a device. keep_metrics() then copies the result to place `place` in the
-  // backend's memory, as four f64 (evaluation_sum.hpp).
+  // Like evaluate(), without waiting for a device. keep_metrics() then copies the result to number `place` of an array
+  // in the backend's memory, as four f64 (evaluation_sum.hpp).
   static constexpr std::size_t kept_metrics = 256;
   void start_evaluation(const BatchView& batch);
   void keep_metrics(std::size_t place);

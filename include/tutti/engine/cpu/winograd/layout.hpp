@@ -25,9 +25,9 @@ struct WeightLayout {
   std::int64_t plane = 0, panel = 0;  // floats of one point, of one panel
 };
 
-// Tiles in groups that go through transforms and products together: in one group [points][blocks][channels / lanes]
-// [block][lanes] floats, and products [points][blocks * block][width]; `order` lists the points. The last group may
-// have fewer tiles.
+// Tiles in groups that go through transforms and products together: in one group [points][blocks][channels /
+// lanes][block][lanes] floats, and products [points][blocks * block][width]; `order` lists the points. The last group
+// may have fewer tiles.
 struct TileLayout {
   TileLayout(Isa isa, const WeightLayout& w, const PointOrder& o, std::int64_t all, std::int64_t at_once)
       : order(o), tiles(all) {

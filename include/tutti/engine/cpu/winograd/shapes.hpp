@@ -46,7 +46,7 @@ struct Problem {
 #endif
 }
 
-// Returns whether it is faster than direct in all three passes together, as measured in bench/RESULTS.md. With fewer
+// Returns whether it is faster than direct in all three passes, as measured in bench/RESULTS.md. With fewer
 // channels most of the time goes into the transforms. With stride 2 it takes 81 products instead of 144, so incomplete
 // tiles of 4x4 outputs pay only with many channels, and products of pairs in bf16 are as fast. With products of pairs
 // in bf16, direct convolutions are as fast up to 16 channels. AVX2 has no such products, and a library's bf16 code on
