@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Which sanitizer a program is compiled with. GCC defines a macro, Clang answers __has_feature; Eigen defines that for
-// GCC too, and says no to everything.
+// Detects the sanitizer with which a program is compiled. GCC defines a macro, Clang supports __has_feature. Eigen
+// defines __has_feature for GCC too, always as false.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -10,7 +10,7 @@
 
 #include "core/sanitizers.hpp"
 
-// A system that starts only so many threads more, for one source file of a test program.
+// Simulates a system that can start only a limited number of further threads, for one source file of a test program.
 namespace tutti::testing {
 
 inline std::atomic<int> startable{std::numeric_limits<int>::max()};
@@ -25,7 +25,8 @@ struct Startable {
 }  // namespace tutti::testing
 
 #if defined(TUTTI_TEST_TSAN) && defined(__clang__)
-// Clang's ThreadSanitizer is part of the program, where the next one is the system's; it must know of every thread.
+// Clang's ThreadSanitizer is part of the program, so RTLD_NEXT would find the system's function; the sanitizer must
+// know every thread.
 extern "C" int __interceptor_pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 #endif
 

@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::int64_t us = 1000, ms = 1000 * us;
 
-// Threads 100, 101, ... of a pool, of which one waits and looks; `me` is the thread that calls. Its clock goes on by
-// 10 us whenever it is read, and so do those of the threads that run.
+// Simulates threads 100, 101, ... of a pool, of which one waits and checks the others; `me` is the calling thread. Its
+// clock advances by 10 us at each read, and so do those of the running threads.
 class Machine final : public ThreadScheduler {
  public:
   struct Thread {
@@ -74,7 +74,7 @@ class Machine final : public ThreadScheduler {
   int cores_;
 };
 
-// A thread on each core, number 0 working and the last one waiting, which is the one that looks.
+// A thread on each core: number 0 works, and the last one waits and checks.
 struct Bed {
   explicit Bed(int threads, int cores = 0) : machine(cores > 0 ? cores : threads), exchange(threads, machine) {
     for (int w = 0; w < threads; ++w) {
@@ -86,7 +86,7 @@ struct Bed {
     exchange.waits(last);
   }
 
-  // What the thread that waits does next.
+  // Returns what the waiting thread does next.
   bool looks(int worker) {
     machine.me = 100 + worker;
     return exchange.stays_awake(worker, [] { return true; });
@@ -108,7 +108,7 @@ using Moves = std::vector<std::pair<int, int>>;
 
 }  // namespace
 
-TEST_CASE("a thread that works and has no core gets the core of the one that waits, which goes to its own") {
+TEST_CASE("a working thread without a core gets the core of a waiting one, which goes to the other's") {
   Bed bed(2);
   bed.nothing_moves();
   bed.loses(0);
@@ -116,24 +116,24 @@ TEST_CASE("a thread that works and has no core gets the core of the one that wai
   CHECK(bed.machine.moves == Moves{{100, 1}, {101, 0}});
 }
 
-TEST_CASE("nobody changes cores with a thread that sleeps, waits, runs, has ended or has an unknown clock") {
+TEST_CASE("no cores are swapped with a thread that sleeps, waits, runs, has ended or has an unknown clock") {
   Bed bed(3);
   bed.nothing_moves();
   bed.loses(0);
-  SUBCASE("sleeps") { bed.machine.threads[100].sleeps = true; }
-  SUBCASE("waits too") { bed.exchange.waits(0); }
-  SUBCASE("between its loops") { bed.exchange.leaves(); }
-  SUBCASE("unknown") { bed.machine.unknown = true; }
-  SUBCASE("clocks that stand for long") { bed.machine.coarse = true; }
-  SUBCASE("not allowed there") { bed.machine.forbidden = 0; }
-  SUBCASE("it is not allowed here") { bed.machine.forbidden = 2; }
-  SUBCASE("leaves its loops in that moment") {
+  SUBCASE("the thread sleeps") { bed.machine.threads[100].sleeps = true; }
+  SUBCASE("the thread waits too") { bed.exchange.waits(0); }
+  SUBCASE("the thread is between its loops") { bed.exchange.leaves(); }
+  SUBCASE("the clock is unknown") { bed.machine.unknown = true; }
+  SUBCASE("the clocks are coarse") { bed.machine.coarse = true; }
+  SUBCASE("the thread is not allowed there") { bed.machine.forbidden = 0; }
+  SUBCASE("the waiting thread is not allowed here") { bed.machine.forbidden = 2; }
+  SUBCASE("the thread leaves its loops at that moment") {
     bed.machine.asked = [&] { bed.exchange.leaves(); };
   }
   bed.nothing_moves();
 }
 
-TEST_CASE("the caller that waits for the end of its loops is waited for once they have ended") {
+TEST_CASE("the caller that waits for the end of its loops is handled once they have ended") {
   Bed bed(2);
   bed.exchange.waits(0);
   bed.loses(0);
@@ -143,7 +143,7 @@ TEST_CASE("the caller that waits for the end of its loops is waited for once the
   CHECK(bed.machine.moves.size() == 2);
 }
 
-TEST_CASE("a caller that has left its loops is not taken for one that works") {
+TEST_CASE("a caller that has left its loops does not count as working") {
   Bed bed(2);
   bed.exchange.leaves();
   bed.exchange.calls_back();
@@ -151,7 +151,7 @@ TEST_CASE("a caller that has left its loops is not taken for one that works") {
   bed.nothing_moves();
 }
 
-TEST_CASE("threads wait awake for a while after an exchange, and none for long") {
+TEST_CASE("threads spin for a while after a swap, but not for long") {
   Bed bed(2);
   bed.loses(0);
   CHECK(bed.looks());
@@ -169,10 +169,10 @@ TEST_CASE("threads wait awake for a while after an exchange, and none for long")
   CHECK(bed.machine.moves.size() == 2);
 }
 
-TEST_CASE("where threads lose their cores on both, they stay; when one core is quiet again, they change") {
+TEST_CASE("if threads lose both cores they stay; when one core is quiet again, they swap") {
   Bed bed(2);
   int on_shared = 0;
-  // `worker` loses its core and the other one waits for it. True: they have changed.
+  // `worker` loses its core and the other thread waits for it. Returns true if they have swapped.
   const auto change = [&](int worker) {
     const std::size_t before = bed.machine.moves.size();
     const int other = 1 - worker;
@@ -185,25 +185,25 @@ TEST_CASE("where threads lose their cores on both, they stay; when one core is q
     CHECK(bed.machine.moves.size() == before + (awake ? 2 : 0));
     return awake;
   };
-  // Core 0 is shared: whoever is there loses it again and again.
+  // Core 0 is shared: the thread on it is preempted again and again.
   for (int n = 0; n < 20; ++n, on_shared = 1 - on_shared) CHECK(change(on_shared));
-  // Now core 1 is lost too. Who waits has no better one for it; and that it was lost once means nothing.
+  // Now core 1 is lost too. The waiting thread has no better core to offer, and a single loss of core 1 does not count.
   CHECK(!change(1));
   CHECK(change(0));
-  // Lost twice, it is as bad as the other.
+  // After two losses it is as bad as the other.
   CHECK(!change(0));
   CHECK(!change(1));
   bed.machine.time += CoreExchange::lately;
   CHECK(change(1));
 }
 
-TEST_CASE("what is seen of the same loss again does not count") {
+TEST_CASE("repeated observations of the same loss do not count") {
   Bed bed(2);
   bed.machine.forbidden = 0;
   bed.loses(0);
   for (int n = 0; n < 5; ++n) bed.nothing_moves();
   bed.machine.forbidden = -1;
-  // 1 loses core 1, 0 on core 0 waits: core 0 was lost once.
+  // Thread 1 loses core 1, and thread 0 on core 0 waits: core 0 was lost once.
   bed.runs(0);
   bed.loses(1);
   bed.exchange.works(1);
@@ -211,8 +211,8 @@ TEST_CASE("what is seen of the same loss again does not count") {
   CHECK(bed.looks(0));
 }
 
-TEST_CASE("who takes the core from the thread that it waits for goes to one that no other has, or to sleep") {
-  SUBCASE("a free one") {
+TEST_CASE("a thread that swaps with the one for which it waits goes to an unused core, or sleeps") {
+  SUBCASE("a core is free") {
     Bed bed(3, 4);
     bed.exchange.waits(1);
     CHECK(!bed.looks(1));
@@ -221,7 +221,7 @@ TEST_CASE("who takes the core from the thread that it waits for goes to one that
     CHECK(bed.looks());
     CHECK(bed.machine.moves == Moves{{102, 2}});
   }
-  SUBCASE("none") {
+  SUBCASE("no core is free") {
     Bed bed(2);
     bed.machine.threads[101].core = 0;
     bed.machine.forbidden = 1;
@@ -230,7 +230,7 @@ TEST_CASE("who takes the core from the thread that it waits for goes to one that
   }
 }
 
-TEST_CASE("of many threads one looks after those that work") {
+TEST_CASE("with many threads, one checks the working ones") {
   Bed bed(64);
   for (int w = 1; w < 63; ++w) bed.exchange.waits(w);
   bed.loses(0);
@@ -238,7 +238,7 @@ TEST_CASE("of many threads one looks after those that work") {
   CHECK(bed.machine.moves == Moves{{100, 17}, {117, 0}});
 }
 
-TEST_CASE("where it is of no use, and the variable that says so") {
+TEST_CASE("the swap is off when it is useless, or by its variable") {
   const auto made = [](const char* value, int threads, int cores) {
     setenv("TUTTI_CHANGE_CORES", value, 1);
     return make_core_exchange(threads, cores) != nullptr;
@@ -257,7 +257,7 @@ TEST_CASE("where it is of no use, and the variable that says so") {
     unsetenv("TUTTI_CHANGE_CORES");
 }
 
-TEST_CASE("Linux: a thread is moved and may go where it might before; clocks and states of threads") {
+TEST_CASE("Linux: a thread is moved and keeps its allowed cores; threads have clocks and states") {
   ThreadScheduler& system = system_scheduler();
   const int me = system.this_thread();
   cpu_set_t before, after;
@@ -296,7 +296,7 @@ TEST_CASE("Linux: a thread is moved and may go where it might before; clocks and
   CHECK(!system.move(id, 0));
 }
 
-TEST_CASE("one core alone is left, and gone back to") {
+TEST_CASE("a thread leaves a single allowed core and returns to it") {
   ThreadScheduler& system = system_scheduler();
   cpu_set_t before, one;
   REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);

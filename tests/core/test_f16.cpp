@@ -13,7 +13,7 @@ using tutti::f16;
 
 namespace {
 
-// The value of the bits by the definition of binary16.
+// Returns the value of the bits by the definition of binary16.
 double value_of(std::uint16_t bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
   const double size = exponent == 0    ? std::ldexp(fraction, -24)
@@ -26,7 +26,7 @@ std::uint16_t bits_of(int i) { return static_cast<std::uint16_t>(i); }
 
 }  // namespace
 
-TEST_CASE("every value is what its bits say, and survives the way to f32 and back") {
+TEST_CASE("every value equals its bits' definition and survives conversion to f32 and back") {
   int wrong = 0;
   for (int i = 0; i < 65536; ++i) {
     const float f = f16::from_bits(bits_of(i));
@@ -56,7 +56,7 @@ TEST_CASE("rounds to nearest, ties to even, between any two neighbours") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("what is too large is infinite, what is too small is zero, and NaN stays one") {
+TEST_CASE("values that are too large become infinite, too small ones zero, and NaN stays NaN") {
   const float inf = std::numeric_limits<float>::infinity();
   for (float f : {65520.0F, 1e5F, 3e38F, inf}) {
     CHECK(f16(f).bits == 0x7c00);

@@ -22,7 +22,7 @@ void write(const std::filesystem::path& path, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("available memory is what the kernel and every control group above leave") {
+TEST_CASE("available memory is limited by the kernel and by every control group above the process") {
   const test::TempFolder folder;
   const auto proc = folder.path() / "proc", cgroup = folder.path() / "cgroup";
   const auto available = [&] { return available_memory(proc.string(), cgroup.string()); };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What "did you mean" says.
+// Tests the suggestions of "did you mean".
 #include <doctest/doctest.h>
 
 #include <string>
@@ -9,18 +9,18 @@
 
 using namespace tutti;
 
-TEST_CASE("the distance of two words is what has to be edited") {
+TEST_CASE("the distance of two words is the number of edits") {
   CHECK(edit_distance("epochs", "epochs") == 0);
   CHECK(edit_distance("epohcs", "epochs") == 2);
   CHECK(edit_distance("", "lr") == 2);
   CHECK(edit_distance("batchsize", "batch-size") == 1);
 }
 
-TEST_CASE("the word that was meant is one nearby, else one that begins so, else one that has it as a part") {
+TEST_CASE("the suggested word is similar, otherwise has the same beginning, otherwise contains the word") {
   const std::vector<std::string> known{"epochs", "batch-size", "batch-of", "label-smoothing", "lr", "num-servers"};
   CHECK(nearest_word("epohcs", known) == "epochs");
   CHECK(nearest_word("batchsize", known) == "batch-size");
-  CHECK(nearest_word("batch-s", known) == "batch-of");  // two letters away
+  CHECK(nearest_word("batch-s", known) == "batch-of");  // two letters differ
   CHECK(nearest_word("num-serv", known) == "num-servers");
   CHECK(nearest_word("smoothing", known) == "label-smoothing");
   CHECK(nearest_word("servers", known) == "num-servers");

@@ -34,10 +34,11 @@ TEST_CASE("every task runs exactly once, with fewer and more tasks than threads,
     ThreadPool pool(threads);
     CHECK(pool.threads() == threads);
     Rng rng(1, Purpose::user, 0, static_cast<std::uint64_t>(threads));
-    std::vector<int> runs;  // plain: a task that runs twice or after run() returned is a race that tsan reports too
+    std::vector<int> runs;  // not atomic: a task that runs twice or after run() returned is a race that tsan reports
+                            // too
     long wrong = 0;
     for (int g = 0; g < generations; ++g) {
-      // Few tasks, then many: a thread still in the last generation must not take a task of the next.
+      // Few tasks, then many: a thread still in the previous generation must not take a task of the next.
       const int tasks = g % 2 == 0 ? static_cast<int>(rng.below(4)) : static_cast<int>(rng.below(64));
       runs.assign(static_cast<std::size_t>(tasks), 0);
       std::atomic<int> bad_worker{0};
@@ -52,7 +53,7 @@ TEST_CASE("every task runs exactly once, with fewer and more tasks than threads,
   }
 }
 
-TEST_CASE("loops one after the other: no task begins before the last of the loop before it has ended") {
+TEST_CASE("consecutive loops: no task begins before the last of the previous loop has ended") {
   for (int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     Rng rng(2, Purpose::user, 0, static_cast<std::uint64_t>(threads));
@@ -60,7 +61,7 @@ TEST_CASE("loops one after the other: no task begins before the last of the loop
     for (int g = 0; g < generations / 30; ++g) {
       std::vector<int> loops(rng.below(12));
       for (int& tasks : loops) tasks = static_cast<int>(rng.below(3) == 0 ? rng.below(2) : rng.below(10));
-      std::vector<std::vector<int>> runs;  // plain: tsan reports what overlaps
+      std::vector<std::vector<int>> runs;  // not atomic: tsan reports overlaps
       for (const int tasks : loops) runs.emplace_back(static_cast<std::size_t>(tasks));
       std::atomic<long> bad{0};
       pool.run_loops(loops, [&](int loop, int task, int worker) {
@@ -98,7 +99,7 @@ TEST_CASE("after an exception the loop runs to its end and no further one begins
   }
 }
 
-TEST_CASE("more threads than cores: tasks of very different length, threads that lost their core") {
+TEST_CASE("more threads than cores run tasks of very different length") {
   ThreadPool pool(2 * usable_cores() + 3);
   for (int g = 0; g < generations / 100; ++g) {
     std::vector<std::atomic<int>> runs(17);
@@ -116,14 +117,14 @@ TEST_CASE("more threads than cores: tasks of very different length, threads that
 TEST_CASE("sleeping threads wake up") {
   ThreadPool pool(3);
   for (int g = 0; g < 50; ++g) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long past the spinning
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long after the spinning has ended
     std::atomic<int> runs{0};
     pool.run(5, [&](int, int) { ++runs; });
     CHECK(runs == 5);
   }
 }
 
-TEST_CASE("an exception comes back, and the pool goes on") {
+TEST_CASE("an exception is rethrown, and the pool continues") {
   for (int threads : {1, 2, 4}) {
     ThreadPool pool(threads);
     for (int g = 0; g < 200; ++g) {
@@ -139,7 +140,7 @@ TEST_CASE("an exception comes back, and the pool goes on") {
       pool.run(20, [&](int, int) { ++runs; });
       REQUIRE(runs == 20);
     }
-    // Every task throws: one comes back.
+    // Every task throws: one exception is rethrown.
     CHECK_THROWS_AS(pool.run(8, [](int, int) { throw std::runtime_error("x"); }), std::runtime_error);
   }
 }
@@ -171,7 +172,7 @@ TEST_CASE("on_start runs once in every worker thread, not in the caller") {
   CHECK(!mine);
 }
 
-TEST_CASE("edges: no tasks, no threads, pools that never ran") {
+TEST_CASE("loops without tasks, pools without threads and pools that never ran are valid") {
   ThreadPool pool(2);
   pool.run(0, [](int, int) { FAIL("a task of none"); });
   pool.run(-1, [](int, int) { FAIL("a task of none"); });
@@ -180,7 +181,7 @@ TEST_CASE("edges: no tasks, no threads, pools that never ran") {
   CHECK(usable_cores() >= 1);
 }
 
-TEST_CASE("threads that the system does not start: a clear error, and none is left behind") {
+TEST_CASE("a failure to start threads is a clear error, and no thread is left") {
   static std::atomic<int> alive{0};
   struct Life {
     Life() { ++alive; }
@@ -204,13 +205,13 @@ TEST_CASE("threads that the system does not start: a clear error, and none is le
       CHECK(text.find("ulimit -u") != std::string::npos);
     }
     CHECK(started == n);
-    CHECK(alive == 0);  // joined: what a thread owns is gone
+    CHECK(alive == 0);  // joined: the threads' objects are destroyed
   }
   const testing::Startable limit(7);
   CHECK(ThreadPool(8).threads() == 8);
 }
 
-TEST_CASE("a thread that cannot be started") {
+TEST_CASE("a thread that cannot be started is an error") {
   int runs = 0;
   start_thread("it", [&] { ++runs; }).join();
   CHECK(runs == 1);

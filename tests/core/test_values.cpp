@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// bf16, data types, shapes, errors, random numbers, arenas.
+// Tests bf16, data types, shapes, errors, random numbers and arenas.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ namespace {
 
 float from_bits(std::uint32_t u) { return std::bit_cast<float>(u); }
 
-// The nearest bf16 by distances in f64, ties to the even one; the value past the largest finite one counts as 2^128.
+// Returns the nearest bf16 by distances in f64, ties to the even one. The value after the largest finite one counts as
+// 2^128.
 std::uint16_t nearest_bf16(float f) {
   const auto u = std::bit_cast<std::uint32_t>(f);
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000U);
@@ -55,7 +56,7 @@ std::string thrown(F&& f) {
 
 }  // namespace
 
-TEST_CASE("bf16: every value survives the way to f32 and back") {
+TEST_CASE("bf16: every value survives conversion to f32 and back") {
   int wrong = 0;
   for (std::uint32_t b = 0; b <= 0xffff; ++b) {
     const auto bits = static_cast<std::uint16_t>(b);
@@ -85,13 +86,14 @@ TEST_CASE("bf16: special values") {
   CHECK(bf16(-std::numeric_limits<float>::infinity()).bits == 0xff80);
   CHECK(bf16(-0.0F).bits == 0x8000);
   CHECK(bf16(std::numeric_limits<float>::denorm_min()).bits == 0);
-  CHECK(bf16(from_bits(0x00008001U)).bits == 1);                        // just over half the smallest denormal
-  CHECK(bf16(from_bits(0x00018000U)).bits == 2);                        // a tie goes to the even denormal
-  CHECK(std::isnan(static_cast<float>(bf16(from_bits(0x7f800001U)))));  // a NaN whose upper half looks like infinity
+  CHECK(bf16(from_bits(0x00008001U)).bits == 1);  // just over half the smallest denormal
+  CHECK(bf16(from_bits(0x00018000U)).bits == 2);  // a tie goes to the even denormal
+  // a NaN with an upper half that looks like infinity
+  CHECK(std::isnan(static_cast<float>(bf16(from_bits(0x7f800001U)))));
   CHECK(static_cast<float>(bf16(1.0 + 1.0 / 128)) == 1.0078125F);
 }
 
-TEST_CASE("dtype: sizes and names") {
+TEST_CASE("dtypes have sizes and names") {
   for (DType t : {DType::f32, DType::bf16, DType::f64, DType::u8, DType::i32, DType::i64}) CHECK(name_of(t) != "?");
   CHECK(size_of(DType::bf16) == 2);
   CHECK(size_of(dtype_of<double>) == 8);
@@ -99,7 +101,7 @@ TEST_CASE("dtype: sizes and names") {
   CHECK_THROWS_AS(with_float_type(DType::u8, [](auto) {}), UsageError);
 }
 
-TEST_CASE("shape: extents, products, text") {
+TEST_CASE("shapes have extents, products and text") {
   const Shape s{2, 3, 4, 5};
   CHECK(s.rank() == 4);
   CHECK(s.numel() == 120);
@@ -112,12 +114,12 @@ TEST_CASE("shape: extents, products, text") {
   CHECK(Shape{0, 3}.numel() == 0);
   CHECK(thrown<ShapeError>([] { (void)Shape{1, -2}; }) == "[Shape] expected extents of 0 or more, got -2.");
   CHECK_THROWS_AS((Shape{1, 1, 1, 1, 1, 1}), ShapeError);
-  // Sizes are known before anything is allocated: a product that 63 bits cannot hold is an error.
+  // Sizes are known before memory is allocated: a product that 63 bits cannot hold is an error.
   CHECK_THROWS_AS((Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}), ShapeError);
   CHECK_THROWS_AS((Shape{0, std::int64_t{1} << 40, std::int64_t{1} << 40}), ShapeError);
 }
 
-TEST_CASE("errors: one form of message, one exit code a kind") {
+TEST_CASE("errors have one form of message, and one exit code for each kind") {
   CHECK(error_message("here", "a", "b") == "[here] expected a, got b.");
   CHECK(error_message("here", "a", "b", "do c") == "[here] expected a, got b. hint: do c.");
   CHECK(thrown<DataError>([] { fail<DataError>("f", "x", "y"); }) == "[f] expected x, got y.");
@@ -169,7 +171,7 @@ TEST_CASE("rng: streams are repeatable and differ by seed, purpose, epoch and in
           ++made;
         }
   CHECK(static_cast<int>(streams.size()) == made);
-  // Neither do they overlap by a few blocks.
+  // They do not overlap by a few blocks either.
   std::set<std::uint32_t> numbers;
   std::size_t total = 0;
   for (std::uint64_t index = 0; index < 64; ++index) {
@@ -197,7 +199,7 @@ TEST_CASE("rng: below() is unbiased") {
     }
     CHECK(chi_square(counts) < 35);  // 9 degrees of freedom or fewer: p < 1e-4
   }
-  // Three quarters of 2^32: without rejection every third value would come twice as often.
+  // Three quarters of 2^32: without rejection every third value would occur twice as often.
   std::vector<int> thirds(3);
   Rng r(12, Purpose::shuffle);
   for (int i = 0; i < 30000; ++i) ++thirds[r.below(0xC0000000U) % 3];
@@ -206,7 +208,7 @@ TEST_CASE("rng: below() is unbiased") {
   CHECK(r.below(1) == 0);
 }
 
-TEST_CASE("rng: moments of the distributions") {
+TEST_CASE("rng: the distributions have the right moments") {
   Rng r(5, Purpose::init);
   const int n = 200000;
   double sum = 0, squares = 0, uniform = 0, least = 1, most = 0;
@@ -248,7 +250,7 @@ TEST_CASE("arena: slices start on 64 bytes and are found by name") {
   }
 }
 
-TEST_CASE("arena: buckets cover all that learns, once, and end at slice ends") {
+TEST_CASE("arena: buckets cover all trainable slices once, and end at slice ends") {
   Rng r(3, Purpose::user);
   for (int trial = 0; trial < 200; ++trial) {
     ArenaLayout a;
@@ -266,14 +268,14 @@ TEST_CASE("arena: buckets cover all that learns, once, and end at slice ends") {
       CHECK(buckets[b].last > buckets[b].first);
       const Slice& last = a.slices[buckets[b].last - 1];
       CHECK(buckets[b].end >= last.offset + last.count);
-      // Full enough, and no fuller than by one slice.
+      // Full enough, and at most one slice too full.
       const std::size_t limit = (b == 0 ? first_bytes : bytes) / 4;
       if (b + 1 < buckets.size()) CHECK(buckets[b].end - buckets[b].begin >= limit);
       CHECK(last.offset - buckets[b].begin < limit + (buckets[b].last - buckets[b].first == 1 ? 1 : 0));
       slice = buckets[b].last;
       element = buckets[b].end;
     }
-    CHECK(slice == n);  // what does not learn is in no bucket: it would never become ready
+    CHECK(slice == n);  // fixed slices are in no bucket: they would never become ready
     CHECK(element >= a.slices[n - 1].offset + a.slices[n - 1].count);
     CHECK(element <= a.count);
   }
@@ -290,7 +292,7 @@ TEST_CASE("memory: buffers are aligned, zero, and move") {
   CHECK(b.bytes() == 100);
   const Buffer c(std::move(b));
   CHECK(c.data() == p);
-#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // whose malloc ends the program instead
+#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // their malloc ends the program instead
   CHECK_THROWS_AS((void)m.allocate(std::size_t{1} << 62), DeviceError);
 #endif
 }

@@ -12,7 +12,8 @@
 
 namespace tutti::test {
 
-// An Example with one feature more, a list of floats at its end: files of others have them, ours do not.
+// Returns an Example with one more feature, a list of floats at its end. Files of other programs have such lists,
+// tutti's do not.
 inline std::string with_floats(const std::string& example, std::string_view name, std::span<const float> values) {
   const std::span bytes(reinterpret_cast<const std::uint8_t*>(example.data()), example.size());
   const auto features = protobuf::Reader(bytes, "test").next().bytes;

@@ -19,7 +19,7 @@
 
 #include "data/temp_folder.hpp"
 
-// The images of tests/data/fixtures/images and what PIL makes of them.
+// The images of tests/data/fixtures/images and their pixels as decoded by PIL.
 namespace tutti::test {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -49,7 +49,7 @@ inline Picture golden(const std::string& name) {
   return {static_cast<int>(r.shape[1]), static_cast<int>(r.shape[0]), Bytes(data, data + r.bytes.size())};
 }
 
-// How far two images are from each other: the largest difference, and the share of values that differ.
+// The difference of two images: the largest difference, and the share of values that differ.
 struct Difference {
   int most = 0;
   double share = 0;
@@ -65,7 +65,7 @@ inline Difference difference(std::span<const std::uint8_t> a, std::span<const st
   return d;
 }
 
-// The header of a JPEG that claims an extent and has no image.
+// Returns the header of a JPEG that claims an extent and contains no image.
 inline Bytes jpeg_of_size(int width, int height, int components = 3) {
   const auto high = [](int v) { return static_cast<std::uint8_t>(v >> 8); };
   const auto low = [](int v) { return static_cast<std::uint8_t>(v & 255); };
@@ -78,7 +78,7 @@ inline Bytes jpeg_of_size(int width, int height, int components = 3) {
   return b;
 }
 
-// The EXIF segment of a JPEG, marker included, with an orientation between two other entries.
+// Returns the EXIF segment of a JPEG, including the marker, with an orientation between two other entries.
 inline Bytes exif_segment(int orientation, bool little) {
   Bytes tiff;
   const auto number = [&](std::uint32_t value, int bytes) {
@@ -94,7 +94,7 @@ inline Bytes exif_segment(int orientation, bool little) {
   };
   for (int i = 0; i < 2; ++i) tiff.push_back(little ? 'I' : 'M');
   number(42, 2);
-  number(10, 4);  // where the directory begins
+  number(10, 4);  // offset of the directory
   number(0, 2);
   number(3, 2);
   entry(0x0100, 640);
@@ -106,21 +106,21 @@ inline Bytes exif_segment(int orientation, bool little) {
   return segment;
 }
 
-// The JPEG with a segment after its start marker.
+// Returns the JPEG with a segment inserted after its start marker.
 inline Bytes with_segment(Bytes jpeg, const Bytes& segment) {
   jpeg.insert(jpeg.begin() + 2, segment.begin(), segment.end());
   return jpeg;
 }
 
-// What a stored picture looks like in an EXIF orientation, pixel by pixel after the table of the specification: which
-// side of the picture the first stored row and the first stored column are.
+// Returns a stored picture as seen in an EXIF orientation, pixel by pixel by the table of the specification: the sides
+// of the picture at which the first stored row and the first stored column are.
 inline Picture turned(const Picture& p, int orientation) {
   const bool on_side = orientation >= 5;
   Picture out{on_side ? p.height : p.width, on_side ? p.width : p.height, Bytes(p.pixels.size())};
   for (int v = 0; v < p.height; ++v)
     for (int u = 0; u < p.width; ++u) {
       const int right = p.width - 1 - u, below = p.height - 1 - v;
-      // Orientation k: where the stored column u and the stored row v are seen.
+      // For orientation k: the position at which the stored column u and the stored row v are seen.
       const int places[8][2] = {{u, v}, {right, v}, {right, below}, {u, below},
                                 {v, u}, {below, u}, {below, right}, {v, right}};
       const int x = places[orientation - 1][0], y = places[orientation - 1][1];
@@ -131,7 +131,7 @@ inline Picture turned(const Picture& p, int orientation) {
   return out;
 }
 
-// The encoded images of imagenet-sample.tar (ustar); empty where it is absent.
+// Returns the encoded images of imagenet-sample.tar (ustar); empty if it does not exist.
 inline std::vector<Bytes> imagenet_sample() {
   std::vector<Bytes> images;
   const auto folder = source_root().parent_path() / "shared" / "data";

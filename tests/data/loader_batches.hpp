@@ -81,11 +81,11 @@ inline std::vector<Copy> take(Loader& loader, int n) {
   return all;
 }
 
-// A data set whose read() can be slow or fail.
+// A data set with a read() that can be slow or fail.
 struct Troubled {
   Schema s = tiny();
   std::int64_t bad = -1;
-  std::set<std::int64_t> several{};  // DataErrors
+  std::set<std::int64_t> several{};  // indices that throw DataErrors
   int kind = 0;
   int milliseconds = 0;
   std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0);

@@ -18,7 +18,7 @@
 
 #include "temp_folder.hpp"
 
-// What the tests of the record formats share.
+// Shared by the tests of the record formats.
 namespace tutti::test {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -33,14 +33,14 @@ inline std::filesystem::path fixture(const std::string& name) {
   return source_root() / "tests" / "data" / "fixtures" / name;
 }
 
-// The bytes that stand for image k in the fixtures and in the files that tests write.
+// Returns the bytes used as image k in the fixtures and in the files that tests write.
 inline Bytes plain_image(std::size_t k) {
   Bytes b;
   for (std::size_t j = 0; j < 20 + 37 * k; ++j) b.push_back(static_cast<std::uint8_t>(k * 7 + j * 13));
   return b;
 }
 
-// What reading everything came to: labels and images, or the message of the first DataError.
+// The result of reading everything: labels and images, or the message of the first DataError.
 struct Contents {
   std::vector<std::int32_t> labels;
   std::vector<Bytes> images;
@@ -63,7 +63,7 @@ Contents contents_by(Open&& open) {
   return c;
 }
 
-// An environment variable, set back at the end.
+// Sets an environment variable during its lifetime.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {

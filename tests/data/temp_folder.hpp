@@ -14,7 +14,7 @@
 
 namespace tutti::test {
 
-// A new folder under the system's one for temporary files; removed with what is in it.
+// A new folder in the system's folder for temporary files. It is removed with its contents.
 class TempFolder {
  public:
   TempFolder() {
@@ -47,7 +47,7 @@ inline void write_text(const std::filesystem::path& path, const std::string& tex
   write_file(path, std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
 }
 
-// The root of the source tree.
+// Returns the root of the source tree.
 inline std::filesystem::path source_root() {
 #ifdef TUTTI_SOURCE_DIR
   return TUTTI_SOURCE_DIR;
@@ -56,14 +56,14 @@ inline std::filesystem::path source_root() {
 #endif
 }
 
-// $TUTTI_DATA, else the shared data folder beside the source tree; empty if there is neither.
+// Returns $TUTTI_DATA, otherwise the shared data folder next to the source tree; empty if there is neither.
 inline std::filesystem::path real_data() {
   if (const char* data = std::getenv("TUTTI_DATA"); data != nullptr && *data != 0) return data;
   const auto shared = source_root().parent_path() / "shared" / "data";
   return std::filesystem::exists(shared) ? shared : std::filesystem::path{};
 }
 
-// The message of the E that a call threw; "" if it did not throw.
+// Returns the message of the E that a call threw; "" if it did not throw.
 template <class E, class F>
 std::string message_of(F&& f) {
   try {

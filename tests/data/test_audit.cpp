@@ -45,7 +45,7 @@ TEST_CASE("the audit of a run with 4, 3 and 5 ranks shows every sample once an e
         const auto path = (folder / ("rank" + std::to_string(r))).string();
         if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
         Sampler sampler(n, 3, true);
-        AuditLog log(path);  // opened anew: appends
+        AuditLog log(path);  // opened again: appends
         log.step(p.epoch, step, r, sampler.share(p, {16, r, world}).indices);
       }
       p = advance(p, n, 16);
@@ -67,7 +67,7 @@ TEST_CASE("the audit of a run with 4, 3 and 5 ranks shows every sample once an e
   CHECK_FALSE(check_audit(paths, 1, n).exactly_once());
 }
 
-TEST_CASE("the format of the lines") {
+TEST_CASE("the audit's lines have the documented format") {
   const TempFolder folder;
   {
     AuditLog log((folder / "a").string());
@@ -79,7 +79,7 @@ TEST_CASE("the format of the lines") {
     log.rollback(1, 21);
     CHECK(text_of(folder / "a") == "1 20 3: 5 0 123456789012\n1 21 3:\nrollback 1 21\n");  // before it is closed
   }
-  // What a killed process left of a line goes away.
+  // The incomplete line of a killed process is removed.
   write_text(folder / "b", "0 0 0: 1 2\n0 1 0: 3");
   AuditLog(folder / "b").step(0, 1, 0, std::vector<std::int64_t>{3, 0});
   CHECK(text_of(folder / "b") == "0 0 0: 1 2\n0 1 0: 3 0\n");
@@ -99,19 +99,19 @@ TEST_CASE("missing and repeated samples are counted") {
   CHECK(repeated.examples == std::vector<std::int64_t>{3});
 }
 
-TEST_CASE("steps that were done again after a rollback count once") {
+TEST_CASE("steps repeated after a rollback count once") {
   const TempFolder folder;
   const std::string first = "0 0 0: 0\n0 1 0: 1\n0 2 0: 2\n", again = "0 1 0: 1 2\n0 2 0: 3\n";
   CHECK_FALSE(check(folder, first + again).exactly_once());
   CHECK(check(folder, first + "rollback 0 1\n" + again).exactly_once());
   CHECK_FALSE(check(folder, first + "rollback 0 2\n" + again).exactly_once());
-  // Back into an earlier epoch takes back everything of this one, into a later one nothing.
+  // A rollback to an earlier epoch removes the whole current epoch; one to a later epoch removes no lines.
   write_text(folder / "b", "1 5 0: 0 1\nrollback 0 3\n1 5 0: 0 1\nrollback 2 6\n");
   const std::vector<std::string> paths{(folder / "b").string()};
   CHECK(check_audit(paths, 1, 2).exactly_once());
 }
 
-TEST_CASE("files of ranks that a smaller run has no more are rolled back, and no others") {
+TEST_CASE("files of ranks that a smaller run lacks are rolled back, and no others") {
   const TempFolder folder;
   const std::string old = "0 0 0: 0\n0 1 0: 1\n";
   for (const char* name : {"audit-rank0.txt", "audit-rank2.txt", "audit-rank11.txt", "audit-rank2.txt.old",
@@ -141,7 +141,7 @@ TEST_CASE("damaged audit files are refused, with file and line") {
   CHECK_THROWS_AS((void)check_audit(none, 0, 4), DataError);
 }
 
-TEST_CASE("generations: lines of an earlier one behind the step at which a later one began do not count") {
+TEST_CASE("generations: lines of an earlier one after the first step of a later one do not count") {
   const TempFolder folder;
   {
     AuditLog log((folder / "a").string());
@@ -157,11 +157,11 @@ TEST_CASE("generations: lines of an earlier one behind the step at which a later
   CHECK(text_of(folder / "a") ==
         "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 1 0 1\nclosed 0 1 0 2: 0\nclosed 0 1 1 2: 1\n0 2 0 2: 2 3\n");
   CHECK(check(folder, text_of(folder / "a")).exactly_once());
-  // One that was stopped, and given up, and writes when it goes on: of the same step, and of one that was done again.
+  // A process that was stopped and given up writes after it continues: for the same step, and for a repeated one.
   const std::string late = "0 1 1 1: 1\n0 2 1 1: 3\n";
   CHECK(check(folder, text_of(folder / "a") + late).exactly_once());
   CHECK(check(folder, late + text_of(folder / "a")).exactly_once());
-  // The dead have not written it, and nobody did.
+  // The dead rank has not written it, and no other rank has.
   const auto missing = check(folder, "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 1 0 1\n0 2 0 2: 2 3\n");
   CHECK(missing.missing == 1);
   CHECK(missing.examples == std::vector<std::int64_t>{1});
@@ -169,20 +169,20 @@ TEST_CASE("generations: lines of an earlier one behind the step at which a later
   CHECK(twice.repeated == 1);
   CHECK(contains(twice.where, "audit line 6"));
   CHECK(contains(twice.where, "audit line 7"));
-  // A chief that died in its own beginning: the next one says it again.
+  // A coordinator that died at its own start: the next one writes the line again.
   CHECK(check(folder,
               "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 2 0 1\nclosed 0 1 0 2: 0\ngeneration 3 1 0 1\nclosed 0 "
               "1 0 3: 0\nclosed 0 1 1 3: 1\n0 2 0 3: 2 3\n")
             .exactly_once());
-  // A run that is resumed, from the last step that all did, and one that begins anew.
+  // A run that is resumed from the last complete step, and one that starts from the beginning.
   CHECK(check(folder, "generation 1 1 0 0\n0 1 0 1: 0 1\n0 2 0 1: 2\nrollback 0 2\ngeneration 2 1 0 1\n0 2 0 2: 2 3\n")
             .exactly_once());
   CHECK(check(folder, "generation 1 1 0 0\n0 1 0 1: 0\nrollback 0 1\n0 1 0: 0 1\n0 2 0: 2 3\n").exactly_once());
-  // Old lines are of no generation, and count before the first.
+  // Lines without a generation count before the first generation.
   CHECK(check(folder, "0 1 0: 0 1\nrollback 0 2\ngeneration 1 1 0 1\n0 2 0 1: 2 3\n").exactly_once());
 }
 
-TEST_CASE("audits with generations that cannot be are refused, with file and line") {
+TEST_CASE("audits with impossible generations are refused, with file and line") {
   const TempFolder folder;
   for (const std::string bad :
        {"0 2 0 3: 1\n", "0 1 0 2: 1\n", "0 2 1 2: 1\n", "closed 0 2 0 2: 1\n", "closed 0 1 0: 1\n",
@@ -192,7 +192,7 @@ TEST_CASE("audits with generations that cannot be are refused, with file and lin
     CAPTURE(bad);
     CHECK(contains(message, "audit line 3"));
   }
-  // Two files that say it differently.
+  // Two files that contradict each other.
   write_text(folder / "one", "generation 1 1 0 0\n");
   const std::vector<std::string> both{(folder / "one").string(), (folder / "one").string()};
   CHECK_THROWS_AS((void)check_audit(both, 0, 4), DataError);

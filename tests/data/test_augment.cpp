@@ -35,7 +35,7 @@ std::vector<std::uint8_t> random_bytes(std::size_t n, std::uint64_t seed) {
   return v;
 }
 
-// The obvious way: one pixel at a time, from the definition.
+// The simple way: one pixel at a time, from the definition.
 std::vector<std::uint8_t> reference(const Augment& a, const Schema& s, const std::vector<std::uint8_t>& hwc, Rng& rng) {
   const std::int64_t oh = a.height != 0 ? a.height : s.height, ow = a.width != 0 ? a.width : s.width;
   const std::int64_t room_y = s.height + 2 * a.pad - oh, room_x = s.width + 2 * a.pad - ow;
@@ -65,7 +65,7 @@ std::vector<std::uint8_t> reference(const Augment& a, const Schema& s, const std
 
 }  // namespace
 
-TEST_CASE("augmentation equals the obvious way for every size, padding, crop, mirror, channel count and layout") {
+TEST_CASE("augmentation equals the simple way for every size, padding, crop, mirror, channel count and layout") {
   int cases = 0;
   for (const std::int64_t c : {1, 3, 4})
     for (const auto& [h, w] : {std::array<std::int64_t, 2>{5, 7}, {1, 1}, {8, 3}, {2, 16}}) {
@@ -92,7 +92,7 @@ TEST_CASE("augmentation equals the obvious way for every size, padding, crop, mi
             for (std::uint64_t index = 0; index < 6; ++index) {
               Rng r1(3, Purpose::augment, 1, index), r2 = r1, r3 = r1;
               const auto expected = reference(a, s, hwc, r1);
-              // Exact size, on the heap: an address sanitizer sees a byte too far.
+              // Exact size on the heap: an address sanitizer detects one byte too many.
               std::vector<std::uint8_t> got(expected.size()), got_chw(expected.size());
               augmenter(hwc.data(), PixelLayout::hwc, r2, got.data());
               augmenter(chw.data(), PixelLayout::chw, r3, got_chw.data());
@@ -125,7 +125,7 @@ TEST_CASE("padding by reflection does not repeat the border") {
     augmenter(image.data(), PixelLayout::hwc, rng, got.data());
     return got;
   };
-  // As numpy.pad(image, 2, "reflect") has it.
+  // The same as numpy.pad(image, 2, "reflect").
   CHECK(shown(0) == Rows{10, 9, 8, 9, 10, 11, 10, 9,  //
                          6,  5, 4, 5, 6,  7,  6,  5,  //
                          2,  1, 0, 1, 2,  3,  2,  1,  //
@@ -133,7 +133,7 @@ TEST_CASE("padding by reflection does not repeat the border") {
                          10, 9, 8, 9, 10, 11, 10, 9,  //
                          6,  5, 4, 5, 6,  7,  6,  5,  //
                          2,  1, 0, 1, 2,  3,  2,  1});
-  // Windows of two pixels, and the same mirrored: those in the corners show nothing but padding.
+  // Windows of two pixels, and the same mirrored: those in the corners contain only padding.
   a.height = a.width = 2;
   a.random_crop = a.mirror = true;
   bool corner = false, mirrored_corner = false, end = false;
@@ -159,7 +159,7 @@ TEST_CASE("random crops reach every window evenly and half of the images are mir
   Augment a = Augment::cifar();
   const Augmenter augmenter(a, s);
   std::vector<std::uint8_t> src(64, 0), dst(64);
-  src[4 * 8 + 3] = 255;  // one bright pixel, seen in most windows
+  src[4 * 8 + 3] = 255;  // one bright pixel, visible in most windows
   std::array<int, 81> windows{};
   int mirrored = 0;
   constexpr int n = 16200;
@@ -181,12 +181,12 @@ TEST_CASE("random crops reach every window evenly and half of the images are mir
   CHECK(mirrored < n * 0.52);
 }
 
-TEST_CASE("two epochs in a row show each image both ways round") {
+TEST_CASE("two consecutive epochs show each image in both orientations") {
   for (std::uint64_t i = 0; i < 1000; ++i)
     for (std::uint64_t epoch = 0; epoch < 4; ++epoch)
       REQUIRE(Rng(7, Purpose::augment, epoch, i).alternating_coin() !=
               Rng(7, Purpose::augment, epoch + 1, i).alternating_coin());
-  // Which way an image begins depends on the seed and on its neighbours' not at all.
+  // The first orientation of an image depends on the seed, and not on its neighbours.
   int same_seed = 0, same_image = 0;
   for (std::uint64_t i = 0; i < 10000; ++i) {
     const bool coin = Rng(7, Purpose::augment, 0, i).alternating_coin();
@@ -199,7 +199,7 @@ TEST_CASE("two epochs in a row show each image both ways round") {
   }
 }
 
-TEST_CASE("training and evaluation versions share the images and agree when nothing is random") {
+TEST_CASE("training and evaluation versions share the images and agree without random steps") {
   const Schema s = schema_of(3, 6, 6);
   const MemoryDataset images(s, random_bytes(5 * 108, 1), {0, 1, 2, 3, 4});
   Augment crop;
@@ -210,7 +210,7 @@ TEST_CASE("training and evaluation versions share the images and agree when noth
   CHECK(eval.schema().height == 4);
   CHECK(eval.schema().image_bytes() == 48);
   CHECK(eval.size() == 5);
-  // The same by way of a data set that cannot show its images.
+  // The same through a data set that has no access to its images.
   const Augmented indirect(AnyDataset(images), crop);
   for (std::int64_t i = 0; i < 5; ++i) {
     Rng rng(0, Purpose::augment);
@@ -245,7 +245,7 @@ TEST_CASE("an augmentation that does not fit is refused") {
   CHECK_NOTHROW(build([](Augment& a) { a.pad = 1, a.width = 8, a.fill = {1, 2, 3}; }));
 }
 
-TEST_CASE("after crop_epochs the window is the one in the centre") {
+TEST_CASE("after crop_epochs the window is in the centre") {
   const Schema s = schema_of(3, 8, 8);
   Augment a = Augment::cifar();
   a.mirror = false;

@@ -99,7 +99,7 @@ TEST_CASE("a schema checks itself") {
   CHECK(contains(broken([](Schema& s) { s.class_names = {"one"}; }), "name"));
 }
 
-TEST_CASE("what is in a folder is told in words") {
+TEST_CASE("a folder's contents are described in words") {
   const TempFolder folder;
   CHECK(contains(contents_of(folder / "none"), "no folder"));
   CHECK(contains(contents_of(folder.path()), "empty folder"));

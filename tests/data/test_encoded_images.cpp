@@ -24,7 +24,7 @@ using namespace tutti::test;
 
 namespace {
 
-// Needs no library: pixel (x, y) is {x, y, first byte behind the frame header}, whatever the JPEG holds.
+// Needs no library: pixel (x, y) is {x, y, first byte after the frame header} for any JPEG.
 struct MadeUpDecoder final : ImageDecoder {
   [[nodiscard]] std::string_view name() const noexcept override { return "made up"; }
   [[nodiscard]] bool reads(ImageFormat f) const noexcept override { return f == ImageFormat::jpeg; }
@@ -86,7 +86,7 @@ Bytes read(const D& set, std::int64_t i, std::uint64_t epoch = 0, std::int32_t* 
 
 static_assert(Dataset<EncodedImages>);
 
-TEST_CASE("a centre crop of a made-up image has the pixels that its place says") {
+TEST_CASE("a centre crop of a synthetic image has the pixels of its position") {
   ImageAugment a;
   a.height = a.width = 20;
   a.short_side = 40;
@@ -96,7 +96,7 @@ TEST_CASE("a centre crop of a made-up image has the pixels that its place says")
   std::int32_t label = -1;
   const Bytes image = read(set, 0, 0, &label);
   CHECK(label == 3);
-  // 100x80 -> 50x40, the middle 20x20: source columns 30..70, rows 20..60, two to a pixel.
+  // 100x80 -> 50x40, the middle 20x20: source columns 30..70, rows 20..60, two for each pixel.
   for (std::size_t y = 0; y < 20; ++y)
     for (std::size_t x = 0; x < 20; ++x) {
       REQUIRE(std::abs(image[(y * 20 + x) * 3] - static_cast<int>(30.5 + 2 * static_cast<double>(x))) <= 1);
@@ -105,7 +105,7 @@ TEST_CASE("a centre crop of a made-up image has the pixels that its place says")
     }
 }
 
-TEST_CASE("the schema has the names of the records' classes, and how an evaluation makes images ready") {
+TEST_CASE("the schema has the names of the records' classes, and the normalisation for evaluation") {
   ImageAugment a = ImageAugment::horovod(Split::train);
   a.height = a.width = 20;
   const InMemory records{{jpeg_of_size(100, 80)}, {3}};
@@ -117,7 +117,7 @@ TEST_CASE("the schema has the names of the records' classes, and how an evaluati
   CHECK(unnamed.schema().preparation->height == 20);
   std::vector<std::string> names(10, "star & moon");
   CHECK(EncodedImages("test", AnyRecords(records, names), made_up(), a).schema().class_names == names);
-  names.pop_back();  // not one per class
+  names.pop_back();  // not one for each class
   CHECK(EncodedImages("test", AnyRecords(records, names), made_up(), a).schema().class_names.empty());
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("a random crop is a part of the image, mirrored or not, and changes fr
   }
 }
 
-TEST_CASE("samples depend on seed, epoch and index, not on the threads that read them or what they read before") {
+TEST_CASE("samples depend on seed, epoch and index, not on the reading threads or their earlier reads") {
   InMemory records;
   for (int i = 0; i < 40; ++i) {
     records.images.push_back(i % 5 == 0   ? image_fixture("large.jpg")
@@ -167,7 +167,7 @@ TEST_CASE("samples depend on seed, epoch and index, not on the threads that read
   for (const int w : wrong) CHECK(w == 0);
 }
 
-TEST_CASE("every preset takes every kind of image") {
+TEST_CASE("every preset accepts every kind of image") {
   InMemory records;
   for (const char* name :
        {"420.jpg", "progressive.jpg", "grey.jpg", "cmyk.jpg", "1x1.jpg", "1x37.jpg", "41x1.jpg", "large.jpg"}) {
@@ -186,13 +186,13 @@ TEST_CASE("every preset takes every kind of image") {
   }
 }
 
-TEST_CASE("evaluation of a real picture shows the picture") {
+TEST_CASE("evaluation of a real picture keeps the picture") {
 #if defined(TUTTI_HAS_TURBOJPEG) || defined(TUTTI_HAS_STB)
   ImageAugment a;
   a.height = a.width = 28;
   a.short_side = 32;
   const EncodedImages set("test", InMemory{{image_fixture("444.jpg")}, {0}}, real_decoders(), a);
-  // The golden is of the picture before it was encoded, with quality 95.
+  // The golden is the picture before encoding with quality 95.
   const Bytes image = read(set, 0);
   const Picture want = golden("centre/image.png/32/28");
   double off = 0;
@@ -203,11 +203,11 @@ TEST_CASE("evaluation of a real picture shows the picture") {
 #endif
 }
 
-TEST_CASE("a picture that was taken with the camera on its side is seen upright") {
+TEST_CASE("a picture taken with the camera on its side is seen upright") {
 #if defined(TUTTI_HAS_TURBOJPEG) || defined(TUTTI_HAS_STB)
   ImageAugment a;
   a.height = a.width = 28;
-  a.crop = CropRule::central;  // the same part of the image from all sides
+  a.crop = CropRule::central;  // the same part of the image in all orientations
   InMemory records;
   for (int orientation = 1; orientation <= 8; ++orientation) {
     records.images.push_back(with_segment(image_fixture("large.jpg"), exif_segment(orientation, orientation % 2 != 0)));
@@ -225,7 +225,7 @@ TEST_CASE("a picture that was taken with the camera on its side is seen upright"
 #endif
 }
 
-TEST_CASE("damaged images and labels that are no class are named; other images still come") {
+TEST_CASE("damaged images and invalid labels are named, and other images are still read") {
   Bytes cut = image_fixture("420.jpg");
   cut.resize(cut.size() / 2);
   const InMemory records{{image_fixture("420.jpg"), cut, {}, jpeg_of_size(65500, 65500), image_fixture("420.jpg")},

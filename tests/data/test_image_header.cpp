@@ -23,7 +23,7 @@ std::string refusal(const Bytes& bytes, const ImageLimits& limits = {}) {
 
 }  // namespace
 
-TEST_CASE("format, extents and components of every kind of image") {
+TEST_CASE("headers of every kind of image give format, extents and components") {
   struct Row {
     const char* name;
     ImageFormat format;
@@ -61,14 +61,14 @@ TEST_CASE("the EXIF orientation of a JPEG is read in both byte orders, and its e
       CHECK(h.as_stored().orientation == 1);
     }
   CHECK(read_image_header(image_fixture("420.jpg"), "plain").orientation == 1);
-  // An APP1 segment of another kind, as XMP is, may come first; the first EXIF counts.
+  // An APP1 segment of another kind, for example XMP, may come first; the first EXIF counts.
   const Bytes xmp{0xff, 0xe1, 0, 7, 'h', 't', 't', 'p', ':'};
   Bytes several = with_segment(image_fixture("420.jpg"), exif_segment(3, true));
   several = with_segment(with_segment(several, exif_segment(6, false)), xmp);
   CHECK(read_image_header(several, "several").orientation == 6);
 }
 
-TEST_CASE("EXIF that is damaged, cut off or hostile leaves the picture as it is stored") {
+TEST_CASE("damaged, truncated or hostile EXIF leaves the picture as it is stored") {
   const auto orientation = [](const Bytes& segment) {
     return read_image_header(with_segment(image_fixture("420.jpg"), segment), "odd").orientation;
   };
@@ -82,7 +82,7 @@ TEST_CASE("EXIF that is damaged, cut off or hostile leaves the picture as it is 
       const int found = orientation(cut);
       CHECK((found == 1 || found == 6));
     }
-    // Each byte with each of some values, in memory that ends where the segment ends.
+    // Each byte with each of some values, in memory that ends at the end of the segment.
     for (std::size_t at = 4; at < whole.size(); ++at)
       for (const int value : {0, 1, 2, 4, 127, 128, 254, 255}) {
         Bytes body(whole.begin() + 4, whole.end());
@@ -95,7 +95,7 @@ TEST_CASE("EXIF that is damaged, cut off or hostile leaves the picture as it is 
   }
 }
 
-TEST_CASE("a bomb is refused by its header, with record and size named") {
+TEST_CASE("a decompression bomb is refused by its header, with record and size named") {
   const std::string m = refusal(jpeg_of_size(65500, 65500));
   CHECK(contains(m, "[a.tfrecord, record 7]"));
   CHECK(contains(m, "65500x65500"));
@@ -109,7 +109,7 @@ TEST_CASE("a bomb is refused by its header, with record and size named") {
   CHECK(contains(refusal(jpeg_of_size(20, 10, 2)), "1, 3 or 4 components"));
 }
 
-TEST_CASE("what is no image is refused") {
+TEST_CASE("data that is not an image is refused") {
   CHECK(contains(refusal({}), "a JPEG or a PNG, got 0 bytes"));
   CHECK(contains(refusal({0xff, 0xd8}), "a JPEG or a PNG"));
   CHECK(contains(refusal({'G', 'I', 'F', '8', '9', 'a', 0, 0, 0}), "something else"));
@@ -117,7 +117,7 @@ TEST_CASE("what is no image is refused") {
   CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xc0, 0, 1}), "segment of 2 bytes"));
 }
 
-TEST_CASE("frames and chunks that no decoder is given are refused") {
+TEST_CASE("frames and chunks that no decoder supports are refused") {
   const auto changed = [](std::initializer_list<std::pair<std::size_t, int>> changes) {
     Bytes b = jpeg_of_size(20, 10);
     for (const auto& [at, value] : changes) b[at] = static_cast<std::uint8_t>(value);

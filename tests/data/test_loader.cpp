@@ -22,14 +22,14 @@ using namespace tutti::test;
 
 namespace {
 
-// Counts what is allocated while it is switched on, by any thread.
+// Counts the allocations of all threads while it is switched on.
 std::atomic<bool> counting{false};
 std::atomic<int> allocations{0};
 
 }  // namespace
 
-#if !defined(TUTTI_TEST_TSAN)  // which has its own
-// Counts, then does what the original does. Inlined, GCC would take new and free for a mismatch.
+#if !defined(TUTTI_TEST_TSAN)  // it has its own
+// Counts, then does the same as the original. If it were inlined, GCC would report a mismatch of new and free.
 [[gnu::noinline]] void* operator new(std::size_t n) {
   if (counting.load(std::memory_order_relaxed)) ++allocations;
   void* p = std::malloc(n != 0 ? n : 1);
@@ -63,7 +63,7 @@ TEST_CASE("batches do not depend on threads, slots or groups") {
       }
 }
 
-TEST_CASE("a sample's random numbers come from seed, epoch and index") {
+TEST_CASE("a sample's random numbers depend on seed, epoch and index") {
   const Augmented data(numbered(20), Augment::cifar());
   Loader loader(data, options_of(20, 0, 1, 2));
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
@@ -79,7 +79,7 @@ TEST_CASE("a sample's random numbers come from seed, epoch and index") {
   }
 }
 
-TEST_CASE("the samples of all ranks together are those of one rank, augmentation included") {
+TEST_CASE("the samples of all ranks together equal those of one rank, with augmentation") {
   const Augmented data(numbered(50), Augment::cifar());
   Loader one(data, options_of(12, 0, 1, 1));
   const auto expected = take(one, 10);
@@ -99,7 +99,7 @@ TEST_CASE("the samples of all ranks together are those of one rank, augmentation
   }
 }
 
-TEST_CASE("a loader starts anywhere, again, and with another placement") {
+TEST_CASE("a loader starts at any position, repeatedly, and with another placement") {
   const Augmented data(numbered(103), Augment::cifar());
   Loader all(data, options_of(16, 0, 1, 0));
   const auto expected = take(all, 20);
@@ -135,7 +135,7 @@ TEST_CASE("a rank without rows gets empty batches") {
   }
 }
 
-TEST_CASE("one pass, in order, for evaluation") {
+TEST_CASE("evaluation is one pass in order") {
   for (const int threads : {0, 2}) {
     LoaderOptions o = options_of(16, 0, 1, threads);
     o.shuffle = false;
@@ -173,7 +173,7 @@ TEST_CASE("a data set's blocks decide the order") {
   CHECK(std::ranges::equal(loader.next().indices, order));
 }
 
-TEST_CASE("nothing is allocated in the steady state") {
+TEST_CASE("the steady state allocates no memory") {
 #if defined(TUTTI_TEST_TSAN)
   std::puts("SKIP: ThreadSanitizer's own new counts nothing");
   return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Loaders whose data sets, options or threads do not do what they should.
+// Tests loaders with data sets, options or threads that fail.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 using namespace tutti;
 using namespace tutti::test;
 
-TEST_CASE("what read() throws comes out of next() with data set and index") {
+TEST_CASE("next() throws the exception of read() with data set and index") {
   for (const int threads : {0, 3})
     for (int kind = 0; kind < 4; ++kind) {
       Troubled data;
@@ -60,7 +60,7 @@ TEST_CASE("the message of a damaged record says how to continue") {
   CHECK(!contains(message(1, ""), "hint"));  // an error of the program, not of the data
 }
 
-TEST_CASE("samples that cannot be read are skipped on request and keep their place") {
+TEST_CASE("unreadable samples are skipped on request and keep their position") {
   Troubled data;
   data.several = {3, 4, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 29, 55};
   const auto options = [&](int threads) {
@@ -92,7 +92,7 @@ TEST_CASE("samples that cannot be read are skipped on request and keep their pla
   CHECK(expected[5].labels[5] == ignored_label);
   CHECK(image(5, 5) == 56);
   const auto messages = plain.take_skip_messages();
-  REQUIRE(messages.size() == 3 + 8 + 1 + 1);  // no more than 8 of a batch
+  REQUIRE(messages.size() == 3 + 8 + 1 + 1);  // at most 8 for each batch
   CHECK(contains(messages[0], "sample 3 of tiny"));
   CHECK(contains(messages[0], "garbage"));
   CHECK(contains(messages[3], "sample 10 "));
@@ -103,11 +103,11 @@ TEST_CASE("samples that cannot be read are skipped on request and keep their pla
     CHECK(take(loader, 10) == expected);
     CHECK(loader.skipped() == 15);
     CHECK(loader.take_skip_messages() == messages);
-    for (int i = 0; i < 100; ++i) (void)loader.next();  // and over again
+    for (int i = 0; i < 100; ++i) (void)loader.next();  // and repeatedly
     CHECK(loader.skipped() == 15 * 11);
     CHECK(loader.take_skip_messages().size() == 64);
   }
-  // What is no DataError is an error as ever, also after a bad record.
+  // Other exceptions than DataError remain errors, also after a bad record.
   data.bad = 5;
   for (const int kind : {1, 2, 3})
     for (const int threads : {0, 2}) {
@@ -125,7 +125,7 @@ TEST_CASE("a loader can be stopped at any time") {
     if (i % 2 != 0) loader.start({0, i});
     if (i % 4 == 3) CHECK(loader.next().count > 0);
   }
-  // Without ever being started.
+  // A loader that is never started.
   const Loader idle(numbered(5), options_of(2, 0, 1, 3));
 }
 
@@ -137,13 +137,13 @@ TEST_CASE("the ring reads ahead no further than its slots") {
   (void)loader.next();
   for (int i = 0; i < 200 && data.reads->load() < 30; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  CHECK(data.reads->load() == 30);  // one held, two ahead
+  CHECK(data.reads->load() == 30);  // one in use, two read ahead
   loader.release();
   for (int i = 0; i < 200 && data.reads->load() < 40; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   CHECK(data.reads->load() == 40);
 }
 
-TEST_CASE("the wait for data is told") {
+TEST_CASE("the loader reports the wait for data") {
   Troubled data;
   data.milliseconds = 2;
   Loader loader(data, options_of(10, 0, 1, 1));
@@ -152,7 +152,7 @@ TEST_CASE("the wait for data is told") {
   CHECK(loader.seconds_waited() >= 0.015);
 }
 
-TEST_CASE("options that make no sense are refused") {
+TEST_CASE("invalid options are refused") {
   const auto build = [](auto change) {
     LoaderOptions o;
     change(o);
@@ -166,7 +166,7 @@ TEST_CASE("options that make no sense are refused") {
   CHECK_THROWS_AS(Loader(numbered(0), {}), DataError);
 }
 
-TEST_CASE("threads that the system does not start are an error") {
+TEST_CASE("a failure to start threads is an error") {
   for (int n : {0, 2}) {
     const testing::Startable limit(n);
     CHECK_THROWS_AS(Loader(numbered(5), options_of(2, 0, 1, 3)), DeviceError);

@@ -35,7 +35,7 @@ Contents read(const std::filesystem::path& path) {
   return contents_by([&] { return PackedShards({path}); });
 }
 
-// Bytes in use by the process, from the system.
+// Returns the process's bytes of memory in use, from the system.
 std::int64_t resident() {
   std::ifstream in("/proc/self/statm");
   std::int64_t all = 0, pages = 0;
@@ -45,7 +45,7 @@ std::int64_t resident() {
 
 }  // namespace
 
-TEST_CASE("packed shards give back what was written") {
+TEST_CASE("packed shards return the written records") {
   const TempFolder folder;
   const auto a = write_shard(folder, "a", info_of(0, 3), 0, 5);
   const auto b = write_shard(folder, "b", info_of(1, 3), 0, 0);  // a shard may be empty
@@ -113,7 +113,7 @@ TEST_CASE("every flipped bit of a packed shard is found, and so is every missing
     if (bit / 8 >= images && bit / 8 < images + 20) CHECK(contains(c.error, "x record 0"));
     if (bit / 8 >= images + 20 && bit / 8 < images + 77) {
       CHECK(contains(c.error, "x record 1"));
-      CHECK(c.labels.size() == 1);  // the one before can be read
+      CHECK(c.labels.size() == 1);  // the previous record can be read
     }
   }
   for (std::size_t n = 0; n < good.size(); ++n) {
@@ -126,7 +126,7 @@ TEST_CASE("every flipped bit of a packed shard is found, and so is every missing
   CHECK(!read(path).error.empty());
 }
 
-TEST_CASE("numbers that are too large take no memory, even with the right checksums") {
+TEST_CASE("numbers that are too large allocate no memory, even with correct checksums") {
   const TempFolder folder;
   const auto path = write_shard(folder, "x", info_of(), 0, 2);
   const Bytes good = read_bytes(path);
@@ -136,7 +136,7 @@ TEST_CASE("numbers that are too large take no memory, even with the right checks
   const auto error_with = [&](auto change) {
     Bytes b = good;
     change(b);
-    // All checksums made to fit.
+    // All checksums are made to match.
     const std::size_t end = b.size(), footer = end - 32, index = footer - 40;
     const auto text = [&](std::size_t at, std::size_t n) {
       return std::string(b.begin() + static_cast<long>(at), b.begin() + static_cast<long>(at + n));
@@ -166,7 +166,7 @@ TEST_CASE("numbers that are too large take no memory, even with the right checks
   CHECK(contains(error_with([&](Bytes& b) { put(b, 32, 0xFFFFFFFF, 4); }), "names that fit"));
 }
 
-TEST_CASE("files that are not the shards of one set are told apart") {
+TEST_CASE("files that are not the shards of one set are detected") {
   const TempFolder folder;
   const auto a = write_shard(folder, "a", info_of(0, 2), 0, 2), b = write_shard(folder, "b", info_of(1, 2), 2, 2);
   PackedShardInfo other = info_of(1, 2);
@@ -189,7 +189,7 @@ TEST_CASE("files that are not the shards of one set are told apart") {
   CHECK(contains(error({folder / "none"}), "none"));
 }
 
-TEST_CASE("the writer refuses what no reader would take, and leaves nothing unfinished") {
+TEST_CASE("the writer refuses records that no reader accepts, and leaves no unfinished file") {
   const TempFolder folder;
   {
     PackedShardWriter w(folder / "x", info_of());

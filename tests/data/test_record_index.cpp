@@ -25,7 +25,7 @@ namespace {
 
 constexpr auto kind = RecordIndex::Kind::tfrecord;
 
-// Files of 100 bytes with 10, 0 and 5 records, and a count of how often they were scanned.
+// Files of 100 bytes with 10, 0 and 5 records, and a count of their scans.
 struct Set {
   TempFolder folder;
   mutable std::atomic<int> scans{0};
@@ -63,7 +63,7 @@ void check(const RecordIndex& index) {
 
 }  // namespace
 
-TEST_CASE("an index is made once, and found again") {
+TEST_CASE("an index is made once and reused") {
   Set set;
   check(set.open());
   CHECK(set.scans == 3);
@@ -131,24 +131,24 @@ TEST_CASE("a damaged index is made again") {
   CHECK(read_bytes(set.folder / "index") == good);
 }
 
-TEST_CASE("where the set is read-only the index goes to the cache folder") {
+TEST_CASE("if the set is read-only, the index goes to the cache folder") {
   Set set;
   const Variable cache("XDG_CACHE_HOME", (set.folder / "cache").string());
-  const auto index = set.open(set.folder / "no such folder" / "index");  // as little to be written to, by root as well
+  const auto index = set.open(set.folder / "no such folder" / "index");  // it cannot be written to, even by root
   check(index);
   CHECK(index.path().parent_path() == set.folder / "cache" / "tutti");
   check(set.open(set.folder / "no such folder" / "index"));
   CHECK(set.scans == 3);
-  check(set.open(set.folder / "no such folder" / "other"));  // another set's
+  check(set.open(set.folder / "no such folder" / "other"));  // the index of another set
   CHECK(set.scans == 6);
-  // The home folder's, where that variable says nothing.
+  // The home folder's, if that variable is not set.
   {
     const Variable none("XDG_CACHE_HOME", "not/absolute");
     const Variable home("HOME", (set.folder / "home").string());
     CHECK(set.open(set.folder / "no such folder" / "index").path().parent_path() ==
           set.folder / "home" / ".cache" / "tutti");
   }
-  // Nowhere: for this process only.
+  // Without a folder: for this process only.
   {
     const Variable none("XDG_CACHE_HOME", "/proc/none");
     set.scans = 0;
@@ -166,7 +166,7 @@ TEST_CASE("where the set is read-only the index goes to the cache folder") {
   ::chmod(set.folder.path().c_str(), 0755);
 }
 
-TEST_CASE("what the scan throws comes out, and no index is left") {
+TEST_CASE("an exception of the scan is passed on, and no index is left") {
   Set set;
   for (int who = 0; who < 3; ++who) {
     const auto scan = [&](std::size_t f) -> std::vector<RecordSpan> {
@@ -181,7 +181,7 @@ TEST_CASE("what the scan throws comes out, and no index is left") {
   }
 }
 
-TEST_CASE("several may open a set at once") {
+TEST_CASE("several threads may open a set at once") {
   for (int round = 0; round < 5; ++round) {
     Set set;
     std::vector<std::thread> threads;
@@ -193,7 +193,7 @@ TEST_CASE("several may open a set at once") {
       });
     for (auto& t : threads) t.join();
     CHECK(good == 8);
-    CHECK(set.scans == 3);  // the others waited
+    CHECK(set.scans == 3);  // the other threads waited
   }
 }
 
@@ -253,7 +253,7 @@ TEST_CASE("shards are found by their names") {
   std::string lacking;
   CHECK(find_shards(folder.path(), "train", "", &lacking).size() == 2);
   CHECK(lacking == "2 of 3 files in " + folder.path().string() + "; missing: train-00001-of-00003");
-  touch("train-00003-of-00003");  // belongs to no set of 0 to 2
+  touch("train-00003-of-00003");  // it does not belong to a set of 0 to 2
   CHECK_THROWS_AS((void)find_shards(folder.path(), "train", "", &lacking), DataError);
   std::filesystem::remove(folder / "train-00003-of-00003");
   touch("train-00001-of-00003");
@@ -268,7 +268,7 @@ TEST_CASE("shards are found by their names") {
   std::filesystem::remove(folder / "train-1-of-3");
   touch("train-00000-of-00004");
   CHECK(contains(message_of<DataError>([&] { (void)names("train"); }), "one set"));
-  // A count that a name claims is no reason to work for long.
+  // A large count in a name must not cause long work.
   touch("big-000000000-of-999999999");
   CHECK(contains(message_of<DataError>([&] { (void)names("big"); }), "missing: big-00001-of-999999999"));
 }

@@ -20,7 +20,7 @@ static_assert(Records<RecordIoFiles>);
 
 const std::string magic_text = "\x0A\x23\xD7\xCE";
 
-// What tests/data/fixtures/mxnet/make.py takes for image k.
+// Returns image k of tests/data/fixtures/mxnet/make.py.
 Bytes mxnet_image(std::size_t k) {
   const Bytes plain = plain_image(k);
   const Bytes magic(magic_text.begin(), magic_text.end());
@@ -88,7 +88,7 @@ TEST_CASE("files written by MXNet are read, with and without .idx") {
   }
 }
 
-TEST_CASE("the .idx decides which records there are and in which order") {
+TEST_CASE("the .idx selects the records and their order") {
   const TempFolder folder;
   std::filesystem::copy_file(fixture("mxnet/train.rec"), folder / "train.rec");
   const auto labels = [&](const std::string& list) {
@@ -111,7 +111,7 @@ TEST_CASE("the .idx decides which records there are and in which order") {
         mxnet_labels);
 }
 
-TEST_CASE("what the writer writes is what MXNet writes, and is read back") {
+TEST_CASE("the writer writes the same as MXNet, and the result can be read") {
   const TempFolder folder;
   {
     RecordIoWriter w(folder / "a.rec");
@@ -135,13 +135,13 @@ TEST_CASE("what the writer writes is what MXNet writes, and is read back") {
   data.append(image.begin(), image.end());
   recordio::append_record(ours, data);
   CHECK(ours == std::string(theirs.begin() + 144, theirs.begin() + 228));
-  // Unfinished: nothing is left.
+  // An unfinished file is removed.
   { RecordIoWriter w(folder / "b.rec"); }
   for (const auto& e : std::filesystem::directory_iterator(folder.path()))
     CHECK(!contains(e.path().filename().string(), "b.rec"));
 }
 
-TEST_CASE("a RecordIO file that ends anywhere but after a record is truncated") {
+TEST_CASE("a RecordIO file that does not end after a record is truncated") {
   const File file;
   const Bytes whole = read_bytes(fixture("mxnet/train.rec"));
   for (std::size_t n = 0; n < whole.size(); ++n) {
@@ -156,7 +156,7 @@ TEST_CASE("a RecordIO file that ends anywhere but after a record is truncated") 
   }
 }
 
-TEST_CASE("flipped bits in headers are found, and none does harm") {
+TEST_CASE("flipped bits in headers are found, and none causes damage") {
   const File file;
   const Bytes whole = read_bytes(fixture("mxnet/train.rec"));
   const std::vector<std::size_t> headers{0, 52, 144, 228, 400, 612};
@@ -165,14 +165,14 @@ TEST_CASE("flipped bits in headers are found, and none does harm") {
     b[bit / 8] ^= static_cast<std::uint8_t>(1U << (bit % 8));
     write_file(file.folder / "a.rec", b);
     const auto c = file.read();
-    // The magic number, and the flag that says of which part of a record this is.
+    // The magic number, and the flag for the part of a record.
     const bool in_magic = std::ranges::any_of(headers, [&](std::size_t h) { return bit / 8 >= h && bit / 8 < h + 4; });
     if (in_magic) CHECK(contains(c.error, "magic number"));
     if (c.error.empty()) CHECK(c.labels.size() <= 6);
   }
 }
 
-TEST_CASE("labels, lengths and flags that cannot be are errors") {
+TEST_CASE("invalid labels, lengths and flags are errors") {
   const File file;
   const auto record = [](const std::string& data) {
     std::string out;
@@ -186,7 +186,7 @@ TEST_CASE("labels, lengths and flags that cannot be are errors") {
     CHECK_MESSAGE(contains(e, "label of 0 to 9"), e);
     CHECK(contains(e, "a.rec record 1"));
   }
-  CHECK(contains(file.error_of(record(payload_of(1, 2))), "2 labels"));  // 8 bytes, but there are 5
+  CHECK(contains(file.error_of(record(payload_of(1, 2))), "2 labels"));  // 8 bytes are claimed, but there are 5
   CHECK(contains(file.error_of(record(payload_of(1, 0xFFFFFFFF))), "4294967295 labels"));
   CHECK(contains(file.error_of(record(payload_of(1, 1, std::string(4, '\0')))), "an encoded image"));
   CHECK(contains(file.error_of(record("too short")), "24 bytes"));
@@ -195,7 +195,7 @@ TEST_CASE("labels, lengths and flags that cannot be are errors") {
     io::append_little_endian(out, (std::uint64_t{flag} << 29) | length, 4);
     return out + data;
   };
-  CHECK(contains(file.error_of(part(0, 0x1FFFFFFF, "abcd")), "record 0"));  // a bomb
+  CHECK(contains(file.error_of(part(0, 0x1FFFFFFF, "abcd")), "record 0"));  // a decompression bomb
   CHECK(contains(file.error_of(part(0, 1U << 28, "abcd")), "truncated"));
   CHECK(contains(file.error_of(part(2, 4, "abcd")), "flag 2"));
   CHECK(contains(file.error_of(part(3, 4, "abcd")), "flag 3"));

@@ -27,7 +27,7 @@ Bytes random_bytes(std::size_t n, std::uint64_t seed) {
   return v;
 }
 
-// From the definition, in double: the triangle filter around each output's centre, over the pixels that bounds touch.
+// From the definition, in double: the triangle filter around each output's centre, over the pixels within the bounds.
 std::vector<double> axis(double at, double length, double low, double high, int outputs, int i, bool antialias,
                          int size) {
   const double scale = length / outputs, centre = at + (i + 0.5) * scale,
@@ -124,7 +124,7 @@ TEST_CASE("antialiased scaling equals PIL's within one level") {
   CHECK(seen == 8);
 }
 
-TEST_CASE("an image at its own size is unchanged, and mirrored when asked") {
+TEST_CASE("an image at its own size is unchanged, and mirrored on request") {
   const Picture p{21, 5, random_bytes(315, 3)};
   for (const bool antialias : {false, true}) {
     CHECK(resized(p, whole(p), whole(p), 21, 5, antialias, false, cpu::detect_isa()) == p.pixels);
@@ -135,7 +135,7 @@ TEST_CASE("an image at its own size is unchanged, and mirrored when asked") {
   }
 }
 
-TEST_CASE("one level stays one level: white is white at every scale") {
+TEST_CASE("constant images stay constant at every scale") {
   for (const int v : {0, 1, 127, 255}) {
     const Picture p{300, 3, Bytes(2700, static_cast<std::uint8_t>(v))};
     for (const int n : {1, 2, 7, 299, 301})

@@ -13,7 +13,7 @@ using namespace tutti;
 
 namespace {
 
-// Every index exactly once?
+// Returns true if every index occurs exactly once.
 bool exactly_once(std::vector<std::int64_t> seen, std::int64_t n) {
   std::sort(seen.begin(), seen.end());
   if (static_cast<std::int64_t>(seen.size()) != n) return false;
@@ -22,7 +22,7 @@ bool exactly_once(std::vector<std::int64_t> seen, std::int64_t n) {
   return true;
 }
 
-// The step at p as all ranks see it, in rank order.
+// Returns the step at p of all ranks, in rank order.
 std::vector<std::int64_t> whole_step(std::vector<Sampler>& ranks, Position p, std::int64_t g, int world) {
   std::vector<std::int64_t> step;
   for (int r = 0; r < world; ++r) {
@@ -65,7 +65,7 @@ TEST_CASE("every sample is seen exactly once an epoch, for all small sizes, batc
       }
 }
 
-TEST_CASE("steps that run on are full, and their endless stream is one epoch after the other") {
+TEST_CASE("steps that run on are full, and their endless stream consists of consecutive epochs") {
   for (std::int64_t n = 1; n <= 13; ++n)
     for (std::int64_t g = 1; g <= 2 * n + 3; ++g)
       for (const int w : {1, 3}) {
@@ -80,7 +80,7 @@ TEST_CASE("steps that run on are full, and their endless stream is one epoch aft
           std::int64_t count = 0;
           for (int r = 0; r < w; ++r) {
             Sampler& sampler = ranks[static_cast<std::size_t>(r)];
-            // Resumed here, the step is the same.
+            // A run resumed here has the same step.
             Sampler anew(n, 5, true);
             const Placement placement{g, r, w, EpochEnd::run_on};
             const Share s = sampler.share(p, placement), again = anew.share(p, placement);
@@ -96,7 +96,7 @@ TEST_CASE("steps that run on are full, and their endless stream is one epoch aft
           p = advance(p, n, g, EpochEnd::run_on);
         }
         REQUIRE(steps == n * epochs / g);
-        // Whole epochs have every sample once, and in the order of their permutation where one rank reads.
+        // Whole epochs have every sample once, and in the order of their permutation if one rank reads.
         for (std::int64_t e = 0; e < p.epoch; ++e) {
           REQUIRE(exactly_once(seen[static_cast<std::size_t>(e)], n));
           std::vector<std::int64_t> order(static_cast<std::size_t>(n));
@@ -107,7 +107,7 @@ TEST_CASE("steps that run on are full, and their endless stream is one epoch aft
       }
 }
 
-TEST_CASE("steps of the published runs") {
+TEST_CASE("steps of the published runs are reproduced") {
   constexpr std::int64_t imagenet = 1281167;
   const struct {
     std::int64_t devices, epochs, per_epoch, all;
@@ -117,25 +117,25 @@ TEST_CASE("steps of the published runs") {
     CHECK(steps_left({}, imagenet, r.devices * 256, EpochEnd::run_on, r.epochs) == r.all);
   }
   CHECK(steps_per_epoch(100, 256, EpochEnd::run_on) == 1);
-  // And of the elastic trainers, whose epochs are whole steps.
+  // Also those of the elastic trainers with epochs of whole steps.
   const struct { std::int64_t workers, steps; } cifar[] = {{1, 391}, {2, 196}, {3, 131}, {4, 98}, {8, 49}};
   for (const auto& c : cifar) CHECK(steps_per_epoch(50000, c.workers * 128) == c.steps);
   CHECK(steps_per_epoch(imagenet, 4096) == 313);
   CHECK(steps_left({}, 50000, 128, EpochEnd::short_step, 3) == 3 * 391);
   CHECK(steps_left({1, 128}, 50000, 128, EpochEnd::short_step, 3) == 2 * 391 - 1);
   CHECK(steps_left({3, 0}, 50000, 128, EpochEnd::short_step, 3) == 0);
-  // Fewer epochs than there have been already.
+  // Fewer epochs than have already been trained.
   CHECK(steps_left({3, 128}, 50000, 128, EpochEnd::short_step, 3) == 0);
   CHECK(steps_left({4, 0}, 50000, 128, EpochEnd::run_on, 3) == 0);
 }
 
-TEST_CASE("4, then 3, then 5 ranks in the middle of an epoch, with other batches, lose and repeat nothing") {
+TEST_CASE("4, then 3, then 5 ranks in the middle of an epoch, with other batches, lose and repeat no sample") {
   constexpr std::int64_t n = 1000;
   for (const bool shuffle : {true, false}) {
     Position p{3, 0};
     std::vector<std::int64_t> seen;
     const auto run = [&](int world, std::int64_t g, int steps) {
-      // New processes: nothing is remembered but the position.
+      // New processes: they know only the position.
       std::vector<Sampler> ranks(static_cast<std::size_t>(world), Sampler(n, 11, shuffle));
       for (int i = 0; i < steps && p.epoch == 3; ++i) {
         const auto step = whole_step(ranks, p, g, world);
@@ -148,7 +148,7 @@ TEST_CASE("4, then 3, then 5 ranks in the middle of an epoch, with other batches
     run(5, 128, 1000);
     CHECK(p == Position{4, 0});
     CHECK(exactly_once(seen, n));
-    // And in the order of the permutation, whoever read it.
+    // And in the order of the permutation, for any assignment to ranks.
     std::vector<std::int64_t> order(n);
     if (shuffle)
       permutation(11, 3, order);
@@ -181,7 +181,7 @@ TEST_CASE("a permutation depends on seed and epoch only") {
 
 TEST_CASE("permutations are close to uniform") {
   constexpr std::size_t n = 8;
-  std::array<std::array<int, n>, n> count{};  // [place][value]
+  std::array<std::array<int, n>, n> count{};  // [position][value]
   constexpr int epochs = 8000;
   for (int e = 0; e < epochs; ++e) {
     std::array<std::int64_t, n> p;
@@ -195,19 +195,19 @@ TEST_CASE("permutations are close to uniform") {
     }
 }
 
-TEST_CASE("without blocks the order is what it always was") {
+TEST_CASE("without blocks the order stays the recorded one") {
   std::vector<std::int64_t> a(1000), b(1000), first{815, 850, 738, 758, 823, 190, 679, 469};
   permutation(1, 0, a);
   CHECK(std::equal(first.begin(), first.end(), a.begin()));
   permutation(1, 0, b, 1);
   CHECK(a == b);
-  permutation(1, 0, b, 25);  // 40 blocks, no more than a window
+  permutation(1, 0, b, 25);  // 40 blocks, not more than a window
   CHECK(a == b);
 }
 
-TEST_CASE("an order by blocks begins where the blocks are more than a window") {
+TEST_CASE("an order by blocks is used if the blocks are more than a window") {
   const auto by_blocks = [](std::int64_t n, std::int64_t block) {
-    // What was in the memory before does not matter.
+    // The previous contents of the memory do not matter.
     std::vector<std::int64_t> plain(static_cast<std::size_t>(n), -7), order(static_cast<std::size_t>(n), -7);
     permutation(1, 0, plain);
     permutation(1, 0, order, block);
@@ -220,7 +220,7 @@ TEST_CASE("an order by blocks begins where the blocks are more than a window") {
   CHECK_FALSE(by_blocks(1000, 1));
 }
 
-TEST_CASE("places are divided as far as 32 bits allow") {
+TEST_CASE("positions are divided as far as 32 bits allow") {
   constexpr std::uint64_t all = std::uint64_t{1} << 32;
   CHECK(detail::spare_bits(all) == 0);
   CHECK(detail::spare_bits(all / 2 + 1) == 0);
@@ -231,7 +231,7 @@ TEST_CASE("places are divided as far as 32 bits allow") {
   CHECK(detail::spare_bits(1) == 32);
 }
 
-TEST_CASE("an order by blocks is a permutation, whatever size and block") {
+TEST_CASE("an order by blocks is a permutation for any size and block") {
   for (const std::int64_t block : {2, 3, 7, 10, 256})
     for (const std::int64_t n : {std::int64_t{1}, block, 40 * block - 1, 40 * block, 40 * block + 1, 41 * block - 1,
                                  41 * block, 100 * block + 1, 123 * block + block / 2, 57 * block - 1})
@@ -242,7 +242,7 @@ TEST_CASE("an order by blocks is a permutation, whatever size and block") {
       }
 }
 
-TEST_CASE("an order by blocks depends on seed and epoch only, and stays what it is") {
+TEST_CASE("an order by blocks depends on seed and epoch only, and stays the recorded one") {
   std::vector<std::int64_t> a(1281167), b(1281167);
   permutation(1, 0, a, 256);
   const std::vector<std::int64_t> first{551932, 125313, 1230764, 257542, 601100, 90722, 167014, 823405};
@@ -258,7 +258,7 @@ TEST_CASE("an order by blocks depends on seed and epoch only, and stays what it 
   permutation(1, 0, short_block, 4);
   const std::vector<std::int64_t> begins{14, 159, 139, 5, 3, 98, 78, 93};
   CHECK(std::equal(begins.begin(), begins.end(), short_block.begin()));
-  // And here as many as the others.
+  // Here it has as many as the others.
   std::vector<std::int64_t> whole_blocks(50 * 4);
   permutation(1, 0, whole_blocks, 4);
   const std::vector<std::int64_t> begins_whole{151, 149, 168, 33, 104, 173, 5, 199};
@@ -269,12 +269,13 @@ TEST_CASE("an order by blocks depends on seed and epoch only, and stays what it 
   CHECK(a != b);
 }
 
-TEST_CASE("samples in flight come from few blocks, and all samples near each other mix") {
+TEST_CASE("samples in flight come from few blocks, and nearby samples mix") {
   constexpr std::int64_t block = 64, n = 400 * block + 17, blocks = 401;
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
     std::vector<std::int64_t> order(n);
     permutation(5, epoch, order, block);
-    // Of each block, the part of the circle of all places that its samples lie in: begins after its longest gap.
+    // For each block: the arc of the circle of all positions that contains its samples. The arc begins after the
+    // longest gap.
     std::vector<std::vector<std::int64_t>> places(blocks);
     for (std::int64_t p = 0; p < n; ++p)
       places[static_cast<std::size_t>(order[static_cast<std::size_t>(p)] / block)].push_back(p);
@@ -300,7 +301,7 @@ TEST_CASE("samples in flight come from few blocks, and all samples near each oth
     CHECK(most >= blocks_in_flight - 5);
     CHECK(touched / blocks > 35 * block);  // the samples of a block are spread over the window
 
-    // A batch of 256 has hardly more than a few samples of any block, at the start of an epoch too.
+    // A batch of 256 has only a few samples of any block, also at the start of an epoch.
     for (std::int64_t p = 0; p + 256 <= n; p += 256) {
       std::vector<int> count(blocks);
       int largest = 0, different = 0;
@@ -317,7 +318,7 @@ TEST_CASE("samples in flight come from few blocks, and all samples near each oth
     for (std::size_t p = 1; p < n; ++p) follows += order[p] == order[p - 1] + 1;
     CHECK(follows < n / 500);
   }
-  // Places are uniform over the epochs: which sample comes first is anybody's guess.
+  // Positions are uniform over the epochs: the first sample is random.
   std::array<int, 10> tenth{};
   for (int e = 0; e < 2000; ++e) {
     std::array<std::int64_t, 500> order;
@@ -331,20 +332,20 @@ TEST_CASE("samples in flight come from few blocks, and all samples near each oth
   }
 }
 
-TEST_CASE("without shuffling the order is that of the data set") {
+TEST_CASE("without shuffling the order is the data set's") {
   Sampler s(10, 1, false);
   const auto share = s.share({4, 3}, {4, 1, 2});
   CHECK(share.global_count == 4);
   CHECK(std::vector<std::int64_t>(share.indices.begin(), share.indices.end()) == std::vector<std::int64_t>{5, 6});
 }
 
-TEST_CASE("what nobody says is one rank with 128 samples a step") {
+TEST_CASE("the default is one rank with 128 samples a step") {
   CHECK(Placement{} == Placement{128, 0, 1, EpochEnd::short_step});
   CHECK(Position{} == Position{0, 0});
   CHECK(Part{}.begin + Part{}.count + Share{}.global_count == 0);
 }
 
-TEST_CASE("a step says of which epochs its samples are where it runs on, and there alone") {
+TEST_CASE("only a step that runs on reports the epochs of its samples") {
   Sampler s(10, 1, true);
   const Placement placement{4, 0, 1, EpochEnd::run_on};
   CHECK(s.share({0, 6}, placement).epochs.empty());
@@ -359,7 +360,7 @@ TEST_CASE("ranks without rows take part in a short step") {
   CHECK(s.share({0, 8}, {8, 3, 4}).global_count == 2);
 }
 
-TEST_CASE("what makes no sense is refused") {
+TEST_CASE("invalid arguments are refused") {
   CHECK_THROWS_AS(Sampler(0, 1, true), DataError);
   CHECK_THROWS_AS(Sampler(std::int64_t{1} << 32, 1, true), DataError);
   CHECK_THROWS_AS(Sampler(10, 1, true, 0), UsageError);

@@ -22,7 +22,7 @@ std::span<const std::uint8_t> bytes_of(const std::string& s) {
   return {reinterpret_cast<const std::uint8_t*>(s.data()), s.size()};
 }
 
-// A file of records, read anew each time.
+// A file of records, opened again for each read.
 struct File {
   TempFolder folder;
   Bytes bytes;
@@ -40,7 +40,7 @@ struct File {
 
 }  // namespace
 
-TEST_CASE("records come back as they were written") {
+TEST_CASE("records are read as they were written") {
   const TempFolder folder;
   std::vector<std::string> payloads{"a", "", std::string(100000, 'x'), "end"};
   for (int f = 0; f < 2; ++f) {
@@ -75,7 +75,7 @@ TEST_CASE("every flipped bit is found, with the file and the record") {
   }
 }
 
-TEST_CASE("a file that ends anywhere but after a record is truncated") {
+TEST_CASE("a file that does not end after a record is truncated") {
   File file;
   std::string text;
   for (const char* p : {"first record", "second", "3"}) io::append_tfrecord(text, p);
@@ -91,7 +91,7 @@ TEST_CASE("a file that ends anywhere but after a record is truncated") {
   }
 }
 
-TEST_CASE("a length that a file cannot have takes no memory") {
+TEST_CASE("an impossible length allocates no memory") {
   File file;
   for (const std::uint64_t length : {std::uint64_t{100}, most_record_bytes, most_record_bytes + 1,
                                      std::uint64_t{1} << 40, ~std::uint64_t{0}, ~std::uint64_t{0} - 15}) {
@@ -106,7 +106,7 @@ TEST_CASE("a length that a file cannot have takes no memory") {
   CHECK(contains(file.error(), "gunzip"));
 }
 
-TEST_CASE("a file that changes while it is in use is an error") {
+TEST_CASE("a file that changes during use is an error") {
   const TempFolder folder;
   std::string text;
   for (int k = 0; k < 3; ++k) io::append_tfrecord(text, "payload " + std::to_string(k));
@@ -124,7 +124,7 @@ TEST_CASE("a file that changes while it is in use is an error") {
   CHECK_THROWS_AS(TfRecordFiles({folder / "data"}, folder / "index"), DataError);
 }
 
-TEST_CASE("an Example has the features that were put into it") {
+TEST_CASE("an Example has the features that were added to it") {
   ExampleWriter w;
   const std::vector<std::int64_t> ints{-5, 0, 300, INT64_MIN, INT64_MAX};
   const std::vector<float> floats{1.5F, -2};
@@ -149,9 +149,9 @@ TEST_CASE("an Example has the features that were put into it") {
   CHECK(text == "hellolater");
 }
 
-TEST_CASE("unpacked integers and unknown fields are read as protobuf has it") {
+TEST_CASE("unpacked integers and unknown fields are read as protobuf specifies") {
   // feature { key: "k" value { int64_list { value: 7 } } }, the value not packed, with an unknown varint, fixed64 and
-  // fixed32 field on the way.
+  // fixed32 field before it.
   const Bytes list{0x10, 0x01, 0x08, 0x07};
   const Bytes value{0x79, 1, 2, 3, 4, 5, 6, 7, 8, 0x1A, 4, 0x10, 0x01, 0x08, 0x07};
   Bytes entry{0x0A, 1, 'k', 0x12, static_cast<std::uint8_t>(value.size())};
@@ -169,19 +169,19 @@ TEST_CASE("unpacked integers and unknown fields are read as protobuf has it") {
   CHECK(seen == 1);
 }
 
-TEST_CASE("bytes that are no protobuf message are an error") {
+TEST_CASE("bytes that are not a protobuf message are an error") {
   const auto error = [](const Bytes& b) {
     return message_of<DataError>(
         [&] { for_each_feature(b, "here", [](std::string_view, const Feature& f) { (void)f.first_int(); }); });
   };
-  CHECK(contains(error({0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 1}), "here"));  // 4 GiB of 1 byte
+  CHECK(contains(error({0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 1}), "here"));  // 4 GiB claimed in 1 byte
   CHECK(contains(error({0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x01}), "here"));
   CHECK(contains(error({0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F}), "64 bits"));
   CHECK(contains(error({0x0B}), "wire type"));  // a group
   CHECK(contains(error({0x02, 0}), "number"));  // field 0
   CHECK(contains(error({0x0A}), "bytes"));      // ends after the tag
   CHECK(contains(error({0x0A, 2, 0x0A, 5}), "bytes"));
-  // Cut anywhere.
+  // A cut at any byte.
   ExampleWriter w;
   w.add_int("a", 1000);
   w.add("b", "text");

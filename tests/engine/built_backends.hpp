@@ -7,10 +7,10 @@
 
 #include <tutti/backends/make.hpp>
 
-// Tests on whatever backends this build has.
+// Tests on all backends of this build.
 namespace tutti::testing {
 
-// Calls f(backend) for each one on the processor that is more than the reference, with two threads.
+// Calls f(backend) for each backend on the processor except the reference, with two threads.
 template <class F>
 void on_processor_backends(F&& f) {
   BackendOptions o;
@@ -22,7 +22,8 @@ void on_processor_backends(F&& f) {
   }
 }
 
-// The GPU's; null where there is none, which it says as a skip. Test cases that ask have names that begin with "gpu: ".
+// Returns the GPU's backend. If there is no GPU, prints a skip and returns null. Test cases that call it have names
+// that begin with "gpu: ".
 [[nodiscard]] inline std::unique_ptr<Backend> gpu_backend(const BackendOptions& o = {}) {
   try {
     if (count_gpus() > 0) return make_backend("cuda", o);

@@ -12,7 +12,7 @@
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/executor.hpp>
 
-// What lies in a backend's memory as numbers of the host, random weights and batches, and a list of what differs.
+// Copies of a backend's memory as numbers on the host, random weights and batches, and a list of differences.
 namespace tutti::testing {
 
 struct Operand {
@@ -53,7 +53,7 @@ inline std::vector<double> to_doubles(const TensorRef& t) {
   return r;
 }
 
-// The memory of a backend, or that memory itself.
+// Returns the memory of a backend, or the argument itself if it is a memory.
 template <class B>
 Memory& memory_of(B& b) {
   if constexpr (std::is_base_of_v<Memory, B>)
@@ -62,7 +62,7 @@ Memory& memory_of(B& b) {
     return b.memory();
 }
 
-// What lies in a backend's memory, as bytes of the host.
+// Copies a part of a backend's memory to the host.
 template <class B>
 std::vector<std::byte> fetch(B& backend, const void* from, std::size_t n) {
   std::vector<std::byte> host(n);
@@ -74,7 +74,7 @@ std::vector<double> fetch(B& backend, const TensorRef& t) {
   auto host = fetch(backend, t.data, TensorDesc{t.shape, t.dtype}.bytes());
   return to_doubles({host.data(), t.dtype, t.shape});
 }
-// Changes what lies in a backend's memory: f(elements).
+// Changes a part of a backend's memory: f(elements).
 template <class T, class B, class F>
 void modify(B& backend, void* data, std::size_t count, F&& f) {
   Memory& memory = memory_of(backend);
@@ -105,8 +105,8 @@ class Held {
   Buffer buffer_;
 };
 
-// Fills all parameters and running statistics with numbers that depend on the seed and the names only, rounded to f32
-// so that every precision starts from the same.
+// Fills all parameters and running statistics with numbers that depend only on the seed and the names. They are rounded
+// to f32 so that every precision starts with the same values.
 inline void randomize(Executor& e, std::uint64_t seed) {
   for (const Value& v : e.graph().values) {
     const bool state = v.storage == Storage::state;
@@ -156,19 +156,20 @@ inline Batch random_batch(const Graph& g, std::int64_t rows, std::uint64_t seed)
   return b;
 }
 
-// Collects what differs.
+// Collects differences.
 class Comparison {
  public:
   std::vector<std::string> failures;
   std::size_t compared = 0;
-  double floor = 0;  // added to each tolerance: half of what the smallest number of the type is
+  double floor = 0;  // added to each tolerance: half the smallest number of the type
 
-  // `what`: anything that std::string is made of, and is not unless the values differ: tests compare millions.
+  // `what`: any argument of std::string's constructor. The string is only constructed if the values differ, because
+  // tests compare millions.
   template <class What>
   void value(const What& what, std::size_t i, double got, double expected, double tolerance) {
     ++compared;
     tolerance += floor;
-    // Both not a number, or both the same infinity, is equal.
+    // Two NaNs, or two equal infinities, are equal.
     if (std::fabs(got - expected) <= tolerance || got == expected || (std::isnan(got) && std::isnan(expected))) return;
     const std::string name(what);
     if (failures.size() < 20 && blamed_.insert(name).second)

@@ -15,8 +15,8 @@
 
 #include "engine/suite.hpp"
 
-// 3x3 convolutions with padding 1 against sums in f64, beside plain sums in f32, in one training step of a net around
-// them.
+// Compares 3x3 convolutions with padding 1, and plain sums in f32, with sums in f64, in one training step of a net
+// around them.
 namespace tutti::testing {
 
 struct Error {
@@ -32,7 +32,7 @@ struct Error {
   [[nodiscard]] double rms() const { return std::sqrt(squares / reference_squares); }
 };
 
-// Of one pass: the kernel's, and that of a plain sum in f32 over the same operands.
+// The errors of one pass: the kernel's, and that of a plain f32 sum of the same operands.
 struct Errors {
   Error kernel, plain;
 };
@@ -43,7 +43,7 @@ inline double at(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t 
   return x.data[static_cast<std::size_t>(((n * s[2] + h) * s[3] + w) * s[1] + c)];
 }
 
-// One element of a result: the products it is the sum of, handed to add(a, b).
+// Calls add(a, b) for the products whose sum is one element of a result.
 template <class Add>
 void terms_of(const op::Conv2d& o, const std::vector<Operand>& in, std::int64_t n, std::int64_t c, std::int64_t h,
               std::int64_t w, Add&& add) {
@@ -73,7 +73,7 @@ void terms_of(const op::Conv2dBackwardWeights& window, const std::vector<Operand
         add(at(in[0], n, c, h * window.stride + r - 1, w * window.stride + s - 1), at(in[1], n, o, h, w));
 }
 
-// One training step of a net around the convolution; the errors of its passes: forward, data, weights.
+// One training step of a net around the convolution, and the errors of its passes: forward, data, weights.
 class TrainingStep {
  public:
   TrainingStep(const ConvCase& c, DType precision, std::unique_ptr<Backend> backend)
@@ -91,7 +91,7 @@ class TrainingStep {
     const Node& node = node_of<O>();
     std::vector<Operand> in;
     for (const ValueId v : node.inputs) in.push_back(operand(v));
-    // A convolution in bf16 sees its weights rounded.
+    // A convolution in bf16 reads rounded weights.
     if (bf16_ && !std::is_same_v<O, op::Conv2dBackwardWeights>)
       for (double& w : in[1].data) w = static_cast<double>(static_cast<float>(tutti::bf16(w)));
     const Operand out = operand(node.outputs[0]);

@@ -16,11 +16,11 @@
 #include "engine/conformance.hpp"
 #include "engine/op_cases.hpp"
 
-// What every backend is put through. A backend's test file calls these with its class; suite/ compiles them once for
-// all test programs.
+// Tests for every backend. A backend's test file calls them with its class; suite/ compiles them once for all test
+// programs.
 namespace tutti::testing {
 
-// TUTTI_ISA for the backends made while it lives.
+// Sets TUTTI_ISA for the backends that are made during its lifetime.
 class IsaGuard {
  public:
   explicit IsaGuard(const char* isa) {
@@ -40,9 +40,9 @@ class IsaGuard {
   std::unique_ptr<std::string> before_;
 };
 
-// The precisions that a backend computes in.
+// Returns the precisions in which a backend computes.
 std::vector<DType> precisions(const Backend& b);
-// Without f64, which the fast backends lack.
+// The same without f64, which the fast backends lack.
 std::vector<DType> fast_precisions(const Backend& b);
 void check_no_f64(Backend& backend);
 
@@ -51,23 +51,23 @@ void check_convolutions(Backend& backend, const std::vector<ConvCase>& cases);
 void check_other_ops(Backend& backend, DType precision);
 
 Graph small_resnet(bool preactivation, std::int64_t width = 16, std::int64_t size = 32);
-// Whole nets: fused batch norms with residuals, gradients that meet, shards of uneven rows.
+// Whole nets: fused batch norms with residuals, sums of gradients, shards of uneven rows.
 void check_models(Backend& backend);
 
-// Makes a backend with so many threads.
+// Makes a backend with this number of threads.
 using MakeBackend = std::function<std::unique_ptr<Backend>(int)>;
-// The same seed gives the same bits: run after run, and with one thread as with two or three.
+// The same seed gives the same bits: in every run, and with one, two or three threads.
 void check_determinism(const MakeBackend& make, std::int64_t width = 16, std::int64_t size = 32);
-// keep_all changes where values lie and nothing else: what is kept in scratch otherwise is computed alike.
+// keep_all changes only the addresses of values: values that are otherwise in scratch are computed in the same way.
 void check_keep_all(Backend& backend, std::int64_t width = 16, std::int64_t size = 32);
 
 void check_updates(Backend& backend);
 
 void check_loss(Backend& backend);
-// Not-a-number in the weights comes out as a loss that is not a number, through relu, gelu, pool and batch norm.
+// A NaN in the weights gives a NaN loss, through relu, gelu, pool and batch norm.
 void check_nan_is_not_lost(Backend& backend);
 
-// GELU by itself, in every precision of the backend: known values, and what is exact.
+// GELU alone, in every precision of the backend: known values, and exact ones.
 void check_gelu(Backend& backend);
 
 }  // namespace tutti::testing

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A steady step allocates nothing. Counted are all calls of malloc and its kin in this program, so operator new and
-// Eigen's own aligned allocation too (operator new alone under a sanitizer, which has a malloc of its own). oneDNN
-// allocates when it executes a primitive (2.6: about five times), where we cannot help it, so for it the callers are
-// told apart: those inside its library and those of this program, headers of oneDNN's included.
+// Tests that a steady step allocates no memory. All calls of malloc and its variants in this program are counted,
+// including operator new and Eigen's own aligned allocation (under a sanitizer, which has its own malloc, only operator
+// new). oneDNN allocates when it executes a primitive (2.6: about five times), which tutti cannot change. For oneDNN
+// the callers are therefore distinguished: those inside its library, and those of this program, including oneDNN's
+// headers.
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #if defined(TUTTI_HAS_EIGEN)
@@ -30,9 +31,9 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<long> allocations{0};
 
-// Of the allocations, those whose innermost caller outside the language's own libraries is in this program.
+// The allocations with an innermost caller in this program, ignoring the language's own libraries.
 std::atomic<long> ours{0};
-// Where the one library begins that is told apart; null: none is.
+// The base address of the library that is counted separately; null: no library.
 std::atomic<void*> apart{nullptr};
 
 void* module_of(const void* address) noexcept {
@@ -40,7 +41,7 @@ void* module_of(const void* address) noexcept {
   return dladdr(address, &info) != 0 ? info.dli_fbase : nullptr;
 }
 
-// `caller`: where the allocating function returns to.
+// caller: the return address of the allocating function.
 void count(const void* caller) noexcept {
   // The first walk over the stack loads a library, which allocates.
   thread_local bool inside = false;
@@ -101,8 +102,7 @@ int posix_memalign(void** p, std::size_t align, std::size_t n) {
 }
 }
 #else
-// Not inlined: the compiler would see malloc on one side and operator delete on the other, and the caller would be
-// another one.
+// Not inlined: otherwise the compiler would pair malloc with operator delete, and the caller would be a different one.
 [[gnu::noinline]] void* operator new(std::size_t n) {
   count(__builtin_return_address(0));
   if (void* p = std::malloc(n ? n : 1)) return p;
@@ -131,7 +131,7 @@ using namespace tutti;
 
 namespace {
 
-// Allocations of four steps (training, update, evaluation) after two to warm up.
+// Returns the allocations of four steps (training, update, evaluation) after two warm-up steps.
 inline long steady_allocations(Backend& backend, DType precision, bool preactivation) {
   const Graph model = testing::small_resnet(preactivation, 4, 12);
   Executor e(backend, model, {precision});
@@ -177,7 +177,7 @@ inline long steady_allocations(Backend& backend, DType precision, bool preactiva
 
 }  // namespace
 
-TEST_CASE("the counter counts") {
+TEST_CASE("the counter counts allocations") {
   counting = true;
   std::vector<int> v(100);
   v[7] = 1;
@@ -185,18 +185,18 @@ TEST_CASE("the counter counts") {
   CHECK(v[7] == 1);
   CHECK(allocations > 0);
 }
-TEST_CASE("reference") {
+TEST_CASE("the reference backend allocates no memory in a steady step") {
   ReferenceBackend backend;
   for (DType t : {DType::f64, DType::f32, DType::bf16})
     for (bool preactivation : {false, true}) CHECK(steady_allocations(backend, t, preactivation) == 0);
 }
-TEST_CASE("our own kernels") {
+TEST_CASE("tutti's own kernels allocate no memory in a steady step") {
   CpuBackend backend({2});
   for (DType t : {DType::f32, DType::bf16})
     for (bool preactivation : {false, true}) CHECK(steady_allocations(backend, t, preactivation) == 0);
 }
 #if defined(TUTTI_HAS_EIGEN)
-TEST_CASE("eigen") {
+TEST_CASE("eigen allocates no memory in a steady step") {
   EigenBackend backend({2});
   for (DType t : {DType::f32, DType::bf16})
     for (bool preactivation : {false, true}) CHECK(steady_allocations(backend, t, preactivation) == 0);
@@ -205,7 +205,7 @@ TEST_CASE("eigen") {
 #if defined(TUTTI_HAS_ONEDNN)
 namespace {
 
-// Where oneDNN's library was loaded; null if it is a part of this program.
+// Returns the base address of oneDNN's library; null if it is a part of this program.
 void* onednn_library() {
   void* const library = module_of(dlsym(RTLD_DEFAULT, "dnnl_primitive_execute"));
   return library != module_of(reinterpret_cast<const void*>(&module_of)) ? library : nullptr;
@@ -213,14 +213,14 @@ void* onednn_library() {
 
 }  // namespace
 
-TEST_CASE("onednn: nothing outside its library") {
+TEST_CASE("onednn allocates only inside its library") {
   void* const library = onednn_library();
   if (library == nullptr) {
     std::puts("SKIP: oneDNN is linked statically, so that its allocations cannot be told apart");
     return;
   }
   std::array<void*, 1> frame;
-  backtrace(frame.data(), 1);  // loads what it needs
+  backtrace(frame.data(), 1);  // loads its dependencies
   OnednnBackend backend({2});
   for (DType t : {DType::f32, DType::bf16})
     for (bool preactivation : {false, true}) {
@@ -233,7 +233,7 @@ TEST_CASE("onednn: nothing outside its library") {
     }
 }
 
-TEST_CASE("allocations are told apart") {
+TEST_CASE("allocations are attributed to the library or to the program") {
   void* const library = onednn_library();
   if (library == nullptr) {
     std::puts("SKIP: oneDNN is linked statically, so that its allocations cannot be told apart");
@@ -250,10 +250,10 @@ TEST_CASE("allocations are told apart") {
   };
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const dnnl::memory::desc layout({64}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a);
-  // What the library makes, and the C++ header's shared_ptr, which is compiled into this program.
+  // Allocations of the library, and the C++ header's shared_ptr, which is compiled into this program.
   const long header = ours_of([&] { const dnnl::reorder made({engine, layout, engine, layout}); });
   CHECK(header > 0);
   CHECK(allocations.load() > header);
-  CHECK(ours_of([] { std::string(100, 'x').push_back('y'); }) == 2);  // by way of the standard library
+  CHECK(ours_of([] { std::string(100, 'x').push_back('y'); }) == 2);  // through the standard library
 }
 #endif

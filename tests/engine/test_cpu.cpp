@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Our own vector kernels, for every instruction set that this machine has.
+// Tests tutti's own vector kernels with every instruction set of this machine.
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
@@ -23,7 +23,7 @@ using namespace tutti;
 
 namespace {
 
-// The instruction sets to test: each that can be asked for, and what is picked without asking.
+// Returns the instruction sets to test: each that can be requested, and the default.
 std::vector<const char*> instruction_sets() {
   std::vector<const char*> r;
   const testing::IsaGuard best("");
@@ -47,8 +47,8 @@ void each_isa(F&& f) {
   }
 }
 
-// Convolutions forward that keep their rows in the shards' partial results, as one region, until the finish writes all
-// rows of some channels per task.
+// Forward convolutions that keep their rows in the shards' partial results, as one region, until the finish writes all
+// rows of some channels in each task.
 class LateConvolution final : public Kernel {
  public:
   static constexpr int tasks = 3;
@@ -99,8 +99,8 @@ class LateBackend final : public CpuBackend {
 
 }  // namespace
 
-TEST_CASE("TUTTI_ISA picks a lesser instruction set, and only that") {
-  // The tests may run with a lesser one themselves.
+TEST_CASE("TUTTI_ISA selects a lesser instruction set, but not a greater one") {
+  // The tests themselves may run with a lesser one.
   const bool lesser = std::getenv("TUTTI_ISA") != nullptr;
   const cpu::Isa here = cpu::detect_isa();
   {
@@ -120,10 +120,10 @@ TEST_CASE("TUTTI_ISA picks a lesser instruction set, and only that") {
       doctest::Contains("[environment TUTTI_ISA] expected an instruction set of this processor: baseline"), UsageError);
 }
 
-TEST_CASE("the case table but convolutions, f32") {
+TEST_CASE("the case table except convolutions, f32") {
   each_isa([](CpuBackend& backend) { testing::check_other_ops(backend, DType::f32); });
 }
-TEST_CASE("the case table but convolutions, bf16") {
+TEST_CASE("the case table except convolutions, bf16") {
   each_isa([](CpuBackend& backend) { testing::check_other_ops(backend, DType::bf16); });
 }
 TEST_CASE("f64 is refused when the plan is made") {
@@ -136,15 +136,15 @@ TEST_CASE("updates, norms, average, accumulation") {
 TEST_CASE("the loss") {
   each_isa([](CpuBackend& backend) { testing::check_loss(backend); });
 }
-TEST_CASE("gelu: known values, far from zero, NaN") {
+TEST_CASE("gelu at known values, far from zero and for NaN") {
   each_isa([](CpuBackend& backend) { testing::check_gelu(backend); });
 }
-TEST_CASE("NaN is not lost") {
+TEST_CASE("ops keep a NaN") {
   each_isa([](CpuBackend& backend) { testing::check_nan_is_not_lost(backend); });
 }
-TEST_CASE("bf16 is rounded alike on every instruction set") {
-  // x + x through the vector store: every bf16 and the sums between them. What avx512_bf16 does to denormals is its
-  // own.
+TEST_CASE("bf16 is rounded equally on every instruction set") {
+  // x + x through the vector store: every bf16 and the sums between them. Denormals are excluded, because avx512_bf16
+  // treats them differently.
   Builder b(1, 1, 1);
   std::vector<bf16> x, y, sum;
   Rng r(1, Purpose::user);
@@ -170,15 +170,15 @@ TEST_CASE("bf16 is rounded alike on every instruction set") {
     CHECK(wrong == 0);
   });
 }
-TEST_CASE("determinism") {
+TEST_CASE("results do not depend on the number of threads") {
   testing::check_determinism([](int threads) { return std::make_unique<CpuBackend>(CpuOptions{threads}); }, 3, 8);
 }
-TEST_CASE("keep_all changes nothing but places") {
+TEST_CASE("keep_all changes only addresses") {
   CpuBackend backend({2});
   testing::check_keep_all(backend, 3, 8);
 }
 
-TEST_CASE("what the reference loops serve on a backend is named, with its layer") {
+TEST_CASE("layers that fall back to the reference loops are named") {
   Builder b(3, 8, 8);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
   x = b.relu("relu1", nn::conv(b, "conv1", x, {.out = 4}));
@@ -186,14 +186,14 @@ TEST_CASE("what the reference loops serve on a backend is named, with its layer"
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 4, {Init::he_uniform, 0.4}));
   CpuBackend cpu;
   Executor on_cpu(cpu, b.graph());
-  // Convolutions are for the backends that inherit from it.
+  // Convolutions are implemented by the backends that inherit from it.
   CHECK(on_cpu.fallbacks(2) == std::vector<std::string>{"conv2d (conv1)", "conv2d_backward_weights (conv1)"});
   ReferenceBackend reference;
   Executor on_reference(reference, b.graph());
   CHECK(on_reference.fallbacks(2).empty());
 }
 
-TEST_CASE("a finish in tasks that writes rows: the same bits as one call") {
+TEST_CASE("a finish in tasks that writes rows gives the same bits as one call") {
   Builder b(3, 8, 8);
   models::resnet_cifar(b, b.normalize({120, 120, 120}, {1 / 60.F, 1 / 60.F, 1 / 60.F}),
                        {.depth = 8, .classes = 3, .width = 8});

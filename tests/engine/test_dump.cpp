@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a net and its plan look like as text.
+// Tests the text form of a net and of its plan.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::size_t lines(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a graph has a line a node, which names what it reads and writes") {
+TEST_CASE("a graph has a line for each node, which names its inputs and outputs") {
   const Graph g = net("fc");
   const std::string text = dump_text(g);
   CHECK(lines(text) == g.nodes.size());
@@ -39,7 +39,7 @@ TEST_CASE("a graph has a line a node, which names what it reads and writes") {
   CHECK_MESSAGE(text.find(" 'fc' (%") != std::string::npos, text);
 }
 
-TEST_CASE("Graphviz draws every node once, and an arrow for every value that a node made") {
+TEST_CASE("Graphviz draws every node once, and an arrow for every value that a node computes") {
   const Graph g = differentiate(net("a \"name\" \\"));
   const std::string text = dump_graphviz(g);
   CHECK(text.starts_with("digraph model {"));
@@ -53,7 +53,7 @@ TEST_CASE("Graphviz draws every node once, and an arrow for every value that a n
   CHECK(text.find("style=dashed") != std::string::npos);
 }
 
-TEST_CASE("a plan has a line a segment, with the steps in it") {
+TEST_CASE("a plan has a line for each segment, with its steps") {
   ReferenceBackend backend;
   Executor e(backend, net("fc"));
   const Plan& plan = e.prepare(6, true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Direct 3x3 convolutions by products of pairs in bf16 against sums in f64: every pass that has code, channels that
-// fill no register, uneven tiles, both strides.
+// Tests direct 3x3 convolutions by products of pairs in bf16 against sums in f64: every pass that has code, channels
+// that fill no register, uneven tiles, both strides.
 #include <tutti/engine/cpu/cpu.hpp>
 
 #include <cstdio>
@@ -21,7 +21,7 @@ namespace pairs = tutti::cpu::pairs;
 
 namespace {
 
-// Everything by pairs that there is code for, however slow.
+// Uses pairs wherever code exists, even if it is slow.
 class PairsBackend final : public CpuBackend {
  public:
   explicit PairsBackend(int threads, std::size_t chunk_bytes = 0)
@@ -81,11 +81,11 @@ std::vector<ConvCase> both_strides() {
 
 }  // namespace
 
-TEST_CASE("errors against f64") {
+TEST_CASE("errors against f64 are small") {
   if (!has_code()) return;
   for (const ConvCase& c : cases()) {
     const TrainingStep step = step_of(c, 2);
-    // Sums that are rounded to bf16 in the end are off by no more than plain ones; gradients of weights stay f32.
+    // Sums that are finally rounded to bf16 have errors no larger than plain sums; gradients of weights stay f32.
     if (c.window.stride == 1) {
       testing::check_errors<op::Conv2d>(step, c, "avx512_bf16", "forward", 2.2e-3);
       testing::check_errors<op::Conv2dBackwardData>(step, c, "avx512_bf16", "data", 2.2e-3);
@@ -94,7 +94,7 @@ TEST_CASE("errors against f64") {
   }
 }
 
-TEST_CASE("the same bits with 1, 2, 3 and 4 threads") {
+TEST_CASE("1, 2, 3 and 4 threads give the same bits") {
   if (!has_code()) return;
   for (const ConvCase& c : both_strides()) {
     const TrainingStep one = step_of(c, 1);
@@ -107,23 +107,23 @@ TEST_CASE("the same bits with 1, 2, 3 and 4 threads") {
   }
 }
 
-TEST_CASE("outputs are the same bits whatever the rows of a chunk") {
+TEST_CASE("outputs have the same bits for any rows of a chunk") {
   if (!has_code()) return;
   for (const ConvCase& c : both_strides())
     CHECK(step_of(c, 2, 1).result<op::Conv2d>() == step_of(c, 2, std::size_t{1} << 30).result<op::Conv2d>());
 }
 
-TEST_CASE("without code the convolution is computed otherwise") {
+TEST_CASE("without code for pairs another algorithm is used") {
   const testing::IsaGuard guard("baseline");
   PairsBackend backend(2);
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
 
-TEST_CASE("odd convolutions: what there is no code for is computed otherwise") {
+TEST_CASE("odd convolutions without code use another algorithm") {
   PairsBackend backend(2);
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
 
-TEST_CASE("whole nets: the same bits run after run and whatever the threads") {
+TEST_CASE("whole nets give the same bits in every run and with any number of threads") {
   testing::check_determinism([](int threads) { return std::make_unique<PairsBackend>(threads); });
 }

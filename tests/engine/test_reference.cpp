@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// ReferenceBackend, the oracle: its loops against a second set of loops, and its gradients against finite differences.
+// Tests ReferenceBackend, the oracle: its loops against a second set of loops, and its gradients against finite
+// differences.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -37,7 +38,7 @@ int finite_differences(const Graph& model, std::int64_t rows) {
     for (std::size_t i = s.offset; i < s.offset + s.count; ++i) norm = std::max(norm, std::fabs(gradient[i]));
     for (std::size_t k = 0; k < std::min<std::size_t>(s.count, 24); ++k) {
       const std::size_t i = s.offset + (s.count <= 24 ? k : r.below(static_cast<std::uint32_t>(s.count)));
-      const double keep = p[i], h = 1e-7;  // short, so that no relu turns on the way
+      const double keep = p[i], h = 1e-7;  // small, so that no relu changes between the two
       p[i] = keep + h;
       const double up = loss();
       p[i] = keep - h;
@@ -51,7 +52,7 @@ int finite_differences(const Graph& model, std::int64_t rows) {
   return wrong;
 }
 
-// The case with a convolution before the op instead of a bias, so that each element of the op's data gradient counts.
+// The case with a convolution before the op instead of a bias, so that each element of the op's data gradient matters.
 Graph after_convolution(const testing::OpCase& c) {
   testing::OpCase d = c;
   d.record = [c](Builder& b, ValueId x) {
@@ -66,7 +67,7 @@ TEST_CASE("the case table, in f64, f32 and bf16") {
   ReferenceBackend reference;
   for (DType t : {DType::f64, DType::f32, DType::bf16}) {
     for (const auto& c : testing::other_op_cases()) {
-      if (c.rows * c.channels * c.height * c.width > 100000) continue;  // one thread, in no hurry
+      if (c.rows * c.channels * c.height * c.width > 100000) continue;  // one thread: large cases would be slow
       const auto r = testing::check_model(reference, c.graph(), c.rows, t);
       CHECK_MESSAGE(r.failures.empty(), c.name << " " << name_of(t) << ": " << r.text());
       CHECK(r.compared > 0);
@@ -80,7 +81,7 @@ TEST_CASE("the case table, in f64, f32 and bf16") {
   }
 }
 
-TEST_CASE("finite differences of every op") {
+TEST_CASE("every op's gradients equal finite differences") {
   for (auto c : testing::other_op_cases()) {
     if (c.channels > 17 || c.classes > 20 || c.rows > 9) continue;
     c.rows = std::min<std::int64_t>(c.rows, 3);
@@ -93,7 +94,7 @@ TEST_CASE("finite differences of every op") {
   }
 }
 
-TEST_CASE("finite differences of whole nets") {
+TEST_CASE("whole nets' gradients equal finite differences") {
   for (bool preactivation : {false, true}) {
     Builder b(3, 8, 8);
     models::resnet_cifar(b, b.normalize({120, 120, 120}, {1 / 60.F, 1 / 60.F, 1 / 60.F}),
@@ -106,11 +107,11 @@ TEST_CASE("the loss") {
   ReferenceBackend reference;
   testing::check_loss(reference);
 }
-TEST_CASE("gelu: known values, far from zero, NaN") {
+TEST_CASE("gelu at known values, far from zero and for NaN") {
   ReferenceBackend reference;
   testing::check_gelu(reference);
 }
-TEST_CASE("NaN is not lost") {
+TEST_CASE("ops keep a NaN") {
   ReferenceBackend reference;
   testing::check_nan_is_not_lost(reference);
 }
@@ -119,7 +120,7 @@ TEST_CASE("updates, norms, average, accumulation") {
   testing::check_updates(reference);
 }
 TEST_CASE("updates: known values") {
-  // Two steps of each, worked out by hand.
+  // Two steps of each, computed by hand.
   ReferenceBackend reference;
   double w = 1, g = 0.5, a = 0, v = 0;
   UpdateCall u;

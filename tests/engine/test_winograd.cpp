@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Winograd's convolution against sums in f64, beside plain sums in f32: every pass, f32 and bf16, each instruction set.
+// Tests Winograd's convolution, and plain sums in f32, against sums in f64: every pass, f32 and bf16, each instruction
+// set.
 #include <tutti/engine/cpu/cpu.hpp>
 
 #include <cstdio>
@@ -16,7 +17,7 @@ using testing::TrainingStep;
 
 namespace {
 
-// The layers of the ResNets that it is for, and odd ones: channels that fill no register, uneven tiles, one image.
+// The ResNet layers for which it is used, and odd ones: channels that fill no register, uneven tiles, one image.
 std::vector<ConvCase> cases() {
   std::vector<ConvCase> c;
   const auto add = [&](std::int64_t rows, std::int64_t channels, std::int64_t size, std::int64_t out) {
@@ -86,7 +87,7 @@ TrainingStep step_of(const ConvCase& c, DType t, int threads, Algorithm a = Algo
   return TrainingStep(c, t, std::make_unique<WinogradBackend>(threads, a, chunk_bytes));
 }
 
-// Those that have code of their own for this type.
+// Returns the instruction sets that have code for this type.
 std::vector<const char*> instruction_sets(DType t) {
   std::vector<const char*> r;
   const testing::IsaGuard best("");
@@ -103,7 +104,7 @@ void check_errors(DType precision) {
     for (const ConvCase& c : cases()) {
       const testing::IsaGuard guard(isa);
       const TrainingStep step = step_of(c, precision, 2);
-      // Sums that are rounded to bf16 in the end are off by no more than plain ones; gradients of weights stay f32.
+      // Sums that are finally rounded to bf16 have errors no larger than plain sums; gradients of weights stay f32.
       const double most = bf16 ? 2e-3 : c.window.stride == 2 ? 1.2e-6 : 2.5e-6;
       testing::check_errors<op::Conv2d>(step, c, isa, "forward", most);
       testing::check_errors<op::Conv2dBackwardData>(step, c, isa, "data", most);
@@ -111,7 +112,7 @@ void check_errors(DType precision) {
     }
 }
 
-// Few weights and many, whose schedules differ.
+// Few weights and many, which use different schedules.
 std::vector<ConvCase> two_schedules() {
   return {square_conv("shallow", 21, 32, 9, 24, 3, 1),
           square_conv("deep", 11, 256, 6, 272, 3, 1),
@@ -121,15 +122,15 @@ std::vector<ConvCase> two_schedules() {
 
 }  // namespace
 
-TEST_CASE("errors against f64, f32") { check_errors(DType::f32); }
-TEST_CASE("errors against f64, bf16") { check_errors(DType::bf16); }
+TEST_CASE("errors against f64 are small, f32") { check_errors(DType::f32); }
+TEST_CASE("errors against f64 are small, bf16") { check_errors(DType::bf16); }
 
-TEST_CASE("odd convolutions: what there is no code for is computed directly") {
+TEST_CASE("odd convolutions without code are computed directly") {
   for (const char* isa : instruction_sets(DType::bf16)) {
     const testing::IsaGuard guard(isa);
     WinogradBackend backend(2);
-    // An element's bound follows from its own terms; the error from all of its tile, which only many terms make up for:
-    // up to three channels have twelve and less in a corner. Those are among the cases above.
+    // An element's bound follows from its own terms. Its error comes from its whole tile, which the bound covers only
+    // with many terms. With up to three channels a corner has twelve terms or fewer; those cases are tested above.
     auto odd = testing::odd_conv_cases();
     std::erase_if(odd, [](const ConvCase& c) {
       const bool few_terms = c.channels <= 3 || (c.window.stride == 2 && c.out <= 4);
@@ -139,7 +140,7 @@ TEST_CASE("odd convolutions: what there is no code for is computed directly") {
   }
 }
 
-TEST_CASE("the same bits with 1, 2, 3 and 4 threads") {
+TEST_CASE("1, 2, 3 and 4 threads give the same bits") {
   for (const DType t : {DType::f32, DType::bf16})
     for (const char* isa : instruction_sets(t))
       for (const ConvCase& c : two_schedules()) {
@@ -154,7 +155,7 @@ TEST_CASE("the same bits with 1, 2, 3 and 4 threads") {
       }
 }
 
-TEST_CASE("outputs are the same bits whatever the rows of a chunk, and by AVX2 as by AVX-512") {
+TEST_CASE("outputs have the same bits for any rows of a chunk, with AVX2 and AVX-512") {
   const auto isas = instruction_sets(DType::f32);
   if (isas.empty()) return;
   for (const ConvCase& c : two_schedules()) {
@@ -169,13 +170,13 @@ TEST_CASE("outputs are the same bits whatever the rows of a chunk, and by AVX2 a
   }
 }
 
-TEST_CASE("outputs are the same bits however deep convolutions are cut for many threads") {
+TEST_CASE("outputs have the same bits for any division of deep convolutions among threads") {
   const ConvCase c = square_conv("deep, in parts", 45, 512, 10, 128, 3, 1);
   for (const DType t : {DType::f32, DType::bf16})
     CHECK(step_of(c, t, 1).result<op::Conv2d>() == step_of(c, t, 6).result<op::Conv2d>());
 }
 
-TEST_CASE("without AVX2 the algorithm is the direct one") {
+TEST_CASE("without AVX2 the direct algorithm is used") {
   const testing::IsaGuard guard("baseline");
   const ConvCase c = two_schedules()[0];
   const TrainingStep direct = step_of(c, DType::f32, 2, Algorithm::direct), winograd = step_of(c, DType::f32, 2);
@@ -184,6 +185,6 @@ TEST_CASE("without AVX2 the algorithm is the direct one") {
   CHECK(direct.result<op::Conv2dBackwardWeights>() == winograd.result<op::Conv2dBackwardWeights>());
 }
 
-TEST_CASE("whole nets: the same bits run after run and whatever the threads") {
+TEST_CASE("whole nets give the same bits in every run and with any number of threads") {
   testing::check_determinism([](int threads) { return std::make_unique<WinogradBackend>(threads); });
 }

@@ -10,10 +10,11 @@
 
 #include <tutti/core/shape.hpp>
 
-// Parameters and images by formula: the twin of torchvision_resnet.py, number by number.
+// Parameters and images by formula: equal to torchvision_resnet.py, number by number.
 namespace tutti::testing {
 
-// The i-th of a name's 64-bit numbers, i from 0: SplitMix64 (Steele et al. 2014) from the FNV-1a hash of the name.
+// Returns the i-th of a name's 64-bit numbers, i from 0: SplitMix64 (Steele et al. 2014) from the FNV-1a hash of the
+// name.
 class Bits {
  public:
   explicit Bits(std::string_view name) {
@@ -25,14 +26,14 @@ class Bits {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
     return z ^ (z >> 31);
   }
-  // In [-1, 1), of 24 bits.
+  // Returns a number in [-1, 1) with 24 bits.
   [[nodiscard]] double uniform(std::size_t i) const { return static_cast<double>((*this)(i) >> 40) * 0x1p-23 - 1; }
 
  private:
   std::uint64_t hash_ = 0xcbf29ce484222325ULL;
 };
 
-// Of a parameter or statistic of a ResNet.
+// Returns the values of a parameter or statistic of a ResNet.
 inline std::vector<float> formula_values(const std::string& name, const Shape& shape) {
   const auto has = [&](std::string_view part) { return name.find(part) != std::string::npos; };
   const bool weight = name.ends_with("weight");
@@ -54,7 +55,7 @@ inline std::vector<float> formula_values(const std::string& name, const Shape& s
   return values;
 }
 
-// Bytes of images.
+// Returns the bytes of images.
 inline std::vector<std::uint8_t> formula_images(std::size_t count) {
   const Bits bits("images");
   std::vector<std::uint8_t> bytes(count);

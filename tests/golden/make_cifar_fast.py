@@ -20,7 +20,7 @@ RATE, DECAY, MOMENTUM, BETA_RATE, STEPS = 0.05, 0.02, 0.85, 4, 6
 
 
 def digest(name, values):
-    """The norm of a tensor, and its product with a fixed vector."""
+    """Returns the norm of a tensor, and its product with a fixed vector."""
     v = values.detach().reshape(-1).numpy()
     return np.array([np.sqrt(v @ v), v @ uniform("probe." + name, v.size)])
 
@@ -51,7 +51,7 @@ def main():
         h.remove()
     out.update({"train": logits.detach().numpy(), "loss": loss.detach().view(1).numpy()})
     out.update({f"grad.{k}": digest(k, p.grad) for k, p in model.named_parameters() if p.requires_grad})
-    # Running statistics move with every forward pass; the losses below do not depend on them.
+    # Running statistics change with every forward pass; the losses below do not depend on them.
     out.update({f"running.{k}": digest(k, v) for k, v in model.state_dict().items() if "running_" in k})
 
     optimizer = torch.optim.SGD(parameter_groups(model, DECAY, BETA_RATE), lr=RATE, momentum=MOMENTUM, nesterov=True)

@@ -41,7 +41,7 @@ def f64(t):
 
 
 def draw(generator, *shape, scale=1.0, shift=0.0):
-    """float64 values that float32 holds exactly."""
+    """Returns float64 values that float32 represents exactly."""
     return (torch.randn(*shape, generator=generator) * scale + shift).float().double()
 
 
@@ -91,12 +91,12 @@ class ResNet8(nn.Module):
 
 
 def values(model):
-    """Parameters and running statistics, without the counter of batches."""
+    """Returns parameters and running statistics, without the counter of batches."""
     return {k: v.detach().clone() for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
 
 
 def initialize(model, generator):
-    """He's normal weights; scales, shifts and statistics of batch norm that are not 1 and 0, which would hide errors."""
+    """He's normal weights. Scales, shifts and statistics of batch norm differ from 1 and 0, which would hide errors."""
     with torch.no_grad():
         for name, p in model.state_dict().items():
             if name.endswith("num_batches_tracked"):
@@ -116,8 +116,8 @@ def initialize(model, generator):
 
 
 def resnet8(dtype=torch.float64):
-    # With most seeds some relu's input passes within 1e-8 of zero in ten steps, so that the last losses depend on how a
-    # sum is rounded. With this one they stay within 1e-5 when all weights move by 1e-5.
+    # With most seeds some relu's input passes within 1e-8 of zero in ten steps, so that the last losses depend on the
+    # rounding of a sum. With this seed they stay within 1e-5 if all weights change by 1e-5.
     generator = torch.Generator().manual_seed(12)
     model = ResNet8().double()
     initialize(model, generator)
@@ -187,7 +187,7 @@ def ops():
         case(name, lambda x, w, s=stride, p=padding: F.conv2d(x, w, stride=s, padding=p),
              x=draw(generator, n, c, h, w), w=draw(generator, k, c, kernel, kernel, scale=0.25))
 
-    # All values negative: padding that counts as zero would win.
+    # All values negative: padding that counts as zero would be the maximum.
     pool = lambda x: F.max_pool2d(x, 3, 2, 1)
     case("max_pool", pool, x=draw(generator, 2, 3, 7, 8))
     case("max_pool_negative", pool, x=-draw(generator, 2, 3, 8, 7).abs() - 0.5)
@@ -230,13 +230,13 @@ def ops():
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-SPLIT = (5, 4, 3)  # the vector as three tensors, for what goes by tensor
+SPLIT = (5, 4, 3)  # the vector as three tensors, for methods that work by tensor
 STEPS = 5
 ETA, RATE, DECAY, MOMENTUM, MAX_NORM = 0.013, 0.1, 1e-4, 0.9, 1.0
 
 
 def larc(w0, gradients, clip, nesterov):
-    """LARS, and with clip LARC, in front of SGD with momentum; weight decay is part of the gradient (L2)."""
+    """LARS, and with clip LARC, before SGD with momentum; weight decay is part of the gradient (L2)."""
     w, a, history, factors = w0.copy(), np.zeros_like(w0), [], []
     for g in gradients:
         g = g + DECAY * w
@@ -294,7 +294,7 @@ def optim():
 
 
 def rounding(tensors):
-    """How far PyTorch itself is from the golden values when it computes in float32: the least a tolerance can be."""
+    """Returns PyTorch's own difference from the golden values in float32: the smallest possible tolerance."""
     single = resnet8(torch.float32)
     worst = {}
     for name, expected in tensors.items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes resnets.safetensors: what PyTorch makes of torchvision's ResNets with parameters by formula. See README.md."""
+"""Writes resnets.safetensors: PyTorch's results for torchvision's ResNets with parameters by formula. See README.md."""
 import sys
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def main():
         loss.backward()
         out[f"{name}.train"] = logits.detach().numpy().astype(np.float32)
         out[f"{name}.loss"] = loss.detach().view(1).numpy()
-        # Of each parameter's gradient its norm, and its product with a fixed vector.
+        # For each parameter's gradient: its norm, and its product with a fixed vector.
         for key, p in model.named_parameters():
             g = p.grad.reshape(-1).numpy()
             out[f"{name}.grad.{key}"] = np.array([np.sqrt(g @ g), g @ uniform("probe." + key, g.size)])

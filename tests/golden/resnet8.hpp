@@ -18,13 +18,13 @@
 
 #include "engine/conformance.hpp"
 
-// Files of golden values, and the net whose values resnet8.safetensors holds, on any backend. README.md says what the
-// files hold.
+// Reads files of golden values, and checks the net of resnet8.safetensors on any backend. README.md describes the
+// files.
 namespace tutti::golden {
 
 using Doubles = std::vector<double>;
 
-// A file of golden values; convolution data in it is NCHW, ours is NHWC.
+// A file of golden values. Its convolution data is NCHW, tutti's is NHWC.
 class Golden {
  public:
   explicit Golden(const std::string& name)
@@ -32,12 +32,12 @@ class Golden {
 
   [[nodiscard]] bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   [[nodiscard]] Shape shape(const std::string& name) const { return file_.record(name).shape; }
-  // As it lies in the file.
+  // Returns the values as in the file.
   [[nodiscard]] Doubles plain(const std::string& name) const {
     const auto r = file_.record(name);
     return testing::to_doubles({const_cast<std::byte*>(r.bytes.data()), r.dtype, r.shape});
   }
-  // Activations with the channels last.
+  // Returns activations with the channels last.
   [[nodiscard]] Doubles nhwc(const std::string& name) const {
     const Shape s = shape(name);
     const Doubles in = plain(name);
@@ -61,7 +61,7 @@ class Golden {
   io::Safetensors file_;
 };
 
-// Differences in units of the tensor's largest value.
+// Compares differences in units of the tensor's largest value.
 inline void compare(const std::string& name, const Doubles& got, const Doubles& expected, double tolerance) {
   REQUIRE_MESSAGE(got.size() == expected.size(), name);
   double largest = 1e-30, worst = 0;
@@ -73,7 +73,7 @@ inline void compare(const std::string& name, const Doubles& got, const Doubles& 
   CHECK_MESSAGE(worst <= tolerance, name << ": off by " << worst << " of its largest value, allowed " << tolerance);
 }
 
-// Only the direction: 1 - cosine.
+// Compares only the direction: 1 - cosine.
 inline void compare_direction(const std::string& name, const Doubles& got, const Doubles& expected, double tolerance) {
   REQUIRE_MESSAGE(got.size() == expected.size(), name);
   double dot = 0, a = 0, b = 0;
@@ -88,7 +88,7 @@ inline void compare_direction(const std::string& name, const Doubles& got, const
 
 struct Tolerances {
   double forward, gradient, loss, final_weights;
-  bool directions = false;  // of the gradients
+  bool directions = false;  // for the gradients
 };
 
 inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t) {
@@ -108,7 +108,7 @@ inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t
   const StepScalars scalars{1, 1.0 / static_cast<double>(labels.size())};
 
   Executor e(backend, b.graph(), {precision, true});
-  // What lies in the backend's memory, and into it.
+  // Reads from and writes to the backend's memory.
   const auto values = [&](const ArenaLayout& l, void* data, const Slice& s) {
     auto* const at = static_cast<std::byte*>(data) + s.offset * size_of(l.dtype);
     return testing::fetch(backend, TensorRef{at, l.dtype, {static_cast<std::int64_t>(s.count)}});
@@ -130,7 +130,7 @@ inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t
     load(e.states(), e.state_data());
     e.parameters_changed();
   };
-  // Of a layer. Channels that a backend adds to the images, for its vectors, are left out.
+  // Returns the output of a layer, without the channels that a backend adds to images for its vectors.
   const auto output = [&](const std::string& node) {
     for (const Node& n : e.graph().nodes) {
       if (n.name != node || n.backward) continue;
@@ -197,10 +197,10 @@ inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t
     compare("final." + s.name, values(e.states(), e.state_data(), s), g.plain("final." + s.name), t.final_weights);
 }
 
-// What f32 storage of the golden values allows; what f32 arithmetic allows; what bf16 does.
+// The errors of f32 storage of the golden values, of f32 arithmetic, and of 16 bits
 inline constexpr Tolerances in_f64{1e-6, 1e-6, 1e-6, 1e-6};
 inline constexpr Tolerances in_f32{1e-5, 3e-5, 1e-5, 3e-5};
-// (batch norms over a few pixels, so that single gradients are off by a third).
+// (batch norms over a few pixels: single gradients have errors of a third).
 inline constexpr Tolerances in_16_bits{3e-2, 0.05, 3e-2, 0, true};
 
 }  // namespace tutti::golden

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The net of the fast CIFAR-10 recipe against PyTorch's numbers: README.md says what the file holds.
+// Tests the net of the fast CIFAR-10 recipe against PyTorch's numbers: README.md describes the file.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ Graph net() {
   return std::move(b).take();
 }
 
-// Parameters and statistics by formula, but for the first layer's.
+// Sets parameters and statistics by formula, except the first layer's.
 inline void fill(Backend& backend, Executor& e) {
   const auto put = [&](const ArenaLayout& l, void* data) {
     for (const Slice& s : l.slices) {
@@ -81,7 +81,7 @@ struct Tolerances {
   double values, gradients, losses;
 };
 
-// Norm and product with a fixed vector, as the file has them.
+// Compares the norm and the product with a fixed vector, as in the file.
 void check_digest(const std::string& what, const std::string& probe_name, const std::vector<double>& v, double scale,
                   double tolerance) {
   const auto expected = values(what);
@@ -108,7 +108,7 @@ inline void check(Backend& backend, DType precision, const Tolerances& t) {
 
   Executor e(backend, net(), {precision, true});
   {
-    // The initial values are those given.
+    // The initial values are the given ones.
     const Slice* w = e.parameters().find("whitening.weight");
     REQUIRE(w != nullptr);
     CHECK(!w->trainable);
@@ -163,7 +163,7 @@ inline void check(Backend& backend, DType precision, const Tolerances& t) {
   int gradients = 0;
   for (const Slice& s : e.parameters().slices) {
     if (!s.trainable) continue;
-    // Of weights that are scaled down the gradient is scaled up.
+    // The gradient of scaled-down weights is scaled up.
     const double scale = s.name == "fc.weight" ? output_scale : 1;
     check_digest("grad." + s.name, s.name, slice(e.parameters(), e.gradient_data(), s), scale, t.gradients);
     ++gradients;
@@ -190,7 +190,7 @@ inline void check(Backend& backend, DType precision, const Tolerances& t) {
   }
 }
 
-// Maxima that another rounding picks elsewhere: PyTorch's own gradients move by up to 19 % of their norm when all
+// Another rounding may select other maxima: PyTorch's own gradients change by up to 19 % of their norm if all
 // activations are rounded to bf16.
 constexpr Tolerances single{1e-4, 2e-3, 2e-3}, coarse{0.05, 0.3, 0.05};
 
@@ -220,7 +220,7 @@ TEST_CASE("gpu: fast net, cuda") {
   check(*backend, DType::bf16, coarse);
 }
 
-TEST_CASE("whitening weights are PyTorch's") {
+TEST_CASE("whitening weights equal PyTorch's") {
   const auto images = pixels();
   models::PatchMoments moments(3, 2);
   const std::size_t bytes = static_cast<std::size_t>(size * size * 3);
@@ -229,7 +229,7 @@ TEST_CASE("whitening weights are PyTorch's") {
   const auto w = models::whitening_weights(moments, mean, inv_std);
   const auto expected = values("whitening");
   REQUIRE(w.size() == expected.size());
-  // An eigenvector and its negation are the same; both signs are there.
+  // An eigenvector and its negation are equivalent; both signs are present.
   for (std::size_t i = 0; i < 24; ++i) {
     double dot = 0, squares = 0;
     for (std::size_t k = 0; k < 12; ++k) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Against PyTorch's numbers: README.md says what the files hold.
+// Tests against PyTorch's numbers: README.md describes the files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -219,7 +219,7 @@ TEST_CASE("resnet8: every backend on the processor") {
     check_resnet8(backend, DType::bf16, in_16_bits);
   });
 }
-// The library picks its kernels by the card and the shape; some trade a few bits of f32 for speed.
+// The library selects its kernels by the GPU and the shape; some lose a few bits of f32 for speed.
 TEST_CASE("gpu: resnet8: cuda") {
   for (const bool deterministic : {false, true}) {
     BackendOptions o;

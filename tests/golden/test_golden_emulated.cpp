@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// PyTorch's numbers on an emulated GPU (backends/cuda_emulator.hpp): our kernels, and that the comparison itself reads
-// a device's memory as it should.
+// Compares an emulated GPU (backends/cuda_emulator.hpp) with PyTorch's numbers: tests tutti's kernels, and that the
+// comparison reads a device's memory correctly.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// torchvision's ResNets against PyTorch's numbers: README.md says what the file holds.
+// Tests torchvision's ResNets against PyTorch's numbers: README.md describes the file.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -111,7 +111,7 @@ inline void check(Backend& backend, DType precision, int depth, bool v1, const T
       CHECK_MESSAGE(seen.contains(entry.name.substr(name.size() + 6)), entry.name << " has no counterpart");
 }
 
-// A relu whose input is rounded to the other side of zero moves single gradients by some percent.
+// A relu with an input rounded to the other side of zero changes single gradients by some percent.
 inline void check_all(Backend& backend) {
   for (const int depth : {18, 34, 50}) check(backend, DType::f32, depth, false, {1e-5, 1e-4, 5e-2});
   check(backend, DType::f32, 50, true, {1e-5, 1e-4, 5e-2});
@@ -137,13 +137,13 @@ TEST_CASE("gpu: every depth, cuda") {
   for (const int depth : {18, 34, 50}) check(*backend, DType::f32, depth, false, {1e-4, 1e-3, 5e-2});
   check(*backend, DType::f32, 50, true, {1e-4, 1e-3, 5e-2});
   for (const int depth : {101, 152}) check(*backend, DType::f32, depth, false, {1e-4, 0, 0});
-  // bf16 on the processor is off by 0.9 %.
+  // bf16 on the processor has an error of 0.9 %.
   check(*backend, DType::bf16, 50, false, {0.03, 0, 0});
   check(*backend, DType::f16, 50, false, {0.01, 0, 0});
 }
 
-TEST_CASE("parameters of each depth") {
-  // Of 1000 classes; torchvision's counts.
+TEST_CASE("each depth has torchvision's number of parameters") {
+  // For 1000 classes; torchvision's counts.
   for (const auto& net : {std::pair{18, 11689512}, {34, 21797672}, {50, 25557032}, {101, 44549160}, {152, 60192808}}) {
     const int depth = net.first;
     Builder b(3, 224, 224);
@@ -156,7 +156,7 @@ TEST_CASE("parameters of each depth") {
   }
 }
 
-TEST_CASE("options of batch norm reach every one") {
+TEST_CASE("options of batch norm reach all batch norms") {
   Builder b(3, 64, 64);
   models::resnet(b, b.normalize({0, 0, 0}, {1, 1, 1}),
                  {.depth = 50, .zero_gamma = true, .bn_eps = 1e-4F, .bn_momentum = 0.25F});
@@ -186,7 +186,7 @@ TEST_CASE("v1.5 has the stride in the 3x3, v1 in the 1x1 before it") {
   }
 }
 
-TEST_CASE("a depth that there is not") {
+TEST_CASE("an unknown depth is refused") {
   Builder b(3, 64, 64);
   CHECK_THROWS_AS(models::resnet(b, b.images(), {.depth = 20}), UsageError);
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""torchvision's ResNets as plain PyTorch modules with torchvision's names, since Debian packages no torchvision; and
-parameters by formula, so that no file of weights has to be stored. tests/golden/test_resnet.cpp has the formula too."""
+"""torchvision's ResNets as plain PyTorch modules with torchvision's names, because Debian packages no torchvision;
+and parameters by formula, so that no file of weights has to be stored. tests/golden/test_resnet.cpp has the
+formula too."""
 import numpy as np
 import torch
 import torch.nn as nn
@@ -14,7 +15,7 @@ def conv(channels_in, channels, kernel, stride=1):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions, or 1x1, 3x3, 1x1 with four times the channels in the end (a bottleneck)."""
+    """Two 3x3 convolutions, or 1x1, 3x3, 1x1 with four times the channels at the end (a bottleneck)."""
 
     def __init__(self, channels_in, width, stride, bottleneck, stride_in_1x1):
         super().__init__()
@@ -80,7 +81,7 @@ class CifarResNet(ResNet):
 
 
 def bits(name, count):
-    """`count` 64-bit numbers: SplitMix64 (Steele et al. 2014) from the FNV-1a hash of the name."""
+    """Returns `count` 64-bit numbers: SplitMix64 (Steele et al. 2014) from the FNV-1a hash of the name."""
     h = 0xCBF29CE484222325
     for c in name.encode():
         h = (h ^ c) * 0x100000001B3 % (1 << 64)
@@ -91,12 +92,12 @@ def bits(name, count):
 
 
 def uniform(name, count):
-    """In [-1, 1), of 24 bits."""
+    """Returns numbers in [-1, 1) with 24 bits."""
     return (bits(name, count) >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1
 
 
 def value(name, shape):
-    """Of a parameter or statistic, as float64 that float32 holds exactly."""
+    """Returns a parameter or statistic as float64 that float32 represents exactly."""
     u = uniform(name, int(np.prod(shape)))
     if name.endswith("running_var"):
         v = 1 + 0.25 * u
@@ -105,7 +106,7 @@ def value(name, shape):
     elif len(shape) > 1:
         v = u * np.sqrt((6.0 if len(shape) == 4 else 1.0) / np.prod(shape[1:]))
     elif ".bn3." in name or (".bn2." in name and name.endswith("weight")):
-        v = 0.25 + 0.1 * u if name.endswith("weight") else 0.1 * u  # the sums along the trunk grow slowly
+        v = 0.25 + 0.1 * u if name.endswith("weight") else 0.1 * u  # keeps the growth of the sums along the trunk small
     else:
         v = 1 + 0.1 * u if name.endswith("weight") else 0.1 * u
     return torch.from_numpy(v.astype(np.float32).astype(np.float64).reshape(shape))
@@ -119,10 +120,10 @@ def fill(model):
 
 
 def images(rows, size):
-    """Bytes [rows, size, size, 3]."""
+    """Returns bytes [rows, size, size, 3]."""
     return (bits("images", rows * size * size * 3) >> np.uint64(56)).astype(np.uint8).reshape(rows, size, size, 3)
 
 
 def normalized(pixels):
-    """(pixels - (120, 124, 128)) / 64, exact, [rows, 3, size, size] in float64."""
+    """Returns (pixels - (120, 124, 128)) / 64, exact, [rows, 3, size, size] in float64."""
     return (torch.from_numpy(pixels).permute(0, 3, 1, 2).double() - torch.tensor([120.0, 124, 128]).view(3, 1, 1)) / 64

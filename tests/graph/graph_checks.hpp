@@ -17,7 +17,7 @@
 
 namespace tutti::testing {
 
-// The message starts with the layer's name in brackets.
+// Checks that the message starts with the layer's name in brackets.
 template <class F>
 void check_shape_error(const std::string& layer, F&& f) {
   try {
@@ -51,7 +51,8 @@ inline const Node& only(const Graph& g) {
   return *std::find_if(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return std::holds_alternative<O>(n.op); });
 }
 
-// Every node reads what an earlier one made (or what needs no making), and producers are right.
+// Checks that every node reads values that an earlier node computed (or that need no computation), and that producers
+// are right.
 inline void check_order(const Graph& g) {
   std::set<ValueId> made;
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {

@@ -18,7 +18,7 @@
 
 namespace tutti::testing {
 
-// A backend's answer to how an op is divided: what its semantics allow, at random or as the CPU backends do.
+// Returns how a backend divides an op: within its semantics, at random or like the CPU backends.
 inline Partition divide(const Op& o, const NodeDesc& d, Rng* random) {
   const bool custom = std::holds_alternative<op::Custom>(o) || std::holds_alternative<op::CustomBackward>(o);
   const bool two_pass = std::holds_alternative<op::BatchNorm>(o) || std::holds_alternative<op::BatchNormBackward>(o);
@@ -38,7 +38,7 @@ inline Partition divide(const Op& o, const NodeDesc& d, Rng* random) {
 
 inline std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// A stretch of bytes of the activation arena or of scratch, and when it holds something that is still needed.
+// A range of bytes of the activation arena or of scratch, and the period in which its contents are needed.
 struct Block {
   std::string name;
   std::size_t begin = 0, end = 0;
@@ -63,7 +63,7 @@ inline int overlaps(const std::vector<Block>& blocks) {
   return bad;
 }
 
-// Walks through a plan a second time, by its promises alone.
+// Walks through a plan a second time, relying only on its promises.
 class PlanCheck {
  public:
   PlanCheck(const Graph& g, const Plan& p, const ArenaLayout& parameters, bool keep_all)
@@ -83,8 +83,8 @@ class PlanCheck {
     return s == Storage::image || s == Storage::labels || s == Storage::parameter || s == Storage::state;
   }
 
-  // Every phase of every node once and in order; each reads only what exists by then: from earlier segments anything,
-  // from its own segment only the rows of the same chunk.
+  // Checks that every phase of every node occurs once and in order. Each reads only existing values: any from earlier
+  // segments, and from its own segment only the rows of the same chunk.
   void order() {
     const std::size_t nodes = g_.nodes.size();
     std::vector<int> whole(nodes), reduce(nodes), apply(nodes), finish(nodes);
@@ -101,8 +101,8 @@ class PlanCheck {
         CHECK(seg.chunk_rows <= (p_.rows + p_.shards - 1) / p_.shards);
       }
       std::vector<char> chunk(g_.values.size(), 0);  // this chunk's rows exist
-      std::vector<ValueId> after;                    // exist once the segment is over
-      std::vector<ValueId> late;                     // are written by a finish
+      std::vector<ValueId> after;                    // exist after the segment
+      std::vector<ValueId> late;                     // written by a finish
       const auto read = [&](ValueId v) {
         if (given(v)) return;
         const bool earlier = made_[at(v)] != never && made_[at(v)] < static_cast<int>(s);
@@ -132,7 +132,7 @@ class PlanCheck {
           CHECK((d == Division::rows || d == Division::two_pass));
           ++apply[at(step.node)];
           if (d == Division::two_pass) {
-            // Reads what its first pass made.
+            // Reads the results of its first pass.
             for (std::size_t k = 1; k < n.outputs.size(); ++k) read(n.outputs[k]);
             write(n.outputs[0]);
           } else {
@@ -169,7 +169,7 @@ class PlanCheck {
         CHECK(made_[at(v)] != never);
   }
 
-  // No two values that are needed at the same time share bytes: in the arena by segments, in scratch by steps.
+  // Checks that no two values needed at the same time share bytes: in the arena by segments, in scratch by steps.
   void memory() {
     std::vector<Block> values(g_.values.size()), partials, scratch;
     for (std::size_t s = 0; s < p_.segments.size(); ++s) {
@@ -189,7 +189,7 @@ class PlanCheck {
           } else if (place.where == Where::scratch) {
             CHECK(!seg.whole);
             CHECK(g_[v].per_row);
-            // Scratch does not outlive its chunk: one segment reads and writes it, and writes it first.
+            // Scratch does not outlive its chunk: one segment writes it first, and then reads it.
             CHECK(made_[at(v)] == static_cast<int>(s));
             Block& b = mine[v];
             b.name = g_[v].name;
@@ -238,10 +238,10 @@ class PlanCheck {
     CHECK(p_.values[at(g_.metrics)].where == Where::activation);
   }
 
-  // Slices lie in the order in which their gradients become final, and `ready` counts those that are.
+  // Checks that slices have the order in which their gradients become final, and that `ready` counts the final ones.
   void ready() {
     if (!p_.training) return;
-    std::map<std::string, int> final_in;  // the last segment of the node that makes the gradient
+    std::map<std::string, int> final_in;  // the last segment of the node that computes the gradient
     for (std::size_t s = 0; s < p_.segments.size(); ++s)
       for (const Step& step : p_.segments[s].steps)
         for (ValueId v : g_.nodes[at(step.node)].outputs)
@@ -250,7 +250,7 @@ class PlanCheck {
     int before = -1;
     for (const Slice& s : parameters_.slices) {
       if (!s.trainable) continue;
-      CHECK(&s == &parameters_.slices[trained]);  // those that learn come first
+      CHECK(&s == &parameters_.slices[trained]);  // trainable slices come first
       ++trained;
       REQUIRE(final_in.count(s.name) == 1);
       CHECK(final_in[s.name] >= before);
@@ -271,7 +271,7 @@ class PlanCheck {
   const Plan& p_;
   const ArenaLayout& parameters_;
   bool keep_all_;
-  std::vector<int> made_;  // the segment after which a value is whole
+  std::vector<int> made_;  // the segment after which a value is complete
 };
 
 }  // namespace tutti::testing

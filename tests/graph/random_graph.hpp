@@ -11,7 +11,7 @@
 
 namespace tutti::testing {
 
-// A custom op y = x^2 on any activation, for the host.
+// Returns a custom op y = x^2 for any activation on the host.
 inline std::shared_ptr<const CustomOp> square_op() {
   auto c = std::make_shared<CustomOp>();
   c->name = "square";
@@ -37,8 +37,8 @@ inline std::shared_ptr<const CustomOp> square_op() {
   return c;
 }
 
-// A random net on small images: convolutions, batch norms with and without relu and residual, sums, pools, biases,
-// gelus and custom ops, whose values are read once or several times.
+// Returns a random net on small images: convolutions, batch norms with and without relu and residual, sums, pools,
+// biases, gelus and custom ops. Its values are read once or several times.
 inline Graph random_graph(std::uint64_t seed, int layers) {
   Rng r(seed, Purpose::user);
   const auto below = [&](std::uint32_t n) { return static_cast<int>(r.below(n)); };

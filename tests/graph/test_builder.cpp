@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Recording a graph, the shapes of the models, and their first weights.
+// Tests the recording of a graph, the shapes of the models, and their initial weights.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@
 using namespace tutti;
 using namespace tutti::testing;
 
-TEST_CASE("builder: shapes of what it records") {
+TEST_CASE("builder: recorded ops have the right shapes") {
   Net n;
   CHECK(n.b.shape(n.x) == Shape{1, 3, 8, 8});
   const ValueId c = n.conv("c", n.x, 5, 2);
@@ -60,7 +60,7 @@ TEST_CASE("builder: every wrong shape is refused at the call, with the layer's n
   check_shape_error("fc2", [&] { b.linear("fc2", b.global_avg_pool("g", c), w, v4); });
   check_shape_error("fc3", [&] { nn::linear(b, "fc3", c, 0, {}); });
   check_shape_error("loss", [&] { b.softmax_cross_entropy(c); });
-  // What is no activation is not taken for one: the kernels would read past its end.
+  // Values that are not activations are refused: the kernels would read beyond their end.
   check_shape_error("raw", [&] { nn::conv(b, "raw", b.images(), {.out = 4}); });
   check_shape_error("relu", [&] { b.relu("relu", b.images()); });
   check_shape_error("gelu", [&] { b.gelu("gelu", b.images()); });
@@ -69,7 +69,7 @@ TEST_CASE("builder: every wrong shape is refused at the call, with the layer's n
   check_shape_error("a", [&] { b.conv2d("a", n.x, b.images(), {8, 8, 1, 0}); });
 }
 
-TEST_CASE("builder: an op is recorded by its struct, as by the call that is named after it") {
+TEST_CASE("builder: an op is recorded by its struct or by the call with its name") {
   Net n;
   const ValueId c = n.conv("c", n.x);
   Builder other = n.b;
@@ -87,7 +87,7 @@ TEST_CASE("ops: each has a name of its own") {
   CHECK_FALSE(reads_weights(op::LinearBackwardWeights{}));
 }
 
-TEST_CASE("builder: names are unique, one loss, sensible smoothing") {
+TEST_CASE("builder: names are unique, there is one loss, and smoothing is limited") {
   Net n;
   const ValueId c = n.conv("c", n.x);
   CHECK_THROWS_AS(n.conv("c", n.x), UsageError);
@@ -100,10 +100,11 @@ TEST_CASE("builder: names are unique, one loss, sensible smoothing") {
   CHECK_THROWS_AS(m.b.softmax_cross_entropy(z, 1.0F), UsageError);
   CHECK_THROWS_AS(m.b.softmax_cross_entropy(z, std::nanf("")), UsageError);
   m.b.softmax_cross_entropy(z);
-  CHECK(std::get<op::SoftmaxCrossEntropy>(m.b.graph().nodes.back().op).top_k == 3);  // no more than there are classes
+  // not more than the number of classes
+  CHECK(std::get<op::SoftmaxCrossEntropy>(m.b.graph().nodes.back().op).top_k == 3);
 }
 
-TEST_CASE("custom op: shapes are the op's own, outputs have one row, all outputs must matter") {
+TEST_CASE("custom op: shapes come from the op, outputs have one row, all outputs must be used") {
   Net n;
   const auto bad = std::make_shared<CustomOp>();
   bad->name = "bad";
@@ -125,7 +126,7 @@ TEST_CASE("custom op: shapes are the op's own, outputs have one row, all outputs
   CHECK_THROWS_WITH_AS((void)differentiate(n.b.graph()), doctest::Contains("every output of 'two'"), UsageError);
 }
 
-TEST_CASE("models: parameter counts") {
+TEST_CASE("models have the published parameter counts") {
   using models::ResnetCifarOptions;
   using models::ResnetOptions;
   CHECK(resnet_parameters(ResnetCifarOptions{.depth = 20}, 32) == 272474);
@@ -138,7 +139,7 @@ TEST_CASE("models: parameter counts") {
   CHECK(resnet_parameters(ResnetOptions{.depth = 152}, 224) == 60192808);
 }
 
-TEST_CASE("models: depths that do not exist, and what an input batch norm learns") {
+TEST_CASE("models: unknown depths are refused, and an input batch norm has the right parameters") {
   CHECK_THROWS_AS(resnet_parameters(models::ResnetCifarOptions{.depth = 21}, 32), UsageError);
   CHECK_THROWS_AS(resnet_parameters(models::ResnetCifarOptions{.depth = 2}, 32), UsageError);
   CHECK_THROWS_AS(resnet_parameters(models::ResnetCifarOptions{.depth = 20, .classes = 1}, 32), UsageError);
@@ -155,7 +156,7 @@ TEST_CASE("models: depths that do not exist, and what an input batch norm learns
   CHECK(l.find("layer1.0.conv1.weight")->decay);
 }
 
-TEST_CASE("initializers: moments, fans, and the same numbers whatever else there is") {
+TEST_CASE("initializers have the right moments and fans, and give the same numbers in any net") {
   const Shape s{64, 32, 3, 3};
   std::vector<float> a(static_cast<std::size_t>(s.numel())), b(a.size());
   const auto deviation = [&](const Initializer& i) {

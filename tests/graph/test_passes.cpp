@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Fusing, differentiating, and the plain net of an evaluation.
+// Tests fusion, differentiation, and the plain net of an evaluation.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -37,7 +37,7 @@ TEST_CASE("fuse: batch_norm -> add -> relu and batch_norm -> relu become one bat
   CHECK(last.outputs[0] == z);
 }
 
-TEST_CASE("fuse: the summand made later than the batch norm is there when the fused node runs") {
+TEST_CASE("fuse: a summand computed after the batch norm is available when the fused node runs") {
   Net n;
   const ValueId a = n.conv("a", n.x);
   const ValueId bn = nn::batch_norm(n.b, "bn", a);
@@ -49,7 +49,7 @@ TEST_CASE("fuse: the summand made later than the batch norm is there when the fu
   CHECK(count<op::Add>(g) == 0);
 }
 
-TEST_CASE("fuse: not where somebody else reads what lies between") {
+TEST_CASE("fuse: ops are not fused if another op reads a value between them") {
   {
     Net n;
     const ValueId bn = nn::batch_norm(n.b, "bn", n.conv("a", n.x));
@@ -74,7 +74,7 @@ TEST_CASE("fuse: not where somebody else reads what lies between") {
     CHECK(std::get<op::BatchNorm>(only<op::BatchNorm>(g).op).residual);
   }
   {
-    Net n;  // a relu before the sum keeps the sum apart
+    Net n;  // a relu before the sum keeps the sum separate
     const ValueId a = n.conv("a", n.x);
     n.finish(n.b.add("sum", n.b.relu("r", nn::batch_norm(n.b, "bn", a)), a));
     const Graph g = fuse(n.b.graph());
@@ -93,7 +93,7 @@ TEST_CASE("inference: batch norms read their running statistics") {
   CHECK(only<op::BatchNormInference>(g).outputs.size() == 1);
 }
 
-TEST_CASE("gelu: not fused, no FLOPs, and its gradient is made from its input") {
+TEST_CASE("gelu is not fused, has no FLOPs, and its gradient is computed from its input") {
   Net n;
   const ValueId x = n.conv("a", n.x);
   n.finish(n.b.gelu("g", x));
@@ -107,7 +107,7 @@ TEST_CASE("gelu: not fused, no FLOPs, and its gradient is made from its input") 
   CHECK(back.inputs[1] == x);
   CHECK(g[back.outputs[0]].name == "d " + g[x].name);
 
-  Net m;  // behind a batch norm, whose output is not kept
+  Net m;  // after a batch norm with an output that is not kept
   const ValueId z = nn::batch_norm(m.b, "bn", m.conv("a", m.x));
   m.finish(m.b.gelu("g", z));
   const Graph h = differentiate(fuse(m.b.graph()));
@@ -127,7 +127,7 @@ TEST_CASE("differentiate: contributions to one value are added") {
   check_order(g);
   const int forward_adds = 3;
   CHECK(count<op::Add>(g) == forward_adds + 3);  // four contributions to d a: three additions
-  CHECK(count<op::Conv2dBackwardData>(g) == 4);  // none to the images
+  CHECK(count<op::Conv2dBackwardData>(g) == 4);  // not for the images
   CHECK(count<op::Conv2dBackwardWeights>(g) == 5);
   for (const Value& v : g.values)
     if (v.storage == Storage::parameter) {
@@ -138,7 +138,7 @@ TEST_CASE("differentiate: contributions to one value are added") {
     }
 }
 
-TEST_CASE("differentiate: a batch norm reads two contributions itself") {
+TEST_CASE("differentiate: a batch norm reads two contributions directly") {
   Net n;
   const ValueId y = nn::batch_norm(n.b, "bn", n.conv("a", n.x), {.relu = true});
   n.finish(n.b.add("sum", n.conv("b", y), n.conv("c", y)));
@@ -151,11 +151,11 @@ TEST_CASE("differentiate: a batch norm reads two contributions itself") {
   m.finish(m.b.add("s2", m.b.add("s1", m.conv("b", z), m.conv("c", z)), z));
   const Graph h = differentiate(m.b.graph());
   check_order(h);
-  CHECK(count<op::Add>(h) == 3);  // three contributions: one addition, two that the batch norm reads
+  CHECK(count<op::Add>(h) == 3);  // three contributions: one addition, and two that the batch norm reads
   CHECK(std::get<op::BatchNormBackward>(only<op::BatchNormBackward>(h).op).second);
 }
 
-TEST_CASE("differentiate: what it refuses") {
+TEST_CASE("differentiate: unsupported graphs are refused") {
   Net none;
   CHECK_THROWS_AS((void)differentiate(none.b.graph()), UsageError);
   Net n;  // one weight in two convolutions
@@ -177,7 +177,7 @@ TEST_CASE("differentiate: what it refuses") {
   CHECK_THROWS_AS((void)differentiate(differentiate(again.b.graph())), UsageError);
 }
 
-TEST_CASE("differentiate: what does not learn has no gradient; what learns next to it has") {
+TEST_CASE("differentiate: fixed parameters have no gradient, trainable ones next to them have") {
   Net n;
   const ValueId w = n.b.parameter("w", Shape{4, 3, 3, 3}, {}, true, false);
   const ValueId y = nn::batch_norm(n.b, "bn", n.b.conv2d("c", n.x, w, {}), {.fixed_gamma = true});

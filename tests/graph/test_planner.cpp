@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The planner's promises, checked by a second, independent walk through the plan: on random nets, on the real ones,
-// with every way a backend may divide an op.
+// Checks the planner's promises by a second, independent walk through the plan: on random nets, on the real ones, and
+// with every way in which a backend may divide an op.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -68,7 +68,7 @@ Graph imagenet(int depth) {
 
 }  // namespace
 
-TEST_CASE("random nets, random divisions, batch sizes, shards and chunks") {
+TEST_CASE("random nets with random divisions, batch sizes, shards and chunks have valid plans") {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Rng r(seed, Purpose::user, 1);
@@ -84,7 +84,7 @@ TEST_CASE("random nets, random divisions, batch sizes, shards and chunks") {
   }
 }
 
-TEST_CASE("the models") {
+TEST_CASE("the models have valid plans") {
   for (int depth : {8, 20, 56})
     for (bool preactivation : {false, true})
       for (bool training : {true, false}) {
@@ -103,7 +103,7 @@ TEST_CASE("the models") {
   }
 }
 
-TEST_CASE("memory: what lives in scratch is not in the arena, and bf16 halves it") {
+TEST_CASE("values in scratch are not in the arena, and bf16 halves the memory") {
   PlanOptions o;
   o.rows = 128;
   const Graph g = cifar(20, false);
@@ -113,7 +113,7 @@ TEST_CASE("memory: what lives in scratch is not in the arena, and bf16 halves it
   CHECK(bf16.activation_bytes < f32.activation_bytes * 6 / 10);
   o.training = false;
   const Plan eval = check_plan(g, o, nullptr).plan;
-  CHECK(eval.activation_bytes < bf16.activation_bytes / 8);  // nothing is kept for a backward pass
+  CHECK(eval.activation_bytes < bf16.activation_bytes / 8);  // no values are kept for a backward pass
   o.training = true;
   o.keep_all = true;
   CHECK(check_plan(g, o, nullptr).plan.activation_bytes > bf16.activation_bytes);
@@ -131,7 +131,7 @@ TEST_CASE("plans refuse an empty batch; few rows make few shards") {
   CHECK(p.shard_begin(3) == 3);
 }
 
-TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when the plan is made") {
+TEST_CASE("custom op: forward and gradient run, and a missing kernel is an error when the plan is made") {
   const auto net = [](const std::shared_ptr<const CustomOp>& def) {
     Builder b(1, 3, 3);
     const ValueId x = nn::conv(b, "c", b.normalize({0}, {1 / 255.0F}), {.out = 2});
@@ -154,7 +154,7 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
   const Metrics m = e.train({images.data(), labels.data(), 1}, {});
   const auto x = e.value(values.first).view<double>(), y = e.value(values.second).view<double>();
   for (std::size_t i = 0; i < x.size(); ++i) CHECK(y[i] == x[i] * x[i]);
-  // The gradient by finite differences.
+  // Checks the gradient by finite differences.
   const std::vector<double> gradient(static_cast<double*>(e.gradient_data()),
                                      static_cast<double*>(e.gradient_data()) + e.parameters().count);
   const Slice& w = *e.parameters().find("c.weight");
@@ -172,7 +172,7 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
   }
   CHECK(m.rows == 1);
 
-  // Kernels are looked for by the backend's own name first, then "host".
+  // Kernels are looked up by the backend's own name first, then by "host".
   auto named = std::make_shared<CustomOp>(*testing::square_op());
   named->forward["reference"] = [](auto, std::span<const TensorRef> out) {
     for (double& v : out[0].view<double>()) v = 7;
@@ -196,9 +196,9 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
   }
 }
 
-TEST_CASE("executor: a value that the plan does not keep is an error, not garbage") {
+TEST_CASE("executor: reading a value that the plan does not keep is an error") {
   ReferenceBackend reference;
   const Graph g = cifar(8, false);
   Executor e(reference, g);
-  CHECK_THROWS_AS((void)e.value(g.logits), UsageError);  // nothing ran
+  CHECK_THROWS_AS((void)e.value(g.logits), UsageError);  // the net has not run
 }

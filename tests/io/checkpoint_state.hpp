@@ -12,7 +12,7 @@
 
 namespace tutti::test {
 
-// A checkpoint's content that follows from its step and size alone.
+// The content of a checkpoint, which depends only on its step and size.
 class State {
  public:
   State(std::int64_t step, std::size_t elements) : step_(step), weight_(elements), momentum_(elements), half_(3) {
@@ -22,7 +22,7 @@ class State {
     for (auto& h : half_) h = bf16(static_cast<float>(x = x * 1664525U + 1013904223U));
   }
 
-  // Views into this object.
+  // Returns views into this object.
   [[nodiscard]] io::CheckpointData data() const {
     const auto n = static_cast<std::int64_t>(weight_.size());
     io::CheckpointData d;
@@ -34,7 +34,7 @@ class State {
     return d;
   }
 
-  // In words what is different; "" if the checkpoint holds this state and nothing else.
+  // Describes the difference in words; "" if the checkpoint holds exactly this state.
   [[nodiscard]] std::string difference(const io::LoadedCheckpoint& c) const {
     const auto d = data();
     if (c.step() != d.step) return "step " + std::to_string(c.step());

@@ -48,7 +48,7 @@ std::vector<std::string> names_in(const Path& folder) {
 
 }  // namespace
 
-TEST_CASE("what is saved is loaded, bit by bit") {
+TEST_CASE("a saved checkpoint is loaded bit by bit") {
   const TempFolder run;
   CheckpointStore store(run.path());
   CHECK(store.list().empty());
@@ -65,7 +65,7 @@ TEST_CASE("what is saved is loaded, bit by bit") {
   CHECK(store.list() == std::vector<Path>{path});
 }
 
-TEST_CASE("the newest are kept, and the best") {
+TEST_CASE("the newest checkpoints and the best are kept") {
   const TempFolder run;
   CheckpointStore store(run.path(), 2);
   const auto steps = [&] {
@@ -94,7 +94,7 @@ TEST_CASE("the newest are kept, and the best") {
   CHECK_THROWS_AS(save(store, -1), UsageError);
 }
 
-TEST_CASE("a step that was just saved stays, also where later ones exist") {
+TEST_CASE("a step that was just saved is kept, also if later ones exist") {
   const TempFolder run;
   CheckpointStore store(run.path(), 1);
   save(store, 9);
@@ -112,7 +112,7 @@ TEST_CASE("a step can be saved again") {
   CHECK(State(5, 20).difference(store.load(path)) == "");
   CHECK(names_in(store.folder()) == std::vector<std::string>{"step-000000005"});
 
-  // A crash between the two renames: the earlier one is still there, under its other name.
+  // A crash between the two renames: the earlier one still exists under its other name.
   const Path old = store.folder() / "step-000000005.old";
   rename_path(path, old);
   CHECK(State(5, 20).difference(*store.load_newest_valid()) == "");
@@ -122,7 +122,7 @@ TEST_CASE("a step can be saved again") {
   CHECK(State(5, 30).difference(*store.load_newest_valid()) == "");
   CHECK_FALSE(path_exists(old));
 
-  // A damaged one goes for good, and does not push out the one kept beside it.
+  // A damaged one is removed for good, and does not displace the one kept next to it.
   std::filesystem::copy(path, old, std::filesystem::copy_options::recursive);
   std::filesystem::remove(path / "COMPLETE");
   CHECK(State(5, 30).difference(*store.load_newest_valid()) == "");
@@ -131,7 +131,7 @@ TEST_CASE("a step can be saved again") {
   CHECK(names_in(store.folder()) == std::vector<std::string>{"best.json", "step-000000005"});
 }
 
-TEST_CASE("a save that fails leaves the earlier checkpoint and nothing else") {
+TEST_CASE("a failed save leaves only the earlier checkpoint") {
   const TempFolder run;
   CheckpointStore store(run.path());
   const Path first = save(store, 1);
@@ -147,7 +147,7 @@ TEST_CASE("a save that fails leaves the earlier checkpoint and nothing else") {
     const SizeLimit limit(10000);
     CHECK_THROWS_AS(save(store, 1, 100000), FileError);
   }
-  SUBCASE("options that JSON cannot hold") {
+  SUBCASE("options that JSON cannot represent") {
     const State state(2, 100);
     auto data = state.data();
     data.options.set("lr", std::nan(""));
@@ -164,7 +164,7 @@ TEST_CASE("a save that fails leaves the earlier checkpoint and nothing else") {
   CHECK(path_exists(first));
 }
 
-TEST_CASE("a folder without the right to write") {
+TEST_CASE("a save into a folder without write permission fails and leaves the earlier checkpoint") {
   const TempFolder run;
   CheckpointStore store(run.path());
   save(store, 1);
@@ -184,7 +184,7 @@ TEST_CASE("a folder without the right to write") {
   CHECK(State(1, 100).difference(*store.load_newest_valid()) == "");
 }
 
-TEST_CASE("a full disk") {
+TEST_CASE("a save on a full disk fails and leaves the earlier checkpoint") {
   const TempFolder run;
   if (::mount("tmpfs", run.path().c_str(), "tmpfs", 0, "size=128k") != 0) {
     std::cout << "SKIP: no right to mount a small disk: " << std::strerror(errno) << '\n';
@@ -210,7 +210,7 @@ TEST_CASE("a full disk") {
   CHECK(State(2, 1000).difference(*store.load_newest_valid()) == "");
 }
 
-TEST_CASE("what a killed process left is removed by the next save") {
+TEST_CASE("the next save removes the files of a killed process") {
   const TempFolder run;
   CheckpointStore store(run.path());
   save(store, 1);
@@ -233,7 +233,7 @@ Path save_in(CheckpointStore& store, std::int64_t generation, std::int64_t step)
 
 struct GivenUp : std::exception {};
 
-// What a process leaves in a folder goes when it has ended, or writes there again.
+// Runs f in another process. Its files are removed when it has ended, or when a process writes there again.
 template <class F>
 void in_another_process(F&& f) {
   const pid_t child = ::fork();
@@ -252,7 +252,7 @@ void in_another_process(F&& f) {
 
 }  // namespace
 
-TEST_CASE("names of checkpoints") {
+TEST_CASE("names of checkpoints are parsed") {
   for (const char* name : {"step-000000007", "step-012345678", "step-123456789", "step-000000007.g3",
                            "step-000000007.old", "step-000000007.g3.old", "step-1234567890.g12"}) {
     CAPTURE(name);
@@ -273,7 +273,7 @@ TEST_CASE("names of checkpoints") {
     CHECK_FALSE(GenerationBegin::parse(name).has_value());
 }
 
-TEST_CASE("a writer that was stopped, given up and goes on replaces nothing") {
+TEST_CASE("a writer that was stopped and given up replaces no checkpoint when it continues") {
   const TempFolder run;
   CheckpointStore others(run.path(), 2);
   bool given_up = false;
@@ -285,8 +285,7 @@ TEST_CASE("a writer that was stopped, given up and goes on replaces nothing") {
   chief.begin_generation(1, 0);
   save_in(chief, 1, 5);
   chief.mark_best(5, 0.5, 1);
-  // Stopped behind the question whether it may write, in front of the rename; the others save the same step and one
-  // more.
+  // Stopped between the check of its permission to write and the rename. The others save the same step and one more.
   meanwhile = [&] {
     in_another_process([&] {
       others.begin_generation(2, 10);
@@ -297,7 +296,7 @@ TEST_CASE("a writer that was stopped, given up and goes on replaces nothing") {
     given_up = true;
   };
   CHECK_THROWS_AS(save_in(chief, 1, 10), GivenUp);
-  // It has left its own beside theirs, and that does not count.
+  // It has left its own checkpoint next to theirs, and that does not count.
   CHECK(path_exists(others.folder() / "step-000000010.g1"));
   std::vector<std::string> list;
   for (const Path& c : others.list()) list.push_back(c.filename().string());
@@ -312,7 +311,8 @@ TEST_CASE("a writer that was stopped, given up and goes on replaces nothing") {
                                                               "step-000000010.g2", "step-000000012.g2",
                                                               "step-000000014.g2"});
 
-  // A step that the others did again: theirs began one earlier, so the one of before is of another past.
+  // A step that the others repeated: theirs began one step earlier, so the previous checkpoint belongs to another
+  // history.
   given_up = false;
   others.begin_generation(3, 14);
   meanwhile = [&] { given_up = true; };
@@ -323,7 +323,7 @@ TEST_CASE("a writer that was stopped, given up and goes on replaces nothing") {
   CHECK(others.latest_generation() == 3);
   save_in(others, 3, 16);
   CHECK_FALSE(path_exists(others.folder() / "step-000000015.g2"));
-  // A run that begins anew without generations.
+  // A run that starts from the beginning without generations.
   others.forget_generations();
   CHECK(others.load_newest_valid()->step() == 16);
   others.discard_newer_than(12);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints of which something is damaged, missing or of another kind: what is wrong is named, and nothing is
-// removed.
+// Tests checkpoints with damaged, missing or unexpected parts: the errors name them, and no file is removed.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,7 +35,7 @@ std::string complaint(const Path& folder) {
   return message_of<DataError>([&] { (void)load_checkpoint(folder); });
 }
 
-// In place: replacing a file is slow where the file system then waits for the disk.
+// Changes the byte in place: replacing a file is slow if the file system waits for the disk.
 void change_byte(const Path& path, std::size_t at, unsigned flip) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(at));
@@ -46,13 +45,13 @@ void change_byte(const Path& path, std::size_t at, unsigned flip) {
   file.put(static_cast<char>(static_cast<unsigned>(byte) ^ flip));
 }
 
-// Writes manifest.json and a COMPLETE that fits it.
+// Writes manifest.json and a matching COMPLETE.
 void write_manifest_text(const Path& folder, const std::string& text) {
   write_text(folder / "manifest.json", text);
   write_text(folder / "COMPLETE", crc_text(crc32c(text)) + "\n");
 }
 
-// Replaces model.safetensors and makes all checksums fit.
+// Replaces model.safetensors and makes all checksums match.
 void replace_model(const Path& folder, const std::string& bytes) {
   write_text(folder / "model.safetensors", bytes);
   auto manifest = parse_manifest(read_text_file(folder / "manifest.json", 1 << 20), "manifest.json");
@@ -69,7 +68,7 @@ void replace_in_manifest(const Path& folder, const std::string& from, const std:
 
 }  // namespace
 
-TEST_CASE("a flipped bit anywhere, and a truncation at any length, is found and named") {
+TEST_CASE("a bit flipped anywhere, and a truncation at any length, is found and named") {
   const TempFolder run;
   CheckpointStore store(run.path());
   const Path path = save(store, 3, 5);
@@ -99,7 +98,7 @@ TEST_CASE("a flipped bit anywhere, and a truncation at any length, is found and 
   CHECK(contains(complaint(path), "optimizer.safetensors] expected the CRC-32C"));
 }
 
-TEST_CASE("damage behind fitting checksums is found as well") {
+TEST_CASE("damage with matching checksums is found as well") {
   const TempFolder run;
   CheckpointStore store(run.path());
   const Path path = save(store, 3, 5);
@@ -130,7 +129,7 @@ TEST_CASE("damage behind fitting checksums is found as well") {
   CHECK(contains(complaint(path), "manifest.json:"));
 }
 
-TEST_CASE("what is not a checkpoint's folder") {
+TEST_CASE("a folder that is not a checkpoint is refused") {
   const TempFolder run;
   CheckpointStore store(run.path());
   CHECK(contains(message_of<DataError>([&] { (void)store.load(run / "none"); }), "none"));
@@ -145,7 +144,7 @@ TEST_CASE("what is not a checkpoint's folder") {
   CHECK(complaints.size() == 2);
 }
 
-TEST_CASE("the newest valid one is used, each bad one named") {
+TEST_CASE("the newest valid checkpoint is used, and each bad one is named") {
   const TempFolder run;
   CheckpointStore store(run.path(), 4);
   std::vector<Path> paths;
@@ -162,7 +161,7 @@ TEST_CASE("the newest valid one is used, each bad one named") {
   CHECK(contains(complaints[1], "model.safetensors"));
 }
 
-TEST_CASE("a damaged best.json is an error, and no reason to remove anything") {
+TEST_CASE("a damaged best.json is an error, and no file is removed") {
   const TempFolder run;
   CheckpointStore store(run.path(), 1);
   save(store, 1);

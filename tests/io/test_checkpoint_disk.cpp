@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a checkpoint asks of the disk, in which order, and what comes of a disk that fails or loses what it was given.
+// Tests the order of a checkpoint's disk operations, and the effect of a disk that fails or loses data.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -34,14 +34,15 @@ using Names = std::vector<std::string>;
 
 namespace {
 
-// The disk, while one lives: notes what it is asked, with names from the folder of the run on, and does as it is told.
+// A simulated disk, active during its lifetime: it records the operations, with names relative to the run's folder, and
+// fails on request.
 struct Disk {
   explicit Disk(const TempFolder& run) : base(run.path().string()) { now = this; }
   ~Disk() { now = nullptr; }
   Disk(const Disk&) = delete;
   Disk& operator=(const Disk&) = delete;
 
-  // A name that is set aside is ASIDE, whatever it is in full.
+  // A temporary name is ASIDE, whatever its full name is.
   [[nodiscard]] std::string name(std::string path) const {
     if (path == base) return "RUN";
     if (path == fs::path(base).parent_path()) return "PARENT";
@@ -59,12 +60,12 @@ struct Disk {
 
   std::string base;
   Names asked{};
-  std::string cannot{};            // what fails, with EIO
+  std::string cannot{};            // the operation that fails, with EIO
   std::function<void()> behind{};  // what happens to the new checkpoint when its name is on the disk
   static inline Disk* now = nullptr;
 };
 
-// False: it is to fail.
+// Returns false if the operation shall fail.
 bool ask(const std::string& what) {
   Disk& disk = *Disk::now;
   disk.asked.push_back(what);
@@ -74,7 +75,7 @@ bool ask(const std::string& what) {
   return false;
 }
 
-// Cuts the last byte off, as if it had never come to the disk.
+// Removes the last byte, as if it had never reached the disk.
 void lose_end(const fs::path& file) { fs::resize_file(file, fs::file_size(file) - 1); }
 
 Names names_in(const fs::path& folder) {
@@ -116,11 +117,11 @@ Names joined(std::initializer_list<Names> parts) {
 
 }  // namespace
 
-// In the place of the system's, for the headers under test. Nothing has to come to a real disk.
+// Replaces the system's functions for the headers under test. The data does not have to reach a real disk.
 extern "C" int fsync(int fd) { return Disk::now == nullptr || ask("sync " + Disk::now->name(fd)) ? 0 : -1; }
 extern "C" int close(int fd) {
   bool good = true;
-  // Of what was written only; a file that was read may be closed as it likes.
+  // Only for written files; the close of a file that was read does not matter.
   if (Disk::now != nullptr && (::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
     if (const std::string name = Disk::now->name(fd); name.starts_with("ASIDE/")) good = ask("close " + name);
   const long closed = ::syscall(SYS_close, fd);
@@ -136,7 +137,7 @@ extern "C" int posix_fadvise(int fd, off_t, off_t, int advice) noexcept {
   return 0;
 }
 
-TEST_CASE("a checkpoint is on the disk before it has its name, and read from there before an older one goes") {
+TEST_CASE("a checkpoint is on the disk before it has its name, and is read back before an older one is removed") {
   const TempFolder run;
   Disk disk(run);
   CheckpointStore store(run.path(), 1);
@@ -154,7 +155,7 @@ TEST_CASE("a checkpoint is on the disk before it has its name, and read from the
   ::umask(mask);
 }
 
-TEST_CASE("where the disk fails, the earlier checkpoint stays, and nothing of the new one") {
+TEST_CASE("if the disk fails, only the earlier checkpoint remains") {
   for (const std::string& what : written) {
     const TempFolder run;
     Disk disk(run);
@@ -183,7 +184,7 @@ TEST_CASE("where the disk fails, the earlier checkpoint stays, and nothing of th
   CHECK(store.load_newest_valid()->step() == 2);
 }
 
-TEST_CASE("what does not come back from the disk is no checkpoint, and the earlier one is again") {
+TEST_CASE("a checkpoint that cannot be read back does not count, and the earlier one is restored") {
   const TempFolder run;
   Disk disk(run);
   CheckpointStore store(run.path(), 1);
@@ -204,7 +205,7 @@ TEST_CASE("what does not come back from the disk is no checkpoint, and the earli
   CHECK(names_in(store.folder()) == Names{"step-000000005"});
   CHECK(State(5, 10).difference(store.load(path)) == "");
 
-  // Beside it one that it had taken the place of, when a process was killed.
+  // Next to it is one that it had replaced when a process was killed.
   const Path old = store.folder() / "step-000000005.old";
   fs::copy(path, old, fs::copy_options::recursive);
   fs::remove_all(path);
@@ -224,7 +225,7 @@ TEST_CASE("what does not come back from the disk is no checkpoint, and the earli
   CHECK_FALSE(path_exists(old));
 }
 
-TEST_CASE("the beginning of a generation stays as long as an earlier one could have written something that counts") {
+TEST_CASE("the beginning of a generation is kept while an earlier one could have written a checkpoint that counts") {
   const TempFolder run;
   Disk disk(run);
   const auto begins = [&] {
@@ -238,19 +239,19 @@ TEST_CASE("the beginning of a generation stays as long as an earlier one could h
   two.begin_generation(2, 4);
   save_of(two, 6, 2);
   save_of(two, 8, 2);
-  CHECK(begins() == Names{"generation-2-behind-4"});  // the present one's own, whatever is there
+  CHECK(begins() == Names{"generation-2-behind-4"});  // the current generation's own, whatever else exists
   two.begin_generation(3, 8);
   CHECK(begins() == Names{"generation-2-behind-4", "generation-3-behind-8"});
   save_of(two, 10, 3);
   CHECK(begins() == Names{"generation-3-behind-8"});
   two.begin_generation(4, 10);
-  save_of(three, 12, 4);  // 8 and 10 stay
+  save_of(three, 12, 4);  // 8 and 10 are kept
   CHECK(begins() == Names{"generation-3-behind-8", "generation-4-behind-10"});
   save_of(two, 14, 4);
   CHECK(begins() == Names{"generation-4-behind-10"});
 }
 
-TEST_CASE("the best that is gone, and a mark that is too long") {
+TEST_CASE("a missing best checkpoint, and a mark that is too long") {
   const TempFolder run;
   Disk disk(run);
   CheckpointStore store(run.path());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints of a job whose members change, and what stands at the edge of a rule.
+// Tests checkpoints of a job with changing members, and cases at the limits of the rules.
 #include <unistd.h>
 
 #include <cstdint>
@@ -32,7 +32,7 @@ Path save_of(CheckpointStore& store, std::int64_t step, std::int64_t generation)
   data.generation = generation;
   return store.save(data);
 }
-// Files whose names begin so.
+// Returns the number of files with this prefix.
 int files(const CheckpointStore& store, const std::string& begin) {
   int n = 0;
   for (const auto& entry : fs::directory_iterator(store.folder()))
@@ -42,14 +42,14 @@ int files(const CheckpointStore& store, const std::string& begin) {
 
 }  // namespace
 
-TEST_CASE("the state before the first step is one") {
+TEST_CASE("the state before the first step can be saved") {
   const TempFolder run;
   CheckpointStore store(run.path());
   save(store, 0);
   CHECK(store.load_newest_valid()->step() == 0);
   save(store, 1);
   save(store, 2);
-  CHECK(store.list().size() == 2);  // of three, by default
+  CHECK(store.list().size() == 2);  // three are allowed by default
   const CheckpointData nothing;
   CHECK(nothing.step + nothing.generation == 0);
   const CheckpointManifest empty;
@@ -60,7 +60,7 @@ TEST_CASE("the state before the first step is one") {
   CHECK(best.metric == 0);
 }
 
-TEST_CASE("a generation takes over the best, and what was before it") {
+TEST_CASE("a generation takes over the best checkpoint and all earlier ones") {
   const TempFolder run;
   CheckpointStore store(run.path(), 5);
   for (const std::int64_t step : {2, 4, 6}) save_of(store, step, 1);
@@ -73,8 +73,8 @@ TEST_CASE("a generation takes over the best, and what was before it") {
   CHECK(store.best_metric() == 0.5);
   CHECK(files(store, "best.g3.json") == 1);
   CHECK(files(store, "best.g1.json") == 0);
-  // One that begins behind an earlier step, or the same, makes that one's beginning say nothing; a later step's does
-  // not.
+  // A generation that begins after an earlier step, or after the same, makes that generation's beginning meaningless.
+  // One of a later step does not.
   store.begin_generation(4, 5);
   CHECK(files(store, "generation-") == 1);
   store.begin_generation(5, 7);
@@ -82,14 +82,14 @@ TEST_CASE("a generation takes over the best, and what was before it") {
   store.begin_generation(6, 3);
   CHECK(files(store, "generation-") == 1);
   CHECK(store.list().size() == 1);
-  // The best of a step that does not count any more is none.
+  // A best checkpoint at a step that no longer counts is not the best.
   CHECK_FALSE(store.best().has_value());
   store.forget_generations();
   CHECK(files(store, "generation-") == 0);
   CHECK(store.list().size() == 3);
 }
 
-TEST_CASE("nothing is seen to change once the right to write is gone") {
+TEST_CASE("a process without the right to write changes no file") {
   const TempFolder run;
   CheckpointStore store(run.path(), 1);
   save(store, 1);
@@ -103,7 +103,7 @@ TEST_CASE("nothing is seen to change once the right to write is gone") {
   CHECK(files(store, "generation-") + files(store, "best") == 0);
 }
 
-TEST_CASE("a run that goes on from an older step gives up the later ones, and the best among them") {
+TEST_CASE("a run that continues from an older step discards the later ones, and the best among them") {
   const TempFolder run;
   for (const std::int64_t best : {2, 4, 6}) {
     CheckpointStore store(run.path() / std::to_string(best), 5);
@@ -115,7 +115,7 @@ TEST_CASE("a run that goes on from an older step gives up the later ones, and th
   }
 }
 
-TEST_CASE("counters and options of more than 16 MiB are refused, and leave nothing") {
+TEST_CASE("counters and options of more than 16 MiB are refused and leave no files") {
   const TempFolder run;
   CheckpointStore store(run.path());
   const State state(1, 10);
@@ -134,7 +134,7 @@ TEST_CASE("counters and options of more than 16 MiB are refused, and leave nothi
   CHECK_THROWS_AS(store.save(data), UsageError);
 }
 
-TEST_CASE("a file that is shorter, or longer, than the manifest says is named so; so is a folder that is none") {
+TEST_CASE("a file that is shorter or longer than in the manifest is named, and so is a path that is not a folder") {
   const TempFolder run;
   CheckpointStore store(run.path());
   const Path path = save(store, 1);
@@ -147,7 +147,7 @@ TEST_CASE("a file that is shorter, or longer, than the manifest says is named so
   CHECK(contains(message_of<DataError>([&] { (void)load_checkpoint(run.path() / "nothing"); }), "expected a folder"));
 }
 
-TEST_CASE("of several marks that of the latest generation says which is the best") {
+TEST_CASE("the mark of the latest generation determines the best checkpoint") {
   const TempFolder run;
   CheckpointStore store(run.path(), 20);
   CHECK(store.latest_generation() == 0);
@@ -158,20 +158,20 @@ TEST_CASE("of several marks that of the latest generation says which is the best
   CHECK(store.best()->step == 12);
 }
 
-TEST_CASE("a file in the place of the folder") {
+TEST_CASE("a file at the folder's path is refused") {
   const TempFolder run;
   const CheckpointStore store(run.path());
   test::write_text(store.folder(), "none");
   CHECK_THROWS_AS((void)store.list(), FileError);
 }
 
-TEST_CASE("a checksum is eight small hexadecimal digits") {
+TEST_CASE("a checksum has eight lower-case hexadecimal digits") {
   CHECK(parse_crc_text("0123abcd", "here") == 0x0123abcd);
   for (const char* text : {"0123ABCD", "123abcd", "00123abcd", "0123abcg", "0x23abcd", " 123abcd", "+123abcd", ""})
     CHECK_THROWS_AS((void)parse_crc_text(text, "here"), DataError);
 }
 
-TEST_CASE("a manifest holds what this version knows, each of its kind") {
+TEST_CASE("a manifest has exactly the known fields, each with its type") {
   const CheckpointManifest whole{3, Json::object({{"epoch", 1}}), Json::object({{"lr", 0.5}}), {7, 1}, {0, 2}};
   const std::string text = write_manifest(whole);
   CHECK(parse_manifest(text, "here") == whole);
@@ -192,7 +192,7 @@ TEST_CASE("a manifest holds what this version knows, each of its kind") {
     CHECK(contains(complaint("\"files\": {", "\"files\": {" + member), "files] expected no other members"));
     CHECK(contains(complaint("\"step\": 3", member + "\"step\": 3"), named));
   }
-  // An object of another kind, and nothing beside it.
+  // An object of another kind, alone.
   for (const char* name : {"counters", "options"}) {
     CheckpointManifest m = whole;
     (name[0] == 'c' ? m.counters : m.options) = Json::object({});

@@ -10,7 +10,7 @@
 
 using namespace tutti::io;
 
-TEST_CASE("known answers of RFC 3720, appendix B.4") {
+TEST_CASE("CRC-32C gives the known answers of RFC 3720, appendix B.4") {
   std::string up, down;
   for (int i = 0; i < 32; ++i) {
     up.push_back(static_cast<char>(i));
@@ -24,7 +24,7 @@ TEST_CASE("known answers of RFC 3720, appendix B.4") {
   CHECK(crc32c("") == 0);
 }
 
-TEST_CASE("the portable form gives the same, for every length and in pieces") {
+TEST_CASE("the portable form gives the same for every length and in pieces") {
   std::vector<std::byte> bytes(300);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 167 + 13);
   for (std::size_t n = 0; n <= bytes.size(); ++n) {
@@ -36,7 +36,7 @@ TEST_CASE("the portable form gives the same, for every length and in pieces") {
   CHECK(~detail::crc32c_portable(~0U, std::as_bytes(std::span("123456789", 9))) == 0xE3069283U);
 }
 
-TEST_CASE("masked form") {
+TEST_CASE("the masked form has known values") {
   // Rotated right by 15 bits, plus a constant.
   CHECK(mask_crc32c(0) == 0xA282EAD8U);
   CHECK(mask_crc32c(1) == 0xA284EAD8U);
@@ -44,8 +44,8 @@ TEST_CASE("masked form") {
   CHECK(mask_crc32c(crc32c("123456789")) == 0xC78AB0E5U);
 }
 
-TEST_CASE("a TFRecord of known bytes") {
-  // The length 24 and its masked checksum as they begin every TensorBoard file.
+TEST_CASE("a TFRecord has known bytes") {
+  // Every TensorBoard file begins with the length 24 and its masked checksum.
   std::string out;
   append_tfrecord(out, std::string(24, 'x'));
   CHECK(out.size() == 8 + 4 + 24 + 4);

@@ -41,7 +41,7 @@ std::size_t entries(const Path& folder) {
 
 }  // namespace
 
-TEST_CASE("read_file: bounded, of regular files only") {
+TEST_CASE("read_file reads regular files up to a limit") {
   const TempFolder folder;
   write_text(folder / "a", "hello");
   CHECK(read_text_file(folder / "a", 5) == "hello");
@@ -60,7 +60,7 @@ TEST_CASE("read_file: bounded, of regular files only") {
   }
 }
 
-TEST_CASE("MappedFile") {
+TEST_CASE("MappedFile maps a file") {
   const TempFolder folder;
   write_text(folder / "a", "hello");
   write_text(folder / "empty", "");
@@ -73,7 +73,7 @@ TEST_CASE("MappedFile") {
   CHECK_THROWS_AS(MappedFile(folder / "a", 4), DataError);
 }
 
-TEST_CASE("FileWriter: small and large pieces, size and checksum") {
+TEST_CASE("FileWriter writes small and large pieces, with size and checksum") {
   const TempFolder folder;
   std::string expected;
   FileWriter writer(folder / "a");
@@ -90,7 +90,7 @@ TEST_CASE("FileWriter: small and large pieces, size and checksum") {
   CHECK_THROWS_AS(FileWriter(folder / "no" / "a"), FileError);
 }
 
-TEST_CASE("atomic_write_file replaces the file or leaves it, and leaves nothing else") {
+TEST_CASE("atomic_write_file replaces the file or leaves it unchanged, and leaves no other file") {
   const TempFolder folder;
   atomic_write_file(folder / "a", "one");
   atomic_write_file(folder / "a", "two");
@@ -109,7 +109,7 @@ TEST_CASE("atomic_write_file replaces the file or leaves it, and leaves nothing 
   }
   CHECK(read_text_file(folder / "a", 10) == "two");
   CHECK(entries(folder.path()) == 1);
-  // Messages name the file that was asked for, not the one that is written first.
+  // Messages name the requested file, not the temporary one.
   const auto refusal = [](const Path& path) { return message_of<FileError>([&] { atomic_write_file(path, "x"); }); };
   CHECK(contains(refusal(folder / "none" / "b"), "to create " + (folder / "none" / "b").string() + ", got"));
   std::filesystem::create_directories(folder / "c" / "full");
@@ -117,7 +117,7 @@ TEST_CASE("atomic_write_file replaces the file or leaves it, and leaves nothing 
   CHECK(entries(folder.path()) == 2);
 }
 
-TEST_CASE("AppendFile cuts off what could not be written whole") {
+TEST_CASE("AppendFile removes data that could not be written completely") {
   const TempFolder folder;
   AppendFile file(folder / "a", AppendFile::Mode::continue_file);
   file.append("first\n");
@@ -130,7 +130,7 @@ TEST_CASE("AppendFile cuts off what could not be written whole") {
   CHECK_THROWS_AS(AppendFile(folder / "a", AppendFile::Mode::new_file), FileError);
 }
 
-TEST_CASE("remove_stale_asides: of dead processes only") {
+TEST_CASE("remove_stale_asides removes only files of dead processes") {
   const TempFolder folder;
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
@@ -154,7 +154,7 @@ TEST_CASE("remove_stale_asides: of dead processes only") {
   CHECK(entries(folder.path()) == 9);
 }
 
-TEST_CASE("directories") {
+TEST_CASE("directories are created and synchronised") {
   const TempFolder folder;
   make_directories(folder / "a" / "b");
   fsync_directory(folder / "a");

@@ -53,7 +53,7 @@ TEST_CASE("parses each kind of value") {
   CHECK(j.find("c") == nullptr);
 }
 
-TEST_CASE("a value of another kind is named") {
+TEST_CASE("an error names a value of another kind") {
   const Json j = parse_json("{\"a\": 1.5}");
   CHECK(contains(message_of<DataError>([&] { (void)j.at("a").as_integer("counters a"); }), "[counters a]"));
   CHECK(contains(message_of<DataError>([&] { (void)j.at("a").as_integer(); }), "an integer, got a double"));
@@ -61,7 +61,7 @@ TEST_CASE("a value of another kind is named") {
   CHECK(contains(message_of<DataError>([&] { (void)Json(3).at("b"); }), "an object"));
 }
 
-TEST_CASE("strings: UTF-8 and escapes") {
+TEST_CASE("strings are UTF-8 with escapes") {
   CHECK(parse_json(R"("\"\\\/\b\f\n\r\t")").as_string() == "\"\\/\b\f\n\r\t");
   CHECK(parse_json(R"("A\u00e9\u20AC")").as_string() == "A\xC3\xA9\xE2\x82\xAC");
   CHECK(parse_json(R"("\ud83d\ude00")").as_string() == "\xF0\x9F\x98\x80");
@@ -76,7 +76,7 @@ TEST_CASE("strings: UTF-8 and escapes") {
     CHECK_MESSAGE(contains(complaint("\"" + std::string(bad) + "\""), "UTF-8"), bad);
 }
 
-TEST_CASE("what is not JSON is refused") {
+TEST_CASE("text that is not JSON is refused") {
   for (const char* bad : {"",
                           " ",
                           "nul",
@@ -122,7 +122,7 @@ TEST_CASE("what is not JSON is refused") {
   CHECK(!complaint(std::string_view("1\0", 2)).empty());
 }
 
-TEST_CASE("errors say line and column") {
+TEST_CASE("errors contain line and column") {
   CHECK(contains(complaint("{\n  \"a\": 1,\n  \"b\" 2\n}"), "[json t:3:7] expected ':' after the key, got '2'"));
   CHECK(contains(complaint("[1, 2"), "t:1:6] expected ',' or ']', got the end of the text"));
   CHECK(contains(complaint("{\"a\": 1,\n \"b\": 2,\n \"a\": 3}"),
@@ -130,7 +130,7 @@ TEST_CASE("errors say line and column") {
   CHECK(contains(complaint("[\x01]"), "t:1:2] expected a value, got the byte 0x01"));
 }
 
-TEST_CASE("limits") {
+TEST_CASE("depth and size are limited") {
   const auto nested = [](int n) {
     return std::string(static_cast<std::size_t>(n), '[') + std::string(static_cast<std::size_t>(n), ']');
   };
@@ -145,7 +145,7 @@ TEST_CASE("limits") {
   CHECK_THROWS_AS((void)write_json(deep), UsageError);
 }
 
-TEST_CASE("writes what it reads") {
+TEST_CASE("written values are read back") {
   const Json j = Json::object({{"i", -5},
                                {"d", 0.1},
                                {"whole", 3.0},
@@ -182,7 +182,7 @@ TEST_CASE("doubles round-trip bit by bit") {
   }
 }
 
-TEST_CASE("what JSON cannot hold is refused") {
+TEST_CASE("values that JSON cannot represent are refused") {
   CHECK(contains(message_of<UsageError>([] { (void)write_json(std::nan("")); }), "NaN"));
   CHECK(contains(
       message_of<UsageError>([] { (void)write_json(Json::array({-std::numeric_limits<double>::infinity()})); }),
@@ -192,7 +192,7 @@ TEST_CASE("what JSON cannot hold is refused") {
   CHECK_THROWS_AS((void)Json::object({{"a", 1}, {"a", 2}}), UsageError);
 }
 
-TEST_CASE("set and push_back") {
+TEST_CASE("set replaces a key, and push_back appends") {
   Json j;
   j.set("a", 1).set("b", 2).set("a", 3);
   CHECK(write_json(j) == R"({"a":3,"b":2})");
@@ -209,7 +209,7 @@ TEST_CASE("duplicate keys in a large object are found quickly") {
   CHECK(contains(complaint(text + "\"777\":1}"), "'777' again"));
 }
 
-TEST_CASE("JsonLines appends whole lines and cuts off half of one") {
+TEST_CASE("JsonLines appends whole lines and removes a partial one") {
   const TempFolder folder;
   const Path path = folder / "log.jsonl";
   {

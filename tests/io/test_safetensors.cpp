@@ -24,7 +24,7 @@ using tutti::test::TempFolder;
 
 namespace {
 
-// A file of a header's text and data, both as given.
+// Returns a file with this header text and data.
 std::vector<std::byte> file_of(const std::string& header, std::size_t data_bytes) {
   std::vector<std::byte> out(8 + header.size() + data_bytes);
   const std::uint64_t length = header.size();
@@ -43,7 +43,7 @@ std::string complaint(const std::string& header, std::size_t data_bytes) {
 
 }  // namespace
 
-TEST_CASE("what is written is read back: types, shapes, order, alignment, metadata") {
+TEST_CASE("a written file is read back: types, shapes, order, alignment, metadata") {
   const TempFolder folder;
   const std::vector<std::uint8_t> u8{1, 2, 3};
   const std::vector<float> f32{1.5F, -2.0F, 3e-40F, 4, 5, 6};
@@ -84,7 +84,7 @@ TEST_CASE("what is written is read back: types, shapes, order, alignment, metada
   CHECK(contains(message_of<DataError>([&] { (void)file.record("one").values<float>(); }), "f32, got i32"));
 }
 
-TEST_CASE("the bytes of a small file") {
+TEST_CASE("a small file has the specified bytes") {
   const std::vector<float> v{1.0F};
   const std::vector<TensorRecord> records{make_record<float>("a", {1}, v)};
   std::vector<std::byte> out;
@@ -95,7 +95,7 @@ TEST_CASE("the bytes of a small file") {
         std::string("\x38\0\0\0\0\0\0\0", 8) + header + "  " + std::string("\0\0\x80\x3f", 4));
 }
 
-TEST_CASE("a file without tensors") {
+TEST_CASE("a file may have no tensors") {
   CHECK(Safetensors::view(file_of("{}", 0)).entries().empty());
   CHECK(Safetensors::view(file_of("{}    ", 0)).entries().empty());
 }
@@ -114,7 +114,7 @@ TEST_CASE("every truncation and extension is refused") {
   CHECK(contains(complaint(whole), "belong to no tensor"));
 }
 
-TEST_CASE("hostile headers") {
+TEST_CASE("hostile headers are refused") {
   auto huge = file_of("{}", 0);
   const auto set_length = [&](std::uint64_t n) { std::memcpy(huge.data(), &n, 8); };
   set_length(100'000'001);
@@ -144,7 +144,7 @@ TEST_CASE("hostile headers") {
   CHECK(contains(complaint(tensor("F32", "[4611686018427387904,4]", "[0,0]"), 0), "a shape of usual size"));
   CHECK(contains(complaint(tensor("F32", "[4611686018427387904]", "[0,0]"), 0), "a shape of usual size"));
   CHECK(contains(complaint(tensor("U8", "[0,9223372036854775807,2]", "[0,0]"), 0), "a shape of usual size"));
-  // Empty, and yet more than 2^48 elements for who multiplies the other extents.
+  // Empty, but with more than 2^48 elements if the other extents are multiplied.
   CHECK(contains(complaint(tensor("F32", "[0,281474976710657]", "[0,0]"), 0), "a shape of usual size"));
   CHECK(contains(complaint(tensor("F32", "[281474976710656,0,3]", "[0,0]"), 0), "a shape of usual size"));
   CHECK(contains(complaint(R"({"x":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"more":1}})", 0), "'more'"));
@@ -163,7 +163,7 @@ TEST_CASE("hostile headers") {
   CHECK(contains(complaint("{\"b\":{" + two + "}", 8), "allows no gap"));
 }
 
-TEST_CASE("entries come in the order of their bytes") {
+TEST_CASE("entries are ordered by their bytes") {
   const auto file = file_of(R"({"z":{"dtype":"U8","shape":[2],"data_offsets":[2,4]},)"
                             R"("e":{"dtype":"U8","shape":[0],"data_offsets":[2,2]},)"
                             R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
@@ -202,7 +202,7 @@ TEST_CASE("values that a file did not align can be copied") {
   CHECK(b.copy_values<float>().size() == 1);
 }
 
-TEST_CASE("the writer refuses what no reader would take") {
+TEST_CASE("the writer refuses tensors that no reader accepts") {
   const std::vector<float> v{1, 2};
   const auto write = [](const std::vector<TensorRecord>& records, const SafetensorsMetadata& metadata = {}) {
     return message_of<UsageError>([&] { write_safetensors([](std::span<const std::byte>) {}, records, metadata); });

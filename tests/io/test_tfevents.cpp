@@ -27,7 +27,7 @@ using tutti::test::TempFolder;
 
 namespace {
 
-// A small decoder of its own, from the formats' documents.
+// A small independent decoder, written from the formats' documents.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -119,7 +119,7 @@ std::vector<Event> decode_file(const Path& path) {
 
 }  // namespace
 
-TEST_CASE("scalars come back as written") {
+TEST_CASE("scalars are read as they were written") {
   const TempFolder folder;
   EventWriter writer(folder / "run" / "tb");
   writer.scalar("train/loss", 1, 2.5F);
@@ -148,7 +148,7 @@ TEST_CASE("two writers of one run do not share a file") {
   CHECK(a.path() != b.path());
 }
 
-TEST_CASE("the bytes of one event") {
+TEST_CASE("one event has the specified bytes") {
   const std::vector<Scalar> one{{"a", 1.0F}};
   CHECK(encode_scalar_event(2.0, 300, one) ==
         std::string("\x09\0\0\0\0\0\0\0\x40\x10\xAC\x02\x2A\x0A\x0A\x08\x0A\x01\x61\x15\0\0\x80\x3F", 24));
@@ -163,9 +163,9 @@ TEST_CASE("a histogram counts the finite values in equal parts of their range") 
   CHECK(h.greatest == 200);
   CHECK(h.count == 301);
   CHECK(h.sum == 301 * 50);
-  CHECK(h.squares == 338350 + 2686700);  // of -100 to 0 and 0 to 200
+  CHECK(h.squares == 338350 + 2686700);  // from -100 to 0 and from 0 to 200
   CHECK(h.in_part.front() == 10);
-  CHECK(h.in_part.back() == 11);  // the last part has its end, too
+  CHECK(h.in_part.back() == 11);  // the last part includes its end
 
   const std::vector<float> same(7, 3.F);
   const Histogram one = Histogram::of(same);
@@ -210,7 +210,7 @@ TEST_CASE("a histogram counts the finite values in equal parts of their range") 
   CHECK(counts == std::vector<double>(h.in_part.begin(), h.in_part.end()));
 }
 
-TEST_CASE("an event that could not be written whole leaves nothing") {
+TEST_CASE("an event that could not be written completely leaves no bytes") {
   const TempFolder folder;
   EventWriter writer(folder.path());
   {

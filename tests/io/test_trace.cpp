@@ -35,7 +35,7 @@ std::vector<Json> spans_of(const Path& file, const std::string& lane = "") {
   return found;
 }
 
-// A part as a process of another host would write it: its sums last from `begin` to `end`, by a clock of its own.
+// Writes a part as a process of another host would: its sums last from `begin` to `end`, by its own clock.
 void write_part(const Path& file, int process, const std::string& boot, std::int64_t ahead,
                 const std::vector<std::pair<double, double>>& sums, const std::string& rest = "]\n",
                 const std::string& job = "a") {
@@ -62,7 +62,7 @@ std::map<std::int64_t, std::vector<double>> begins_of(const Path& file) {
 
 }  // namespace
 
-TEST_CASE("spans of threads lie in rows of their lanes, with any name") {
+TEST_CASE("spans of threads are in rows of their lanes, with any name") {
   const TempFolder folder;
   auto& recorder = TraceRecorder::start({.file = folder.path() / "t.json", .process = 3, .name = "rank 3"});
   {
@@ -90,7 +90,7 @@ TEST_CASE("spans of threads lie in rows of their lanes, with any name") {
   CHECK(joined == 2);
 }
 
-TEST_CASE("the layers of whole steps are recorded, as many as there may be") {
+TEST_CASE("the layers of whole steps are recorded up to the limit") {
   const TempFolder folder;
   auto& recorder = TraceRecorder::start({.file = folder.path() / "t.json", .most_details = 35});
   for (int step = 1; step <= 8; ++step) {
@@ -104,7 +104,7 @@ TEST_CASE("the layers of whole steps are recorded, as many as there may be") {
   CHECK(recorder.lost() == 0);
 }
 
-TEST_CASE("there are as many spans as there may be, and evaluations beside them") {
+TEST_CASE("spans are recorded up to the limit, and evaluations in addition") {
   const TempFolder folder;
   auto& recorder = TraceRecorder::start({.file = folder.path() / "t.json", .most_spans = 20});
   for (int step = 1; step <= 30; ++step) const Span span(Lane::step, "step", {}, step);
@@ -115,7 +115,7 @@ TEST_CASE("there are as many spans as there may be, and evaluations beside them"
   CHECK(recorder.lost() == 10);
 }
 
-TEST_CASE("a full disk ends the timeline with one complaint, and nothing else") {
+TEST_CASE("a full disk ends the timeline with one complaint and no other effect") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
   std::vector<std::string> said;
@@ -137,7 +137,7 @@ TEST_CASE("a full disk ends the timeline with one complaint, and nothing else") 
   CHECK(said[0].find("the timeline ends here: ") == 0);
   CHECK(said[0].find("out.rank0.json") != std::string::npos);
   CHECK(said[0].find("does not end the training.") != std::string::npos);
-  // What was written is merged as that of a process that was killed.
+  // The written part is merged like that of a killed process.
   const auto merged = merge_traces(out, "");
   REQUIRE(merged.has_value());
   CHECK(merged->complaints.empty());
@@ -146,14 +146,14 @@ TEST_CASE("a full disk ends the timeline with one complaint, and nothing else") 
   CHECK(steps < 200);
 }
 
-TEST_CASE("a file that another process writes is not taken") {
+TEST_CASE("a file that another process writes is refused") {
   const TempFolder folder;
   auto& first = TraceRecorder::start({.file = folder.path() / "t.json"});
   CHECK_THROWS_AS(TraceRecorder::start({.file = folder.path() / "t.json"}), UsageError);
   first.close();
 }
 
-TEST_CASE("nothing is merged while a process still writes, and all when the last has ended") {
+TEST_CASE("parts are merged when the last process has ended, not earlier") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
   auto& a = TraceRecorder::start({.file = trace_part(out, "rank0"), .process = 0, .job = "j"});
@@ -169,8 +169,8 @@ TEST_CASE("nothing is merged while a process still writes, and all when the last
   REQUIRE(merge_traces(out, "j").value().processes == 2);
   CHECK(begins_of(out).size() == 2);
   CHECK_FALSE(path_exists(trace_part(out, "rank0")));
-  CHECK(path_exists(trace_part(out, "rank7")));  // another job's
-  // Who comes when they have gone is added.
+  CHECK(path_exists(trace_part(out, "rank7")));  // it belongs to another job
+  // A process that starts after the others have ended is added.
   auto& c = TraceRecorder::start({.file = trace_part(out, "rank2"), .process = 2, .job = "j"});
   { const Span span(Lane::step, "step", {}, 2); }
   c.close();
@@ -178,16 +178,16 @@ TEST_CASE("nothing is merged while a process still writes, and all when the last
   CHECK(begins_of(out).size() == 3);
 }
 
-TEST_CASE("clocks of other hosts are moved so that nobody leaves a sum before all are in it") {
+TEST_CASE("clocks of other hosts are shifted so that no rank leaves a sum before all have entered it") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
-  // The clock of day of host b is 40 ms behind, which the sums do not allow: 1000 + d <= 1010 + 50000 <= ...
+  // The clock of host b is 40 ms behind, which the sums do not allow: 1000 + d <= 1010 + 50000 <= ...
   write_part(trace_part(out, "rank0"), 0, "a", 5'000'000, {{1000, 1100}, {2000, 2100}});
   write_part(trace_part(out, "rank1"), 1, "b", 4'950'000, {{51'040, 51'090}, {52'050, 52'110}});
   CHECK(merge_traces(out, "a").value().processes == 2);
   auto begins = begins_of(out);
   CHECK(begins[0] == std::vector<double>{1000, 2000});
-  // By the clocks of day -50000: rank 1 is in the sums from 1040 and 2050 on, which fits.
+  // The clocks' difference of -50000 is consistent: rank 1 is in the sums from 1040 and 2050 on.
   CHECK(begins[1] == std::vector<double>{1040, 2050});
 
   write_part(trace_part(out, "rank0"), 0, "a", 5'000'000, {{1000, 1100}, {2000, 2100}}, "]\n", "c");
@@ -200,7 +200,7 @@ TEST_CASE("clocks of other hosts are moved so that nobody leaves a sum before al
   }
 }
 
-TEST_CASE("of parts that are damaged the rest is merged") {
+TEST_CASE("the undamaged parts are merged") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
   write_part(trace_part(out, "rank0"), 0, "a", 0, {{1, 2}}, "{\"ph\":\"X\",\"na");

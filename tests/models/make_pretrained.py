@@ -10,7 +10,7 @@ from pretrained_case import CLASSES, DEPTHS, MEAN, SIDE, STD, STORED, pixels, va
 
 
 def libraries():
-    """Of those that are here: name, and what makes a net of a depth."""
+    """Returns the installed libraries: name, and a function that makes a net of a depth."""
     found = []
     try:
         import torchvision
@@ -26,7 +26,7 @@ def libraries():
 
 
 def state_of(torch, model):
-    """The model's state dictionary, filled with the values of the names."""
+    """Returns the model's state dictionary, filled with the values for its names."""
     state = model.state_dict()
     for name, tensor in state.items():
         if tensor.dtype == torch.float32:

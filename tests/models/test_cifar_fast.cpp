@@ -88,7 +88,7 @@ TEST_CASE("dirac: the first outputs of a convolution are its inputs") {
     for (std::int64_t p = 0; p < 2 * 6 * 6; ++p)
       for (std::int64_t c = 0; c < std::min<std::int64_t>(out, 5); ++c)
         CHECK(at[p * out + c] == static_cast<double>(pixels[static_cast<std::size_t>(p * 5 + c)]));
-    // What is left of the outputs is drawn at random.
+    // The remaining outputs are random.
     double squares = 0;
     const auto each = static_cast<std::size_t>(5 * kernel * kernel);
     for (std::size_t i = 5 * each; i < w.size(); ++i) squares += w[i] * w[i];
@@ -100,7 +100,7 @@ TEST_CASE("dirac: the first outputs of a convolution are its inputs") {
   CHECK_THROWS_AS(initialize(v.data(), Shape{3, 4}, {Init::dirac, 1}, 1, "w"), ShapeError);
 }
 
-TEST_CASE("values that are given") {
+TEST_CASE("given initial values are used") {
   std::vector<float> v(6);
   const auto given = std::make_shared<const std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
   initialize(v.data(), Shape{2, 3}, {Init::values, 1, given}, 1, "w");
@@ -110,7 +110,7 @@ TEST_CASE("values that are given") {
   CHECK_THROWS_AS(initialize(v.data(), Shape{2, 2}, {Init::values, 1}, 1, "w"), ShapeError);
 }
 
-TEST_CASE("the first layer learns its biases alone, all else learns") {
+TEST_CASE("the first layer trains only its biases, and all other layers train fully") {
   const Images images(12);
   CpuBackend backend;
   Solo solo;
@@ -138,7 +138,7 @@ TEST_CASE("the first layer learns its biases alone, all else learns") {
   }
 }
 
-TEST_CASE("a rate multiplies the learning rate and leaves what weight decay takes off alone") {
+TEST_CASE("a rate multiplies the learning rate and leaves the amount of weight decay unchanged") {
   // w -= lr * rate * (g + decay / rate * w)
   const Images images(8);
   ReferenceBackend backend;
@@ -146,7 +146,7 @@ TEST_CASE("a rate multiplies the learning rate and leaves what weight decay take
   const auto moved = [&](double beta_lr_scale, double decay) {
     Trainer t(backend, solo, net(1, beta_lr_scale),
               {.compute = DType::f64, .optimizer = Sgd{0, false}, .weight_decay = decay});
-    // The biases begin at 0, where decay has nothing to take off.
+    // The biases start at 0, at which decay has no effect.
     auto* w = static_cast<double*>(t.executor().parameter_data());
     const Slice* s = t.executor().parameters().find("layer2.bn1.bias");
     for (std::size_t i = 0; i < s->count; ++i) w[s->offset + i] = 0.5;
@@ -163,8 +163,8 @@ TEST_CASE("a rate multiplies the learning rate and leaves what weight decay take
   }
 }
 
-TEST_CASE("the linear layer learns as if its scale stood behind it") {
-  // Of y = s W x: one step of W by hand, from the gradient of s W, which the layer's weights are.
+TEST_CASE("the linear layer trains as if its scale followed it") {
+  // For y = s W x: one step of W by hand, from the gradient of s W, the layer's weights.
   const Images images(8);
   ReferenceBackend backend;
   Solo solo;
@@ -182,7 +182,7 @@ TEST_CASE("the linear layer learns as if its scale stood behind it") {
   }
 }
 
-TEST_CASE("parameters and shapes") {
+TEST_CASE("parameters have the expected number and shapes") {
   Builder b(3, 32, 32);
   models::cifar_fast(b, b.normalize({0, 0, 0}, {1, 1, 1}));
   std::int64_t learned = 0, all = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Weights of torchvision's and timm's ResNets give their logits here: by stored names, shapes and logits, and by the
-libraries themselves where there are any."""
+libraries themselves if they are installed."""
 import json
 import os
 import subprocess
@@ -30,7 +30,7 @@ class Pretrained(unittest.TestCase):
         (self.folder / "image.png").write_bytes(png(SIDE, SIDE, pixels()))
 
     def logits(self, depth, file):
-        """What tutti-predict says of the image."""
+        """Returns tutti-predict's answer for the image."""
         done = run(PREDICT, "--json", "--top", CLASSES, "--model", f"resnet{depth}", "--image-size", SIDE, "--short-side", SIDE, file,
                    self.folder / "image.png", timeout=120)
         answer = json.loads(done.out)
@@ -68,7 +68,7 @@ class Pretrained(unittest.TestCase):
                               text=True, timeout=120, **more)
 
     def test_a_converter_that_would_run_code_does_nothing(self):
-        # Before 1.13 PyTorch had no other way.
+        # Before 1.13 PyTorch could not load without running code.
         (self.folder / "torch.py").write_text("__version__ = '1.12.1'\ndef load(*a, **k): raise SystemExit(0)\n")
         (self.folder / "weights.pth").write_bytes(b"PK")
         done = self.convert(self.folder / "weights.pth", env={**os.environ, "PYTHONPATH": str(self.folder)})

@@ -17,7 +17,7 @@ namespace {
 
 const std::vector<float> mean{120, 128, 100}, inv_std{1 / 64.F, 1 / 32.F, 1 / 50.F};
 
-// Images whose neighbouring pixels and channels are alike.
+// Returns images with similar neighbouring pixels and channels.
 std::vector<std::vector<std::uint8_t>> images(std::int64_t h, std::int64_t w, int count) {
   std::vector<std::vector<std::uint8_t>> list;
   Rng rng(7, Purpose::user);
@@ -34,7 +34,7 @@ std::vector<std::vector<std::uint8_t>> images(std::int64_t h, std::int64_t w, in
   return list;
 }
 
-// Every patch, normalised: channel, row, column.
+// Returns every patch, normalised: channel, row, column.
 std::vector<std::vector<double>> patches(const std::vector<std::uint8_t>& image, std::int64_t h, std::int64_t w,
                                          std::int64_t k, std::int64_t border) {
   std::vector<std::vector<double>> list;
@@ -55,7 +55,7 @@ std::vector<std::vector<double>> patches(const std::vector<std::uint8_t>& image,
 
 }  // namespace
 
-TEST_CASE("moments of patches are those of plain loops, for images of any shape") {
+TEST_CASE("moments of patches equal those of plain loops, for images of any shape") {
   for (const auto& [h, w, k, border] : {std::array<std::int64_t, 4>{9, 7, 2, 0}, {6, 11, 3, 0}, {9, 8, 2, 2}}) {
     PatchMoments moments(3, k);
     const std::size_t n = moments.size();
@@ -77,7 +77,7 @@ TEST_CASE("moments of patches are those of plain loops, for images of any shape"
   }
 }
 
-TEST_CASE("an eigenvector times the matrix is itself times its value; vectors are orthonormal, values fall") {
+TEST_CASE("an eigenvector times the matrix is itself times its value; vectors are orthonormal, values decrease") {
   for (const std::size_t n : {1U, 2U, 5U, 12U, 27U}) {
     std::vector<double> a(n * n);
     Rng rng(n, Purpose::user);
@@ -126,17 +126,17 @@ TEST_CASE("whitened patches have mean square 1 and no correlation; the second ha
       CHECK(products[i * n + j] / count == doctest::Approx(i == j ? 1 : 0).epsilon(1e-4).scale(1));
 }
 
-TEST_CASE("images without any variation are no reason for weights that are not finite") {
+TEST_CASE("images without variation give finite weights") {
   PatchMoments moments(3, 2);
   moments.add(std::vector<std::uint8_t>(8 * 8 * 3, 128), 8, 8);
   for (const float v : models::whitening_weights(moments, mean, inv_std)) CHECK(std::isfinite(v));
 }
 
-TEST_CASE("what cannot be whitened") {
+TEST_CASE("unsuitable images are refused") {
   PatchMoments moments(3, 2);
   CHECK_THROWS_AS((void)models::whitening_weights(moments, mean, inv_std), DataError);
   CHECK_THROWS_AS(moments.add(std::vector<std::uint8_t>(11), 2, 2), ShapeError);
-  moments.add(std::vector<std::uint8_t>(12), 2, 2, 1);  // no patch is left
+  moments.add(std::vector<std::uint8_t>(12), 2, 2, 1);  // no patch remains
   CHECK(moments.count() == 0);
   moments.add(std::vector<std::uint8_t>(12), 2, 2);
   CHECK(moments.count() == 1);

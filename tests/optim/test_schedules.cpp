@@ -22,7 +22,7 @@ SchedulePoint at(std::int64_t step, std::int64_t total, std::int64_t per_epoch =
   return {.step = step, .steps_per_epoch = per_epoch, .total_steps = total};
 }
 
-// The tables show five decimals of numbers that were computed in 32-bit floating point.
+// Checks a schedule against a table. The tables have five decimals of numbers computed in 32-bit floating point.
 void check_table(const Schedule& schedule, std::int64_t total, std::int64_t per_epoch,
                  const std::vector<std::pair<std::int64_t, double>>& table) {
   for (const auto& row : table) {
@@ -52,7 +52,7 @@ static_assert(LrSchedule<Constant> && LrSchedule<Poly> && LrSchedule<Cosine> && 
               LrSchedule<Schedule>);
 static_assert(!LrSchedule<int>);
 
-TEST_CASE("epoch column") {
+TEST_CASE("steps have the table's epochs") {
   const std::vector<std::pair<std::int64_t, double>> rows = {
       {50, 0.3}, {100, 0.6}, {150, 1.0}, {13750, 87.9}, {14050, 89.8}};
   for (const auto& [step, epoch] : rows) {
@@ -61,7 +61,7 @@ TEST_CASE("epoch column") {
   CHECK(at(234, 1000, 156).epoch() == doctest::Approx(1.5));
 }
 
-TEST_CASE("poly with warmup, 32 devices x 256") {
+TEST_CASE("poly with warmup equals the table of 32 devices x 256") {
   const Warmup schedule(0.001, 3.2, 1560, Poly(3.2));
   check_table(schedule, 14075, 156,
               {{0, 0.00100},
@@ -81,7 +81,7 @@ TEST_CASE("poly with warmup, 32 devices x 256") {
                {14075, 0.00001}});
 }
 
-TEST_CASE("linear cosine with warmup, 256 devices x 256") {
+TEST_CASE("linear cosine with warmup equals the table of 256 devices x 256") {
   const Warmup schedule(0.001, 3.7, 190, LinearCosine(3.7));
   check_table(schedule, 1759, 19,
               {{1400, 0.14850},
@@ -94,12 +94,12 @@ TEST_CASE("linear cosine with warmup, 256 devices x 256") {
                {1750, 0.00026}});
 }
 
-TEST_CASE("poly over 1000 steps of the synthetic run") {
+TEST_CASE("poly equals the table of 1000 steps of the synthetic run") {
   check_table(Poly(6.4), 1000, 1,
               {{0, 6.40000}, {1, 6.38721}, {100, 5.18400}, {200, 4.09600}, {300, 3.13600}, {400, 2.30401}});
 }
 
-TEST_CASE("poly: power, end value, after the end, cycle") {
+TEST_CASE("poly has a power, an end value, a rate after the end, and cycles") {
   CHECK(Poly(1.0, {.power = 1.0, .end = 0.2})(at(25, 100)) == doctest::Approx(0.8));
   CHECK(Poly(1.0, {.power = 1.0, .end = 0.2})(at(100, 100)) == doctest::Approx(0.2));
   CHECK(Poly(1.0, {.power = 1.0, .end = 0.2})(at(500, 100)) == doctest::Approx(0.2));
@@ -112,9 +112,9 @@ TEST_CASE("poly: power, end value, after the end, cycle") {
   CHECK(Poly(1.0)(at(0, 0)) == doctest::Approx(1e-5));
 }
 
-TEST_CASE("constant") { CHECK(Constant(0.3)(at(17, 20)) == 0.3); }
+TEST_CASE("constant keeps the rate") { CHECK(Constant(0.3)(at(17, 20)) == 0.3); }
 
-TEST_CASE("cosine") {
+TEST_CASE("cosine decays from the rate to zero") {
   CHECK(Cosine(2.0)(at(0, 100)) == doctest::Approx(2.0));
   CHECK(Cosine(2.0)(at(50, 100)) == doctest::Approx(1.0));
   CHECK(Cosine(2.0)(at(25, 100)) == doctest::Approx(1.0 + std::numbers::sqrt2 / 2));
@@ -123,7 +123,7 @@ TEST_CASE("cosine") {
   CHECK(Cosine(2.0, 0.1)(at(50, 100)) == doctest::Approx(2.0 * (0.9 * 0.5 + 0.1)));
 }
 
-TEST_CASE("cosine with restarts") {
+TEST_CASE("cosine restarts with decaying periods") {
   // Periods of 25, 50 and 100 steps, the last cut off at 100.
   const CosineRestarts schedule(1.0, {.first_decay_ratio = 0.25, .t_mul = 2.0, .m_mul = 0.1});
   CHECK(schedule(at(0, 100)) == doctest::Approx(1.0));
@@ -141,7 +141,7 @@ TEST_CASE("cosine with restarts") {
   CHECK(CosineRestarts(1.0)(at(33, 100)) == doctest::Approx(0.1));
 }
 
-TEST_CASE("steps: epochs, fractions of epochs, steps") {
+TEST_CASE("steps are given in epochs, fractions of epochs, or steps") {
   const Steps schedule(0.05, {200, 250}, 0.1);
   CHECK(schedule(at(391 * 200 - 1, 391 * 300, 391)) == doctest::Approx(0.05));
   CHECK(schedule(at(391 * 200, 391 * 300, 391)) == doctest::Approx(0.005));
@@ -156,7 +156,7 @@ TEST_CASE("steps: epochs, fractions of epochs, steps") {
   CHECK(Steps(1.0, {})(at(5, 9)) == 1.0);
 }
 
-TEST_CASE("piecewise: absolute values") {
+TEST_CASE("piecewise has absolute values") {
   const Piecewise schedule({30, 60, 80}, {0.1, 0.01, 0.002, 0.0003});
   CHECK(schedule(at(299, 900, 10)) == 0.1);
   CHECK(schedule(at(300, 900, 10)) == 0.01);
@@ -164,7 +164,7 @@ TEST_CASE("piecewise: absolute values") {
   CHECK(schedule(at(800, 900, 10)) == 0.0003);
 }
 
-TEST_CASE("piecewise linear") {
+TEST_CASE("piecewise linear interpolates") {
   const PiecewiseLinear schedule({{1, 0.0}, {5, 0.4}, {15, 0.0}});
   CHECK(schedule(at(0, 200, 10)) == 0.0);
   CHECK(schedule(at(30, 200, 10)) == doctest::Approx(0.2));
@@ -173,7 +173,7 @@ TEST_CASE("piecewise linear") {
   CHECK(schedule(at(190, 200, 10)) == 0.0);
 }
 
-TEST_CASE("warmup: without steps, longer than the run, counted from the start of the run") {
+TEST_CASE("warmup may have no steps, may be longer than the run, and counts from the start of the run") {
   CHECK(Warmup(0.1, 1.0, 0, Constant(1.0))(at(0, 10)) == 1.0);
   CHECK(Warmup(0.0, 1.0, 10, Cosine(1.0))(at(5, 10)) == doctest::Approx(0.5));
   CHECK(Warmup(0.0, 1.0, 10, Cosine(1.0))(at(10, 10)) == doctest::Approx(0.0));
@@ -184,7 +184,7 @@ TEST_CASE("warmup: without steps, longer than the run, counted from the start of
   CHECK(WarmupWithin(0.0, 1.0, 20, thirds)(at(30, 90, 10)) == doctest::Approx(0.1));
 }
 
-TEST_CASE("sequence and scale") {
+TEST_CASE("schedules can be sequenced and scaled") {
   const Sequence schedule({Constant(1.0), Poly(0.8, {.power = 1.0, .end = 0.0}), Scaled(0.5, Cosine(0.2))}, {10, 30});
   CHECK(schedule(at(9, 50)) == 1.0);
   CHECK(schedule(at(10, 50)) == doctest::Approx(0.8));
@@ -194,7 +194,7 @@ TEST_CASE("sequence and scale") {
   CHECK(schedule(at(50, 50)) == doctest::Approx(0.0));
 }
 
-TEST_CASE("a schedule is a value: copies and user types") {
+TEST_CASE("a schedule is a value with copies and user types") {
   Schedule a = Constant(0.5);
   const Schedule b = a;
   a = Cosine(1.0);
@@ -206,7 +206,7 @@ TEST_CASE("a schedule is a value: copies and user types") {
   CHECK(by_batch({.global_batch = 512}) == doctest::Approx(0.2));
 }
 
-TEST_CASE("--lr-step-epochs") {
+TEST_CASE("--lr-step-epochs lists the epochs of the steps") {
   const Schedule steps = parse_lr_step_epochs("200,250", 0.05, 0.1);
   CHECK(steps(at(199, 300)) == doctest::Approx(0.05));
   CHECK(steps(at(200, 300)) == doctest::Approx(0.005));
@@ -220,7 +220,7 @@ TEST_CASE("--lr-step-epochs") {
   CHECK(parse_lr_step_epochs(" 30, 60 ", 1.0, 0.5)(at(60, 90)) == 0.25);
 }
 
-TEST_CASE("--lr-step-epochs: bad text") {
+TEST_CASE("--lr-step-epochs: bad text is refused") {
   for (const char* text : {"30,", ",", "30;60", "thirty", "pow", "pow2,3", "powx", "1e999", "nan", "-3"}) {
     CAPTURE(text);
     const std::string message = usage_error([&] { (void)parse_lr_step_epochs(text, 0.1, 0.1); });

@@ -13,7 +13,7 @@
 namespace tutti::testing {
 namespace {
 
-// x, x * Phi(x) and its derivative Phi(x) + x * phi(x), from 30 digits: what PyTorch's nn.GELU() is in exact numbers.
+// x, x * Phi(x) and its derivative Phi(x) + x * phi(x), from 30 digits: the exact values of PyTorch's nn.GELU().
 constexpr std::array<std::array<double, 3>, 21> gelu_values{{
     {-9, -1.0157295653584566e-18, -9.1389373739066393e-18},
     {-6, -5.9195258702261888e-9, -3.5468709453902015e-8},
@@ -38,7 +38,7 @@ constexpr std::array<std::array<double, 3>, 21> gelu_values{{
     {7, 6.9999999999910413, 1.0000000000626632},
 }};
 
-// One op of one output on vectors of T, by itself.
+// Runs one op with one output on vectors of T.
 template <class T>
 std::vector<double> run_alone(Backend& backend, DType t, const Op& o,
                               const std::vector<std::vector<double>>& operands) {
@@ -65,7 +65,7 @@ std::vector<double> run_alone(Backend& backend, DType t, const Op& o,
   return std::vector<double>(out.begin(), out.end());
 }
 
-// `relative`: what storing a result may cost. `off`: how far the formula may be off on top.
+// relative: error of storing a result. off: additional error of the formula.
 template <class T>
 void check_gelu(Backend& backend, DType t, double relative, double off) {
   CAPTURE(name_of(t));
@@ -80,7 +80,7 @@ void check_gelu(Backend& backend, DType t, double relative, double off) {
     y_off.push_back(share * std::fabs(value) + least);
     dx_off.push_back(share * std::fabs(slope * g) + least * std::fabs(g));
   };
-  // Again and again, so that each value is met at every place of a vector, and among those left over.
+  // Repeated, so that each value occurs at every position of a vector and in the remainder.
   std::size_t period = 0;
   for (int again = 0; again < 16; ++again) {
     for (const auto& [at, value, slope] : gelu_values) add(at, value, slope, relative, off);

@@ -20,7 +20,8 @@
 namespace tutti::testing {
 namespace {
 
-// Elements of a convolution's result: all of them where there are few, else the corners and some at random.
+// Returns the elements of a convolution's result to check: all if there are few, otherwise the corners and some random
+// ones.
 std::vector<std::size_t> sample(std::size_t n, std::uint64_t seed) {
   std::vector<std::size_t> s;
   if (n <= 3000) {
@@ -42,7 +43,7 @@ double pixel(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t h, s
   return x.data[static_cast<std::size_t>(((n * s[2] + h) * s[3] + w) * s[1] + c)];
 }
 
-// Of each channel, as a vector of all its pixels.
+// Returns the length of each channel as a vector of all its pixels.
 std::vector<double> lengths(const Operand& x) {
   const auto channels = static_cast<std::size_t>(x.shape[1]);
   std::vector<double> r(channels);
@@ -281,8 +282,8 @@ void NodeChecker::conv_backward_weights(const op::Window& o, const Operand& x, c
   const Shape ws = e_.value(node_->outputs[0]).shape;
   double rounding = u_of(0);
   if (e_.backend().rounds_weight_gradients()) rounding = std::max(rounding, u_out_);
-  // Winograd's algorithm sums all places of the window at once, so what is rounded is as large as their products, which
-  // the lengths of both operands bound, even where most pixels of one place lie outside.
+  // Winograd's algorithm sums all positions of the window at once. The rounding errors are as large as their products,
+  // which are bounded by the lengths of both operands, even if most pixels of one position are outside.
   const auto* const cpu = dynamic_cast<const CpuOps*>(&e_.backend());
   const bool winograd = cpu != nullptr && cpu->is_by_winograd(node_->op, described());
   const std::vector<double> x_length = lengths(x), dy_length = lengths(dy);
@@ -308,7 +309,7 @@ std::pair<Operand, Operand> NodeChecker::activated() const {
   for (std::size_t i = 0; i < r.first.data.size(); ++i) {
     const double scaled = in_[0].data[i] * in_[2].data[i % channels], bias = in_[3].data[i % channels];
     r.first.data[i] = scaled + bias < 0 ? 0 : scaled + bias;
-    // In 16 bits a library may round the product, too.
+    // In 16 bits a library may round the product too.
     const double between = u_out_ > 0x1p-20 ? u_out_ / 2 : 4 * u_;
     r.second.data[i] = u_out_ * std::fabs(scaled + bias) + between * (std::fabs(scaled) + std::fabs(bias));
   }

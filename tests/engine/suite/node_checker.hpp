@@ -17,13 +17,13 @@
 
 namespace tutti::testing {
 
-// Compares what a backend computed, node by node: each op's results with those that the reference loops give in f64 on
-// the same inputs, the ones that the backend itself made. So errors do not add up over a net, and a tolerance follows
-// from the op's own sums: u_out * |result| for storing it, and u * (4 + 4 sqrt(n) + n / 8) * sum |a * b| for n
-// summands: a random walk, and the drift where all terms are alike, as they are after an average pool.
+// Compares the results of a backend node by node with those of the reference loops in f64. The loops get the inputs
+// that the backend itself computed, so errors do not accumulate over a net. A tolerance follows from the op's own sums:
+// u_out * |result| for storing it, and u * (4 + 4 sqrt(n) + n / 8) * sum |a * b| for n summands: a random walk, and the
+// drift of equal terms, as after an average pool.
 class NodeChecker {
  public:
-  // `states`: the running statistics before the run.
+  // states: the running statistics before the run.
   NodeChecker(const Executor& e, const Graph& g, std::vector<double> states, const StepScalars& scalars,
               Comparison& to);
 
@@ -32,7 +32,7 @@ class NodeChecker {
  private:
   [[nodiscard]] Operand operand(ValueId v) const;
   [[nodiscard]] Operand result(std::size_t k) const { return operand(node_->outputs[k]); }
-  // The name of an output, spelled when it is blamed.
+  // The name of an output, formatted only for an error.
   struct Label {
     const Node& node;
     std::size_t output;
@@ -40,13 +40,13 @@ class NodeChecker {
     explicit operator std::string() const;
   };
   [[nodiscard]] Label label(std::size_t k, const char* part = "") const { return {*node_, k, part}; }
-  // Rounds weights to what the op sees of them.
+  // Rounds weights to the values that the op reads.
   [[nodiscard]] NodeDesc described() const;
   void round_weights();
   [[nodiscard]] double sums(double n) const { return u_ * (4 + 4 * std::sqrt(n) + n / 8); }
   [[nodiscard]] double u_of(std::size_t k) const;
 
-  // The reference loops in f64 on the given inputs.
+  // Runs the reference loops in f64 on the given inputs.
   template <class O>
   std::vector<Operand> reference(const O& o, std::vector<Operand> in) {
     return run_reference(std::move(in), [&](Call& c) { FusedReference().run(o, c); });
@@ -54,7 +54,7 @@ class NodeChecker {
   std::vector<Operand> run_reference(std::vector<Operand> in, FunctionRef<void(Call&)> run);
   [[nodiscard]] std::vector<Operand> magnitudes() const;
 
-  // Ops that are linear in their inputs, with n summands.
+  // Checks ops that are linear in their inputs, with n summands.
   template <class O>
   void linear_op(const O& o, double n) {
     const auto expected = reference(o, in_);
@@ -62,8 +62,8 @@ class NodeChecker {
   }
   void compare_linear(const std::vector<Operand>& expected, const std::vector<Operand>& size, double n);
   void compare_exact(const std::vector<Operand>& expected);
-  // y and the slope are 0 or x and 1, and a share of the normal distribution's tail, whose exponent is rounded.
-  // k: which input is x.
+  // y and the slope are 0, or x and 1, plus a share of the normal distribution's tail, which has a rounded exponent. k:
+  // which input is x.
   void compare_gelu(const std::vector<Operand>& expected, std::size_t k);
 
   void check(const op::Normalize& o);
@@ -89,11 +89,12 @@ class NodeChecker {
   void check(const op::LinearBackwardWeights& o) { linear_op(o, static_cast<double>(in_[0].shape[0])); }
   void check(const op::SoftmaxCrossEntropy& o);
 
-  // Convolutions: sums a * b over the places that `terms` names, and compares; a may be off by so much already.
+  // Convolutions: computes sums a * b over the positions that `terms` calls, and compares. a may already have the error
+  // that `terms` passes.
   template <class F>
   void conv(std::size_t count, double rounding, F&& terms);
   void check(const op::Conv2d& o);
-  // off: how far the input may be off, element by element; or null.
+  // off: error of the input, element by element; or null.
   void conv_forward(const op::Window& o, const Operand& x, const Operand* off);
   void check(const op::Conv2dBackwardData& o);
   // skip: elements that are not compared; or null.
@@ -101,19 +102,18 @@ class NodeChecker {
   void check(const op::Conv2dBackwardWeights& o);
   void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off);
 
-  // Ops of the CUDA backend's own. relu(scale * x + bias), and how far it may be off, rounded on its way into the
-  // convolution.
+  // For the CUDA backend's own ops: relu(scale * x + bias) and its possible error, rounded as the convolution's input.
   [[nodiscard]] std::pair<Operand, Operand> activated() const;
   void check(const cuda::Conv2dStatistics& o);
   void check(const cuda::Conv2dBackwardWeightsActivated& o);
   void check(const cuda::BatchNormFromSums& o);
-  // Whether the relu behind gamma * (x - mean) * inv_std + beta was active: 1, 0, or 2 where rounding decides. The
+  // Returns whether the relu after gamma * (x - mean) * inv_std + beta was active: 1, 0, or 2 if rounding decides. The
   // inputs from `first` on: x, gamma, beta, mean, inv_std.
   [[nodiscard]] std::vector<char> active(std::size_t first) const;
   void check(const cuda::Conv2dBackwardDataNorm& o);
   void check(const cuda::BatchNormBackwardApply& o);
 
-  // The running statistics of before the run among a batch norm's inputs.
+  // Replaces a batch norm's running statistics among its inputs by those before the run.
   void states_of_before();
   void check(const op::BatchNorm& o);
   void check(const op::BatchNormInference& o);

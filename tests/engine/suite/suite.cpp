@@ -76,7 +76,7 @@ void check_models(Backend& backend) {
 
 namespace {
 
-// Everything a run leaves behind after some SGD steps.
+// The complete state after some SGD steps.
 struct RunResult {
   std::vector<std::byte> bytes;
   std::vector<double> losses;
@@ -88,7 +88,7 @@ RunResult short_run(Backend& backend, const Graph& model, std::int64_t rows, DTy
   RunResult r;
   const Held<float> momentum(backend, std::vector<float>(e.parameters().count));
   for (int i = 0; i < steps; ++i) {
-    // A short batch now and then, whose plan shares the arenas.
+    // Some short batches; their plan shares the arenas.
     const std::int64_t n = i % 3 == 2 ? rows / 2 : rows;
     const Batch batch = random_batch(model, n, static_cast<std::uint64_t>(i));
     r.losses.push_back(e.train(batch.view(), {1, 1.0 / static_cast<double>(n)}).loss);
@@ -235,7 +235,7 @@ void check_updates(Backend& backend) {
 
 namespace {
 
-// images -> normalize -> pool -> linear: logits that a test can choose, by weights 0 and a bias.
+// images -> normalize -> pool -> linear: a test chooses the logits by weights of 0 and a bias.
 Graph loss_only(int classes, float smoothing = 0, int top_k = 5) {
   Builder b(1, 2, 2);
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", b.normalize({0}, {1})), classes, {Init::zeros}),
@@ -268,7 +268,7 @@ void check_loss(Backend& backend) {
   };
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (DType t : precisions(backend)) {
-    // Constant logits: log(K), and no hits by ties but for the first class.
+    // Constant logits: log(K), and ties count as hits only for the first class.
     Metrics m = run(loss_only(4), {1, 1, 1, 1}, {0, 1, 2, 3}, t, {});
     CHECK(m.loss == doctest::Approx(4 * std::log(4.0)));
     CHECK(m.top1_hits == 1);
@@ -290,7 +290,7 @@ void check_loss(Backend& backend) {
     // Large logits do not overflow.
     m = run(loss_only(3), {1e4F, 0, -1e4F}, {0, 1}, t, {});
     CHECK(m.loss == doctest::Approx(1e4).epsilon(5e-3));
-    // A logit that is not a number: the loss says so, and it is no hit.
+    // If a logit is NaN, the loss is NaN and the row is no hit.
     for (std::int32_t label : {0, 1, 2}) {
       m = run(loss_only(3), {0, nan, 1}, {label}, t, {}, &d);
       CHECK(std::isnan(m.loss));
@@ -300,7 +300,7 @@ void check_loss(Backend& backend) {
     m = run(loss_only(3), {nan, nan, nan}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, t, {});
     CHECK(std::isnan(m.loss));
     CHECK(m.top1_hits == 0);
-    // A row that is to be ignored adds no loss, hit or gradient, anywhere in the batch, whatever its logits are.
+    // An ignored row adds no loss, hit or gradient, anywhere in the batch, for any logits.
     for (const std::vector<std::int32_t>& labels :
          {std::vector<std::int32_t>{-1, 0, 2, -1}, std::vector<std::int32_t>{0, -1, -1, 2}}) {
       m = run(loss_only(4, 0.25F), {2, 0, 1, -1}, labels, t, scalars, &d);
@@ -324,7 +324,7 @@ void check_loss(Backend& backend) {
     CHECK(m.loss == 0);
     CHECK(m.rows == 3);
     CHECK(d == std::vector<double>(9, 0.0));
-    // A label that is no class, anywhere in the batch, is bad data; and the backend goes on.
+    // An invalid label anywhere in the batch is bad data, and the backend continues.
     for (std::int32_t label : {-2, 3, 255, std::numeric_limits<std::int32_t>::min()})
       for (std::size_t where : {0U, 9U}) {
         std::vector<std::int32_t> labels(10, 0);
