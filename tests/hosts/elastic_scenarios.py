@@ -128,7 +128,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_02_the_first_worker_is_killed(self):
-        """rank 0 is killed, whose state the others have too"""
+        """rank 0 is killed; the others have its state too"""
         self.train("--restart-budget", 0)
         self.wait_for_steps(20)
         _, begin = self.kill(0)
@@ -137,7 +137,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_03_the_launcher_is_killed(self):
-        """the launcher is killed: nothing is left over, and `--resume` goes on"""
+        """the launcher is killed: no process is left over, and `--resume` goes on"""
         self.train()
         self.wait_for_steps(150)
         begin = time.monotonic()
@@ -172,7 +172,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_05_a_host_is_cut_off(self):
-        """a host's link is cut and healed: what runs there writes nothing any more, and ends"""
+        """a host's link is cut and healed: its processes write no more files, and end"""
         self.train("--restart-budget", 0)
         self.wait_for_steps(20)
         host, pid = list(sorted(self.processes(TRAIN).items()))[0][1]
