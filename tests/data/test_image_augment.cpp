@@ -221,7 +221,7 @@ TEST_CASE("jitter in YIQ equals its definition, in double, within one level, on 
   }
 }
 
-TEST_CASE("PCA lighting adds one colour to all pixels, with the stated deviation; an empty jitter draws nothing") {
+TEST_CASE("PCA lighting adds one colour to all pixels, with the stated deviation; an empty jitter draws no numbers") {
   ColourJitter j;
   j.lighting = 0.1;
   double squares = 0;

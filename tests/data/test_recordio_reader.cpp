@@ -156,7 +156,7 @@ TEST_CASE("a RecordIO file that does not end after a record is truncated") {
   }
 }
 
-TEST_CASE("flipped bits in headers are found, and none causes damage") {
+TEST_CASE("flipped bits in headers are found and cause no damage") {
   const File file;
   const Bytes whole = read_bytes(fixture("mxnet/train.rec"));
   const std::vector<std::size_t> headers{0, 52, 144, 228, 400, 612};

@@ -43,7 +43,7 @@ inline double at(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t 
   return x.data[static_cast<std::size_t>(((n * s[2] + h) * s[3] + w) * s[1] + c)];
 }
 
-// Calls add(a, b) for the products whose sum is one element of a result.
+// Calls add(a, b) for the products that are summed to one element of a result.
 template <class Add>
 void terms_of(const op::Conv2d& o, const std::vector<Operand>& in, std::int64_t n, std::int64_t c, std::int64_t h,
               std::int64_t w, Add&& add) {
