@@ -41,7 +41,7 @@ inline void mpi_check(int code, std::string_view call, std::string_view what = "
 // ends it. If the program has started MPI itself, it must end it itself.
 class MpiSession {
  public:
-  // Returns the session of this process, and starts MPI if there is none.
+  // Returns the session of this process, and starts MPI if it is not running.
   [[nodiscard]] static std::shared_ptr<MpiSession> open() {
     static std::mutex mutex;
     static std::weak_ptr<MpiSession> current;

@@ -111,7 +111,7 @@ class EncodeSession {
     destination_.next_output_byte = piece_.data();
     destination_.free_in_buffer = piece_bytes;
   }
-  // Catches all exceptions: none may pass through libjpeg.
+  // Catches all exceptions: they must not pass through libjpeg.
   void take(std::size_t bytes) {
     try {
       out_->insert(out_->end(), piece_.data(), piece_.data() + bytes);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Runs on each node of a multi-node Batch job. A child node reports to the main node and waits. The main node waits for all
 # children, starts the program with mpirun and exits with its code. Started by entry-point.sh.
-#   mpi-run.sh [PROGRAM ARGUMENT...]      none: train_imagenet for 90 epochs, poly, 10 of them warmup
+#   mpi-run.sh [PROGRAM ARGUMENT...]      default: train_imagenet for 90 epochs, poly, 10 of them warmup
 # Variables of the job's definition:
 #   MPI_GPUS         processes                                             all slots: GPUs, else processors
 #   BATCH_SIZE       images per process                                    the program's

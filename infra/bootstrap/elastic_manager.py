@@ -150,7 +150,7 @@ class Manager:
             say(text)
 
     def call(self, action, function, **arguments):
-        """Returns EC2's answer, or None if there is none. A failure is printed once, and the next look tries again."""
+        """Returns EC2's answer, or None after a failure. A failure is printed once, and the next look tries again."""
         import botocore.exceptions
         import botocore.parsers
         try:

@@ -42,7 +42,7 @@ def without(text, pattern):
 
 
 def gpu_count():
-    """Returns how many GPUs nvidia-smi lists; 0 if there are none or if it fails."""
+    """Returns how many GPUs nvidia-smi lists; 0 if there is no GPU or if it fails."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):

@@ -5,9 +5,10 @@
     prepare-data.py [--format binary|recordio] [--out DIR] [--url URL]
 
 binary (the default): fetches DIR/cifar-10-batches-bin, for train_cifar10 --data DIR; URL is the archive. recordio: fetches
-DIR/cifar10_train.rec and DIR/cifar10_val.rec, for train_cifar10 --data-train and --data-val; URL is the folder that has them, and
-the project that published them has ended. DIR is ./data if none is given; the working folder of a host that is prepared is the shared file system. What is there already is not fetched again, and
-a file is there whole or not at all. Ends with 0 once all is there, with 3 after any answer but 200, 2 usage. Python 3.9.
+DIR/cifar10_train.rec and DIR/cifar10_val.rec, for train_cifar10 --data-train and --data-val; URL is their folder; the
+project that published them has ended. DIR is ./data by default; on a host that is being prepared, the working folder is the
+shared file system. Existing files are not fetched again, and a file appears only when it is complete. Exit codes: 0 once all files
+exist, 3 after any answer except 200, 2 usage. Python 3.9.
 """
 import argparse
 import hashlib

@@ -23,7 +23,7 @@ def say(text):
 
 
 def notice(metadata):
-    """Returns the notice; None while there is none."""
+    """Returns the notice; None if it has not come yet."""
     text = metadata.get("spot/instance-action")
     if text is None:
         return None

@@ -115,7 +115,7 @@ def expanded(which, directive, arguments):
 
 
 def narrowed(lines):
-    """Returns the same YAML with one column for each level, and none for a list below its key, without comments and empty lines after
+    """Returns the same YAML with one column for each level, and no column for a list below its key, without comments and empty lines after
     the head. Text keeps its own indentation."""
     found, levels, text = [], [(-1, -1)], None  # levels: the columns of the levels around a line, as (before, now)
     for line in lines:
