@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// All-reduce by size, verified while it is timed. As several processes (tutti-launch -n N, mpirun): MPI_Allreduce in
-// place beside tutti's shared window, by turns; with --comm gloo: shared memory and Gloo; alone: ranks that are
-// threads; with --comm nccl: a rank a GPU. Every call blocks its thread.
+// Measures all-reduce for many sizes and verifies each sum. As several processes (tutti-launch -n N, mpirun), it runs
+// MPI_Allreduce in place and tutti's shared window in turns. With --comm gloo it runs shared memory and Gloo. As a
+// single process its ranks are threads. With --comm nccl each rank has a GPU. Each call blocks its thread.
 #include <cstdio>
 
 #include <tutti/core/error.hpp>

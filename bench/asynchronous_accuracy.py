@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What asynchronous training costs in accuracy: ResNet-20 with 2 workers and a server, synchronous (ps) and asynchronous
-(ps_async), the same seeds, epochs and so samples. Prints each test accuracy, the means and their difference.
+"""What asynchronous training costs in accuracy: ResNet-20 with 2 workers and a server, synchronous (ps) and
+asynchronous (ps_async), with the same seeds and epochs and therefore the same number of samples. Prints each test
+accuracy, the means and their difference.
 
 usage: bench/asynchronous_accuracy.py [--epochs N] [--seeds "1 2 3"] [--folder DIR] [-- OPTIONS OF train_cifar10]
 
-  --epochs   default: 10. --folder: for the runs, kept; default: one that goes with the script
+  --epochs   default: 10. --folder: keeps the runs here; default: a temporary folder
   OPTIONS    e.g. --data-dir DIR, or --dataset fashion_mnist
 
-TUTTI_BUILD_DIR is the build folder (default: build). Status 1 where the asynchronous mean is lower by more than 1.5 points.
+TUTTI_BUILD_DIR is the build folder (default: build). Exits with 1 if the asynchronous mean is lower by more than 1.5
+points.
 """
 import argparse
 import json
@@ -20,11 +22,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST = 1.5  # points
+MOST = 1.5  # percentage points
 
 
 def accuracy(folder, strategy, seed, args, options):
-    """Top-1 of the test images after the last epoch, in percent."""
+    """Returns the top-1 accuracy on the test images after the last epoch, in percent."""
     build = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
     run = Path(folder) / f"{strategy}-{seed}"
     command = [build / "tools" / "tutti-launch", "-n", "2", "-s", "1", build / "examples" / "train_cifar10", "--strategy",

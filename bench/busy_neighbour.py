@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a busy neighbour costs: a thread a core on a machine without one, the same while a process keeps the first core busy, and
-one thread on a core of its own beside it, by turns. The neighbour has the priority of what is measured. The bound is the free
-cores and half of the shared one, to one core. Medians with the least and the largest, in a table in Markdown.
+"""What a busy neighbour costs, in turns: one thread per core without a neighbour, the same while another process keeps
+the first core busy, and one thread on another core than the neighbour's. The neighbour has the same priority as the
+measured program. The bound, relative to one core, is the free cores plus half of the shared one. Prints the medians
+with minimum and maximum as a table in Markdown.
 
   TUTTI_STEP   tutti's program (default: build/bench/tutti_step)
 """

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What it costs a user to compile: processor seconds and peak memory of the umbrella header and of a whole trainer.
+"""Measures the cost of compiling: processor seconds and peak memory of the umbrella header and of a whole trainer.
 
     bench/compile_time.py [RUNS]
 
-The least of RUNS (5) counts, because other programs on the machine can only add. What is left of their influence, and of a
-slower processor, is taken out by yardsticks compiled in turn with them. Ends with 1 where the seconds are 25 % over what has
-been reached. tests/lint/test_compile_budget.py holds what does not depend on the machine.
+The result is the minimum of RUNS (5), because other programs on the machine can only add time. Yardsticks that are
+compiled in turn remove the rest of their influence and that of a slower processor. Exits with 1 if the seconds are more
+than 25 % over the best result so far. tests/lint/test_compile_budget.py checks the part that does not depend on the
+machine.
 """
 import sys
 from pathlib import Path
@@ -16,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "lint"))
 
 from compile_cost import PROGRAMS, commands, measure  # noqa: E402
 
-# Of each of PROGRAMS: the target's seconds and MB, and the seconds reached on the machine of bench/RESULTS.md.
+# For each of PROGRAMS: the target (seconds, MB), and the seconds reached on the machine of bench/RESULTS.md.
 TARGETS = [(2.0, 500), (9.0, 500), (2.5, 300)]
 REACHED = [3.1, 17.2, 2.0]
-# Seconds of the yardsticks when those were reached; the second by the ratio of tutti.hpp to it.
+# Seconds of the yardsticks at that time; the second by the ratio of tutti.hpp to it.
 YARDSTICKS = [3.65, 1.15]
 SLACK = 1.25
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Every convolution of the ResNets, forward and both gradients: GFLOP/s, and percent of the peak that multiply-adds
-// alone reach on this machine. Taps that fall into the padding are counted, as is usual.
+// Measures each convolution of the ResNets, forward and both gradients. Prints GFLOP/s, also in percent of the
+// multiply-add peak of this machine. As is usual, taps that fall into the padding are counted.
 #include <string>
 
 #include "common/net.hpp"
@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   return bench::run(argc, argv, bench::Limit::multiply_adds, [](const bench::Options& options) {
     for (const testing::ConvCase& c : testing::resnet_conv_cases()) {
       const auto add = [&](const testing::ConvCase& conv, std::int64_t batch) {
-        // The images want no gradient.
+        // The images need no gradient.
         const bool stem = conv.channels == 3;
         testing::OpCase net = testing::op_case(conv);
         net.input_gradient = !stem;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What the way in which convolutions are computed changes in training: logits and weights after one step and after
-// many, Winograd's algorithm and sums of products in another order, by the backend Eigen, both beside sums of products
-// by oneDNN. A table in Markdown.
+// Compares the ways to compute convolutions by their effect on training: logits and weights after one step and after
+// many. Winograd's algorithm and sums of products in another order (both by the Eigen backend) are compared with sums
+// of products by oneDNN. Prints a table in Markdown.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -32,13 +32,13 @@ struct Args {
   int steps = 100, threads = 0;
 };
 
-// What a training has come to.
+// The result of one training.
 struct Outcome {
   std::vector<double> logits, weights;
 };
 
-// Trains from the same weights on the same few batches. `looks`: the steps whose logits, and the weights behind them,
-// are kept.
+// Trains from the same weights on the same few batches. Keeps the logits of the steps in `looks` and the weights after
+// them.
 std::vector<Outcome> train(const testing::ResnetCase& net, const Args& a, const std::string& backend_name,
                            const std::string& convolution, const std::vector<int>& looks) {
   BackendOptions o;
@@ -69,7 +69,7 @@ std::vector<Outcome> train(const testing::ResnetCase& net, const Args& a, const 
   return found;
 }
 
-// RMS of the difference, by the RMS of `b`.
+// Returns the RMS of the difference divided by the RMS of `b`.
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0, all = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

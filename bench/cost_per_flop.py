@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a FLOP costs in training as the batch and the depth grow: ResNet-18 at batch 16, 64 and 256, ResNet of depth 20, 56 and
-110 at batch 128, by turns. The update, whose bytes do not depend on the batch, stands apart. Medians with the least and the
-largest, in a table in Markdown.
+"""What a FLOP costs in training as batch and depth grow: ResNet-18 at batch 16, 64 and 256, and ResNet of depth 20, 56
+and 110 at batch 128, in turns. The update is listed separately, because its bytes do not depend on the batch. Prints
+the medians with minimum and maximum as a table in Markdown.
 
   TUTTI_STEP   tutti's program (default: build/bench/tutti_step)
 """

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How long a job stands still when its members change: ResNet-18 on made-up images of 32x32, on this host or on hosts made
-of network namespaces. Workers join, leave in order, and are killed, the first one too, again and again; on several hosts
-some are also stopped and some cut off. For each kind the median, the 95th percentile and the longest of
-  still    from the end of the last step to the begin of the next, as the new first rank tells it
-  noticed  from the edit of the hosts file, or the kill, until the job says that others train (with who starts and loads)
+"""How long a job stops training when its members change: ResNet-18 on made-up images of 32x32, on this host or on hosts
+made of network namespaces. Workers join, leave in order, and are killed (the first one too), again and again; on
+several hosts some are also stopped and some are cut off. Prints for each kind the median, the 95th percentile and the
+maximum of
+  still    from the end of the last step to the begin of the next, as the new first rank reports it
+  noticed  from the edit of the hosts file, or the kill, until the job reports its new members (includes starting and loading)
 
 usage: bench/elastic.py [--changes N] [--kinds WORDS] [--samples FILE] [--workers N] [--threads N] [--strategy WORD] [--hosts]
                         [-- OPTIONS OF tutti-launch]
 
-  --changes   of each kind (a tenth of it of those that wait for --rank-timeout); default: 50. --workers: of the job;
-              default: 4. --threads: of each; default: 1. --strategy: of the program; default: its own
-  --kinds     of order,killed,stopped, those that are measured; default: all, stopped ones with --hosts alone
-  --samples   appends each change to this file, a line of JSON each, and shows the percentiles of all that are there: what
-              takes long is measured in several turns
+  --changes   of each kind (a tenth of it for kinds that wait for --rank-timeout); default: 50. --workers: of the job;
+              default: 4. --threads: of each worker; default: 1. --strategy: of the program; default: the program's
+  --kinds     the kinds of order,killed,stopped to measure; default: all, stopped only with --hosts
+  --samples   appends each change to this file, one line of JSON each, and shows the percentiles of all changes in it: a
+              long measurement can be made in several turns
   --hosts     each worker on a host of its own; needs root
 
-TUTTI_BUILD_DIR is the build folder (default: build). Status 1 where the job does not live through it.
+TUTTI_BUILD_DIR is the build folder (default: build). Exits with 1 if the job does not survive.
 """
 import argparse
 import contextlib
@@ -39,7 +40,7 @@ import bed as bed_module  # noqa: E402
 
 
 class Job:
-    """A job that runs in a folder: its workers, what it tells of its members, its hosts file."""
+    """A job that runs in a folder: its workers, its membership events, its hosts file."""
 
     def __init__(self, folder, args, options, bed, display_every=1000000, more=()):
         self.folder, self.run, self.bed, self.workers = folder, folder / "run", bed, args.workers
@@ -62,11 +63,11 @@ class Job:
         return new
 
     def list(self, hosts):
-        """The hosts that are to be in the job; on one host, so many workers."""
+        """Writes the hosts file with the hosts of the job; on a single host, with the number of workers."""
         self.write(hosts).rename(self.folder / "host_worker")
 
     def changes(self):
-        """The "members" events that have come since it was asked last."""
+        """Returns the "members" events that have come since the last call."""
         if self.process.poll() is not None:
             sys.exit("bench/elastic.py: the job has ended:\n" + (self.folder / "output").read_text()[-3000:])
         log = self.run / "log.jsonl"
@@ -76,7 +77,7 @@ class Job:
         return [e for e in map(json.loads, lines.splitlines()) if e["event"] == "members"]
 
     def pids(self):
-        """Host and process id of its workers, the oldest first."""
+        """Returns the host and process id of the workers, the oldest first."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -92,11 +93,11 @@ class Job:
         return next(h for h in range(self.bed.count) if pid in self.bed.pids(h)) if self.bed else 0
 
     def wait_for(self, ranks, begin, timeout=120):
-        """The seconds that the job stood still, and those since `begin`."""
+        """Waits for the change. Returns the seconds for which the job did not train, and the seconds since `begin`."""
         while time.monotonic() < begin + timeout:
             for e in self.changes():
                 if e["ranks"] == ranks:
-                    # A new first rank that has just come itself knows of no step before.
+                    # A first rank that has just joined does not know when the previous step ended.
                     return e.get("seconds"), time.monotonic() - begin
             time.sleep(0.005)
         sys.exit(f"bench/elastic.py: no {ranks} workers within {timeout} s:\n"
@@ -133,7 +134,8 @@ class Measured:
             self.change("joins", self.n, lambda: self.job.list(range(self.n)))
 
     def back(self, host, begin):
-        """Who was lost is listed anew, where that is possible: else the launcher starts another one, later and later."""
+        """Lists a lost worker again if that is possible. Otherwise the launcher starts another one, after growing
+        pauses."""
         if self.job.bed:
             self.job.list([h for h in range(self.n) if h != host])
             time.sleep(0.5)
@@ -182,7 +184,7 @@ def measure(args, options, bed):
     if "order" in args.kinds:
         with job() as m:
             m.in_order(args.changes)
-    # On one host the pauses before another one is started grow with the kills of a job.
+    # On a single host, the pause before the launcher starts another worker grows with each kill in the job.
     together = 2 * args.changes if bed else 4
     for done in range(0, 2 * args.changes, together) if "killed" in args.kinds else []:
         with job() as m:
@@ -197,7 +199,7 @@ def measure(args, options, bed):
 
 
 def in_file(samples):
-    """The changes that stand there."""
+    """Returns the changes in the file."""
     kinds = {}
     for line in samples.read_text().splitlines():
         change = json.loads(line)
@@ -232,7 +234,7 @@ def main():
     args = parser.parse_args(words[:words.index("--")] if "--" in words else words)
     if set(args.kinds) - {"order", "killed", "stopped"}:
         parser.error("--kinds: expected some of order,killed,stopped")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/elastic.py: stopped"))  # with its job
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/elastic.py: stopped"))  # stops the job too
     try:
         with bed_module.Bed(args.workers) if args.hosts else contextlib.nullcontext() as bed:
             kinds = measure(args, options, bed)

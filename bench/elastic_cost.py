@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a job whose members may change costs while nothing happens: ResNet-18 on made-up images of 32x32, two workers on this
-host over the same strategy, by turns with --elastic and without it. Prints the processor time and the wall time of a step,
-medians, and their quotients; the processor time of starting, loading and ending is taken away by a run of fewer steps.
+"""What a job whose members may change costs while they do not change: ResNet-18 on made-up images of 32x32, two workers
+on this host over the same strategy, in turns with --elastic and without it. Prints the processor time and the wall time
+of a step, as medians, and their quotients. A run of fewer steps is subtracted, so starting, loading and ending do not
+count.
 
 usage: bench/elastic_cost.py [--turns N] [--steps N] [--strategy WORD]
 
@@ -30,7 +31,7 @@ def spent():
 
 
 def run(elastic, steps, strategy):
-    """Processor and wall seconds of a job of so many steps."""
+    """Returns the processor seconds and wall seconds of a job with this number of steps."""
     with tempfile.TemporaryDirectory() as folder:
         command = [BUILD / "tools" / "tutti-launch", *(["--elastic", "--elastic-dir", folder] if elastic else []), "-n", 2,
                    *(["-s", 1] if strategy.startswith("ps") else []), BUILD / "examples" / "train_imagenet", "--synthetic",

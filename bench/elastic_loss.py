@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What changes of members cost in accuracy: ResNet-20 on CIFAR-10 in f32, each seed once with two workers that stay and once
-with one to three that come and go, ten changes in all. Prints the training loss of the last epoch and the test accuracy of
-each, and how far the runs of a seed are apart beside how far quiet seeds are.
+"""What changes of members cost in accuracy: ResNet-20 on CIFAR-10 in f32. Each seed runs once with two workers that
+stay and once with one to three workers that come and go, with ten changes in all. Prints the training loss of the last
+epoch and the test accuracy of each run, and compares the distance between the runs of a seed with the distance between
+seeds without changes.
 
 usage: bench/elastic_loss.py [--epochs N] [--changes N] [--seeds "1 2 3"] [-- OPTIONS OF train_cifar10]
 
   --epochs   default: 5. --changes: default: 10
   OPTIONS    e.g. --data-dir DIR, or --num-examples 10000
 
-TUTTI_BUILD_DIR is the build folder (default: build). Status 1 where a run with changes is further from the quiet one of its
-seed than the quiet ones are from each other.
+TUTTI_BUILD_DIR is the build folder (default: build). Exits with 1 if a run with changes is further from the run of the
+same seed without changes than the runs without changes are from each other.
 """
 import argparse
 import json
@@ -33,7 +34,7 @@ def events(run):
 
 
 def train(folder, seed, changes, args, options):
-    """Loss of the last epoch, test accuracy in percent, and the sizes that the job went through."""
+    """Returns the loss of the last epoch, the test accuracy in percent, and the successive sizes of the job."""
     run = folder / "run"
     command = [BUILD / "tools" / "tutti-launch", "--elastic", "--elastic-at", "step", "--elastic-dir", folder, "-n", 2,
                BUILD / "examples" / "train_cifar10", "--depth", 20, "--batch-size", 32, "--threads", 1, "--epochs",
@@ -44,14 +45,14 @@ def train(folder, seed, changes, args, options):
     made = 0
     while job.poll() is None:
         time.sleep(0.05)
-        # Of steps that are shown: each epoch has as many.
+        # Counts the reported steps; each epoch reports the same number.
         seen = [e for e in events(run) if e["event"] in ("step", "epoch")]
         if total is None:
             total = next((e["step"] * args.epochs for e in seen if e["event"] == "epoch"), None)
         if not seen or made == changes:
             continue
         if total is None:
-            # In the first epoch nobody knows how many there are: two changes for the first two reports.
+            # The length of the first epoch is not known yet: the first two reports trigger two changes.
             due = min(2, len(seen) // 5)
         else:
             due = int(changes * (seen[-1]["step"] / total) * 1.1) + 1

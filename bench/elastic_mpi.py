@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """What a change of members over MPI takes, by its parts: ResNet-18 on made-up images of 32x32 on three hosts made of
-network namespaces, where each change is another mpirun. A host leaves in order, joins, or loses its worker to kill -9.
-For each kind the median of
-  saved    from the edit of the hosts file until the checkpoint is there (the step under way is done before it)
-  ended    until the last process of the old mpirun is gone
-  started  until all processes of the new one are there: mpirun, its daemons, ssh
+network namespaces. Each change is another mpirun. A host leaves in order, joins, or loses its worker to kill -9. Prints
+for each kind the median of
+  saved    from the edit of the hosts file until the checkpoint exists (the current step ends before it)
+  ended    until the last process of the old mpirun has ended
+  started  until all processes of the new mpirun exist: mpirun, its daemons, ssh
   read     until they have loaded the libraries, met, and read the checkpoint
   step     until the first step is done
-and of all together, with the longest. A killed worker has no "saved": the others go on from the last checkpoint.
+and of all together, with the maximum. A killed worker has no "saved": the others go on from the last checkpoint.
 
 usage: bench/elastic_mpi.py [--changes N] [-- OPTIONS OF tutti-launch]      (of each kind; default: 10; needs root)
 
-TUTTI_BUILD_DIR is the build folder (default: build). Status 1 where the job does not live through it.
+TUTTI_BUILD_DIR is the build folder (default: build). Exits with 1 if the job does not survive.
 """
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ PARTS = ("saved", "ended", "started", "read", "step")
 
 
 class Watched:
-    """A job over MPI, and what can be seen of it from outside."""
+    """A job over MPI, watched from outside."""
 
     def __init__(self, job):
         self.job = job
@@ -55,12 +55,12 @@ class Watched:
         return time.monotonic()
 
     def steps_done(self, count):
-        """Waits for so many more steps."""
+        """Waits for this number of further steps."""
         seen = len(self.events())
         self.wait(lambda: sum(e["event"] == "step" for e in self.events()[seen:]) >= count)
 
     def change(self, act, ranks, killed=False):
-        """The seconds of each part."""
+        """Makes one change and returns the seconds of each part."""
         seen, old, saved = len(self.events()), set(self.job.pids()), self.checkpoints()
         times = [time.monotonic()]
         act()

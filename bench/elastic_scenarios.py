@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What can happen to a job whose workers come and go: each scenario of tests/hosts/elastic_scenarios.py, once, for each
-strategy, and what it took: until somebody noticed, until the next step began, how many steps were done again, how many
-samples of an epoch were lost or seen twice. Prints a table for bench/RESULTS.md.
+"""What can happen to a job whose workers come and go: runs each scenario of tests/hosts/elastic_scenarios.py once for
+each strategy. Prints a table for bench/RESULTS.md: the time until the job noticed the event, the time until the next
+step began, the number of steps that were repeated, and the number of samples of an epoch that were lost or seen twice.
 
 usage: bench/elastic_scenarios.py [STRATEGY...]
 
   STRATEGY  some of gloo, ps, ps_async, mpi; default: all
 
-TUTTI_BUILD_DIR is the build folder (default: build). Needs root. Status 1 where a promise was broken.
+TUTTI_BUILD_DIR is the build folder (default: build). Needs root. Exits with 1 if a promise was broken.
 """
 import io
 import sys

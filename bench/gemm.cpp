@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Matrix products as the backends do them in a fully connected layer: those of the ResNets, and square ones. GFLOP/s,
-// and percent of the peak of multiply-adds.
+// Measures matrix products as the backends compute them in a fully connected layer: those of the ResNets, and square
+// ones. Prints GFLOP/s, also in percent of the multiply-add peak.
 #include <string>
 
 #include "common/net.hpp"

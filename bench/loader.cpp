@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The data pipeline with nobody else at work: images/s of the wall clock and per second of CPU time, with 0 (read by
-// the caller), 1 and 2 threads of the loader's own. Images are padded, cropped and mirrored; those of ImageNet decoded
-// and cropped as torchvision does. CIFAR-10 where $TUTTI_DATA or ./data has it; imagenet-sample.tar where $TUTTI_DATA,
-// ./data or ../shared/data has it.
+// Measures the data pipeline without a training step, in images/s of wall clock and per second of CPU time, with 0 (the
+// caller reads), 1 and 2 threads of the loader. Images are padded, cropped and mirrored; those of ImageNet are decoded
+// and cropped as in torchvision. Uses CIFAR-10 from $TUTTI_DATA or ./data, and imagenet-sample.tar from $TUTTI_DATA,
+// ./data or ../shared/data.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ void read_batches(benchmark::State& state, const std::string& name, const std::f
   o.threads = threads;
   Loader loader(open(), o);
   loader.start({});
-  // What was read ahead of the clock is used up first.
+  // Uses up the batches that were read before the clock started.
   for (int i = 0; i < 2 * o.slots; ++i) loader.next();
   std::int64_t images = 0;
   const Stopwatch wall;
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
       benchmark::AddCustomContext("cifar10", std::string("not timed: ") + e.what());
       return;
     }
-    // Read from disk once, by the first benchmark that wants it.
+    // The first benchmark that needs the images reads them, once.
     const auto images = [folder] {
       static const MemoryDataset train = load_cifar10(folder, Split::train);
       return AnyDataset(Augmented(train, Augment::cifar()));

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-report on a long run: how large its page is, how long it takes to make, and to open in headless Chromium.
+"""tutti-report on a long run: how large its page is, how long tutti-report takes, and how long headless Chromium takes
+to open it.
 
     bench/report.py [--steps 100000] [--repeats 5]
 
-The run is made up: a log of so many steps, 200 evaluations and a confusion matrix of ten classes with 24 images. Opening lasts from
-the navigation until the page's own script has run and all is laid out, by the browser's own clock, without starting it.
+The run is made up: a log of this number of steps, 200 evaluations and a confusion matrix of ten classes with 24 images.
+Opening is measured from the navigation until the page's own script has run and the layout is complete, by the browser's
+own clock, without the start of the browser.
 """
 import argparse
 import base64
@@ -21,7 +23,7 @@ from pathlib import Path
 
 TOOL = Path(__file__).resolve().parents[1] / "build" / "tools" / "tutti-report"
 BROWSERS = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"
-# Behind the page's own script: milliseconds until all of it is loaded and laid out.
+# Runs after the page's own script: milliseconds until the whole page is loaded and laid out.
 WATCH = """<script>addEventListener("load", () => {
   document.body.getBoundingClientRect();
   document.body.dataset.opened = performance.now();
@@ -38,7 +40,8 @@ def write_run(folder, steps):
             lines.append({"event": "epoch", "epoch": n * 200 // steps, "step": n, "train_loss": 1 + x, "train_top1": x, "test_loss": 1 + x,
                           "test_top1": x, "test_top5": x, "images_per_second": 1000 + x, "lr": x / 10, "batch": 128, "seconds": steps / 2000})
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    picture = base64.b64encode(b"\x89PNG\r\n\x1a\n" + os.urandom(16000)).decode()  # as large as 72 x 72 pixels become
+    picture = base64.b64encode(b"\x89PNG\r\n\x1a\n" + os.urandom(16000)).decode()  # the size of an image of 72 x 72
+                                                                                   # pixels
     worst = [{"index": k, "label": k % 10, "said": (k + 1) % 10, "loss": 9.5, "sure": 0.9, "png": picture} for k in range(24)]
     (folder / "evaluation.json").write_text(json.dumps(
         {"format": 1, "epoch": 200, "step": steps, "averaged": False, "images": 10000, "classes": 10, "class_names": [],
@@ -46,7 +49,7 @@ def write_run(folder, steps):
 
 
 def opened(browser, page):
-    """Milliseconds."""
+    """Returns milliseconds."""
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,900",
                                f"--user-data-dir={home}", "--dump-dom", page.as_uri()], text=True,

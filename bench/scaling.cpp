@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// How well several ranks train together: tutti-launch -n N or mpirun -np N build/bench/scaling [options]. Each round
-// trains for a while with gradients summed over the ranks and for a while as N runs that know nothing of each other, so
-// the ratio of the two is what distribution costs on this machine at this time. Prints one line of JSON.
+// Measures how well several ranks train together: tutti-launch -n N or mpirun -np N build/bench/scaling [options]. Each
+// round trains for a time with gradients summed over the ranks, and for a time as N independent runs. The ratio of the
+// two is the cost of distribution on this machine at this time. Prints one line of JSON.
+//
 //   --model resnet18|resnet20  --batch N (per rank)  --precision f32|bf16  --threads N (per rank)  --rounds N
 //   --seconds S (of a round)  --bucket-mib N  --plain (no shared memory)  --trace FILE (for scaling/simulate.py)
 #include <algorithm>
@@ -81,7 +82,7 @@ Graph make_model(const std::string& name) {
   return std::move(b).take();
 }
 
-// One way of training and what was measured of it.
+// One way to train, and its measurements.
 template <class S>
 struct Side {
   Side(Backend& backend, S& s, const Args& a, int rank, int world)
@@ -141,7 +142,7 @@ void write_trace(const std::string& path, const std::vector<StepTrace>& alone, c
                  int batch) {
   const double end = median_of(alone, [](const StepTrace& t) { return t.backward_end; });
   const double update = median_of(alone, [](const StepTrace& t) { return t.end - t.backward_end; });
-  // When buckets become ready is known of steps that have any; their share of the backward pass is what counts.
+  // Only steps with buckets record when each becomes ready; the share in the backward pass is used.
   const double end_together = median_of(together, [](const StepTrace& t) { return t.backward_end; });
   std::ofstream file(path);
   file << "{\"images\": " << batch << ", \"backward_end\": " << end << ", \"update\": " << update << ", \"buckets\": [";
@@ -157,7 +158,7 @@ int measure(const Args& a) {
   const LaunchEnvironment start = read_launch_environment();
   if (launcher_asks()) return answer_launcher({"mpi", true});
   require_worker(start);
-  // MPI would take each for a job of its own.
+  // MPI would take each process for a separate job.
   if (!start.mpi) require_launched_size(start, "mpi", 1);
   MpiOptions how;
   how.shared_memory = !a.plain;
@@ -176,7 +177,7 @@ int measure(const Args& a) {
     all_reduce.sum({&v, 1});
     return v;
   };
-  // As many steps on all ranks as the slowest one does in the time.
+  // All ranks run as many steps as the slowest rank does in the time.
   const auto steps_for = [&](auto& side) {
     const Stopwatch watch;
     side.run(2);

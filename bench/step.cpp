@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Whole training steps on synthetic data: images per second, peak memory, and with --profile the time of each kind of
-// op. One JSON line.
+// Measures whole training steps on synthetic data. Prints one line of JSON: images per second, peak memory, and with
+// --profile the time of each kind of op.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ using namespace tutti::bench;
 
 namespace {
 
-// Random images and labels.
+// Fills a batch with random images and labels.
 void fill_batch(std::uint8_t* images, std::int32_t* labels, std::int64_t rows, std::int64_t row_numel) {
   Rng rng(1, Purpose::synthetic);
   for (std::int64_t i = 0; i < rows * row_numel; ++i) images[i] = static_cast<std::uint8_t>(rng.next());
@@ -92,7 +92,7 @@ inline void print_profile(const Executor& e, const Executor::Profile& p, double 
                1e3 * update_seconds / steps, 1e3 * (cpu_seconds - update_seconds) / steps - all);
 }
 
-// A net with its batch, and a step of training with its update.
+// A net with its batch. Runs training steps with the update.
 class Steps {
  public:
   Steps(Backend& backend, const Args& a)
@@ -131,7 +131,7 @@ class Steps {
   [[nodiscard]] Shape images_shape() const { return model_.shape(model_.images()).with_rows(rows_); }
   [[nodiscard]] const std::vector<std::uint8_t>& images() const { return images_; }
   [[nodiscard]] const std::vector<std::int32_t>& labels() const { return labels_; }
-  // Of the wall clock, and of all threads.
+  // The seconds of the update: wall clock, and CPU time of all threads.
   [[nodiscard]] double update_seconds() const { return update_seconds_; }
   [[nodiscard]] double update_cpu_seconds() const { return update_cpu_seconds_; }
 
@@ -149,11 +149,11 @@ class Steps {
   Executor e_;
   std::vector<std::uint8_t> images_;
   std::vector<std::int32_t> labels_;
-  Buffer momentum_;  // as the trainer keeps it, in huge pages where the system has them
+  Buffer momentum_;  // as in the trainer, in huge pages if the system has them
   double update_seconds_ = 0, update_cpu_seconds_ = 0;
 };
 
-// Of resident memory since the process began or reset_peak(), in MiB.
+// Returns the peak of resident memory since the process began or since reset_peak(), in MiB.
 double peak_mib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -162,7 +162,7 @@ double peak_mib() {
 }
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
-// The weights of this run: their names behind `prefix`, and a copy of them.
+// Adds the weights of this run: their names after `prefix`, and a copy of their values.
 void add_weights(Executor& e, const std::string& prefix, std::vector<std::vector<float>>& kept,
                  std::vector<io::TensorRecord>& records) {
   for (const bool state : {false, true})
@@ -224,7 +224,8 @@ inline void measure(Backend& backend, const Args& a) {
                backend.name().c_str(), backend.description().c_str(), backend.threads(),
                static_cast<double>(m.activations) / 1048576, static_cast<double>(m.scratch) / 1048576,
                static_cast<double>(m.packed) / 1048576, static_cast<double>(m.parameters) / 1048576);
-  // Of a trained image: forward and twice as much back. The update's time is a step's, whatever the batch.
+  // FLOPs of a trained image: the forward pass, and twice as much for the backward pass. The time of the update is per
+  // step, whatever the batch.
   std::printf(
       "{\"system\":\"tutti %s %s\",\"how\":\"%s\",\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%d,\"threads\":%d,"
       "\"parameters\":%lld,\"flop_per_image\":%lld,\"images_per_second\":%.2f,\"images_per_cpu_second\":%.2f,"
@@ -237,7 +238,7 @@ inline void measure(Backend& backend, const Args& a) {
 }
 
 #ifdef TUTTI_HAS_CUDA
-// On a GPU the step is the trainer's, with its update, from images in pinned memory.
+// On a GPU, the trainer runs the step with its update, on images in pinned memory.
 template <DistributedStrategy S>
 void measure_on_gpu(CudaBackend& backend, S& strategy, const Args& a) {
   const Builder b = bench::make_model(a.model);
@@ -276,8 +277,8 @@ void measure_on_gpu(CudaBackend& backend, S& strategy, const Args& a) {
 }
 
 #ifdef TUTTI_HAS_NCCL
-// One rank whose gradients travel all the same. The trainer leaves out what a strategy of one rank need not do, so it
-// is told of a second one, which adds nothing.
+// One rank whose gradients travel nevertheless. The trainer skips the work that a strategy of one rank does not need,
+// so this class reports a second rank, which adds nothing.
 class OneRank : public AllReduce<NcclCommunicator> {
  public:
   using AllReduce::AllReduce;

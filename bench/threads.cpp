@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// How evenly a step would spread over many threads, and what memory it would take, counted from its plan: no such
-// machine is needed, and nothing is run. Each task of the plan has a cost, multiply-adds at a core's peak or the bytes
-// that it moves at a core's share of the memory's speed, whichever takes longer; each loop hands its tasks to the
-// thread that is free first, as the thread pool does. Winograd's convolutions are counted by their products, in f32,
-// without the transforms. Prints a table in Markdown.
+// Predicts from the plan how evenly a step spreads over many threads and how much memory it takes. It needs no such
+// machine and runs no step. Each task of the plan has a cost: its multiply-adds at the peak of a core, or the bytes
+// that it moves at a core's share of the memory bandwidth, whichever takes longer. Each loop gives its next task to the
+// thread that is free first, as the thread pool does. Winograd's convolutions count by their products, in f32, without
+// the transforms. Prints a table in Markdown.
 #include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ struct Args {
   bool loops = false;
 };
 
-// What a loop of so many threads comes to, in seconds.
+// The cost of a loop with a number of threads, in seconds.
 struct Loop {
   double longest = 0, all = 0;
 };
@@ -73,7 +73,7 @@ class Count {
  public:
   Count(const Args& a, const PreparedPlan& p) : a_(a), g_(*p.graph), p_(p.plan), kernels_(p.kernels) {}
 
-  // Calls f(name, costs of the tasks) for each loop of a step, its update last.
+  // Calls f(name, costs of the tasks) for each loop of a step; the update is last.
   template <class F>
   void loops(std::size_t parameters, F&& f) const {
     std::vector<double> packs;
@@ -93,7 +93,7 @@ class Count {
       double row = 0;
       for (const Step& s : seg.steps) {
         const bool late = late_products(s.node), sums = s.phase == Phase::reduce && two_pass(s.node);
-        // What it writes of a partial result as large as the batch, of one row.
+        // The bytes per row that the op writes of a partial result of the size of the batch.
         const double partial =
             late ? static_cast<double>(partition(s.node).partial_bytes) * p_.shards / static_cast<double>(p_.rows) : 0;
         row += cost(late || sums ? 0 : products(s.node), bytes(s.node) + partial);
@@ -110,7 +110,7 @@ class Count {
       }
       if (!finishes.empty()) f(name + ", sums of shards", finishes);
     }
-    // As CpuOps cuts it; weights, gradients and momentum are read, and two of them written.
+    // The chunks of CpuOps: weights, gradients and momentum are read, and two of them are written.
     constexpr std::size_t block = 16 * 1024;
     f("update", std::vector<double>((parameters + block - 1) / block, cost(0, 5.0 * 4 * block)));
   }
@@ -125,7 +125,7 @@ class Count {
   }
   [[nodiscard]] const Partition& partition(NodeId n) const { return p_.partitions[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool two_pass(NodeId n) const { return partition(n).division == Division::two_pass; }
-  // Whether the products are made by the finish, from what the shards have prepared.
+  // Returns true if the finish computes the products from the data that the shards have prepared.
   [[nodiscard]] bool late_products(NodeId n) const {
     const auto* const gradient = kernel<cpu::winograd::Conv2dBackwardWeights>(n);
     return partition(n).late_rows || (gradient != nullptr && gradient->whole_batch());
@@ -134,7 +134,7 @@ class Count {
   [[nodiscard]] const K* kernel(NodeId n) const {
     return dynamic_cast<const K*>(kernels_[static_cast<std::size_t>(n)].get());
   }
-  // Seconds that the products of one row take a core.
+  // Returns the seconds that a core needs for the products of one row.
   [[nodiscard]] double products(NodeId n) const {
     using namespace cpu::winograd;
     const double peak = a_.gflops * 1e9;
@@ -150,7 +150,7 @@ class Count {
                                order_of(p.window.stride == 2).count * p.channels * p.outputs;
     return 2.0 * static_cast<double>(count) / (p.bf16 ? peak / 2 : peak);
   }
-  // Of one row.
+  // Returns the FLOPs of one row.
   [[nodiscard]] double flops(NodeId n) const {
     const Node& node = g_.nodes[static_cast<std::size_t>(n)];
     const auto of = [&](ValueId w, ValueId y) {
@@ -179,7 +179,8 @@ class Count {
   const std::vector<std::unique_ptr<Kernel>>& kernels_;
 };
 
-// Of address space, in bytes. malloc has one arena (main), since each thread reserves its own at a time of its own.
+// Returns the bytes of address space in use. malloc has one arena (see main), since each thread would otherwise reserve
+// its own at an unpredictable time.
 double address_space() {
   std::ifstream status("/proc/self/statm");
   double pages = 0;
@@ -187,7 +188,7 @@ double address_space() {
   return pages * 4096;
 }
 
-// Prints a row, and where they are asked for the loops; the bytes of memory.
+// Prints a row, and the loops if they are asked for. Returns the bytes of memory.
 double print_row(const Args& a, int threads, double first) {
   const Builder model = bench::make_model(a.model);
   BackendOptions o;
@@ -239,7 +240,7 @@ double print_row(const Args& a, int threads, double first) {
   return memory;
 }
 
-// An exit code.
+// Returns an exit code.
 int print(const Args& a) {
   std::printf("%s, batch %lld, %s, %.0f GFLOP/s and %.0f GB/s a core\n\n", a.model.c_str(),
               static_cast<long long>(a.batch), a.precision.c_str(), a.gflops, a.gbytes);
@@ -247,7 +248,7 @@ int print(const Args& a) {
   std::printf("|--------:|-------:|---------------:|-------------:|------------:|-------------:|\n");
   double first = 0;
   for (const int threads : a.threads) {
-    // Each in a process of its own, so that none takes over memory that another one left.
+    // Each row runs in a process of its own, so that it does not reuse memory of another row.
     std::fflush(stdout);
     int ends[2];
     if (pipe(ends) != 0) fail<DeviceError>("threads", "a pipe", std::strerror(errno));

@@ -21,7 +21,7 @@
 #include "memory.hpp"
 #include "sweep.hpp"
 
-// Processes of tutti-launch over Gloo.
+// Runs the sweep in processes of tutti-launch over Gloo.
 namespace tutti::bench {
 
 inline int over_gloo(const Args& a, const LaunchEnvironment& start) {
@@ -30,7 +30,7 @@ inline int over_gloo(const Args& a, const LaunchEnvironment& start) {
     fail<UsageError>("--comm gloo", "tutti-launch, over whose channel the processes meet", "another way to start",
                      "tutti-launch -n 4 allreduce --comm gloo");
   ChannelStore store(*channel);
-  std::deque<InterruptFlag> flags;  // a group has one of its own
+  std::deque<InterruptFlag> flags;  // one for each group
   GlooJobOptions usual;
   usual.deadline = std::chrono::seconds(120);
   const GlooOptions job = gloo_options(channel->enrol(start, JobFacts{}, std::chrono::seconds(60)), usual);

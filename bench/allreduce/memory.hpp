@@ -13,7 +13,7 @@ namespace tutti::bench {
 
 inline Deadline in_time() { return std::chrono::steady_clock::now() + std::chrono::seconds(120); }
 
-// Page aligned and touched.
+// Page-aligned memory. The constructor touches each page.
 class Memory {
  public:
   explicit Memory(std::size_t bytes) : bytes_(bytes), p_(::operator new(bytes, alignment)) {

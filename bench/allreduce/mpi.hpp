@@ -14,7 +14,7 @@
 #include "memory.hpp"
 #include "sweep.hpp"
 
-// MPI_Allreduce beside what tutti makes of MPI.
+// Compares MPI_Allreduce with tutti's all-reduce over MPI.
 namespace tutti::bench {
 
 inline int processes(const Args& a) {

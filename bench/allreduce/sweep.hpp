@@ -16,32 +16,33 @@
 
 #include "arguments.hpp"
 
-// What one rank does: every way to sum at every size, by turns, timed and verified.
+// The work of one rank: runs each way to sum for each size, in turns, times it and verifies the result.
 namespace tutti::bench {
 
-// A way to sum, as one rank has it.
+// One way to sum, as one rank calls it.
 struct Way {
   std::string name;
   std::span<float> data;
   std::function<void(std::span<float>)> all_reduce;
-  // Where the sum is not taken in `data` itself: there and back again, not timed.
+  // Copies the data to the place of the sum and back, if the sum is not taken in `data` itself. These copies are not
+  // timed.
   std::function<void(std::span<float>)> bring = {}, fetch = {};
 };
 
-// One rank's part of the sweep.
+// One rank's part in the sweep.
 struct Rank {
   int rank, size;
   std::vector<Way> ways;
   std::function<void()> barrier;
-  // Microseconds of this rank in; on rank 0 those of all ranks out, rank by rank.
+  // Takes the microseconds of this rank. Returns those of all ranks in rank order on rank 0.
   std::function<std::vector<double>(const std::vector<double>&)> collect;
 };
 
-// Numbers whose sums float can hold exactly: small, and times the number of ranks with every further sum.
+// Numbers whose sums float holds exactly: they are small, and each further sum multiplies them by the number of ranks.
 class Values {
  public:
   Values(std::span<float> data, int rank, int size) : data_(data), rank_(rank), size_(size) {}
-  // Before a sum.
+  // Call before each sum.
   void prepare() {
     if (factor_ * 7 * size_ < (1 << 24) && filled_) return;
     for (std::size_t i = 0; i < data_.size(); ++i)
@@ -49,7 +50,7 @@ class Values {
     filled_ = true;
     factor_ = 0;
   }
-  // After it.
+  // Call after each sum. Throws if the sum is wrong.
   void check(const std::string& what) {
     factor_ = factor_ == 0 ? size_ * (size_ + 1) / 2 : factor_ * size_;
     const auto f = static_cast<float>(factor_);
@@ -74,7 +75,7 @@ inline void header(const Args& a, const Rank& r) {
               "bus GB/s", "speedup");
 }
 
-// all: of every rank, so many iterations each. Returns the median.
+// Prints one line and returns the median. `all` holds the times of all ranks, one per iteration.
 inline double print(const Args& a, const Rank& r, const Way& w, std::size_t bytes, const std::vector<double>& all,
                     double first_median) {
   const std::size_t n = all.size() / static_cast<std::size_t>(r.size);
@@ -99,11 +100,11 @@ inline double print(const Args& a, const Rank& r, const Way& w, std::size_t byte
   return at(0.5);
 }
 
-// Ways by turns, in blocks, so that what else the machine does meets all of them.
+// Measures the ways in turns, in blocks, so that other load on the machine slows all of them alike.
 inline std::vector<std::vector<double>> measure(const Rank& r, std::size_t bytes, std::size_t iterations) {
   constexpr std::size_t blocks = 8;
   const std::size_t block = (iterations + blocks - 1) / blocks;
-  // Small ones follow each other as they come; before a large one the ranks meet.
+  // Small sums follow each other without a barrier. The ranks wait for each other before a large sum.
   const bool meet = bytes >= 65536;
   std::vector<std::vector<double>> times(r.ways.size());
   std::vector<Values> values;
@@ -120,7 +121,7 @@ inline std::vector<std::vector<double>> measure(const Rank& r, std::size_t bytes
         const double us = watch.seconds() * 1e6;
         if (r.ways[w].fetch) r.ways[w].fetch(data);
         values[w].check(r.ways[w].name);
-        if (b > 0) times[w].push_back(us);  // block 0 warms up
+        if (b > 0) times[w].push_back(us);  // block 0 is the warm-up
       }
   return times;
 }

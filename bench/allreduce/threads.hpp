@@ -15,7 +15,7 @@
 #include "memory.hpp"
 #include "sweep.hpp"
 
-// Ranks that are threads.
+// Runs the sweep with threads as ranks.
 namespace tutti::bench {
 
 inline int threads(const Args& a) {

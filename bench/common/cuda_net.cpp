@@ -20,14 +20,14 @@ namespace tutti::bench {
 
 namespace {
 
-// Each op by itself.
+// Options that launch each op separately.
 CudaOptions unfused() {
   CudaOptions o;
   o.fusion = CudaFusion::off;
   return o;
 }
 
-// The backend with an event before and after each op.
+// Records an event before and after each op.
 class TimedCuda : public CudaBackend {
  public:
   TimedCuda() : CudaBackend(unfused()) {}
@@ -36,7 +36,7 @@ class TimedCuda : public CudaBackend {
     return std::make_unique<Timed>(*this, op.index(), CudaBackend::kernel(op, desc));
   }
   void begin_step() { ++step_; }
-  // Of the last step, which has ended.
+  // Returns the seconds of node `n` in the last step, which has ended.
   [[nodiscard]] double seconds(const Node& n) const {
     const auto found = spans_.find({n.name, n.op.index()});
     if (found == spans_.end() || found->second.step != step_)
@@ -50,7 +50,7 @@ class TimedCuda : public CudaBackend {
     std::optional<cuda::Event> begin, end;
     std::int64_t step = -1;
   };
-  // A kernel between two events.
+  // Records an event before and after a kernel.
   class Timed final : public Kernel {
    public:
     Timed(TimedCuda& b, std::size_t kind, std::unique_ptr<Kernel> kernel)

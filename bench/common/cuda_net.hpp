@@ -9,11 +9,11 @@
 
 namespace tutti::bench {
 
-// The GPU that nets run on; empty where there is none, or a build without CUDA.
+// Returns the name of the GPU that nets run on. Returns an empty string if there is none or the build has no CUDA.
 [[nodiscard]] std::string gpu_name();
 
-// A net on it. A node's seconds are those between two events around its kernels: a short op counts the start of its
-// first kernel too. UsageError in a build without CUDA.
+// Builds the net on the GPU. The seconds of a node are those between the events around its kernels; a short op includes
+// the start of its first kernel. Throws UsageError if the build has no CUDA.
 [[nodiscard]] std::unique_ptr<Net> make_cuda_net(const Graph& model, DType precision, std::int64_t rows);
 
 }  // namespace tutti::bench

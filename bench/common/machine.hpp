@@ -3,15 +3,15 @@
 
 #include <tutti/core/dtype.hpp>
 
-// What the machine can do at most, measured once and remembered.
+// The limits of this machine. Each is measured once and cached.
 namespace tutti::bench {
 
-// GFLOP/s of `threads` threads together that do nothing but multiply-adds; bf16 where the processor has no
-// instructions for it: those of f32.
+// Returns the GFLOP/s of `threads` threads together that run multiply-adds only. If the processor has no bf16
+// instructions, bf16 returns the value of f32.
 [[nodiscard]] double peak(DType precision, int threads);
 
-// GB/s of `threads` threads together that add two arrays, each far larger than a cache, into a third; two reads and one
-// write are counted.
+// Returns the GB/s of `threads` threads together that add two arrays into a third. Each array is far larger than a
+// cache. Two reads and one write are counted.
 [[nodiscard]] double memory_bandwidth(int threads);
 
 }  // namespace tutti::bench

@@ -14,8 +14,8 @@ namespace tutti::bench {
 inline constexpr const char* model_names =
     "resnet20, resnet56, resnet110, resnet18, resnet50, resnet50-32 or cifar_fast";
 
-// A net by name. resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. cifar_fast: the
-// net of the fast recipe, whose first layer has random weights here.
+// Builds a net by name. resnet50-32 is ResNet-50 with the stem for 224x224, on images of 32x32 with ten classes.
+// cifar_fast is the net of the fast recipe with random weights in its first layer.
 inline Builder make_model(const std::string& name) {
   const bool large = name == "resnet50";
   Builder b(3, large ? 224 : 32, large ? 224 : 32);

@@ -16,11 +16,11 @@ struct BackendInfo {
   std::string name, description;
 };
 
-// The backends of this build, the fastest first; cuda where there is a GPU.
+// Returns the backends of this build, the fastest first. cuda is among them if there is a GPU.
 [[nodiscard]] std::vector<BackendInfo> backends();
 
-// A model on a backend with one batch of random images. A step is a training step without the update, by the Executor:
-// so an op runs in the chunks, shards and threads of training, and finds in the caches what it finds there.
+// A model on a backend with one batch of random images. A step is a training step without the update, run by the
+// Executor. An op therefore runs in the chunks, shards and threads of training, with the same data in the caches.
 class Net {
  public:
   Net() = default;
@@ -29,23 +29,22 @@ class Net {
   virtual ~Net() = default;
 
   virtual void step() = 0;
-  // Seconds that a node took in the last step: the CPU time of its calls, divided among the threads that the plan lets
-  // share them. Neither waiting for other threads nor what other programs take is in it; nor is the packing of weights,
-  // which happens once an update.
+  // Returns the seconds of a node in the last step: the CPU time of its calls, divided by the number of threads that
+  // share them in the plan. This excludes waiting for other threads, the time of other programs, and the packing of
+  // weights, which happens once per update.
   [[nodiscard]] virtual double seconds(NodeId node) const = 0;
   [[nodiscard]] virtual const Graph& graph() const = 0;  // with its gradients
   [[nodiscard]] virtual int threads() const = 0;
-  // Whether the processor's limits are those of the net.
+  // Returns true if the limits of the processor apply to the net.
   [[nodiscard]] virtual bool on_processor() const { return true; }
 };
 
-// `model` as a Builder records it. `threads` 0: one per core; the reference backend has one.
-// convolution: as BackendOptions has it. Throws UsageError for a
-// backend that is not built.
+// Builds a net from `model`, as a Builder records it. `threads` = 0 means one per core; the reference backend uses one.
+// `convolution` is the option of BackendOptions. Throws UsageError if the backend is not built.
 [[nodiscard]] std::unique_ptr<Net> make_net(const std::string& backend, int threads, const std::string& convolution,
                                             const Graph& model, DType precision, std::int64_t rows);
 
-// The node of layer `name` that is an O; throws UsageError if there is none.
+// Returns the node of layer `name` whose op is an O. Throws UsageError if there is none.
 template <class O>
 [[nodiscard]] NodeId find_node(const Graph& g, const std::string& name) {
   for (std::size_t i = 0; i < g.nodes.size(); ++i)

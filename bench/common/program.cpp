@@ -37,7 +37,7 @@ int parse_threads(std::string_view text) {
   return n;
 }
 
-// Takes its options out of the arguments.
+// Removes the program's options from the arguments and returns them.
 Options take_options(std::vector<char*>& args) {
   Options o;
   const auto take = [&args](std::string_view flag, auto&& set) {
@@ -82,7 +82,8 @@ void add_context(const Options& o, Limit limit) {
   }
 }
 
-// The net of the last benchmark: the passes of one op follow each other and share it.
+// Returns the net of the last benchmark if the key is the same. The passes of one op run one after the other and share
+// it.
 Net& net_of(const std::string& key, const std::function<std::unique_ptr<Net>()>& make) {
   static std::string last;
   static std::unique_ptr<Net> net;
@@ -101,8 +102,8 @@ void time_pass(benchmark::State& state, const OpBenchmark& op, const Pass& pass,
     Net& net = net_of(
         name, [&] { return make_net(backend, options.threads, options.convolution, op.model(), precision, op.rows); });
     const NodeId node = pass.node(net.graph());
-    // The wanted time counts the op alone, so a short op would have its net take thousands of steps. A run ends its
-    // steps after most_seconds of the wall clock; the remaining iterations are given their mean.
+    // Google Benchmark counts the time of the op alone, so a short op would make its net take thousands of steps. A run
+    // stops after most_seconds of wall clock and gives the remaining iterations the mean of its steps.
     const Stopwatch wall;
     int steps = 0;
     double seconds = 0;
@@ -142,7 +143,7 @@ void report_failure(const std::string& name, const char* what) {
 }
 
 void add_op(const OpBenchmark& op, const Options& options) {
-  // The reference loops do about 1 GFLOP/s or 1 GB/s.
+  // The reference loops reach about 1 GFLOP/s or 1 GB/s.
   const bool small = std::all_of(op.passes.begin(), op.passes.end(),
                                  [](const Pass& p) { return p.flops <= 5e7 && p.elements <= 5e6; });
   for (const DType precision : {DType::f32, DType::bf16})
@@ -162,7 +163,7 @@ void add_op(const OpBenchmark& op, const Options& options) {
 int run(int argc, char** argv, Limit limit, const std::function<void(const Options&)>& add) try {
   std::vector<char*> args(argv, argv + argc);
   const Options o = take_options(args);
-  // The default of 0.5 s of each op alone is more than a comparison of hundreds of them needs.
+  // The default of 0.5 s for each op is more than a comparison of hundreds of ops needs.
   std::string min_time = "--benchmark_min_time=0.02";
   args.insert(args.begin() + 1, min_time.data());
   int count = static_cast<int>(args.size());

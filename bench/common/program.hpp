@@ -10,35 +10,35 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/graph/graph.hpp>
 
-// What the benchmark programs share.
+// The part that the benchmark programs share.
 namespace tutti::bench {
 
 struct Options {
-  int threads = 0;                   // of --threads N; one per core without it
-  std::string convolution = "auto";  // of --convolution WORD, as BackendOptions has it
+  int threads = 0;                   // --threads N; default: one per core
+  std::string convolution = "auto";  // --convolution WORD, as in BackendOptions
 };
 
-// What a program's rates are compared with: measured at its start and part of the context.
+// The limit that the rates of a program are compared with. It is measured at the start and printed in the context.
 enum class Limit { none, multiply_adds, memory };
 
-// The main function: reads --threads N, --convolution WORD and the flags of Google Benchmark, prints backends,
-// instruction set, threads and the machine's limit as context, calls `add` to register benchmarks and runs those that
-// the filter names. Returns an exit code: 2 for flags that nobody knows and a filter that matches nothing, 1 after an
+// The main function. Reads --threads N, --convolution WORD and the flags of Google Benchmark. Prints backends,
+// instruction set, threads and the limit of the machine as context. Calls `add` to register benchmarks and runs those
+// that the filter selects. Returns an exit code: 2 for an unknown flag or a filter that matches nothing, 1 after an
 // error in a benchmark.
 int run(int argc, char** argv, Limit limit, const std::function<void(const Options&)>& add);
 
-// A benchmark's error: reported, and the program's exit code is 1.
+// Reports an error of a benchmark. The exit code of the program becomes 1.
 void report_failure(const std::string& name, const char* what);
 
-// One pass of an op: its node in the net, and what it does with all rows.
+// One pass of an op: its node in the net, and the work of all rows.
 struct Pass {
   std::string_view direction;  // "forward", ...
   std::function<NodeId(const Graph&)> node;
   double flops = 0;     // counters GFLOP/s and %peak
-  double elements = 0;  // of activations, read or written: counters GB/s and %bandwidth
+  double elements = 0;  // of activations, read and written; for the counters GB/s and %bandwidth
 };
 
-// An op in a net, with its passes: one step of the net times them all.
+// An op in a net, with its passes. One step of the net times all passes.
 struct OpBenchmark {
   std::string name;
   std::function<Graph()> model;
@@ -47,8 +47,8 @@ struct OpBenchmark {
 };
 
 // Registers <name>/<precision>/<backend>/<direction> for each precision, backend and pass; for the reference backend
-// only where all passes are small. The time is the op's share of the step, see Net::seconds; counter steps: how many
-// steps it is the mean of. Rows of the cuda backend are there where there is a GPU; their time is the GPU's.
+// only if all passes are small. The time is the share of the op in the step, see Net::seconds. The counter "steps" is
+// the number of steps that it is the mean of. If there is a GPU, the cuda backend has rows too; their time is GPU time.
 void add_op(const OpBenchmark& op, const Options& options);
 
 }  // namespace tutti::bench

@@ -18,7 +18,7 @@ struct Shape {
 enum Direction { forward, backward_data, backward_weights };
 inline const char* direction_name[] = {"fwd", "bwd_d", "bwd_w"};
 
-// `omp`: threads of the team; it belongs to the calling thread.
+// `omp`: number of OpenMP threads; the team belongs to the calling thread.
 inline Job onednn(Shape s, Direction dir, bool half, bool blocked, int n, std::string* info = nullptr, int omp = 1) {
   using namespace dnnl;
   omp_set_num_threads(omp);
@@ -94,7 +94,7 @@ inline void bench_conv(const std::vector<Shape>& shapes, bool half, int batch) {
           best = std::max(best, g);
           std::printf(" %5.0f", g);
         }
-        const double team = dir == forward && !blocked ? rate(batch, 1, 2) / 2 : NAN;  // slow where other programs run
+        const double team = dir == forward && !blocked ? rate(batch, 1, 2) / 2 : NAN;  // slow if other programs run
         std::printf("  %3.0f%%  %5.0f %5.0f %6.0f    %s\n", 100 * best / top, rate(4, 2, 1), rate(16, 2, 1), team,
                     info.c_str());
         std::fflush(stdout);

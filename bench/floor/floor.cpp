@@ -1,5 +1,5 @@
-// How fast can two cores train small ResNets at best? Measures the pieces that a training step is made of: oneDNN
-// convolutions on chunks of a batch, fused batch-norm passes, and hand-written AVX-512 convolutions for few channels.
+// Measures how fast two cores can train small ResNets at best, by the pieces of a training step: oneDNN convolutions on
+// chunks of a batch, fused batch-norm passes, and hand-written AVX-512 convolutions for few channels.
 //
 //   g++ -std=c++20 -O2 floor.cpp -o /tmp/floor -fopenmp -ldnnl
 //   /tmp/floor peak | conv r20|r18|stem f32|bf16 | split | bn | direct

@@ -1,4 +1,4 @@
-// Buffers, and loads and stores of 16 channels: what the parts of floor.cpp share besides the timing.
+// Buffers, and loads and stores of 16 channels. The parts of floor.cpp share them, in addition to the timing.
 #pragma once
 #include <immintrin.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Timing by the CPU time of each thread, and the multiply-add peak: what floor.cpp and the benchmarks above this folder
-// share.
+// Timing by the CPU time of each thread, and the multiply-add peak. floor.cpp and the benchmarks in the parent folder
+// use it.
 #pragma once
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -19,7 +19,7 @@
 namespace measured {
 
 template <class V>
-inline void keep(V v) {  // the compiler may not drop its computation
+inline void keep(V v) {  // stops the compiler from removing its computation
   asm volatile("" : : "g"(&v) : "memory");
 }
 
@@ -32,9 +32,9 @@ inline double seconds(clockid_t clock) {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// Seconds per call, best of several trials, with `make()`'s job running in each of `threads` threads at once. The clock
-// is the thread's CPU time, so that other programs on the same cores disturb less; a job that has threads of its own
-// needs the wall clock, CLOCK_MONOTONIC.
+// Returns the seconds per call, the best of several trials. The job of `make()` runs in each of `threads` threads at
+// once. The clock is the thread's CPU time, which other programs on the same cores disturb less. A job with threads of
+// its own needs the wall clock, CLOCK_MONOTONIC.
 inline double timed(int threads, const std::function<Job()>& make, clockid_t clock = CLOCK_THREAD_CPUTIME_ID,
                     double budget = 0.008, int trials = 4) {
   std::barrier sync(threads);
@@ -65,7 +65,7 @@ inline double timed(int threads, const std::function<Job()>& make, clockid_t clo
 }
 
 // ---- 0. peak -------------------------------------------------------------------------------------------------------
-// Each loop runs n rounds on 20 (12) independent accumulators and returns a number nobody needs.
+// Each loop runs n rounds on 20 (12) independent accumulators and returns a number that is not used.
 #if defined(__x86_64__)
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 #define AVX512_INLINE AVX512 __attribute__((always_inline)) inline
@@ -103,7 +103,7 @@ __attribute__((target("avx2,fma"), noinline)) inline float peak_loop_avx2(long n
 }
 #endif
 
-// Vectors of 4 and whatever the compiler's target makes of a multiplication and an addition.
+// Vectors of 4; the compiler chooses the instructions for the multiplication and the addition.
 __attribute__((noinline)) inline float peak_loop_plain(long n) {
   using Vector = float __attribute__((vector_size(16)));
   Vector acc[12];
@@ -122,7 +122,7 @@ __attribute__((noinline)) inline float peak_loop_plain(long n) {
   return sum[0];
 }
 
-// GFLOP/s of each of `threads` threads that run `loop` at once; `flops` are those of one round.
+// Returns the GFLOP/s of each of `threads` threads that run `loop` at once; `flops` are those of one round.
 inline double peak_of(float (*loop)(long), double flops, int threads) {
   constexpr long n = 100000;
   const double t = timed(
@@ -130,8 +130,8 @@ inline double peak_of(float (*loop)(long), double flops, int threads) {
   return double(n) * flops / t * 1e-9;
 }
 
-// The peak of this processor with multiply-adds of T: 4 bytes, f32; 2 bytes, bf16 into f32 where it has instructions
-// for that, else as f32.
+// Returns the multiply-add peak of this processor for T. 4 bytes: f32. 2 bytes: bf16 into f32 if the processor has
+// instructions for that, otherwise f32.
 template <class T>
 double peak(int threads) {
 #if defined(__x86_64__)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the peers need around them: virtual environments with pinned packages, mallocs, and what the machine is."""
+"""The environment of the peers: virtual environments with pinned packages, mallocs, and a description of the machine.
+"""
 import datetime
 import glob
 import os
@@ -10,23 +11,24 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# Freed memory stays with the process: glibc would give every activation back to the system and fault it in again.
+# The process keeps freed memory. Otherwise glibc returns each activation to the system and faults it in again.
 KEEP = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "67108864"}
 LIBRARIES = {"jemalloc": ("libjemalloc.so.2", {"MALLOC_CONF": "background_thread:false,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"}),
              "tcmalloc": ("libtcmalloc_minimal.so.4", {"TCMALLOC_RELEASE_RATE": "0"})}
 
 
 class Unavailable(Exception):
-    """A peer that cannot be had here."""
+    """The peer cannot be installed on this machine."""
 
 
 def folder_of(peer):
-    """Of a peer's virtual environment."""
+    """Returns the folder of a peer's virtual environment."""
     return Path(os.environ.get(f"{peer.upper()}_VENV", ROOT / "build" / "peers" / peer))
 
 
 def python_of(peer, say=lambda text: None):
-    """The Python of a peer's virtual environment, which is made at the first use and again when its pins change."""
+    """Returns the Python of a peer's virtual environment. Makes the environment at the first use and again when the
+    pins change."""
     requirements = HERE / "requirements" / f"{peer}.txt"
     folder = folder_of(peer)
     python, ready = folder / "bin" / "python", folder / "ready"
@@ -48,7 +50,7 @@ def python_of(peer, say=lambda text: None):
 
 
 def find_library(name):
-    """The path of a shared library, or None."""
+    """Returns the path of a shared library, or None."""
     for pattern in (f"/usr/lib/*/{name}", f"/usr/lib64/{name}", f"/usr/lib/{name}", f"/usr/local/lib/{name}"):
         found = sorted(glob.glob(pattern))
         if found:
@@ -57,7 +59,8 @@ def find_library(name):
 
 
 def mallocs():
-    """By name, the environment that each malloc of this machine takes; and the names of those that are not installed."""
+    """Returns the environment variables of each malloc on this machine by name, and the names of those that are not
+    installed."""
     there, missing = {"glibc": {}, "glibc-keep": dict(KEEP)}, []
     for name, (library, settings) in LIBRARIES.items():
         path = find_library(library)
@@ -69,7 +72,7 @@ def mallocs():
 
 
 def processor():
-    """Its name, the cores that this process may use, and what it has for matrices."""
+    """Returns the processor's name, the number of cores that this process may use, and its matrix instructions."""
     name, flags = platform.machine(), set()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Images out of PyTorch's DataLoader and out of tutti's, by turns."""
+"""Compares PyTorch's DataLoader and tutti's loader, in turns."""
 import json
 import os
 import time
@@ -17,7 +17,7 @@ COLUMNS = {"torchvision": "DataLoader", "pil": "DataLoader, PIL", "loader": "ben
 
 
 def find_images():
-    """By set, where its images lie: as bench/loader looks for them."""
+    """Returns the place of the images for each set, with the search order of bench/loader."""
     data = Path(os.environ.get("TUTTI_DATA") or ROOT / "data")
     found = {}
     for folder in (data / "cifar-10-batches-bin", data):
@@ -49,7 +49,8 @@ def google(args, program, name, threads):
 
 
 class Row:
-    """Images of a set, with so many threads (tutti) or processes (PyTorch) beside the one that takes the batches."""
+    """Images of one set, with a number of threads (tutti) or processes (PyTorch) in addition to the one that takes the
+    batches."""
 
     def __init__(self, images, threads):
         self.images, self.threads = images, threads
@@ -73,7 +74,7 @@ class Row:
 
 
 def measure(args, pythons):
-    """The tables."""
+    """Measures and returns the tables."""
     began, where = environment.load(), find_images()
     rows = [Row(images, threads) for images in where for threads in (0, environment.cores())]
     for number in range(args.repeats):

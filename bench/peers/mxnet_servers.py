@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Push and pull of gradients by MXNet's parameter servers (dist_sync over ps-lite) and by ours, by turns in one run: the
-same number of workers and servers on this host, the same bytes, each process sums verified.
+"""Push and pull of gradients by MXNet's parameter servers (dist_sync over ps-lite) and by tutti's, in turns in one run:
+the same number of workers and servers on this host and the same bytes. Each process verifies its sums.
 
 usage: bench/peers/mxnet_servers.py [--bytes N] [--workers N] [--servers N] [--arrays N] [--turns N] [--rounds N]
 
-  --bytes    that each worker pushes and pulls (default: 45 MiB); --arrays: in so many equal arrays (default: 8)
-  --turns    of the two by turns (default: 5); --rounds: in each (default: 10, of which the median counts)
+  --bytes    that each worker pushes and pulls (default: 45 MiB); --arrays: number of equal arrays (default: 8)
+  --turns    of the two systems (default: 5); --rounds: in each turn (default: 10, the median counts)
 
-MXNet 1.9.1 (requirements/mxnet.txt) comes from PyPI into a virtual environment, MXNET_VENV (default: build/peers/mxnet),
-made at the first run; status 77 where that cannot be had. PARAMETER_SERVER is our program (default: build/bench/parameter_server).
+MXNet 1.9.1 (requirements/mxnet.txt) comes from PyPI into a virtual environment, MXNET_VENV (default:
+build/peers/mxnet), made at the first run. Exits with 77 if it cannot be installed. PARAMETER_SERVER is tutti's program
+(default: build/bench/parameter_server).
 """
 import argparse
 import os
@@ -50,7 +51,7 @@ def worker(args):
         mx.nd.waitall()
         if number > 0:
             took.append((time.monotonic() - begin) * 1000)
-        # Without an optimizer its servers pile up what they are pushed; the first round is the sum alone.
+        # Without an optimizer, the servers of MXNet accumulate all pushes; only the first round is the plain sum.
         least = sum(range(1, args.workers + 1)) if number == 0 else before + 1
         for each in sums:
             found = float(each.min().asscalar()), float(each.max().asscalar())
@@ -68,7 +69,7 @@ def free_port():
 
 
 def mxnet_turn(args, python):
-    """Milliseconds of the slowest worker."""
+    """Returns the milliseconds of the slowest worker."""
     roles = dict(os.environ, DMLC_PS_ROOT_URI="127.0.0.1", DMLC_PS_ROOT_PORT=str(free_port()),
                        DMLC_NUM_WORKER=str(args.workers), DMLC_NUM_SERVER=str(args.servers))
     again = [str(python), __file__, "--bytes", str(args.bytes), "--arrays", str(args.arrays), "--rounds",
@@ -102,7 +103,7 @@ def mxnet_turn(args, python):
 
 
 def our_turn(args, program):
-    """Milliseconds by way of transport."""
+    """Returns the milliseconds of each transport."""
     out = subprocess.run([program, "--bytes", str(args.bytes), "--workers", str(args.workers), "--servers",
                           str(args.servers), "--turns", "1", "--rounds", str(args.rounds)], check=True, text=True,
                          stdout=subprocess.PIPE).stdout

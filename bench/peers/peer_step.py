@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What the further peers' programs have in common: options, shapes of the nets, timing, and the line of JSON."""
+"""The common part of the other peers' programs: options, shapes of the nets, timing, and the line of JSON."""
 import argparse
 import json
 import time
 from pathlib import Path
 
 RATE, MOMENTUM, DECAY = 0.01, 0.9, 1e-4
-# images' side, classes, blocks of each stage, first width, bottlenecks, stem for CIFAR
+# side of the images, classes, blocks of each stage, first width, bottlenecks, stem for CIFAR
 NETS = {"resnet20": (32, 10, (3, 3, 3), 16, False, True), "resnet56": (32, 10, (9, 9, 9), 16, False, True),
         "resnet110": (32, 10, (18, 18, 18), 16, False, True), "resnet18": (32, 10, (2, 2, 2, 2), 64, False, True),
         "resnet50": (224, 1000, (3, 4, 6, 3), 64, True, False)}
@@ -14,7 +14,7 @@ PARAMETERS = {"resnet20": 272474, "resnet56": 855770, "resnet110": 1730714, "res
 
 
 def blocks_of(model):
-    """(width, channels out, stride, projected) of each block, and whether they are bottlenecks."""
+    """Returns (width, channels out, stride, projected) of each block, and whether the blocks are bottlenecks."""
     _, _, counts, width, bottleneck, _ = NETS[model]
     channels, blocks = width, []
     for stage, count in enumerate(counts):
@@ -43,7 +43,7 @@ def parse(p):
 
 
 def peak_mib():
-    """Of resident memory since the process began or reset_peak()."""
+    """Returns the peak of resident memory since the process began or since reset_peak()."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -51,7 +51,8 @@ def peak_mib():
 
 
 def reset_peak():
-    """What compiling took does not count; where the kernel does not let go of it, it does."""
+    """Resets the peak, so that memory for compiling does not count. If the kernel does not allow the reset, it counts.
+    """
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -59,7 +60,7 @@ def reset_peak():
 
 
 def measure(args, system, parameters, step, finite, **more):
-    """`step` trains a step to its end. Compiles outside of the timing; prints the line."""
+    """Measures steps and prints the line. `step` runs one training step to its end. Compiling is not timed."""
     if parameters != PARAMETERS[args.model]:
         raise SystemExit(f"{system}: expected {PARAMETERS[args.model]} parameters of {args.model}, got {parameters}")
     began = time.monotonic()

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-predict beside PyTorch's inference loop: ResNet-50 on JPEG files, by turns, in one run.
+"""Compares tutti-predict with PyTorch's inference loop: ResNet-50 on JPEG files, in turns, in one run.
 
     bench/peers/predict.py [--images 1000] [--repeats 3]
 
-Both read, decode, scale and cut the same files and run the same weights (torchvision's initial ones) on the same cores. PyTorch
-takes what a short run finds to be its best: torchvision's or Pillow's decoder, worker processes, autocast or a net in bf16. It runs
-eagerly, compiled, and compiled with frozen weights (TORCHINDUCTOR_FREEZING), each with what was best for eager, and the best of the
-three is compared. Images a second are from the first batch that is asked for to the last answer, without starting the programs and
-compiling; PyTorch's net has run before, tutti's has not. Needs build/tools/tutti-predict and imagenet-sample.tar, in $TUTTI_DATA or
-../shared/data.
+Both read, decode, scale and cut the same files and run the same weights (torchvision's initial ones) on the same cores.
+PyTorch gets the settings that a short run finds best: torchvision's or Pillow's decoder, the number of worker
+processes, autocast or a net in bf16. It runs eagerly, compiled, and compiled with frozen weights
+(TORCHINDUCTOR_FREEZING), each with the settings that were best for eager; the best of the three counts. Images per
+second are measured from the request of the first batch to the last answer, without starting the programs and compiling;
+PyTorch's net has run before, tutti's has not. Needs build/tools/tutti-predict and imagenet-sample.tar, in $TUTTI_DATA
+or ../shared/data.
 """
 import argparse
 import itertools
@@ -40,7 +41,8 @@ pytorch_weights.write_safetensors(torch, sys.argv[2], torchvision.models.resnet5
 
 
 def lists(folder, tar, images, batch):
-    """A file with so many paths, again and again the same where there are fewer, and a short one of whole batches."""
+    """Writes two lists: one with this number of paths, which repeat if there are fewer images, and a short one of whole
+    batches."""
     with tarfile.open(tar) as file:
         file.extractall(folder / "images", filter="data")
     paths = sorted(str(p) for p in (folder / "images").rglob("*") if p.suffix.lower() in (".jpeg", ".jpg"))
@@ -60,7 +62,7 @@ class Torch:
                     "--way", way, "--batch", self.args.batch, "--threads", self.args.threads, *options], environment.KEEP, self.args.timeout)
 
     def find_best(self, precision):
-        """By a short run of each."""
+        """Finds the best settings with a short run of each."""
         ways = [["--decoder", decoder, "--workers", workers, *bf16] for decoder in ("torchvision", "pil") for workers in (0, 1, self.args.threads)
                 for bf16 in ([[]] if precision == "f32" else [["--bf16", "pure"], ["--bf16", "autocast"]])]
         rates = []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The fast CIFAR-10 recipe by train_cifar10 and by PyTorch on the same files: accuracy and time, seed by seed."""
+"""Runs the fast CIFAR-10 recipe with train_cifar10 and with PyTorch on the same files: accuracy and time for each seed.
+"""
 import contextlib
 import json
 import tempfile
@@ -13,7 +14,8 @@ from turns import Failed, locked, run, say
 
 
 def views_of(log):
-    """Test accuracy of the averaged weights over several views of each image, as a run's log has it, and its last training loss."""
+    """Returns the test accuracy of the averaged weights over several views of each image, and the last training loss,
+    from a run's log."""
     found = {}
     for line in log.read_text().splitlines():
         with contextlib.suppress(ValueError):
@@ -52,7 +54,7 @@ def theirs(args, python, folder, seed):
 
 
 def measure(args, pythons):
-    """A row for each seed, and the means with the spread."""
+    """Measures. Returns a row for each seed, and the means with the spread."""
     began, folder, rows = environment.load(), loaders.find_images()["cifar10"], []
     accuracy, seconds, loss = ({who: Samples() for who in ("PyTorch", "tutti")} for _ in range(3))
     for seed in args.seeds:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Trains the same nets with PyTorch and with tutti (steps), reads the same images (input), or trains the fast CIFAR-10 recipe to
-its end (recipe), by turns, and prints tables of the medians with their spread.
+"""Trains the same nets with PyTorch and with tutti (steps), reads the same images (input), or trains the fast CIFAR-10
+recipe to its end (recipe), in turns, and prints tables of the medians with their spread.
 
-PyTorch comes from PyPI into a virtual environment at the first run. It runs eagerly and compiled, in memory that is
-channels last, with as many threads as tutti, and gets what short runs find best for it: the malloc (glibc's, glibc's told
-to keep freed memory, jemalloc and tcmalloc where they are installed), the optimizer (fused or foreach), and in bf16
-autocast or pure bf16 (weights and momentum too).
+PyTorch comes from PyPI into a virtual environment at the first run. It runs eagerly and compiled, with channels-last
+memory, with as many threads as tutti, and with the settings that short runs find best for it: the malloc (glibc's,
+glibc's with freed memory kept, and jemalloc and tcmalloc if they are installed), the optimizer (fused or foreach), and
+in bf16 autocast or pure bf16 (weights and momentum too).
 
   TORCH_VENV, MXNET_VENV, TENSORFLOW_VENV   the virtual environments (default: build/peers/torch and so on)
   TUTTI_STEP, TUTTI_LOADER, TUTTI_JPEG      tutti's programs (default: build/bench/tutti_step, loader and jpeg)
@@ -34,18 +34,18 @@ HERE = Path(__file__).resolve().parent
 NAMES = {"resnet20": "ResNet-20 CIFAR", "resnet56": "ResNet-56 CIFAR", "resnet110": "ResNet-110 CIFAR",
          "resnet18": "ResNet-18 CIFAR", "resnet50": "ResNet-50 224"}
 TORCH_WAYS = ("eager", "compile")
-# What there is to measure, and the programs that it takes.
+# The measurements, and the programs that each needs.
 MEASURES = {"steps": ("step",), "input": ("loader", "jpeg"), "recipe": ("train",)}
 EXTRA = ("mxnet", "tensorflow")
 COLUMNS = ("PyTorch eager", "PyTorch compiled", "MXNet", "TensorFlow", "tutti")
 
 
 class Case:
-    """A row: a net, its batch, what it computes in, and threads."""
+    """A row of a table: net, batch, precision and threads."""
 
     def __init__(self, model, batch, precision, threads):
         self.model, self.batch, self.precision, self.threads = model, batch, precision, threads
-        self.settings = {}  # of PyTorch, by way
+        self.settings = {}  # of PyTorch, for each way
         self.rates = {c: Samples() for c in COLUMNS}
         self.per_cpu = {c: Samples() for c in COLUMNS}
         self.peaks = {c: Samples() for c in COLUMNS}
@@ -77,8 +77,8 @@ def torch_run(args, python, case, way, settings, seconds):
 
 
 def find_settings(args, python, case):
-    """What is fastest in short runs, one choice after the other; the malloc and the optimizer of the eager way are the
-    compiled one's too."""
+    """Finds the fastest settings with short runs, one setting after the other. The eager way uses the malloc and the
+    optimizer of the compiled one."""
     given = {"malloc": args.malloc, "optimizer": args.optimizer, "bf16": args.bf16}
     choices = {"malloc": list(args.mallocs), "optimizer": ["fused", "foreach"], "bf16": ["autocast", "pure"]}
     usual = {"malloc": "glibc-keep", "optimizer": "fused", "bf16": "autocast"}
@@ -104,7 +104,7 @@ def find_settings(args, python, case):
 
 
 def turn(args, pythons, case):
-    """Each program once."""
+    """Runs each program once."""
     with competitor(case.threads == "busy"):
         for way in args.ways if "torch" in pythons else ():
             found = torch_run(args, pythons["torch"], case, way, case.settings[way], args.seconds)
@@ -122,7 +122,7 @@ def turn(args, pythons, case):
 
 
 def table(args, cases):
-    """The three tables and what they were made with."""
+    """Returns the three tables and a description of how they were measured."""
     columns = [c for c in COLUMNS if any(len(case.rates[c]) for case in cases)]
     head = ["net", "batch", "type", "threads"]
     lines = []
@@ -131,7 +131,7 @@ def table(args, cases):
         rows = []
         for case in cases:
             samples = getattr(case, of)
-            # The better way of PyTorch is the one with more images; of memory, that which is faster.
+            # For speed, takes the way of PyTorch with more images per second; for memory, also the faster way.
             fast = samples if form == "x" else case.rates
             best = better([fast[c] for c in columns if c.startswith("PyTorch")])
             theirs = next((samples[c] for c in columns if fast[c] is best), Samples())
@@ -222,7 +222,7 @@ def parse(arguments):
             parser.error(f"argument --seeds: expected numbers from 0, got '{seed}'")
     if not args.seeds:
         parser.error("argument --seeds: expected one or more")
-    # The last of --threads that is a number.
+    # The last value of --threads that is a number.
     args.recipe_threads = next((int(t) for t in reversed(args.threads.split()) if t != "busy"), environment.cores())
     if args.nice is not None:
         if not -20 <= args.nice <= 19:
@@ -231,7 +231,7 @@ def parse(arguments):
         if args.nice < min(0, lowest) and os.geteuid() != 0:
             parser.error(f"argument --nice: {args.nice} needs root")
     args.systems = {}
-    # MXNet's oneDNN trains in f32 alone.
+    # MXNet's oneDNN trains in f32 only.
     args.peer_precisions = {"mxnet": ("f32",), "tensorflow": ("f32", "bf16")}
     return args
 
@@ -268,7 +268,7 @@ def main(arguments=None):
 
 
 def steps(args, pythons):
-    """The tables of whole training steps."""
+    """Returns the tables of whole training steps."""
     began = environment.load()
     for case in args.cases:
         if "best" in (args.malloc, args.optimizer, args.bf16):

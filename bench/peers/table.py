@@ -5,7 +5,7 @@ import statistics
 
 
 class Samples:
-    """What some runs of one thing came to."""
+    """The results of several runs of one case."""
 
     def __init__(self, values=()):
         self.values = [float(v) for v in values]
@@ -24,7 +24,7 @@ class Samples:
         return statistics.median(self.values)
 
     def text(self):
-        """The median, and the least and the largest in brackets where there are several."""
+        """Returns the median, with the minimum and maximum in brackets if there are several runs."""
         if not self.values:
             return "-"
         if len(self.values) == 1:
@@ -33,7 +33,7 @@ class Samples:
 
 
 def number(value):
-    """Three digits or more, without an exponent."""
+    """Formats a value with three digits or more, without an exponent."""
     value = float(value)
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
@@ -41,20 +41,21 @@ def number(value):
 
 
 def ratio(ours, theirs):
-    """Of two medians; "-" where there is none of one of them."""
+    """Returns the ratio of the two medians, or "-" if one of them has no runs."""
     if not len(ours) or not len(theirs) or theirs.median == 0:
         return "-"
     return f"{ours.median / theirs.median:.2f}"
 
 
 def better(candidates):
-    """The one of the highest median, of those that have any; else None."""
+    """Returns the candidate with the highest median, or None if no candidate has runs."""
     there = [c for c in candidates if len(c)]
     return max(there, key=lambda c: c.median) if there else None
 
 
 def markdown(head, rows):
-    """Columns as wide as their widest cell; the first is left-aligned, the others to the right."""
+    """Formats a table. Each column is as wide as its widest cell; the first is left-aligned, the others right-aligned.
+    """
     cells = [[str(c) for c in row] for row in [head, *rows]]
     if any(len(row) != len(head) for row in cells):
         raise ValueError(f"expected {len(head)} cells in each row")

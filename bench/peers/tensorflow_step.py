@@ -31,7 +31,7 @@ def make(model):
     images = keras.Input((size, size, 3))
     x = layers.ReLU()(convolution(images, width, 3 if cifar_stem else 7, 1 if cifar_stem else 2))
     if not cifar_stem:
-        x = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(x))  # of what is not below zero
+        x = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(x))  # the values are never negative
     for inner, out, stride, projected in blocks:
         y = x
         for to, kernel, by in ((inner, 1, 1), (inner, 3, stride), (out, 1, 1)) if bottleneck else ((inner, 3, stride), (out, 3, 1)):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The recipe of `train_cifar10 --recipe fast` in PyTorch, on the same files: its peer for accuracy and time.
+"""The recipe of `train_cifar10 --recipe fast` in PyTorch, on the same files: the peer for accuracy and time.
 
-The same net, numbers and data, with PyTorch's own random numbers; everything is on the device, and augmentation too.
-Prints a JSON line with the accuracies and seconds, the last of them since the process started.
+The net, the numbers and the data are the same; the random numbers are PyTorch's. All work runs on the device,
+augmentation too. Prints a JSON line with the accuracies and seconds; the last seconds count from the start of the
+process.
 """
 import time
 
@@ -20,7 +21,7 @@ import torch.nn.functional as F  # noqa: E402
 
 
 def process_start():
-    """Of this process, in seconds of Unix time."""
+    """Returns the start of this process in seconds of Unix time."""
     try:
         ticks = float(open("/proc/self/stat").read().rsplit(") ", 1)[1].split()[19])
         boot = next(float(line.split()[1]) for line in open("/proc/stat") if line.startswith("btime"))
@@ -30,7 +31,7 @@ def process_start():
 
 
 def load(folder, names):
-    """Images [n, 3, 32, 32] of bytes and labels, from files of the binary version."""
+    """Loads images [n, 3, 32, 32] of bytes, and labels, from files of the binary version."""
     inside = os.path.join(folder, "cifar-10-batches-bin")
     folder = inside if os.path.isdir(inside) else folder
     raw = np.concatenate([np.fromfile(os.path.join(folder, n), np.uint8).reshape(-1, 3073) for n in names])
@@ -38,7 +39,8 @@ def load(folder, names):
 
 
 def whitening(images, eps=5e-4):
-    """Weights [24, 3, 2, 2]: the eigenvectors of the patches' mean products over the roots of their values, and negated."""
+    """Returns weights [24, 3, 2, 2]: the eigenvectors of the mean products of patches, divided by the roots of their
+    eigenvalues, and the same negated."""
     patches = images.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 12).double()
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     w = (vectors / torch.sqrt(values + eps)).T.flip(0).reshape(12, 3, 2, 2)
@@ -85,14 +87,15 @@ class Net(nn.Module):
 
 
 def parameter_groups(model, decay, rate):
-    """Biases of batch norm learn at `rate` times the rate; what decay takes off a step is the same for all."""
+    """Biases of batch norm learn at `rate` times the rate. The weight decay of one step is the same for all parameters.
+    """
     learned = [(k, p) for k, p in model.named_parameters() if p.requires_grad]
     return [{"params": [p for k, p in learned if ".bn" in k], "rate": rate, "weight_decay": decay / rate},
             {"params": [p for k, p in learned if ".bn" not in k], "rate": 1, "weight_decay": decay}]
 
 
 def learning_rate(step, total, peak):
-    """A triangle: from a fifth of the peak to all of it in the first 23 %, and down to 7 %."""
+    """A triangle: rises from a fifth of the peak to the peak in the first 23 % of the steps, then falls to 7 %."""
     warm = round(0.23 * total)
     if step < warm:
         return peak * (0.2 + 0.8 * step / warm)
@@ -100,7 +103,7 @@ def learning_rate(step, total, peak):
 
 
 def epoch(images, labels, batch, number, mirrored_first, generator):
-    """Batches of an epoch: shifted by up to two pixels, mirrored in every other epoch."""
+    """Yields the batches of an epoch: shifted by up to two pixels, and mirrored in every other epoch."""
     n, device = len(images), images.device
     flip = mirrored_first if number % 2 == 0 else ~mirrored_first
     images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)
@@ -118,7 +121,8 @@ def epoch(images, labels, batch, number, mirrored_first, generator):
 
 
 def logits_of_views(model, x):
-    """The image with half of the weight, shifted by a pixel to both ends of a diagonal; each mirrored too."""
+    """Sums the logits of the image with half of the weight, and of the image shifted by one pixel to both ends of a
+    diagonal; each is also mirrored."""
     def both(x):
         return 0.5 * (model(x).float() + model(x.flip(3)).float())
     padded = F.pad(x.float(), (1, 1, 1, 1), "reflect").to(x.dtype)
@@ -166,7 +170,7 @@ def main():
 
     peak, decay, rate = 1.5 * args.batch_size / 1024, 0.0153 / 11.5, 64
     optimizer = torch.optim.SGD(parameter_groups(model, decay, rate), lr=peak, momentum=0.85, nesterov=True)
-    # Weights and statistics averaged over steps, which are what is evaluated.
+    # Averages weights and statistics over steps; the averages are evaluated.
     state = [t for t in model.state_dict().values() if t.is_floating_point()]
     average = [t.detach().clone() for t in state]
     per_epoch = -(-len(images) // args.batch_size)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Images a second out of PyTorch's DataLoader, the peer of bench/loader: prints a line of JSON.
+"""Images per second from PyTorch's DataLoader, the peer of bench/loader: prints a line of JSON.
 
-cifar10: images in memory, padded by 4, cropped and mirrored, each by itself. imagenet: the JPEGs of imagenet-sample.tar in
-memory, decoded by torchvision or PIL, a random crop resized to 224x224 and mirrored. Batches of bytes come out.
+cifar10: images in memory, each one padded by 4, cropped and mirrored. imagenet: the JPEGs of imagenet-sample.tar in
+memory, decoded by torchvision or PIL, a random crop resized to 224x224 and mirrored. The results are batches of bytes.
 """
 import argparse
 import io
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
-ENDLESS = 1 << 30  # the clock ends a run, not the images
+ENDLESS = 1 << 30  # the clock ends a run, not the number of images
 
 
 class Cifar10(Dataset):
@@ -69,7 +69,7 @@ class ImageNet(Dataset):
 
 
 class Mixed(torch.utils.data.Sampler):
-    """Random images without an end, so that no list of them is made."""
+    """Random images without an end; no list of them is made."""
 
     def __iter__(self):
         while True:
@@ -80,7 +80,7 @@ class Mixed(torch.utils.data.Sampler):
 
 
 def cpu_seconds(processes):
-    """Of this process and those."""
+    """Returns the CPU seconds of this process and of `processes`."""
     used = time.process_time()
     for pid in processes:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
@@ -104,7 +104,7 @@ def main():
     random.seed(1)
     images = Cifar10(args.data) if args.set == "cifar10" else ImageNet(args.data, args.decoder)
     batches = iter(DataLoader(images, args.batch, sampler=Mixed(), num_workers=args.workers, prefetch_factor=2 if args.workers else None))
-    # What was read ahead of the clock is used up first.
+    # Uses up the batches that were read before the clock started.
     for _ in range(2 + 2 * args.workers):
         x, y = next(batches)
     side = 32 if args.set == "cifar10" else 224

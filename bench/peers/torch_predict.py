@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""PyTorch says what torchvision's ResNet-50 sees in images that a list names, the peer of tutti-predict: prints a line of JSON.
+"""Classifies images that a list names with torchvision's ResNet-50 in PyTorch, the peer of tutti-predict: prints a line
+of JSON.
 
-Files are read, decoded by torchvision or PIL, scaled to 256 on the short side, cut to 224x224 and normalised in a DataLoader's
-processes; the net runs channels last under inference_mode(), as it is, compiled, or compiled with its weights as constants, into
-which batch norm is folded. The clock runs from the first batch that is asked for to the last answer; the net has run on batches of
-the same sizes before.
+Worker processes of a DataLoader read the files, decode them with torchvision or PIL, scale them to 256 on the short
+side, cut them to 224x224 and normalise them. The net runs channels last under inference_mode(): as it is, compiled, or
+compiled with its weights as constants and batch norm folded into them. The clock runs from the request of the first
+batch to the last answer; the net has run on batches of the same sizes before.
 """
 import argparse
 import json

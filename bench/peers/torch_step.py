@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Whole training steps of PyTorch on the processor, the peer of bench/step: prints the same JSON line.
 
-The same nets, loss and update on images in memory, channels last, normalised beforehand. With --check it trains one step
-from the weights and images that `tutti_step --dump FILE` wrote, and compares what comes out.
+The nets, the loss and the update are the same, on images in memory, channels last, normalised beforehand. With --check
+it trains one step from the weights and images that `tutti_step --dump FILE` wrote, and compares the results.
 """
 import json
 import sys
@@ -65,7 +65,8 @@ def measure(args):
 
 
 def check(args):
-    """From the same weights and images in f32: logits, loss, gradients and the weights after a step; differences in norms."""
+    """Trains from the same weights and images in f32 and compares logits, loss, gradients and the weights after a step
+    by the norms of the differences."""
     import pytorch_weights
     torch.use_deterministic_algorithms(True)
     args.precision = "f32"
@@ -95,7 +96,7 @@ def check(args):
         kind, _, of = name.partition(".")
         expected, origin = file[name].reshape(value.shape).double(), torch.zeros(())
         off = (value.detach().double() - expected).norm()
-        if kind == "after":  # what the step moved, less what f32 rounds of the weights themselves
+        if kind == "after":  # the movement of the step, minus the f32 rounding of the weights
             origin = before[of].double()
             off = (off - 2.4e-7 * expected.norm()).clamp(min=0)
         off = (off / ((expected - origin).norm() + 1e-12)).item()
@@ -103,7 +104,7 @@ def check(args):
     print(json.dumps({"model": args.model, "parameters": sum(p.numel() for p in steps.model.parameters()),
                       "tensors": len(found), **{k: float(f"{v[0]:.1e}") for k, v in worst.items()},
                       "worst": max(worst.values())[1]}), flush=True)
-    # An activation that rounding puts on the other side of zero moves gradients by much more than itself.
+    # If rounding moves an activation to the other side of zero, the gradients change by much more than the rounding.
     allowed = {"logits": 1e-3, "loss": 1e-3, "gradient": 0.1, "after": 0.1}
     return 0 if all(worst[kind][0] < most for kind, most in allowed.items()) else 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs of programs that are measured."""
+"""Runs the programs that are measured."""
 import contextlib
 import fcntl
 import json
@@ -18,12 +18,12 @@ def say(text):
 
 
 class Failed(Exception):
-    """A run that gave no numbers."""
+    """A run printed no numbers."""
 
 
 def start_with(nice):
-    """In a child, before its program: a session of its own, with its priority. Linux weighs sessions against each other,
-    and nice values only within one."""
+    """Runs in a child before its program: gives it a session and a priority of its own. Linux weighs sessions against
+    each other, and nice values only within one session."""
     os.setsid()
     if nice is not None:
         os.setpriority(os.PRIO_PROCESS, 0, nice)
@@ -32,14 +32,14 @@ def start_with(nice):
 
 
 def last_line(out):
-    """The line of JSON that a program prints last, with its numbers."""
+    """Returns the numbers of the line of JSON that a program prints last."""
     found = json.loads(out.strip().splitlines()[-1])
     float(found["images_per_second"]), float(found["images_per_cpu_second"]), float(found["peak_rss_mib"])
     return found
 
 
 def run(command, more=None, timeout=900, nice=None, read=last_line):
-    """What `read` makes of what a program prints, and the seconds that it took."""
+    """Returns the result of `read` on the output of a program, and the seconds that the program took."""
     started = subprocess.Popen([str(c) for c in command], env={**os.environ, **(more or {})}, text=True, cwd=ROOT,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=lambda: start_with(nice))
     began = time.monotonic()

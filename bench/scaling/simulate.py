@@ -3,18 +3,19 @@
 """Predicts how fast N ranks train from the trace of one measured rank.
 
   simulate.py TRACE.json [--ranks 1,2,4,...] [--ranks-per-host R] [--network-gbit G] [--latency-us L] ...
-  simulate.py --published     ResNet-50 on 1 to 256 V100 GPUs of eight-GPU hosts on 25 Gb/s, beside what was published
+  simulate.py --published     ResNet-50 on 1 to 256 V100 GPUs of eight-GPU hosts on 25 Gb/s, with the published values
 
-TRACE.json is what bench/scaling writes: images of a rank's step, seconds of the step alone up to the end of the backward
-pass, of the update, and per bucket its bytes and when in the step its gradients were final.
+bench/scaling writes TRACE.json: the images of a rank's step, the seconds of the step alone up to the end of the
+backward pass, those of the update, and for each bucket its bytes and the time in the step when its gradients were
+final.
 
-The model. Buckets are reduced one after the other, each as soon as it is ready and the one before it is done. Inside a
+The model. Buckets are reduced one after the other, each as soon as it is ready and the previous one is done. Inside a
 host every rank reads and writes its share of all ranks' gradients at the host's memory bandwidth (or, with
---host-link-gb, as a ring over a link of its own); between hosts one flow a host runs a ring: 2 (H-1)/H of the bytes at
-the network's bandwidth, and 2 (H-1) latencies. What is not done when the backward pass ends is exposed. Ranks that
-share cores slow each other down in proportion, and by --sharing-cost for each further rank of a core, whose caches it
-fills anew. All ranks wait for the slowest: of N steps with the relative standard
-deviation --jitter the slowest is about sqrt(2 ln N) deviations late.
+--host-link-gb, as a ring over a separate link). Between hosts, one flow per host runs a ring: 2 (H-1)/H of the bytes at
+the network's bandwidth, and 2 (H-1) latencies. The part that is not done when the backward pass ends is exposed. Ranks
+that share cores slow each other down in proportion, and by --sharing-cost for each further rank of a core, whose caches
+it fills again. All ranks wait for the slowest: of N steps with the relative standard deviation --jitter the slowest is
+about sqrt(2 ln N) deviations late.
 """
 import argparse
 import json
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Trace:
-    images: float  # of a rank's step
+    images: float  # in a step of a rank
     backward_end: float  # seconds from the start of the step
     update: float  # seconds
     buckets: list  # (bytes, seconds when ready)
@@ -48,9 +49,9 @@ class Trace:
 @dataclass
 class Cluster:
     ranks_per_host: int = 1
-    cores: float = 0  # of a host; 0: enough
-    threads: int = 1  # of a rank
-    memory_gb: float = 30  # per second, what summing moves through a host's memory
+    cores: float = 0  # per host; 0: enough
+    threads: int = 1  # per rank
+    memory_gb: float = 30  # per second: the bytes that a sum moves through the memory of a host
     host_link_gb: float = 0  # per second and rank, of a link between the devices of a host; 0: they use the memory
     network_gbit: float = 25
     latency_us: float = 20
@@ -68,7 +69,7 @@ class Prediction:
 
 
 def reduce_seconds(size, ranks, c):
-    """One bucket of `size` bytes over all ranks."""
+    """Returns the seconds to reduce one bucket of `size` bytes over all ranks."""
     local = min(ranks, c.ranks_per_host)
     hosts = math.ceil(ranks / c.ranks_per_host)
     t = 0.0
@@ -101,7 +102,8 @@ def simulate(trace, ranks, c):
 
 
 def assumed_trace(images, step, update, gradient_bytes):
-    """A step of which only its seconds are known, before its update: buckets as a ResNet-50's become ready."""
+    """Returns a trace of a step for which only the seconds before the update are known: its buckets become ready as in
+    ResNet-50."""
     bucket = 16 * 2**20
     sizes = [min(2**20, gradient_bytes)]
     while sum(sizes) < gradient_bytes:
@@ -109,7 +111,8 @@ def assumed_trace(images, step, update, gradient_bytes):
     backward = step * 2 / 3
     done, buckets = 0.0, []
     for size in sizes:
-        # Late layers have most of the parameters, so most buckets are ready early; here: half of them in the first third.
+        # Late layers have most of the parameters, so most buckets are ready early. Here half of them are ready in the
+        # first third.
         done += size
         share = done / gradient_bytes
         buckets.append((size, step - backward + backward * (share * 2 / 3 if share < 0.5 else (4 * share - 1) / 3)))
@@ -117,7 +120,7 @@ def assumed_trace(images, step, update, gradient_bytes):
 
 
 def published():
-    """ResNet-50, batch 256 a GPU, 668 images/s alone: the published runs of a multi-node all-reduce on V100 GPUs."""
+    """ResNet-50, batch 256 per GPU, 668 images/s alone: the published runs of a multi-node all-reduce on V100 GPUs."""
     trace = assumed_trace(256, 256 / 668, 0.004, 25.56e6 * 4)  # gradients in f32
     cluster = Cluster(ranks_per_host=8, host_link_gb=60, network_gbit=25, latency_us=30, barrier_us=15, jitter=0.03)
     return trace, cluster

@@ -4,8 +4,8 @@
 
   validate.py BUILD_DIR [--model resnet18] [--batch 16] [--rounds 5] [--seconds 8]
 
-What the model is given of the host: the bandwidth of bench/allreduce at the bucket's size, and what sharing a core costs
-ranks that know nothing of each other.
+The model gets two numbers of the host: the bandwidth of bench/allreduce at the size of the bucket, and the cost of
+sharing a core between independent ranks.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ def run(ranks, *command):
 
 
 def memory_gb(build, ranks):
-    """What summing moves per second: every byte of every rank is read once and written once."""
+    """Returns the GB/s that a sum moves: each byte of each rank is read once and written once."""
     out = run(ranks, build / "bench" / "allreduce", "--min", BUCKET, "--max", BUCKET, "--mode", "shm")
     row = next(line.split() for line in out.splitlines() if line.split()[:2] == [str(BUCKET), "shm"])
     return 2 * ranks * BUCKET / (float(row[3]) * 1e-6) / 1e9
