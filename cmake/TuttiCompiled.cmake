@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-# tutti::compiled: tutti and its components with TUTTI_SEPARATE_COMPILATION, which compiles the large templates once a
-# project and not in every translation unit (see <tutti/core/separate.hpp>). Linking it takes the place of tutti::tutti
-# and tutti::<component>; a project that does not link it builds nothing of it.
+# tutti::compiled: tutti and its components with TUTTI_SEPARATE_COMPILATION. It compiles the large templates once per
+# project and not in every translation unit (see <tutti/core/separate.hpp>). Link it in place of tutti::tutti and
+# tutti::<component>. A project that does not link it builds no part of it.
 set(tutti_compiled_sources "${CMAKE_CURRENT_LIST_DIR}/src")
 
-# tutti_add_compiled(<name> <target>): adds <target> to tutti::compiled, and where there is a src/<name>.cpp the library
-# tutti_compiled_<name> made of it. <name> is "core", which comes first, or a component. tutti_compiled_make is what
-# <tutti/backends/make.hpp> declares, with all components.
+# tutti_add_compiled(<name> <target>): adds <target> to tutti::compiled. If src/<name>.cpp exists, also adds the library
+# tutti_compiled_<name> that is built from it. <name> is "core", which comes first, or a component. tutti_compiled_make
+# defines the functions that <tutti/backends/make.hpp> declares, with all components.
 function(tutti_add_compiled name target)
   if(NOT TARGET tutti_compiled)
     add_library(tutti_compiled INTERFACE)

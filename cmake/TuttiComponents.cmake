@@ -2,7 +2,8 @@
 # One component is one folder under backends/, one third-party library and one target tutti::<name>.
 list(APPEND CMAKE_MODULE_PATH "${CMAKE_CURRENT_LIST_DIR}/modules")
 
-# tutti_make_global(<target>...): what find_package found in one folder is seen in all; find_package(GLOBAL) needs CMake 3.24.
+# tutti_make_global(<target>...): makes targets that find_package found in one folder visible in all.
+# find_package(GLOBAL) needs CMake 3.24.
 function(tutti_make_global)
   foreach(target IN LISTS ARGN)
     if(TARGET ${target})
@@ -18,10 +19,10 @@ endfunction()
 # tutti_add_backend(<name> PACKAGE <find_package name> TARGETS <imported targets> DEBIAN <packages>
 #                   [VERSION <minimum>] [PC <pkg-config modules>] [PC_LIBS <flags>] [NATIVE_OPTION <option>])
 #
-# Finds the library and makes tutti::<name> out of backends/<name>/*.hpp. Where the library is absent there is no
-# target tutti::<name>, and one line says which Debian package brings it. The installed package always holds the
-# component, because whether the library is there is known only where tutti is used. NATIVE_OPTION names an option that
-# adds -march=native to everything that links the component.
+# Finds the library and makes tutti::<name> from backends/<name>/*.hpp. If the library is absent, there is no target
+# tutti::<name>, and one line names the Debian package that provides the library. The installed package always holds the
+# component, because it is not known before its use whether the library exists there. NATIVE_OPTION names an option that
+# adds -march=native to all targets that link the component.
 function(tutti_add_backend name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PACKAGE;VERSION;NATIVE_OPTION" "TARGETS;DEBIAN;PC;PC_LIBS")
   set(target tutti_${name})
@@ -37,7 +38,7 @@ function(tutti_add_backend name)
   endif()
 
   find_package(${arg_PACKAGE} ${arg_VERSION} QUIET)
-  # Scripts read from the cache what a build has.
+  # Scripts read from the cache which components a build has.
   set(TUTTI_BUILT_${upper} "" CACHE INTERNAL "Version of the library that the component is built with; empty: not built")
   if(${arg_PACKAGE}_FOUND)
     set_property(CACHE TUTTI_BUILT_${upper} PROPERTY VALUE "${${arg_PACKAGE}_VERSION}")
@@ -52,7 +53,7 @@ function(tutti_add_backend name)
   set_property(GLOBAL PROPERTY TUTTI_DEBIAN_${name} "${debian}")
   set_property(GLOBAL PROPERTY TUTTI_PC_${name} "${arg_PC}")
   set_property(GLOBAL PROPERTY TUTTI_PC_LIBS_${name} "${arg_PC_LIBS}")
-  # What tuttiConfig.cmake needs to know about the component.
+  # The facts about the component that tuttiConfig.cmake needs.
   file(
     CONFIGURE
     OUTPUT "${PROJECT_BINARY_DIR}/share/cmake/tutti/tutti-${name}.cmake"

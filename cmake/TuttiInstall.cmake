@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-# Headers under include/, programs under bin/, everything else under share/: nothing of it depends on where it lies, and
-# nothing but the programs on the architecture.
-#   cmake --install build                           all but the programs' shared libraries; manual pages and completion are
-#                                                   made from what the programs' --help says, with python3
-#   cmake --install build --component libraries     these alone, under lib/tutti, where the programs look first
-#   cd build && cpack -G DEB (or TGZ)               a Debian package; an archive with the shared libraries in it
+# Installs headers under include/, programs under bin/, and all other files under share/. The files can be moved, and
+# only the programs depend on the architecture.
+#   cmake --install build                           everything except the programs' shared libraries; python3 makes manual
+#                                                   pages and completion from the programs' --help
+#   cmake --install build --component libraries     only these, under lib/tutti; the programs search there first
+#   cd build && cpack -G DEB (or TGZ)               a Debian package; an archive that includes the shared libraries
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -22,7 +22,7 @@ install(FILES "${tutti_build_cmake_dir}/tuttiConfig.cmake" "${tutti_build_cmake_
 install(DIRECTORY cmake/modules DESTINATION "${tutti_cmake_dir}")
 file(COPY cmake/modules DESTINATION "${tutti_build_cmake_dir}")
 
-# What tutti::compiled is made of.
+# The sources of tutti::compiled.
 file(GLOB tutti_compiled_files RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS src/*.cpp)
 foreach(file IN LISTS tutti_compiled_files)
   configure_file("${file}" "${tutti_build_cmake_dir}/${file}" COPYONLY)
@@ -31,7 +31,7 @@ configure_file(cmake/TuttiCompiled.cmake "${tutti_build_cmake_dir}/TuttiCompiled
 install(FILES cmake/TuttiCompiled.cmake DESTINATION "${tutti_cmake_dir}")
 install(DIRECTORY src DESTINATION "${tutti_cmake_dir}" FILES_MATCHING PATTERN *.cpp)
 
-# A pkg-config file finds its prefix from its own place.
+# A pkg-config file derives its prefix from its own path.
 file(RELATIVE_PATH tutti_pc_to_prefix "/prefix/${tutti_pc_dir}" "/prefix")
 string(REGEX REPLACE "/$" "" tutti_pc_to_prefix "${tutti_pc_to_prefix}")
 function(tutti_install_pc tutti_pc_name tutti_pc_what tutti_pc_requires tutti_pc_cflags tutti_pc_libs)
@@ -61,11 +61,11 @@ foreach(component IN LISTS tutti_components)
   tutti_install_pc(tutti-${component} " (component ${component})" "tutti ${requires}" "-DTUTTI_HAS_${upper}=1" "${libs}")
 endforeach()
 
-# The scripts that fetch and check the data sets; those of a cluster, two of them also as programs.
+# Scripts that fetch and check the data sets, and those of a cluster. Two of them are also programs.
 install(DIRECTORY datasets DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS
         FILES_MATCHING PATTERN prepare PATTERN fetch.sh PATTERN SHA256SUMS PATTERN fixture EXCLUDE)
 set(tutti_scripts_dir "${CMAKE_INSTALL_DATADIR}/tutti/scripts")
-# What hosts of a cloud run, and the templates that make them.
+# The files that hosts of a cloud run, and the templates that create the hosts.
 foreach(folder scripts bootstrap batch cloudformation)
   install(DIRECTORY infra/${folder} DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS
           PATTERN __pycache__ EXCLUDE PATTERN source EXCLUDE)
@@ -78,20 +78,20 @@ foreach(script IN ITEMS runclust copyclust)
   file(CREATE_LINK "${tutti_bin_to_scripts}/${script}" "${PROJECT_BINARY_DIR}/bin/${script}" SYMBOLIC)
   install(FILES "${PROJECT_BINARY_DIR}/bin/${script}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endforeach()
-# The documents, with the programs that they are cut from. Debian's packages have their licence under this name.
+# The documents, with the programs that they quote. Debian's packages have their licence under this name.
 set(tutti_doc_dir "${CMAKE_INSTALL_DATADIR}/doc/tutti")
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION "${tutti_doc_dir}")
 install(FILES LICENSE DESTINATION "${tutti_doc_dir}" RENAME copyright)
 install(DIRECTORY docs DESTINATION "${tutti_doc_dir}" FILES_MATCHING PATTERN *.md PATTERN *.svg)
 install(DIRECTORY examples/tutorial examples/downstream DESTINATION "${tutti_doc_dir}/examples")
 
-# tutti_install_programs(<target>...): to bin/, where they look for shared libraries in ../lib/tutti first. Of a tree in
-# which some are not built, the others are installed, and the installation says so.
+# tutti_install_programs(<target>...): installs to bin/; the programs search for shared libraries in ../lib/tutti first.
+# If some programs are not built, installs the others and prints a message.
 file(RELATIVE_PATH tutti_bin_to_libraries "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/lib/tutti")
 function(tutti_install_programs)
   foreach(program IN LISTS ARGN)
     if(TARGET ${program})
-      # As RPATH, which unlike RUNPATH the libraries' own libraries are looked for in too.
+      # Sets RPATH: the libraries of the libraries are also searched for there. RUNPATH does not do that.
       set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/${tutti_bin_to_libraries}")
       target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
       install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" OPTIONAL)
@@ -103,7 +103,7 @@ function(tutti_install_programs)
   endforeach()
 endfunction()
 
-# tutti_install_scripts(<file>...): programs that are not compiled.
+# tutti_install_scripts(<file>...): installs programs that are not compiled.
 function(tutti_install_scripts)
   foreach(script IN LISTS ARGN)
     install(PROGRAMS ${script} DESTINATION "${CMAKE_INSTALL_BINDIR}")
@@ -111,8 +111,8 @@ function(tutti_install_scripts)
   endforeach()
 endfunction()
 
-# tutti_install_libraries(): the manual pages and completion of these programs, their shared libraries but the C library's,
-# and the packages.
+# tutti_install_libraries(): installs the manual pages and completion of these programs, their shared libraries except
+# those of the C library, and the packages.
 function(tutti_install_libraries)
   get_property(programs GLOBAL PROPERTY TUTTI_PROGRAMS)
   set(files)
@@ -148,10 +148,10 @@ set(tutti_data_dir \"${CMAKE_INSTALL_DATADIR}\")")
   set(CPACK_STRIP_FILES ON)
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_PACKAGE_SECTION science)
-  # The libraries that the programs link, by the packages that are installed here.
+  # The Debian packages on this machine of the libraries that the programs link.
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssh-client, rsync")
-  # What a project that uses the headers needs; tutti-plan and scripts of the cluster are Python's.
+  # The needs of a project that uses the headers. tutti-plan and the scripts of the cluster need Python.
   get_property(components GLOBAL PROPERTY TUTTI_COMPONENTS)
   set(suggests g++ cmake pkg-config python3)
   foreach(component IN LISTS components)

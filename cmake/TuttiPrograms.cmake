@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# How tutti's own programs (tests, examples, benchmarks) are compiled; nothing here reaches who uses tutti.
+# Compiles tutti's own programs (tests, examples, benchmarks). These settings do not affect projects that use tutti.
 get_property(tutti_multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
 if(NOT CMAKE_BUILD_TYPE AND NOT tutti_multi_config)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
@@ -16,16 +16,16 @@ if(TUTTI_SANITIZE)
   target_compile_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
                                                          -fno-sanitize-recover=all -g1)
   target_link_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
-  # An index beyond the size of a vector or span, which may lie within memory that is valid.
+  # Finds an index past the end of a vector or span, even if it lies in valid memory.
   target_compile_definitions(tutti_program_options INTERFACE _GLIBCXX_ASSERTIONS)
   add_library(tutti_sanitizer_defaults OBJECT "${PROJECT_SOURCE_DIR}/tests/sanitizer_defaults.cpp")
   target_compile_definitions(tutti_sanitizer_defaults PRIVATE "TUTTI_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
   target_link_libraries(tutti_program_options INTERFACE $<TARGET_OBJECTS:tutti_sanitizer_defaults>)
 endif()
 
-# The components and other libraries that a source file names in its #include lines, followed through "quoted" includes.
-# Sets <out> to the words found, component names, make, CLI11, benchmark, examples_common, and <out>_files to the files
-# read.
+# Finds the components and other libraries that a source file names in its #include lines, and follows "quoted"
+# includes. Sets <out> to the words found (component names, make, CLI11, benchmark, examples_common) and <out>_files to
+# the files read.
 function(tutti_used_libraries out source)
   set(seen)
   set(found)
@@ -66,11 +66,10 @@ function(tutti_used_libraries out source)
   set(${out}_files "${seen}" PARENT_SCOPE)
 endfunction()
 
-# tutti_add_program(<target> <source> MISSING <variable>): an executable that links tutti::compiled's part of every
-# library its source includes; a source with a line "// header-only" links the headers alone. Where a library is absent
-# the program is not built and <variable> says which one; a backend's #include that stands in an #if on
-# TUTTI_HAS_<BACKEND> may be absent. The target's property TUTTI_FILES lists the source and the "quoted" headers it
-# includes.
+# tutti_add_program(<target> <source> MISSING <variable>): adds an executable that links tutti::compiled's part of each
+# library its source includes. A source with a line "// header-only" links the headers only. If a library is absent, the
+# program is not built and <variable> names the library. A backend's #include inside an #if on TUTTI_HAS_<BACKEND> may
+# be absent. The target's property TUTTI_FILES lists the source and the "quoted" headers it includes.
 function(tutti_add_program target source)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "MISSING" "")
   tutti_used_libraries(used "${CMAKE_CURRENT_SOURCE_DIR}/${source}")
@@ -92,11 +91,11 @@ function(tutti_add_program target source)
       set(link benchmark::benchmark)
       set(debian libbenchmark-dev)
     elseif(library STREQUAL "examples_common")
-      # It exists where the examples are built and CLI11 is there.
+      # The target exists if the examples are built and CLI11 is installed.
       set(link tutti_examples_common)
       set(debian libcli11-dev)
     elseif(library STREQUAL "make")
-      # Every component that is there.
+      # All components that exist.
       set(link tutti_compiled_make)
       if(header_only)
         get_property(link GLOBAL PROPERTY TUTTI_COMPONENTS)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Part of an installation: copies the shared libraries of tutti_programs to tutti_libraries_dir, but those that belong to
-# the C library, which every host has its own of.
+# Part of an installation: copies the shared libraries of tutti_programs to tutti_libraries_dir. Leaves out those of the
+# C library, because each host has its own.
 foreach(program IN LISTS tutti_programs)
   if(NOT EXISTS "${program}")
     list(REMOVE_ITEM tutti_programs "${program}")
@@ -21,7 +21,7 @@ foreach(library IN LISTS found)
     INSTALL "${library}"
     DESTINATION "${CMAKE_INSTALL_PREFIX}/${tutti_libraries_dir}"
     TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN)
-  # A library with a search path of its own would not look where the program does.
+  # A library that has a search path of its own would not search in the program's folder.
   file(REAL_PATH "${library}" library)
   get_filename_component(name "${library}" NAME)
   file(RPATH_REMOVE FILE "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${tutti_libraries_dir}/${name}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Part of an installation: manual pages and completion of tutti_programs, made by running each with --help.
+# Part of an installation: makes manual pages and completion of tutti_programs by running each with --help.
 foreach(program IN LISTS tutti_programs)
   if(NOT EXISTS "${program}")
     list(REMOVE_ITEM tutti_programs "${program}")
@@ -9,7 +9,7 @@ if(tutti_cross OR NOT tutti_python OR NOT tutti_programs)
   message(STATUS "Not installed, because it takes python3 and programs that run here: manual pages and completion")
   return()
 endif()
-# Two installations may run at a time.
+# Two installations may run at the same time.
 string(RANDOM LENGTH 12 unique)
 string(APPEND tutti_manuals_out "-${unique}")
 execute_process(COMMAND "${tutti_python}" "${tutti_manuals}" --out "${tutti_manuals_out}" --version ${tutti_version}
@@ -17,7 +17,7 @@ execute_process(COMMAND "${tutti_python}" "${tutti_manuals}" --out "${tutti_manu
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "the manual pages cannot be made")
 endif()
-# A package of Debian: its zsh looks elsewhere than zsh itself for what packages bring, and pages are compressed.
+# For a Debian package: Debian's zsh reads the completions of packages from another folder, and pages are compressed.
 set(zsh_dir site-functions)
 find_program(gzip gzip)
 if(CMAKE_INSTALL_PREFIX STREQUAL "/usr" AND EXISTS /etc/debian_version AND gzip)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-# Runs after a doctest program was built: writes one add_test per test case to list_file.
-# In: program, list_file, area, topic, environment, folder, seconds.
+# Runs after a doctest program was built: writes one add_test per test case to list_file. Input variables: program,
+# list_file, area, topic, environment, folder, seconds.
 execute_process(
   COMMAND "${program}" --list-test-cases --no-colors
   OUTPUT_VARIABLE output
   COMMAND_ERROR_IS_FATAL ANY)
 
-# Brackets and semicolons would be taken for CMake's list syntax.
+# CMake would take brackets and semicolons for its list syntax.
 string(REPLACE "[doctest]" "" output "${output}")
 string(REPLACE "[" "<lb>" output "${output}")
 string(REPLACE "]" "<rb>" output "${output}")
@@ -24,13 +24,13 @@ foreach(line IN LISTS lines)
   string(REPLACE "\\" "\\\\" filter "${line}")
   string(REPLACE "," "\\," filter "${filter}")
   set(name "${area}/${topic}: ${line}")
-  # Cases that need a GPU say so: "ctest -L gpu" runs them alone.
+  # Test cases that need a GPU have a label: "ctest -L gpu" runs only them.
   set(labels "${area}")
   if(line MATCHES "^gpu: ")
     list(APPEND labels gpu)
   endif()
   string(APPEND script "add_test([==[${name}]==] [==[${program}]==] [==[--test-case=${filter}]==] --no-colors)\n")
-  # A filter that matches nothing must not pass for success.
+  # A filter that matches no test must not pass.
   string(
     APPEND
     script

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Read by cpack for each kind of package: an archive brings the shared libraries, a Debian package asks for them.
+# cpack reads this file for each kind of package: an archive includes the shared libraries, a Debian package depends on
+# them.
 if(CPACK_TUTTI_EIGEN_NATIVE)
   message(STATUS "These programs run on processors like this one only: for others configure with -DTUTTI_EIGEN_NATIVE=OFF")
 endif()

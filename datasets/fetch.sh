@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Functions of the prepare scripts; sourced by them, after `set -euo pipefail` and with $me, the name for messages.
+# Functions of the prepare scripts. A script sources this file after `set -euo pipefail` and after it has set $me, the
+# name in messages.
 # shellcheck shell=bash disable=SC2154
 
 say() { printf '%s: %s\n' "$me" "$*" >&2; }
@@ -12,11 +13,12 @@ die() {
 
 sha256_of() { sha256sum -- "$1" | cut -d' ' -f1; }
 
-# Prints a curl configuration, e.g. a name and a password; a script that needs one defines it after sourcing this. It
-# goes through a pipe: the words of a command line are seen by everybody.
+# Prints a curl configuration, e.g. a name and a password. A script that needs one defines this function after sourcing
+# this file. The text goes through a pipe, because all users of the machine can see the words of a command line.
 curl_config() { :; }
 
-# While a command runs that shows no progress itself, says from time to time how much there is: with_progress FILE COMMAND...
+# Prints the size of FILE from time to time while a command runs that shows no progress itself: with_progress FILE
+# COMMAND...
 progress_every=30 # seconds
 with_progress() {
   local part=$1 code=0 watcher
@@ -26,7 +28,7 @@ with_progress() {
     return
   fi
   (
-    # It looks every second whether this script is still there, whose output it holds.
+    # The process looks every second whether this script still runs, because it holds the script's output open.
     seconds=0
     while sleep 1 >/dev/null 2>&1 && kill -0 "$$" 2>/dev/null; do
       ((++seconds % progress_every)) ||
@@ -35,14 +37,14 @@ with_progress() {
   ) </dev/null &
   watcher=$!
   "$@" || code=$?
-  # So hard that it cannot run a trap of this script, which it has until it has begun.
+  # SIGKILL: until the subshell has begun, it has the traps of this script and a milder signal would run them.
   kill -KILL "$watcher" 2>/dev/null || true
   wait "$watcher" 2>/dev/null || true
   return "$code"
 }
 
-# Exit codes that both downloaders are reduced to: 0 all there, 1 the transfer broke off, 2 refused by the server,
-# 3 the server cannot go on in the middle.
+# Reduces the exit codes of both downloaders to: 0 complete, 1 the transfer broke off, 2 the server refused, 3 the
+# server cannot continue in the middle.
 download_once() {
   local url=$1 part=$2 code=0 status
   if command -v curl >/dev/null; then
@@ -71,8 +73,8 @@ download_once() {
   die 3 "neither curl nor wget is installed (apt-get install curl)"
 }
 
-# download URL FILE: FILE.part becomes FILE when it is complete. Goes on where an earlier call stopped, and tries again
-# for as long as a broken transfer brings something.
+# download URL FILE: FILE.part becomes FILE when it is complete. Continues an earlier download, and tries again as long
+# as each broken transfer brings some bytes.
 download() {
   local url=$1 part=$2.part before after code restarted=no
   while :; do
@@ -83,7 +85,7 @@ download() {
     case $code in
       0) mv -- "$part" "$2" && return 0 ;;
       1) ((after > before)) && continue ;;
-      2) if ((after > before)); then  # a page that says why, and no data
+      2) if ((after > before)); then  # a page that gives the reason, not data
         rm -f -- "$part"
         after=0
       fi ;;
@@ -100,10 +102,10 @@ download() {
   done
 }
 
-# fetch URL FILE SHA256: a FILE with that checksum, or an error. Whatever has another checksum is removed.
+# fetch URL FILE SHA256: makes a FILE with that checksum or fails. Removes a file that has another checksum.
 fetch() {
   local url=$1 file=$2 want=$3 got
-  # A download that was complete when it was interrupted, and one that is complete already.
+  # The file may be complete already: from an earlier run, or from a run that was interrupted after the last byte.
   if [[ -f $file.part && $(sha256_of "$file.part") == "$want" ]]; then mv -- "$file.part" "$file"; fi
   if [[ -f $file && $(sha256_of "$file") == "$want" ]]; then return 0; fi
   rm -f -- "$file"
@@ -117,7 +119,7 @@ fetch() {
   fi
 }
 
-# One prepare at a time in a folder.
+# Only one prepare at a time works in a folder.
 lock() {
   command -v flock >/dev/null || return 0
   exec 9>"$1/.prepare.lock"

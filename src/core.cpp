@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What separate compilation compiles once a program: passes over graphs, the models, our own kernels, the executor,
-// the trainer and the loop that trains. See <tutti/core/separate.hpp>.
+// Compiles, once per program: passes over graphs, the models, tutti's own kernels, the executor, the trainer and the
+// training loop. See <tutti/core/separate.hpp>.
 #define TUTTI_SOURCE_CORE
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/cpu/weight_gradient.hpp>

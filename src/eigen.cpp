@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: MIT
-// What separate compilation compiles once a program: this backend's kernels. See <tutti/core/separate.hpp>.
+// Compiles the kernels of this backend once per program. See <tutti/core/separate.hpp>.
 #define TUTTI_SOURCE_EIGEN
 #include <tutti/backends/eigen/eigen.hpp>

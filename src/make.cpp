@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// What separate compilation compiles once a program: the table of its backends and strategies. See
-// <tutti/backends/make.hpp>.
+// Compiles the table of backends and strategies once per program. See <tutti/backends/make.hpp>.
 #define TUTTI_SOURCE_MAKE
 #include <tutti/backends/make.hpp>

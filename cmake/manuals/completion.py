@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Completion of the options, for bash and zsh."""
+"""Writes completion of the options, for bash and zsh."""
 import re
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ NUMBERS = re.compile(r"INT|NUMBER|[NS]|EPOCHS|NODES|[A-Z_]*(MINUTES|HOURS)")
 
 
 def choices(value, text):
-    """The words that an option takes, where its text lists them: "a, b or c"."""
+    """Returns the words that an option takes, if its text lists them: "a, b or c"."""
     if value == "[0|1]":
         return ["0", "1"]
     braces = re.fullmatch(r"\{([\w,]+)\}", value)
@@ -23,7 +23,7 @@ def choices(value, text):
     listed = re.search(rf"(?:^|: )({word}(?:(?:, or |, | or ){word})*(?: or |, or ){word})(?= ?(?:[;:.]|, where|$))", plain)
     found = re.split(r", or | or |, ", listed[1]) if listed else []
     if listed and re.search(r"; [\w, ]+: ", plain[listed.end():]):
-        found = []  # there are others
+        found = []  # the text names other values too
     explained = re.findall(rf"(?:^|; )({word}): ", plain)
     if not found and len(explained) > 1:
         found = explained
@@ -37,7 +37,7 @@ class Words:
     options: list
     values: dict  # name: words
     files: list  # options that take files
-    free: list  # options that take anything else
+    free: list  # options that take any other value
     commands: list
 
 

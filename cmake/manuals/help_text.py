@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What a program's --help says, as sections of options and paragraphs."""
+"""Parses the --help of a program into sections of options and paragraphs."""
 import re
 from dataclasses import dataclass, field
 
 NAME = re.compile(r"--?[A-Za-z][\w-]*")
-# A word after an option's name is its value's name unless it is plain English, as in "--threads as above".
+# A word after an option's name is the name of its value, unless it is plain English, as in "--threads as above".
 VALUE = re.compile(r"[A-Z\[{<|(]|\.\.\.")
 
 
@@ -20,7 +20,7 @@ class Option:
 @dataclass
 class Section:
     title: str = ""
-    items: list = field(default_factory=list)  # Option; a paragraph; a list of lines that stay as they are
+    items: list = field(default_factory=list)  # Option; a paragraph; a list of lines that are kept as they are
 
 
 @dataclass
@@ -39,13 +39,13 @@ class Manual:
 
 
 def columns(line):
-    """What stands on the left, and after two blanks or more on the right."""
+    """Splits a line at two or more blanks into its left and its right column."""
     head, _, rest = re.split(r"(\s{2,}|$)", line.strip(), maxsplit=1)
     return head, rest.strip()
 
 
 def names_of(head):
-    """The options that a line such as "-s, --split WORD" names. Those that commas join share the value."""
+    """Returns the options in a line such as "-s, --split WORD". Options joined by commas share the value."""
     found, group = [], []
     for word in head.split():
         if NAME.match(word):
@@ -66,7 +66,7 @@ def names_of(head):
 class Parser:
     def __init__(self, name):
         self.manual = Manual(name, [], [Section()])
-        self.option, self.column = None, 0  # whose text goes on, and where it stands
+        self.option, self.column = None, 0  # the option whose text continues, and its column
         self.after_blank, self.in_usage = True, False
 
     def add_text(self, line, indented):
@@ -81,7 +81,7 @@ class Parser:
             items[-1] += " " + line.strip()
 
     def add_options(self, line):
-        # Several may stand on one line, three blanks apart.
+        # One line may hold several, three blanks apart.
         for piece in re.split(r"\s{3,}(?=-)", line.strip()):
             head, rest = columns(piece)
             self.option = Option(names_of(head), rest)

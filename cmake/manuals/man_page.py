@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A manual page in roff."""
+"""Writes a manual page in roff."""
 
 
 def roff(text):
@@ -29,7 +29,7 @@ def page(manual, version):
             elif isinstance(item, list):
                 out += [".PP", ".nf", *map(roff, item), ".fi"]
             elif section.title.startswith(manual.name + " ") and item is section.items[0]:
-                out += [".PP", roff(item.text)] if item.text else []  # its options stand in the heading
+                out += [".PP", roff(item.text)] if item.text else []  # the heading lists its options
             else:
                 out += [".TP", f"\\fB{roff(item.head())}\\fR", roff(item.text.strip()) or r"\&"]
     out += [".SH SEE ALSO", "The documents in share/doc/tutti of the installation.", ""]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes a manual page and the completions of bash and zsh for each program, from what its --help says.
+"""Writes a manual page and the completions of bash and zsh for each program, from its --help.
 
     manuals.py --out DIR --version 0.1.0 PROGRAM...
 
-DIR/man1/NAME.1, DIR/bash/NAME, DIR/zsh/_NAME. The installation runs it; a program that is added to the installation needs
-nothing further. --help has the form that tutti's programs share, or argparse's:
+Writes DIR/man1/NAME.1, DIR/bash/NAME and DIR/zsh/_NAME. The installation runs it; a program that is added to the
+installation needs no further change. --help has the form of tutti's programs, or argparse's:
 
-    title, description      paragraphs before the line "Usage: NAME ..." or behind it
+    title, description      paragraphs before or after the line "Usage: NAME ..."
     Heading                 at the left margin, with options below it
-      -s,--long ARG  text   an option, whose text goes on in the lines that are indented further
+      -s,--long ARG  text   an option; its text continues in the lines that are indented further
     NAME COMMAND ...        the options of a command follow
 """
 import argparse

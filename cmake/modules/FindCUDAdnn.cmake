@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Finds the CUDA toolkit with cuDNN and makes CUDAdnn::CUDAdnn: the headers and the static runtime. The other libraries
-# (NVRTC, cuBLASLt, cuDNN) are opened when a program needs them, so that it starts where they are not. CMake's own
-# FindCUDAToolkit wants nvcc, which is not needed here, and knows no cuDNN.
+# Finds the CUDA toolkit with cuDNN and makes CUDAdnn::CUDAdnn: the headers and the static runtime. A program opens the
+# other libraries (NVRTC, cuBLASLt, cuDNN) when it needs them, so it also starts on a machine without them. CMake's own
+# FindCUDAToolkit requires nvcc, which is not needed here, and does not find cuDNN.
 set(_CUDAdnn_hints "${CUDAToolkit_ROOT}" "$ENV{CUDAToolkit_ROOT}" "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}" "${CUDNN_ROOT}"
                    "$ENV{CUDNN_ROOT}" /usr/local/cuda /opt/cuda)
 set(_CUDAdnn_suffixes include "targets/${CMAKE_SYSTEM_PROCESSOR}-linux/include")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Finds MPI and makes MPIC::MPIC, its C interface for C++ programs. CMake's own MPI::MPI_C needs a project that enables C,
-# and MPI::MPI_CXX links the C++ bindings that MPI 3 has dropped.
+# Finds MPI and makes MPIC::MPIC, its C interface for C++ programs. CMake's own MPI::MPI_C needs a project that enables
+# C, and MPI::MPI_CXX links the C++ bindings, which MPI 3 has dropped.
 find_package(MPI QUIET COMPONENTS CXX)
 set(MPIC_VERSION "${MPI_CXX_VERSION}")
 set(MPIC_INCLUDE_DIRS ${MPI_CXX_INCLUDE_DIRS})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Finds NCCL's header beside the CUDA toolkit and makes NCCL::NCCL. The library itself is opened when a program needs it,
-# as are those of CUDAdnn::CUDAdnn, which this includes.
+# Finds NCCL's header next to the CUDA toolkit and makes NCCL::NCCL. A program opens the library itself when it needs
+# it, as it does with those of CUDAdnn::CUDAdnn, which this target includes.
 find_package(CUDAdnn QUIET)
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${NCCL_ROOT}" "$ENV{NCCL_ROOT}" "${CUDAdnn_INCLUDE_DIR}" PATH_SUFFIXES include)
 mark_as_advanced(NCCL_INCLUDE_DIR)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Finds libjpeg-turbo and makes libjpegTurbo::libjpegTurbo: the libjpeg interface with jpeg_crop_scanline and
-# jpeg_skip_scanlines, which other libjpegs lack. Its TurboJPEG interface decodes no part of an image before version 3.
+# jpeg_skip_scanlines, which other libjpegs lack. Before version 3, its TurboJPEG interface cannot decode a part of an
+# image.
 find_path(libjpegTurbo_INCLUDE_DIR jpeglib.h)
 find_path(libjpegTurbo_CONFIG_DIR jconfig.h HINTS "${libjpegTurbo_INCLUDE_DIR}"
           PATH_SUFFIXES "${CMAKE_LIBRARY_ARCHITECTURE}")
@@ -10,7 +11,7 @@ mark_as_advanced(libjpegTurbo_INCLUDE_DIR libjpegTurbo_CONFIG_DIR libjpegTurbo_L
 set(libjpegTurbo_VERSION)
 if(libjpegTurbo_CONFIG_DIR)
   file(READ "${libjpegTurbo_CONFIG_DIR}/jconfig.h" _libjpegTurbo_header)
-  # Absent in other libjpegs, so they are of no version.
+  # Other libjpegs do not define it, so they have no version.
   if(_libjpegTurbo_header MATCHES "LIBJPEG_TURBO_VERSION +([0-9.]+)")
     set(libjpegTurbo_VERSION "${CMAKE_MATCH_1}")
   endif()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Finds ZeroMQ's C library and makes libzmq::libzmq. Distributions bring no CMake files for it, or different ones.
+# Finds ZeroMQ's C library and makes libzmq::libzmq. Distributions provide no CMake files for it, or different ones.
 find_path(libzmq_INCLUDE_DIR zmq.h)
 find_library(libzmq_LIBRARY zmq)
 mark_as_advanced(libzmq_INCLUDE_DIR libzmq_LIBRARY)

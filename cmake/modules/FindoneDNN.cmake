@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Finds oneDNN 2.6 or later and makes oneDNN::oneDNN. Debian's own dnnl-config.cmake insists on OpenCL's development
-# files, which libdnnl-dev does not depend on and which a CPU program does not need.
+# Finds oneDNN 2.6 or later and makes oneDNN::oneDNN. Debian's own dnnl-config.cmake requires OpenCL's development
+# files. libdnnl-dev does not depend on them, and a CPU program does not need them.
 find_path(oneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
 find_library(oneDNN_LIBRARY dnnl)
 mark_as_advanced(oneDNN_INCLUDE_DIR oneDNN_LIBRARY)

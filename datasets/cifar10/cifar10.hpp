@@ -22,9 +22,9 @@
 // bytes of a 32x32 image, [3, 32, 32] (red, green, blue); a file has 10,000 records.
 namespace tutti {
 
-struct Cifar10Options {  // which part of CIFAR-10, and how much of it
-  // The official set: every file there, with 10,000 records. Otherwise the files that are there, with as many whole
-  // records (at least one) as each has.
+struct Cifar10Options {  // selects files and records of CIFAR-10
+  // true: requires the official set, that is each file with 10,000 records. false: reads the files that exist, each
+  // with its whole records (at least one).
   bool strict = true;
 };
 
@@ -33,12 +33,13 @@ namespace cifar10 {
 inline constexpr std::int64_t channels = 3, height = 32, width = 32;
 inline constexpr std::size_t plane = 1024, image_bytes = 3 * plane, record_bytes = 1 + image_bytes;
 inline constexpr std::size_t records_per_file = 10000;
-inline constexpr std::size_t most_records = 1'000'000;  // of a file that is not the official one
+inline constexpr std::size_t most_records = 1'000'000;  // in a file of an unofficial set
 inline constexpr std::string_view fetch_hint =
     "prepare-data --out DIR, in a source tree datasets/cifar10/prepare --out DIR, fetches and checks the data";
 
-// Per channel on the 0..255 scale, averages over the training images: of the mean and of each image's own standard
-// deviation, the numbers of most published recipes (over all pixels the deviations are larger, about 63, 62, 67).
+// Mean and deviation per channel on the 0..255 scale, as averages over the training images of the mean and the standard
+// deviation of each image. Most published recipes use these numbers (over all pixels the deviations are larger, about
+// 63, 62, 67).
 [[nodiscard]] inline Schema schema(Split split) {
   Schema s;
   s.name = std::string("cifar10 ") + name_of(split);
@@ -52,7 +53,7 @@ inline constexpr std::string_view fetch_hint =
   return s;
 }
 
-// Throws DataError if the file begins like a pickle of protocol 2, which Python's version of the data set is made of.
+// Throws DataError if the file begins like a pickle of protocol 2, the format of the Python version of the data set.
 inline void check_not_pickle(std::span<const std::uint8_t> start, std::string_view where) {
   if (start.size() >= 2 && start[0] == 0x80 && start[1] == 0x02)
     fail<DataError>(where, "a batch file of the binary version", "a Python pickle", fetch_hint);
@@ -101,7 +102,8 @@ inline void parse(std::span<const std::uint8_t> file, std::string_view where, bo
   return {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"};
 }
 
-// The folder that holds the batch files: `folder` itself or its cifar-10-batches-bin. Throws DataError if neither does.
+// Returns the folder that holds the batch files: `folder` itself or its cifar-10-batches-bin. Throws DataError if
+// neither holds them.
 [[nodiscard]] inline std::filesystem::path find(const std::filesystem::path& folder, Split split) {
   const auto holds = [](const std::filesystem::path& p, std::string_view suffix) {
     return is_file(p / ("data_batch_1" + std::string(suffix))) || is_file(p / ("test_batch" + std::string(suffix)));
@@ -122,7 +124,7 @@ inline void parse(std::span<const std::uint8_t> file, std::string_view where, bo
 }  // namespace cifar10
 
 // Reads a split into memory; train: 50,000 images, test: 10,000. `folder` is cifar-10-batches-bin or its parent. Throws
-// DataError for files that are missing, have a wrong length or a label over 9.
+// DataError if a file is missing, has a wrong length or a label over 9.
 [[nodiscard]] inline MemoryDataset load_cifar10(const std::filesystem::path& folder, Split split,
                                                 const Cifar10Options& options = {}) {
   const auto found = cifar10::find(folder, split);

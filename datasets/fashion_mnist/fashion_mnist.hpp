@@ -21,7 +21,7 @@
 // Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 28x28 grey images of ten kinds of clothes in MNIST's format.
 namespace tutti {
 
-struct FashionMnistOptions {  // which part of Fashion-MNIST, and how much of it
+struct FashionMnistOptions {  // selects files and images of Fashion-MNIST
   bool strict = true;         // 60,000 and 10,000 images; otherwise any number from 1
 };
 
@@ -29,7 +29,7 @@ namespace fashion_mnist {
 
 inline constexpr std::int64_t side = 28;
 inline constexpr std::size_t most_bytes = std::size_t{1} << 28;
-// Where Debian's package dataset-fashion-mnist puts it.
+// Debian's package dataset-fashion-mnist installs into this folder.
 inline constexpr const char* debian_folder = "/usr/share/datasets/fashion-mnist";
 inline constexpr std::string_view fetch_hint =
     "apt-get install dataset-fashion-mnist, or datasets/fashion_mnist/prepare --out DIR, fetches the data";
@@ -52,7 +52,7 @@ inline constexpr std::string_view fetch_hint =
   return std::string(split == Split::train ? "train" : "t10k") + (images ? "-images-idx3-ubyte" : "-labels-idx1-ubyte");
 }
 
-// The contents of an image file and of its label file, unpacked, as a data set. Throws DataError.
+// Returns a data set from the unpacked contents of an image file and its label file. Throws DataError.
 [[nodiscard]] inline MemoryDataset parse(std::span<const std::uint8_t> image_file, std::string_view image_where,
                                          std::span<const std::uint8_t> label_file, std::string_view label_where,
                                          Split split, bool strict) {
@@ -72,7 +72,7 @@ inline constexpr std::string_view fetch_hint =
   return {schema(split), {images.data.begin(), images.data.end()}, {labels.data.begin(), labels.data.end()}};
 }
 
-// The folder that holds the split's image file, plain or with .gz: `folder` itself or its fashion-mnist.
+// Returns the folder that holds the image file of the split, plain or with .gz: `folder` itself or its fashion-mnist.
 [[nodiscard]] inline std::filesystem::path find(const std::filesystem::path& folder, Split split) {
   const std::string name = file_name(split, true);
   for (const auto& p : {folder, folder / "fashion-mnist"})
@@ -82,7 +82,7 @@ inline constexpr std::string_view fetch_hint =
                   contents_of(folder), fetch_hint);
 }
 
-// Reads NAME or, if it is not there, unpacks NAME.gz; `path` becomes what was read.
+// Reads NAME. If it does not exist, unpacks NAME.gz. Sets `path` to the file that was read.
 [[nodiscard]] inline std::vector<std::uint8_t> read(std::filesystem::path& path) {
   if (is_file(path)) return io::read_file<std::vector<std::uint8_t>>(path, most_bytes);
   const auto folder = path.parent_path();
@@ -95,9 +95,9 @@ inline constexpr std::string_view fetch_hint =
 
 }  // namespace fashion_mnist
 
-// Reads a split into memory; train: 60,000 images, test: 10,000. `folder` has the four IDX files (plain or gzipped) or
-// a subfolder fashion-mnist that has; the default is Debian's. Throws DataError for files that are missing, damaged or
-// of another shape.
+// Reads a split into memory; train: 60,000 images, test: 10,000. `folder` or its subfolder fashion-mnist has the four
+// IDX files, plain or gzipped; the default is Debian's folder. Throws DataError if a file is missing, damaged or of
+// another shape.
 [[nodiscard]] inline MemoryDataset load_fashion_mnist(const std::filesystem::path& folder, Split split,
                                                       const FashionMnistOptions& options = {}) {
   const auto found = fashion_mnist::find(folder.empty() ? fashion_mnist::debian_folder : folder, split);

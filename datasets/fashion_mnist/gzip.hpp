@@ -20,8 +20,9 @@
 
 namespace tutti::fashion_mnist {
 
-// Unpacks a file as the prepare script does, through the program gzip; at most `most` bytes come out. `where` names the
-// file in messages. Throws DataError for what gzip refuses or warns of, for what is longer, and where there is no gzip.
+// Unpacks a file with the program gzip, as the prepare script does, and returns at most `most` bytes. `where` is the
+// name of the file in messages. Throws DataError if gzip refuses the file or warns, if the result is longer, or if gzip
+// is not installed.
 [[nodiscard]] inline std::vector<std::uint8_t> read_gzip(const std::filesystem::path& path, std::size_t most,
                                                          std::string_view where) {
   std::array<int, 2> ends{};
@@ -51,7 +52,7 @@ namespace tutti::fashion_mnist {
     if (n > 0) data.insert(data.end(), piece.begin(), piece.begin() + n);
     if (n < 0 && errno != EINTR) break;
   }
-  ::close(ends[0]);  // which ends a gzip that goes on writing
+  ::close(ends[0]);  // ends a gzip that still writes
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

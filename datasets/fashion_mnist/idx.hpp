@@ -12,15 +12,15 @@
 
 namespace tutti {
 
-// An IDX file of bytes, the format of MNIST: two zero bytes, type 8 (u8), the number of extents, the extents as
-// big-endian u32, then the elements.
+// The view of an IDX file of bytes, the format of MNIST: two zero bytes, type 8 (u8), the number of extents, the
+// extents as big-endian u32, then the elements.
 struct IdxView {
   std::vector<std::int64_t> extents;
   std::span<const std::uint8_t> data;
 };
 
-// Throws DataError, naming `where`, unless the file has `rank` extents, each 1 or more, and exactly their product as
-// bytes.
+// Reads the header of `file`. Throws DataError with the name `where` unless the file has `rank` extents, each 1 or
+// more, and as many bytes as their product.
 [[nodiscard]] inline IdxView parse_idx(std::span<const std::uint8_t> file, std::size_t rank, std::string_view where) {
   const std::size_t header = 4 + 4 * rank;
   if (file.size() < header)
@@ -42,7 +42,7 @@ struct IdxView {
         std::uint32_t{p[0]} << 24 | std::uint32_t{p[1]} << 16 | std::uint32_t{p[2]} << 8 | p[3];
     if (extent == 0) fail<DataError>(where, "extents of 1 or more", "0");
     view.extents.push_back(extent);
-    if (bytes > file.size()) continue;  // too long already; stop before the product overflows
+    if (bytes > file.size()) continue;  // the file is too short already; the product must not overflow
     bytes *= extent;
   }
   const std::uint64_t has = file.size() - header;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The data set "any folder of class folders": ImageFolder, whose classes are what the folder holds. The reader is in
-// data/, as data sets of a name (ImageNet) come in that form too.
+// The data set for any folder of class folders: ImageFolder takes its classes from the folder. The reader is in data/,
+// because named data sets (ImageNet) also come in that form.
 #include <tutti/data/image_folder.hpp>

@@ -24,7 +24,7 @@
 #include <tutti/datasets/imagenet/tfrecords.hpp>
 #include <tutti/io/file.hpp>
 
-// ImageNet, or another set of images in one of its four forms, whichever a folder holds.
+// Opens ImageNet, or another set of images, in any of its four forms.
 namespace tutti {
 
 namespace imagenet {
@@ -32,8 +32,8 @@ namespace imagenet {
 inline constexpr std::string_view prepare_hint =
     "datasets/imagenet/prepare --help tells where ImageNet comes from and brings it into a form that is read fast";
 
-enum class Form { packed, tfrecord, recordio, image_folder };   // in which an image set may lie
-[[nodiscard]] constexpr const char* name_of(Form f) noexcept {  // as messages have it
+enum class Form { packed, tfrecord, recordio, image_folder };   // a form of an image set on disk
+[[nodiscard]] constexpr const char* name_of(Form f) noexcept {  // the name in messages
   switch (f) {
     case Form::packed:
       return "packed shards";
@@ -46,12 +46,12 @@ enum class Form { packed, tfrecord, recordio, image_folder };   // in which an i
   }
 }
 
-struct OpenOptions {           // what open_imagenet() can be told
-  std::optional<Form> form{};  // only this one; otherwise the first there is, in the order of Form
-  // Of TFRecord and RecordIO files, which do not tell how many classes there are; 0: what tutti-data-*.json next to
-  // them says, else 1000.
+struct OpenOptions {           // options of open_imagenet()
+  std::optional<Form> form{};  // only this form; default: the first that exists, in the order of Form
+  // Number of classes in TFRecord and RecordIO files, which do not store it. 0: takes it from tutti-data-*.json next to
+  // them, or 1000 if there is no such file.
   int classes = 0;
-  // Takes a TFRecord set of which files are missing.
+  // Accepts a TFRecord set with missing files.
   bool missing_shards = false;
 };
 
@@ -59,10 +59,10 @@ struct Opened {  // a split that was found
   AnyRecords records;
   int classes = 0;
   Form form = Form::packed;
-  io::Path folder;                       // where it was found
+  io::Path folder;                       // the folder that holds it
   std::vector<std::string> class_names;  // one per class, or empty
-  image_folder::LeftOut left_out{};      // of an image folder: files that are no images
-  std::string missing{};                 // of a set that lacks files: which
+  image_folder::LeftOut left_out{};      // image folders only: files that are not images
+  std::string missing{};                 // the names of missing files, if any
 };
 
 namespace detail {
@@ -72,18 +72,19 @@ namespace detail {
   return std::filesystem::is_directory(p, ignored);
 }
 
-// The absolute path without "." and ".." and without a slash at its end.
+// Returns the absolute path without "." and ".." and without a slash at its end.
 [[nodiscard]] inline io::Path full_path(const io::Path& folder) {
   return (std::filesystem::absolute(folder) / "").lexically_normal().parent_path();
 }
 
-// Does the folder's name say that it holds this split alone?
+// Returns true if the name of the folder means that it holds this split only.
 [[nodiscard]] inline bool is_named(const io::Path& folder, Split split) {
   const auto words = words_of(split);
   return std::find(words.begin(), words.end(), full_path(folder).filename().string()) != words.end();
 }
 
-// The folder itself, its subfolders for the split, and the same of its parent if its own name is a split's.
+// Returns the folders to search: the folder itself, its subfolders for the split, and, if its own name is that of a
+// split, the same for its parent.
 [[nodiscard]] inline std::vector<io::Path> places(const io::Path& folder, Split split) {
   std::vector<io::Path> out{folder};
   for (const auto w : words_of(split)) out.push_back(folder / w);
@@ -95,7 +96,7 @@ namespace detail {
   return out;
 }
 
-// Class folders: no folder of a split is one.
+// Returns true if there are class folders. The folder of a split is not a class folder.
 [[nodiscard]] inline bool has_class_folders(const io::Path& place) {
   if (!is_folder(place)) return false;
   const auto names = image_folder::folders_in(place);
@@ -105,7 +106,7 @@ namespace detail {
   return !names.empty();
 }
 
-// Directly, not in a subfolder.
+// Returns true if the folder itself has an image; subfolders do not count.
 [[nodiscard]] inline bool has_image(const io::Path& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
@@ -113,21 +114,21 @@ namespace detail {
   return false;
 }
 
-// Classes of the training images beside a folder of other images: labels must mean the same.
+// Returns the classes of the training images next to a folder of other images: labels must have the same meaning.
 [[nodiscard]] inline std::vector<std::string> training_classes(const io::Path& place) {
   const io::Path train = full_path(place).parent_path() / "train";
   return has_class_folders(train) ? image_folder::folders_in(train) : std::vector<std::string>{};
 }
 
 [[nodiscard]] inline std::optional<Opened> open_image_folder(const io::Path& place, Split split, bool is_asked_for) {
-  // A folder of any name may hold training images; to evaluate on them takes a name that says so.
+  // A folder of any name may hold training images. For evaluation, its name must be that of the split.
   const bool fits = split == Split::train ? !is_named(place, Split::test) : is_named(place, Split::test);
   if (!fits || !is_folder(place)) return std::nullopt;
   const auto opened = [&](const ImageFolder& f) {
     return Opened{AnyRecords(f), f.classes(), Form::image_folder, place, f.class_names(), f.left_out()};
   };
   if (has_class_folders(place)) {
-    // Any folder may have folders in it; class folders have images.
+    // Any folder may have subfolders; class folders have images.
     bool any = is_named(place, split) || is_asked_for;
     for (const auto& name : image_folder::folders_in(place)) any = any || has_image(place / name);
     if (!any) return std::nullopt;
@@ -139,10 +140,10 @@ namespace detail {
   return std::nullopt;
 }
 
-// The classes of a set of files that do not tell them, and their names.
+// Returns the number of classes and their names for a set of files that do not store them.
 [[nodiscard]] inline SetFacts facts_of(const io::Path& place, Split split, Form form, int asked) {
   SetFacts facts;
-  // The classes of both splits are the same.
+  // Both splits have the same classes.
   for (const Split s : {split, split == Split::train ? Split::test : Split::train}) {
     auto told = read_set_facts(place, s);
     if (!told || told->form != (form == Form::tfrecord ? "tfrecord" : "recordio")) continue;
@@ -185,8 +186,8 @@ namespace detail {
 
 }  // namespace imagenet
 
-// Finds out which form `folder` holds (itself, in its subfolder for the split, or in its parent where `folder` is the
-// one of a split) and opens the split. Nothing where there is none in any form; throws DataError where one is there and
+// Finds the form of the data in `folder` and opens the split. Searches the folder, its subfolder for the split, and its
+// parent if `folder` is the folder of a split. Returns no value if no form is found. Throws DataError if the data is
 // damaged.
 [[nodiscard]] inline std::optional<imagenet::Opened> find_imagenet(const io::Path& folder, Split split,
                                                                    const imagenet::OpenOptions& options = {}) {
@@ -202,7 +203,8 @@ namespace detail {
   return std::nullopt;
 }
 
-// The same, but there must be one: DataError says what was looked for and what is there.
+// Like find_imagenet, but throws DataError if no data is found. The message lists what was searched for and what
+// exists.
 [[nodiscard]] inline imagenet::Opened open_imagenet(const io::Path& folder, Split split,
                                                     const imagenet::OpenOptions& options = {}) {
   if (auto opened = find_imagenet(folder, split, options)) return std::move(*opened);

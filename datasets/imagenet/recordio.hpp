@@ -16,16 +16,17 @@
 #include <tutti/data/recordio_reader.hpp>
 #include <tutti/io/file.hpp>
 
-// ImageNet as MXNet's im2rec writes it: train.rec and val.rec, or several numbered parts of each. Labels count from 0.
+// Reads ImageNet as MXNet's im2rec writes it: train.rec and val.rec, or several numbered parts of each. Labels count
+// from 0.
 namespace tutti::imagenet {
 
-// Words by which files and folders tell which split they hold.
+// The words in names of files and folders that name a split.
 [[nodiscard]] inline std::vector<std::string_view> words_of(Split split) {
   if (split == Split::train) return {"train"};
   return {"validation", "val", "test"};
 }
 
-// Does `name` have `word` between dots, dashes and underscores?
+// Returns true if `name` has `word` between dots, dashes and underscores.
 [[nodiscard]] inline bool has_word(std::string_view name, std::string_view word) {
   for (std::size_t begin = 0; begin <= name.size();) {
     const auto end = std::min(name.find_first_of("._-", begin), name.size());
@@ -35,8 +36,9 @@ namespace tutti::imagenet {
   return false;
 }
 
-// The .rec files of a split in `folder`: those whose names hold its word, e.g. train.rec, imagenet-train-480.rec or
-// train_0.rec, train_1.rec, ... Empty if there are none. Throws DataError if they are not one set.
+// Returns the .rec files of a split in `folder`: those with its word in their names, e.g. train.rec,
+// imagenet-train-480.rec or train_0.rec, train_1.rec, ... Returns an empty list if there are none. Throws DataError if
+// they are not one set.
 [[nodiscard]] inline std::vector<io::Path> find_recordio(const io::Path& folder, Split split) {
   std::vector<io::Path> found;
   std::error_code error;
@@ -47,7 +49,7 @@ namespace tutti::imagenet {
   }
   std::sort(found.begin(), found.end());
   if (found.size() < 2) return found;
-  // Parts: the same name with numbers 0, 1, ... at the end.
+  // Parts of a set have the same name with numbers 0, 1, ... at the end.
   std::map<std::uint64_t, io::Path> parts;
   std::string stem;
   for (const auto& path : found) {

@@ -14,22 +14,22 @@
 #include <tutti/io/file.hpp>
 #include <tutti/io/json.hpp>
 
-// What tutti-data has written next to record files about their classes: TFRecord and RecordIO do not tell them.
+// Reads the classes that tutti-data has written next to record files. TFRecord and RecordIO do not store them.
 namespace tutti::imagenet {
 
-// tutti-data-train.json and tutti-data-validation.json, next to the files of a split.
+// Returns the path of tutti-data-train.json or tutti-data-validation.json, next to the files of a split.
 [[nodiscard]] inline io::Path set_facts_path(const io::Path& folder, Split split) {
   return folder / (std::string("tutti-data-") + (split == Split::train ? "train" : "validation") + ".json");
 }
 
-// What such a file says of the classes.
+// The classes that such a file lists.
 struct SetFacts {
-  std::string form;  // tutti-data's word for it, such as "tfrecord"
+  std::string form;  // the word of tutti-data, such as "tfrecord"
   int classes = 0;
   std::vector<std::string> class_names;  // one per class, or empty
 };
 
-// Nothing where there is no such file; DataError for one that is none of tutti-data's.
+// Returns no value if the file does not exist. Throws DataError if tutti-data has not written it.
 [[nodiscard]] inline std::optional<SetFacts> read_set_facts(const io::Path& folder, Split split) {
   const io::Path path = set_facts_path(folder, split);
   if (!is_file(path)) return std::nullopt;

@@ -16,12 +16,12 @@
 #include <tutti/data/tfrecord_reader.hpp>
 #include <tutti/io/file.hpp>
 
-// ImageNet as TFRecord files train-00000-of-01024 ... and validation-00000-of-00128 ..., each record a tf.train.Example
-// with image/encoded and image/class/label, which counts from 1.
+// Reads ImageNet as TFRecord files train-00000-of-01024 ... and validation-00000-of-00128 ... Each record is a
+// tf.train.Example with image/encoded and image/class/label, which counts from 1.
 namespace tutti::imagenet {
 
-// What the examples of such files say about an image. Texts refer to the bytes that they were read from, or are what is
-// to be written.
+// The fields of an example in such files. Its texts refer to the bytes that they were read from, or to the bytes to
+// write.
 struct ImageExample {
   std::int64_t height = 0, width = 0, channels = 3;
   std::string_view colorspace = "RGB", format = "JPEG";
@@ -30,7 +30,7 @@ struct ImageExample {
   std::span<const std::uint8_t> encoded;
 };
 
-// Throws DataError naming `where` for what is no Example, or has no label or no image.
+// Throws DataError with the name `where` if the bytes are not an Example, or have no label or no image.
 [[nodiscard]] inline ImageExample parse_image_example(std::span<const std::uint8_t> payload, std::string_view where) {
   ImageExample e;
   std::optional<std::int64_t> label;
@@ -53,7 +53,7 @@ struct ImageExample {
   return e;
 }
 
-// The serialized Example, for io::append_tfrecord.
+// Returns the serialized Example for io::append_tfrecord.
 [[nodiscard]] inline std::string image_example(const ImageExample& e) {
   ExampleWriter w;
   w.add_int("image/height", e.height);
@@ -68,10 +68,11 @@ struct ImageExample {
   return w.payload();
 }
 
-// A set of such files as Records; labels in the files are 1 to `classes`, and 0 to classes - 1 here. Copies share it.
+// A set of such files as Records. Labels are 1 to `classes` in the files, and 0 to classes - 1 here. Copies share the
+// set.
 class TfRecords {
  public:
-  // `index` is the index file's place if that folder can be written to. Throws DataError.
+  // `index` is the path of the index file, used if its folder is writable. Throws DataError.
   TfRecords(std::vector<io::Path> paths, const io::Path& index, int classes = 1000)
       : files_(std::move(paths), index), classes_(classes) {}
 

@@ -15,22 +15,22 @@
 
 namespace tutti {
 
-struct SyntheticOptions {  // what made-up images look like
+struct SyntheticOptions {  // the look of made-up images
   std::int64_t size = 50000;
   std::int64_t channels = 3, height = 32, width = 32;
   int classes = 10;
   std::uint64_t seed = 0;
-  // false: pixels are noise and teach nothing. true: every class has a pattern of large patches under the noise, so
-  // that a net learns the classes.
+  // false: pixels are noise, and a net can learn nothing from them. true: each class has a pattern of large patches
+  // under the noise, so that a net learns the classes.
   bool learnable = false;
-  // Sets of the same seed with separate ranges [first, first + size) have the same classes and no image in common.
+  // Sets with the same seed and separate ranges [first, first + size) have the same classes and share no image.
   std::int64_t first = 0;
 };
 
-// Images made up on the fly; an image is a pure function of (seed, first + index). Labels go round: 0, 1, 2, ...
+// Makes images on demand. An image is a pure function of (seed, first + index). Labels repeat: 0, 1, 2, ...
 class Synthetic {
  public:
-  static constexpr bool fixed = true;  // the concept FixedDataset
+  static constexpr bool fixed = true;  // satisfies the concept FixedDataset
   explicit Synthetic(const SyntheticOptions& options) : options_(options) {
     schema_.name = "synthetic";
     schema_.channels = options.channels;
@@ -70,7 +70,7 @@ class Synthetic {
   static constexpr std::size_t grid = 4;  // patches per side
   static constexpr std::uint64_t pattern_epoch = 1;
 
-  // Uniform bytes from a SplitMix64 (Steele, Lea, Flood 2014) that starts at `state`.
+  // Fills `out` with uniform bytes from a SplitMix64 (Steele, Lea, Flood 2014) that starts at `state`.
   static void noise(std::uint64_t state, std::span<std::uint8_t> out) noexcept {
     for (std::size_t i = 0; i < out.size();) {
       std::uint64_t z = state += 0x9E3779B97F4A7C15U;
@@ -82,7 +82,7 @@ class Synthetic {
     }
   }
 
-  // Patch values of 64..191 plus half of the noise around 0: -64..63.
+  // Adds the patch values, 64..191, to half of the noise around 0: -64..63.
   void add_pattern(Sample sample) const noexcept {
     const auto c = static_cast<std::size_t>(schema_.channels), h = static_cast<std::size_t>(schema_.height),
                w = static_cast<std::size_t>(schema_.width);
