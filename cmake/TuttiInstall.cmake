@@ -83,7 +83,9 @@ set(tutti_doc_dir "${CMAKE_INSTALL_DATADIR}/doc/tutti")
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION "${tutti_doc_dir}")
 install(FILES LICENSE DESTINATION "${tutti_doc_dir}" RENAME copyright)
 install(DIRECTORY docs DESTINATION "${tutti_doc_dir}" FILES_MATCHING PATTERN *.md PATTERN *.svg)
-install(DIRECTORY examples/tutorial examples/downstream DESTINATION "${tutti_doc_dir}/examples")
+file(GLOB tutti_lessons CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/[0-9]*.cpp")
+install(FILES ${tutti_lessons} DESTINATION "${tutti_doc_dir}/examples")
+install(DIRECTORY examples/downstream DESTINATION "${tutti_doc_dir}/examples")
 
 # tutti_install_programs(<target>...): installs to bin/; the programs search for shared libraries in ../lib/tutti first.
 # If some programs are not built, installs the others and prints a message.

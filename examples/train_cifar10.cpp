@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Trains a ResNet on CIFAR-10, Fashion-MNIST or synthetic images: build/examples/train_cifar10 --help
-#include "common/images.hpp"
-#include "common/training_main.hpp"
+#include "tools/trainer/images.hpp"
+#include "tools/trainer/training_main.hpp"
 
 int main(int argc, char** argv) {
-  using namespace tutti::examples;
+  using namespace tutti::trainer;
   Task task;
   task.schema = image_schema;
   task.images = load_images;

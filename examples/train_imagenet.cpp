@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Trains a ResNet on ImageNet, or on any images in one of its forms: build/examples/train_imagenet --help
-#include "common/imagenet.hpp"
-#include "common/training_main.hpp"
+#include "tools/trainer/imagenet.hpp"
+#include "tools/trainer/training_main.hpp"
 
 int main(int argc, char** argv) {
-  using namespace tutti::examples;
+  using namespace tutti::trainer;
   return training_main(argc, argv, Program::train_imagenet, imagenet_task());
 }

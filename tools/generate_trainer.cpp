@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Writes a script for each host that starts its processes of a job with parameter servers, see trainer/options.hpp.
+// Writes a script for each host that starts its processes of a job with parameter servers, see generate_trainer/options.hpp.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -8,12 +8,12 @@
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/version.hpp>
 
-#include "trainer/options.hpp"
-#include "trainer/scripts.hpp"
+#include "generate_trainer/options.hpp"
+#include "generate_trainer/scripts.hpp"
 
 int main(int argc, char** argv) {
   using namespace tutti;
-  using namespace tutti::trainer;
+  using namespace tutti::generate_trainer;
   return exit_code_of("generate-trainer", [&] {
     const Options o = parse_options(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
     if (o.help) return std::fputs(help_text, stdout) < 0 ? 1 : 0;

@@ -12,7 +12,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/job/launch_environment.hpp>
 
-#include "examples/common/check.hpp"
+#include "tools/trainer/check.hpp"
 
 using namespace tutti;
 using examples::RunOptions;

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "data/temp_folder.hpp"
-#include "examples/common/check.hpp"
-#include "examples/common/cli.hpp"
+#include "tools/trainer/check.hpp"
+#include "tools/trainer/cli.hpp"
 
-namespace tutti::examples::lines {
+namespace tutti::trainer::lines {
 
 using test::message_of;
 
@@ -48,4 +48,4 @@ struct NoEnvironment {
 };
 inline const NoEnvironment no_environment;
 
-}  // namespace tutti::examples::lines
+}  // namespace tutti::trainer::lines

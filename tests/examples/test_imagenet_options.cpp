@@ -15,13 +15,13 @@
 #include <tutti/core/isa.hpp>
 
 #include "data/temp_folder.hpp"
-#include "examples/common/check.hpp"
-#include "examples/common/cli.hpp"
-#include "examples/common/imagenet_table.hpp"
-#include "examples/common/recipe.hpp"
+#include "tools/trainer/check.hpp"
+#include "tools/trainer/cli.hpp"
+#include "tools/trainer/imagenet_table.hpp"
+#include "tools/trainer/recipe.hpp"
 
 using namespace tutti;
-using namespace tutti::examples;
+using namespace tutti::trainer;
 using test::contains;
 using test::message_of;
 

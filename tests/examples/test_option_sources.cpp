@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "data/temp_folder.hpp"
-#include "examples/common/check.hpp"
-#include "examples/common/cli.hpp"
-#include "examples/common/config_file.hpp"
-#include "examples/common/recipe.hpp"
+#include "tools/trainer/check.hpp"
+#include "tools/trainer/cli.hpp"
+#include "tools/trainer/config_file.hpp"
+#include "tools/trainer/recipe.hpp"
 #include "option_lines.hpp"
 
 using namespace tutti;
-using namespace tutti::examples;
-using namespace tutti::examples::lines;
+using namespace tutti::trainer;
+using namespace tutti::trainer::lines;
 using test::contains;
 using test::message_of;
 

@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 
 #include "data/temp_folder.hpp"
-#include "examples/common/planted.hpp"
+#include "tools/trainer/planted.hpp"
 
 using namespace tutti;
 using examples::refuse_planted;

@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "data/temp_folder.hpp"
-#include "examples/common/run_lock.hpp"
+#include "tools/trainer/run_lock.hpp"
 
 using namespace tutti;
 using examples::RunLock;

@@ -10,10 +10,10 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 
-#include "examples/common/watched_source.hpp"
+#include "tools/trainer/watched_source.hpp"
 
 using namespace tutti;
-using namespace tutti::examples;
+using namespace tutti::trainer;
 
 namespace {
 

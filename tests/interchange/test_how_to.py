@@ -22,7 +22,7 @@ class HowTo(PredictCase):
                 (self.folder / "images" / split / name).mkdir(parents=True)
                 for k in range(12):
                     (self.folder / "images" / split / name / f"{k}.png").write_bytes(png(90, 80, pixels_of(label, k, 90, 80)))
-        run(BUILD / "examples" / "own_images", "images", "runs/own-net", "3", cwd=self.folder)
+        run(BUILD / "examples" / "03_images", "images", "runs/own-net", "3", cwd=self.folder)
         run(EXPORT, "runs/own-net", "own-net.onnx", cwd=self.folder)
         os.chdir(self.folder)
         for name in ("cat", "dog"):

@@ -25,10 +25,10 @@ def main():
         for pattern in READ:
             for name in re.findall(pattern, text):
                 read.setdefault(name, file.relative_to(ROOT))
-    own = (ROOT / "examples" / "common" / "environment.hpp").read_text()
+    own = (ROOT / "tools" / "trainer" / "environment.hpp").read_text()
     own = re.search(r"own_variables\[\] = \{(.*?)\}", own, re.S)[1]
     for name in re.findall(r'"(TUTTI_[A-Z_]+)"', own):
-        read.setdefault(name, "examples/common/environment.hpp")
+        read.setdefault(name, "tools/trainer/environment.hpp")
     wrong = [f"{file} reads {name}, which docs/reference/environment.md does not name" for name, file in sorted(read.items())
              if name not in named | OTHERS | OPTIONS_OF_CMAKE and not name.startswith(families)]
     # What the page names must occur somewhere.

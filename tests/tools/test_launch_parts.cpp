@@ -20,7 +20,7 @@
 #include <tutti/job/launch_environment.hpp>
 
 #include "data/temp_folder.hpp"
-#include "examples/common/environment.hpp"
+#include "tools/trainer/environment.hpp"
 #include "tools/launch/ask.hpp"
 #include "tools/launch/blame.hpp"
 #include "tools/launch/commands.hpp"

@@ -54,9 +54,9 @@ class OwnNet(PredictCase):
     def test_programs_of_the_tutorial(self):
         four = [str(k) for k in range(4)]
         places = ["top left", "top right", "bottom left", "bottom right"]
-        for program, words, folder, classes in (("own_images", ["images", "runs/own", "2"], "runs/own", NAMES), ("first_net", ["runs/first"], "runs/first", four),
-                                                ("own_dataset", ["runs/dots"], "runs/dots", places), ("training", ["runs/training"], "runs/training", four),
-                                                ("fine_tuning", ["runs/tuning"], "runs/tuning/tuned", four), ("elastic", ["runs/elastic"], "runs/elastic", four)):
+        for program, words, folder, classes in (("03_images", ["images", "runs/own", "2"], "runs/own", NAMES), ("01_net", ["runs/first"], "runs/first", four),
+                                                ("02_data", ["runs/dots"], "runs/dots", places), ("04_train", ["runs/training"], "runs/training", four),
+                                                ("07_fine_tuning", ["runs/tuning"], "runs/tuning/tuned", four), ("05_elastic", ["runs/elastic"], "runs/elastic", four)):
             with self.subTest(program=program):
                 if not (EXAMPLES / program).exists():
                     self.skipTest(f"no {program}")
@@ -187,7 +187,7 @@ class OwnNet(PredictCase):
             self.assertIn("--pretrained", text)
 
     def test_a_file_that_does_not_say_its_net(self):
-        run(EXAMPLES / "fine_tuning", "runs/told", cwd=self.folder)
+        run(EXAMPLES / "07_fine_tuning", "runs/told", cwd=self.folder)
         said = run(PREDICT, "runs/told/told.safetensors", self.image, code=3, cwd=self.folder).err
         self.assertIn("checkpoints of tutti name it themselves", said)
 

@@ -1,110 +1,168 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
-#include <tutti/core/error.hpp>
-#include <tutti/core/printable.hpp>
-
+// What can be said on the command line of a training program: plain values, one table of them, and their meaning.
 namespace tutti::trainer {
 
-inline constexpr const char* help_text =
-    R"(usage: generate-trainer --workers_file_path FILE --worker_count N --worker_gpu_count N --trainer_script_dir DIR
-                        [--log_dir DIR] --training_script PROGRAM [ARGUMENT...]
+enum class Program : std::uint8_t { train_cifar10, train_imagenet };
 
-Writes DIR/<host>.sh for each host of FILE. Run on that host, it starts one parameter server and one worker for each
-GPU, or one on the processor, in the background:
+// How a program differs beyond its table of options.
+struct ProgramTraits {
+  const char *name, *title;
+  std::array<const char*, 2> presets;
+  double batch_of_rate;  // images of the batch that its default learning rate is for
+  // Counts as the TensorFlow and Horovod trainer does: the length of a run, its reports and its checkpoints in steps,
+  // which run on from one epoch into the next; and goes on with a run that its folder holds.
+  bool as_horovod;
+};
+[[nodiscard]] constexpr ProgramTraits traits_of(Program p) noexcept {
+  if (p == Program::train_imagenet)
+    return {"train_imagenet", "Trains a ResNet on ImageNet.", {"torchvision", "mxnet"}, 256, true};
+  return {"train_cifar10", "Trains a ResNet on small images.", {"cifar-resnet50-28", "mxnet"}, 64, false};
+}
+[[nodiscard]] constexpr const char* name_of(Program p) noexcept { return traits_of(p).name; }
 
-  while read -u 10 host; do ssh -o StrictHostKeyChecking=no "$host" "bash DIR/$host.sh"; done 10<FILE
-
-  --workers_file_path FILE   hosts, one a line, as tutti-launch's hosts files
-  --worker_count N           how many FILE has
-  --worker_gpu_count N       GPUs of each host; 0: one worker on the processor. With 1 or more, --backend=cuda is added
-                             to the program's arguments unless they have --backend or --gpus
-  --trainer_script_dir DIR   for the scripts and the key of the job (job.key, of mode 0600); on a file system that all
-                             hosts share, or to be copied to each of them
-  --log_dir DIR              for what each process prints: ps0, worker0, ...; default: /tmp/
-  --training_script PROGRAM [ARGUMENT...]
-                             what to start; options that are none of these here are its own, wherever they stand
-  --help, --version
-
-Servers listen at port 2222 of their host, the first one also at a port that the system chooses. Options may be written
-with - in place of _.
-)";
-
-struct Options {
-  bool help = false, version = false;
-  std::string workers_file, script_dir, log_dir = "/tmp/";
-  int worker_count = 0, gpus = 0;
-  std::vector<std::string> command;  // the program and all its arguments
+// An empty optional, an empty text or "auto" leaves the choice to check().
+// How far a run had come when its processes ended, and others go on with it.
+struct KeptRun {
+  std::int64_t step = -1;     // of its last checkpoint; -1: none yet
+  std::int64_t ended_ns = 0;  // when the processes before made way, by the system's clock; 0: they were lost
 };
 
-// UsageError names the option.
-[[nodiscard]] inline Options parse_options(const std::vector<std::string>& words) {
-  Options o;
-  std::vector<std::string> further;  // options of the program
-  std::optional<int> count, gpus;
-  bool in_script = false;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    const std::size_t equals = word.find('=');
-    std::string name = word.substr(0, equals);
-    std::replace(name.begin() + std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(name.size())), name.end(), '-',
-                 '_');
-    const auto value = [&]() -> std::string {
-      if (equals != std::string::npos) return word.substr(equals + 1);
-      if (i + 1 == words.size()) fail<UsageError>(name, "a value", "none", "generate-trainer --help");
-      return words[++i];
-    };
-    const auto number = [&](int high) {
-      const std::string text = value();
-      const auto n = tutti::detail::number_between(text, 0, high);
-      if (!n) fail<UsageError>(name, "a number from 0 to " + std::to_string(high), "'" + printable(text) + "'");
-      return *n;
-    };
-    const bool option = word.starts_with("-") && word.size() > 1;
-    if (option) in_script = false;
-    if (name == "--help" || name == "-h") {
-      o.help = true;
-    } else if (name == "--version") {
-      o.version = true;
-    } else if (name == "--workers_file_path") {
-      o.workers_file = value();
-    } else if (name == "--worker_count") {
-      count = number(65536);
-    } else if (name == "--worker_gpu_count") {
-      gpus = number(1024);
-    } else if (name == "--trainer_script_dir") {
-      o.script_dir = value();
-    } else if (name == "--log_dir") {
-      o.log_dir = value();
-    } else if (name == "--training_script") {
-      o.command.push_back(value());
-      in_script = true;
-    } else if (in_script) {
-      o.command.push_back(word);
-    } else {
-      further.push_back(word);
-    }
-  }
-  if (o.help || o.version) return o;
-  for (const auto& [name, missing] : {std::pair{"--workers_file_path", o.workers_file.empty()},
-                                      {"--worker_count", !count},
-                                      {"--worker_gpu_count", !gpus},
-                                      {"--trainer_script_dir", o.script_dir.empty()},
-                                      {"--log_dir", o.log_dir.empty()},
-                                      {"--training_script", o.command.empty() || o.command[0].empty()}})
-    if (missing) fail<UsageError>(name, "a value", "none", "generate-trainer --help");
-  o.worker_count = *count;
-  o.gpus = *gpus;
-  o.command.insert(o.command.end(), further.begin(), further.end());
-  return o;
+struct RunOptions {
+  Program program = Program::train_cifar10;  // whose table below holds
+  [[nodiscard]] ProgramTraits traits() const { return traits_of(program); }
+  // Data
+  std::string data_dir;
+  std::string dataset = "cifar10";
+  std::string image_shape, rgb_mean, rgb_std;
+  std::string data_train, data_train_idx, data_val, data_val_idx;
+  bool random_crop = true, random_mirror = true;
+  std::int64_t centre_epochs = 0;
+  std::optional<std::int64_t> pad_size;
+  std::string pad_mode = "constant";
+  std::int64_t fill_value = 0;
+  std::int64_t num_examples = 0, num_classes = 0;
+  std::int64_t data_nthreads = 1;
+  bool benchmark = false, test_io = false;
+  // Names of MXNet's scripts on train_imagenet, see mxnet_options.hpp
+  bool use_rec = false;
+  std::string mode, symbol;  // --network
+  std::optional<std::int64_t> layers, save_frequency;
+  // Data of train_imagenet
+  std::int64_t image_size = 224, eval_size = 0;
+  std::string augmentation = "horovod", decoder = "auto", on_bad_record = "fail";
+  bool allow_missing_shards = false;
+  bool increased_aug = false;
+  double contrast = 0.6, saturation = 0.6, hue = 0.13, brightness = 0.3, pca_noise = 0;
+  // Model
+  std::string preset, recipe;
+  std::string network = "resnet";
+  std::int64_t depth = 20;
+  double width = 1;
+  std::string initializer = "he";
+  bool zero_gamma = false;
+  double label_smoothing = 0;
+  std::int64_t top_k = 5;
+  std::string model = "resnet50", stem = "auto", pretrained;
+  bool v1 = false, adv_conv_init = true;
+  std::optional<double> bn_eps;
+  double bn_momentum = 0.9;
+  // Optimisation
+  std::int64_t batch_size = 64, global_batch_size = 0, accumulate = 1, macrobatch_size = 0;
+  std::string batch_of;  // whose images --batch-size counts: a rank's, a worker's, or the job's
+  std::string optimizer = "nag";
+  std::optional<double> lr;
+  double mom = 0.9;
+  std::optional<double> wd;
+  bool decay_all = false, decay_biases = false;
+  std::optional<double> eta;
+  double clip_norm = 0, ema_decay = 0;
+  bool use_larc = false;
+  std::string loss_scale = "1";
+  // Schedule
+  std::int64_t epochs = 15, max_steps = 0, num_batches = 0;
+  std::string lr_schedule = "auto", lr_step_epochs;
+  std::string lr_step_lrs;
+  std::optional<double> lr_factor, lr_end;
+  double poly_power = 2;
+  std::optional<double> warmup_epochs;
+  std::optional<double> warmup_lr;
+  std::string warmup_strategy = "linear";
+  double cosine_alpha = 0;
+  double cdr_first_decay_ratio = 0.33, cdr_t_mul = 2, cdr_m_mul = 0.1, cdr_alpha = 0;
+  double lc_periods = 0.47, lc_alpha = 0, lc_beta = 1e-5;
+  double stop_at_train_top1 = 0;
+  // Run
+  std::string run_dir, log_dir, resume, model_prefix;
+  std::optional<std::int64_t> load_epoch;
+  std::int64_t save_period = 1, save_steps = 0;
+  double save_seconds = 0;
+  std::optional<std::int64_t> keep;
+  std::optional<std::int64_t> evaluate_every = 1;
+  std::int64_t disp_batches = 20, tta = 0;
+  std::string log_lines = "tutti";
+  std::optional<std::int64_t> evaluation_batch;
+  std::string precision = "auto", backend = "auto";
+  bool any_half = false;  // bf16 was not asked for itself: a GPU without it computes in f16
+  std::string data_on_device = "auto", cuda_fusion = "auto", convolution = "auto";
+  bool tf32 = false, autotune = false, deterministic = false, recompute = false, cuda_graph = true;
+  std::int64_t threads = 0, intra_op_threads = 0, inter_op_threads = 0;
+  std::uint64_t seed = 1;
+  bool tensorboard = true, audit = false, dry_run = false, eval_only = false;
+  bool print_schedule = false;
+  std::string trace, trace_steps;
+  std::int64_t histograms = 0;
+  std::int64_t dry_run_ranks = 0;
+  bool clear_log = false, local_ckpt = false, fp16 = false;
+  std::string log_name = "hvd_train.log";
+  std::int64_t eval_interval = 0, save_summary_steps = 0;
+  std::optional<std::int64_t> num_gpus;
+  // Distribution
+  std::string strategy = "auto", kv_store, gc_type = "none";
+  std::optional<std::string> gpus;  // an empty text: none, but the processor
+  double gc_threshold = 0.5, ps_snapshot_seconds = 60;
+  std::int64_t bucket_mib = 16;
+  double comm_deadline = 600;
+  std::string comm_wire = "same";
+  bool hierarchical = true, shared_memory = true, ps_plain = false;
+  std::optional<std::int64_t> ps_staleness{};
+  std::string spot_notice;
+  std::string elastic_batch = "global";
+  std::int64_t elastic_ramp_steps = 0;
+  std::string ps_key_file;
+  std::optional<double> rank_timeout{};
+  // Jobs that scripts start one process at a time, and evaluations beside them, see scripted_options.hpp
+  std::string ps_hosts, worker_hosts, job_name;
+  std::optional<std::int64_t> task_index{};
+  std::string checkpoint_dir, eval_dir, eval_data;
+  std::optional<double> eval_interval_secs{};
+  bool run_once = false;
+
+  // Not options: how the above was understood, for the user to read.
+  bool as_table = false;  // train_imagenet prints the Horovod trainer's table: an option was written as there, with '_'
+  bool data_dir_from_environment = false;
+  std::vector<std::pair<std::string, std::string>> from_environment;  // options, and the variables that set them
+  std::vector<std::string> notes;
+  std::vector<std::string> warnings;  // for standard error, by one process of a host
+  // Options that follow from others and from the number of ranks: no facts that ranks need to compare.
+  std::vector<std::string> derived;
+  std::int64_t founders = 1;      // processes that began the job, where others may come and go
+  std::optional<KeptRun> kept{};  // these processes go on with a run of this job's
+};
+
+// How many steps a pass of all ranks over the global batch counts: one, or with servers that own the weights one for
+// each rank.
+[[nodiscard]] inline std::int64_t steps_of_all(const RunOptions& o) {
+  return o.strategy == "ps_async" ? o.global_batch_size / (o.batch_size * o.accumulate) : 1;
 }
 
 }  // namespace tutti::trainer

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT
+#include "tools/trainer/check.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/isa.hpp>
+#include <tutti/job/launch_answer.hpp>
+#include <tutti/optim/schedule_parse.hpp>
+
+#include "tools/trainer/check_batch.hpp"
+#include "tools/trainer/check_cifar10.hpp"
+#include "tools/trainer/check_imagenet.hpp"
+#include "tools/trainer/check_strategy_options.hpp"
+#include "tools/trainer/check_values.hpp"
+#include "tools/trainer/trace_window.hpp"
+
+namespace tutti::trainer {
+
+namespace {
+
+using namespace detail;
+
+void check_optimizer(RunOptions& o) {
+  if (o.optimizer == "adam")
+    fail<UsageError>("--optimizer", "nag, sgd, adamw, lars, larc or lbsgd", "'adam'",
+                     "adamw is Adam with the weight decay beside the gradient, with --wd 0 Adam itself");
+  word("--optimizer", o.optimizer, {"nag", "sgd", "adamw", "lars", "larc", "lbsgd"}, {{"nesterov", "nag"}});
+  if (o.optimizer == "lbsgd") {
+    // Large-batch SGD is SGD with accumulation and a long warmup.
+    o.optimizer = "sgd";
+    if (!o.warmup_epochs) o.warmup_epochs = 5;
+  }
+  const bool adamw = o.optimizer == "adamw";
+  // The rate that the programs' own batches of 64 and 256 images want.
+  const double of_batch = static_cast<double>(o.global_batch_size) / o.traits().batch_of_rate;
+  if (!o.lr) {
+    o.derived.emplace_back("lr");
+    o.lr = o.use_larc ? 3.7 : (adamw ? 0.001 : 0.1) * of_batch;
+  }
+  number("--lr", *o.lr, 0, 1e6);
+  number("--mom", o.mom, 0, 0.999999);
+  if (!o.wd) o.wd = adamw ? 0.05 : 5e-4;
+  number("--wd", *o.wd, 0, 1e3);
+  if (!o.eta) o.eta = o.optimizer == "lars" ? 0.001 : 0.013;
+  number("--eta", *o.eta, 1e-12, 1e3);
+  number("--clip-norm", o.clip_norm, 0, 1e12);
+  number("--ema-decay", o.ema_decay, 0, 0.9999999);
+}
+
+void check_schedule(RunOptions& o) {
+  number("--epochs", o.epochs, o.traits().as_horovod ? 0 : 1, 10'000'000);
+  number("--max-steps", o.max_steps, 0, std::int64_t{1} << 40);
+  word("--lr-schedule", o.lr_schedule,
+       {"auto", "linear", "cosine", "cosine_restarts", "linear_cosine", "poly", "poly_cycle", "steps", "constant"},
+       {{"step", "steps"}, {"cosine_decay_restarts", "cosine_restarts"}});
+  if (o.traits().as_horovod) check_imagenet_steps(o);
+  const bool asks_for_steps = !o.lr_step_epochs.empty() || o.lr_factor;
+  if (o.lr_schedule == "auto") o.lr_schedule = asks_for_steps ? "steps" : "linear";
+  if (asks_for_steps && o.lr_schedule != "steps")
+    fail<UsageError>(o.lr_step_epochs.empty() ? "--lr-factor" : "--lr-step-epochs", "--lr-schedule steps",
+                     o.lr_schedule, "give one of the two");
+  if (o.lr_schedule == "steps") {
+    if (!o.warmup_epochs) o.warmup_epochs = 0;
+    // He et al. 2015 divide the rate at a half and at three quarters of the run.
+    if (o.lr_step_epochs.empty()) {
+      const auto n = static_cast<double>(o.epochs);
+      o.lr_step_epochs = text_of(n / 2) + "," + text_of(n * 3 / 4);
+    }
+    if (!o.lr_factor) o.lr_factor = 0.1;
+    number("--lr-factor", *o.lr_factor, 0, 1e6);
+    try {
+      (void)schedule::parse_lr_step_epochs(o.lr_step_epochs, *o.lr, *o.lr_factor);
+    } catch (const UsageError&) {
+      fail<UsageError>("--lr-step-epochs", "epochs that grow, e.g. 200,250, or a power, e.g. pow2", o.lr_step_epochs);
+    }
+  }
+  if (!o.lr_end) o.lr_end = o.lr_schedule.starts_with("poly") ? 1e-5 : 0;
+  number("--lr-end", *o.lr_end, 0, 1e6);
+  number("--poly-power", o.poly_power, 0, 100);
+  if (!o.warmup_epochs) o.warmup_epochs = std::min(1.0, static_cast<double>(o.epochs) / 4);
+  number("--warmup-epochs", *o.warmup_epochs, 0, 1e7);
+  if (!o.warmup_lr) o.warmup_lr = 0.001;
+  number("--warmup-lr", *o.warmup_lr, 0, 1e6);
+  word("--warmup-strategy", o.warmup_strategy, {"linear", "power2", "sqrt"});
+  number("--cosine-alpha", o.cosine_alpha, 0, 1);
+  number("--cdr-first-decay-ratio", o.cdr_first_decay_ratio, 1e-6, 1);
+  number("--cdr-t-mul", o.cdr_t_mul, 1, 1e6);
+  number("--cdr-m-mul", o.cdr_m_mul, 0, 1e6);
+  number("--cdr-alpha", o.cdr_alpha, 0, 1);
+  number("--lc-periods", o.lc_periods, 0, 1e6);
+  number("--lc-alpha", o.lc_alpha, 0, 1e6);
+  number("--lc-beta", o.lc_beta, 0, 1e6);
+  number("--stop-at-train-top1", o.stop_at_train_top1, 0, 1);
+}
+
+}  // namespace
+
+namespace detail {
+
+void check_backend(RunOptions& o) {
+  const auto means = [&](const char* said, const char* hint) {
+    if (o.backend == said) fail<UsageError>("--backend", "auto, reference, eigen, onednn or cuda", o.backend, hint);
+  };
+  means("gpu", "did you mean cuda?");
+  means("cpu", "did you mean auto? it takes the fastest backend; --gpus '' leaves GPUs alone");
+  word("--backend", o.backend, {"auto", "reference", "eigen", "onednn", "cuda"});
+  word("--data-on-device", o.data_on_device, {"auto", "yes", "no"});
+  word("--cuda-fusion", o.cuda_fusion, {"auto", "on", "off"});
+  word("--convolution", o.convolution, {"auto", "direct", "winograd", "tune"});
+}
+
+}  // namespace detail
+
+namespace {
+
+// Where nobody said: what --fp16 asks for and the backend can do. A GPU decides itself, not the processor beside it:
+// bf16, and where it has none, f16.
+void choose_precision(RunOptions& o) {
+  if (o.precision != "auto") return;
+  o.precision = "f32";
+  if (!o.fp16) return;
+  // Each process chooses for its own device.
+  o.any_half = true;
+  if (o.backend == "cuda") {
+    o.precision = "bf16";
+  } else if (cpu::detect_isa() >= cpu::Isa::avx512_bf16) {
+    o.precision = "bf16";
+  } else {
+    o.notes.emplace_back("--fp16: this processor computes in f32, because it has no AVX512-BF16");
+  }
+}
+
+void check_run(RunOptions& o) {
+  if (!o.model_prefix.empty()) {
+    if (!o.run_dir.empty() && o.run_dir != o.model_prefix)
+      fail<UsageError>("--model-prefix", "no --run-dir beside it, because both name the run's folder", o.run_dir);
+    o.run_dir = o.model_prefix;
+    if (!o.keep) o.keep = 1'000'000;
+  }
+  // One of the two will do.
+  if (o.run_dir.empty()) o.run_dir = o.log_dir;
+  if (!o.keep) o.keep = 2;
+  number("--keep", *o.keep, 1, 1'000'000);
+  if (o.load_epoch) {
+    number("--load-epoch", *o.load_epoch, 1, 10'000'000);
+    if (!o.resume.empty()) fail<UsageError>("--load-epoch", "no --resume beside it", o.resume);
+    if (o.run_dir.empty()) fail<UsageError>("--load-epoch", "--model-prefix or --run-dir", "none");
+  }
+  if ((o.resume == "latest" || o.resume == "best") && o.run_dir.empty())
+    fail<UsageError>("--resume", "--run-dir, the run to go on with, or --resume=PATH", "none");
+  if (o.eval_only && o.resume.empty() && !o.load_epoch && o.pretrained.empty())
+    fail<UsageError>("--eval-only", "--resume, --resume=best or --resume=PATH, the weights to evaluate", "none");
+  number("--save-period", o.save_period, 0, 10'000'000);
+  number("--save-seconds", o.save_seconds, 0, 1e9);
+  number("--save-steps", o.save_steps, 0, std::int64_t{1} << 40);
+  if (o.evaluate_every) number("--evaluate-every", *o.evaluate_every, 0, 10'000'000);
+  if (!o.evaluation_batch) {
+    o.evaluation_batch = o.batch_size;
+    o.derived.emplace_back("evaluation-batch");
+  }
+  number("--evaluation-batch", *o.evaluation_batch, 1, 1'000'000);
+  number("--disp-batches", o.disp_batches, 1, 1'000'000'000);
+  number("--threads", o.threads, 0, 4096);
+  for (const char* half : {"float16", "fp16", "f16", "half"})
+    if (o.precision == half && o.backend == "cuda")
+      o.precision = "f16";
+    else if (o.precision == half)
+      fail<UsageError>("--precision", "f32 or bf16", o.precision,
+                       "no processor backend computes in float16; bf16 has its speed and the range of float32");
+  if (o.precision != "f16")
+    word("--precision", o.precision, {"f32", "bf16"},
+         {{"float32", "f32"}, {"fp32", "f32"}, {"float", "f32"}, {"bfloat16", "bf16"}});
+  // Gradients of f16 vanish and overflow without.
+  if (o.precision == "f16" && o.loss_scale == "1") o.loss_scale = "dynamic";
+}
+
+void check_strategy(RunOptions& o, const std::vector<std::string>& built, const char* option, const std::string& said) {
+  if (std::find(built.begin(), built.end(), o.strategy) != built.end()) return;
+  for (const KnownStrategy& w : known_strategies())
+    if (o.strategy == w.word)
+      fail<UsageError>(option, list_of(built) + ", the strategies of this build", "'" + said + "'",
+                       "install " + std::string(w.packages) + " and build again");
+  fail<UsageError>(option, list_of(built), "'" + said + "'");
+}
+
+// Says why --backend auto trains on the processor of a host that has a GPU.
+void leave_gpu(RunOptions& o, const StartedJob& job) {
+  const bool nccl = std::find(job.built.begin(), job.built.end(), "nccl") != job.built.end();
+  std::string packages;
+  for (const KnownStrategy& w : known_strategies())
+    if (std::string_view(w.word) == "nccl") packages = w.packages;
+  o.warnings.push_back("--backend auto trains on the processor and leaves the GPU alone, because strategy " +
+                       o.strategy + " sums what lies in the host's memory. hint: " +
+                       (nccl ? "--strategy nccl takes the GPUs; "
+                             : "strategy nccl takes the GPUs (install " + packages +
+                                   " and build again), and so do parameter servers (tutti-launch -s M); ") +
+                       "--gpus '' asks for the processor.");
+}
+
+// A GPU's gradients are summed by NCCL, or pass through the host's memory to servers; NCCL sums nothing else.
+void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
+  const int processes = job.processes;
+  const bool gpu = job.gpu;
+  const bool servers = has_servers(o.strategy);
+  // Each process answers for its own host, so that hosts with a GPU and hosts without one train together.
+  if (o.backend == "auto") o.derived.emplace_back("backend");
+  if (o.strategy == "nccl") {
+    if (o.backend == "auto") o.backend = "cuda";
+    if (o.backend != "cuda")
+      fail<UsageError>("--backend", "cuda, because strategy nccl sums what lies in GPUs", o.backend,
+                       "use --strategy mpi for the backends on the processor");
+  } else if (o.backend == "cuda" && o.strategy != "solo" && !servers && (processes > 1 || job.elastic)) {
+    fail<UsageError>("--strategy", "nccl, ps or ps_async with --backend cuda and several processes", o.strategy);
+  } else if (o.backend == "auto" && gpu) {
+    if (servers || ((o.strategy == "solo" || processes == 1) && !job.elastic))
+      o.backend = "cuda";
+    else
+      leave_gpu(o, job);
+  }
+  if (!o.gpus) return;
+  if (o.gpus->empty() && o.backend == "cuda")
+    fail<UsageError>("--gpus", o.strategy == "nccl" ? "GPUs for strategy nccl" : "a GPU for --backend cuda", "none",
+                     "name them, e.g. --gpus 0, or leave --gpus out to take what there is");
+  if (!o.gpus->empty() && o.backend != "cuda")
+    fail<UsageError>("--gpus",
+                     job.cuda_built ? "no GPUs, because the cuda backend was not chosen"
+                                    : "no GPUs, because this build has no CUDA backend",
+                     *o.gpus,
+                     job.cuda_built ? "give --backend cuda, or --gpus '' to train on the processor"
+                                    : "give --gpus '' to train on the processor, or build where CUDA's and cuDNN's "
+                                      "headers are");
+  (void)gpu_numbers(*o.gpus);
+}
+
+void check_elastic_batch(RunOptions& o, bool elastic) {
+  word("--elastic-batch", o.elastic_batch, {"global", "worker"});
+  number("--elastic-ramp-steps", o.elastic_ramp_steps, 0, std::int64_t{1} << 40);
+  const bool follows = o.elastic_batch == "worker";
+  if (o.elastic_ramp_steps > 0 && !follows)
+    fail<UsageError>("--elastic-ramp-steps", "--elastic-batch worker with it, because the rate follows no batch else",
+                     std::to_string(o.elastic_ramp_steps), "leave it out");
+  if (!follows) return;
+  if (!elastic)
+    fail<UsageError>("--elastic-batch", "global, because the workers of this job stay the same", "worker",
+                     "'tutti-launch --elastic -n N PROGRAM --elastic-batch worker' starts one whose workers come and "
+                     "go");
+  if (o.global_batch_size > 0)
+    fail<UsageError>("--global-batch-size", "--batch-size with --elastic-batch worker, which each worker keeps",
+                     std::to_string(o.global_batch_size), "leave one of the two out");
+}
+
+}  // namespace
+
+namespace detail {
+
+void check_elastic(RunOptions& o, const StartedJob& job) {
+  if (!job.elastic) {
+    if (!o.spot_notice.empty())
+      fail<UsageError>("--spot-notice", "a job that goes on without this process", "one that cannot",
+                       "'tutti-launch --elastic -n N PROGRAM --spot-notice FILE' starts one that can");
+    return;
+  }
+  const auto built = [&](const char* strategy) {
+    return std::find(job.built.begin(), job.built.end(), strategy) != job.built.end();
+  };
+  const bool gpu = built("nccl") && (o.backend == "cuda" || (o.backend == "auto" && job.gpu));
+  const bool synchronous = o.kv_store.starts_with("dist_") && o.kv_store != "dist_async";
+  if (o.strategy == "auto" && (o.kv_store.empty() || synchronous))
+    o.strategy = job.over_mpi ? "mpi" : job.servers > 0 ? "ps" : gpu ? "nccl" : "gloo";
+  if (o.strategy == "auto" && o.kv_store == "dist_async") o.strategy = "ps_async";
+  if (o.strategy == "auto" && o.kv_store == "nccl") o.strategy = "nccl";
+  if (o.strategy == "auto" || (built(o.strategy.c_str()) && !changes_members(o.strategy)))
+    fail<UsageError>(
+        o.strategy != "auto" ? "--strategy" : "--kv-store",
+        "gloo, nccl with GPUs (dist_sync), mpi, or with servers ps (dist_sync) or ps_async (dist_async), because "
+        "tutti-launch --elastic lets processes come and go",
+        o.strategy != "auto" ? o.strategy : o.kv_store, "leave it out, or start the job without --elastic");
+  if (o.eval_only)
+    fail<UsageError>("--eval-only", "no tutti-launch --elastic, because nobody trains", "given",
+                     "one process evaluates");
+  if (job.over_mpi != (o.strategy == "mpi") && !launcher_asks())
+    fail<UsageError>("--strategy", job.over_mpi ? "mpi, because mpirun started this process" : "another than mpi",
+                     o.strategy);
+  if (o.local_ckpt && o.strategy != "mpi")
+    fail<UsageError>("--local-ckpt", "rank 0 alone to save, because tutti-launch --elastic lets ranks come and go",
+                     "given", "leave it out");
+}
+
+}  // namespace detail
+
+namespace {
+
+void check_distribution(RunOptions& o, const StartedJob& job) {
+  const auto& [processes, built, gpu, servers, elastic, over_mpi, cuda_built] = job;
+  if (!o.kv_store.empty())
+    word("--kv-store", o.kv_store,
+         {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "nccl"});
+  for (char& c : o.strategy) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  check_elastic(o, job);
+  check_elastic_batch(o, job.elastic);
+  const std::string said = o.strategy;
+  // A backend that is chosen by itself is that of the GPUs only where their processes can work together.
+  const bool nccl = std::find(built.begin(), built.end(), "nccl") != built.end();
+  const bool gpus = o.backend == "cuda" || (o.backend == "auto" && gpu && nccl);
+  if (o.strategy != "auto") {
+    check_strategy(o, built, "--strategy", o.strategy);
+  } else if (!o.kv_store.empty()) {
+    o.strategy = strategy_of_kv_store(o.kv_store, processes, gpus, servers);
+    if (processes == 1 && servers == 0 && o.strategy != "solo" && o.kv_store != "nccl") {
+      o.notes.push_back("--kv-store " + o.kv_store + ": one process was started, so it trains alone (strategy solo)");
+      o.strategy = "solo";
+    }
+    check_strategy(o, built, "--kv-store", o.kv_store);
+  } else {
+    const bool alone = processes == 1 && servers == 0;
+    o.strategy = alone ? "solo" : servers > 0 ? "ps" : gpus ? "nccl" : "mpi";
+    if (!alone) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
+  }
+  // Each would train alone, in one run folder, with the batches and the rate of all.
+  if ((processes > 1 || elastic) && o.strategy == "solo")
+    fail<UsageError>(o.kv_store.empty() ? "--strategy" : "--kv-store",
+                     std::string(o.kv_store.empty() ? "mpi, gloo, nccl or ps" : "dist_sync") + " for the " +
+                         std::to_string(processes) + " processes that were started",
+                     o.kv_store.empty() ? o.strategy : o.kv_store,
+                     "nets of their own: start the program once for each, with a --run-dir of its own");
+  match_backend_and_strategy(o, job);
+  number("--bucket-mib", o.bucket_mib, 1, 1024);
+  number("--comm-deadline", o.comm_deadline, 0.1, 1e6);
+  word("--comm-wire", o.comm_wire, {"same", "bf16"}, {{"f32", "same"}, {"float32", "same"}, {"bfloat16", "bf16"}});
+  word("--gc-type", o.gc_type, {"none", "2bit"});
+  number("--gc-threshold", o.gc_threshold, 1e-12, 1e12);
+  check_strategy_options(o, said, processes == 1 && !elastic);
+}
+
+}  // namespace
+
+void check(RunOptions& o, StartedJob job) {
+  detail::check_backend(o);
+  job.gpu = job.gpu && !detail::wants_no_gpu(o);
+  if (o.program == Program::train_imagenet) {
+    detail::check_imagenet_data(o);
+    detail::check_imagenet_model(o);
+    detail::check_imagenet_run(o);
+  } else {
+    detail::check_cifar10_data(o);
+    detail::check_cifar10_model(o);
+  }
+  check_distribution(o, job);
+  choose_precision(o);
+  if (!o.trace_steps.empty() && o.trace.empty())
+    fail<UsageError>("--trace-steps", "--trace FILE beside it", o.trace_steps);
+  (void)trace_window(o);
+  detail::number("--histograms", o.histograms, 0, 1'000'000'000);
+  if (o.histograms > 0 && !o.tensorboard)
+    fail<UsageError>("--histograms", "files for TensorBoard", "--no-tensorboard", "leave one of the two out");
+  detail::number("--dry-run-ranks", o.dry_run_ranks, 0, 1'000'000);
+  if (o.dry_run_ranks > 0 && !o.dry_run)
+    fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule beside it", std::to_string(o.dry_run_ranks));
+  const std::int64_t ranks = o.strategy == "solo" ? 1 : job.processes;
+  detail::number("--batch-size", o.batch_size, 1, 1'000'000);
+  detail::number("--accumulate", o.accumulate, 1, 1'000'000);
+  detail::check_batch_of(o, o.dry_run_ranks > 0 ? o.dry_run_ranks : ranks);
+  detail::word("--log-lines", o.log_lines, {"tutti", "mxnet"});
+  detail::check_batch(o, o.dry_run_ranks > 0 ? o.dry_run_ranks : ranks);
+  detail::fill_recipe(o);
+  check_optimizer(o);
+  check_schedule(o);
+  check_run(o);
+  (void)detail::gradient_threshold(o);
+}
+
+}  // namespace tutti::trainer

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+#include "tools/trainer/check_cifar10.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <tutti/optim/schedule_parse.hpp>
+
+#include "tools/trainer/check_values.hpp"
+#include "tools/trainer/scripted_options.hpp"
+
+namespace tutti::trainer::detail {
+
+namespace {
+
+// RecordIO takes the place of the binary files.
+void check_cifar10_records(RunOptions& o) {
+  word("--decoder", o.decoder, {"auto", "turbojpeg", "stb"}, {{"libjpeg_turbo", "turbojpeg"}});
+  for (const auto& [idx, rec, name] : {std::tuple{&o.data_train_idx, &o.data_train, "--data-train"},
+                                       std::tuple{&o.data_val_idx, &o.data_val, "--data-val"}})
+    if (!idx->empty() && rec->empty())
+      fail<UsageError>(std::string(name) + "-idx", std::string(name) + ", the file that it lists", "none");
+  const bool any = !o.data_train.empty() || !o.data_val.empty();
+  if (!any) {
+    if (o.decoder != "auto") fail<UsageError>("--decoder", "--data-train, images that it decodes", "none");
+    return;
+  }
+  if (o.dataset != "cifar10")
+    fail<UsageError>(o.data_train.empty() ? "--data-val" : "--data-train",
+                     "--dataset cifar10 and no --benchmark beside it", o.dataset, "give one of the two");
+  if (!o.data_dir.empty() && !o.data_dir_from_environment)
+    fail<UsageError>("--data", "no --data-train or --data-val beside it", o.data_dir, "give one of the two");
+  if (o.data_train.empty() && !o.eval_only)
+    fail<UsageError>("--data-train", "the training images", "--data-val alone", "or --eval-only to evaluate on these");
+}
+
+// In a job of scripts the steps say how long it lasts, unless epochs were asked for.
+void check_scripted(RunOptions& o) {
+  if (o.strategy == "auto" && o.kv_store.empty()) o.strategy = "ps_async";
+  if (o.strategy != "auto") word("--strategy", o.strategy, {"ps", "ps_async"});
+  if (o.epochs > 0) return;
+  if (o.max_steps == 0)
+    fail<UsageError>("--max-steps", "1 or more steps of all workers together, or --epochs", "neither");
+  number("--max-steps", o.max_steps, 1, std::int64_t{1} << 40);
+  o.num_batches = o.max_steps;
+  o.epochs = 1'000'000;
+}
+
+}  // namespace
+
+void check_cifar10_data(RunOptions& o) {
+  if (is_scripted(o)) check_scripted(o);
+  word("--dataset", o.dataset, {"cifar10", "fashion_mnist", "synthetic"}, {{"fashionmnist", "fashion_mnist"}});
+  if (o.benchmark) o.dataset = "synthetic";
+  check_cifar10_records(o);
+  // A short run has no time to learn what far shifts teach.
+  if (!o.pad_size) o.pad_size = o.epochs <= 20 ? 1 : o.epochs <= 60 ? 2 : 4;
+  number("--pad-size", *o.pad_size, 0, 65536);
+  word("--pad-mode", o.pad_mode, {"constant", "reflect"});
+  number("--epochs", o.epochs, 1, 10'000'000);
+  number("--centre-epochs", o.centre_epochs, 0, o.epochs);
+  number("--fill-value", o.fill_value, 0, 255);
+  number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
+  if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");
+  number("--num-classes", o.num_classes, 0, 1 << 20);
+  number("--data-nthreads", o.data_nthreads, 0, 1024);
+  if (!o.image_shape.empty()) {
+    const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
+    bool good = shape.size() == 3;
+    for (const double d : shape) good = good && d >= 1 && d <= 65536 && d == std::floor(d);
+    if (!good) fail<UsageError>("--image-shape", "C,H,W, e.g. 3,28,28", o.image_shape);
+  }
+  for (const double m : schedule::parse_numbers("--rgb-mean", o.rgb_mean)) number("--rgb-mean", m, -1e6, 1e6);
+  for (const double s : schedule::parse_numbers("--rgb-std", o.rgb_std)) number("--rgb-std", s, 1e-6, 1e6);
+}
+
+namespace {
+
+// Pixels that the net sees, the larger side.
+double image_side(const RunOptions& o) {
+  const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
+  return shape.size() == 3 ? std::max(shape[1], shape[2]) : o.dataset == "fashion_mnist" ? 28 : 32;
+}
+
+}  // namespace
+
+void check_cifar10_model(RunOptions& o) {
+  word("--network", o.network, {"resnet", "resnet_postact", "resnet_preact", "resnet_imagenet", "cifar_fast"}, {},
+       "docs/how-to/own-model.md shows how to train another net");
+  number("--width", o.width, 1e-3, 64.0);
+  number("--tta", o.tta, 0, 2);
+  if (o.network != "cifar_fast" && o.width != 1)
+    fail<UsageError>("--width", "1, or --network cifar_fast", text_of(o.width));
+  if (o.network == "cifar_fast") {
+    // There is one depth, which nobody has to know.
+    if (o.depth != 20 && o.depth != 8)
+      fail<UsageError>("--depth", "8 for --network cifar_fast", std::to_string(o.depth));
+    o.depth = 8;
+  }
+  const bool imagenet = o.depth == 18 || o.depth == 34 || o.depth == 101 || o.depth == 152;
+  if (o.network == "resnet" && imagenet) o.network = "resnet_imagenet";
+  // MXNet's word means this net on small images, and one of torchvision's depths on larger ones.
+  if (o.network == "resnet" && image_side(o) <= 28) o.network = "resnet_preact";
+  const bool bottleneck = o.network == "resnet_preact" && o.depth >= 164 && (o.depth - 2) % 9 == 0;
+  if (o.network == "resnet_imagenet") {
+    if (!imagenet && o.depth != 50) fail<UsageError>("--depth", "18, 34, 50, 101 or 152", std::to_string(o.depth));
+  } else if (o.network == "cifar_fast") {
+    for (const auto& [option, value] :
+         {std::pair{"--initializer", o.initializer != "he"}, {"--zero-gamma", o.zero_gamma}})
+      if (value) fail<UsageError>(option, "its default for --network cifar_fast", "another value");
+  } else if (o.depth < 8 || ((o.depth - 2) % 6 != 0 && !bottleneck) || o.depth > 10000) {
+    fail<UsageError>("--depth", "6n+2 (8, 20, 32, 44, 50, 56, 110, ...) or 18, 34, 101, 152", std::to_string(o.depth));
+  }
+  word("--initializer", o.initializer, {"he", "xavier"}, {{"default", "he"}, {"msra", "he"}, {"kaiming", "he"}});
+  if (o.network == "resnet_imagenet" && o.initializer != "he")
+    fail<UsageError>("--initializer", "he for --network resnet_imagenet", o.initializer);
+  number("--label-smoothing", o.label_smoothing, 0, 0.999);
+  number("--top-k", o.top_k, 0, 1 << 20);
+  if (o.top_k == 0) o.top_k = 5;
+}
+
+void fill_recipe(RunOptions& o) {
+  if (o.recipe.empty()) return;
+  // A triangle: from a fifth of the peak to all of it in the first 23 % of the run, and down to 7 %.
+  const auto derive = [&o](const char* name, std::optional<double>& option, double value) {
+    if (option) return;
+    option = value;
+    o.derived.emplace_back(name);
+  };
+  derive("lr", o.lr, 1.5 * static_cast<double>(o.global_batch_size) / 1024);
+  if (!o.warmup_epochs) o.warmup_epochs = 0.23 * static_cast<double>(o.epochs);
+  derive("warmup-lr", o.warmup_lr, 0.2 * *o.lr);
+  if (o.lr_schedule == "auto" || o.lr_schedule == "linear") derive("lr-end", o.lr_end, 0.07 * *o.lr);
+}
+
+}  // namespace tutti::trainer::detail

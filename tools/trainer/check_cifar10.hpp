@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "tools/trainer/options.hpp"
+
+namespace tutti::trainer::detail {
+
+void check_cifar10_data(RunOptions& o);
+
+void check_cifar10_model(RunOptions& o);
+
+// What a recipe says that depends on the size of the batch or the length of the run.
+void fill_recipe(RunOptions& o);
+
+}  // namespace tutti::trainer::detail

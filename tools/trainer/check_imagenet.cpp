@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+#include "tools/trainer/check_imagenet.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tutti/optim/schedule_parse.hpp>
+
+#include "tools/trainer/check_values.hpp"
+#include "tools/trainer/mxnet_options.hpp"
+
+namespace tutti::trainer::detail {
+
+void check_imagenet_data(RunOptions& o) {
+  if (o.benchmark) o.dataset = "synthetic";
+  check_mxnet_data(o);
+  const bool records = !o.data_train.empty() || !o.data_val.empty();
+  if (!o.benchmark && !records && o.data_dir.empty() && (!o.dry_run || o.print_schedule))
+    fail<UsageError>("--data-dir", "the folder of the images, or --synthetic", "neither",
+                     "class folders, TFRecords, RecordIO and packed shards are read as they are");
+  number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
+  // MXNet's scripts tell how many images their records hold.
+  if (!o.benchmark && o.num_examples > 0 && !records)
+    fail<UsageError>("--num-examples", "--synthetic beside it", "a data set, of which all images are used");
+  number("--image-size", o.image_size, 32, 4096);
+  number("--eval-size", o.eval_size, 0, 4096);
+  if (o.eval_size == 0) o.eval_size = o.image_size;
+  if (o.eval_size != o.image_size)
+    fail<UsageError>("--eval-size", std::to_string(o.image_size) + ", the size of the net's input",
+                     std::to_string(o.eval_size));
+  word("--augmentation", o.augmentation, {"horovod", "torchvision"});
+  number("--contrast", o.contrast, 0, 10);
+  number("--saturation", o.saturation, 0, 10);
+  number("--hue", o.hue, 0, 1);
+  number("--brightness", o.brightness, 0, 255);
+  number("--pca-noise", o.pca_noise, 0, 10);
+  for (const double m : schedule::parse_numbers("--rgb-mean", o.rgb_mean)) number("--rgb-mean", m, -1e6, 1e6);
+  for (const double s : schedule::parse_numbers("--rgb-std", o.rgb_std)) number("--rgb-std", s, 1e-6, 1e6);
+  if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");
+  number("--num-classes", o.num_classes, 0, 1 << 20);
+  number("--num-parallel-calls", o.data_nthreads, 0, 1024);
+  word("--decoder", o.decoder, {"auto", "turbojpeg", "stb"}, {{"libjpeg_turbo", "turbojpeg"}});
+  word("--on-bad-record", o.on_bad_record, {"fail", "skip"});
+}
+
+void check_imagenet_model(RunOptions& o) {
+  check_mxnet_model(o);
+  word("--model", o.model, {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"});
+  o.network = "resnet_imagenet";
+  o.depth = std::stoll(o.model.substr(6));
+  word("--stem", o.stem, {"auto", "imagenet", "small"});
+  const bool chosen = o.stem != "auto";
+  if (!chosen) o.stem = o.image_size < 64 ? "small" : "imagenet";
+  if (o.stem == "small")
+    o.notes.push_back(std::string("the net has the stem for small images, a 3x3 convolution of stride 1 without "
+                                  "pooling (--stem small") +
+                      (chosen ? ")" : ", because --image-size is below 64; --stem imagenet has the 7x7 of stride 2)"));
+  if (!o.bn_eps) o.bn_eps = o.augmentation == "horovod" ? 1e-4 : 1e-5;
+  number("--bn-eps", *o.bn_eps, 1e-12, 1);
+  number("--bn-momentum", o.bn_momentum, 0, 0.999999);
+  number("--label-smoothing", o.label_smoothing, 0, 0.999);
+}
+
+void check_imagenet_run(RunOptions& o) {
+  number("--num-epochs", o.epochs, 0, 10'000'000);
+  number("--num-batches", o.num_batches, 0, std::int64_t{1} << 40);
+  if (o.epochs > 0) o.num_batches = 0;
+  if (o.epochs == 0 && o.num_batches == 0) {
+    if (!o.eval_only && (!o.dry_run || o.print_schedule) && !o.test_io)
+      fail<UsageError>("--num-epochs", "a length of the run, here or as --num-batches", "neither");
+    o.epochs = 1;
+  }
+  if (o.print_schedule) o.dry_run = true;
+  if (o.num_gpus) number("--num-gpus", *o.num_gpus, 1, 1'000'000);
+  number("--eval-interval", o.eval_interval, 0, std::int64_t{1} << 40);
+  number("--save-summary-steps", o.save_summary_steps, 0, std::int64_t{1} << 40);
+  if (o.run_dir.empty()) fail<UsageError>("--log-dir", "a folder", "none");
+  if (o.log_name.empty() || o.log_name.find('/') != std::string::npos)
+    fail<UsageError>("--log-name", "the name of a file in --log-dir", "'" + o.log_name + "'");
+  if (o.clear_log && (o.eval_only || !o.resume.empty()))
+    fail<UsageError>("--clear-log", "no --eval and no --resume beside it", "one of them");
+  if (o.eval_only && o.benchmark)
+    fail<UsageError>("--eval", "--data-dir with validation images", "--synthetic",
+                     "synthetic images have no classes that could be told apart");
+  if (o.eval_only && o.resume.empty() && o.pretrained.empty()) o.resume = "latest";
+  if (o.use_larc) o.optimizer = "larc";
+  if (!o.wd) o.wd = o.optimizer == "adamw" ? 0.05 : 1e-4;
+  if (!o.warmup_epochs) o.warmup_epochs = 0;
+  if (!o.keep) o.keep = 1'000'000;
+  // fit_options() turns --save-checkpoints-steps 0 into the steps of an epoch.
+  o.save_period = o.save_frequency.value_or(0);
+  number("--save-frequency", o.save_period, 0, 10'000'000);
+  if (o.save_period > 0) o.save_steps = 0;
+  number("--intra-op-parallelism-threads", o.intra_op_threads, 0, 4096);
+  if (o.intra_op_threads > 0 && o.threads > 0 && o.threads != o.intra_op_threads)
+    fail<UsageError>("--intra-op-parallelism-threads", "what --threads says, " + std::to_string(o.threads),
+                     std::to_string(o.intra_op_threads), "give one of the two");
+  if (o.intra_op_threads > 0) o.threads = o.intra_op_threads;
+  number("--inter-op-parallelism-threads", o.inter_op_threads, 0, 4096);
+  if (o.inter_op_threads > 1)
+    o.notes.push_back("nothing is done with --inter-op-parallelism-threads " + std::to_string(o.inter_op_threads) +
+                      ": ops run one after the other, each on all threads (--threads)");
+  if (o.loss_scale == "dynamic") return;
+  try {
+    const auto values = schedule::parse_numbers("--loss-scale", o.loss_scale);
+    if (values.size() == 1) return number("--loss-scale", values[0], 1e-6, 1e30);
+  } catch (const UsageError&) {
+  }
+  fail<UsageError>("--loss-scale", "a number or dynamic", "'" + o.loss_scale + "'");
+}
+
+void check_imagenet_steps(RunOptions& o) {
+  const bool given = !o.lr_step_epochs.empty() || !o.lr_step_lrs.empty() || o.lr_factor;
+  if (o.lr_schedule == "auto") {
+    o.lr_schedule = given ? "steps" : "poly";
+    if (given)
+      o.notes.push_back(
+          "the learning rate changes in steps (--lr-decay-mode steps), as its epochs, rates or factor ask for");
+  }
+  if (o.lr_schedule != "steps") {
+    // Scripts of the Horovod trainer write its defaults out, which have no effect in its other modes either.
+    if (schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs) == std::vector<double>{30, 60, 80})
+      o.lr_step_epochs.clear();
+    if (o.lr_factor == 0.1) o.lr_factor.reset();
+    const char* option = !o.lr_step_epochs.empty() ? "--lr-decay-steps"
+                         : !o.lr_step_lrs.empty()  ? "--lr-decay-lrs"
+                                                   : "--lr-decay-factor";
+    if (!o.lr_step_epochs.empty() || !o.lr_step_lrs.empty() || o.lr_factor)
+      fail<UsageError>(option, "--lr-decay-mode steps beside it", o.lr_schedule, "leave one of the two out");
+    return;
+  }
+  if (o.lr_step_epochs.empty()) o.lr_step_epochs = "30,60,80";
+  if (o.lr_step_lrs.empty()) return;
+  if (o.lr_factor) fail<UsageError>("--lr-decay-factor", "no --lr-decay-lrs beside it", o.lr_step_lrs);
+  const auto epochs = schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs),
+             rates = schedule::parse_numbers("--lr-decay-lrs", o.lr_step_lrs);
+  if (rates.size() != epochs.size() + 1)
+    fail<UsageError>("--lr-decay-lrs",
+                     std::to_string(epochs.size() + 1) + " rates, one more than the epochs of --lr-decay-steps",
+                     o.lr_step_lrs);
+  (void)schedule::Piecewise(epochs, rates);
+}
+
+}  // namespace tutti::trainer::detail

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "tools/trainer/options.hpp"
+
+namespace tutti::trainer::detail {
+
+void check_imagenet_data(RunOptions& o);
+
+void check_imagenet_model(RunOptions& o);
+
+// What must be known before the batch and the schedule are looked at.
+void check_imagenet_run(RunOptions& o);
+
+// The epochs, rates and factor of the mode steps: each of them chooses it where no mode is given.
+void check_imagenet_steps(RunOptions& o);
+
+}  // namespace tutti::trainer::detail

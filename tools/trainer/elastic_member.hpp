@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include <tutti/comm/host_name.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/launch_environment.hpp>
+
+#include "tools/trainer/options.hpp"
+
+// What a process of an elastic job settles with the others beside training.
+namespace tutti::trainer {
+
+namespace detail {
+inline constexpr const char* run_key = "run";  // of the job's store: how many began it, and its folder
+}
+
+// The channel of a process that tutti-launch --elastic has started; null elsewhere, and where mpirun started it.
+[[nodiscard]] inline std::shared_ptr<ControlChannel> open_elastic_channel(const LaunchEnvironment& start) {
+  if (!start.elastic || start.generation > 0) return nullptr;
+  std::shared_ptr<ControlChannel> channel = ControlChannel::open();
+  if (channel == nullptr)
+    fail<UsageError>("environment TUTTI_ELASTIC", "the channel that tutti-launch --elastic gives to its processes",
+                     "none", "start the job with tutti-launch --elastic, and no other program in between");
+  return channel;
+}
+
+// Rank 0 of those who begin the job tells those who come later what they cannot know.
+inline void publish_run(ControlChannel& channel, const RunOptions& o) {
+  channel.publish(detail::run_key, std::to_string(o.founders) + " " + o.run_dir);
+}
+// Of who joins: options are derived as those who began the job did.
+inline void take_run(ControlChannel& channel, RunOptions& o) {
+  const std::string said = channel.lookup(detail::run_key, std::chrono::minutes(10));
+  const auto space = said.find(' ');
+  const auto founders = tutti::detail::number_between(said.substr(0, space), 1, 1 << 20);
+  if (!founders || space == std::string::npos)
+    fail<CommunicationError>("control channel", "the run's folder and how many began it", "something else",
+                             "the programs of a job must be of one version");
+  o.founders = *founders;
+  o.run_dir = said.substr(space + 1);
+}
+
+}  // namespace tutti::trainer

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+
+#include "tools/trainer/options.hpp"
+
+// Options by environment: TUTTI_BATCH_SIZE=64 is --batch-size 64, below the command line and the file of --config. A
+// variable that nobody knows is an error, so that a slip of the pen in a job's definition is no run with other numbers.
+namespace tutti::trainer {
+
+// Variables TUTTI_* that are no options: what launchers tell the processes they start, what the library reads itself,
+// and what building and testing tutti uses.
+inline constexpr std::string_view own_variables[] = {
+    "TUTTI_FOUNDERS",     "TUTTI_GENERATION", "TUTTI_KEEP",        "TUTTI_KEPT",          "TUTTI_ASK",
+    "TUTTI_STATE_DIR",    "TUTTI_CONTROL",    "TUTTI_ELASTIC",     "TUTTI_HOST",          "TUTTI_JOB",
+    "TUTTI_LOCAL_RANK",   "TUTTI_LOCAL_SIZE", "TUTTI_RANK",        "TUTTI_REPORT",        "TUTTI_ROLE",
+    "TUTTI_ROOT",         "TUTTI_ROOT_PORTS", "TUTTI_SECRET",      "TUTTI_SERVERS",       "TUTTI_SERVERS_RESTART",
+    "TUTTI_SIZE",         "TUTTI_WORKERS",    "TUTTI_ISA",         "TUTTI_BUILD_DIR",     "TUTTI_CXX",
+    "TUTTI_EIGEN_NATIVE", "TUTTI_GPU_BUILD",  "TUTTI_INSTALL",     "TUTTI_SANITIZE",      "TUTTI_FUZZ_SECONDS",
+    "TUTTI_SOURCE",       "TUTTI_SOURCE_DIR", "TUTTI_STAND_IN",    "TUTTI_SYSTEM_PYTHON", "TUTTI_TEST_MARK",
+    "TUTTI_WERROR",       "TUTTI_TRACE",      "TUTTI_CHANGE_CORES"};
+
+struct VariableEntry {
+  std::string variable, option, value;  // TUTTI_BATCH_SIZE, batch-size, 64
+};
+
+[[nodiscard]] std::string variable_of_option(std::string_view option);
+
+// The variables of this process that may be options, by name; empty ones count as not set.
+[[nodiscard]] std::vector<VariableEntry> environment_entries();
+
+// Runs f; where it complains about an option that a variable gave, the complaint names the variable too.
+template <class F>
+void naming_variables(const RunOptions& o, F&& f) {
+  const auto given = o.from_environment;
+  try {
+    f();
+  } catch (const UsageError& e) {
+    const std::string message = e.what();
+    for (const auto& [option, variable] : given)
+      if (message.starts_with("[--" + option + "]"))
+        throw UsageError(message + " --" + option + " comes from the environment's " + variable + ".");
+    throw;
+  }
+}
+
+}  // namespace tutti::trainer

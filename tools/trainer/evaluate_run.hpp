@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+#include <tutti/data/batch_source.hpp>
+#include <tutti/io/checkpoint_load.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/trainer.hpp>
+
+#include "tools/trainer/options.hpp"
+#include "tools/trainer/task.hpp"
+
+// Evaluations of a program: of checkpoints (--eval) and by several views of each image (--tta).
+namespace tutti::trainer {
+
+void print_evaluation(const char* what, const EvaluationReport& e, std::int64_t top_k);
+
+void print_views(const ViewsReport& v, std::int64_t top_k);
+
+// By several views of each image, with the averaged weights where there are any.
+ViewsReport evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOptions& o);
+
+// The checkpoint that the trainer holds already, and before it with --eval-interval every k-th of those before, counted
+// from the oldest, on all ranks.
+void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
+                          const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images);
+
+}  // namespace tutti::trainer

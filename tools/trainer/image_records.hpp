@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/find_files.hpp>
+#include <tutti/data/image_decoder.hpp>
+#include <tutti/data/memory_dataset.hpp>
+#include <tutti/data/recordio_reader.hpp>
+#include <tutti/data/shard_files.hpp>
+#include <tutti/datasets/cifar10/cifar10.hpp>
+#include <tutti/datasets/imagenet/set_facts.hpp>
+
+// Small images of one size as RecordIO (cifar10_train.rec, as im2rec packs PNG or JPEG), decoded once and kept in
+// memory.
+namespace tutti::trainer {
+
+// The option's RecordIO: `given` is a .rec file, or a folder with those of the split; `list` the .idx file of a single
+// one, empty for that beside it, if there is one.
+class ImageRecords {
+ public:
+  ImageRecords(const std::string& option, const std::string& given, const std::string& list, Split split);
+
+  [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(places_.size()); }
+
+  // What the files say of their classes: what tutti-data wrote next to them, or CIFAR-10's if their names say so.
+  [[nodiscard]] std::optional<imagenet::SetFacts> facts(Split split) const;
+
+  // Height and width of the first image.
+  [[nodiscard]] std::pair<int, int> extents(const ImageDecoders& decoders) const;
+
+  // The first `most` images, all where that is 0, which must have the schema's size and classes.
+  [[nodiscard]] MemoryDataset load(const Schema& schema, const ImageDecoders& decoders, std::int64_t most) const;
+
+ private:
+  struct Place {
+    std::size_t file;
+    RecordSpan span;
+  };
+
+  [[nodiscard]] std::string where(std::size_t i) const {
+    return files_.path(places_[i].file).string() + " record " + std::to_string(i);
+  }
+  [[nodiscard]] recordio::Image read(std::size_t i, std::vector<std::uint8_t>& bytes) const;
+
+  // The .rec files and behind them their lists.
+  [[nodiscard]] static std::vector<io::Path> paths_of(const std::string& option, const io::Path& given,
+                                                      const io::Path& list, Split split, std::size_t& count,
+                                                      std::vector<std::optional<std::size_t>>& lists);
+
+  std::size_t count_;
+  std::vector<std::optional<std::size_t>> lists_;
+  ShardFiles files_;
+  std::vector<Place> places_;
+};
+
+}  // namespace tutti::trainer

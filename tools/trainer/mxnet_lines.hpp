@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <tutti/train/progress.hpp>
+#include <tutti/train/report.hpp>
+
+// Progress as MXNet's scripts log it, for programs that read their logs, such as its parse_log.py. Epochs count from 0.
+namespace tutti::trainer {
+
+[[nodiscard]] std::string mxnet_step_line(const StepReport& r);
+
+// The lines of an epoch. Its time is that of training alone.
+[[nodiscard]] std::string mxnet_epoch_lines(const EpochReport& r);
+
+// Shows a run by these lines, on a terminal too.
+class MxnetDisplay : public ProgressDisplay {
+ public:
+  explicit MxnetDisplay(ProgressOptions o) : ProgressDisplay(std::move(o)) {}
+  void step(const StepReport& r) override { line(mxnet_step_line(r)); }
+  void epoch(const EpochReport& r) override { line(mxnet_epoch_lines(r)); }
+};
+
+}  // namespace tutti::trainer

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <span>
+
+#include "tools/trainer/cifar10_options.hpp"
+#include "tools/trainer/imagenet_options.hpp"
+
+namespace tutti::trainer {
+
+// The table of a program's options: v.group(title) and v(name, field, help, further names).
+template <class V>
+void describe(RunOptions& o, V&& v) {
+  if (o.program == Program::train_cifar10)
+    detail::describe_cifar10(o, v);
+  else
+    detail::describe_imagenet(o, v);
+}
+
+[[nodiscard]] inline RunOptions defaults_of(Program p) {
+  return p == Program::train_cifar10 ? RunOptions{} : imagenet_defaults();
+}
+
+[[nodiscard]] std::span<const NeutralOption> neutral_options(Program p);
+
+}  // namespace tutti::trainer

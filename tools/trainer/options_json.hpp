@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <tutti/io/json.hpp>
+
+#include "tools/trainer/option_groups.hpp"
+#include "tools/trainer/options.hpp"
+
+// The options as a log and a checkpoint hold them.
+namespace tutti::trainer {
+
+// The options by their names on the command line.
+io::Json options_json(const RunOptions& options);
+
+// Whom each concerns.
+std::map<std::string, Scope> scopes_of(const RunOptions& options);
+
+}  // namespace tutti::trainer

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+#include "tools/trainer/program.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/strategy/solo.hpp>
+#include <tutti/train/signals.hpp>
+#include <tutti/train/trainer.hpp>
+
+#include "tools/trainer/agreement.hpp"
+#include "tools/trainer/elastic_member.hpp"
+#include "tools/trainer/recipe.hpp"
+#include "tools/trainer/run.hpp"
+#include "tools/trainer/start.hpp"
+#include "tools/trainer/without_training.hpp"
+
+namespace tutti::trainer {
+
+namespace {
+
+// Prints the net and what it takes, without images.
+void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o, const Schema& seen) {
+  const Graph model = make_model(o, seen);
+  Solo alone;  // servers that own weights are shown none
+  AnyStrategy with = AnyStrategy::refer(alone);
+  Trainer trainer(backend, strategy.owns_weights() ? with : strategy, model, trainer_options(o));
+  const MemoryEstimate memory = memory_of(trainer, o, seen);
+  if (strategy.rank() != 0) return;
+  print_net(model, memory, o, seen);
+  if (trainer.executor().backend().memory().on_host())
+    if (const auto shortage = memory_shortage(memory, o, 1)) std::printf("will not fit here: %s\n", shortage->c_str());
+  for (const std::string& f : trainer.executor().fallbacks(std::min<std::int64_t>(o.batch_size, 4)))
+    std::printf("on one thread, by the loops of backend reference: %s\n", f.c_str());
+}
+
+// What ranks do together before they train. Where members come and go and one of them is lost meanwhile, those who are
+// left do it again. False where this process has been let go.
+template <class F>
+[[nodiscard]] bool together(AnyStrategy& strategy, F&& f) {
+  for (;;) {
+    const int ranks = strategy.size();
+    try {
+      f();
+      return true;
+    } catch (const CommunicationError&) {
+      ChangingMembers* const members = strategy.members();
+      if (members == nullptr || members->joining() || !members->await_right()) throw;
+      if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
+      if (strategy.size() >= ranks) throw;  // it was no loss
+    }
+  }
+}
+
+}  // namespace
+
+int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task, std::optional<Loaded> before,
+        ControlChannel* channel) {
+  const StopSignals signals;
+  const Schema seen = before ? before->seen : schema_of(o, task);
+  const bool chief = strategy.rank() == 0;
+  if (chief) print_start(backend, o, strategy.size());
+  if (o.test_io) {
+    Loader loader(task.images(o, seen).train, loader_options(o, true, strategy.rank(), strategy.size()));
+    return test_io(o, loader);
+  }
+  if (o.print_schedule) {
+    const std::int64_t there = task.images(o, seen).train.size();
+    if (chief) print_schedule(o, there);
+    return 0;
+  }
+  if (o.dry_run) {
+    dry_run(backend, strategy, o, seen);
+    return 0;
+  }
+  std::optional<Run> run;
+  const bool stays = together(strategy, [&] {
+    run.reset();
+    if (strategy.rank() >= 0) agree_on_run_folder(strategy, o);
+    if (o.eval_only) take_average(strategy, o);
+    // Where nobody waits for another one, rank 0 may be lost before it has come to it, and nobody told.
+    if (channel != nullptr && (strategy.rank() == 0 || strategy.owns_weights())) publish_run(*channel, o);
+    if (!before) before = Loaded{seen, task.images(o, seen)};
+    run.emplace(backend, strategy, o, task, *before);
+  });
+  if (!stays) return 0;
+  before.reset();
+  if (!o.eval_only) return run->train();
+  run->evaluate();
+  return StopSignals::exit_code();
+}
+
+}  // namespace tutti::trainer

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+
+#include <tutti/engine/backend.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+
+#include "tools/trainer/options.hpp"
+#include "tools/trainer/task.hpp"
+
+// A training program on one backend, from checked options to the exit code.
+namespace tutti::trainer {
+
+// Trains, evaluates or only tells, as the options say. before: what load() has brought already. channel: of a process
+// that others may join.
+int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task, std::optional<Loaded> before = {},
+        ControlChannel* channel = nullptr);
+
+}  // namespace tutti::trainer

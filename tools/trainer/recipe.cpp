@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT
+#include "tools/trainer/recipe.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/graph/builder.hpp>
+#include <tutti/models/cifar_fast.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/resnet_cifar.hpp>
+#include <tutti/optim/schedule_parse.hpp>
+
+#include "tools/trainer/scripted_options.hpp"
+
+namespace tutti::trainer {
+
+Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
+  const double lr = o.lr.value();
+  const auto decay = [&]() -> Schedule {
+    if (o.lr_schedule == "linear") return schedule::Poly(lr, {.power = 1, .end = o.lr_end.value()});
+    if (o.lr_schedule.starts_with("poly"))
+      return schedule::Poly(lr,
+                            {.power = o.poly_power, .end = o.lr_end.value(), .cycle = o.lr_schedule == "poly_cycle"});
+    if (o.lr_schedule == "cosine") return schedule::Cosine(lr, o.cosine_alpha);
+    if (o.lr_schedule == "cosine_restarts")
+      return schedule::CosineRestarts(lr, {.first_decay_ratio = o.cdr_first_decay_ratio,
+                                           .t_mul = o.cdr_t_mul,
+                                           .m_mul = o.cdr_m_mul,
+                                           .alpha = o.cdr_alpha});
+    if (o.lr_schedule == "linear_cosine")
+      return schedule::LinearCosine(lr, {.periods = o.lc_periods, .alpha = o.lc_alpha, .beta = o.lc_beta});
+    if (!o.lr_step_lrs.empty())
+      return schedule::Piecewise(schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs),
+                                 schedule::parse_numbers("--lr-decay-lrs", o.lr_step_lrs));
+    if (o.lr_schedule == "steps") return schedule::parse_lr_step_epochs(o.lr_step_epochs, lr, o.lr_factor.value());
+    return schedule::Constant(lr);
+  };
+  const std::int64_t warmup = warmup_steps(o, steps_per_epoch);
+  if (warmup == 0) return decay();
+  // "Epochs 200 and 250" mean just these; a curve runs from the end of the warmup to the end of the run.
+  const bool anew = o.lr_schedule != "steps";
+  const double power = o.warmup_strategy == "sqrt" ? 0.5 : o.warmup_strategy == "power2" ? 2 : 1;
+  if (anew) return schedule::Warmup(*o.warmup_lr, lr, warmup, decay(), power);
+  return schedule::WarmupWithin(*o.warmup_lr, lr, warmup, decay(), power);
+}
+
+AnyOptimizer make_optimizer(const RunOptions& o) {
+  if (o.optimizer == "sgd") return Sgd{o.mom, false};
+  if (o.optimizer == "adamw") return Adamw{};
+  if (o.optimizer == "lars") return Lars{.momentum = o.mom, .eta = o.eta.value()};
+  // The Horovod trainer puts LARC round momentum in Nesterov's form.
+  if (o.optimizer == "larc") return Larc{.momentum = o.mom, .nesterov = true, .eta = o.eta.value()};
+  return Sgd{o.mom, true};
+}
+
+TrainerOptions trainer_options(const RunOptions& o) {
+  TrainerOptions t;
+  t.compute = o.precision == "bf16" ? DType::bf16 : o.precision == "f16" ? DType::f16 : DType::f32;
+  t.optimizer = make_optimizer(o);
+  t.weight_decay = o.wd.value();
+  t.decay_all = o.decay_all;
+  t.clip_norm = o.clip_norm;
+  t.dynamic_loss_scale = o.loss_scale == "dynamic";
+  if (!t.dynamic_loss_scale) t.loss_scale = schedule::parse_numbers("--loss-scale", o.loss_scale)[0];
+  t.ema_decay = o.ema_decay;
+  t.seed = o.seed;
+  t.micro_batch = o.batch_size;
+  t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
+  return t;
+}
+
+std::string bad_record_hint(const RunOptions& o) {
+  if (!o.traits().as_horovod) return {};
+  return "--on-bad-record skip trains without such images; tutti-data verify " + o.data_dir + " --decode names all";
+}
+
+LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int world) {
+  LoaderOptions l;
+  l.placement = {training ? o.global_batch_size : *o.evaluation_batch * world, rank, world};
+  if (training && !o.test_io) l.placement.epoch_end = epoch_end_of(o);
+  l.seed = o.seed;
+  l.shuffle = training;
+  l.one_pass = !training;
+  l.threads = static_cast<int>(o.data_nthreads);
+  l.skip_bad_records = o.on_bad_record == "skip";
+  l.bad_record_hint = bad_record_hint(o);
+  return l;
+}
+
+FitOptions fit_options(const RunOptions& o, std::int64_t images) {
+  const std::int64_t steps_per_epoch = tutti::steps_per_epoch(images, o.global_batch_size, epoch_end_of(o));
+  FitOptions f;
+  f.epochs = o.epochs;
+  f.global_batch = o.global_batch_size;
+  f.schedule = make_schedule(o, steps_per_epoch * steps_of_all(o));
+  f.report_every = o.disp_batches;
+  f.evaluate_every = o.evaluate_every.value_or(0);
+  f.mistakes = true;
+  f.save_every = o.save_period;
+  f.save_every_steps = o.save_steps;
+  f.save_every_seconds = o.save_seconds;
+  f.max_steps = o.max_steps;
+  if (o.num_batches > 0) {
+    f.total_steps = o.num_batches;
+    // Enough of them for all steps.
+    f.epochs = (o.num_batches * o.global_batch_size + images - 1) / images;
+    // Where the batch follows the workers these are steps of the batch of the beginning, which fit() counts.
+    if (o.elastic_batch != "worker" && (f.max_steps == 0 || f.max_steps > o.num_batches)) f.max_steps = o.num_batches;
+  }
+  if (o.elastic_batch == "worker") {
+    f.batch_per_worker = o.batch_size * o.accumulate;
+    f.ramp_steps = o.elastic_ramp_steps;
+    // A rate that nobody gave is that of this batch, also in a run that was begun by others.
+    if (std::find(o.derived.begin(), o.derived.end(), "lr") != o.derived.end()) f.rate_batch = o.global_batch_size;
+  }
+  if (o.traits().as_horovod) {
+    // The rows of its table: step 1 and every --display-every'th; and its intervals, which are steps.
+    f.report_first = true;
+    f.report_epochs = !o.as_table;
+    const std::int64_t steps = steps_per_epoch * steps_of_all(o);
+    if (f.save_every_steps == 0 && f.save_every == 0) f.save_every_steps = steps;
+    f.save_last = true;
+    f.summary_every = o.save_summary_steps > 0 ? o.save_summary_steps : steps;
+  }
+  if (is_scripted(o)) f.save_last = true;
+  f.evaluation_batch = o.evaluation_batch.value();
+  f.stop_at_train_top1 = o.stop_at_train_top1;
+  return f;
+}
+
+namespace detail {
+
+std::vector<float> whitening_weights(const RunOptions& o, const AnyDataset& train, const Schema& schema,
+                                     std::span<const float> inv_std) {
+  constexpr std::int64_t most = 2000;
+  models::PatchMoments moments(schema.channels, 2);
+  std::vector<std::uint8_t> image(static_cast<std::size_t>(train.schema().image_bytes()));
+  const std::int64_t padded = o.pad_size.value_or(0);
+  const std::int64_t border = 2 * padded + 2 <= std::min(schema.height, schema.width) ? padded : 0;
+  for (std::int64_t i = 0; i < std::min(most, train.size()); ++i) {
+    std::int32_t label = 0;
+    Rng rng(o.seed, Purpose::augment, 0, static_cast<std::uint64_t>(i));
+    train.read(i, rng, Sample{image, label});
+    moments.add(image, train.schema().height, train.schema().width, border);
+  }
+  return models::whitening_weights(moments, schema.mean, inv_std);
+}
+
+}  // namespace detail
+
+Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train) {
+  Builder b(schema.channels, schema.height, schema.width);
+  std::vector<float> inverse;
+  for (const float s : schema.stddev) inverse.push_back(1 / s);
+  const ValueId x = b.normalize(schema.mean, inverse);
+  const auto smoothing = static_cast<float>(o.label_smoothing);
+  const int depth = static_cast<int>(o.depth);
+  if (o.network == "cifar_fast") {
+    models::CifarFastOptions r;
+    r.classes = schema.classes;
+    for (auto& w : r.widths) w = std::max<std::int64_t>(std::llround(o.width * static_cast<double>(w) / 8), 1) * 8;
+    if (train != nullptr) r.whitening = detail::whitening_weights(o, *train, schema, inverse);
+    r.label_smoothing = smoothing;
+    r.top_k = static_cast<int>(o.top_k);
+    models::cifar_fast(b, x, r);
+  } else if (o.network == "resnet_imagenet") {
+    models::ResnetOptions r;
+    r.depth = depth;
+    r.classes = schema.classes;
+    r.cifar_stem = o.stem == "small" || (o.stem == "auto" && schema.height < 64);
+    r.zero_gamma = o.zero_gamma;
+    r.glorot = !o.adv_conv_init;
+    r.decay_bias = o.decay_biases;
+    r.stride_in_1x1 = o.v1;
+    if (o.bn_eps) r.bn_eps = static_cast<float>(*o.bn_eps);
+    r.bn_momentum = static_cast<float>(1 - o.bn_momentum);
+    r.label_smoothing = smoothing;
+    r.top_k = static_cast<int>(o.top_k);
+    models::resnet(b, x, r);
+  } else {
+    models::ResnetCifarOptions r;
+    r.depth = depth;
+    r.classes = schema.classes;
+    r.zero_gamma = o.zero_gamma;
+    r.xavier = o.initializer == "xavier";
+    r.preactivation = o.network == "resnet_preact";
+    if (r.preactivation) r.bn_eps = 2e-5F;
+    r.label_smoothing = smoothing;
+    r.top_k = static_cast<int>(o.top_k);
+    models::resnet_cifar(b, x, r);
+  }
+  return std::move(b).take();
+}
+
+interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,
+                                     const interchange::ImagePreparation& image) {
+  const std::string depth = o.network == "cifar_fast" ? "" : "-" + std::to_string(o.depth);
+  return interchange::model_metadata(o.network + depth, model, image, seen.class_names);
+}
+
+}  // namespace tutti::trainer

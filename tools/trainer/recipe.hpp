@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/models/whitening.hpp>
+#include <tutti/optim/optimizer.hpp>
+#include <tutti/optim/schedule.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/make_source.hpp>
+
+#include <tutti/interchange/model_metadata.hpp>
+
+#include "tools/trainer/options.hpp"
+
+// From checked options to what the library is given.
+namespace tutti::trainer {
+
+inline std::int64_t warmup_steps(const RunOptions& o, std::int64_t steps_per_epoch) {
+  return std::llround(o.warmup_epochs.value() * static_cast<double>(steps_per_epoch));
+}
+
+Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch);
+
+AnyOptimizer make_optimizer(const RunOptions& o);
+
+TrainerOptions trainer_options(const RunOptions& o);
+
+// What becomes of the last step of an epoch: train_imagenet counts steps as the TensorFlow and Horovod trainer does,
+// images * epochs / batch rounded down.
+[[nodiscard]] inline EpochEnd epoch_end_of(const RunOptions& o) {
+  return o.traits().as_horovod ? EpochEnd::run_on : EpochEnd::short_step;
+}
+
+// How to continue without a damaged image, for messages; empty for programs whose images are in memory.
+std::string bad_record_hint(const RunOptions& o);
+
+// How a rank's images of the whole are read.
+LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int world);
+
+[[nodiscard]] inline OnDevice on_device_of(const RunOptions& o) {
+  return o.data_on_device == "yes" ? OnDevice::yes : o.data_on_device == "no" ? OnDevice::no : OnDevice::automatic;
+}
+
+// `images`: of the training set.
+FitOptions fit_options(const RunOptions& o, std::int64_t images);
+
+namespace detail {
+
+// Weights of a layer that whitens 2x2 patches, from the first images of a training set: those that its augmentation
+// leaves as they are, but for shifts and mirroring.
+std::vector<float> whitening_weights(const RunOptions& o, const AnyDataset& train, const Schema& schema,
+                                     std::span<const float> inv_std);
+
+}  // namespace detail
+
+// The net for images of this schema. `train`: the training images, which the weights of a whitening layer come from;
+// without them they are random.
+Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train = nullptr);
+
+// What a checkpoint's model.safetensors says of itself.
+interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,
+                                     const interchange::ImagePreparation& image);
+
+}  // namespace tutti::trainer

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <tutti/graph/graph.hpp>
+#include <tutti/io/checkpoint.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/progress.hpp>
+#include <tutti/train/signals.hpp>
+
+#include "tools/trainer/run_lock.hpp"
+#include "tools/trainer/step_lines.hpp"
+#include "tools/trainer/task.hpp"
+#include "tools/trainer/tensorboard.hpp"
+#include "tools/trainer/value_trace.hpp"
+
+// A run of a training program: what program.cpp makes, and trains or evaluates.
+namespace tutti::trainer {
+
+// A net, its trainer and its images, from where they begin to the end of the run.
+class Run {
+ public:
+  // Prints what will be trained.
+  Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task, Loaded loaded);
+
+  // Evaluates the checkpoints that the options name.
+  void evaluate();
+
+  // Trains; returns the exit code.
+  int train();
+
+ private:
+  [[nodiscard]] bool here() const { return strategy_.rank() == 0; }
+  [[nodiscard]] static bool told_to_stop() { return StopSignals::signal_number() == SIGINT; }
+  // The host is to be taken away: whoever learns it makes this file.
+  [[nodiscard]] bool spot_notice();
+  [[nodiscard]] std::int64_t tests() const { return images_.test ? images_.test->size() : 0; }
+  [[nodiscard]] TrainerOptions options() const;
+
+  void make_sources();
+
+  // Goes on from the checkpoint that the options ask for, which rank 0 reads.
+  void begin();
+
+  // The chief's logs. takes_over: another rank has begun them.
+  std::vector<std::unique_ptr<FitListener>> open_logs(ProgressDisplay& progress, const FitOptions& how,
+                                                      bool takes_over);
+
+  // What the log says at the end: a run whose state is not saved has failed, as its exit code says.
+  [[nodiscard]] static RunEnd run_end(const FitResult& result);
+
+  int end(const FitResult& result, const std::optional<ViewsReport>& of_views);
+
+  Backend& backend_;
+  AnyStrategy& strategy_;
+  RunOptions& o_;
+  const Task& task_;
+  Images images_;
+  Graph model_;
+  std::unique_ptr<ValueTrace> values_ = traced_values();
+  Trainer trainer_;
+  bool joins_;  // a job that runs already
+  bool noticed_ = false;
+  std::chrono::steady_clock::time_point looked_{};
+  std::unique_ptr<BatchSource> train_, test_;
+  RunLock lock_;
+  std::optional<Checkpoints> checkpoints_;
+  TensorboardRun* tensorboard_ = nullptr;  // of the chief's logs
+  std::optional<io::LoadedCheckpoint> found_;
+};
+
+}  // namespace tutti::trainer

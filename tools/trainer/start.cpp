@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#include "tools/trainer/start.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include <tutti/core/free_memory.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/graph/summary.hpp>
+#include <tutti/train/load_weights.hpp>
+#include <tutti/version.hpp>
+
+namespace tutti::trainer {
+
+std::string versions(const Backend& backend, const RunOptions& o, int world) {
+  std::string precision = o.precision;
+  if (o.backend == "cuda" && precision == "f32")
+    precision += o.tf32 ? " by TF32" : " (--tf32 and --precision bf16 are several times as fast)";
+  return std::string("tutti ") + version + ": backend " + backend.name() + " (" + backend.description() + "), " +
+         precision + ", " + std::to_string(backend.threads()) + " threads, strategy " + o.strategy +
+         (world > 1 ? ", " + std::to_string(world) + " ranks" : "");
+}
+
+void print_start(const Backend& backend, const RunOptions& o, int world) {
+  std::printf("%s\n", versions(backend, o, world).c_str());
+  for (const auto& note : o.notes) std::printf("note: %s\n", note.c_str());
+}
+
+std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOptions& o, int ranks_here) {
+  const auto need = static_cast<std::int64_t>(m.total()) - resident_memory(), there = available_memory() / ranks_here;
+  if (need <= there) return std::nullopt;
+  const auto each = static_cast<std::int64_t>(m.activations + m.batches) / std::max<std::int64_t>(o.batch_size, 1);
+  const std::int64_t fits =
+      std::max<std::int64_t>(o.batch_size - (need - there) / std::max<std::int64_t>(each, 1) - 1, 0);
+  return error_message("memory", format_bytes(static_cast<double>(m.total())) + " for this rank",
+                       format_bytes(static_cast<double>(there + resident_memory())),
+                       fits > 0 ? "--batch-size " + std::to_string(fits) + " fits" : "no batch fits");
+}
+
+MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen) {
+  const std::int64_t rows = o.batch_size * o.accumulate, evaluated = *o.evaluation_batch;
+  MemoryEstimate m = trainer.memory(rows, evaluated);
+  const auto batches = static_cast<std::size_t>((rows + evaluated) * LoaderOptions{}.slots *
+                                                static_cast<std::int64_t>(seen.image_bytes()));
+  m.batches = batches;
+  if (!trainer.executor().backend().memory().on_host()) return m;
+  if (!o.dry_run) check_memory(m, o, launched().local_size);
+  if (!o.dry_run || static_cast<std::int64_t>(m.activations) < available_memory()) m = trainer.prepare(rows, evaluated);
+  m.batches = batches;
+  return m;
+}
+
+void load_pretrained(Trainer& trainer, const RunOptions& o) {
+  const LoadedWeights w = [&] {
+    try {
+      return load_weights(trainer, o.pretrained, {.skip_classifier = !o.eval_only});
+    } catch (const DataError& e) {
+      const std::string message = e.what();
+      const std::string other = o.stem == "small" ? "imagenet" : "small";
+      // conv1 tells the stems apart: [64, 3, 7, 7] and [64, 3, 3, 3].
+      const bool is_stem = message.find("conv1.weight [64, 3, 7, 7] for [64, 3, 3, 3]") != std::string::npos ||
+                           message.find("conv1.weight [64, 3, 3, 3] for [64, 3, 7, 7]") != std::string::npos;
+      if (!is_stem) throw;
+      throw DataError(message + " These weights have the other stem: --stem " + other + ".");
+    }
+  }();
+  std::printf("%zu tensors from %s%s\n", w.loaded, o.pretrained.c_str(),
+              w.skipped.empty() ? "" : "; the classifier begins anew, for another number of classes");
+}
+
+void print_net(const Graph& model, const MemoryEstimate& memory, const RunOptions& o, const Schema& seen) {
+  std::string batch;
+  if (o.elastic_batch == "worker") {
+    batch = ": " + std::to_string(o.batch_size * o.accumulate) + " for each worker, whose number the rate follows";
+    if (o.elastic_ramp_steps > 0) batch += " within " + std::to_string(o.elastic_ramp_steps) + " steps";
+  }
+  std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images an update%s\n%s%s\n", o.network.c_str(),
+              static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
+              static_cast<long long>(seen.height), static_cast<long long>(seen.width),
+              static_cast<long long>(o.global_batch_size), batch.c_str(),
+              (o.dry_run ? summary(model) : totals(model)).c_str(), to_string(memory).c_str());
+}
+
+}  // namespace tutti::trainer

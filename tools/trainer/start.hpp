@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include <tutti/backends/make.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/train/memory_estimate.hpp>
+#include <tutti/train/trainer.hpp>
+
+#include "tools/trainer/options.hpp"
+
+// What a run says of itself before the first step.
+namespace tutti::trainer {
+
+inline void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n", text.c_str()); }
+
+std::string versions(const Backend& backend, const RunOptions& o, int world);
+
+void print_start(const Backend& backend, const RunOptions& o, int world);
+
+// Returns the error message if the host's memory, which its ranks share, does not hold what the run takes.
+[[nodiscard]] std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOptions& o, int ranks_here);
+
+// Throws DeviceError before the first step, not in the middle of it, if the memory is too small.
+inline void check_memory(const MemoryEstimate& m, const RunOptions& o, int ranks_here) {
+  if (const auto shortage = memory_shortage(m, o, ranks_here)) throw DeviceError(*shortage);
+}
+
+// What the run takes; its largest plans are made, unless they are more than the host has and --dry-run only asks.
+MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen);
+
+// Rank 0's; the others take them from it.
+void load_pretrained(Trainer& trainer, const RunOptions& o);
+
+// What will be trained and the memory it takes. The table of layers is for who asks; the totals are for everybody.
+void print_net(const Graph& model, const MemoryEstimate& memory, const RunOptions& o, const Schema& seen);
+
+}  // namespace tutti::trainer

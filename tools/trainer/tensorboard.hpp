@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <tutti/data/batch_source.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/sampler.hpp>
+#include <tutti/io/json.hpp>
+#include <tutti/train/report.hpp>
+#include <tutti/train/run_log.hpp>
+#include <tutti/train/trainer.hpp>
+
+// What the event files of the training programs hold beside curves.
+namespace tutti::trainer {
+
+class TensorboardRun : public TensorboardLog {
+ public:
+  // `options`: the run's, by their names on the command line.
+  // at: refers to this while it lives.
+  TensorboardRun(const io::Path& folder, const std::function<void(const std::string&)>& complain, bool summaries,
+                 const io::Json& options, TensorboardRun*& at);
+
+  ~TensorboardRun() override {
+    if (at_ == this) at_ = nullptr;
+  }
+  TensorboardRun(const TensorboardRun&) = delete;
+  TensorboardRun& operator=(const TensorboardRun&) = delete;
+
+  // Up to eight images of the batch that begins at p, as the net sees them before they are normalised.
+  void samples(const AnyDataset& d, const BatchSource& source, Position p, std::uint64_t seed, std::int64_t step);
+
+  // Histograms of each parameter, and of its gradient in the last step. Waits for the steps that run.
+  void histograms(Trainer& trainer, std::int64_t step);
+
+  void ended(const RunEnd& e) override;
+
+ private:
+  TensorboardRun*& at_;
+};
+
+}  // namespace tutti::trainer

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/data/batch_source.hpp>
+#include <tutti/data/dataset.hpp>
+
+namespace tutti::trainer {
+
+// How a WatchedSource says how far it is.
+struct WatchOptions {
+  std::function<bool()> shows{};  // asked before each line; only rank 0 says something
+  std::function<void(const std::string& text)> write = [](const std::string& text) {
+    std::fputs(text.c_str(), stderr);
+  };
+  std::function<double()> clock = [watch = Stopwatch()] { return watch.seconds(); };  // seconds
+  bool terminal = ::isatty(STDERR_FILENO) != 0;
+  // Seconds until the first line and between two, on a terminal and in a file. A pass that is done before says nothing.
+  double first = 3, interval_on_terminal = 0.5, interval = 30;
+};
+
+// The source of an evaluation, which takes minutes where there are many images: says on the standard error how far a
+// pass is, on a terminal in one line that is written anew and in the end removed.
+class WatchedSource final : public BatchSource {
+ public:
+  WatchedSource(std::unique_ptr<BatchSource> source, WatchOptions options)
+      : source_(std::move(source)), o_(std::move(options)) {}
+
+  void start(Position p) override;
+  void start(Position p, const Placement& placement) override;
+  void start_dealt(const Placement& placement) override { source_->start_dealt(placement); }
+  void add(Position p) override { source_->add(p); }
+  [[nodiscard]] int reads_ahead() const override { return source_->reads_ahead(); }
+  [[nodiscard]] const Placement& placement() const override { return source_->placement(); }
+  [[nodiscard]] Sampler sampler() const override { return source_->sampler(); }
+  const Batch& next() override;
+  void release() override;
+  [[nodiscard]] std::int64_t skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::vector<std::string> take_skip_messages() override { return source_->take_skip_messages(); }
+  [[nodiscard]] double seconds_waited() const override { return source_->seconds_waited(); }
+  [[nodiscard]] std::shared_ptr<const Schema> schema() const override { return source_->schema(); }
+  [[nodiscard]] std::int64_t size() const override { return source_->size(); }
+
+ private:
+  void begin();
+  void clear() {
+    if (std::exchange(open_, false)) o_.write("\r\x1b[K");
+  }
+  void say();
+
+  std::unique_ptr<BatchSource> source_;
+  WatchOptions o_;
+  std::int64_t images_ = 0;
+  double began_ = 0, next_ = 0;
+  bool open_ = false;
+};
+
+}  // namespace tutti::trainer
