@@ -189,4 +189,7 @@ function(tutti_add_room room)
   add_library(tutti_tools_${room} STATIC EXCLUDE_FROM_ALL ${sources})
   target_include_directories(tutti_tools_${room} PUBLIC "${PROJECT_SOURCE_DIR}")
   target_link_libraries(tutti_tools_${room} PRIVATE ${libraries} tutti_program_options)
+  # GCC 12 warns wrongly of "text" + std::string() (GCC bug 105651).
+  target_compile_options(
+    tutti_tools_${room} PRIVATE $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()

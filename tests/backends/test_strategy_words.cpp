@@ -13,9 +13,10 @@
 #include <tutti/job/launch_environment.hpp>
 
 #include "tools/trainer/check.hpp"
+#include "tools/trainer/check_batch.hpp"
 
 using namespace tutti;
-using examples::RunOptions;
+using trainer::RunOptions;
 
 namespace {
 
@@ -62,7 +63,7 @@ TEST_CASE("the strategy follows from the number of processes and the backend") {
 }
 
 TEST_CASE("auto uses a GPU with servers, or says why not") {
-  const auto checked = [](const std::string& line, const examples::StartedJob& job) {
+  const auto checked = [](const std::string& line, const trainer::StartedJob& job) {
     RunOptions o;
     o.strategy = line;
     check(o, job);
@@ -137,12 +138,12 @@ TEST_CASE("options that do not fit together give one clear line") {
 }
 
 TEST_CASE("GPUs are given by their numbers") {
-  CHECK(examples::detail::gpu_numbers("").empty());
-  CHECK(examples::detail::gpu_numbers("3") == std::vector<int>{3});
-  CHECK(examples::detail::gpu_numbers("2,0,11") == std::vector<int>{2, 0, 11});
+  CHECK(trainer::detail::gpu_numbers("").empty());
+  CHECK(trainer::detail::gpu_numbers("3") == std::vector<int>{3});
+  CHECK(trainer::detail::gpu_numbers("2,0,11") == std::vector<int>{2, 0, 11});
   for (const char* bad : {",", "0,", ",0", "0,0", "-1", "a", "0 1", "0,1x", "1024", "99999999999"}) {
     CAPTURE(bad);
-    CHECK_THROWS_WITH_AS((void)examples::detail::gpu_numbers(bad), doctest::Contains("[--gpus]"), UsageError);
+    CHECK_THROWS_WITH_AS((void)trainer::detail::gpu_numbers(bad), doctest::Contains("[--gpus]"), UsageError);
   }
   RunOptions o;
   o.gpus = "0,1";

@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "data/temp_folder.hpp"
+#include "option_lines.hpp"
 #include "tools/trainer/check.hpp"
 #include "tools/trainer/cli.hpp"
 #include "tools/trainer/config_file.hpp"
+#include "tools/trainer/options_json.hpp"
 #include "tools/trainer/recipe.hpp"
-#include "option_lines.hpp"
 
 using namespace tutti;
 using namespace tutti::trainer;

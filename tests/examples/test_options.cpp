@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "data/temp_folder.hpp"
+#include "option_lines.hpp"
 #include "tools/trainer/check.hpp"
 #include "tools/trainer/mxnet_lines.hpp"
 #include "tools/trainer/recipe.hpp"
-#include "option_lines.hpp"
 
 using namespace tutti;
 using namespace tutti::trainer;

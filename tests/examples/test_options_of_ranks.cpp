@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "data/temp_folder.hpp"
-#include "tools/trainer/check.hpp"
-#include "tools/trainer/recipe.hpp"
 #include "option_lines.hpp"
+#include "tools/trainer/check.hpp"
+#include "tools/trainer/check_strategy_options.hpp"
+#include "tools/trainer/options_json.hpp"
+#include "tools/trainer/recipe.hpp"
 
 using namespace tutti;
 using namespace tutti::trainer;
@@ -62,16 +64,16 @@ TEST_CASE("two bits a gradient go to servers alone, and with a fixed loss scale"
   CHECK(contains(said("--gc-type 2bit --strategy mpi"), "[--gc-type] expected a parameter-server strategy"));
   for (const std::string strategy : {"ps", "ps_async"}) {
     const std::string line = "--gc-type 2bit --strategy " + strategy;
-    CHECK(examples::detail::gradient_threshold(checked(line)) == static_cast<float>(0.5 / 64));
+    CHECK(trainer::detail::gradient_threshold(checked(line)) == static_cast<float>(0.5 / 64));
     RunOptions scaled = checked(line + " --gc-threshold 2");
     scaled.loss_scale = "8";
-    CHECK(examples::detail::gradient_threshold(scaled) == 0.25F);
+    CHECK(trainer::detail::gradient_threshold(scaled) == 0.25F);
     scaled.loss_scale = "dynamic";
-    CHECK(contains(message_of<UsageError>([&] { (void)examples::detail::gradient_threshold(scaled); }),
+    CHECK(contains(message_of<UsageError>([&] { (void)trainer::detail::gradient_threshold(scaled); }),
                    "[--gc-type] expected none with a loss scale that changes"));
     CHECK(contains(said(line + " --comm-wire bf16"), "[--gc-type] expected none with --comm-wire bf16"));
     CHECK(contains(said(line + " --gc-threshold 0"), "--gc-threshold"));
-    CHECK(examples::detail::gradient_threshold(checked("--strategy " + strategy)) == 0);
+    CHECK(trainer::detail::gradient_threshold(checked("--strategy " + strategy)) == 0);
   }
 }
 

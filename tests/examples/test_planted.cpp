@@ -12,7 +12,7 @@
 #include "tools/trainer/planted.hpp"
 
 using namespace tutti;
-using examples::refuse_planted;
+using trainer::refuse_planted;
 namespace fs = std::filesystem;
 
 TEST_CASE("a run in /tmp begins in no folder that somebody else could have put there") {

@@ -14,6 +14,7 @@
 #include "data/temp_folder.hpp"
 #include "tools/trainer/check.hpp"
 #include "tools/trainer/cli.hpp"
+#include "tools/trainer/options_json.hpp"
 #include "tools/trainer/recipe.hpp"
 
 using namespace tutti;

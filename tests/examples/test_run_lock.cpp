@@ -9,8 +9,8 @@
 #include "tools/trainer/run_lock.hpp"
 
 using namespace tutti;
-using examples::RunLock;
 using std::chrono::milliseconds;
+using trainer::RunLock;
 
 TEST_CASE("a run's folder is one process's until that ends") {
   const test::TempFolder folder;

@@ -108,8 +108,8 @@ TEST_CASE("no variable of the launcher is taken for an option of the training pr
   for (const std::string_view name : launcher_variables) {
     CAPTURE(name);
     CHECK((!name.starts_with("TUTTI_") ||
-           std::find(std::begin(examples::own_variables), std::end(examples::own_variables), name) !=
-               std::end(examples::own_variables)));
+           std::find(std::begin(trainer::own_variables), std::end(trainer::own_variables), name) !=
+               std::end(trainer::own_variables)));
   }
 }
 
