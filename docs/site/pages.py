@@ -2,16 +2,20 @@
 # SPDX-License-Identifier: MIT
 """Makes the pages of the site from the Markdown of the tree; docs/build.sh calls it.
 
-    pages.py OUT
+    pages.py OUT               the pages, their search index and the redirects of old addresses
+    pages.py --header UP       the head of every page, which the reference takes too; UP leads to the root, such as ../
+    pages.py --index OUT TAGS  adds the classes and functions of Doxygen's tag file to the search index
 
-A page a.md becomes a.html. What else of the tree a page links to, a source file or a folder, becomes a page under source/. A link
-that leads nowhere ends it with 1. Needs python3-markdown-it and python3-pygments, as Debian has them.
+A page a.md becomes a.html. Source files and folders that a page links to become pages under source/. A broken link ends it with 1.
+Needs python3-markdown-it and python3-pygments, as Debian has them.
 """
 import html
+import json
 import os
 import re
 import shutil
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -22,21 +26,30 @@ from pygments.util import ClassNotFound
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
+HEADER = """<header class="site"><a class="name" href="{up}index.html">tutti</a><span class="version">{version}</span>
+<a href="{up}docs/index.html">Pages</a> <a href="{up}reference/index.html">Reference</a>
+<div class="search" role="search"><input id="search" type="search" placeholder="Search (press /)" aria-label="Search all pages"
+data-up="{up}"><div id="hits" hidden></div></div></header>"""
 TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><meta name="description" content="{about}">
 <meta property="og:title" content="{title}"><meta property="og:description" content="{about}"><meta property="og:type" content="website">
 <link rel="icon" type="image/svg+xml" href="{up}favicon.svg"><link rel="stylesheet" href="{up}site.css"></head>
-<body><header><a class="name" href="{up}index.html">tutti</a><span class="version">{version}</span>
-<a href="{up}docs/index.html">Pages</a> <a href="{up}reference/index.html">Reference</a></header>
-<div class="columns"><nav><details><summary>Contents</summary>{nav}</details></nav><main>
+<body>{header}
+<div class="columns"><nav class="pages" aria-label="All pages"><details><summary>All pages</summary>{nav}</details></nav>{sections}<main>
 {body}
-</main></div><script>
-// On a wide screen the contents stand open beside the page.
-if (matchMedia("(min-width: 60em)").matches) document.querySelector("nav details").open = true;
-</script></body></html>
+{around}
+</main></div><script src="{up}site.js"></script></body></html>
+"""
+REDIRECT = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title} - tutti</title><meta http-equiv="refresh" content="0; url={to}">
+<link rel="canonical" href="{to}"></head><body>This page has moved: <a href="{to}">{title}</a></body></html>
 """
 SHELVES = ROOT / "docs" / "README.md"  # its headings and links are the contents, in this order
+
+
+def version():
+    return re.search(r'version = "([^"]+)"', (ROOT / "include" / "tutti" / "version.hpp").read_text())[1]
 
 
 def slug(title):
@@ -50,8 +63,7 @@ class Site:
         self.pages = [ROOT / p for p in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md", "infra/README.md")]
         self.pages += [p for p in (ROOT / "SECURITY.md", ROOT / "bench" / "RESULTS.md", ROOT / "bench" / "floor" / "RESULTS.md") if p.is_file()]
         self.pages += sorted((ROOT / "docs").rglob("*.md"))
-        header = (ROOT / "include" / "tutti" / "version.hpp").read_text()
-        self.version = re.search(r'version = "([^"]+)"', header)[1]
+        self.index = []  # of the search
         self.md = MarkdownIt("commonmark", {"highlight": self.code}).enable("table")
         self.titles = {p: self.title(p.read_text()) for p in self.pages}
         self.nav = self.shelves()
@@ -135,13 +147,37 @@ class Site:
             out.append("</ul>")
         return "".join(out)
 
-    def write(self, where, title, body, page=None):
+    def write(self, where, title, body, page=None, sections=()):
         file = self.out / where
         file.parent.mkdir(parents=True, exist_ok=True)
         up = os.path.relpath(".", where.parent) + "/"
         full = title if title == "tutti" else f"{title} - tutti"
-        file.write_text(TEMPLATE.format(title=html.escape(full), about=html.escape(self.about(body, title)), up=up, version=self.version,
-                                        nav=self.contents(where, page), body=body))
+        file.write_text(TEMPLATE.format(title=html.escape(full), about=html.escape(self.about(body, title)), up=up,
+                                        header=HEADER.format(up=up, version=version()), nav=self.contents(where, page),
+                                        sections=self.on_this_page(sections), body=body, around=self.around(where, page)))
+
+    @staticmethod
+    def on_this_page(sections):
+        """The contents of one page, from its headings of levels 2 and 3."""
+        if len(sections) < 2:
+            return ""
+        rows = "".join(f'<li{"" if level == 2 else " class=deep"}><a href="#{name}">{html.escape(text)}</a></li>'
+                       for level, name, text in sections)
+        return '<nav class="sections" aria-label="On this page"><details><summary>On this page</summary>' \
+               f"<ul>{rows}</ul></details></nav>"
+
+    def around(self, where, page):
+        """Links to the previous and the next page, in the order of the contents."""
+        order = list(dict.fromkeys(p for _, group in self.nav for p in group))
+        if page not in order:
+            return ""
+        at, links = order.index(page), []
+        for kind, words, other in (("previous", "Previous", at - 1), ("next", "Next", at + 1)):
+            if 0 <= other < len(order):
+                to = order[other]
+                links.append(f'<a class="{kind}" rel="{kind[:4]}" href="{self.relative(self.target(to), where)}"><small>{words}</small>'
+                             f"{html.escape(self.titles[to])}</a>")
+        return f'<div class="around">{"".join(links)}</div>'
 
     @staticmethod
     def about(body, title):
@@ -175,9 +211,48 @@ class Site:
                 for name in ("href", "src"):
                     if child.attrGet(name):
                         child.attrSet(name, self.link(page, child.attrGet(name)))
+        sections = [(int(token.tag[1]), token.attrGet("id"), tokens[i + 1].content.replace("`", ""))
+                    for i, token in enumerate(tokens) if token.type == "heading_open" and token.tag in ("h2", "h3")]
         body = self.md.renderer.render(tokens, self.md.options, {})
+        self.add_to_index(page, body)
+        body = re.sub(r'<(h[23]) id="([^"]+)">(.*?)</\1>',
+                      r'<\1 id="\2">\3<a class="anchor" href="#\2" aria-label="Link to this section">#</a></\1>', body)
         # Wide tables scroll by themselves.
-        return body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+        body = body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+        return self.with_copy(body), sections
+
+    @staticmethod
+    def with_copy(body):
+        return body.replace("<pre>", '<div class="code"><button class="copy" type="button">Copy</button><pre>') \
+            .replace("</pre>", "</pre></div>")
+
+    def add_to_index(self, page, body):
+        """One entry of the search for each section, with its text without marks."""
+        for part in re.split(r"(?=<h[23] id=)", body):
+            heading = re.match(r'<h[23] id="([^"]+)">(.*?)</h', part)
+            text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", part)).split())
+            if not text:
+                continue
+            name = html.unescape(re.sub(r"<[^>]+>", "", heading[2])) if heading else ""
+            self.index.append({"title": self.titles[page], "heading": name, "text": text,
+                               "url": str(self.target(page)) + (f"#{heading[1]}" if heading else "")})
+
+    def write_redirects(self):
+        """Each line of redirects.txt is an old page and the one that holds its contents now."""
+        for line in (HERE / "redirects.txt").read_text().splitlines():
+            if not line or line.startswith("#"):
+                continue
+            old, new = line.split()
+            to = ROOT / new
+            if to not in self.titles:
+                self.wrong.append(f"docs/site/redirects.txt: no page {new}")
+                continue
+            where = (ROOT / old).relative_to(ROOT).with_suffix(".html")
+            if (self.out / where).exists():
+                self.wrong.append(f"docs/site/redirects.txt: {old} is a page")
+                continue
+            (self.out / where).parent.mkdir(parents=True, exist_ok=True)
+            (self.out / where).write_text(REDIRECT.format(to=self.relative(self.target(to), where), title=html.escape(self.titles[to])))
 
     def write_source(self, path):
         where = self.source_target(path)
@@ -190,12 +265,13 @@ class Site:
                 lexer = get_lexer_for_filename(path.name, text)
             except ClassNotFound:
                 lexer = TextLexer()
-            body = f"<pre><code>{highlight(text, lexer, HtmlFormatter(nowrap=True))}</code></pre>"
+            body = self.with_copy(f"<pre><code>{highlight(text, lexer, HtmlFormatter(nowrap=True))}</code></pre>")
         self.write(where, path.name, f"<h1>{html.escape(str(path.relative_to(ROOT)))}</h1>{body}")
 
     def make(self):
         for page in self.pages:
-            self.write(self.target(page), self.titles[page], self.render(page), page)
+            body, sections = self.render(page)
+            self.write(self.target(page), self.titles[page], body, page, sections)
         for path in sorted(self.sources):
             self.write_source(path)
         light = HtmlFormatter(style="default").get_style_defs("pre")
@@ -206,10 +282,43 @@ class Site:
             "\n@media (prefers-color-scheme: dark) {\n" + "\n".join(at_night) + "\n}\n"
         (self.out / "site.css").write_text(css)
         shutil.copy(HERE / "favicon.svg", self.out / "favicon.svg")
+        shutil.copy(HERE / "site.js", self.out / "site.js")
+        write_index(self.out, self.index)
+        self.write_redirects()
         print("\n".join(self.wrong))
         print(f"{len(self.pages)} pages, {len(self.sources)} files, {len(self.wrong)} links that lead nowhere")
         return 1 if self.wrong else 0
 
 
+def write_index(out, entries):
+    (out / "search.js").write_text("window.siteIndex = " + json.dumps(entries, ensure_ascii=False, separators=(",", ":")) + ";\n")
+
+
+def index_of_tags(out, tags):
+    """Adds what Doxygen's tag file names: classes, and functions of namespaces."""
+    entries = json.loads((out / "search.js").read_text().partition(" = ")[2].rstrip(";\n"))
+    for compound in xml.etree.ElementTree.parse(tags).getroot().iter("compound"):
+        kind, name = compound.get("kind"), compound.findtext("name")
+        if kind in ("class", "struct"):
+            page = compound.findtext("filename")
+            entries.append({"title": name, "heading": "", "text": f"{kind} of the reference", "url": f"reference/{page}"})
+        elif kind == "namespace":
+            for member in compound.iter("member"):
+                if member.get("kind") == "function":
+                    entries.append({"title": f"{name}::{member.findtext('name')}()", "heading": "", "text": "function of the reference",
+                                    "url": f"reference/{member.findtext('anchorfile')}#{member.findtext('anchor')}"})
+    write_index(out, list({e["url"]: e for e in entries}.values()))
+
+
+def main(arguments):
+    if arguments[0] == "--header":
+        print(HEADER.format(up=arguments[1], version=version()))
+        return 0
+    if arguments[0] == "--index":
+        index_of_tags(Path(arguments[1]), arguments[2])
+        return 0
+    return Site(Path(arguments[0])).make()
+
+
 if __name__ == "__main__":
-    sys.exit(Site(Path(sys.argv[1])).make())
+    sys.exit(main(sys.argv[1:]))

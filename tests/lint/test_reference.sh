@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# docs/build.sh makes the site with the reference: Doxygen has nothing to complain about, and each class, function of a namespace and
-# enumeration of the public headers says what it is.
+# docs/build.sh makes the site with the reference: Doxygen does not complain, and each class, function of a namespace and enumeration of
+# the public headers has a comment.
 set -euo pipefail
 : "${TUTTI_SOURCE_DIR:?}"
 if ! command -v doxygen >/dev/null; then
@@ -21,11 +21,30 @@ done
 # The comments of the headers are in it.
 grep -q 'Reads batches ahead' "$work/site/reference/classtutti_1_1Loader.html" || { echo "Loader's comment is not in the reference" && exit 1; }
 
-# The page that the site's header leads to names what one meets first, and no escape of a comment is shown.
+# The page that the site's header leads to names what a program uses first, in the style of the other pages, and no escape is shown.
 grep -q 'href="classtutti_1_1Checkpoints.html"' "$work/site/reference/index.html" || { echo "the reference has no main page" && exit 1; }
-! grep -rlE --include='*.html' '&amp;#[0-9]+;' "$work/site/reference" | grep -v '_source\.html$' || { echo "escaped entities" && exit 1; }
-grep -qE 'Images of \[channels, height, width\]|\[height, width' "$work/site/reference/classtutti_1_1EncodedImages.html" \
+for file in index.html classtutti_1_1Trainer.html; do
+  grep -q 'href="../site.css"' "$work/site/reference/$file" && grep -q 'id="search"' "$work/site/reference/$file" || {
+    echo "reference/$file has no head like the other pages"
+    exit 1
+  }
+done
+grep -q '"url":"reference/classtutti_1_1Trainer.html"' "$work/site/search.js" || { echo "the search does not know Trainer" && exit 1; }
+grep -qE '\[channels, height, width\]|\[height, width' "$work/site/reference/classtutti_1_1EncodedImages.html" \
   "$work/site/reference/namespacetutti.html" || { echo "brackets of comments are not shown" && exit 1; }
+
+# docs/site/check.py, which ends the build, sees what the reference lacks.
+check=$TUTTI_SOURCE_DIR/docs/site/check.py
+missed() {
+  if python3 "$check" "$work/site" >"$work/log"; then echo "check.py does not see $1" && exit 1; fi
+  grep -q "$2" "$work/log" || { echo "check.py: $1: $(cat "$work/log")" && exit 1; }
+}
+python3 "$check" "$work/site"
+cp -r "$work/site/reference/index.html" "$work/kept"
+sed -i 's/classtutti_1_1Loader.html/x.html/' "$work/site/reference/index.html" && missed "a main page without Loader" "no link to classtutti_1_1Loader"
+sed 's/site.css/doxygen.css/' "$work/kept" >"$work/site/reference/index.html" && missed "another style" "another style"
+sed 's/A program includes/\&amp;#91;/' "$work/kept" >"$work/site/reference/index.html" && missed "an escaped entity" "escaped entity"
+rm "$work/site/reference/index.html" && missed "no main page" "no reference"
 
 # It refuses what it would destroy, and says so.
 mkdir "$work/mine" && touch "$work/mine/file"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""docs/build.sh --pages makes the pages as a site: each link in it leads somewhere, and no page is wider than a phone. The pictures are
-what docs/pictures/make.py draws. (docs/build.sh alone also makes the reference, which takes a minute.)"""
+"""docs/build.sh --pages makes the pages as a site: each link in it leads somewhere, no page is wider than a phone, the search finds pages,
+and docs/site/check.py sees what a page lacks. Each page of docs/ lies on a shelf and is short. The pictures are what
+docs/pictures/make.py draws. (docs/build.sh alone also makes the reference, which takes a minute: test_reference.sh.)"""
 import re
 import shutil
 import subprocess
@@ -12,8 +13,58 @@ from pathlib import Path
 
 from sources import ROOT, skip
 
+sys.path.append(str(ROOT / "docs" / "site"))
+import check  # noqa: E402
+
 PHONE = 390
+LONGEST = 150
+SHELVES = ("tutorial", "how-to", "reference", "explanation")
 WIDTH = "<script>addEventListener('load', () => document.title = 'width ' + document.documentElement.scrollWidth)</script></body>"
+
+
+# Types a word and puts the first hit into the title.
+SEARCH = """<script>addEventListener('load', () => {
+  const box = document.getElementById('search');
+  box.value = 'shared memory windows'; box.dispatchEvent(new Event('input'));
+  const look = () => { const hit = document.querySelector('#hits a'); hit ? document.title = 'hit ' + hit.getAttribute('href') : setTimeout(look, 20); };
+  look();
+})</script></body>"""
+
+
+def shelf_complaints():
+    """A page lies on a shelf, has at most LONGEST lines, and its first paragraph says for whom it is."""
+    docs = ROOT / "docs"
+    for page in sorted(docs.rglob("*.md")):
+        name, text = str(page.relative_to(ROOT)), page.read_text()
+        if page.parent == docs and page.name not in ("README.md", "architecture.md") or \
+                page.parent != docs and page.relative_to(docs).parts[0] not in SHELVES:
+            yield f"{name}: lies on no shelf; they are {', '.join(SHELVES)}"
+        if text.count("\n") > LONGEST:
+            yield f"{name}: {text.count(chr(10))} lines, at most {LONGEST}"
+        if not re.match(r"# .+\n\nFor ", text):
+            yield f"{name}: its first sentence does not say for whom it is"
+
+
+def see_what_is_missing(text):
+    """check.py accepts a page, and complains of each thing that is taken out of it."""
+    assert list(check.page_complaints(text, True, {})) == [], list(check.page_complaints(text, True, {}))
+    for part, what in (('id="search"', "no search"), ("site.js", "no search"), ('<nav class="pages"', "all pages"), ('<nav class="sections"', "of the page"),
+                       ('class="next"', "next"), ('<button class="copy"', "copy buttons"), ("<h1", "no title"), ("site.css", "style")):
+        assert part in text, part
+        without = text.replace('class="previous"', "").replace(part, "")
+        assert any(what in c for c in check.page_complaints(without, True, {})), f"check.py does not see that {part} is missing"
+    for wrong, what in (('<a href="x.html">docs/x.md</a>', "not a title"), ("&amp;#91;", "entity"), ("&amp;lt;", "entity")):
+        assert any(what in c for c in check.page_complaints(text.replace("</h1>", "</h1>" + wrong), True, {})), wrong
+
+
+def search_in(browser, page):
+    """What the search of this page finds first."""
+    copy = page.with_name("searching.html")
+    copy.write_text(page.read_text().replace("</body>", SEARCH))
+    shown = subprocess.run([browser, "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom", copy.as_uri()],
+                           text=True, capture_output=True, timeout=300).stdout
+    hit = re.search(r"<title>hit ([^<]+)</title>", shown)
+    return hit[1] if hit else None
 
 
 class Page(HTMLParser):
@@ -62,7 +113,7 @@ def main():
     if any(subprocess.run([p, "-c", "import markdown_it, pygments"], capture_output=True).returncode == 0
            for p in ("python3", "/usr/bin/python3") if shutil.which(p)) is False:
         skip("no markdown_it and pygments (Debian: apt-get install python3-markdown-it python3-pygments)")
-    wrong = []
+    wrong = list(shelf_complaints())
     if subprocess.run([sys.executable, ROOT / "docs" / "pictures" / "make.py", "--check"]).returncode != 0:
         wrong.append("run docs/pictures/make.py")
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +122,11 @@ def main():
         if done.returncode != 0:
             print(done.stdout + done.stderr)
             return 1
-        pages = {p: Page(p.read_text()) for p in site.rglob("*.html")}
+        see_what_is_missing((site / "docs" / "how-to" / "troubleshooting.html").read_text())
+        redirects = [p for p in site.rglob("*.html") if 'http-equiv="refresh"' in p.read_text()]
+        if site / "docs" / "performance.html" not in redirects:
+            wrong.append("docs/performance.html: an old address does not lead to the page of today")
+        pages = {p: Page(p.read_text()) for p in site.rglob("*.html") if p not in redirects}
         for path, page in pages.items():
             wrong += [f"{path.relative_to(site)}: {c}" for c in page.complaints()]
             for link in page.links:
@@ -84,6 +139,9 @@ def main():
                 elif heading and target in pages and heading not in pages[target].ids:
                     wrong.append(f"{path.relative_to(site)}: {link} leads to no heading")
         browser = shutil.which("chromium-headless-shell")
+        hit = search_in(browser, site / "docs" / "architecture.html") if browser else ""
+        if hit is None or browser and not (site / "docs" / hit.partition("#")[0]).resolve().is_file():
+            wrong.append(f"the search leads to {hit}")
         for name in ("index.html", "docs/tutorial/first-net.html", "docs/explanation/performance.html", "docs/reference/options.html") if browser else ():
             copy = site / name
             copy.write_text(copy.read_text().replace("</body>", WIDTH))
