@@ -42,7 +42,7 @@ class Readme(unittest.TestCase):
                      for word in re.findall(r"`([A-Za-z]+)`", row.split("|")[1])]
             self.has(named + re.findall(r"ParameterKey=(\w+)", text), known, "parameters")
             self.assertEqual(sorted({n for n, p in known.items() if "Default" not in p} - set(named)), [], "not named, and needed")
-        self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", section("A cluster whose workers come and go")), known, "parameters")
+        self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", section("A cluster with changing workers")), known, "parameters")
 
     def test_it_begins_with_three_commands_on_a_processor_type(self):
         """The command that shows the quota comes before them, and CloudFormation takes what they say."""
