@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what is missing, builds, finds data, trains a ResNet-20, prints its test accuracy and the commands that come next.
+# Installs missing packages, builds, finds data and trains a ResNet-20. Prints its test accuracy and the next commands.
 #   ./quickstart.sh [--data DIR] [options of train_cifar10]
-# Data: --data, else $TUTTI_DATA, else data/ beside this script, else CIFAR-10 is fetched into it, else Debian's
-# Fashion-MNIST is taken.
+# Data: --data; otherwise $TUTTI_DATA; otherwise data/ next to this script, into which CIFAR-10 is fetched; otherwise
+# Debian's Fashion-MNIST.
 set -euo pipefail
 me=quickstart.sh
 root=$(dirname "${BASH_SOURCE[0]}")
@@ -24,7 +24,7 @@ while (($#)); do
   shift
 done
 
-# given NAME...: is one of these options among the arguments?
+# given NAME...: succeeds if one of these options is among the arguments.
 given() {
   local name argument
   for name in "$@"; do
@@ -49,7 +49,7 @@ if [[ -z $data ]] && ! given dataset; then
 fi
 install "${packages[@]}"
 
-# What trains, and what the commands at the end need.
+# The program that trains, and the programs of the commands at the end.
 programs=(train_cifar10 tutti-report tutti-predict save_images train_imagenet)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -78,7 +78,7 @@ if [[ -z $data && ${arguments[*]/=/ } == *"--dataset fashion_mnist"* ]]; then
   data=$root/data
 fi
 
-# bf16 pays only where the processor multiplies it.
+# bf16 is faster only if the processor can multiply it.
 if ! given precision dtype; then
   precision=f32
   if grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo; then precision=bf16; fi
@@ -101,7 +101,7 @@ if [[ -f $run_dir/log.jsonl ]]; then
   accuracy=$(sed -n 's/.*"test_top1": *\([0-9.eE+-]*\).*/\1/p' "$run_dir/log.jsonl" | tail -n 1)
   say "test accuracy ${accuracy:-not measured}; the run's files are in $run_dir"
 
-  # next WHAT COMMAND...: prints a command that can be pasted as it is.
+  # next WHAT COMMAND...: prints a command that can be pasted unchanged.
   next() {
     printf '\n%s\n ' "$1"
     shift

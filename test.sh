@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what is missing, builds everything and runs every test.
+# Installs missing packages, builds the tree and runs all tests.
 #   ./test.sh [options of ctest, e.g. -L optim]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -14,7 +14,7 @@ install g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev doctest-dev
   python3-venv shellcheck patchelf debootstrap chromium-headless-shell slurmctld slurmd slurm-client munge \
   man-db zsh doxygen python3-markdown-it python3-pygments
 
-# Real images for the tests that want them: a folder of test data beside the source tree.
+# Real images for the tests that need them: a folder of test data next to the source tree.
 if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
   if bash ../shared/data/cifar10_bin.sh build/data; then
     export TUTTI_DATA=$PWD/build/data
@@ -23,12 +23,12 @@ if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
   fi
 fi
 
-# Packages of the tests of infra, interchange, of Conan, of TensorBoard and CUDA 12's NVRTC for those of backends, from PyPI. They are
-# installed again when their list changes. Without them these tests are skipped.
+# Packages from PyPI for the tests of infra, interchange, Conan and TensorBoard, and CUDA 12's NVRTC for those of
+# backends. They are installed again when their list changes. If they are missing, these tests are skipped.
 # shellcheck disable=SC2317  # xargs calls it
 environment_of() {
   local area=$1 venv=build/venv/$1 list=tests/$1/requirements.txt deps=()
-  # Of TensorBoard what reads its files.
+  # Of TensorBoard only the part that reads its files.
   [[ $area != tensorboard ]] || deps=(--no-deps)
   if cmp -s "$list" "$venv/requirements.txt"; then return; fi
   say "installing the packages of $list in $venv"
@@ -51,12 +51,12 @@ cmake --build build --parallel "$(nproc)"
 
 log=build/ctest.log
 status=0
-# One place more than processors: one test at a time may be one that mostly waits.
+# One more than the number of processors: one test at a time may be one that mostly waits.
 ctest --test-dir build --output-on-failure --no-tests=error --parallel $(($(nproc) + 1)) --output-junit ctest.xml "$@" 2>&1 |
   tee "$log" || status=$?
 
 echo
 python3 .ci/skipped.py build/ctest.xml || true
-# ctest's own summary once more, so that it stands last.
+# Prints ctest's own summary again, as the last output.
 sed -n '/tests passed, .* tests failed out of/,$p' "$log"
 exit "$status"

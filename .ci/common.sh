@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Functions of quickstart.sh and test.sh; sourced by them after `set -euo pipefail`, with $me, the name for messages, and
-# $root, the source tree.
+# Functions of quickstart.sh and test.sh. They source this file after `set -euo pipefail`, with $me, the name in
+# messages, and $root, the source tree.
 # shellcheck shell=bash disable=SC2154
 
 say() { printf '%s: %s\n' "$me" "$*"; }
@@ -17,11 +17,12 @@ as_root() {
 
 apt_install() { as_root apt-get install -y --no-install-recommends "$@"; }
 
-# dnf_name PACKAGE: what Fedora and Amazon Linux call a package of Debian; nothing where there is no such package.
+# dnf_name PACKAGE: prints the name of a Debian package in Fedora and Amazon Linux, or an empty text if there is none.
 dnf_name() {
   case $1 in
     g++) echo gcc-c++ ;;
-    clang-1? | clang-format-1? | clang-tidy-1? | libclang-rt-1?-dev | dataset-* | slurm*) ;; # the tests that need them are skipped
+    clang-1? | clang-format-1? | clang-tidy-1? | libclang-rt-1?-dev | dataset-* | slurm*) ;; # the tests that need them
+                                                                                             # are skipped
     libbenchmark-dev) echo google-benchmark-devel ;;
     libcli11-dev) echo cli11-devel ;;
     libdnnl-dev) echo onednn-devel ;;
@@ -42,12 +43,12 @@ dnf_name() {
   esac
 }
 
-# dnf_install PACKAGE...: of Debian's names.
+# dnf_install PACKAGE...: takes Debian's names.
 dnf_install() {
   local package name missing=() unavailable=()
   for package in "$@"; do
     name=$(dnf_name "$package")
-    # Amazon Linux has curl-minimal, which a package named curl would push out.
+    # Amazon Linux has curl-minimal; a package named curl would replace it.
     if [[ -z $name ]] || rpm -q "$name" >/dev/null 2>&1 || { [[ $name == curl ]] && command -v curl >/dev/null; }; then continue; fi
     missing+=("$name")
   done
@@ -63,8 +64,8 @@ dnf_install() {
   ((${#unavailable[@]} == 0)) || say "cannot be had here: ${unavailable[*]}"
 }
 
-# install PACKAGE...: installs what is missing in one go, with apt-get or dnf. What cannot be had is said in one line and
-# is no error.
+# install PACKAGE...: installs all missing packages at once, with apt-get or dnf. A package that is not available is
+# reported in one line and is not an error.
 install() {
   local package missing=() available=() unavailable=()
   if ! command -v apt-get >/dev/null; then
@@ -92,7 +93,7 @@ install() {
     fi
   done
   if ((${#available[@]})) && ! apt_install "${available[@]}" >/dev/null 2>&1; then
-    # One that fails must not keep the others away.
+    # One package that fails must not stop the others.
     for package in "${available[@]}"; do
       apt_install "$package" >/dev/null 2>&1 || unavailable+=("$package")
     done
@@ -100,7 +101,7 @@ install() {
   ((${#unavailable[@]} == 0)) || say "cannot be had here: ${unavailable[*]}"
 }
 
-# configure OPTION...: a Release build in the folder build.
+# configure OPTION...: configures a Release build in the folder build.
 configure() {
   local generator=()
   if [[ ! -f $root/build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi

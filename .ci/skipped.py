@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""skipped.py CTEST.XML: lists the tests that were skipped and the reason that each of them printed."""
+"""skipped.py CTEST.XML: lists the skipped tests and the reason that each of them printed."""
 import sys
 import xml.etree.ElementTree as ElementTree
 

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Which lines of include/ and backends/ the tests run. Not part of ./test.sh.
+"""Prints which lines of include/ and backends/ the tests run. Not part of ./test.sh.
 
   tests/coverage.py [--only AREA[,AREA...]] [--all] [--sanitize LIST] [--keep] [--jobs N] [--build FOLDER] [--check]
   tests/coverage.py --read [--build FOLDER] [--jobs N] [--check]
   tests/coverage.py --lines FILE [--build FOLDER]
 
-Builds the C++ tests with GCC's counters in FOLDER (build-coverage), runs them and reads what gcov says. An area is a
-folder of tests/; without --only all of them. --all: everything is built, and ctest runs the areas' scripts, too; lint,
-packaging, infra, bench and fuzz are left out, which test documents, scripts and other builds. --sanitize address,undefined:
-with GCC's sanitizers too; what they report, in whatever process, is printed at the end and makes it end with 1. --keep:
-what the last runs in that folder counted counts too, so that the areas can be run one by one. --read builds and runs
-nothing, and says what has been counted until now. --lines names the lines of a file that no test runs, by its path below
-the root, as they were last read. --check: ends with 1 where less than 90 % of all lines, or 75 % of those of a file, are run.
+Builds the C++ tests with GCC's counters in FOLDER (build-coverage), runs them and reads the output of gcov. An area is
+a folder of tests/; without --only all of them. --all: builds everything, and ctest runs the scripts of the areas, too;
+lint, packaging, infra, bench and fuzz are left out, because they test documents, scripts and other builds. --sanitize
+address,undefined: with GCC's sanitizers too; the reports of all processes are printed at the end and make the exit code
+1. --keep: adds to the counts of earlier runs in that folder, so that the areas can run one by one. --read builds and
+runs no test, and prints the counts so far. --lines lists the lines of a file that no test runs, by its path below the
+root, from the last reading. --check: exits with 1 if less than 90 % of all lines, or 75 % of those of a file, are run.
 
-Lines of templates that nobody instantiates are in no program, and count neither way. Not counted: what runs on a GPU,
-and what only an instruction set runs that this machine lacks.
+Lines of templates that no test instantiates are in no program, and do not count. Code that runs on a GPU does not
+count, nor code for an instruction set that this machine lacks.
 """
 import argparse
 import collections
@@ -30,11 +30,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Counts that threads lose do no harm: a line is run or it is not. Atomic ones make threads wait for each other.
+# Lost counts of threads do no harm: a line has run or has not. Atomic counts would make threads wait for each other.
 FLAGS = "-O1 -g0 --coverage -fprofile-update=single -DTUTTI_COVERAGE"
-# Reports go to files, because many tests read or drop what their programs print. Beside the address sanitizer GCC's
-# undefined-behaviour sanitizer knows no files: there it raises SIGILL, which the other one reports with its line, 2: also
-# where a program, as each of doctest's, has a handler of its own.
+# Reports go to files, because many tests read or drop the output of their programs. In combination with the address
+# sanitizer, GCC's undefined-behaviour sanitizer cannot write files: it raises SIGILL, which the address sanitizer
+# reports with its line. The value 2 does so even if a program, as each of doctest's, has a handler of its own.
 SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:handle_sigill=2", "UBSAN_OPTIONS": "print_stacktrace=1"}
 DEVICE = re.compile(r"backends/cuda/kernels/")  # strings that NVRTC compiles
 WHOLE, FILE = 90.0, 75.0
@@ -49,7 +49,7 @@ def areas(everything):
 
 
 def pythons():
-    """Those that ./test.sh has installed packages for."""
+    """Returns the Python environments for which ./test.sh has installed packages."""
     at = {area: ROOT / f"build/venv/{area}/bin/python" for area in ("interchange", "tensorboard")}
     return [f"-DTUTTI_{area.upper()}_PYTHON={python}" for area, python in at.items() if python.exists()]
 
@@ -62,7 +62,7 @@ def configure(build, sanitize):
 
 
 def listen(build, sanitize):
-    """The folder where the sanitizers of every process below write."""
+    """Sets the folder into which the sanitizers of all child processes write, and returns it."""
     folder = build / "sanitizer_reports"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -73,12 +73,12 @@ def listen(build, sanitize):
 
 
 def reports(folder):
-    """One text for each process that a sanitizer ended."""
+    """Returns one text for each process that a sanitizer ended."""
     return [f"{path.name}\n{path.read_text(errors='replace')[:4000]}" for path in sorted(folder.iterdir()) if path.stat().st_size]
 
 
 def build_and_run(build, chosen, everything, sanitize, keep, jobs):
-    """Names the tests that failed; their lines count all the same."""
+    """Prints the names of the tests that failed; their lines count too."""
     if not keep:
         for counts in build.rglob("*.gcda"):
             counts.unlink()
@@ -113,7 +113,7 @@ def build_and_run(build, chosen, everything, sanitize, keep, jobs):
 
 
 def counts_of(data):
-    """{file: {line: how often}} of include/ and backends/ by one object file."""
+    """Returns {file: {line: count}} of include/ and backends/ for one object file."""
     done = subprocess.run(["gcov", "--json-format", "--stdout", data], capture_output=True, cwd=data.parent, timeout=600)
     raw = gzip.decompress(done.stdout) if done.stdout[:2] == b"\x1f\x8b" else done.stdout
     counts = collections.defaultdict(lambda: collections.defaultdict(int))
@@ -129,7 +129,7 @@ def counts_of(data):
 
 
 def read_counts(build, jobs):
-    """{file: {line: how often}} of include/ and backends/."""
+    """Returns {file: {line: count}} of include/ and backends/."""
     counts = collections.defaultdict(lambda: collections.defaultdict(int))
     with multiprocessing.Pool(jobs) as pool:
         for part in pool.imap_unordered(counts_of, sorted(build.rglob("*.gcda"))):

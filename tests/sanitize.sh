@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Builds the C++ tests with Clang's sanitizers and runs them. Not part of ./test.sh, whose time it would double.
+# Builds the C++ tests with Clang's sanitizers and runs them. Not part of ./test.sh, because it would double its time.
 #   tests/sanitize.sh [--only AREA[,AREA...]] [--preset asan|ubsan|tsan]... [--compiler CLANG++] [--jobs N] [--seconds N]
 # An area is a folder of tests/; without --only all of them. Without --preset: asan and ubsan. Without --compiler: the
-# first of clang++-16, clang++-14 and clang++ that has them. A program that takes longer than --seconds, 1800
-# without it, is ended and fails. Builds in build-PRESET-clang. Test scripts with a line "# sanitized: TARGET..." run too,
-# after these targets were built. Names at the end what failed, what was skipped and what could not be built. Ends with 1
-# if a test fails or does not compile, with 2 if it is not told well what to do.
+# first of clang++-16, clang++-14 and clang++ that has them. A program that takes longer than --seconds (default: 1800)
+# is ended and fails. Builds in build-PRESET-clang. Test scripts with a line "# sanitized: TARGET..." run too, after
+# these targets were built. At the end, prints the tests that failed, were skipped or could not be built. Exits with 1
+# if a test fails or does not compile, with 2 if the options are wrong.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 die() {
@@ -47,7 +47,8 @@ while (($#)); do
 done
 ((${#presets[@]})) || presets=(asan ubsan)
 
-# works COMPILER: is it there, with the libraries of every sanitizer asked for? Packages may bring some of them alone.
+# works COMPILER: succeeds if the compiler exists with the libraries of each requested sanitizer. Packages may bring
+# only some of them.
 works() {
   local probe preset status=0
   probe=$(mktemp)
@@ -67,7 +68,7 @@ done
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 failed=() skipped=() passed=0
-# judge NAME COMMAND...: runs a test within the time that it has, and notes how it ended.
+# judge NAME COMMAND...: runs a test within its time limit, and records the result.
 judge() {
   local name=$1 status=0 start=$SECONDS
   shift
@@ -111,12 +112,12 @@ for preset in "${presets[@]}"; do
       if ((${#absent[@]})); then skipped+=("$preset $script: no ${absent[*]}"); else scripts+=("$script"); fi
     done
   done
-  # What does not compile fails by itself, below, and holds nothing else up.
+  # A test that does not compile fails later, on its own, and does not stop the others.
   ((!${#targets[@]})) || cmake --build "$build" --parallel "$jobs" --target "${targets[@]}" -- -k 0 || true
   export TUTTI_SOURCE_DIR=$PWD TUTTI_BUILD_DIR=$PWD/$build
   export TUTTI_SANITIZE=${sanitizers[$preset]}
   for program in "${programs[@]}"; do
-    # Else a program of an earlier build would answer for one that no longer compiles.
+    # Otherwise a program of an earlier build would run in place of one that no longer compiles.
     if ! cmake --build "$build" --target "tests_${program/\//_}" >"$output" 2>&1; then
       failed+=("$preset $program (does not compile)")
       continue

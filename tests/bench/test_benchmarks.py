@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Every benchmark program runs one tiny case and prints its counters; the numbers themselves are not judged."""
+"""Each benchmark program runs one tiny case and prints its counters. The values are not checked."""
 import json
 import os
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 BENCH = Path(os.environ.get("TUTTI_BUILD_DIR", "build")) / "bench"
 
 OP = ("%peak", "GFLOP/s", "steps")
-# Program: a filter, how many benchmarks it names at least, their counters.
+# For each program: a filter, the minimum number of benchmarks that it selects, their counters.
 PROGRAMS = {
     "convolution": ("^convolution/resnet20/8x8x64->64/k3s1/b2/f32/", 3, OP),
     "gemm": ("^gemm/resnet20/128x64->10/", 6, OP),
@@ -48,7 +48,7 @@ def check(program, pattern, least, counters):
 
 
 def check_names():
-    """Every backend, precision and direction has its name."""
+    """Each backend, precision and direction has a benchmark with its name."""
     names = run("convolution", "--benchmark_list_tests").stdout.split()
     backends = {n.split("/")[6] for n in names}
     assert "reference" in backends, backends

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The model of larger clusters, against cases worked out by hand."""
+"""Compares the model of larger clusters with cases calculated by hand."""
 import json
 import math
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""bench/threads: what it counts from plans of a small net, and what it refuses."""
+"""bench/threads counts the right numbers from plans of a small net, and rejects bad options."""
 import os
 import re
 import subprocess
@@ -26,13 +26,14 @@ class Threads(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         found = rows(done.stdout)
         self.assertEqual(list(found), [1, 3, 24, 48])
-        self.assertEqual(found[1][1], 1)  # one thread does all
-        # 8 shards of 12 rows over 3 threads: 3 of 8 and not a third, but for what is not cut by rows.
+        self.assertEqual(found[1][1], 1)  # one thread does all the work
+        # 8 shards of 12 rows over 3 threads: at most 3 of 8 shards for a thread, not a third, except for work that is
+        # not split by rows.
         self.assertEqual(found[3][0], 8)
         self.assertTrue(1.05 < found[3][1] < 1.2, found[3])
         self.assertEqual(found[24][0], 48)
         self.assertTrue(1 <= found[24][1] < found[48][1], found)
-        # A room a thread, and partial sums a shard.
+        # One workspace per thread, and partial sums per shard.
         self.assertEqual(found[1][4], 0)
         self.assertTrue(found[1][3] <= found[3][3] < found[24][3] < found[48][3], found)
         lost = [float(x) for x in re.findall(r"^ *([0-9.]+) ms  .* tasks$", done.stdout, re.M)]
@@ -40,7 +41,7 @@ class Threads(unittest.TestCase):
         self.assertEqual(lost, sorted(lost, reverse=True))
 
     def test_what_the_machine_gives_counts(self):
-        # Where memory costs nothing, products alone do; sums of shards no longer hold anybody up.
+        # If memory costs nothing, only products cost time; the sums of the shards then delay no thread.
         slow, fast = (rows(run("--model", "resnet20", "--batch", "96", "--threads", "48", "--gbytes", g).stdout)[48][1] for g in ("1", "1000000"))
         self.assertGreater(slow, fast)
 

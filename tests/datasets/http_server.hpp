@@ -19,17 +19,18 @@
 
 namespace tutti::test {
 
-// A web server on 127.0.0.1 for the tests of the download scripts. It knows ranges and can be told to misbehave.
+// A web server on 127.0.0.1 for the tests of the download scripts. It supports ranges, and a test can make it
+// misbehave.
 class HttpServer {
  public:
   struct Request {
     std::string path;
-    std::size_t from = 0;  // of its range
+    std::size_t from = 0;  // start of its range
   };
   struct Behaviour {
-    int status = 0;           // answer this instead, with a body that must not be taken for data
-    std::size_t cut = 0;      // close the connection after so many bytes of a body; 0: never
-    bool knows_range = true;  // false: always send everything
+    int status = 0;           // answer with this status and a body that is not data
+    std::size_t cut = 0;      // close the connection after this number of bytes of a body; 0: never
+    bool knows_range = true;  // false: always send the whole file
   };
 
   HttpServer() {
@@ -64,7 +65,7 @@ class HttpServer {
     const std::lock_guard lock(mutex_);
     behaviour_ = b;
   }
-  // The requests since the last call.
+  // Returns the requests since the last call.
   std::vector<Request> requests() {
     const std::lock_guard lock(mutex_);
     return std::exchange(requests_, {});

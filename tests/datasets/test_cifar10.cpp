@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// n records; the label of record i is i % 10, channel c of pixel k is i + 3 k + c.
+// Makes n records; the label of record i is i % 10, channel c of pixel k is i + 3 k + c.
 std::vector<std::uint8_t> batch(std::size_t n) {
   std::vector<std::uint8_t> file;
   file.reserve(n * 3073);
@@ -35,7 +35,7 @@ constexpr Cifar10Options loose{.strict = false};
 
 }  // namespace
 
-TEST_CASE("batch files of any number of records are read, from the folder itself or its parent") {
+TEST_CASE("batch files of any number of records are read from the folder itself or its parent") {
   const TempFolder folder;
   const auto bin = folder / "cifar-10-batches-bin";
   write_file(bin / "data_batch_1.bin", batch(3));
@@ -55,7 +55,7 @@ TEST_CASE("batch files of any number of records are read, from the folder itself
   }
 }
 
-TEST_CASE("a missing folder says what was looked for, what is there and what fetches it") {
+TEST_CASE("the error for a missing folder lists what was searched for, what exists and which script fetches it") {
   const TempFolder folder;
   const auto message = [&](const fs::path& p, Split s = Split::train) {
     return message_of<DataError>([&] { (void)load_cifar10(p, s); });
@@ -69,12 +69,12 @@ TEST_CASE("a missing folder says what was looked for, what is there and what fet
   CHECK(contains(message(folder.path()), "with cifar-10-binary.tar.gz"));
   write_text(folder / "file", "x");
   CHECK(contains(message(folder / "file"), "not a folder"));
-  // A folder of that name is no batch file.
+  // A folder with that name is not a batch file.
   fs::create_directories(folder / "data_batch_1.bin");
   CHECK(contains(message(folder.path()), "expected data_batch_1.bin in"));
 }
 
-TEST_CASE("one missing batch file is named") {
+TEST_CASE("the error for one missing batch file names it") {
   const TempFolder folder;
   const std::vector<std::uint8_t> zeros(30'730'000);
   for (const int i : {1, 2, 3, 5}) write_file(folder / ("data_batch_" + std::to_string(i) + ".bin"), zeros);
@@ -85,7 +85,7 @@ TEST_CASE("one missing batch file is named") {
   CHECK(load_cifar10(folder.path(), Split::train).size() == 50000);
 }
 
-TEST_CASE("a file that is truncated or too long is refused with its name and size") {
+TEST_CASE("a truncated file or one that is too long is refused with its name and size") {
   const TempFolder folder;
   const auto message = [&](std::size_t bytes, bool strict) {
     write_file(folder / "test_batch.bin", std::vector<std::uint8_t>(bytes));
@@ -129,12 +129,12 @@ TEST_CASE("the Python version is recognised in all its forms") {
       CHECK(contains(message(p, s), "Python version (pickle files) in " + (folder / "cifar-10-batches-py").string()));
       CHECK(contains(message(p, s), "datasets/cifar10/prepare"));
     }
-  // Renamed, it is still a pickle.
+  // A renamed pickle is still recognised.
   write_file(folder / "data_batch_1.bin", pickle);
   CHECK(contains(message(folder.path(), Split::train), "a Python pickle"));
 }
 
-TEST_CASE("the real CIFAR-10") {
+TEST_CASE("the real CIFAR-10 has the mean and deviation of its schema") {
   const auto data = real_data();
   if (data.empty() || (!fs::exists(data / "cifar-10-batches-bin") && !fs::exists(data / "test_batch.bin"))) {
     std::puts("SKIP: the real CIFAR-10 is neither in $TUTTI_DATA nor beside the source tree");
@@ -145,7 +145,7 @@ TEST_CASE("the real CIFAR-10") {
   REQUIRE(train.size() == 50000);
   REQUIRE(test.size() == 10000);
   std::array<int, 10> count{};
-  std::array<double, 3> means{}, deviations{};  // averages over the images of each image's own
+  std::array<double, 3> means{}, deviations{};  // averages over the images of each image's own values
   for (std::int64_t i = 0; i < train.size(); ++i) {
     ++count[static_cast<std::size_t>(train.label(i))];
     const auto image = train.image(i);
@@ -162,7 +162,7 @@ TEST_CASE("the real CIFAR-10") {
     }
   }
   for (const int c : count) CHECK(c == 5000);
-  // Copies that went through JPEG differ a little from the originals, whose numbers the schema has.
+  // Copies that went through JPEG differ slightly from the originals. The schema has the numbers of the originals.
   for (std::size_t c = 0; c < 3; ++c) {
     CHECK(std::abs(means[c] - train.schema().mean[c]) < 0.5);
     CHECK(std::abs(deviations[c] - train.schema().stddev[c]) < 1);

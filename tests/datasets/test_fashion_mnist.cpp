@@ -58,7 +58,7 @@ TEST_CASE("IDX files are read, plain and gzipped, from the folder itself or its 
   }
 }
 
-TEST_CASE("missing Fashion-MNIST files are explained") {
+TEST_CASE("the error for missing Fashion-MNIST files explains where to get them") {
   const TempFolder folder;
   const auto message = [&](const fs::path& p) {
     return message_of<DataError>([&] { (void)load_fashion_mnist(p, Split::train, loose); });
@@ -126,7 +126,7 @@ TEST_CASE("damaged IDX files are refused") {
   CHECK(contains(message(idx({0, 28, 28}, 0), idx({0}, 0)), "extents of 1 or more"));
   CHECK(contains(message(labels, labels), "[IMAGES]"));
   CHECK(contains(message(images, images), "got 0 0 8 3"));
-  // Extents whose product overflows 64 bits, to the right size and to a wrong one.
+  // Extents whose product overflows 64 bits, one to the right size and one to a wrong size.
   CHECK(contains(message(idx({0xffffffff, 0xffffffff, 0xffffffff}, 784), labels), "truncated"));
   CHECK(contains(message(idx({0x80000000, 0x80000000, 4}, 0), labels), "truncated"));
   auto high = labels;

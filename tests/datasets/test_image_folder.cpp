@@ -23,7 +23,7 @@ std::string error_of(const std::filesystem::path& folder, const std::vector<std:
 
 }  // namespace
 
-TEST_CASE("images of class folders are read, sorted by class and name") {
+TEST_CASE("images of class folders are read in the order of class and name") {
   const TempFolder folder;
   for (const char* name : {"n02/b.JPEG", "n02/a.jpg", "n01/x.Png", "n03/sub/deep.jpeg", "n03/z.JPG", "n02/notes.txt",
                            "n02/.hidden.jpg", "n02/jpg", ".git/x.jpg", "n03/.cache/y.jpg", "list.txt"})
@@ -42,17 +42,17 @@ TEST_CASE("images of class folders are read, sorted by class and name") {
     CHECK(std::string(bytes.begin(), bytes.end()) == "bytes of " + expected[k]);
     CHECK(f.where(i) == (folder / expected[k]).string());
   }
-  // Files that are neither JPEG nor PNG are counted; those beside the class folders and hidden ones are not.
+  // Counts files that are neither JPEG nor PNG. Ignores hidden files and files next to the class folders.
   CHECK(f.left_out() == image_folder::LeftOut{{".txt", 1}, {"", 1}});
   CHECK(image_folder::describe(f.left_out()) == "2 files are no JPEG or PNG: without extension 1, .txt 1");
-  // The same with a slash at the end, and by way of links.
+  // The same path with a slash at its end, and through links.
   CHECK(ImageFolder(folder.path() / "").where(0) == (folder / expected[0]).string());
   std::filesystem::create_directory_symlink(folder / "n01", folder / "n00");
   std::filesystem::create_symlink(folder / "n01" / "x.Png", folder / "n01" / "link.png");
   CHECK(ImageFolder(folder.path()).size() == 8);
 }
 
-TEST_CASE("files that are left out are described by kind, the most frequent first") {
+TEST_CASE("left-out files are described by kind, the most frequent first") {
   CHECK(image_folder::describe({}).empty());
   CHECK(image_folder::describe({{".gif", 1}}) == "1 file is no JPEG or PNG: .gif 1");
   CHECK(image_folder::describe({{".gif", 1}, {".webp", 3}}) == "4 files are no JPEG or PNG: .webp 3, .gif 1");
@@ -60,7 +60,7 @@ TEST_CASE("files that are left out are described by kind, the most frequent firs
   for (char c = 'a'; c < 'k'; ++c) many[std::string(".") + c] = 1;
   CHECK(image_folder::describe(many) ==
         "15 files are no JPEG or PNG: .z 5, .a 1, .b 1, .c 1, .d 1, .e 1, .f 1, .g 1 and 3 other kinds");
-  // Names in capitals, in folders of folders, and a flat folder.
+  // Names in capitals, nested folders, and a flat folder.
   const TempFolder folder;
   for (const char* name : {"n01/a.jpg", "n01/b.WebP", "n01/deep/c.webp", "n01/.hidden.gif"})
     write_text(folder / name, "x");
@@ -70,7 +70,7 @@ TEST_CASE("files that are left out are described by kind, the most frequent firs
         "2 files are no JPEG or PNG: .webp 2");
 }
 
-TEST_CASE("what is wrong with a folder of class folders is told by name") {
+TEST_CASE("errors in a folder of class folders name the file") {
   const TempFolder folder;
   CHECK(contains(error_of(folder / "none"), "none"));
   CHECK(contains(error_of(folder.path()), "a folder for each class"));
@@ -85,7 +85,7 @@ TEST_CASE("what is wrong with a folder of class folders is told by name") {
   CHECK(error_of(folder.path()).empty());
 }
 
-TEST_CASE("labels of other images are those of the classes trained with") {
+TEST_CASE("labels of other images are those of the training classes") {
   const TempFolder folder;
   write_text(folder / "n02/a.jpg", "x");
   const ImageFolder f(folder.path(), {"n01", "n02", "n03"});
@@ -120,7 +120,7 @@ TEST_CASE("a folder without class folders takes its labels from a text file") {
   CHECK(contains(error("n1\nn2\nn1\n", {"n1"}), "line 2"));
 }
 
-TEST_CASE("files that are empty, too long or gone are errors of their own") {
+TEST_CASE("empty, oversized and vanished files are separate errors") {
   const TempFolder folder;
   write_text(folder / "n/a.jpg", "");
   write_text(folder / "n/b.jpg", "x");

@@ -50,7 +50,7 @@ std::string error_of(const std::filesystem::path& folder, Split split, const ima
   return message_of<DataError>([&] { (void)open_imagenet(folder, split, o); });
 }
 
-// The label of the first record.
+// Returns the label of the first record.
 std::int32_t first_label(const imagenet::Opened& o) {
   Bytes b;
   return o.records.read(0, b);
@@ -92,7 +92,7 @@ TEST_CASE("TFRecord files written by TensorFlow are read") {
   CHECK(e.filename == "ILSVRC_3.JPEG");
 }
 
-TEST_CASE("what the writer of examples writes is read back") {
+TEST_CASE("examples from the writer are read back") {
   const std::string payload = example(17, "the image");
   const auto e = imagenet::parse_image_example(
       std::span(reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size()), "test");
@@ -106,7 +106,7 @@ TEST_CASE("what the writer of examples writes is read back") {
   CHECK(std::string(e.encoded.begin(), e.encoded.end()) == "the image");
 }
 
-TEST_CASE("labels outside 1 to 1000 and examples without image or label are named") {
+TEST_CASE("the error for a label outside 1 to 1000 or an example without image or label names it") {
   const TempFolder folder;
   const auto error = [&](const std::string& payload) {
     write_records(folder / "train-00000-of-00001", {example(1), payload});
@@ -134,18 +134,18 @@ TEST_CASE("labels outside 1 to 1000 and examples without image or label are name
   CHECK(contains(error(""), where));
 }
 
-TEST_CASE("a missing shard is named") {
+TEST_CASE("the error for a missing shard names it") {
   const TempFolder folder;
   for (const char* n : {"0", "2"}) write_records(folder / ("train-0000" + std::string(n) + "-of-00003"), {example(1)});
   CHECK(contains(error_of(folder.path(), Split::train), "missing: train-00001-of-00003"));
 }
 
-TEST_CASE("each form is found, in the folder, below it and beside it") {
+TEST_CASE("each form is found in the folder, below it and next to it") {
   for (const char* below : {"", "train"}) {
     const TempFolder folder;
     const auto at = folder.path() / below;
     const std::string b = *below != 0 ? std::string(below) + "/" : "";
-    // In the reverse order of preference, so that each one hides those before it.
+    // In the reverse order of preference: each form takes precedence over those before it.
     write_text(folder / "train/n1/a.jpg", "x");
     write_text(folder / "train/n2/b.jpg", "y");
     CHECK(open_imagenet(folder.path(), Split::train).form == Form::image_folder);
@@ -159,14 +159,14 @@ TEST_CASE("each form is found, in the folder, below it and beside it") {
     CHECK(o.classes == 3);
     CHECK(o.class_names == std::vector<std::string>{"x", "y", "z"});
     CHECK(first_label(o) == 2);
-    // The form asked for.
+    // The form that the caller asks for.
     CHECK(first_label(open_imagenet(folder.path(), Split::train, {.form = Form::tfrecord})) == 6);
     CHECK(first_label(open_imagenet(folder.path(), Split::train, {.form = Form::recordio})) == 4);
     o = open_imagenet(folder.path(), Split::train, {.form = Form::image_folder});
     CHECK(o.class_names == std::vector<std::string>{"n1", "n2"});
     CHECK(o.classes == 2);
     CHECK(o.folder == folder / "train");
-    // The folder of one split, asked for itself and for the other one.
+    // The folder of one split, opened for this split and for the other one.
     write_packed(folder / "validation-00000-of-00001.tutti");
     for (const char* p : {"train", "train/", "train/../train/."}) {
       CHECK(open_imagenet(folder / p, Split::train).form == Form::packed);
@@ -186,7 +186,7 @@ TEST_CASE("an image folder for evaluation has the labels of training") {
   CHECK(open_imagenet(folder / "val", Split::train).folder.filename() == "train");
   write_text(folder / "val/n4/a.jpg", "x");
   CHECK(contains(error_of(folder.path(), Split::test), "n4"));
-  // Without class folders, as ImageNet ships them.
+  // Without class folders, as ImageNet distributes them.
   std::filesystem::remove_all(folder / "val");
   write_text(folder / "validation/a.JPEG", "x");
   write_text(folder / "validation/b.JPEG", "x");
@@ -195,17 +195,17 @@ TEST_CASE("an image folder for evaluation has the labels of training") {
   o = open_imagenet(folder.path(), Split::test);
   CHECK(o.records.size() == 2);
   CHECK(first_label(o) == 2);
-  // A folder of any name may be trained with, but not evaluated on.
+  // A folder of any name is accepted for training, but not for evaluation.
   const TempFolder other;
   write_text(other / "n1/a.jpg", "x");
   CHECK(open_imagenet(other.path(), Split::train).classes == 1);
   CHECK(contains(error_of(other.path(), Split::test), "validation/<class>"));
-  // An empty class folder is named.
+  // The error for an empty class folder names it.
   std::filesystem::create_directory(folder / "train/n0");
   CHECK(contains(error_of(folder.path(), Split::train), "train/n0"));
 }
 
-TEST_CASE("classes and their names are those of tutti-data's file next to records") {
+TEST_CASE("classes and their names come from tutti-data's file next to the records") {
   const TempFolder folder;
   const auto tell = [&](const std::string& split, const std::string& form, const std::string& names) {
     write_text(folder / ("tutti-data-" + split + ".json"), R"({"format": "tutti-data", "version": 1, "form": ")" +
@@ -221,17 +221,17 @@ TEST_CASE("classes and their names are those of tutti-data's file next to record
   CHECK(o.classes == 3);
   CHECK(o.class_names == names);
   CHECK(o.records.class_names() == names);
-  // Another number that is asked for leaves the names out.
+  // If the caller asks for another number of classes, there are no names.
   o = open_imagenet(folder.path(), Split::train, {.classes = 5});
   CHECK(o.classes == 5);
   CHECK(o.class_names.empty());
-  // The file tells of another form.
+  // The file describes another form.
   CHECK(open_imagenet(folder.path(), Split::test).classes == 1000);
   tell("validation", "recordio", "[]");
   o = open_imagenet(folder.path(), Split::test);
   CHECK(o.classes == 3);
   CHECK(o.class_names.empty());
-  // The other split's file does as well.
+  // The file of the other split serves too.
   std::filesystem::remove(folder / "tutti-data-validation.json");
   tell("train", "recordio", R"(["x", "y", "z"])");
   CHECK(open_imagenet(folder.path(), Split::test).class_names == std::vector<std::string>{"x", "y", "z"});
@@ -243,7 +243,7 @@ TEST_CASE("classes and their names are those of tutti-data's file next to record
   }
 }
 
-TEST_CASE("a TFRecord set of which files are missing is taken where that is asked for") {
+TEST_CASE("a TFRecord set with missing files is accepted on request") {
   const TempFolder folder;
   write_records(folder / "train-00001-of-00002", {example(7)});
   CHECK(contains(error_of(folder.path(), Split::train), "missing: train-00000-of-00002"));
@@ -256,7 +256,7 @@ TEST_CASE("a TFRecord set of which files are missing is taken where that is aske
   CHECK(contains(error_of(folder.path(), Split::train, {.missing_shards = true}), "missing"));
 }
 
-TEST_CASE("where there is nothing, what was looked for and what is there is told") {
+TEST_CASE("the error for a folder without data lists what was searched for and what exists") {
   const TempFolder folder;
   std::string e = error_of(folder / "none", Split::train);
   CHECK(contains(e, "train-*-of-*"));
@@ -295,7 +295,7 @@ TEST_CASE("RecordIO files are found by their names") {
   CHECK(contains(message_of<DataError>([&] { (void)names(Split::train); }), "train_3.rec"));
 }
 
-TEST_CASE("sets of several RecordIO files are one") {
+TEST_CASE("several RecordIO files form one set") {
   const TempFolder folder;
   write_recordio(folder / "train_0.rec", 5);
   write_recordio(folder / "train_1.rec", 6);

@@ -46,7 +46,7 @@ std::string contents(const fs::path& path) {
 
 std::string quoted(const fs::path& p) { return "'" + p.string() + "'"; }
 
-// A PATH without the downloaders other than `downloader`; the scripts must do with either.
+// Returns a PATH without the other downloader than `downloader`. The scripts must work with either.
 std::string path_with(const TempFolder& folder, const std::string& downloader) {
   const auto bin = folder / ("bin-" + downloader);
   fs::create_directories(bin);
@@ -56,7 +56,7 @@ std::string path_with(const TempFolder& folder, const std::string& downloader) {
   return "PATH=" + quoted(bin) + " ";
 }
 
-// A tar.gz like the original one but for the records, which are zeros.
+// Makes a tar.gz like the original one, except that the records are zeros.
 struct Archive {
   TempFolder folder;
   std::string body, sha256;
@@ -80,7 +80,7 @@ class Cifar {
                  " --url " + server.url("/c.tar.gz") + " --sha256 " + archive_.sha256 + " " + more);
   }
   [[nodiscard]] fs::path bin() const { return folder / "out dir/cifar-10-batches-bin"; }
-  // Nothing but the data (and the lock) may be left in the end.
+  // Only the data (and the lock) may remain at the end.
   [[nodiscard]] bool clean() const {
     for (const auto& e : fs::directory_iterator(folder / "out dir"))
       if (e.path() != bin() && e.path().filename() != ".prepare.lock") return false;
@@ -104,7 +104,7 @@ bool skip() {
 
 }  // namespace
 
-TEST_CASE("cifar10/prepare fetches, checks, unpacks, and does nothing the second time") {
+TEST_CASE("cifar10/prepare fetches, checks and unpacks, and a second run changes nothing") {
   if (skip()) return;
   const Archive archive;
   for (const std::string tool : {"curl", "wget"}) {
@@ -126,26 +126,26 @@ TEST_CASE("cifar10/prepare fetches, checks, unpacks, and does nothing the second
     CHECK(prepare.server.requests().empty());
     CHECK(prepare("--check").code == 0);
     CHECK(prepare.server.requests().empty());
-    // A changed byte, a short file.
+    // A changed byte, and a truncated file.
     std::fstream(prepare.bin() / "data_batch_2.bin", std::ios::in | std::ios::out).put('x');
     const auto changed = prepare("--check");
     CHECK(changed.code == 3);
     CHECK(contains(changed.text, "data_batch_2.bin"));
     fs::resize_file(prepare.bin() / "data_batch_3.bin", 5);
     CHECK(contains(prepare("--check").text, "data_batch_3.bin with 30730000 bytes, got 5"));
-    CHECK(prepare().code == 3);  // and is not overwritten
+    CHECK(prepare().code == 3);  // and does not overwrite it
     CHECK(fs::exists(prepare.bin()));
   }
 }
 
-TEST_CASE("cifar10/prepare goes on where it was interrupted") {
+TEST_CASE("cifar10/prepare resumes an interrupted download") {
   if (skip()) return;
   const Archive archive;
   for (const std::string tool : {"curl", "wget"}) {
     if (!have(tool)) continue;
     CAPTURE(tool);
     {
-      // The connection breaks again and again, but every time something arrives.
+      // The connection breaks again and again, but each attempt brings some bytes.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       const std::size_t cut = archive.body.size() / 3 - 1;
@@ -161,7 +161,7 @@ TEST_CASE("cifar10/prepare goes on where it was interrupted") {
       CHECK(prepare("--check").code == 0);
     }
     {
-      // An earlier run was killed and left a part.
+      // A killed run has left a part.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", archive.body.substr(0, 1000));
@@ -172,7 +172,7 @@ TEST_CASE("cifar10/prepare goes on where it was interrupted") {
       CHECK(prepare.clean());
     }
     if (tool == "curl" || !have("curl")) {
-      // It was killed when all had arrived: nothing is fetched.
+      // A run was killed after the last byte: this run fetches nothing.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", archive.body);
@@ -180,7 +180,7 @@ TEST_CASE("cifar10/prepare goes on where it was interrupted") {
       CHECK(prepare.server.requests().empty());
     }
     {
-      // The part is longer than the file: it starts anew.
+      // The part is longer than the file: the download starts again.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", archive.body + "more");
@@ -190,7 +190,7 @@ TEST_CASE("cifar10/prepare goes on where it was interrupted") {
       CHECK(prepare.clean());
     }
     {
-      // A server that knows no ranges.
+      // The server does not support ranges.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       prepare.server.behave({.knows_range = false});
@@ -203,7 +203,7 @@ TEST_CASE("cifar10/prepare goes on where it was interrupted") {
   }
 }
 
-TEST_CASE("cifar10/prepare takes no other status than 200 and 206, and keeps what it has") {
+TEST_CASE("cifar10/prepare accepts only status 200 and 206 and keeps the part") {
   if (skip()) return;
   const Archive archive;
   for (const std::string tool : {"curl", "wget"}) {
@@ -228,13 +228,13 @@ TEST_CASE("cifar10/prepare takes no other status than 200 and 206, and keeps wha
       }
     }
   }
-  // Nobody listens.
+  // No server listens.
   Cifar prepare(archive);
   CHECK(prepare("--url http://127.0.0.1:1/x").code == 3);
   CHECK_FALSE(fs::exists(prepare.bin()));
 }
 
-TEST_CASE("cifar10/prepare refuses a wrong checksum and an archive of something else") {
+TEST_CASE("cifar10/prepare refuses a wrong checksum and a different archive") {
   if (skip()) return;
   const Archive archive;
   Cifar prepare(archive);
@@ -244,7 +244,7 @@ TEST_CASE("cifar10/prepare refuses a wrong checksum and an archive of something 
   CHECK(contains(wrong.text, archive.sha256));
   CHECK_FALSE(fs::exists(prepare.bin()));
   CHECK(prepare.clean());
-  // A part of something else, gone on with: it goes, and the next run begins anew.
+  // A part of another file is continued: the result is removed, and the next run starts again.
   write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", std::string(1000, 'x'));
   const auto mixed = prepare();
   CHECK(mixed.code == 3);
@@ -252,7 +252,7 @@ TEST_CASE("cifar10/prepare refuses a wrong checksum and an archive of something 
   CHECK(prepare.clean());
   CHECK(prepare().code == 0);
   fs::remove_all(prepare.bin());
-  // The checksum that counts without --sha256 is the original's.
+  // The default of --sha256 is the checksum of the original.
   const auto original = shell(quoted(source_root() / "datasets/cifar10/prepare") + " --out " +
                               quoted(prepare.folder / "o") + " --url " + prepare.server.url("/c.tar.gz"));
   CHECK(original.code == 3);
@@ -271,7 +271,7 @@ TEST_CASE("cifar10/prepare refuses a wrong checksum and an archive of something 
   CHECK_FALSE(fs::exists(prepare.bin()));
 }
 
-TEST_CASE("cifar10/prepare can run twice at once") {
+TEST_CASE("two runs of cifar10/prepare at the same time succeed") {
   if (skip() || !have("flock")) return;
   const Archive archive;
   Cifar prepare(archive);
@@ -285,7 +285,7 @@ TEST_CASE("cifar10/prepare can run twice at once") {
   CHECK(prepare.clean());
 }
 
-TEST_CASE("the prepare scripts know their arguments") {
+TEST_CASE("the prepare scripts check their arguments") {
   for (const std::string name : {"cifar10", "fashion_mnist"}) {
     const auto script = quoted(source_root() / "datasets" / name / "prepare");
     CHECK(shell(script).code == 2);
@@ -299,7 +299,7 @@ TEST_CASE("the prepare scripts know their arguments") {
   CHECK(shell(quoted(source_root() / "datasets/fashion_mnist/prepare") + " --out x --sums /none").code == 2);
 }
 
-TEST_CASE("fashion_mnist/prepare fetches from the first source that has it, and resumes") {
+TEST_CASE("fashion_mnist/prepare fetches from the first source that has the file, and resumes") {
   if (skip()) return;
   const TempFolder folder;
   HttpServer server;
@@ -336,13 +336,13 @@ TEST_CASE("fashion_mnist/prepare fetches from the first source that has it, and 
     CHECK(prepare("--check").code == 3);
     CHECK(prepare(url).code == 3);
   }
-  SUBCASE("from a folder, like that of Debian's package, and behind a source that has nothing") {
+  SUBCASE("from a folder, like that of Debian's package, after a source without the file") {
     const auto r = prepare("--url " + server.url("/none") + " --url file://" + (folder / "src").string());
     CAPTURE(r.text);
     CHECK(r.code == 0);
     CHECK(contains(r.text, "404"));
     CHECK(prepare("--check").code == 0);
-    CHECK(fs::exists(folder / "src" / (names[0] + ".gz")));  // the source stays
+    CHECK(fs::exists(folder / "src" / (names[0] + ".gz")));  // the source remains
   }
   SUBCASE("interrupted") {
     server.behave({.cut = 2000});
@@ -350,7 +350,7 @@ TEST_CASE("fashion_mnist/prepare fetches from the first source that has it, and 
     for (const auto& r : server.requests()) CHECK(r.from % 2000 == 0);
     CHECK(prepare("--check").code == 0);
   }
-  SUBCASE("nothing anywhere") {
+  SUBCASE("no source has the file") {
     server.behave({.status = 404});
     const auto r = prepare(url);
     CHECK(r.code == 3);
@@ -360,7 +360,7 @@ TEST_CASE("fashion_mnist/prepare fetches from the first source that has it, and 
     server.behave({});
     CHECK(prepare(url).code == 0);
   }
-  SUBCASE("another file's contents") {
+  SUBCASE("contents of another file") {
     server.put("/data/" + names[1] + ".gz", contents(folder / "src" / (names[3] + ".gz")));
     const auto r = prepare(url);
     CHECK(r.code == 3);

@@ -39,7 +39,7 @@ SyntheticOptions options_of(bool learnable) {
 
 }  // namespace
 
-TEST_CASE("a synthetic image depends on seed and index only") {
+TEST_CASE("a synthetic image depends only on seed and index") {
   static_assert(Dataset<Synthetic>);
   for (const bool learnable : {false, true}) {
     SyntheticOptions o = options_of(learnable);
@@ -54,7 +54,7 @@ TEST_CASE("a synthetic image depends on seed and index only") {
       all.insert(sample(a, i).image);
     }
     CHECK(all.size() == 50);
-    // The test set behind the training set.
+    // The test set starts after the training set.
     o.seed = 3;
     o.first = 40;
     CHECK(sample(Synthetic(o), 5).image == sample(a, 45).image);
@@ -73,7 +73,7 @@ TEST_CASE("synthetic pixels have the schema's mean and deviation") {
   }
 }
 
-TEST_CASE("learnable classes can be told apart by the mean image, random ones cannot") {
+TEST_CASE("the mean image separates learnable classes but not random ones") {
   for (const bool learnable : {false, true}) {
     const Synthetic d(options_of(learnable));
     const auto pixels = static_cast<std::size_t>(d.schema().image_bytes());

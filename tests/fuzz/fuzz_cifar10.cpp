@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as a CIFAR-10 batch file: either DataError or images with labels of 0 to 9.
+// Reads any bytes as a CIFAR-10 batch file. The result is either DataError or images with labels of 0 to 9.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

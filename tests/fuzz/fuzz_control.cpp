@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as frames of several processes to the arbiter's desk, with time going by: nothing breaks, what it says is
-// well-formed, members are never two with one number, and generations only grow. And any bytes as one message: either
-// CommunicationError or what encode() writes again.
+// Sends any bytes as frames of several processes to the arbiter, with advancing time. The program does not break, the
+// arbiter's messages are well-formed, no two members have the same number, and generations only grow. Also reads any
+// bytes as one message: the result is either CommunicationError or a message that encode() writes back as the same
+// bytes.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +59,7 @@ int run(const std::uint8_t* data, std::size_t size) {
   Time now = 0s;
   std::uint64_t last = 0;
   std::map<Seat, MessageAssembler> assemblers;
-  // Then: a seat and what to do in a byte, a length in a byte, and so many bytes.
+  // The rest: one byte selects a connection and an action, one byte is a length, and the bytes follow.
   for (std::size_t at = 1; at + 1 < size;) {
     const Seat seat = data[at] & 7U;
     const unsigned what = data[at] >> 3U;
@@ -79,7 +80,9 @@ int run(const std::uint8_t* data, std::size_t size) {
     }
     desk.send([&](Seat to, std::string_view f) {
       if (const auto bytes = assemblers[to].take(f, longest_message))
-        if (decode(*bytes).index() <= Message(EpochBegins{}).index()) std::abort();  // what only processes say
+        if (decode(*bytes).index() <= Message(EpochBegins{}).index())
+          std::abort();  // messages that only processes
+                         // send
     });
     check_members(desk.arbiter(), last);
     (void)desk.arbiter().take_decisions();

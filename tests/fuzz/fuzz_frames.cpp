@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as what comes to a parameter server, from its two workers, of which one has lent it a window, and from
-// strangers: they are refused or answered, memory stays bounded, and whoever speaks rightly beside them gets the right
+// Sends any bytes to a parameter server: from its two workers, one of which has lent it a window, and from strangers.
+// The server refuses or answers them, its memory stays bounded, and a worker that follows the protocol gets the right
 // sums.
 #include <algorithm>
 #include <chrono>
@@ -31,7 +31,7 @@ struct Bytes {
   [[nodiscard]] std::span<const std::byte> data() const { return d; }
 };
 
-// Gives what it was made of, and then makes the server stop.
+// Returns the bytes that it was made of, and then makes the server stop.
 class Script {
  public:
   using Message = Bytes;
@@ -67,7 +67,7 @@ class Script {
   [[nodiscard]] std::string peer_name(std::int64_t) const { return "nobody"; }
   bool send(std::int64_t, std::span<const std::byte> head, std::span<const std::byte> data, ps::SendsUnderWay*) {
     std::string_view why;
-    if (!ps::decode(head, data.size(), why)) std::abort();  // what the server says is always a frame
+    if (!ps::decode(head, data.size(), why)) std::abort();  // the server always sends frames
     return true;
   }
   ps::Event<Message> receive(ps::Deadline) {
@@ -83,7 +83,7 @@ class Script {
       stop();
       return e;
     }
-    // A peer, a frame of a right form whose fields come from the input or bytes of no form, and data.
+    // One step: a peer; a well-formed frame with fields from the input, or malformed bytes; and data.
     const std::uint8_t how = input_[0], n = input_[1];
     input_ = input_.subspan(2);
     e.peer = how & 3;
@@ -112,7 +112,7 @@ class Script {
       const auto more = take(e.message.d.size());
       std::copy(more.begin(), more.end(), e.message.d.begin());
       f.bytes = static_cast<std::uint32_t>(e.message.d.size());
-      // In two bits what is of f32 and long enough; the threshold is whatever lies in front.
+      // Sends f32 data that is long enough in two bits; the first bytes become the threshold.
       if ((n & 0x20) != 0 && f.dtype == DType::f32 && e.message.d.size() >= 8) {
         f.packed = true;
         f.bytes = static_cast<std::uint32_t>((e.message.d.size() - 4) * 16);
@@ -139,7 +139,7 @@ class Script {
 static_assert(ps::Transport<Script>);
 
 int run(const std::uint8_t* data, std::size_t size) {
-  // What is taken for a frame says the same again.
+  // An accepted frame encodes to the same bytes again.
   std::string_view why;
   const std::vector<std::byte> exact(reinterpret_cast<const std::byte*>(data),
                                      reinterpret_cast<const std::byte*>(data) + std::min(size, ps::head_bytes));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as --ps_hosts: addresses that no program can take for anything else, or UsageError in plain characters.
+// Reads any bytes as --ps_hosts. The result is either unambiguous addresses or UsageError in plain characters.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as a hosts file: either DataError that names a line, or hosts that no program can take for anything else.
+// Reads any bytes as a hosts file. The result is either DataError that names a line, or unambiguous hosts.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

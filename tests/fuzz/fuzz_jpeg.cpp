@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as an encoded image, through every decoder there is: either DataError or the pixels that were asked for.
+// Decodes any bytes as an image, with each decoder of the build. The result is either DataError or the requested
+// pixels.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -20,7 +21,7 @@ namespace fuzz::jpeg {
 
 using namespace tutti;
 
-// Small, so that an input with a large extent and little data costs no seconds.
+// Small limits: an input with a large extent and little data must not take seconds.
 constexpr ImageLimits limits{.width = 4096, .height = 4096, .pixels = 1 << 16};
 
 ImageAugmenter small(ImageAugment a) {

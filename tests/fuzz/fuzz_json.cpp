@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as JSON: either DataError or a value that is written and read again as the same value.
+// Reads any bytes as JSON. The result is either DataError or a value that is the same after writing and reading it
+// again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,7 +13,7 @@ namespace fuzz::json {
 
 int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti::io;
-  // A copy of just this size, so that a read past the end leaves the allocation.
+  // A copy of exactly this size: a read past the end leaves the allocation.
   const std::vector<char> exact(data, data + size);
   const std::string_view text(exact.data(), exact.size());
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as a key file: a secret of 64 digits, or UsageError that shows nothing of them.
+// Reads any bytes as a key file. The result is either a secret of 64 digits, or UsageError that shows none of them.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +24,7 @@ int run(const std::uint8_t* data, std::size_t size) {
   } catch (const UsageError& e) {
     const std::string_view said = e.what();
     if (said.find("[fuzz]") != 0) std::abort();
-    // Of what is nearly a key, too.
+    // A text that is almost a key must not be shown either.
     for (std::size_t at = 0; at + 8 <= size; ++at) {
       const std::string_view part = text.substr(at, 8);
       if (part.find_first_not_of("0123456789abcdefABCDEF") == part.npos && said.find(part) != said.npos) std::abort();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as a checkpoint's manifest.json: either DataError or a manifest that is written and read again the same.
+// Reads any bytes as a checkpoint's manifest.json. The result is either DataError or a manifest that is the same after
+// writing and reading it again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

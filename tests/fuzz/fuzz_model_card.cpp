@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as what a file of weights says of itself: either DataError, or a net, images and classes that are written
-// and read again the same. And as the names and shapes of tensors, which fit a ResNet of torchvision and timm or do
-// not.
+// Reads any bytes as the model card in a file of weights. The result is either DataError, or a net, images and classes
+// that are the same after writing and reading them again. Also reads them as names and shapes of tensors, which fit a
+// ResNet of torchvision and timm or do not.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -42,13 +42,13 @@ void read_card(const std::string& text) {
   if (json_of(image_preparation_of(image, "again")) != image) std::abort();
   if (!card->graph) return;
   const auto net = net_to_json(*card->graph);
-  // A value that no node reads, or a node whose value another one of the same place hides, cannot be told.
+  // A card cannot express a value that no node reads, or a node whose value another node of the same name hides.
   if (!net) return;
   const auto again = net_to_json(net_of_json(*net, "again"));
   if (!again || *again != *net) std::abort();
 }
 
-// How many bytes of values such a header speaks of, if these are few.
+// Returns the number of bytes of values in such a header, if it is small.
 std::size_t bytes_of_values(std::string_view header) {
   const io::Json json = io::parse_json(header);
   std::int64_t bytes = 0;
@@ -58,7 +58,7 @@ std::size_t bytes_of_values(std::string_view header) {
   return bytes <= 65536 ? static_cast<std::size_t>(bytes) : 0;
 }
 
-// header: of a safetensors file.
+// `header`: of a safetensors file.
 void read_names(std::string_view header) {
   try {
     std::vector<std::byte> bytes(8 + header.size() + bytes_of_values(header));

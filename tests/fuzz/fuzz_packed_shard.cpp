@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as a packed shard, as they are and with checksums made to fit: DataError, or images that lie in the file.
+// Reads any bytes as a packed shard, unchanged and with corrected checksums. The result is either DataError or images
+// that lie in the file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

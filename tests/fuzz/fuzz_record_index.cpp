@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as an index file, as they are and with the checksum and the files' marks made to fit: no index, or places
-// within the files.
+// Reads any bytes as an index file, unchanged and with the checksum and the marks of the files corrected. The result is
+// either no index or positions within the files.
 #include <fcntl.h>
 
 #include <cstddef>

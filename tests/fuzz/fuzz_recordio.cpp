@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as a RecordIO file, and, after the first byte 255, as an .idx file: DataError, or records within the file.
+// Reads any bytes as a RecordIO file, and the bytes after the first byte 255 as an .idx file. The result is either
+// DataError or records within the file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,8 @@ void read_all(const tutti::ShardFiles& files, const std::vector<tutti::RecordSpa
     try {
       tutti::recordio::unframe(frame, "fuzz");
       if (frame.size() + 8 > span.length) std::abort();
-      // Written again it is the same, but for the padding and records that were split where they need not be.
+      // Writing the records again gives the same bytes, except for the padding and records that were split without
+      // need.
       std::string out;
       tutti::recordio::append_record(out, {reinterpret_cast<const char*>(frame.data()), frame.size()});
       if (out.size() % 4 != 0) std::abort();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as what a run writes of itself: log.jsonl and evaluation.json, of which tutti-report makes a page that is
-// JSON and small, whatever they hold, and the timeline of a process, which is put into that of its job.
+// Reads any bytes as the files of a run. From log.jsonl and evaluation.json, tutti-report makes a page whose data is
+// valid JSON and small, whatever the files hold. The timeline of a process is merged into that of its job.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as a safetensors file: either DataError, or tensors that lie within it and are written and read again the
-// same.
+// Reads any bytes as a safetensors file. The result is either DataError, or tensors that lie within the file and are
+// the same after writing and reading them again.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -24,13 +24,13 @@ void round_trip(const Safetensors& file) {
     write_safetensors([&](std::span<const std::byte> b) { written.insert(written.end(), b.begin(), b.end()); }, records,
                       file.metadata());
   } catch (const tutti::UsageError&) {
-    std::abort();  // what was read can be written
+    std::abort();  // a valid file must be writable
   }
   Safetensors again;
   try {
     again = Safetensors::view(written, "again");
   } catch (const tutti::DataError&) {
-    std::abort();  // what was written can be read
+    std::abort();  // a written file must be readable
   }
   if (again.metadata() != file.metadata() || again.entries().size() != records.size()) std::abort();
   for (const auto& r : records) {
@@ -61,7 +61,7 @@ void parse(std::span<const std::uint8_t> input) {
 
 int run(const std::uint8_t* data, std::size_t size) {
   parse({data, size});
-  // The same with a length that fits, so that the fuzzer need not find it: header up to the last '}', then the data.
+  // The same with a correct length, so that the fuzzer need not find it: the header up to the last '}', then the data.
   const std::span<const std::uint8_t> text(data, size);
   const auto last = std::find(text.rbegin(), text.rend(), '}');
   const std::uint64_t length = static_cast<std::uint64_t>(text.rend() - last);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A reader with the fault that all the other targets look for: it believes a length that stands in the file. It shows
-// that the fuzzer and its sanitizers are at work; the test passes when the fault is found.
+// A reader with the fault that all other targets search for: it trusts a length in the file. It shows that the fuzzer
+// and its sanitizers work; the test passes if the fault is found.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace fuzz::seeded_bug {
 
-// magic "TU", one byte of length, then that many bytes.
+// Format: magic "TU", one byte of length, then that number of bytes.
 std::vector<std::uint8_t> read_record(std::span<const std::uint8_t> file) {
   if (file.size() < 3 || file[0] != 'T' || file[1] != 'U') return {};
   const std::size_t length = file[2];
@@ -18,7 +18,7 @@ std::vector<std::uint8_t> read_record(std::span<const std::uint8_t> file) {
 }
 
 int run(const std::uint8_t* data, std::size_t size) {
-  // A copy of just this size, so that a read past the end leaves the allocation.
+  // A copy of exactly this size: a read past the end leaves the allocation.
   const std::vector<std::uint8_t> file(data, data + size);
   return read_record(file).size() > 255 ? -1 : 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as a TFRecord file of image examples: DataError, or frames that lie one behind the other.
+// Reads any bytes as a TFRecord file of image examples. The result is either DataError or frames that follow one
+// another.
 
 #include <cstddef>
 #include <cstdint>

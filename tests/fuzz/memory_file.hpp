@@ -11,7 +11,7 @@
 
 namespace tutti::test {
 
-// Bytes as a file in memory that has a name for as long as this lives.
+// A file in memory with the given bytes. Its name is valid during the lifetime of this object.
 class MemoryFile {
  public:
   explicit MemoryFile(std::span<const std::uint8_t> bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {

@@ -22,7 +22,7 @@ fuzz() {
 executed() { sed -n 's/^stat::number_of_executed_units: *//p' "$work/log"; }
 
 if [[ $target == seeded_bug ]]; then
-  # Counted in inputs, not in seconds: a busy machine only takes longer.
+  # The limit counts inputs, not seconds: a busy machine only takes longer.
   fuzz -runs=20000000
   if ((status != 0)) && grep -q 'ERROR: AddressSanitizer' "$work/log"; then
     echo "found the seeded bug after $(executed) inputs:"

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-# The steps of run.sh that check: the test programs, the description of the GPU, the sanitizer. Sourced by it.
+# The steps of run.sh that check: the test programs, the description of the GPU, the sanitizer. run.sh sources this
+# file.
 # shellcheck shell=bash disable=SC2154
 
-# The test programs that call the CUDA backend or NCCL. Those that play a GPU or its driver are no matter of a GPU.
+# Lists the test programs that call the CUDA backend or NCCL. Programs that emulate a GPU or its driver do not need a
+# GPU.
 cuda_tests() {
   (cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA|built_backends.hpp' ./*/test_*.cpp | sed 's|^\./||' |
     while read -r f; do grep -qE 'cuda_emulator|emulated_cuda|TUTTI_STAND_IN' "$f" || echo "$f"; done)
@@ -17,7 +19,8 @@ step_describe() {
   note "$file: compare with tests/backends/devices; where they differ, replace that file and run test_cudnn_plans"
 }
 
-# Runs test programs, or $test_cases of them, and adds their cases up. doctest says "test cases: 9 | 8 passed | 1 failed".
+# Runs all test programs, or only $test_cases of them, and adds up their cases. doctest prints "test cases: 9 | 8 passed
+# | 1 failed".
 run_tests() {
   local program passed=0 failed=0 skipped=0 status=0 text any=false code
   for program in "$@"; do
@@ -56,7 +59,7 @@ step_golden() {
   local list
   mapfile -t list < <(programs_matching '^golden/')
   [[ ${#list[@]} -gt 0 ]] || { note "no golden test names the cuda backend" && return 77; }
-  # Those of the processor's backends take minutes.
+  # The test cases of the processor's backends take minutes.
   local test_cases="gpu: *"
   run_tests "${list[@]}"
 }
@@ -72,7 +75,7 @@ step_sanitizer() {
   local program=$build/tree/examples/train_cifar10
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   [[ -x $program ]] || { note "train_cifar10 was not built" && return 1; }
-  # Plans and kernels are stored first: their making takes most of a process, and the sanitizer slows it down.
+  # Stores plans and kernels first: a process spends most of its time on making them, and the sanitizer slows that down.
   local run=("$program" --backend cuda --precision bf16 --benchmark --max-steps 1 --batch-size 8 --run-dir "$build/sanitizer-run")
   limited "${run[@]}" || return
   for tool in memcheck racecheck; do

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The steps of run.sh that measure, beside PyTorch where it is installed. Sourced by it.
+# The steps of run.sh that measure, also PyTorch if it is installed. run.sh sources this file.
 # shellcheck shell=bash disable=SC2154
 
 step_cifar10() {
@@ -20,7 +20,7 @@ step_cifar10() {
     form="JPEGs"
     break
   done
-  # The first process compiles kernels and stores plans, the second one finds them.
+  # The first process compiles kernels and stores plans; the second one reads them.
   for turn in 1 2; do
     begin=$(date +%s.%N)
     limited "$program" --backend cuda --recipe fast "${images[@]}" --seed "$turn" --run-dir "$build/cifar10-run" \
@@ -54,7 +54,7 @@ step_first_step() {
   local program=$build/tree/examples/train_cifar10 begin seconds turn
   [[ -x $program ]] || { note "train_cifar10 was not built" && return 1; }
   quiet
-  # The first process compiles kernels and stores plans, the second one finds them.
+  # The first process compiles kernels and stores plans; the second one reads them.
   for turn in 1 2; do
     begin=$(date +%s.%N)
     limited "$program" --backend cuda --precision bf16 --benchmark --max-steps 1 --batch-size 128 --run-dir "$build/first-step" || return
@@ -65,7 +65,7 @@ step_first_step() {
   row "a process of one step, plans stored" "$seconds s" "-" "2 s"
 }
 
-# PyTorch gets ready while the C++ compiler works, and measures when its turn comes.
+# PyTorch prepares while the C++ compiler works, and measures later, in its turn.
 step_torch() {
   rm -f "$logs"/torch.go "$logs"/torch.ready "$logs"/torch.jsonl
   setsid nice -n 15 "$python" "$root/tests/gpu/torch_step.py" --ready "$logs/torch.ready" --go "$logs/torch.go" --until "$(($(date +%s) + $(left) - 5))" \
@@ -74,7 +74,7 @@ step_torch() {
   note "started; see the step \"step\""
 }
 
-# number FILE FIELD=VALUE...: images_per_second of the line that has all of these.
+# number FILE FIELD=VALUE...: prints images_per_second of the line that has all of these.
 number() {
   "$python" - "$@" <<'EOF'
 import json, sys
@@ -112,7 +112,7 @@ step_step() {
       note "$model at $batch in $precision failed."
     fi
     echo "$line" | tee -a "$ours"
-    # Plans that were timed are stored, so what comes later has them too.
+    # Timed plans are stored, so the later measurements also use them.
     if line=$(at_most 30 "$program" --backend cuda --model "$model" --batch "$batch" --precision "$precision" \
       --seconds 2 --autotune --fusion off); then
       echo "$line" | tee -a "$tuned"
@@ -148,12 +148,14 @@ step_step() {
   return $status
 }
 
-# What batch norm within convolutions is worth. cuDNN compiles kernels for it, a second each, when it is first asked.
+# Measures the gain of batch norm within convolutions. cuDNN compiles kernels for it, a second each, at the first
+# request.
 step_fusion() {
   local program=$build/tree/bench/tutti_step precision fusion line mine list="" begin failed=0
   [[ -x $program ]] || { note "tutti_step was not built" && return 1; }
   quiet
-  # auto takes the way back through batch norm where it is timed and faster; on takes it wherever cuDNN has it.
+  # auto fuses the backward pass of batch norm if a timing shows that it is faster; on fuses it whenever cuDNN supports
+  # it.
   for precision in f16 bf16; do
     list=""
     for fusion in off auto $([[ $precision != f16 ]] || echo on); do
@@ -171,7 +173,8 @@ step_fusion() {
   return $failed
 }
 
-# How much of the memory's speed batch norm's kernels reach: what holds them back is seen in no other number.
+# Measures the share of the memory bandwidth that the kernels of batch norm reach. No other number shows what limits
+# them.
 step_bandwidth() {
   local program=$build/tree/bench/tutti_step ncu
   ncu=$(command -v ncu || echo /usr/local/cuda/bin/ncu)
@@ -220,7 +223,7 @@ step_allreduce() {
     limited "$program" --comm nccl --min 1024 --max 134217728 --factor 8 --iterations 40 || return
   fi
   (($(gpus) > 1)) || { note "one GPU: NCCL starts no kernel." && return; }
-  # A rank for each GPU.
+  # One rank per GPU.
   local launcher=$build/tree/tools/tutti-launch
   program=$build/tree/examples/train_cifar10
   [[ -x $launcher && -x $program ]] || { note "tutti-launch was not built" && return 1; }

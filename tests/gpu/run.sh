@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Everything that needs a GPU, in one go: builds the CUDA parts, runs their tests, and measures them beside PyTorch.
+# Runs all work that needs a GPU: builds the CUDA parts, runs their tests, and measures them in comparison with PyTorch.
 usage() {
   cat <<'EOF'
 usage: tests/gpu/run.sh [--list] [--only STEP,STEP] [--data FOLDER] [--minutes 8] HEADERS_DIR
@@ -56,7 +56,7 @@ fi
 [[ -z $data || -d $data ]] || { echo "run.sh: no folder $data" >&2; exit 2; }
 [[ -z $data ]] || data=$(cd "$data" && pwd)
 
-# name | seconds at most | what must be there | what it does
+# name | maximum seconds | what the step needs | what the step does
 steps=(
   "configure|60|compiler|CMake finds the toolkit, cuDNN, NCCL and the headers"
   "torch|0|gpu torch|PyTorch compiles its nets in the background, and measures when it is their turn"
@@ -76,13 +76,13 @@ steps=(
   "sanitizer|60|gpu sanitizer cli|compute-sanitizer on one step of a small net: memory, then races"
 )
 
-# --- What is here.
+# --- Detection of programs and libraries.
 have() { command -v "$1" >/dev/null 2>&1; }
 python=$(command -v python3 || true)
 gpus() { nvidia-smi -L 2>/dev/null | grep -c "^GPU "; }
 has_gpu() { have nvidia-smi && nvidia-smi -L 2>/dev/null | grep "^GPU " >/dev/null; }
 has_torch() { [[ -n $python ]] && "$python" -c 'import torch, torchvision' >/dev/null 2>&1; }
-# The folder with a header of CUDA's libraries: the toolkit's, or that of one of pip's packages.
+# Finds the folder with a header of CUDA's libraries: the toolkit's, or that of one of pip's packages.
 pip_folders=()
 if [[ -n $python ]]; then
   mapfile -t pip_folders < <("$python" - <<'EOF' 2>/dev/null
@@ -101,7 +101,7 @@ header_folder() {
   done
   return 1
 }
-# Why something that a step needs is not there; nothing where it is.
+# Prints why a requirement of a step is missing. Prints an empty text if it exists.
 lack() {
   case $1 in
     compiler) have g++ && have cmake || echo "no g++ or no cmake" ;;
@@ -134,7 +134,7 @@ fi
 
 # --- Running steps.
 start=$SECONDS
-end=$((start + minutes * 60 - 10)) # the table comes after
+end=$((start + minutes * 60 - 10)) # leaves time for the table
 mkdir -p "$out" "$build"
 rm -rf "$logs" && mkdir -p "$logs"
 log() { echo "$logs/$1.log"; }
@@ -207,9 +207,9 @@ run_step() {
   esac
 }
 note() { echo "$*" >>"$note_file"; }
-# Seconds until this step must be over.
+# Prints the seconds until this step must end.
 step_left() { echo $((step_end - SECONDS)); }
-# Runs a program for as long as its step has time, or for so many seconds less: at_most SECONDS PROGRAM...
+# Runs a program within the rest of the step's time, or with a shorter limit: at_most SECONDS PROGRAM...
 limited() { at_most "$(step_left)" "$@"; }
 at_most() {
   local seconds=$1
@@ -217,7 +217,7 @@ at_most() {
   ((seconds > 0)) || return 124
   timeout --kill-after=5 "$seconds" "${@:2}"
 }
-# PyTorch compiles with all cores and tries its kernels on the GPU: before anything is timed that is over.
+# PyTorch compiles with all cores and tries its kernels on the GPU. Timings start after that.
 torch_waits=60
 quiet() {
   [[ -n ${torch_pid:-} ]] || return 0
@@ -228,14 +228,14 @@ quiet() {
   end_torch
 }
 end_torch() {
-  # It and what compiles for it are a group of processes.
+  # PyTorch and its compilers are one process group.
   kill -- "-$torch_pid" 2>/dev/null || kill "$torch_pid" 2>/dev/null
   torch_pid=
 }
 
 # --- The steps.
 step_configure() {
-  # Packages for CMake out of plain folders.
+  # Makes packages for CMake from plain folders.
   local packages=$build/packages lib part folder arguments=()
   rm -rf "$packages" && mkdir -p "$packages"
   if [[ -f $headers/doctest/doctest.h ]]; then
@@ -301,11 +301,11 @@ step_build() {
 source "$root/tests/gpu/checks.sh"
 source "$root/tests/gpu/measures.sh"
 
-# Where CUDA's libraries lie in pip's packages, programs must be told.
+# If CUDA's libraries lie in pip's packages, programs need their paths.
 for folder in ${pip_folders[@]+"${pip_folders[@]}"}; do
   [[ -d $folder/lib ]] && export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 done
-# Plans and kernels of this run alone, so that it says what a first run costs.
+# The cache of plans and kernels is new for this run, so the run measures a first start.
 export XDG_CACHE_HOME=$build/cache
 rm -rf "$XDG_CACHE_HOME"
 mkdir -p "$XDG_CACHE_HOME"

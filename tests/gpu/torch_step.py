@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Whole training steps of PyTorch, the peer of bench/step: one JSON line for each net and way to run it.
+"""Measures whole training steps of PyTorch, the peer of bench/step: one JSON line for each net and each way to run it.
 
-Compiles first, then waits for the file --go, so that nothing else is timed meanwhile. Synthetic images on the device,
-channels last, autocast (in f16 with a scaler of gradients), SGD with momentum in one fused kernel.
+Compiles first, then waits for the file --go, so that the compilation does not disturb other timings. Synthetic images
+on the device, channels last, autocast (in f16 with a scaler of gradients), SGD with momentum in one fused kernel.
 """
 import argparse
 import json
@@ -52,7 +52,7 @@ class Run:
             while time.monotonic() - start < min(0.5, seconds / 5) or steps == 0:
                 self.step()
                 steps += 1
-                # The host must not run ahead of the clock.
+                # The host must not queue more steps than the clock has measured.
                 if steps % 10 == 0:
                     torch.cuda.synchronize()
             torch.cuda.synchronize()
@@ -77,9 +77,9 @@ def main():
                 for _ in range(3):
                     run.step()
                 torch.cuda.synchronize()
-                torch.cuda.empty_cache()  # the nets wait side by side, and beside tutti
+                torch.cuda.empty_cache()  # other nets and tutti wait with memory on the same GPU
                 runs.append(run)
-            except Exception as e:  # one that fails must not take the others with it
+            except Exception as e:  # a net that fails must not stop the others
                 print(f"{name} {batch} {precision} {mode}: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
             if args.go and os.path.exists(args.go):
                 break

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The lines of Python in docs/how-to/own-images-own-net.md: ONNX Runtime says of an image what tutti-predict says."""
+"""Runs the Python lines of docs/how-to/own-images-own-net.md: ONNX Runtime classifies an image as tutti-predict does.
+"""
 import contextlib
 import io
 import os

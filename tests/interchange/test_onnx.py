@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""tutti-export: every net that the programs train, checked by onnx, and ONNX Runtime's logits beside tutti-predict's."""
+"""tutti-export for each net that the programs train: onnx checks the file, and the logits of ONNX Runtime equal those
+of tutti-predict."""
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from predict_case import CIFAR, EXPORT, IMAGENET, PREDICT, PredictCase, png, rea
 
 SMALL = ["--dataset", "synthetic", "--num-examples", "32", "--batch-size", "16", "--epochs", "1", "--threads", "2", "--seed", "5"]
 LARGE = ["--synthetic", "--num-examples", "16", "-b", "8", "--num_epochs", "1", "--num-classes", "12", "--nofp16", "--seed", "5"]
-# What it is trained by, and how many batch norms no convolution can take in.
+# For each net: the program that trains it, and the number of batch norms that no convolution can absorb.
 NETS = {
     "resnet-20": (CIFAR, [*SMALL, "--image-shape", "3,32,32", "--network", "resnet", "--depth", "20"], 0),
     "grey": (CIFAR, [*SMALL, "--image-shape", "1,28,28", "--network", "resnet_postact", "--depth", "8"], 0),
@@ -38,7 +39,7 @@ NETS = {
 
 
 def random_weights(tensors):
-    """Other values of the same tensors, such as a net could have; some scales are negative."""
+    """Returns other values of the same tensors that a net could have; some scales are negative."""
     draw = np.random.default_rng(11)
     out = {}
     for name, (dtype, shape, data) in tensors.items():
@@ -66,13 +67,13 @@ class Onnx(PredictCase):
         self.assertLess(np.abs(ours - theirs).max(), 1e-4 * most)
         for a, b in zip(ours, theirs, strict=True):
             best = np.argsort(-a, kind="stable")[:5]
-            # The same five in the same order, but for two alike.
+            # The same five classes in the same order, except for two with almost equal values.
             self.assertTrue(np.all(np.abs(a[best] - a[np.argsort(-b, kind="stable")[:5]]) <= 2e-4 * most))
 
     def check(self, model, norms):
         out = self.folder / "net.onnx"
         run(EXPORT, model, out)
-        onnx.checker.check_model(out, full_check=True)  # infers the shapes too, and takes no doubt
+        onnx.checker.check_model(out, full_check=True)  # also infers the shapes, and is strict
         net = onnx.load(out)
         self.assertEqual([(o.domain, o.version) for o in net.opset_import], [("", 17)])
         self.assertEqual(sum(n.op_type == "BatchNormalization" for n in net.graph.node), norms)
@@ -89,7 +90,7 @@ class Onnx(PredictCase):
                          for y in range(height) for x in range(width))
             images.append(bytes(v for v in grey for _ in range(3)) if channels == 1 else
                           bytes(draw.randrange(30 * k, 256) if i % 7 else 80 * k for i in range(3 * height * width)))
-        # Larger ones are cut by the net's own rules; the middle of these is what it sees.
+        # The net's own rules crop larger images; the net sees their centre.
         files = []
         kind = json.loads(metadata["image"])
         for k, pixels in enumerate(images):
@@ -97,7 +98,7 @@ class Onnx(PredictCase):
             if kind["stored"]:
                 file.write_bytes(png(width, height, pixels))
             else:
-                # Of the central rule: an image of which the middle share is the input.
+                # The central rule: the input is the share `share` in the middle of the image.
                 self.assertEqual((kind["crop"], kind["share"]), ("central", 0.8))
                 border = round((height / 0.8 - height) / 2)
                 rows = [pixels[3 * width * y:3 * width * (y + 1)] for y in range(height)]
@@ -112,7 +113,7 @@ class Onnx(PredictCase):
         normalized = (x / 255 - mean) / std
         theirs = session.run(None, {"images": normalized})[0]
         self.compare(ours, theirs)
-        # A batch of any size.
+        # The batch size is free.
         self.compare(ours[:1], session.run(None, {"images": normalized[:1]})[0])
         run(EXPORT, "--input", "pixels", "--output", "probabilities", model, out)
         onnx.checker.check_model(out, full_check=True)

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <type_traits>
 
-// What run.py writes into a header asks here which mutant is on: one program holds all of them, and each run of it
-// turns one on.
-//   TUTTI_MUTANT=N                     this one; without it none
-//   TUTTI_MUTANTS_REACHED=FILE         writes the numbers of those that were asked for, one a line
-//   -D TUTTI_MUTANT_OF_CONSTANTS=N     this one where the compiler computes
+// Code that run.py writes into a header asks this function which mutant is on. One program holds all mutants, and each
+// run of it turns one on.
+//   TUTTI_MUTANT=N                     turns this one on; default: none
+//   TUTTI_MUTANTS_REACHED=FILE         writes the numbers of the mutants that were reached, one per line
+//   -D TUTTI_MUTANT_OF_CONSTANTS=N     turns this one on in expressions that the compiler computes
 #ifndef TUTTI_MUTANT_OF_CONSTANTS
 #define TUTTI_MUTANT_OF_CONSTANTS 0
 #endif
@@ -35,7 +35,7 @@ inline void write_reached() {
   std::fclose(file);
 }
 
-// Before everything else of the program is made.
+// Runs before all other initialisation of the program.
 [[gnu::constructor(101)]] inline void choose() {
   if (const char* const number = std::getenv("TUTTI_MUTANT")) chosen = std::atoi(number);
   if (std::getenv("TUTTI_MUTANTS_REACHED") != nullptr) std::atexit(write_reached);

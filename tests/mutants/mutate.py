@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Finds what can be changed in a header, and writes the header that holds every change at once.
+"""Finds possible changes in a header, and writes the header that holds all changes at once.
 
-Clang's tree says where operators, constants, conditions and statements are. What is written asks for each mutant
-whether it is on (mutant.hpp); only one is at a time, so the changed form of an expression is made of original text.
+Clang's tree gives the positions of operators, constants, conditions and statements. The written code asks for each
+mutant if it is on (mutant.hpp). Only one is on at a time, so the changed form of an expression consists of original
+text.
 """
 import dataclasses
 import re
@@ -29,8 +30,8 @@ class Mutant:
     header: str
     line: int
     source: str      # the line
-    change: str      # "at 4: a < b -> a <= b": behind so many letters of the line
-    constant: bool   # the compiler computes it: a program of its own
+    change: str      # "at 4: a < b -> a <= b": the column, counted in letters
+    constant: bool   # the compiler computes it: needs a program of its own
 
     def key(self):
         return self.header, self.source, self.change
@@ -42,7 +43,7 @@ class Site:
     end: int
     numbers: list                                  # of the mutants
     write: object                                  # f(text of a range with the mutants in it) -> text
-    wide: bool = False                             # a statement, around an expression of the same range
+    wide: bool = False                             # a statement, which may enclose an expression of the same range
 
 
 def short(text):
@@ -51,7 +52,7 @@ def short(text):
 
 
 class Header:
-    """The mutants of one header. `first` is the number of its first."""
+    """The mutants of one header. `first` is the number of the first one."""
 
     def __init__(self, root, name, first, without=()):
         self.path = root / "include" / "tutti" / name
@@ -66,9 +67,9 @@ class Header:
             raise SystemExit(f"mutants: {self.path}: clang does not read it: {bad[0]}")
         self.visit(unit.cursor, False, None)
 
-    # ---- what can be changed ----
+    # ---- possible changes ----
     def add(self, begin, end, changes, write, constant, wide=False):
-        """changes: (shown before, shown after) of each mutant; write(numbers, render) gives the text."""
+        """changes: (shown before, shown after) of each mutant; write(numbers, render) returns the text."""
         # Clang visits some declarations twice.
         if any(known == (begin, end, changes) for known in self.seen):
             return
@@ -105,7 +106,7 @@ class Header:
             declared = self.text[cursor.extent.start.offset:cursor.location.offset]
             constant = constant or "constexpr" in declared
         elif cursor.kind == Kind.PARM_DECL:
-            constant = True  # what stands there for those who say nothing, which GCC computes
+            constant = True  # a default argument; GCC computes it
         constant = constant or cursor.kind in CONSTANT
         if cursor.kind != Kind.TRANSLATION_UNIT:
             self.look(cursor, children, constant, parent)
@@ -184,7 +185,7 @@ class Header:
         text = self.piece(cursor)
         digits = text.rstrip("uUlL")
         if not re.fullmatch(r"0x[0-9a-fA-F']+|[0-9']+", digits):
-            return  # of a form that has another meaning, such as a time
+            return  # a literal with a suffix, such as a time
         bare, suffix = digits.replace("'", ""), text[len(digits):]
         octal, hexadecimal = re.fullmatch("0[0-7]+", bare), bare.startswith("0x")
         value = int(bare, 8 if octal else 0)
@@ -210,7 +211,7 @@ class Header:
             test = children[0]
         begin, end = self.range_of(test)
         text = self.text[begin:end]
-        # Where the comparison itself becomes its opposite, this would be the same mutant again.
+        # If the comparison itself is inverted, this would be the same mutant again.
         if any(s.begin == begin and s.end == end for s in self.sites) or compares(test, self) or text.startswith("!"):
             return
 
@@ -234,7 +235,7 @@ class Header:
         children = list(cursor.get_children())
         return not children or children[0].type.kind == TypeKind.VOID
 
-    # ---- the header that holds all of them ----
+    # ---- the header that holds all changes ----
     def mutated(self):
         sites = sorted(self.sites, key=lambda s: (s.begin, -s.end, not s.wide))
 
@@ -261,7 +262,8 @@ class Header:
 
 
 def compares(cursor, header):
-    """Whether the outermost operator of a condition is a comparison or one that has a mutant of the same effect."""
+    """Returns whether the outermost operator of a condition is a comparison, or an operator with a mutant of the same
+    effect."""
     children = list(cursor.get_children())
     while cursor.kind in (Kind.UNEXPOSED_EXPR, Kind.PAREN_EXPR) and len(children) == 1:
         cursor, children = children[0], list(children[0].get_children())
@@ -278,7 +280,7 @@ def is_text(cursor):
 
 
 def system_folders():
-    """Where GCC's headers are, which the pinned library does not know."""
+    """Returns the folders of GCC's headers, which the pinned library does not know."""
     said = subprocess.run(["g++", "-x", "c++", "-E", "-v", "/dev/null"], capture_output=True, text=True, check=True).stderr
     listed = said.split("#include <...> search starts here:")[1].split("End of search list.")[0]
     return [word for folder in listed.split() for word in ("-isystem", folder)]

@@ -4,11 +4,11 @@
 
   tests/mutants/run.py [--only PART[,PART...]] [--list] [--build FOLDER]
 
-Changes the headers of a part at one place (an operator, a constant by one, a condition, a statement left out), runs the
-part's tests and names the changes that no test notices. All changes are compiled into one program, and a run turns one
-of them on; those of constants that the compiler computes get programs of their own. equivalent.txt holds the mutants
-that behave as the original does, each with the reason. Ends with 1 if another one survives, or if equivalent.txt names
-one that is not there or does not survive.
+Changes the headers of a part at one place (an operator, a constant by one, a condition, a removed statement), runs the
+tests of the part and prints the changes that no test notices. All changes are compiled into one program, and a run
+turns one of them on; changes of constants that the compiler computes get separate programs. equivalent.txt holds the
+mutants that behave like the original, each with the reason. Exits with 1 if another mutant survives, or if
+equivalent.txt lists a mutant that does not exist or does not survive.
 """
 import argparse
 import os
@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-# Of each part: headers of include/tutti, programs of tests/.
+# For each part: headers of include/tutti, programs of tests/.
 PARTS = {
     "sampler": (["data/sampler.hpp"], ["data/test_sampler"]),
     "arbiter": (["job/membership.hpp", "job/next_generation.hpp", "job/candidate.hpp", "job/lease.hpp",
@@ -40,7 +40,7 @@ TICK = 0.05
 
 
 def clang_here(build):
-    """Runs on in the environment that has requirements.txt."""
+    """Continues this script in the environment of requirements.txt."""
     environment = build / "venv"
     marker = environment / "requirements.txt"
     wanted = (HERE / "requirements.txt").read_text()
@@ -71,8 +71,8 @@ class Run:
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30,) * 2)
 
     def passes(self):
-        """Whether every case passes. Who takes the processor for long is ended by the system; who waits for long is
-        ended here, by a count of our own turns: a machine that stands still counts against nobody."""
+        """Returns whether all test cases pass. The system ends a run that uses the processor for too long. This script
+        ends a run that waits for too long; it counts its own turns, so a machine that is paused does not end a run."""
         process = subprocess.Popen([self.program, "--abort-after=1", "--no-colors=true"], cwd=self.folder,
                                    env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    errors="replace", preexec_fn=self.limit, start_new_session=True)
@@ -96,7 +96,7 @@ class Run:
 
 
 def compile_programs(folder, programs, constant=0):
-    """Compiler's complaints, or none."""
+    """Returns the compiler's complaints, or none."""
     suffix = f"_{constant}" if constant else ""
     main = folder / "main.o"
     if not main.exists():
@@ -127,7 +127,7 @@ def write_headers(folder, headers, without):
 
 
 def build_all(folder, headers, programs):
-    """Leaves out the mutants that do not compile, such as a difference of what has none."""
+    """Leaves out mutants that do not compile, such as a difference of a type without subtraction."""
     without = set()
     for _ in range(8):
         mutants = write_headers(folder, headers, without)
@@ -148,14 +148,14 @@ def build_all(folder, headers, programs):
 
 
 def suspects(text, columns):
-    """The mutants of a line that the compiler complains about: those around the column, or all of the line."""
+    """Returns the mutants of a line that the compiler complains about: those around the column, or all of the line."""
     numbers = [(m.start(), int(m[1])) for m in re.finditer(r"on\((\d+)\)", text)]
     near = {n for c in columns for at, n in numbers if abs(at - c) < 60}
     return near or {n for _, n in numbers}
 
 
 def read_equivalent():
-    """{(header, line, change): reason}. Blocks of four lines: header, line, change, reason."""
+    """Returns {(header, line, change): reason}. The file has blocks of four lines: header, line, change, reason."""
     known = {}
     path = HERE / "equivalent.txt"
     blocks = [b.strip("\n").split("\n") for b in re.split(r"\n\s*\n", path.read_text()) if b.strip()]

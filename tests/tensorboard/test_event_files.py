@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The event files of a training, as TensorBoard itself reads them: curves, hyper-parameters, input samples, histograms."""
+"""TensorBoard itself reads the event files of a training: curves, hyper-parameters, input samples, histograms."""
 import io
 import json
 import os
@@ -114,7 +114,7 @@ class EventFiles(unittest.TestCase):
                 self.assertEqual((int(height), int(width), picture.shape), (16, 20, (16, 20, 3)))
                 self.assertGreater(picture.std(), 1)
                 pictures[run, tag] = picture
-        # Augmented ones are the plain ones, shifted and mirrored.
+        # The augmented samples are the plain ones, shifted and mirrored.
         changed = sum(not numpy.array_equal(pictures["a", t], pictures["plain", t]) for t in tags)
         self.assertGreaterEqual(changed, 4)
 
