@@ -2,8 +2,4 @@
 // Compiles, once per program: passes over graphs, the models, tutti's own kernels, the executor, the trainer and the
 // training loop. See <tutti/core/separate.hpp>.
 #define TUTTI_SOURCE_CORE
-#include <tutti/engine/cpu/cpu.hpp>
-#include <tutti/engine/cpu/weight_gradient.hpp>
-#include <tutti/models/cifar_fast.hpp>
-#include <tutti/train/evaluate_views.hpp>
 #include <tutti/tutti.hpp>

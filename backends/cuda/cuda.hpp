@@ -327,7 +327,7 @@ using CudaBackend = cuda::BasicCudaBackend<cuda::Convolutions, cuda::Gemms>;
 
 #if defined(TUTTI_SEPARATE_COMPILATION)
 namespace tutti {
-#if !defined(TUTTI_SOURCE_CUDA)
+#if !defined(TUTTI_SOURCE_CUDA) && !defined(TUTTI_IMPLEMENTATION)
 extern
 #endif
     template class cuda::BasicCudaBackend<cuda::Convolutions, cuda::Gemms>;

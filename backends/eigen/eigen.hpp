@@ -31,7 +31,7 @@ class EigenBackend : public CpuOps {
   eigen::Shared shared_;
 };
 
-#if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_EIGEN)
+#if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_EIGEN) || defined(TUTTI_IMPLEMENTATION)
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> EigenBackend::kernel(const Op& op, const NodeDesc& desc) {
   using Own = KernelTable<eigen::Conv2d, eigen::Conv2dBackwardData, eigen::Conv2dBackwardWeights, eigen::Linear,
                           eigen::LinearBackwardData>;

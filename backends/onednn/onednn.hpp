@@ -33,6 +33,6 @@ class OnednnBackend : public CpuOps {
 
 }  // namespace tutti
 
-#if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_ONEDNN)
+#if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_ONEDNN) || defined(TUTTI_IMPLEMENTATION)
 #include <tutti/backends/onednn/onednn_definitions.hpp>
 #endif

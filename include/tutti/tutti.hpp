@@ -29,3 +29,11 @@
 #include <tutti/train/tensor_files.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/version.hpp>
+
+// What separate compilation compiles of headers that are not included above (core/separate.hpp).
+#if defined(TUTTI_SOURCE_CORE)
+#include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/cpu/weight_gradient.hpp>
+#include <tutti/models/cifar_fast.hpp>
+#include <tutti/train/evaluate_views.hpp>
+#endif

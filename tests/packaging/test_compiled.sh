@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # processors: 2
 # tutti::compiled: the downstream project links the trainer, the executor and the kernels from a library that is compiled
-# once, and its own files hold none of them; as an installed package, and as a source tree that it takes in.
+# once, and its own files hold none of them; as an installed package, and as a source tree that it takes in. With
+# TUTTI_IMPLEMENTATION, a file of the project compiles them.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
@@ -22,3 +23,8 @@ for function in Trainer::take_metrics Executor::train CpuOps::kernel; do
 done
 
 downstream "$work/taken in" -D "TUTTI_SOURCE=$TUTTI_SOURCE_DIR" -D DOWNSTREAM_COMPILED=ON
+
+downstream "$work/implementation" -D "CMAKE_PREFIX_PATH=$work/prefix" -D DOWNSTREAM_IMPLEMENTATION=ON
+object=$(find "$work/implementation" -name 'main.cpp.o') core=$(find "$work/implementation" -name 'tutti.cpp.o')
+if has Trainer::take_metrics TW "$object"; then fail "a file next to TUTTI_IMPLEMENTATION compiles the trainer again"; fi
+has Trainer::take_metrics TW "$core" || fail "the file with TUTTI_IMPLEMENTATION lacks the trainer"
