@@ -25,8 +25,8 @@ for (const button of document.querySelectorAll("button.copy")) {
 // ---- contents: open on wide screens, the section in view is marked ----
 if (matchMedia("(min-width: 60em)").matches) {
   for (const list of document.querySelectorAll("nav details")) list.open = true;
-  document.querySelector("nav.pages .here")?.scrollIntoView({block: "center"});
-  scrollTo(0, location.hash ? scrollY : 0);
+  const pages = document.querySelector("nav.pages"), here = pages?.querySelector(".here");
+  if (here) pages.scrollTop = here.offsetTop - pages.clientHeight / 2;
 }
 const sections = new Map([...document.querySelectorAll("nav.sections a")].map((a) => [decodeURIComponent(a.hash.slice(1)), a]));
 if (sections.size && "IntersectionObserver" in window) {
@@ -63,7 +63,7 @@ function score(entry, words) {
     else return 0;
     if (plain(entry.title) === word || plain(entry.heading) === word) total += 10;
   }
-  return total;
+  return /^(CHANGELOG|bench\/)/.test(entry.url) ? total / 4 : total;  // history comes after the pages of today
 }
 function show() {
   const words = plain(box.value).split(/\s+/).filter(Boolean);
