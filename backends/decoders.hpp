@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/image_decoder.hpp>
+#include <tutti/data/images/image_decoder.hpp>
 #ifdef TUTTI_HAS_TURBOJPEG
 #include <tutti/backends/turbojpeg/turbojpeg.hpp>
 #endif

@@ -4,9 +4,9 @@
 // single process its ranks are threads. With --comm nccl each rank has a GPU. Each call blocks its thread.
 #include <cstdio>
 
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/launch_answer.hpp>
-#include <tutti/job/launch_environment.hpp>
 
 #include "allreduce/arguments.hpp"
 #include "allreduce/threads.hpp"

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "baselines"))
 import environment  # noqa: E402
 from table import Samples, markdown  # noqa: E402
 from turns import Failed, competitor, locked, run, say  # noqa: E402

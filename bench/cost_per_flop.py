@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "baselines"))
 import environment  # noqa: E402
 from table import Samples, markdown, number  # noqa: E402
 from turns import Failed, locked, run, say  # noqa: E402

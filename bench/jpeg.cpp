@@ -21,7 +21,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/data/image_augment.hpp>
+#include <tutti/data/images/image_augment.hpp>
 #if defined(TUTTI_HAS_TURBOJPEG)
 #include <tutti/backends/turbojpeg/turbojpeg.hpp>
 #endif

@@ -17,7 +17,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/augment.hpp>
-#include <tutti/data/encoded_images.hpp>
+#include <tutti/data/images/encoded_images.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/cifar10/cifar10.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>

@@ -22,13 +22,13 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/comm/tcp.hpp>
+#include <tutti/comm/net/tcp.hpp>
 #include <tutti/core/error.hpp>
 #ifdef TUTTI_HAS_ZEROMQ
 #include <tutti/backends/zeromq/zeromq.hpp>
-#include <tutti/comm/process_windows.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
-#include <tutti/strategy/parameter_server/worker.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/worker/worker.hpp>
 #endif
 
 #ifndef TUTTI_HAS_ZEROMQ

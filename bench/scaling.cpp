@@ -15,11 +15,11 @@
 
 #include <tutti/backends/make.hpp>
 #include <tutti/backends/mpi/mpi.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/job/launch_answer.hpp>
-#include <tutti/job/launch_environment.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/strategy/all_reduce.hpp>

@@ -19,7 +19,7 @@
 #include <tutti/engine/executor.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/graph/summary.hpp>
-#include <tutti/io/safetensors_write.hpp>
+#include <tutti/io/safetensors/safetensors_write.hpp>
 #include <tutti/tensor/memory.hpp>
 #include <tutti/version.hpp>
 #ifdef TUTTI_HAS_CUDA

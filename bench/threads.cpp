@@ -25,7 +25,7 @@
 #include <tutti/backends/make.hpp>
 #include <tutti/engine/cpu/winograd/winograd_ops.hpp>
 #include <tutti/engine/executor.hpp>
-#include <tutti/engine/prepared_plan.hpp>
+#include <tutti/engine/plan/prepared_plan.hpp>
 #include <tutti/graph/summary.hpp>
 
 #include "common/models.hpp"

@@ -13,7 +13,7 @@
 #include <tutti/backends/make.hpp>
 #include <tutti/backends/stb/stb.hpp>
 #include <tutti/backends/turbojpeg/turbojpeg.hpp>
-#include <tutti/data/encoded_images.hpp>
+#include <tutti/data/images/encoded_images.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
 #include <tutti/train/evaluation_file.hpp>
 #include <tutti/train/progress.hpp>

@@ -16,8 +16,8 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/data/images/png_write.hpp>
 #include <tutti/data/memory_dataset.hpp>
-#include <tutti/data/png_write.hpp>
 #include <tutti/datasets/cifar10/cifar10.hpp>
 #include <tutti/datasets/fashion_mnist/fashion_mnist.hpp>
 #include <tutti/io/file.hpp>

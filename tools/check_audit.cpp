@@ -19,7 +19,7 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/data/check_audit.hpp>
 #include <tutti/io/file_error.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/version.hpp>
 
 namespace {

@@ -11,13 +11,13 @@
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/version.hpp>
 
-#include "launch/ask.hpp"
 #include "launch/commands.hpp"
 #include "launch/elastic_site.hpp"
 #include "launch/guard.hpp"
 #include "launch/job_state.hpp"
 #include "launch/launcher.hpp"
 #include "launch/options.hpp"
+#include "launch/program_query.hpp"
 #include "launch/ssh.hpp"
 
 namespace {

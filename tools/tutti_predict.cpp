@@ -16,7 +16,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/core/ignored_label.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/engine/inference.hpp>
 #include <tutti/version.hpp>

@@ -12,22 +12,22 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
-#include <tutti/backends/cuda/loss_op.hpp>
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/cuda/nvtx.hpp>
+#include <tutti/backends/cuda/ops/conv_op.hpp>
+#include <tutti/backends/cuda/ops/loss_op.hpp>
+#include <tutti/backends/cuda/ops/update_ops.hpp>
 #include <tutti/backends/cuda/options.hpp>
 #include <tutti/backends/cuda/pack_table.hpp>
 #include <tutti/backends/cuda/staging.hpp>
-#include <tutti/backends/cuda/step_end.hpp>
+#include <tutti/backends/cuda/step_finisher.hpp>
 #include <tutti/backends/cuda/step_graph.hpp>
-#include <tutti/backends/cuda/update_ops.hpp>
 #include <tutti/backends/cuda/utilisation.hpp>
 #include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/backend.hpp>
-#include <tutti/engine/step_end.hpp>
+#include <tutti/engine/step/step_finisher.hpp>
 
 namespace tutti::cuda {
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/cuda/ops/conv_op.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/tensor/memory.hpp>
 

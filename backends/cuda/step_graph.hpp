@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <tutti/backends/cuda/device.hpp>
-#include <tutti/core/function_ref.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 
 namespace tutti::cuda {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include <tutti/backends/gloo/device.hpp>
-#include <tutti/comm/tcp.hpp>
+#include <tutti/comm/net/tcp.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 

@@ -20,7 +20,7 @@
 #include <string>
 #include <thread>
 
-#include <tutti/comm/tcp.hpp>
+#include <tutti/comm/net/tcp.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/io/file.hpp>

@@ -7,12 +7,12 @@
 
 #include <tutti/backends/gloo/gloo.hpp>
 #include <tutti/backends/gloo/job.hpp>
+#include <tutti/cluster/channel/channel_store.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/job_reachability.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
-#include <tutti/comm/process_windows.hpp>
-#include <tutti/job/channel_store.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/control_messages.hpp>
-#include <tutti/job/job_reach.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 

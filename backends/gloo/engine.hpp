@@ -27,13 +27,13 @@
 #include <tutti/backends/gloo/mesh.hpp>
 #include <tutti/backends/gloo/options.hpp>
 #include <tutti/backends/gloo/wire.hpp>
-#include <tutti/comm/host_places.hpp>
-#include <tutti/comm/host_routes.hpp>
+#include <tutti/cluster/reachability_monitor.hpp>
+#include <tutti/comm/host/host_routes.hpp>
+#include <tutti/comm/host/host_topology.hpp>
+#include <tutti/comm/host/shared_host.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/key_store.hpp>
-#include <tutti/comm/reach_watch.hpp>
 #include <tutti/comm/reduce_op.hpp>
-#include <tutti/comm/shared_host.hpp>
 #include <tutti/core/error.hpp>
 
 namespace tutti {

@@ -11,14 +11,14 @@
 
 #include <tutti/backends/gloo/address.hpp>
 #include <tutti/backends/gloo/gloo.hpp>
+#include <tutti/cluster/channel/channel_store.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/job_reachability.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/channel_store.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/job/job_reach.hpp>
-#include <tutti/job/launch_environment.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/version.hpp>
 

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include <tutti/backends/gloo/device.hpp>
-#include <tutti/comm/host_barrier.hpp>
+#include <tutti/comm/host/host_barrier.hpp>
 #include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/comm/reach_watch.hpp>
+#include <tutti/cluster/reachability_monitor.hpp>
 #include <tutti/comm/wire_type.hpp>
 #include <tutti/comm/work.hpp>
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include <tutti/backends/gloo/mesh.hpp>
-#include <tutti/comm/host_barrier.hpp>
+#include <tutti/comm/host/host_barrier.hpp>
 #include <tutti/comm/reduce_op.hpp>
 #include <tutti/comm/wire_type.hpp>
 #include <tutti/core/dtype.hpp>

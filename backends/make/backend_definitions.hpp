@@ -10,8 +10,8 @@
 #include <tutti/backends/make/backend_rows.hpp>
 #include <tutti/backends/make/table.hpp>
 #include <tutti/backends/make/unused_gpu.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/launch_environment.hpp>
 
 namespace tutti {
 

@@ -8,13 +8,13 @@
 
 #include <tutti/backends/make/backend_options.hpp>
 #include <tutti/backends/make/convolution_choices.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/reference/reference.hpp>
-#include <tutti/job/launch_environment.hpp>
 #ifdef TUTTI_HAS_CUDA
 #include <tutti/backends/cuda/cuda.hpp>
 #endif

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include <tutti/backends/make/strategy_options.hpp>
-#include <tutti/job/control_channel.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
 #include <tutti/strategy/elastic.hpp>
 #include <tutti/version.hpp>
 

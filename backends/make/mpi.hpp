@@ -2,12 +2,12 @@
 #pragma once
 
 #include <tutti/backends/make/strategy_options.hpp>
-#include <tutti/job/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
 #include <tutti/strategy/all_reduce.hpp>
-#include <tutti/strategy/started_anew.hpp>
+#include <tutti/strategy/restarted_per_generation.hpp>
 
 namespace tutti::detail {
 

@@ -7,15 +7,15 @@
 
 #include <tutti/backends/make/elastic.hpp>
 #include <tutti/backends/make/strategy_options.hpp>
-#include <tutti/job/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #if defined(TUTTI_HAS_NCCL) && defined(TUTTI_HAS_CUDA)
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/backends/nccl/elastic.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/comm/rendezvous.hpp>
-#include <tutti/comm/tcp_rendezvous.hpp>
-#include <tutti/job/launched_rendezvous.hpp>
+#include <tutti/cluster/launch/launched_rendezvous.hpp>
+#include <tutti/cluster/rendezvous/rendezvous.hpp>
+#include <tutti/cluster/rendezvous/tcp_rendezvous.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 
 namespace tutti::detail {

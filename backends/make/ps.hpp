@@ -7,7 +7,7 @@
 
 #include <tutti/backends/make/elastic.hpp>
 #include <tutti/backends/make/strategy_options.hpp>
-#include <tutti/job/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #ifdef TUTTI_HAS_ZEROMQ
 #include <tutti/backends/zeromq/elastic.hpp>

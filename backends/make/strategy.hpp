@@ -8,7 +8,7 @@
 
 #include <tutti/backends/make/separate.hpp>
 #include <tutti/backends/make/strategy_options.hpp>
-#include <tutti/job/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 
 namespace tutti {

@@ -14,10 +14,10 @@
 #include <tutti/backends/make/strategy.hpp>
 #include <tutti/backends/make/strategy_rows.hpp>
 #include <tutti/backends/make/table.hpp>
+#include <tutti/cluster/launch/launch_info.hpp>
+#include <tutti/cluster/launch/server_process.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/engine/backend.hpp>
-#include <tutti/job/launch_answer.hpp>
-#include <tutti/job/server_process.hpp>
 
 namespace tutti {
 

@@ -9,10 +9,10 @@
 #include <optional>
 #include <string>
 
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/launch/scripted_job.hpp>
 #include <tutti/comm/work.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/job/scripted_job.hpp>
 
 namespace tutti {
 

@@ -9,7 +9,7 @@
 #include <tutti/backends/make/nccl.hpp>
 #include <tutti/backends/make/ps.hpp>
 #include <tutti/backends/make/strategy_options.hpp>
-#include <tutti/job/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>
 

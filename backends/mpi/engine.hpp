@@ -21,11 +21,11 @@
 #include <tutti/backends/mpi/session.hpp>
 #include <tutti/backends/mpi/waiter.hpp>
 #include <tutti/backends/mpi/wire.hpp>
-#include <tutti/comm/group_windows.hpp>
-#include <tutti/comm/host_group.hpp>
-#include <tutti/comm/host_places.hpp>
-#include <tutti/comm/host_routes.hpp>
+#include <tutti/comm/host/host_group.hpp>
+#include <tutti/comm/host/host_routes.hpp>
+#include <tutti/comm/host/host_topology.hpp>
 #include <tutti/comm/reduce_op.hpp>
+#include <tutti/comm/windows/group_windows.hpp>
 
 namespace tutti {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <tutti/backends/mpi/session.hpp>
-#include <tutti/comm/host_places.hpp>
+#include <tutti/comm/host/host_topology.hpp>
 #include <tutti/core/error.hpp>
 
 namespace tutti {

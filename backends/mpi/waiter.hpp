@@ -16,8 +16,8 @@
 #include <vector>
 
 #include <tutti/backends/mpi/session.hpp>
-#include <tutti/comm/host_barrier.hpp>
-#include <tutti/core/spin_pause.hpp>
+#include <tutti/comm/host/host_barrier.hpp>
+#include <tutti/core/threads/spin_pause.hpp>
 
 namespace tutti {
 

@@ -10,12 +10,12 @@
 
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
+#include <tutti/cluster/channel/channel_store.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/rendezvous/rendezvous.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/key_store.hpp>
-#include <tutti/comm/rendezvous.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/channel_store.hpp>
-#include <tutti/job/control_channel.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 

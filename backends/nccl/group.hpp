@@ -19,9 +19,9 @@
 
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/nccl/api.hpp>
+#include <tutti/cluster/rendezvous/rendezvous.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/reduce_op.hpp>
-#include <tutti/comm/rendezvous.hpp>
 #include <tutti/comm/work.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>

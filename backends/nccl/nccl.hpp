@@ -26,9 +26,9 @@
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/nccl/group.hpp>
+#include <tutti/cluster/rendezvous/rendezvous.hpp>
 #include <tutti/comm/communicator.hpp>
 #include <tutti/comm/reduce_op.hpp>
-#include <tutti/comm/rendezvous.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 

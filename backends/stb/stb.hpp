@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/image_decoder.hpp>
+#include <tutti/data/images/image_decoder.hpp>
 
 namespace tutti::stb {
 

@@ -19,7 +19,7 @@
 // clang-format on
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/image_decoder.hpp>
+#include <tutti/data/images/image_decoder.hpp>
 
 // JPEG by libjpeg-turbo.
 namespace tutti {

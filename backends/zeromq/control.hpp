@@ -24,16 +24,16 @@
 
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
-#include <tutti/comm/tcp.hpp>
+#include <tutti/cluster/arbiter/arbiter.hpp>
+#include <tutti/cluster/arbiter/arbiter_service.hpp>
+#include <tutti/cluster/channel/control_link.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/channel/lease.hpp>
+#include <tutti/cluster/launch/scripted_job.hpp>
+#include <tutti/comm/net/tcp.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
-#include <tutti/core/threads.hpp>
-#include <tutti/job/control_desk.hpp>
-#include <tutti/job/control_link.hpp>
-#include <tutti/job/control_messages.hpp>
-#include <tutti/job/lease.hpp>
-#include <tutti/job/membership.hpp>
-#include <tutti/job/scripted_job.hpp>
+#include <tutti/core/threads/threads.hpp>
 
 // The channel to the arbiter of a job that scripts started: the frames of control_link.hpp over ZeroMQ, as message
 // heads without data. A process that knows the job's secret is admitted.

@@ -10,24 +10,24 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backends/zeromq/introduction.hpp>
 #include <tutti/backends/zeromq/job_options.hpp>
+#include <tutti/backends/zeromq/key_exchange.hpp>
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/job_reachability.hpp>
+#include <tutti/cluster/launch/scripted_job.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/key_store.hpp>
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/net/host_name.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/control_messages.hpp>
-#include <tutti/job/job_reach.hpp>
-#include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/elastic.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
-#include <tutti/strategy/parameter_server/placement.hpp>
-#include <tutti/strategy/parameter_server/serve_generations.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
+#include <tutti/strategy/parameter_server/server/serve_generations.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/wire/placement.hpp>
 #include <tutti/version.hpp>
 
 // Synchronous parameter servers of an elastic job. Each generation has connections of its own, so that messages of an

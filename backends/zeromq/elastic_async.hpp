@@ -13,21 +13,21 @@
 #include <vector>
 
 #include <tutti/backends/zeromq/elastic.hpp>
-#include <tutti/backends/zeromq/introduction.hpp>
 #include <tutti/backends/zeromq/job_options.hpp>
+#include <tutti/backends/zeromq/key_exchange.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/elastic_member.hpp>
+#include <tutti/cluster/job_reachability.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/net/host_name.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/control_messages.hpp>
-#include <tutti/job/job_reach.hpp>
-#include <tutti/strategy/elastic_member.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/elastic_async.hpp>
-#include <tutti/strategy/parameter_server/serve_generations.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
+#include <tutti/strategy/parameter_server/server/serve_generations.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
 
 // Asynchronous parameter servers of an elastic job. The servers exist for the whole job. They admit
 // the workers that the arbiter has admitted, each by its unique number and its key.

@@ -19,25 +19,25 @@
 #include <vector>
 
 #include <tutti/backends/zeromq/control.hpp>
-#include <tutti/backends/zeromq/introduction.hpp>
 #include <tutti/backends/zeromq/job_options.hpp>
+#include <tutti/backends/zeromq/key_exchange.hpp>
 #include <tutti/backends/zeromq/scheduler.hpp>
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/job_reachability.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/scripted_job.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/control_messages.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/job/job_reach.hpp>
-#include <tutti/job/launch_environment.hpp>
-#include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
-#include <tutti/strategy/parameter_server/placement.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
-#include <tutti/strategy/parameter_server/server_state.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/server/server_state.hpp>
+#include <tutti/strategy/parameter_server/wire/placement.hpp>
 #include <tutti/version.hpp>
 
 // Connects the workers and servers of a job: they find each other over its channel, and exchange their keys there if

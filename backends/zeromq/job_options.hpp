@@ -8,15 +8,15 @@
 #include <optional>
 #include <string>
 
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/launch/scripted_job.hpp>
 #include <tutti/comm/communicator.hpp>
-#include <tutti/comm/process_windows.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/job/scripted_job.hpp>
-#include <tutti/strategy/parameter_server/placement.hpp>
-#include <tutti/strategy/parameter_server/server_options.hpp>
-#include <tutti/strategy/parameter_server/server_state.hpp>
-#include <tutti/strategy/parameter_server/weight_store.hpp>
-#include <tutti/strategy/parameter_server/worker_options.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
+#include <tutti/strategy/parameter_server/server/server_options.hpp>
+#include <tutti/strategy/parameter_server/server/server_state.hpp>
+#include <tutti/strategy/parameter_server/server/weight_store.hpp>
+#include <tutti/strategy/parameter_server/wire/placement.hpp>
+#include <tutti/strategy/parameter_server/worker/worker_options.hpp>
 
 namespace tutti::zeromq {
 

@@ -8,8 +8,8 @@
 
 #include <tutti/backends/zeromq/control.hpp>
 #include <tutti/backends/zeromq/job_options.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/launch_environment.hpp>
 
 // The arbiter of a job that scripts started, which runs in its scheduler or in server 0.
 namespace tutti::zeromq {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include <tutti/backends/zeromq/socket.hpp>
-#include <tutti/comm/hmac_sha256.hpp>
+#include <tutti/comm/net/hmac_sha256.hpp>
 #include <tutti/core/error.hpp>
 
 // Decides which connections are admitted and what is encrypted.

@@ -19,7 +19,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/strategy/parameter_server/transport.hpp>
+#include <tutti/strategy/parameter_server/wire/transport.hpp>
 
 // ZeroMQ's handles as values that release their resources.
 namespace tutti::zeromq {

@@ -23,11 +23,11 @@
 #include <tutti/backends/zeromq/refused_connections.hpp>
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/socket.hpp>
-#include <tutti/comm/host_name.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/descriptor_limit.hpp>
-#include <tutti/strategy/parameter_server/frames.hpp>
-#include <tutti/strategy/parameter_server/transport.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+#include <tutti/strategy/parameter_server/wire/transport.hpp>
 
 // ps::Transport over ZeroMQ: one connection between each worker and each server.
 namespace tutti::zeromq {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include <tutti/backends/gloo/job.hpp>
+#include <tutti/cluster/channel/channel_store.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/channel_store.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/launch_environment.hpp>
 
 #include "arguments.hpp"
 #include "memory.hpp"

@@ -12,10 +12,10 @@
 
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/launched_rendezvous.hpp>
+#include <tutti/cluster/rendezvous/tcp_rendezvous.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/launch_environment.hpp>
-#include <tutti/job/launched_rendezvous.hpp>
 #include <tutti/tensor/memory.hpp>
 
 #include "arguments.hpp"

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/bf16.hpp>
+#include <tutti/core/float/bf16.hpp>
 
-#include "../floor/peak.hpp"
+#include "../bench/roofline/peak.hpp"
 
 namespace tutti::bench {
 

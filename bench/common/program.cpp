@@ -15,7 +15,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/engine/cpu/winograd/shapes.hpp>
 
 #include "machine.hpp"

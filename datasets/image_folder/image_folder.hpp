@@ -3,4 +3,4 @@
 
 // The data set for any folder of class folders: ImageFolder takes its classes from the folder. The reader is in data/,
 // because named data sets (ImageNet) also come in that form.
-#include <tutti/data/image_folder.hpp>
+#include <tutti/data/images/image_folder.hpp>

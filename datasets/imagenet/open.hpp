@@ -14,11 +14,11 @@
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/find_files.hpp>
-#include <tutti/data/image_folder.hpp>
-#include <tutti/data/packed_shard.hpp>
-#include <tutti/data/recordio_reader.hpp>
-#include <tutti/data/records.hpp>
-#include <tutti/data/shard_files.hpp>
+#include <tutti/data/images/image_folder.hpp>
+#include <tutti/data/records/packed_shard.hpp>
+#include <tutti/data/records/recordio_reader.hpp>
+#include <tutti/data/records/records.hpp>
+#include <tutti/data/records/shard_files.hpp>
 #include <tutti/datasets/imagenet/recordio.hpp>
 #include <tutti/datasets/imagenet/set_facts.hpp>
 #include <tutti/datasets/imagenet/tfrecords.hpp>

@@ -13,7 +13,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/recordio_reader.hpp>
+#include <tutti/data/records/recordio_reader.hpp>
 #include <tutti/io/file.hpp>
 
 // Reads ImageNet as MXNet's im2rec writes it: train.rec and val.rec, or several numbered parts of each. Labels count

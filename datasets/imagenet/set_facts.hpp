@@ -12,7 +12,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/find_files.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 // Reads the classes that tutti-data has written next to record files. TFRecord and RecordIO do not store them.
 namespace tutti::imagenet {

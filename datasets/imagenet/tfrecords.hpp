@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/example_proto.hpp>
-#include <tutti/data/shard_files.hpp>
-#include <tutti/data/tfrecord_reader.hpp>
+#include <tutti/data/records/example_proto.hpp>
+#include <tutti/data/records/shard_files.hpp>
+#include <tutti/data/records/tfrecord_reader.hpp>
 #include <tutti/io/file.hpp>
 
 // Reads ImageNet as TFRecord files train-00000-of-01024 ... and validation-00000-of-00128 ... Each record is a

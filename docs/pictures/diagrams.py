@@ -159,7 +159,7 @@ def members():
     p.lane(2, "the next generation")
     form = p.box(3, 2, "Arbiter", "members and ranks", mark=True)
     elastic = p.box(2, 2, "Elastic", "forms the new group")
-    state = p.box(1, 2, "second_copy.hpp", "state of the authority")
+    state = p.box(1, 2, "state_replica.hpp", "state of the authority")
     reform = p.box(0, 2, "reform", "trainer takes it over")
     p.arrow(second, form)
     p.chain(form, elastic, state, reform)

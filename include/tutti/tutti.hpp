@@ -6,7 +6,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/data/augment.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/loader.hpp>

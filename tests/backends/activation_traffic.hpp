@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include <tutti/backends/cuda/private_ops.hpp>
+#include <tutti/backends/cuda/ops/private_ops.hpp>
 #include <tutti/graph/graph.hpp>
 
 // Counts from a graph how many bytes of activations the CUDA backend's ops move through memory. Every operand of a row

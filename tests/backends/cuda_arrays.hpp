@@ -10,9 +10,9 @@
 #include <vector>
 
 #include <tutti/backends/cuda/memory.hpp>
-#include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
-#include <tutti/core/f16.hpp>
+#include <tutti/core/float/bf16.hpp>
+#include <tutti/core/float/f16.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/tensor/memory.hpp>
 

@@ -8,10 +8,10 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/cudnn/conv_problem.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
-#include <tutti/backends/cuda/fuse_norms.hpp>
+#include <tutti/backends/cuda/ops/conv_op.hpp>
+#include <tutti/backends/cuda/ops/fuse_norms.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/models/cifar_fast.hpp>

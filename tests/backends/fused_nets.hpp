@@ -8,7 +8,7 @@
 #include <tutti/graph/builder.hpp>
 #include <tutti/nn/layers.hpp>
 
-// Small nets with every chain that backends/cuda/fuse_norms.hpp can fuse.
+// Small nets with every chain that backends/cuda/ops/fuse_norms.hpp can fuse.
 namespace tutti::testing {
 
 // A stem, a bottleneck without a projection and one with a projection.

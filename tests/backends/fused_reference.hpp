@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include <tutti/backends/cuda/private_ops.hpp>
+#include <tutti/backends/cuda/ops/private_ops.hpp>
 #include <tutti/engine/reference/loops.hpp>
 #include <tutti/engine/reference/reference.hpp>
 

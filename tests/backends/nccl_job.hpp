@@ -34,8 +34,8 @@
 #include "backends/emulated_cuda.hpp"
 #include "backends/nccl_emulator.hpp"
 #include "core/end_process.hpp"
-#include "job/office.hpp"
 #include "strategy/job_images.hpp"
+#include "tests/cluster/arbiter_harness.hpp"
 
 namespace tutti::testing {
 

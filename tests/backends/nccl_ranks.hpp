@@ -14,7 +14,7 @@
 
 #include "backends/emulated_cuda.hpp"
 #include "backends/nccl_emulator.hpp"
-#include "job/office.hpp"
+#include "tests/cluster/arbiter_harness.hpp"
 
 namespace tutti::testing {
 

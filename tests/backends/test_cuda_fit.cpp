@@ -12,7 +12,7 @@
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/strategy/solo.hpp>
-#include <tutti/train/chief.hpp>
+#include <tutti/train/coordinator.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/trainer.hpp>

@@ -10,7 +10,7 @@
 #include <tutti/backends/cuda/nvtx.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/io/trace_recorder.hpp>
+#include <tutti/io/trace/trace_recorder.hpp>
 
 #include "../data/temp_folder.hpp"
 

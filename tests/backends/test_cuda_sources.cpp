@@ -19,10 +19,10 @@
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/solo.hpp>
-#include <tutti/train/chief.hpp>
+#include <tutti/train/coordinator.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/make_source.hpp>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tutti/backends/cuda/cuda.hpp>
-#include <tutti/engine/step_flags.hpp>
+#include <tutti/engine/step/step_flags.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include <tutti/backends/gloo/elastic.hpp>
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/error.hpp>
 
 #include "gloo_ranks.hpp"
-#include "job/office.hpp"
+#include "tests/cluster/arbiter_harness.hpp"
 
 using namespace tutti;
 

@@ -18,9 +18,9 @@
 #include <tutti/backends/zeromq/elastic.hpp>
 #include <tutti/backends/zeromq/elastic_async.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/strategy/parameter_server/weight_store.hpp>
+#include <tutti/strategy/parameter_server/server/weight_store.hpp>
 
-#include "job/office.hpp"
+#include "tests/cluster/arbiter_harness.hpp"
 
 using namespace tutti;
 

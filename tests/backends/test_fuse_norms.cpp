@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backends/cuda/fuse_norms.hpp>
+#include <tutti/backends/cuda/ops/fuse_norms.hpp>
 #include <tutti/engine/executor.hpp>
-#include <tutti/engine/planner.hpp>
+#include <tutti/engine/plan/planner.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
-#include <tutti/data/image_decoder.hpp>
+#include <tutti/data/images/image_decoder.hpp>
 #if defined(TUTTI_HAS_TURBOJPEG)
 #include <tutti/backends/turbojpeg/turbojpeg.hpp>
 #endif

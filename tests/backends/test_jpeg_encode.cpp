@@ -11,8 +11,8 @@
 #include <tutti/backends/turbojpeg/encode.hpp>
 #include <tutti/backends/turbojpeg/turbojpeg.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/data/image_decoder.hpp>
-#include <tutti/data/image_header.hpp>
+#include <tutti/data/images/image_decoder.hpp>
+#include <tutti/data/images/image_header.hpp>
 
 #include "../data/temp_folder.hpp"
 

@@ -23,14 +23,14 @@
 
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/nccl/elastic.hpp>
-#include <tutti/comm/rendezvous.hpp>
-#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/cluster/rendezvous/rendezvous.hpp>
+#include <tutti/cluster/rendezvous/tcp_rendezvous.hpp>
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 
 #include "backends/need_gpu.hpp"
-#include "job/office.hpp"
 #include "nccl_cases.hpp"
+#include "tests/cluster/arbiter_harness.hpp"
 
 using namespace tutti;
 using namespace std::chrono_literals;

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/cluster/rendezvous/tcp_rendezvous.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 

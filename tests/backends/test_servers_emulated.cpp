@@ -22,7 +22,7 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/optimizer_state.hpp>
 #include <tutti/train/server_update.hpp>

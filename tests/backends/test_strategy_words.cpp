@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <tutti/backends/make.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/launch_environment.hpp>
 
 #include "tools/trainer/check.hpp"
 #include "tools/trainer/check_batch.hpp"

@@ -16,7 +16,7 @@
 
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/cluster/rendezvous/tcp_rendezvous.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/all_reduce.hpp>

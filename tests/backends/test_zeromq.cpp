@@ -20,7 +20,7 @@
 #include <vector>
 
 #include <tutti/backends/zeromq/zeromq.hpp>
-#include <tutti/comm/tcp.hpp>
+#include <tutti/comm/net/tcp.hpp>
 #include <tutti/io/file.hpp>
 
 #include "comm/conformance.hpp"

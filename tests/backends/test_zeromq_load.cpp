@@ -23,8 +23,8 @@
 
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
-#include <tutti/strategy/parameter_server/worker.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/worker/worker.hpp>
 
 #include "core/sanitizers.hpp"
 #include "strategy/server_ranks.hpp"

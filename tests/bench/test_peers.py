@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests bench/peers without the peers: its tables, options and pinned packages, and whole runs with stand-ins for the
+"""Tests bench/baselines without the peers: its tables, options and pinned packages, and whole runs with stand-ins for the
 programs."""
 import json
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
-PEERS = ROOT / "bench" / "peers"
+PEERS = ROOT / "bench" / "baselines"
 sys.path.insert(0, str(PEERS))
 
 from table import Samples, better, markdown, number, ratio  # noqa: E402

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include <tutti/comm/hmac_sha256.hpp>
+#include <tutti/comm/net/hmac_sha256.hpp>
 
 using namespace tutti;
 

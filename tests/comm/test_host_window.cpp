@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 
 #include "io/size_limit.hpp"
 #include "window_checks.hpp"

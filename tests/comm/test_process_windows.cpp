@@ -26,8 +26,8 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/group_windows.hpp>
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/windows/group_windows.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 
 #include "core/end_process.hpp"
 #include "io/size_limit.hpp"

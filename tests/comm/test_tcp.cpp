@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/tcp.hpp>
+#include <tutti/comm/net/tcp.hpp>
 
 using namespace tutti;
 using namespace std::chrono_literals;

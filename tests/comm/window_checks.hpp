@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 
 namespace tutti::testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <tutti/core/f16.hpp>
+#include <tutti/core/float/f16.hpp>
 
 #include <doctest/doctest.h>
 

@@ -11,7 +11,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 
 #include "core/sanitizers.hpp"
 #include "core/startable.hpp"

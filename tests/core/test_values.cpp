@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/float/bf16.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/shape.hpp>
 #include <tutti/tensor/arena.hpp>

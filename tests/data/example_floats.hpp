@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/data/example_proto.hpp>
+#include <tutti/data/records/example_proto.hpp>
 #include <tutti/io/tfrecord.hpp>
 
 namespace tutti::test {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/image_decoder.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/data/images/image_decoder.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 
 #include "data/temp_folder.hpp"
 

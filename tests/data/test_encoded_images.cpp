@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/data/encoded_images.hpp>
+#include <tutti/data/images/encoded_images.hpp>
 #if defined(TUTTI_HAS_TURBOJPEG)
 #include <tutti/backends/turbojpeg/turbojpeg.hpp>
 #endif

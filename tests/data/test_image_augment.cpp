@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/image_augment.hpp>
+#include <tutti/data/images/image_augment.hpp>
 
 #include "data/image_fixtures.hpp"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/data/image_header.hpp>
+#include <tutti/data/images/image_header.hpp>
 
 #include "data/image_fixtures.hpp"
 

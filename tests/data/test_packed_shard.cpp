@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/packed_shard.hpp>
-#include <tutti/data/records.hpp>
+#include <tutti/data/records/packed_shard.hpp>
+#include <tutti/data/records/records.hpp>
 
 #include "record_files.hpp"
 

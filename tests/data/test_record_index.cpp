@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/data/record_index.hpp>
+#include <tutti/data/records/record_index.hpp>
 
 #include "record_files.hpp"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/recordio_reader.hpp>
-#include <tutti/data/records.hpp>
+#include <tutti/data/records/recordio_reader.hpp>
+#include <tutti/data/records/records.hpp>
 
 #include "record_files.hpp"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
-#include <tutti/data/resize.hpp>
+#include <tutti/data/images/resize.hpp>
 
 #include "data/image_fixtures.hpp"
 

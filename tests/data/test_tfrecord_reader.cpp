@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/example_proto.hpp>
-#include <tutti/data/tfrecord_reader.hpp>
+#include <tutti/data/records/example_proto.hpp>
+#include <tutti/data/records/tfrecord_reader.hpp>
 #include <tutti/io/tfrecord.hpp>
 
 #include "example_floats.hpp"

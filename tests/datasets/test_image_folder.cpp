@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/records.hpp>
+#include <tutti/data/records/records.hpp>
 #include <tutti/datasets/image_folder/image_folder.hpp>
 
 #include "data/record_files.hpp"

@@ -15,9 +15,9 @@
 #include <variant>
 #include <vector>
 
+#include <tutti/cluster/arbiter/arbiter_service.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_desk.hpp>
-#include <tutti/job/control_messages.hpp>
 
 namespace fuzz::control {
 

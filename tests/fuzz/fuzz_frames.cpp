@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/strategy/parameter_server/loan.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/wire/window_offer.hpp>
 
 namespace fuzz::frames {
 

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/launch/scripted_job.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/scripted_job.hpp>
 
 namespace fuzz::host_list {
 

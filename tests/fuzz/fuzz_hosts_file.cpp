@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
-#include <tutti/job/hosts_file.hpp>
+#include <tutti/cluster/launch/hosts_file.hpp>
+#include <tutti/comm/net/host_name.hpp>
 
 namespace fuzz::hosts_file {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/image_augment.hpp>
+#include <tutti/data/images/image_augment.hpp>
 #if defined(TUTTI_HAS_TURBOJPEG)
 #include <tutti/backends/turbojpeg/turbojpeg.hpp>
 #endif

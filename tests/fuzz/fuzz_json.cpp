@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 namespace fuzz::json {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/cluster/launch/key_file.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/key_file.hpp>
 
 namespace fuzz::key_file {
 

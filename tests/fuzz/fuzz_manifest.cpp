@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/io/checkpoint_manifest.hpp>
+#include <tutti/io/checkpoint/checkpoint_manifest.hpp>
 
 namespace fuzz::manifest {
 

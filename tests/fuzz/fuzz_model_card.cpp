@@ -19,8 +19,8 @@
 #include <tutti/interchange/model_file.hpp>
 #include <tutti/interchange/named_net.hpp>
 #include <tutti/interchange/net_json.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/io/json/json.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 
 namespace fuzz::model_card {
 

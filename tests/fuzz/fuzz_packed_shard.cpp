@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include <tutti/data/packed_shard.hpp>
+#include <tutti/data/records/packed_shard.hpp>
 
 #include "fuzz/memory_file.hpp"
 

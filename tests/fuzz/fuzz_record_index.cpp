@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include <tutti/data/record_index.hpp>
+#include <tutti/data/records/record_index.hpp>
 
 #include "fuzz/memory_file.hpp"
 

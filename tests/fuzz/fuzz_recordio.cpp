@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/recordio_reader.hpp>
+#include <tutti/data/records/recordio_reader.hpp>
 
 #include "fuzz/memory_file.hpp"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/io/trace_merge.hpp>
+#include <tutti/io/json/json.hpp>
+#include <tutti/io/trace/trace_merge.hpp>
 
 #include "../../tools/report/page.hpp"
 #include "../../tools/report/read_evaluation.hpp"

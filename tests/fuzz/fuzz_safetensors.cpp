@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include <tutti/io/safetensors.hpp>
-#include <tutti/io/safetensors_write.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors_write.hpp>
 
 namespace fuzz::safetensors {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/tfrecord_reader.hpp>
+#include <tutti/data/records/tfrecord_reader.hpp>
 #include <tutti/datasets/imagenet/tfrecords.hpp>
 
 #include "fuzz/memory_file.hpp"

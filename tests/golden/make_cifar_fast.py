@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "peers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "baselines"))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

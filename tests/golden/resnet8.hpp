@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <tutti/engine/executor.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
 #include "engine/conformance.hpp"

@@ -12,7 +12,7 @@
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/initialize.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/whitening.hpp>
 #include <tutti/strategy/solo.hpp>

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tutti/engine/reference/reference.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/models/resnet.hpp>
 
 #include "engine/built_backends.hpp"

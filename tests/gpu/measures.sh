@@ -37,7 +37,7 @@ step_cifar10() {
   if [[ $form == JPEGs ]]; then
     note "PyTorch's run reads the original files alone."
   elif has_torch; then
-    if limited "$python" "$root/bench/peers/torch_cifar_recipe.py" --data "$data" --seed 2 >"$logs/cifar10-torch.jsonl"; then
+    if limited "$python" "$root/bench/baselines/torch_cifar_recipe.py" --data "$data" --seed 2 >"$logs/cifar10-torch.jsonl"; then
       cat "$logs/cifar10-torch.jsonl"
       peer=$("$python" -c 'import json, sys
 d = json.loads(sys.stdin.read().splitlines()[-1])

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
-#include <tutti/engine/planner.hpp>
+#include <tutti/engine/plan/planner.hpp>
 
 namespace tutti::testing {
 

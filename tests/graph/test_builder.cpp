@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include <tutti/engine/plan.hpp>
+#include <tutti/engine/plan/plan.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>

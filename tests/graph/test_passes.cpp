@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include <tutti/engine/plan.hpp>
+#include <tutti/engine/plan/plan.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/graph/summary.hpp>

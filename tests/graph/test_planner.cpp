@@ -10,7 +10,7 @@
 
 #include <tutti/core/rng.hpp>
 #include <tutti/engine/executor.hpp>
-#include <tutti/engine/planner.hpp>
+#include <tutti/engine/plan/planner.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>

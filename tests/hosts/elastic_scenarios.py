@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What can happen to a job whose workers come and go, one scenario a test: the job lives, and no sample is lost or seen
-twice. Each notes what it took, for bench/elastic_scenarios.py."""
+twice. Each notes what it took, for bench/experiments/elastic_scenarios.py."""
 import contextlib
 import os
 import re

@@ -11,9 +11,9 @@
 #include <string>
 
 #include <tutti/backends/mpi/types.hpp>
-#include <tutti/job/launch_answer.hpp>
-#include <tutti/job/launch_environment.hpp>
-#include <tutti/job/progress_report.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_info.hpp>
+#include <tutti/cluster/launch/progress_report.hpp>
 
 int main(int argc, char** argv) {
   // [answer]

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 
 namespace tutti::test {
 

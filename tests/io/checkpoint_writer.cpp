@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 
 #include "checkpoint_state.hpp"
 

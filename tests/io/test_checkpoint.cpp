@@ -19,7 +19,7 @@
 #include <doctest/doctest.h>
 
 #include <sys/wait.h>
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 
 #include "../core/end_process.hpp"
 #include "../data/temp_folder.hpp"

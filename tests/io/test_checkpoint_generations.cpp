@@ -10,7 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 
 #include "../data/temp_folder.hpp"
 #include "checkpoint_state.hpp"

@@ -10,8 +10,8 @@
 #include <doctest/doctest.h>
 
 #include <tutti/core/rng.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/io/json_lines.hpp>
+#include <tutti/io/json/json.hpp>
+#include <tutti/io/json/json_lines.hpp>
 
 #include "../data/temp_folder.hpp"
 

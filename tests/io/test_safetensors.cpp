@@ -7,8 +7,8 @@
 
 #include <doctest/doctest.h>
 
-#include <tutti/io/safetensors.hpp>
-#include <tutti/io/safetensors_write.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors_write.hpp>
 
 #include "../data/temp_folder.hpp"
 

@@ -13,9 +13,9 @@
 #include <tutti/core/span.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/io/trace_merge.hpp>
-#include <tutti/io/trace_recorder.hpp>
+#include <tutti/io/json/json.hpp>
+#include <tutti/io/trace/trace_merge.hpp>
+#include <tutti/io/trace/trace_recorder.hpp>
 
 #include "../data/temp_folder.hpp"
 #include "size_limit.hpp"

@@ -18,10 +18,10 @@ BELOW = {
     "engine": {"optim", "graph", "tensor", "core"},
     "data": {"io", "core"},
     "comm": {"io", "core"},
-    "job": {"comm", "io", "core"},
-    "strategy": {"job", "comm", "tensor", "core"},
+    "cluster": {"comm", "io", "core"},
+    "strategy": {"cluster", "comm", "tensor", "core"},
     "interchange": {"strategy", "data", "models", "nn", "graph", "tensor", "io", "core"},
-    "train": {"interchange", "engine", "optim", "data", "strategy", "job", "comm", "graph", "tensor", "io", "core"},
+    "train": {"interchange", "engine", "optim", "data", "strategy", "cluster", "comm", "graph", "tensor", "io", "core"},
 }
 EVERYTHING = set(BELOW) | {"backends", "datasets"}
 
@@ -51,7 +51,7 @@ SYSTEM = re.compile(r"(sys|arpa|netinet|net|linux)/[a-z0-9_]+\.h|"
                     r"(dirent|dlfcn|errno|execinfo|fcntl|ifaddrs|malloc|netdb|poll|pthread|pwd|sched|signal|spawn|stdio|stdlib|string|strings|"
                     r"termios|time|unistd|ucontext|immintrin|cpuid|arm_neon)\.h")
 INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
-OWN_PROJECTS = ("bench/floor/",)
+OWN_PROJECTS = ("bench/roofline/",)
 
 
 def third_party_allowed(path, header):

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <tutti/backends/make.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/io/safetensors_write.hpp>
+#include <tutti/io/json/json.hpp>
+#include <tutti/io/safetensors/safetensors_write.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/checkpointing.hpp>

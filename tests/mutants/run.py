@@ -26,14 +26,14 @@ ROOT = HERE.parents[1]
 # For each part: headers of include/tutti, programs of tests/.
 PARTS = {
     "sampler": (["data/sampler.hpp"], ["data/test_sampler"]),
-    "arbiter": (["job/membership.hpp", "job/next_generation.hpp", "job/candidate.hpp", "job/lease.hpp",
-                 "job/common_facts.hpp", "job/assignment.hpp"],
-                ["job/test_membership", "job/test_membership_changes", "job/test_membership_joining", "job/test_membership_edges",
-                 "job/test_membership_random", "job/test_lease"]),
-    "checkpoint": (["io/checkpoint.hpp", "io/checkpoint_load.hpp", "io/checkpoint_manifest.hpp",
-                    "io/checkpoint_names.hpp"], ["io/test_checkpoint", "io/test_checkpoint_damage", "io/test_checkpoint_disk",
+    "arbiter": (["cluster/arbiter/arbiter.hpp", "cluster/arbiter/next_generation.hpp", "cluster/arbiter/candidate.hpp", "cluster/channel/lease.hpp",
+                 "cluster/arbiter/common_facts.hpp", "cluster/channel/assignment.hpp"],
+                ["cluster/test_membership", "cluster/test_membership_changes", "cluster/test_membership_joining", "cluster/test_membership_edges",
+                 "cluster/test_membership_random", "cluster/test_lease"]),
+    "checkpoint": (["io/checkpoint/checkpoint.hpp", "io/checkpoint/checkpoint_load.hpp", "io/checkpoint/checkpoint_manifest.hpp",
+                    "io/checkpoint/checkpoint_names.hpp"], ["io/test_checkpoint", "io/test_checkpoint_damage", "io/test_checkpoint_disk",
                                                 "io/test_checkpoint_generations"]),
-    "frames": (["strategy/parameter_server/frames.hpp"], ["strategy/test_frames"]),
+    "frames": (["strategy/parameter_server/wire/frames.hpp"], ["strategy/test_frames"]),
 }
 FLAGS = ["-std=c++20", "-w", "-fpermissive", "-O1", "-UNDEBUG", "-pthread", "-DDOCTEST_CONFIG_SUPER_FAST_ASSERTS"]
 TICK = 0.05

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/comm/process_windows.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 
 #include "server_ranks.hpp"
 

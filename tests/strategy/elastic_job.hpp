@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/process_windows.hpp>
 #include <tutti/comm/thread_communicator.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/engine/reference/reference.hpp>
@@ -27,14 +27,14 @@
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
-#include <tutti/strategy/parameter_server/serve_generations.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/server/serve_generations.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "job/office.hpp"
 #include "job_images.hpp"
+#include "tests/cluster/arbiter_harness.hpp"
 
 namespace tutti::testing {
 

@@ -15,7 +15,7 @@
 
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/engine/plan.hpp>
+#include <tutti/engine/plan/plan.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>

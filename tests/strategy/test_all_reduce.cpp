@@ -14,14 +14,14 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/comm/process_windows.hpp>
 #include <tutti/comm/thread_communicator.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/all_reduce.hpp>
-#include <tutti/strategy/second_copy.hpp>
+#include <tutti/strategy/state_replica.hpp>
 #include <tutti/train/trainer.hpp>
 
 using namespace tutti;

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/reference/reference.hpp>
@@ -25,8 +25,8 @@
 #include <tutti/optim/schedule.hpp>
 #include <tutti/strategy/broadcast_text.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/optimizer_state.hpp>

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
 
 using namespace tutti;
 using namespace tutti::ps;

@@ -12,13 +12,13 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/reference/reference.hpp>
-#include <tutti/io/checkpoint.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/while_ranks_work.hpp>
+#include <tutti/train/run_with_heartbeat.hpp>
 
 #include "comm/thread_ranks.hpp"
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
-#include <tutti/strategy/parameter_server/placement.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/wire/placement.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 
 #include "bare_server.hpp"
 #include "comm/conformance.hpp"

@@ -14,7 +14,7 @@
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/strategy/solo.hpp>
 
 #include "broken_step.hpp"

@@ -19,10 +19,10 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/strategy/parameter_server/loan.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/wire/window_offer.hpp>
 
 #include "bare_server.hpp"
 #include "comm/conformance.hpp"

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
-#include <tutti/strategy/parameter_server/server.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 
 #include "server_ranks.hpp"
 

@@ -11,10 +11,10 @@
 #include <span>
 #include <string>
 
+#include <tutti/cluster/elastic_membership.hpp>
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/any_strategy.hpp>
-#include <tutti/strategy/changing_members.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/strategy/strategy.hpp>
 

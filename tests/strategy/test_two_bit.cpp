@@ -19,8 +19,8 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
-#include <tutti/strategy/parameter_server/thread_transport.hpp>
-#include <tutti/strategy/parameter_server/two_bit.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
+#include <tutti/strategy/parameter_server/wire/two_bit.hpp>
 #include <tutti/train/gradient_exchange.hpp>
 
 #include "comm/conformance.hpp"

@@ -21,11 +21,11 @@
 #include <string_view>
 #include <thread>
 
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/job/launch_answer.hpp>
-#include <tutti/job/launch_environment.hpp>
 
 namespace {
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include <tutti/job/launch_environment.hpp>
-#include <tutti/job/progress_report.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/progress_report.hpp>
 
 int main(int argc, char** argv) {
   if (argc < 4) return 2;

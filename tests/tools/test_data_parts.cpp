@@ -16,9 +16,9 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/data/example_proto.hpp>
+#include <tutti/data/records/example_proto.hpp>
 #include <tutti/datasets/imagenet/tfrecords.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 #include "../../tools/data/example_edit.hpp"
 #include "../../tools/data/images.hpp"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/job/arbiter_options.hpp>
+#include <tutti/cluster/arbiter/arbiter_options.hpp>
 
 #include "data/temp_folder.hpp"
 #include "tools/launch/blame.hpp"

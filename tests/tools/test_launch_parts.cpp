@@ -15,23 +15,23 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/launch_answer.hpp>
-#include <tutti/job/launch_environment.hpp>
 
 #include "data/temp_folder.hpp"
-#include "tools/trainer/environment.hpp"
-#include "tools/launch/ask.hpp"
 #include "tools/launch/blame.hpp"
 #include "tools/launch/commands.hpp"
-#include "tools/launch/meeting.hpp"
 #include "tools/launch/mpi.hpp"
 #include "tools/launch/mpi_verdict.hpp"
 #include "tools/launch/options.hpp"
 #include "tools/launch/plan.hpp"
+#include "tools/launch/program_query.hpp"
 #include "tools/launch/quote.hpp"
+#include "tools/launch/rendezvous_ports.hpp"
 #include "tools/launch/ssh.hpp"
 #include "tools/launch/wire.hpp"
+#include "tools/trainer/environment.hpp"
 
 using namespace tutti;
 using namespace tutti::launch;

@@ -10,10 +10,10 @@
 #include <map>
 #include <string>
 
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/progress_report.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/launch_environment.hpp>
-#include <tutti/job/progress_report.hpp>
 
 #include "data/temp_folder.hpp"
 #include "tools/launch/progress_board.hpp"

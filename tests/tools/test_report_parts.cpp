@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 #include "../../tools/report/lines.hpp"
 #include "../../tools/report/options.hpp"

@@ -10,8 +10,8 @@
 
 #include <tutti/core/rng.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/io/safetensors_write.hpp>
+#include <tutti/io/json/json.hpp>
+#include <tutti/io/safetensors/safetensors_write.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/train/checkpointing.hpp>
 

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include <tutti/data/augment.hpp>
-#include <tutti/data/encoded_images.hpp>
-#include <tutti/data/image_preparation.hpp>
+#include <tutti/data/images/encoded_images.hpp>
+#include <tutti/data/images/image_preparation.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/interchange/image_preparation.hpp>
 #include <tutti/interchange/model_card.hpp>
 #include <tutti/interchange/model_file.hpp>
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/fit.hpp>
 

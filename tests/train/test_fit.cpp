@@ -12,7 +12,7 @@
 
 #include <tutti/data/audit.hpp>
 #include <tutti/data/check_audit.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/train/fit.hpp>
 
 #include "fit_run.hpp"

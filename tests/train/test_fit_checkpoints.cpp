@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <tutti/engine/cpu/cpu.hpp>
-#include <tutti/io/checkpoint.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/fit.hpp>
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include <tutti/engine/cpu/cpu.hpp>
-#include <tutti/io/checkpoint.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/io/safetensors_write.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
+#include <tutti/io/json/json.hpp>
+#include <tutti/io/safetensors/safetensors_write.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/load_weights.hpp>

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
-#include <tutti/data/image_header.hpp>
+#include <tutti/data/images/image_header.hpp>
+#include <tutti/data/images/png_write.hpp>
 #include <tutti/data/loader.hpp>
-#include <tutti/data/png_write.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/io/base64.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/any_strategy.hpp>

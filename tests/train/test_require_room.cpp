@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <tutti/engine/executor.hpp>
+#include <tutti/engine/plan/require_room.hpp>
 #include <tutti/engine/reference/reference.hpp>
-#include <tutti/engine/require_room.hpp>
 #include <tutti/nn/layers.hpp>
 
 using namespace tutti;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/train/run_log.hpp>
 
 #include "data/temp_folder.hpp"

@@ -13,7 +13,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/tensor_files.hpp>

@@ -24,7 +24,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
 

@@ -12,9 +12,9 @@
 
 #include <tutti/backends/decoders.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/data/image_decoder.hpp>
-#include <tutti/data/image_header.hpp>
-#include <tutti/data/resize.hpp>
+#include <tutti/data/images/image_decoder.hpp>
+#include <tutti/data/images/image_header.hpp>
+#include <tutti/data/images/resize.hpp>
 #if defined(TUTTI_HAS_TURBOJPEG)
 #include <tutti/backends/turbojpeg/encode.hpp>
 #endif

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 
 namespace tutti::data_tool {
 

@@ -13,7 +13,7 @@
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/io/utf8.hpp>
 
 #include "images.hpp"

@@ -15,7 +15,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/nearest_word.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
 
 #include "images.hpp"

@@ -14,8 +14,8 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/find_files.hpp>
-#include <tutti/data/packed_shard.hpp>
-#include <tutti/data/recordio_reader.hpp>
+#include <tutti/data/records/packed_shard.hpp>
+#include <tutti/data/records/recordio_reader.hpp>
 #include <tutti/datasets/imagenet/tfrecords.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>

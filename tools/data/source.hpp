@@ -15,8 +15,8 @@
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/find_files.hpp>
-#include <tutti/data/shard_files.hpp>
-#include <tutti/data/tfrecord_reader.hpp>
+#include <tutti/data/records/shard_files.hpp>
+#include <tutti/data/records/tfrecord_reader.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>

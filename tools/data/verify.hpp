@@ -18,11 +18,11 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/core/threads.hpp>
-#include <tutti/data/image_decoder.hpp>
-#include <tutti/data/packed_shard.hpp>
-#include <tutti/data/recordio_reader.hpp>
-#include <tutti/data/tfrecord_reader.hpp>
+#include <tutti/core/threads/threads.hpp>
+#include <tutti/data/images/image_decoder.hpp>
+#include <tutti/data/records/packed_shard.hpp>
+#include <tutti/data/records/recordio_reader.hpp>
+#include <tutti/data/records/tfrecord_reader.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
 #include <tutti/io/crc32c.hpp>
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 

@@ -16,11 +16,11 @@
 #include <system_error>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/launch/hosts_file.hpp>
+#include <tutti/cluster/launch/key_file.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/hosts_file.hpp>
-#include <tutti/job/key_file.hpp>
 
 #include "../launch/quote.hpp"
 #include "options.hpp"

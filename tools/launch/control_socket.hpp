@@ -14,15 +14,15 @@
 #include <string_view>
 #include <utility>
 
+#include <tutti/cluster/channel/control_link.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/base64.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/control_link.hpp>
 
 #include "process.hpp"
 
-// The channel between a process of the job and its agent, see tutti/job/control_channel.hpp. The agent hands frames on
-// to the launcher, where the arbiter is, in lines "control worker 0 <base64>", and back.
+// The channel between a process of the job and its agent, see tutti/cluster/channel/control_channel.hpp. The agent
+// hands frames on to the launcher, where the arbiter is, in lines "control worker 0 <base64>", and back.
 namespace tutti::launch {
 
 // The end for the process, until it has been started.

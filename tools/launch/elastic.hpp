@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/arbiter/arbiter.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
-#include <tutti/job/membership.hpp>
 
 #include "blame.hpp"
 #include "commands.hpp"

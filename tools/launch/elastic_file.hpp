@@ -23,9 +23,9 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/launch/hosts_file.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/hosts_file.hpp>
 
 #include "plan.hpp"
 #include "process.hpp"

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/launch/hosts_file.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/hosts_file.hpp>
 
 #include "elastic_file.hpp"
 #include "elastic_log.hpp"

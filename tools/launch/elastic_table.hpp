@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/launch/hosts_file.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/hosts_file.hpp>
 
 #include "commands.hpp"
 #include "elastic_file.hpp"

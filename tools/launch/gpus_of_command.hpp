@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/comm/net/host_name.hpp>
 
 namespace tutti::launch::detail {
 

@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/launch/progress_report.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/progress_report.hpp>
 #include <tutti/version.hpp>
 
 #include "agent.hpp"

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/arbiter/arbiter.hpp>
+#include <tutti/cluster/arbiter/arbiter_service.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_desk.hpp>
-#include <tutti/job/membership.hpp>
 
 #include "commands.hpp"
 #include "control_socket.hpp"

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/io/aside.hpp>

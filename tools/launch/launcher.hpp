@@ -19,10 +19,10 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/launch/progress_report.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/io/descriptor_limit.hpp>
-#include <tutti/job/progress_report.hpp>
 
 #include "blame.hpp"
 #include "commands.hpp"
@@ -32,12 +32,12 @@
 #include "job_output.hpp"
 #include "link.hpp"
 #include "mpi.hpp"
-#include "mpirun_words.hpp"
+#include "mpirun_output.hpp"
 #include "options.hpp"
 #include "plan.hpp"
 #include "process.hpp"
 #include "progress_board.hpp"
-#include "settle.hpp"
+#include "resolve_options.hpp"
 #include "ssh.hpp"
 #include "timeline.hpp"
 #include "wire.hpp"

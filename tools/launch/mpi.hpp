@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 
 #include "commands.hpp"

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/launch/progress_report.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/progress_report.hpp>
 
 #include "blame.hpp"
 #include "commands.hpp"
@@ -28,7 +28,7 @@
 #include "link.hpp"
 #include "mpi.hpp"
 #include "mpi_verdict.hpp"
-#include "mpirun_words.hpp"
+#include "mpirun_output.hpp"
 #include "options.hpp"
 #include "plan.hpp"
 

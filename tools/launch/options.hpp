@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/launch/launch_info.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/nearest_word.hpp>
 #include <tutti/core/printable.hpp>
-#include <tutti/job/launch_answer.hpp>
 
 #include "elastic_options.hpp"
 #include "gpus_of_command.hpp"

@@ -24,14 +24,14 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/launch/hosts_file.hpp>
+#include <tutti/cluster/launch/key_file.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/hosts_file.hpp>
-#include <tutti/job/key_file.hpp>
 
-#include "meeting.hpp"
 #include "options.hpp"
 #include "process.hpp"
+#include "rendezvous_ports.hpp"
 #include "wire.hpp"
 
 namespace tutti::launch {

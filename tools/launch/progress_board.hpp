@@ -10,7 +10,7 @@
 #include <string>
 #include <tuple>
 
-#include <tutti/job/progress_report.hpp>
+#include <tutti/cluster/launch/progress_report.hpp>
 
 #include "process.hpp"
 

@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/launch/progress_report.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/progress_report.hpp>
 
 #include "control_socket.hpp"
 #include "job_state.hpp"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <tutti/cluster/launch/hosts_file.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/hosts_file.hpp>
 
 #include "blame.hpp"
 #include "commands.hpp"
@@ -21,7 +21,7 @@
 #include "job_verdict.hpp"
 #include "link.hpp"
 #include "mpi_generations.hpp"
-#include "mpirun_words.hpp"
+#include "mpirun_output.hpp"
 #include "options.hpp"
 #include "plan.hpp"
 #include "process.hpp"

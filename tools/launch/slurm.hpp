@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <tutti/cluster/launch/hosts_file.hpp>
+#include <tutti/cluster/launch/slurm.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/hosts_file.hpp>
-#include <tutti/job/slurm.hpp>
 
 // A job within an allocation of Slurm: its nodes are the hosts, and srun reaches them.
 namespace tutti::launch {

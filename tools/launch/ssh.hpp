@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/launch/hosts_file.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
-#include <tutti/job/hosts_file.hpp>
 
 #include "process.hpp"
 #include "quote.hpp"

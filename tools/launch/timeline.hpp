@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/trace_merge.hpp>
+#include <tutti/io/trace/trace_merge.hpp>
 
 namespace tutti::launch {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/io/utf8.hpp>
 
 #include "model_options.hpp"

@@ -17,9 +17,9 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/image_decoder.hpp>
-#include <tutti/data/image_folder.hpp>
-#include <tutti/data/shard_files.hpp>
+#include <tutti/data/images/image_decoder.hpp>
+#include <tutti/data/images/image_folder.hpp>
+#include <tutti/data/records/shard_files.hpp>
 #include <tutti/interchange/image_preparation.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_error.hpp>

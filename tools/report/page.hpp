@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/io/utf8.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/version.hpp>

@@ -11,7 +11,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/base64.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/train/evaluation_file.hpp>
 
 #include "table.hpp"

@@ -14,7 +14,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/version.hpp>
 

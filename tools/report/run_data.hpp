@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/io/json_value.hpp>
+#include <tutti/io/json/json_value.hpp>
 
 #include "table.hpp"
 

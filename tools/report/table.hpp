@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/io/json_value.hpp>
+#include <tutti/io/json/json_value.hpp>
 
 // Rows of numbers, and how many of them become few.
 namespace tutti::report_tool {

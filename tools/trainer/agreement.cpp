@@ -13,7 +13,7 @@
 #include <tutti/io/file_writer.hpp>
 #include <tutti/strategy/broadcast_text.hpp>
 #include <tutti/train/data_facts.hpp>
-#include <tutti/train/while_ranks_work.hpp>
+#include <tutti/train/run_with_heartbeat.hpp>
 
 #include "tools/trainer/option_groups.hpp"
 #include "tools/trainer/option_values.hpp"

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <tutti/backends/make.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/job/job_facts.hpp>
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 
 #include "tools/trainer/task.hpp"

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
-#include <tutti/job/launch_answer.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "tools/trainer/check_batch.hpp"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <tutti/data/image_decoder.hpp>
+#include <tutti/data/images/image_decoder.hpp>
 
 namespace tutti::trainer {
 

@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
-#include <tutti/comm/host_name.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/comm/net/host_name.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/launch_environment.hpp>
 
 #include "tools/trainer/options.hpp"
 

@@ -11,10 +11,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/while_ranks_work.hpp>
+#include <tutti/train/run_with_heartbeat.hpp>
 
 #include "tools/trainer/agreement.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include <tutti/data/batch_source.hpp>
-#include <tutti/io/checkpoint_load.hpp>
+#include <tutti/io/checkpoint/checkpoint_load.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/trainer.hpp>
 

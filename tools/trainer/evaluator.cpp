@@ -19,7 +19,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/io/tfevents.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include <tutti/engine/backend.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 #include "tools/trainer/task.hpp"
 

@@ -10,10 +10,10 @@
 
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/find_files.hpp>
-#include <tutti/data/image_decoder.hpp>
+#include <tutti/data/images/image_decoder.hpp>
 #include <tutti/data/memory_dataset.hpp>
-#include <tutti/data/recordio_reader.hpp>
-#include <tutti/data/shard_files.hpp>
+#include <tutti/data/records/recordio_reader.hpp>
+#include <tutti/data/records/shard_files.hpp>
 #include <tutti/datasets/cifar10/cifar10.hpp>
 #include <tutti/datasets/imagenet/set_facts.hpp>
 

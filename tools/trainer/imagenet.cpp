@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/data/encoded_images.hpp>
 #include <tutti/data/find_files.hpp>
+#include <tutti/data/images/encoded_images.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/optim/schedule_parse.hpp>

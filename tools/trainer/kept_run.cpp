@@ -7,9 +7,9 @@
 #include <sstream>
 #include <string>
 
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/io/checkpoint.hpp>
-#include <tutti/job/launch_environment.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 
 namespace tutti::trainer {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 #include "tools/trainer/option_groups.hpp"
 #include "tools/trainer/options.hpp"

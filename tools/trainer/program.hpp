@@ -3,8 +3,8 @@
 
 #include <optional>
 
+#include <tutti/cluster/channel/control_channel.hpp>
 #include <tutti/engine/backend.hpp>
-#include <tutti/job/control_channel.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 
 #include "tools/trainer/options.hpp"

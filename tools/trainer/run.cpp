@@ -14,11 +14,11 @@
 
 #include <tutti/data/loader.hpp>
 #include <tutti/io/append_file.hpp>
-#include <tutti/train/chief.hpp>
+#include <tutti/train/coordinator.hpp>
 #include <tutti/train/evaluation_file.hpp>
 #include <tutti/train/make_source.hpp>
 #include <tutti/train/run_log.hpp>
-#include <tutti/train/while_ranks_work.hpp>
+#include <tutti/train/run_with_heartbeat.hpp>
 #include <tutti/version.hpp>
 
 #include "tools/trainer/agreement.hpp"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <tutti/graph/graph.hpp>
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/progress.hpp>

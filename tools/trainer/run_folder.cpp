@@ -12,7 +12,7 @@
 #include <system_error>
 #include <vector>
 
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/io/file.hpp>
 
 #include "tools/trainer/options_json.hpp"

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include <tutti/io/checkpoint_load.hpp>
+#include <tutti/io/checkpoint/checkpoint_load.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 #include "tools/trainer/options.hpp"
 

@@ -13,10 +13,10 @@
 #include <string>
 #include <utility>
 
+#include <tutti/cluster/launch/key_file.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/key_file.hpp>
 
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/scripted_options.hpp"

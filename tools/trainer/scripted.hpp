@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include <tutti/job/launch_environment.hpp>
-#include <tutti/job/scripted_job.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/scripted_job.hpp>
 
 #include "tools/trainer/options.hpp"
 

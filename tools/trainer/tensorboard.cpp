@@ -13,7 +13,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/span_of.hpp>
-#include <tutti/data/png_write.hpp>
+#include <tutti/data/images/png_write.hpp>
 #include <tutti/io/tfevents_summary.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/tensor.hpp>

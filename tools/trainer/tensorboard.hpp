@@ -8,7 +8,7 @@
 #include <tutti/data/batch_source.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/sampler.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/trainer.hpp>

@@ -13,8 +13,8 @@
 #include <tutti/graph/summary.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/io/trace_merge.hpp>
-#include <tutti/io/trace_recorder.hpp>
+#include <tutti/io/trace/trace_merge.hpp>
+#include <tutti/io/trace/trace_recorder.hpp>
 
 #include "tools/trainer/trace_window.hpp"
 

@@ -18,14 +18,14 @@
 #include <vector>
 
 #include <tutti/backends/make.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/cluster/launch/launch_info.hpp>
+#include <tutti/cluster/launch/server_process.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/exit_code_of.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/job/launch_answer.hpp>
-#include <tutti/job/launch_environment.hpp>
-#include <tutti/job/server_process.hpp>
-#include <tutti/strategy/parameter_server/server_state.hpp>
+#include <tutti/strategy/parameter_server/server/server_state.hpp>
 #include <tutti/train/server_snapshots.hpp>
 #include <tutti/train/server_weights.hpp>
 #include "tools/trainer/agreement.hpp"

@@ -13,8 +13,8 @@
 #include <type_traits>
 #include <utility>
 
-#include <tutti/backends/cuda/ahead.hpp>
 #include <tutti/backends/cuda/api/cublaslt.hpp>
+#include <tutti/backends/cuda/async_init.hpp>
 #include <tutti/backends/cuda/cublas/gemm_layout.hpp>
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/core/dtype.hpp>

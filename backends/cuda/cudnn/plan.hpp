@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backends/cuda/ahead.hpp>
+#include <tutti/backends/cuda/async_init.hpp>
 #include <tutti/backends/cuda/cudnn/descriptor.hpp>
 #include <tutti/backends/cuda/cudnn/graph.hpp>
 #include <tutti/backends/cuda/device.hpp>

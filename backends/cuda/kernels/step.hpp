@@ -5,7 +5,7 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char step[] = R"cuda(
-// The numbers of one step, from the host (step_end.hpp).
+// The numbers of one step, from the host (step_finisher.hpp).
 struct StepNumbers {
   double lr, inverse_batch, loss_scale, average, c1, c2;
   i64 step;

@@ -16,7 +16,7 @@
 
 #include <tutti/comm/work.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 
 namespace tutti {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include <tutti/comm/host_barrier.hpp>
+#include <tutti/comm/host/host_barrier.hpp>
 
 namespace tutti {
 

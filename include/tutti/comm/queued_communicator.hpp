@@ -12,9 +12,9 @@
 
 #include <tutti/comm/comm_queue.hpp>
 #include <tutti/comm/communicator.hpp>
-#include <tutti/comm/host_barrier.hpp>
-#include <tutti/comm/host_window.hpp>
+#include <tutti/comm/host/host_barrier.hpp>
 #include <tutti/comm/reduce_op.hpp>
+#include <tutti/comm/windows/host_window.hpp>
 #include <tutti/core/span.hpp>
 
 namespace tutti {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_group.hpp>
+#include <tutti/comm/host/host_group.hpp>
 #include <tutti/comm/queued_communicator.hpp>
 #include <tutti/comm/work.hpp>
 

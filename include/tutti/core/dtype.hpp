@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include <tutti/core/bf16.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/f16.hpp>
+#include <tutti/core/float/bf16.hpp>
+#include <tutti/core/float/f16.hpp>
 
 namespace tutti {
 

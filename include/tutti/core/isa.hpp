@@ -7,8 +7,8 @@
 #include <string_view>
 #include <type_traits>
 
-#include <tutti/core/bf16.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/float/bf16.hpp>
 
 // Instruction sets of tutti's own kernels. Each kernel is one always-inline body. Functions with a target attribute
 // inline it once for each instruction set, and the best one is chosen at run time. So a program compiled for plain

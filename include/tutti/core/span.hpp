@@ -10,7 +10,7 @@ namespace tutti {
 // The activity that a thread spent a period of time on.
 enum class Lane : std::uint8_t { step, compute, communication, data, evaluation, checkpoint, membership };
 
-// Receives what the threads of this process do, and when (io/trace_recorder.hpp). Lives until the process ends.
+// Receives what the threads of this process do, and when (io/trace/trace_recorder.hpp). Lives until the process ends.
 class SpanWatcher {
  public:
   virtual ~SpanWatcher() = default;

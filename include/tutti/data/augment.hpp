@@ -19,7 +19,7 @@
 #include <tutti/data/augment_options.hpp>
 #include <tutti/data/dataset.hpp>
 #if TUTTI_CORE_DEFINITIONS
-#include <tutti/data/image_preparation.hpp>
+#include <tutti/data/images/image_preparation.hpp>
 #endif
 
 namespace tutti {

@@ -20,7 +20,7 @@ enum class Split { train, test };  // The training part and the held-out part of
 
 [[nodiscard]] constexpr const char* name_of(Split s) noexcept { return s == Split::train ? "train" : "test"; }  // word
 
-struct ImagePreparation;  // data/image_preparation.hpp
+struct ImagePreparation;  // data/images/image_preparation.hpp
 
 // Properties that all images of a data set share.
 struct Schema {

@@ -23,7 +23,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/ignored_label.hpp>
 #include <tutti/core/separate.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/sampler.hpp>

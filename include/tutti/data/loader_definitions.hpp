@@ -16,7 +16,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/core/span_of.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/data/loader.hpp>
 
 // Definitions of Loader's functions.

@@ -9,11 +9,11 @@
 #include <string>
 
 #include <tutti/core/error.hpp>
-#include <tutti/core/function_ref.hpp>
 #include <tutti/core/image_window.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/engine/kernel.hpp>
-#include <tutti/engine/step_end.hpp>
+#include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/optim/update.hpp>
 #include <tutti/optim/update_rules.hpp>

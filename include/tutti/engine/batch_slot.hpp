@@ -6,9 +6,9 @@
 #include <string>
 
 #include <tutti/core/error.hpp>
-#include <tutti/engine/arenas.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/metrics.hpp>
+#include <tutti/engine/plan/arenas.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/tensor/memory.hpp>
 

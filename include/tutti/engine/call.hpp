@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/engine/plan.hpp>
+#include <tutti/engine/plan/plan.hpp>
 #include <tutti/tensor/view.hpp>
 
 namespace tutti {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include <tutti/core/separate.hpp>
-#include <tutti/engine/plan.hpp>
+#include <tutti/engine/plan/plan.hpp>
 
 namespace tutti {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
-#include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/engine/metrics.hpp>
@@ -22,8 +22,8 @@
 
 namespace tutti {
 
-struct Plan;          // engine/plan.hpp
-struct PreparedPlan;  // engine/prepared_plan.hpp
+struct Plan;          // engine/plan/plan.hpp
+struct PreparedPlan;  // engine/plan/prepared_plan.hpp
 class ValueWatcher;   // engine/value_watcher.hpp
 
 struct ExecutorOptions {

@@ -12,14 +12,14 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/span_of.hpp>
-#include <tutti/engine/arenas.hpp>
 #include <tutti/engine/batch_slot.hpp>
 #include <tutti/engine/executor.hpp>
-#include <tutti/engine/plan_walk.hpp>
-#include <tutti/engine/planner.hpp>
-#include <tutti/engine/prepared_plan.hpp>
-#include <tutti/engine/require_room.hpp>
-#include <tutti/engine/weight_packs.hpp>
+#include <tutti/engine/plan/arenas.hpp>
+#include <tutti/engine/plan/plan_walk.hpp>
+#include <tutti/engine/plan/planner.hpp>
+#include <tutti/engine/plan/prepared_plan.hpp>
+#include <tutti/engine/plan/require_room.hpp>
+#include <tutti/engine/plan/weight_packs.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/tensor/memory.hpp>

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/core/bf16.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/float/bf16.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/custom_kernel.hpp>
 #include <tutti/tensor/memory.hpp>

@@ -13,20 +13,20 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/f16.hpp>
+#include <tutti/core/float/bf16.hpp>
+#include <tutti/core/float/f16.hpp>
 #include <tutti/core/span_of.hpp>
-#include <tutti/engine/arenas.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/batch_slot.hpp>
-#include <tutti/engine/plan.hpp>
-#include <tutti/engine/plan_walk.hpp>
-#include <tutti/engine/planner.hpp>
-#include <tutti/engine/prepared_plan.hpp>
-#include <tutti/engine/require_room.hpp>
-#include <tutti/engine/weight_packs.hpp>
+#include <tutti/engine/plan/arenas.hpp>
+#include <tutti/engine/plan/plan.hpp>
+#include <tutti/engine/plan/plan_walk.hpp>
+#include <tutti/engine/plan/planner.hpp>
+#include <tutti/engine/plan/prepared_plan.hpp>
+#include <tutti/engine/plan/require_room.hpp>
+#include <tutti/engine/plan/weight_packs.hpp>
 #include <tutti/graph/weighted_graph.hpp>
 
 namespace tutti {

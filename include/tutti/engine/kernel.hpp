@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include <tutti/engine/call.hpp>
-#include <tutti/engine/plan.hpp>
+#include <tutti/engine/plan/plan.hpp>
 
 namespace tutti {
 

@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/f16.hpp>
-#include <tutti/engine/plan.hpp>
-#include <tutti/engine/plan_walk.hpp>
-#include <tutti/engine/prepared_plan.hpp>
+#include <tutti/core/float/bf16.hpp>
+#include <tutti/core/float/f16.hpp>
+#include <tutti/engine/plan/plan.hpp>
+#include <tutti/engine/plan/plan_walk.hpp>
+#include <tutti/engine/plan/prepared_plan.hpp>
 #include <tutti/engine/value_watcher.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/graph/ops.hpp>

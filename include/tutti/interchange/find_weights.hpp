@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/io/file.hpp>
 
 namespace tutti::interchange {

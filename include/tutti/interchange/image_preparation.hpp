@@ -13,11 +13,11 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/augment.hpp>
-#include <tutti/data/image_augment.hpp>
-#include <tutti/data/image_decoder.hpp>
-#include <tutti/data/image_preparation.hpp>
+#include <tutti/data/images/image_augment.hpp>
+#include <tutti/data/images/image_decoder.hpp>
+#include <tutti/data/images/image_preparation.hpp>
 #include <tutti/interchange/preparation_json.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 namespace tutti::interchange {
 

@@ -13,7 +13,7 @@
 #include <tutti/interchange/image_preparation.hpp>
 #include <tutti/interchange/model_metadata.hpp>
 #include <tutti/interchange/net_json.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/io/utf8.hpp>
 
 namespace tutti::interchange {

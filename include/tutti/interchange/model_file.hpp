@@ -14,9 +14,9 @@
 #include <tutti/interchange/find_weights.hpp>
 #include <tutti/interchange/model_card.hpp>
 #include <tutti/interchange/weight_match.hpp>
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti::interchange {

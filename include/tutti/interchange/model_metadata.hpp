@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/data/image_preparation.hpp>
+#include <tutti/data/images/image_preparation.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/interchange/net_to_json.hpp>
 #include <tutti/interchange/preparation_json.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/io/utf8.hpp>
 
 // The metadata about a net in a file of weights; model_card.hpp reads it.

@@ -16,7 +16,7 @@
 #include <tutti/graph/builder.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/interchange/net_to_json.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 // Reads a net from the JSON of net_to_json.hpp.
 namespace tutti::interchange {

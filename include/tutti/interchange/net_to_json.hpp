@@ -11,7 +11,7 @@
 
 #include <tutti/core/shape.hpp>
 #include <tutti/graph/graph.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 
 // A net as JSON: a file's description of its net, sufficient to make the net again without the program that trained it.
 //

@@ -17,7 +17,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/graph/weighted_graph.hpp>
 #include <tutti/interchange/model_card.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/io/protobuf.hpp>
 #include <tutti/version.hpp>
 

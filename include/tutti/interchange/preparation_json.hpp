@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <utility>
 
-#include <tutti/data/image_preparation.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/data/images/image_preparation.hpp>
+#include <tutti/io/json/json.hpp>
 
 // The preparation of images, as JSON; image_preparation.hpp reads it.
 namespace tutti::interchange {
 
-using tutti::ImagePreparation;  // data/image_preparation.hpp
+using tutti::ImagePreparation;  // data/images/image_preparation.hpp
 
 [[nodiscard]] inline io::Json json_of(const ImagePreparation& p) {
   io::Json::Array fill;

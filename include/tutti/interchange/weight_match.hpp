@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/float/bf16.hpp>
 #include <tutti/core/span_of.hpp>
 #include <tutti/interchange/load_weights_options.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 // Compares a file's tensors with those of a net.

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <tutti/core/math.hpp>
-#include <tutti/io/json_value.hpp>
+#include <tutti/io/json/json_value.hpp>
 #include <tutti/io/protobuf.hpp>
 #include <tutti/io/tfrecord.hpp>
 

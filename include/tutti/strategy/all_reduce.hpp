@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/launch/progress_report.hpp>
 #include <tutti/comm/communicator.hpp>
-#include <tutti/comm/host_window.hpp>
+#include <tutti/comm/windows/host_window.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/job/progress_report.hpp>
-#include <tutti/strategy/second_copy.hpp>
+#include <tutti/strategy/state_replica.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {

@@ -13,15 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_window.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/elastic_member.hpp>
+#include <tutti/cluster/job_facts.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
-#include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/windows/host_window.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/job/control_messages.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/strategy/elastic_member.hpp>
-#include <tutti/strategy/second_copy.hpp>
+#include <tutti/strategy/state_replica.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {

@@ -9,9 +9,9 @@
 #include <span>
 #include <string>
 
+#include <tutti/cluster/elastic_membership.hpp>
+#include <tutti/cluster/job_facts.hpp>
 #include <tutti/comm/work.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/strategy/changing_members.hpp>
 #include <tutti/tensor/arena.hpp>
 
 namespace tutti {

@@ -14,8 +14,8 @@
 namespace tutti {
 
 namespace io {
-class Json;              // io/json_value.hpp
-class LoadedCheckpoint;  // io/checkpoint_load.hpp
+class Json;              // io/json/json_value.hpp
+class LoadedCheckpoint;  // io/checkpoint/checkpoint_load.hpp
 }  // namespace io
 
 // What a checkpoint is made of, put together: the trainer's committed tensors by name, its counters, the run's options.

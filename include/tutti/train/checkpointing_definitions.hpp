@@ -19,10 +19,10 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/run_card.hpp>
-#include <tutti/train/while_ranks_work.hpp>
+#include <tutti/train/run_with_heartbeat.hpp>
 
 namespace tutti {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <tutti/cluster/job_facts.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/job/job_facts.hpp>
 
 namespace tutti {
 

@@ -15,7 +15,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/f16.hpp>
+#include <tutti/core/float/f16.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/engine/executor.hpp>
@@ -23,8 +23,8 @@
 #include <tutti/train/logits.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/resident_source.hpp>
+#include <tutti/train/run_with_heartbeat.hpp>
 #include <tutti/train/trainer.hpp>
-#include <tutti/train/while_ranks_work.hpp>
 
 // Evaluation by the mean logits of several views of each image.
 namespace tutti {

@@ -10,10 +10,10 @@
 
 #include <tutti/core/rng.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/png_write.hpp>
+#include <tutti/data/images/png_write.hpp>
 #include <tutti/io/base64.hpp>
 #include <tutti/io/file_writer.hpp>
-#include <tutti/io/json.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/train/mistakes.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/run_log.hpp>

@@ -12,7 +12,7 @@
 #include <tutti/data/batch_source.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/checkpointing.hpp>
-#include <tutti/train/chief.hpp>
+#include <tutti/train/coordinator.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/sources.hpp>
 #include <tutti/train/trainer.hpp>

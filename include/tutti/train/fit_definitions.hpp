@@ -11,13 +11,13 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/span.hpp>
-#include <tutti/train/chief.hpp>
+#include <tutti/train/coordinator.hpp>
 #include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/fit_run.hpp>
 #include <tutti/train/logits.hpp>
 #include <tutti/train/mistakes.hpp>
-#include <tutti/train/while_ranks_work.hpp>
+#include <tutti/train/run_with_heartbeat.hpp>
 
 namespace tutti {
 

@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/elastic_membership.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/data/batch_source.hpp>
-#include <tutti/engine/step_end.hpp>
-#include <tutti/strategy/changing_members.hpp>
-#include <tutti/train/chief.hpp>
+#include <tutti/engine/step/step_finisher.hpp>
+#include <tutti/train/coordinator.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/report_window.hpp>
 #include <tutti/train/run_share.hpp>

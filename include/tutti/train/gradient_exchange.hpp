@@ -12,11 +12,11 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/function_ref.hpp>
 #include <tutti/core/span.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/executor.hpp>
-#include <tutti/engine/step_end.hpp>
-#include <tutti/engine/step_flags.hpp>
+#include <tutti/engine/step/step_finisher.hpp>
+#include <tutti/engine/step/step_flags.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>

@@ -10,7 +10,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/interchange/find_weights.hpp>
 #include <tutti/interchange/weight_match.hpp>
-#include <tutti/io/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/train/load_weights.hpp>
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
-#include <tutti/core/f16.hpp>
+#include <tutti/core/float/f16.hpp>
 #include <tutti/core/span_of.hpp>
-#include <tutti/engine/arenas.hpp>
 #include <tutti/engine/executor.hpp>
+#include <tutti/engine/plan/arenas.hpp>
 
 namespace tutti::detail {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/image_preparation.hpp>
+#include <tutti/data/images/image_preparation.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/graph/ops.hpp>
 #include <tutti/interchange/model_metadata.hpp>

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tutti/core/math.hpp>
-#include <tutti/io/json_lines.hpp>
+#include <tutti/io/json/json_lines.hpp>
 #include <tutti/io/tfevents.hpp>
 #include <tutti/io/utf8.hpp>
 #include <tutti/train/report.hpp>

@@ -9,9 +9,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/train/checkpointing.hpp>
-#include <tutti/train/chief.hpp>
+#include <tutti/train/coordinator.hpp>
+#include <tutti/train/run_with_heartbeat.hpp>
 #include <tutti/train/trainer.hpp>
-#include <tutti/train/while_ranks_work.hpp>
 
 namespace tutti::detail {
 

@@ -17,17 +17,17 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/io/json.hpp>
-#include <tutti/io/tensor_record.hpp>
-#include <tutti/strategy/parameter_server/server_state.hpp>
+#include <tutti/io/json/json.hpp>
+#include <tutti/io/safetensors/tensor_record.hpp>
+#include <tutti/strategy/parameter_server/server/server_state.hpp>
 
 namespace tutti {
 
 // What a server of asynchronous training keeps of its state, so that one started again under its number goes on from
-// there: the two newest, as checkpoints (io/checkpoint.hpp) in a folder of its own. They belong to one job: another
-// one's weights are what its workers bring.
+// there: the two newest, as checkpoints (io/checkpoint/checkpoint.hpp) in a folder of its own. They belong to one job:
+// another one's weights are what its workers bring.
 class ServerSnapshots {
  public:
   using Log = std::function<void(const std::string&)>;

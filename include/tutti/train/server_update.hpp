@@ -9,7 +9,7 @@
 
 #include <tutti/engine/backend.hpp>
 #include <tutti/optim/update_rules.hpp>
-#include <tutti/strategy/parameter_server/server_part.hpp>
+#include <tutti/strategy/parameter_server/server/server_part.hpp>
 
 namespace tutti {
 

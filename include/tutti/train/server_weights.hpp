@@ -8,13 +8,13 @@
 #include <memory>
 #include <utility>
 
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/graph/graph.hpp>
-#include <tutti/job/job_facts.hpp>
-#include <tutti/job/launch_environment.hpp>
 #include <tutti/optim/schedule.hpp>
-#include <tutti/strategy/parameter_server/weight_store.hpp>
+#include <tutti/strategy/parameter_server/server/weight_store.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/train/fit.hpp>

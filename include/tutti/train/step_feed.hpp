@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
+#include <tutti/cluster/step_assignments.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/data/sampler.hpp>
-#include <tutti/strategy/dealt_steps.hpp>
 
 namespace tutti::detail {
 

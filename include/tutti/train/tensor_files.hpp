@@ -56,8 +56,8 @@ template <class T>
 #include <cstring>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/safetensors.hpp>
-#include <tutti/io/safetensors_write.hpp>
+#include <tutti/io/safetensors/safetensors.hpp>
+#include <tutti/io/safetensors/safetensors_write.hpp>
 
 namespace tutti {
 

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/function_ref.hpp>
+#include <tutti/cluster/job_facts.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/step_flag.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/engine/executor.hpp>
-#include <tutti/engine/loss_scale.hpp>
-#include <tutti/job/job_facts.hpp>
+#include <tutti/engine/step/loss_scale.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>

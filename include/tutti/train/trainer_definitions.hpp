@@ -22,7 +22,7 @@
 #include <tutti/train/gradient_exchange.hpp>
 #include <tutti/train/host_spans.hpp>
 #include <tutti/train/optimizer_state.hpp>
-#include <tutti/train/steps.hpp>
+#include <tutti/train/step_runner.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/train/weight_average.hpp>
 #include <tutti/version.hpp>

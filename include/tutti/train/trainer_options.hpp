@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include <tutti/cluster/job_facts.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/engine/metrics.hpp>
-#include <tutti/job/job_facts.hpp>
 #include <tutti/optim/optimizer.hpp>
 
 namespace tutti {

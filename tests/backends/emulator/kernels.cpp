@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/f16.hpp>
+#include <tutti/core/float/f16.hpp>
 
 #include "block.hpp"
 #include "compile.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/function_ref.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/reference/reference.hpp>
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include <tutti/core/separate.hpp>
-#include <tutti/core/threads.hpp>
+#include <tutti/core/threads/threads.hpp>
 #include <tutti/engine/cpu/shared.hpp>
-#include <tutti/engine/cpu/tuned_choices.hpp>
+#include <tutti/engine/cpu/tuning/tuned_choices.hpp>
 #include <tutti/engine/cpu/winograd/shapes.hpp>
 #include <tutti/engine/host_backend.hpp>
 #include <tutti/optim/update.hpp>

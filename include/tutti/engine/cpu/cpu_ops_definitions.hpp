@@ -13,10 +13,10 @@
 #include <tutti/engine/cpu/elementwise_ops.hpp>
 #include <tutti/engine/cpu/linear_ops.hpp>
 #include <tutti/engine/cpu/loss_ops.hpp>
-#include <tutti/engine/cpu/norm_ops.hpp>
+#include <tutti/engine/cpu/norm/norm_ops.hpp>
 #include <tutti/engine/cpu/pairs/pairs_ops.hpp>
-#include <tutti/engine/cpu/pool_ops.hpp>
-#include <tutti/engine/cpu/tuner.hpp>
+#include <tutti/engine/cpu/pool/pool_ops.hpp>
+#include <tutti/engine/cpu/tuning/tuner.hpp>
 #include <tutti/engine/cpu/update_kernels.hpp>
 #include <tutti/engine/cpu/winograd/winograd_ops.hpp>
 #include <tutti/engine/kernel_table.hpp>

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <tutti/engine/cpu/gelu_kernels.hpp>
-#include <tutti/engine/cpu/norm_kernels.hpp>
-#include <tutti/engine/cpu/own_kernel.hpp>
+#include <tutti/engine/cpu/native_kernel.hpp>
+#include <tutti/engine/cpu/norm/norm_kernels.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
 // Element-wise ops, and the gradient of a bias.

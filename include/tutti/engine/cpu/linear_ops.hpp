@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tutti/engine/cpu/own_kernel.hpp>
+#include <tutti/engine/cpu/native_kernel.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
 // Fully connected layers: the gradient of their weights. A library computes their products.

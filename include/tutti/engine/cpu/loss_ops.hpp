@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <variant>
 
-#include <tutti/engine/cpu/own_kernel.hpp>
+#include <tutti/engine/cpu/native_kernel.hpp>
 #include <tutti/engine/reference/loss.hpp>
 
 // The loss: the reference loop with a partial sum of the metrics for each shard.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <tutti/core/bf16.hpp>
+#include <tutti/core/float/bf16.hpp>
 #include <tutti/core/isa.hpp>
 
 // A register of floats, with the compiler's vector types: 16, 8 or 4 floats, by instruction set.

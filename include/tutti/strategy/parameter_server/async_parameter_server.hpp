@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/launch/progress_report.hpp>
+#include <tutti/cluster/step_assignments.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/progress_report.hpp>
-#include <tutti/strategy/dealt_steps.hpp>
-#include <tutti/strategy/parameter_server/step_dealer.hpp>
-#include <tutti/strategy/parameter_server/two_bit.hpp>
-#include <tutti/strategy/parameter_server/weight_store.hpp>
-#include <tutti/strategy/parameter_server/worker.hpp>
+#include <tutti/strategy/parameter_server/server/step_assigner.hpp>
+#include <tutti/strategy/parameter_server/server/weight_store.hpp>
+#include <tutti/strategy/parameter_server/wire/two_bit.hpp>
+#include <tutti/strategy/parameter_server/worker/worker.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {

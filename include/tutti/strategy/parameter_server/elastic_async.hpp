@@ -12,10 +12,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/elastic_member.hpp>
+#include <tutti/cluster/step_assignments.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/job/control_channel.hpp>
-#include <tutti/strategy/dealt_steps.hpp>
-#include <tutti/strategy/elastic_member.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {

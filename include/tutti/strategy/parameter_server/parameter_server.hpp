@@ -9,8 +9,8 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/all_reduce.hpp>
-#include <tutti/strategy/parameter_server/two_bit.hpp>
-#include <tutti/strategy/parameter_server/worker.hpp>
+#include <tutti/strategy/parameter_server/wire/two_bit.hpp>
+#include <tutti/strategy/parameter_server/worker/worker.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <variant>
 
-#include <tutti/engine/cpu/own_kernel.hpp>
+#include <tutti/engine/cpu/native_kernel.hpp>
 #include <tutti/engine/cpu/winograd/forward.hpp>
 #include <tutti/engine/cpu/winograd/layout.hpp>
 #include <tutti/engine/cpu/winograd/pack.hpp>

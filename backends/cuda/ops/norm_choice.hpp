@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
+#include <tutti/backends/cuda/ops/fused_ops.hpp>
+#include <tutti/backends/cuda/ops/norm_ops.hpp>
+
+// Batch norm by tutti's kernels, or by the library's if autotuning finds them faster.
+namespace tutti::cuda {
+
+template <class C>
+concept FusesNorms = FusesConvolutions<C> &&
+    requires(C& c, const BatchNormAddRelu& f, const BatchNormAddReluBackward& b) {
+  { c.kernel(f) } -> std::same_as<std::shared_ptr<FusedKernel<BatchNormAddRelu>>>;
+  { c.kernel(b) } -> std::same_as<std::shared_ptr<FusedKernel<BatchNormAddReluBackward>>>;
+};
+
+// Returns the library's form of this batch norm, or an empty value if the library has none.
+[[nodiscard]] inline std::optional<BatchNormAddRelu> library_norm(const op::BatchNorm& o, const NodeDesc& d) {
+  const Shape& x = d.in[0].shape;
+  if (x[1] % vector_of(d.compute) != 0) return {};
+  return BatchNormAddRelu{{x[0], x[1], x[2], x[3], d.compute}, o.residual, o.relu, o.eps, o.momentum};
+}
+// tutti's kernel can mask by y and add a second gradient; the library's kernel has no operands for these.
+[[nodiscard]] inline std::optional<BatchNormAddReluBackward> library_norm(const op::BatchNormBackward& o,
+                                                                          const NodeDesc& d) {
+  const Shape& x = d.out[0].shape;
+  if (o.residual || o.second || x[1] % vector_of(d.compute) != 0) return {};
+  return BatchNormAddReluBackward{{x[0], x[1], x[2], x[3], d.compute}, o.relu};
+}
+
+inline void run_norm(FusedKernel<BatchNormAddRelu>& k, const Workspace& w, cudaStream_t stream, const op::BatchNorm& o,
+                     const Call& c) {
+  const auto vector = [](const TensorRef& t) { return static_cast<float*>(t.data); };
+  k.run({c.in[0].data, vector(c.in[1]), vector(c.in[2]), o.residual ? c.in[5].data : nullptr, vector(c.in[3]),
+         vector(c.in[4]), c.out[0].data, vector(c.out[1]), vector(c.out[2])},
+        w.at<void>(0), stream);
+}
+inline void run_norm(FusedKernel<BatchNormAddReluBackward>& k, const Workspace& w, cudaStream_t stream,
+                     const op::BatchNormBackward&, const Call& c) {
+  const auto vector = [](const TensorRef& t) { return static_cast<float*>(t.data); };
+  k.run({c.in[0].data, c.in[1].data, vector(c.in[2]), vector(c.in[3]), vector(c.in[4]), vector(c.in[5]), c.out[0].data,
+         vector(c.out[1]), vector(c.out[2])},
+        w.at<void>(0), stream);
+}
+inline void run_our_norm(Launcher& l, const Workspace& w, const op::BatchNorm& o, const Call& c) {
+  run_batch_norm(l, w, o, c);
+}
+inline void run_our_norm(Launcher& l, const Workspace& w, const op::BatchNormBackward& o, const Call& c) {
+  run_batch_norm_backward(l, w, o, c);
+}
+
+// Returns the library's kernel if it was faster. Otherwise returns null, and tutti's kernels run.
+template <class C, class O>
+[[nodiscard]] std::shared_ptr<void> prepare_norm(C& library, Launcher& l, Workspace& w, const Device& device,
+                                                 const CudaOptions& options, const O& o, const NodeDesc& d) {
+  const TensorDesc& x = std::is_same_v<O, op::BatchNorm> ? d.in[0] : d.out[0];
+  w.reserve(norm_tiles(x.dtype, x.shape).workspace_bytes());
+  if constexpr (FusesNorms<C>) {
+    if (!options.autotune || options.fusion == CudaFusion::off) return {};
+    const auto form = library_norm(o, d);
+    if (!form) return {};
+    const auto kernel = library.kernel(*form);
+    if (kernel == nullptr) return {};
+    w.reserve(kernel->workspace_bytes());
+    const detail::TrialCall trial(device, d, 0);
+    if (trial.call() == nullptr) return {};
+    const auto ours = [&] { run_our_norm(l, w, o, *trial.call()); };
+    const auto theirs = [&] { run_norm(*kernel, w, device.stream(), o, *trial.call()); };
+    if (!library.no_slower("our batch norm beside " + form->name(), ours, theirs)) return kernel;
+  }
+  return {};
+}
+
+// Runs the prepared kernel, c.prepared.
+template <class O>
+void run_chosen_norm(Launcher& l, const Workspace& w, cudaStream_t stream, const O& o, const Call& c) {
+  using F = std::conditional_t<std::is_same_v<O, op::BatchNorm>, BatchNormAddRelu, BatchNormAddReluBackward>;
+  if (c.prepared == nullptr) return run_our_norm(l, w, o, c);
+  run_norm(*static_cast<FusedKernel<F>*>(c.prepared), w, stream, o, c);
+}
+
+}  // namespace tutti::cuda

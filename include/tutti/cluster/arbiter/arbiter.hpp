@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/arbiter/arbiter_options.hpp>
+#include <tutti/cluster/arbiter/candidate.hpp>
+#include <tutti/cluster/arbiter/common_facts.hpp>
+#include <tutti/cluster/arbiter/control_store.hpp>
+#include <tutti/cluster/arbiter/next_generation.hpp>
+#include <tutti/cluster/arbiter/unreachable.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/channel/lease.hpp>
+#include <tutti/core/error.hpp>
+
+// Who is in the job. One arbiter decides it, and nobody else: it lets processes in, gives them up, and issues one
+// generation of members behind the other.
+namespace tutti::control {
+
+// The arbiter: a state machine that has neither clock nor connections. What arrives is handed to it with the time, and
+// what it wants sent is taken from it. A process is heard of by its beats; one that is known to have ended is given up
+// at once, one that is silent after the whole time-out, see Lease. That a connection broke says nothing.
+class Arbiter {
+ public:
+  explicit Arbiter(const ArbiterOptions& options) : o_(options) {
+    next_id_ = static_cast<ProcessId>(o_.workers) + static_cast<ProcessId>(o_.servers);
+    for (int i = 0; i < o_.workers; ++i) absent_.emplace(Role::worker, i);
+    for (int i = 0; i < o_.servers; ++i) absent_.emplace(Role::server, i);
+  }
+
+  // A message of the connection `seat`. Publish, Lookup and Forget are not its matter.
+  void receive(Seat seat, const Message& message, Time now) {
+    if (const auto* m = std::get_if<Enrol>(&message)) return enrol(seat, *m, now);
+    Process* p = find(seat);
+    if (p == nullptr) return;
+    if (p->state == State::gone) {
+      if (!p->done) send(*p, Refused{static_cast<int>(ExitCode::communication), p->why});
+      return;
+    }
+    if (const auto* beat = std::get_if<Beat>(&message)) {
+      p->heard = now;
+      send(*p, Answered{beat->number});
+      if (!founded_) send(*p, waiting_for(absent_));
+    }
+    if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
+    if (const auto* s = std::get_if<Stands>(&message)) stands(*p, *s);
+    if (const auto* u = std::get_if<Unreached>(&message)) unreached(*p, *u, now);
+    if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p) : leave(*p, false);
+    if (const auto* e = std::get_if<EpochBegins>(&message))
+      if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
+  }
+  // The process of that connection has ended: nothing of it runs any more.
+  void ended(Seat seat, const std::string& how) {
+    if (Process* p = find(seat); p != nullptr && p->state != State::gone) lose(*p, how);
+    std::erase_if(processes_, [&](const Process& p) { return p.seat == seat; });
+  }
+  // One of those that the job begins with has ended before it asked to be let in: the others begin without it.
+  void never_comes(Role role, std::int32_t place) {
+    if (founded_ || !o_.elastic) return;
+    absent_.erase({role, place});
+    found();
+  }
+  // Asks a member to leave in order, at the end of an epoch where changes wait for that; who joins and has not asked to
+  // be let in is let go when it does.
+  void ask_to_leave(Seat seat) {
+    Process* p = find(seat);
+    if (p == nullptr && founded_) unwanted_.insert(seat);
+    if (p != nullptr && p->state != State::gone) leave(*p, o_.at_epoch);
+  }
+  // Whether the job could go on without these.
+  [[nodiscard]] bool can_spare(const std::set<Seat>& seats) const {
+    int workers = 0;
+    for (const Process& p : processes_) workers += p.is(Role::worker) && !p.leaving && !seats.contains(p.seat) ? 1 : 0;
+    return workers >= std::max(1, o_.min_workers);
+  }
+  // Tells all that the job is to stop.
+  void stop_all() {
+    stopping_ = true;
+    for (const Process& p : processes_)
+      if (p.state != State::gone) send(p, Stop{});
+    release_servers();
+    try_issue();
+  }
+  // Gives up whoever has been silent for too long. To be called often.
+  void tick(Time now) {
+    for (Process& p : processes_)
+      if (p.state != State::gone && now - p.heard >= o_.rank_timeout)
+        lose(p, "no sign of life for " + seconds_text(o_.rank_timeout));
+    if (unreached_.ring(now)) separate();
+  }
+  // The arbiter was itself not able to hear: nobody's silence until now counts.
+  void forgive(Time now) {
+    for (Process& p : processes_) p.heard = now;
+    unreached_.postpone(now);
+  }
+
+  [[nodiscard]] std::vector<Outgoing> take_messages() { return std::exchange(out_, {}); }
+  [[nodiscard]] std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
+  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+  [[nodiscard]] ProcessId authority() const noexcept { return authority_; }
+  // The epoch that rank 0 said last.
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  // A member has done its work, and with it the job.
+  [[nodiscard]] bool finished() const noexcept { return finished_; }
+  [[nodiscard]] bool stopping() const noexcept { return stopping_; }
+  // The members wait for others, because there are fewer than ArbiterOptions::min_workers.
+  [[nodiscard]] bool too_few() const noexcept { return too_few_; }
+  // Workers by age, and behind them the servers by their numbers.
+  [[nodiscard]] const std::vector<Member>& members() const noexcept { return members_; }
+
+ private:
+  using Process = Candidate;
+  using State = Candidate::State;
+
+  [[nodiscard]] Process* find(Seat seat) {
+    const auto at =
+        std::find_if(processes_.begin(), processes_.end(), [&](const Process& p) { return p.seat == seat; });
+    return at == processes_.end() ? nullptr : &*at;
+  }
+  void send(const Process& p, Message m) { out_.push_back({p.seat, std::move(m)}); }
+  void decide(Decision::Kind kind, const Process& p, std::string why = {}, bool fatal = false) {
+    decisions_.push_back({kind, p.seat, p.member, std::move(why), generation_, fatal});
+  }
+
+  // ---- being let in ----
+  void enrol(Seat seat, const Enrol& e, Time now) {
+    if (find(seat) != nullptr) return;  // it has had its answer
+    Process p;
+    p.member = {0, e.role, e.place, e.host};
+    p.seat = seat;
+    p.facts = e.facts;
+    p.heard = now;
+    if (!over_.empty() && (!founded_ || o_.elastic)) {
+      give_up(p);
+      return processes_.push_back(std::move(p));
+    }
+    const int count = e.role == Role::worker ? o_.workers : o_.servers;
+    const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const Process& q) {
+      return q.state != State::gone && q.member.role == e.role && q.member.place == e.place;
+    });
+    if (taken) {
+      const std::string other = p.member.name() + ", who is there already";
+      return refuse(std::move(p), "a number of its own", other, "");
+    }
+    if (generation_ == 0 && !o_.elastic && (e.place < 0 || e.place >= count))
+      return refuse(std::move(p), numbers_text(count), std::to_string(e.place), "");
+    const bool of_beginning = e.place >= 0 && e.place < count;
+    const bool again = of_beginning && !came_.emplace(e.role, e.place).second;
+    const bool founder = !founded_ && of_beginning && !again;
+    if (founded_ && !o_.elastic && !(o_.servers_restart && e.role == Role::server && again))
+      return refuse(std::move(p), "the processes that the job began with", "one more", "");
+    if (founded_ && differs(p)) return;
+    // Founders by their numbers, so that ranks are what their starter said.
+    p.member.id = !founder                 ? next_id_++
+                  : e.role == Role::worker ? static_cast<ProcessId>(e.place)
+                                           : static_cast<ProcessId>(o_.workers + e.place);
+    absent_.erase({e.role, e.place});
+    processes_.push_back(std::move(p));
+    if (stopping_) send(processes_.back(), Stop{});
+    if (finished_ || unwanted_.erase(seat) > 0) return release(processes_.back());
+    if (founded_) return change();
+    if (!absent_.empty()) send(processes_.back(), waiting_for(absent_));
+    found();
+  }
+  void refuse(Process p, const std::string& expected, const std::string& got, const std::string& hint,
+              bool fatal = false) {
+    p.why = error_message(p.member.name(), expected, got, hint);
+    p.state = State::gone;
+    send(p, Refused{static_cast<int>(ExitCode::usage), p.why});
+    decide(Decision::Kind::refused, p, p.why, fatal);
+    processes_.push_back(std::move(p));
+  }
+  // Compares with what the job's processes have in common; refuses it alone where it differs.
+  [[nodiscard]] bool differs(const Process& p) {
+    const auto d = facts_.difference(p);
+    if (!d) return false;
+    const bool fatal = generation_ == 0 && !can_lose(p);
+    refuse(p, d->expected, d->got, "start all processes with the same program, options and data", fatal);
+    if (fatal) end_job(p.member.name() + " was refused");
+    return true;
+  }
+  // Whether the job goes on without it, because others do its work or it comes back.
+  [[nodiscard]] bool can_lose(const Process& p) const {
+    if (p.member.role == Role::worker) return o_.elastic;
+    if (o_.servers_restart || !o_.elastic) return o_.servers_restart;
+    return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });
+  }
+  // There will be no generation any more. Members hear of a change; who waits for one, or to join, does so in vain.
+  void end_job(const std::string& why) {
+    if (over_.empty()) over_ = error_message("job", "all processes that it cannot do without", why, "");
+    for (Process& p : processes_)
+      if ((p.state == State::waiting || (p.state == State::member && p.reported)) && !o_.starter_ends) give_up(p);
+  }
+  void give_up(Process& p) {
+    p.state = State::gone;
+    p.why = over_;
+    send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
+  }
+
+  // ---- the first generation ----
+  void found() {
+    if (!absent_.empty()) return;
+    founded_ = true;
+    for (const Role role : {Role::worker, Role::server}) choose_facts(role);
+    level_ = Urgency::step;
+    try_issue();
+  }
+  // Refuses those that differ from most.
+  void choose_facts(Role role) {
+    const auto odd = take_odd(processes_, role, facts_.choose(processes_, role));
+    for (const Process& p : odd) (void)differs(p);
+  }
+
+  // ---- changes ----
+  // Tells the members that theirs is not the last generation, and issues the next as soon as that may be. Once told, it
+  // is not taken back, and only becomes more urgent.
+  void change(Urgency level = Urgency::none) {
+    level_ = std::max(level_, level);
+    Changing c{generation_, lost_};
+    level_ = std::max(level_, count_changes(processes_, o_, c));
+    c.broken = level_ == Urgency::broken;
+    c.at_epoch = level_ == Urgency::epoch;
+    if (level_ == Urgency::none) return;
+    for (const Process& p : processes_)
+      if (p.state == State::member && !p.reported) send(p, c);
+    try_issue();
+  }
+  void lose(Process& p, const std::string& why, bool unreached = false) {
+    const bool was_member = p.state == State::member;
+    p.state = State::gone;
+    // With the last one goes what was trained, unless servers have it.
+    const bool last = p.holds && !o_.servers_hold && !finished_ && !any([](const Process& q) { return q.holds; });
+    const bool fatal = last || !can_lose(p);
+    p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
+    send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
+    decide(Decision::Kind::lost, p, why, fatal);
+    decisions_.back().unreached = unreached;
+    if (fatal) end_job(p.member.name() + " is gone: " + why);
+    // No other worker comes to a job that is at its end.
+    if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();
+    if (!was_member) return try_issue();
+    lost_stayer_ = lost_stayer_ || (o_.lost_are_replaced && p.member.role == Role::worker && !p.leaving);
+    lost_.push_back(p.member);
+    change(Urgency::broken);
+  }
+  template <class F>  // f(process)
+  [[nodiscard]] bool any(F&& f) const {
+    return any_candidate(processes_, f);
+  }
+  // It has done its work, and so has the job, where it did not leave before the others.
+  void done(Process& p) {
+    const bool work_done = p.state == State::member && p.is(Role::worker) && !p.leaving;
+    finished_ = finished_ || work_done;
+    p.state = State::gone;
+    p.done = true;
+    decide(Decision::Kind::left, p);
+    decisions_.back().work_done = work_done;
+    if (p.member.role == Role::worker) release_servers();
+    if (finished_)
+      for (Process& q : processes_)
+        if (q.state == State::waiting && founded_) release(q);
+    try_issue();
+  }
+  void leave(Process& p, bool at_epoch) {
+    if (p.state == State::waiting) {
+      release(p);
+      return try_issue();
+    }
+    if (p.leaving && (at_epoch || !p.leaves_at_epoch)) return;
+    // The last one does not leave but ends the job.
+    const bool others = any([&](const Process& q) { return &q != &p && q.is(Role::worker) && !q.leaving; });
+    if (o_.elastic && p.is(Role::worker) && !others) return stop_all();
+    p.leaving = true;
+    p.leaves_at_epoch = at_epoch;
+    change();
+  }
+  // Releases the servers if no worker is left. Call when no other worker can come.
+  void release_servers() {
+    if (!founded_ || any([](const Process& p) { return p.is(Role::worker); })) return;
+    for (Process& p : processes_)
+      if (p.state != State::gone) release(p);
+  }
+  void release(Process& p) {
+    send(p, Released{});
+    p.facts.clear();
+    p.facts.shrink_to_fit();
+    p.state = State::gone;
+    p.done = true;
+    decide(Decision::Kind::left, p);
+  }
+  void report(Process& p, const Report& r) {
+    if (p.state != State::member || r.generation != generation_ || p.reported) return;
+    p.reported = true;
+    p.step = r.step;
+    p.epoch_end = r.epoch_end;
+    p.preparing = r.preparing;
+    if (!over_.empty() && !o_.starter_ends) return give_up(p);
+    // The others wait for it in vain, unless all agreed on the step: after they stood, and on a change they had heard
+    // of.
+    if (r.broken || !going_ || level_ == Urgency::none) return change(Urgency::broken);
+    try_issue();
+  }
+  void stands(Process& p, const Stands& s) {
+    const bool takes_part = p.state == State::member && s.generation == generation_ && !p.reported;
+    if (!takes_part || level_ == Urgency::broken || p.standing) return;
+    p.standing = true;
+    for (const Process& q : processes_)
+      if (q.state == State::member && !q.standing) return;
+    going_ = true;
+    for (Process& q : processes_)
+      if (q.state == State::member) {
+        q.holds = q.is(Role::worker);
+        send(q, Go{generation_});
+      }
+    decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_, false});
+  }
+
+  // ---- members that do not reach each other ----
+  void unreached(Process& p, const Unreached& u, Time now) {
+    // If members change over one by one, an operation outlasts a generation.
+    if (p.state == State::member && (!o_.reports || (u.generation == generation_ && !p.reported)))
+      unreached_.take(p, u, now);
+  }
+  void separate() {
+    // One after the other: whether the job can lose a member depends on those that are left.
+    while (over_.empty()) {
+      const auto cut = choose_given_up(waiters(processes_, [this](const Process& p) { return can_lose(p); }));
+      if (!cut) return;
+      const std::string other = member_of(processes_, cut->other).member.name();
+      lose(member_of(processes_, cut->id), "it and " + other + " do not reach each other", true);
+    }
+  }
+
+  // ---- the next generation ----
+  void try_issue() {
+    if (!founded_ || level_ == Urgency::none || !over_.empty()) return;
+    const auto at_work = [](const Process& p) { return p.is(Role::worker) && p.state == State::member && !p.reported; };
+    if (o_.reports && any(at_work)) return;
+    // A job that stops does so with whom it has.
+    const auto next = next_generation(processes_, o_, stopping_ || finished_ ? 1 : std::max(1, o_.min_workers));
+    too_few_ = next.too_few;
+    if (too_few_) {
+      const bool may = may_leave(processes_, lost_stayer_ && !stopping_ && !finished_);
+      for (Process& p : processes_)
+        if (p.state == State::member && p.leaving && may) release(p);
+    }
+    if (!too_few_ && (o_.elastic || next.servers >= o_.servers)) issue(next.members);
+  }
+  void issue(const std::vector<Process*>& next) {
+    ++generation_;
+    level_ = Urgency::none;
+    going_ = false;
+    lost_.clear();
+    lost_stayer_ = false;
+    members_.clear();
+    for (Process& p : processes_)
+      if (p.state == State::member && std::find(next.begin(), next.end(), &p) == next.end()) release(p);
+    for (const Process* p : next) members_.push_back(p->member);
+    authority_ = authority_of(next);
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(o_.rank_timeout).count();
+    for (Process* p : next) {
+      p->state = State::member;
+      p->reported = p->standing = p->epoch_end = p->preparing = false;
+      if (o_.reports) p->operation = 0, p->unreached.clear();
+      send(*p, Issued{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
+    }
+    decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
+    // Those for whom it was not the end of an epoch wait for the next one.
+    change();
+  }
+
+  ArbiterOptions o_;
+  ProcessId next_id_ = 0, authority_ = 0;
+  std::uint64_t generation_ = 0, epoch_ = 0;
+  Urgency level_ = Urgency::none;  // of the next generation
+  bool founded_ = false, stopping_ = false, too_few_ = false;
+  bool going_ = false;                                // the generation stood
+  bool finished_ = false;                             // a member has done its work
+  std::string over_{};                                // why there will be no generation any more; empty: there will
+  std::vector<Member> lost_{};                        // since the generation was issued
+  bool lost_stayer_ = false;                          // a worker of them had not been asked to leave
+  std::vector<Process> processes_;                    // until they have ended
+  std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
+  std::set<std::pair<Role, std::int32_t>> came_{};    // founders that have
+  std::set<Seat> unwanted_{};                         // let go as soon as they ask to be let in
+  std::vector<Member> members_;
+  CommonFacts facts_;
+  UnreachedTimer unreached_{o_.rank_timeout};
+  std::vector<Outgoing> out_;
+  std::vector<Decision> decisions_;
+};
+
+}  // namespace tutti::control

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/arbiter/control_store.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/channel/lease.hpp>
+
+namespace tutti::control {
+
+// What the arbiter (arbiter.hpp) knows of a process that has asked to be let in.
+struct Candidate {
+  enum class State { waiting, member, gone };
+
+  Member member{};
+  Seat seat = 0;
+  State state = State::waiting;
+  std::string facts{};
+  Time heard{};
+  bool leaving = false, leaves_at_epoch = false, done = false, standing = false;
+  bool holds = false;                                           // what was trained, since its group stood
+  bool reported = false, epoch_end = false, preparing = false;  // of the present generation
+  std::uint64_t step = 0;
+  std::uint64_t operation = 0;         // of the present generation, in which it waits for longer than the time-out
+  std::vector<ProcessId> unreached{};  // the members that it does not reach meanwhile
+  std::string why{};                   // it is gone
+
+  [[nodiscard]] bool is(Role role) const noexcept { return state != State::gone && member.role == role; }
+};
+
+// Those of f(candidate) that are not gone: workers by age, then servers by their number, which one that comes back
+// keeps.
+template <class F>
+[[nodiscard]] std::vector<Candidate*> order_members(std::vector<Candidate>& all, F&& f) {
+  std::vector<Candidate*> members;
+  for (Candidate& c : all)
+    if (c.state != Candidate::State::gone && f(std::as_const(c))) members.push_back(&c);
+  const auto order = [](const Member& m) {
+    return std::pair(m.role, m.role == Role::worker ? m.id : static_cast<std::uint64_t>(m.place));
+  };
+  std::sort(members.begin(), members.end(),
+            [&](const Candidate* a, const Candidate* b) { return order(a->member) < order(b->member); });
+  return members;
+}
+// Returns a text such as "10 s" or "2.5 s".
+[[nodiscard]] inline std::string seconds_text(Time t) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(t).count();
+  return std::to_string(ms / 1000) + (ms % 1000 == 0 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s";
+}
+// Which numbers so many processes of a kind have.
+[[nodiscard]] inline std::string numbers_text(int count) {
+  if (count == 0) return "a job that begins with some of its kind";
+  return count == 1 ? "number 0" : "a number from 0 to " + std::to_string(count - 1);
+}
+// The member with this identity, which must be there.
+[[nodiscard]] inline Candidate& member_of(std::vector<Candidate>& all, ProcessId id) {
+  return *std::find_if(all.begin(), all.end(),
+                       [&](const Candidate& c) { return c.state == Candidate::State::member && c.member.id == id; });
+}
+// Takes out of the list those of a role whose facts differ from the usual ones, which are null if there are none.
+[[nodiscard]] inline std::vector<Candidate> take_odd(std::vector<Candidate>& all, Role role, const std::string* usual) {
+  std::vector<Candidate> odd;
+  std::erase_if(all, [&](const Candidate& c) {
+    const bool is_odd = c.is(role) && !(usual != nullptr && c.facts == *usual);
+    if (is_odd) odd.push_back(c);
+    return is_odd;
+  });
+  return odd;
+}
+// Whether any that is not gone is of f(candidate).
+template <class F>
+[[nodiscard]] bool any_candidate(const std::vector<Candidate>& all, F&& f) {
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Candidate& c) { return c.state != Candidate::State::gone && f(c); });
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/cluster/arbiter/candidate.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/core/printable.hpp>
+
+namespace tutti::control {
+
+// What the processes of a job have in common: all of a kind the same, and the servers what the workers say of it.
+class CommonFacts {
+ public:
+  // How a process differs, as an error says it.
+  struct Difference {
+    std::string expected, got;
+  };
+  [[nodiscard]] std::optional<Difference> difference(const Candidate& c) const {
+    const auto workers = from_workers(c);
+    if (!workers.name.empty()) return text_of(workers, "workers");
+    const auto usual = facts_.find(c.member.role);
+    if (usual == facts_.end() || usual->second == c.facts) return {};
+    return text_of(JobFacts::parse(usual->second).first_difference(JobFacts::parse(c.facts)), "others");
+  }
+
+  // From here on that is what most of a kind have, or among as many the one with the lowest number: the odd one is
+  // refused, whoever it is. Null where there is none.
+  [[nodiscard]] const std::string* choose(const std::vector<Candidate>& all, Role role) {
+    std::map<std::string, int> count;
+    const Candidate* usual = nullptr;
+    const auto counts = [&](const Candidate& c) { return c.is(role) && from_workers(c).name.empty(); };
+    for (const Candidate& c : all)
+      if (counts(c)) ++count[c.facts];
+    for (const Candidate& c : all) {
+      if (!counts(c)) continue;
+      const bool better = usual == nullptr || count[c.facts] > count[usual->facts] ||
+                          (count[c.facts] == count[usual->facts] && c.member.place < usual->member.place);
+      if (better) usual = &c;
+    }
+    if (usual == nullptr) return nullptr;
+    return &(facts_[role] = usual->facts);
+  }
+
+ private:
+  // Servers know less of a job, or more.
+  [[nodiscard]] JobFacts::Difference from_workers(const Candidate& c) const {
+    const auto workers = facts_.find(Role::worker);
+    if (c.member.role != Role::server || workers == facts_.end()) return {};
+    return JobFacts::parse(workers->second).first_difference_in_common(JobFacts::parse(c.facts));
+  }
+  [[nodiscard]] static Difference text_of(const JobFacts::Difference& d, const char* who) {
+    return {printable(d.name) + " " + printable(d.mine) + ", as the " + who + " have", printable(d.other)};
+  }
+
+  std::map<Role, std::string> facts_;
+};
+
+}  // namespace tutti::control

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/channel/control_messages.hpp>
+
+namespace tutti::control {
+
+using Seat = std::uint64_t;  // a connection to the arbiter, as whoever carries the frames numbers it
+struct Outgoing {            // a message, and to whom
+  Seat seat = 0;
+  Message message;
+};
+
+// Where the processes of a job meet: texts by key, which the arbiter keeps for them. Any process sets any key, the last
+// one holds; who waits for a key is answered once it is set. What one job may keep and one process wait for is bounded.
+// Keys of a generation (generation_key() in comm/key_store.hpp) are forgotten when it is over.
+class ControlStore {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 20, most_waiting = 256, most_drawn = 256;
+
+  void publish(Seat seat, const Publish& p, std::vector<Outgoing>& out) {
+    if (const auto g = generation_of(p.key); g && *g < oldest_) {
+      out.push_back({seat, Value{p.request, false, over}});
+      return;
+    }
+    const auto at = values_.find(p.key);
+    const std::size_t old = at == values_.end() ? 0 : size_of(p.key, at->second);
+    if (p.key.empty() || bytes_ - old + size_of(p.key, p.value) > most_bytes) {
+      out.push_back({seat, Value{p.request, false, p.key.empty() ? "a key without a name" : "no room left"}});
+      return;
+    }
+    bytes_ += size_of(p.key, p.value) - old;
+    values_[p.key] = p.value;
+    out.push_back({seat, Value{p.request, true, ""}});
+    std::erase_if(waiting_, [&](const Waiter& w) {
+      if (w.key == p.key) out.push_back({w.seat, Value{w.request, true, p.value}});
+      return w.key == p.key;
+    });
+  }
+  void lookup(Seat seat, const Lookup& l, std::vector<Outgoing>& out) {
+    const auto at = values_.find(l.key);
+    if (at != values_.end()) {
+      out.push_back({seat, Value{l.request, true, at->second}});
+    } else if (!l.wait) {
+      out.push_back({seat, Value{l.request, false, ""}});
+    } else if (std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiter& w) { return w.seat == seat; }) >=
+               std::ptrdiff_t{most_waiting}) {
+      out.push_back({seat, Value{l.request, false, "too many keys waited for"}});
+    } else {
+      waiting_.push_back({seat, l.request, l.key});
+    }
+  }
+  void draw(Seat seat, const Draw& d, std::vector<Outgoing>& out) {
+    const auto at = drawn_.find(d.key);
+    if (at == drawn_.end() && drawn_.size() == most_drawn) {
+      out.push_back({seat, Value{d.request, false, "no room left"}});
+      return;
+    }
+    out.push_back({seat, Value{d.request, true, std::to_string(drawn_[d.key]++)}});
+  }
+  // The generations before this one are over.
+  void forget_before(std::uint64_t generation) {
+    if (generation <= oldest_) return;
+    oldest_ = generation;
+    std::erase_if(values_, [&](const auto& v) {
+      const auto g = generation_of(v.first);
+      if (!g || *g >= oldest_) return false;
+      bytes_ -= size_of(v.first, v.second);
+      return true;
+    });
+  }
+  void forget(Seat seat, std::uint64_t request) {
+    std::erase_if(waiting_, [&](const Waiter& w) { return w.seat == seat && w.request == request; });
+  }
+  void forget(Seat seat) {
+    std::erase_if(waiting_, [&](const Waiter& w) { return w.seat == seat; });
+  }
+
+ private:
+  struct Waiter {
+    Seat seat;
+    std::uint64_t request;
+    std::string key;
+  };
+  // Of generation_key().
+  [[nodiscard]] static std::optional<std::uint64_t> generation_of(std::string_view key) noexcept {
+    std::uint64_t g = 0;
+    if (!key.starts_with('@')) return {};
+    const auto [p, e] = std::from_chars(key.data() + 1, key.data() + key.size(), g);
+    if (e != std::errc{} || p == key.data() + key.size() || *p != '/') return {};
+    return g;
+  }
+  // With what the map itself takes.
+  [[nodiscard]] static std::size_t size_of(const std::string& key, const std::string& value) noexcept {
+    return key.size() + value.size() + 128;
+  }
+
+  std::map<std::string, std::string> values_;
+  std::map<std::string, std::uint64_t> drawn_;  // the next number
+  std::vector<Waiter> waiting_;
+  std::size_t bytes_ = 0;
+  std::uint64_t oldest_ = 0;  // generation whose keys are kept
+};
+
+}  // namespace tutti::control

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/arbiter/arbiter_options.hpp>
+#include <tutti/cluster/arbiter/candidate.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+
+namespace tutti::control {
+
+// Who would be in the next generation of the arbiter (arbiter.hpp).
+struct NextGeneration {
+  std::vector<Candidate*> members{};  // workers by age, then servers by their number
+  int servers = 0;                    // of these
+  bool too_few = false;               // workers
+};
+
+namespace detail {
+
+// Nobody joins those who make ready what is trained.
+[[nodiscard]] inline bool preparing(const std::vector<Candidate>& all) {
+  return any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && c.preparing; });
+}
+// at_once: who joins does not wait for the end of an epoch, which comes too late; keep: nor does anybody leave, because
+// none of those who stay has what was trained.
+[[nodiscard]] inline std::vector<Candidate*> next_members(std::vector<Candidate>& all, const ArbiterOptions& o,
+                                                          bool at_once, bool keep) {
+  using State = Candidate::State;
+  const bool epoch_end = !o.at_epoch || !o.reports || !any_candidate(all, [](const Candidate& c) {
+    return c.is(Role::worker) && c.state == State::member && !c.epoch_end;
+  });
+  const bool lets_in = (at_once || epoch_end) && !preparing(all);
+  return order_members(all, [&](const Candidate& c) {
+    const bool leaves = c.leaving && !keep && (epoch_end || !c.leaves_at_epoch);
+    return !leaves && (c.state == State::member || c.is(Role::server) || lets_in);
+  });
+}
+[[nodiscard]] inline int workers_of(const std::vector<Candidate*>& members) {
+  return static_cast<int>(
+      std::count_if(members.begin(), members.end(), [](const Candidate* c) { return c->is(Role::worker); }));
+}
+
+}  // namespace detail
+
+// least: workers that it has to have.
+[[nodiscard]] inline NextGeneration next_generation(std::vector<Candidate>& all, const ArbiterOptions& o, int least) {
+  using detail::workers_of;
+  const auto stays = [](const Candidate* c) { return c->state == Candidate::State::member && c->is(Role::worker); };
+  NextGeneration next{detail::next_members(all, o, false, false)};
+  auto& members = next.members;
+  if (workers_of(members) < least) members = detail::next_members(all, o, true, false);
+  const bool preparing = detail::preparing(all);
+  if ((workers_of(members) > 0 || preparing) && std::none_of(members.begin(), members.end(), stays))
+    members = detail::next_members(all, o, true, true);
+  next.servers = static_cast<int>(members.size()) - workers_of(members);
+  // Who comes once they are ready counts already.
+  const auto later = [](const Candidate& c) { return c.is(Role::worker) && c.state == Candidate::State::waiting; };
+  const auto coming = preparing ? std::count_if(all.begin(), all.end(), later) : 0;
+  next.too_few = workers_of(members) == 0 || workers_of(members) + coming < least;
+  return next;
+}
+
+// How urgent the next generation is: it waits for the end of an epoch, or of a step, or the group is broken.
+enum class Urgency { none, epoch, step, broken };
+
+// Adds to `c` the processes that want to join and to leave. Returns how urgent these are.
+[[nodiscard]] inline Urgency count_changes(const std::vector<Candidate>& all, const ArbiterOptions& o, Changing& c) {
+  Urgency level = Urgency::none;
+  for (const Candidate& p : all) {
+    const bool joins = p.state == Candidate::State::waiting;
+    const bool leaves = p.state == Candidate::State::member && p.leaving;
+    c.joining += joins ? 1 : 0;
+    c.leaving += leaves ? 1 : 0;
+    if (joins) level = std::max(level, o.at_epoch && p.is(Role::worker) ? Urgency::epoch : Urgency::step);
+    if (leaves) level = std::max(level, p.leaves_at_epoch ? Urgency::epoch : Urgency::step);
+  }
+  return level;
+}
+
+// Returns whether members that want to leave may, although too few workers are left for a generation: if another member
+// has what was trained, or if no other worker is left. others_may_come: in the places of workers that were lost.
+[[nodiscard]] inline bool may_leave(const std::vector<Candidate>& all, bool others_may_come) {
+  const bool kept =
+      any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && !c.leaving; });
+  return kept ||
+         (!others_may_come && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; }));
+}
+
+// Returns the member whose state the others take: the oldest of those that did the most steps, and the oldest of all if
+// none has trained yet.
+[[nodiscard]] inline ProcessId authority_of(const std::vector<Candidate*>& members) {
+  const Candidate* first = nullptr;
+  for (const Candidate* c : members) {
+    if (c->member.role != Role::worker || c->state != Candidate::State::member) continue;
+    if (first == nullptr || c->step > first->step) first = c;
+  }
+  return (first == nullptr ? members.front() : first)->member.id;
+}
+
+// Names some of those that have not come.
+[[nodiscard]] inline Waiting waiting_for(const std::set<std::pair<Role, std::int32_t>>& absent) {
+  constexpr std::size_t most = 3;
+  std::string missing;
+  std::size_t shown = 0;
+  for (const auto& [role, place] : absent)
+    if (++shown <= most) missing += (missing.empty() ? "" : ", ") + Member{0, role, place, ""}.name();
+  if (absent.size() > most) missing += " and " + std::to_string(absent.size() - most) + " more";
+  return {missing};
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/comm/key_store.hpp>
+
+namespace tutti {
+
+// The texts that the processes of a job publish over their channels, which must outlive it.
+class ChannelStore : public KeyStore {
+ public:
+  explicit ChannelStore(ControlChannel& channel) : channel_(channel) {}
+
+  void publish(const std::string& key, const std::string& value) override { channel_.publish(key, value); }
+  std::optional<std::string> lookup(const std::string& key, Deadline deadline,
+                                    const std::atomic<bool>& stopped) override {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    return channel_.lookup_unless(key, std::max(left, std::chrono::milliseconds(0)), stopped);
+  }
+  std::optional<std::string> find(const std::string& key) override { return channel_.find(key); }
+  void wake() noexcept override { channel_.stir(); }
+
+ private:
+  ControlChannel& channel_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/cluster/channel/assignment.hpp>
+#include <tutti/cluster/channel/control_link.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/channel/lease.hpp>
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// A process's channel to the arbiter of its job. A thread of its own sends beats, so that the process is known to live
+// whatever it computes. It meets the other processes here too, by texts that it publishes and looks up; they stand in
+// no argument, environment or log. Under tutti-launch it needs neither port nor key. Calls come from any thread. Each
+// throws CommunicationError once the arbiter is gone or has given this process up, UsageError where it refused it.
+class ControlChannel {
+ public:
+  // The one that tutti-launch gives to each process; null where there is none, such as under mpirun. To be opened once.
+  [[nodiscard]] static std::unique_ptr<ControlChannel> open() {
+    auto link = control::link_of_environment();
+    return link == nullptr ? nullptr : std::make_unique<ControlChannel>(std::move(link));
+  }
+  explicit ControlChannel(std::unique_ptr<control::FrameLink> link) : link_(std::move(link)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  // A process that has been let in leaves, its work done, unless an error takes it away from it.
+  ~ControlChannel() {
+    try {
+      if (std::uncaught_exceptions() == exceptions_) leave();
+    } catch (const std::exception&) {
+      // The arbiter is gone, and with it whoever would want to know.
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    link_->wake();
+    thread_.join();
+  }
+  ControlChannel(const ControlChannel&) = delete;
+  ControlChannel& operator=(const ControlChannel&) = delete;
+
+  // Asks to be let in, as what the environment says, and waits for the first generation. From here on this process is
+  // watched. UsageError names the first of `facts` in which it differs from the others.
+  Assignment enrol(const LaunchEnvironment& e, const JobFacts& facts, std::chrono::milliseconds timeout) {
+    return enrol(e.is_server() ? control::Role::server : control::Role::worker, e.rank, e.host, facts, timeout);
+  }
+  Assignment enrol(control::Role role, int place, const std::string& host, const JobFacts& facts,
+                   std::chrono::milliseconds timeout) {
+    ask_to_enrol(role, place, host, facts);
+    return next_assignment(timeout);
+  }
+  // The same, without waiting.
+  void ask_to_enrol(control::Role role, int place, const std::string& host, const JobFacts& facts) {
+    send(control::Enrol{role, place, host, facts.text()});
+    {
+      const std::lock_guard lock(mutex_);
+      enrolled_ = true;
+    }
+    link_->wake();
+  }
+
+  // Whether there is an assignment that next_assignment() has not returned yet, or this process is let go; waits for
+  // either.
+  [[nodiscard]] bool await_assignment(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); });
+  }
+  // The assignment to a generation after the last that this returned; waits for it.
+  Assignment next_assignment(std::chrono::milliseconds timeout) {
+    if (auto a = next_assignment_unless_released(timeout)) return *std::move(a);
+    fail<CommunicationError>("control channel", "to be in the job", "to be let go");
+  }
+  // The same, or nothing where this process is let go, as it or who started it had asked.
+  std::optional<Assignment> next_assignment_unless_released(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    if (!wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); }))
+      fail<CommunicationError>("control channel", {"all processes of the job within ", text_of(timeout)},
+                               missing_.empty() ? "none of the arbiter's answers" : "still none of " + missing_,
+                               "did they end, or take longer to load their data?");
+    if (!assignment_ || assignment_->generation <= taken_) return {};
+    taken_ = assignment_->generation;
+    return assignment_;
+  }
+
+  // ---- texts for all processes ----
+  // Sets a key, of at most 256 bytes, to a value of at most 65536. It stays when this process is gone, but one of a
+  // generation (comm/key_store.hpp) goes with that; CommunicationError where it has.
+  void publish(const std::string& key, const std::string& value) {
+    const auto request = next_request();
+    send(control::Publish{request, key, value});
+    if (!answer_to(request, std::chrono::seconds(30), key))
+      fail<CommunicationError>("control channel", "an answer of the job's arbiter", "none within 30 s");
+  }
+  // The value of a key, for which it waits; CommunicationError where it is not there in time.
+  [[nodiscard]] std::string lookup(const std::string& key, std::chrono::milliseconds timeout) {
+    const auto value = ask(key, true, timeout);
+    if (!value)
+      fail<CommunicationError>("control channel", {"'", key, "' within ", text_of(timeout)}, "nobody who published it",
+                               "is the process that does still there?");
+    return *value;
+  }
+  // The same, but nothing where it is not there in time, or once `stopped` is set: see stir().
+  [[nodiscard]] std::optional<std::string> lookup_unless(const std::string& key, std::chrono::milliseconds timeout,
+                                                         const std::atomic<bool>& stopped) {
+    return ask(key, true, timeout, &stopped);
+  }
+  // Makes who waits in lookup_unless() look at its `stopped`.
+  void stir() {
+    const std::lock_guard lock(mutex_);
+    news_.notify_all();
+  }
+  // The value of a key, or nothing where nobody has published it yet.
+  [[nodiscard]] std::optional<std::string> find(const std::string& key) {
+    return ask(key, false, std::chrono::seconds(30));
+  }
+
+  // The next number of a key: whoever asks first gets 0, and everybody another one.
+  [[nodiscard]] std::uint64_t draw(const std::string& key) {
+    const auto request = next_request();
+    send(control::Draw{request, key});
+    const auto answer = answer_to(request, std::chrono::seconds(30), key);
+    if (!answer || !answer->found)
+      fail<CommunicationError>("control channel", {"a number of '", key, "' within 30 s"}, "none");
+    return std::stoull(answer->value);
+  }
+
+  // ---- generations ----
+  // Whether this process may write what others read: false once it might have been given up.
+  [[nodiscard]] bool may_write() const {
+    const std::lock_guard lock(mutex_);
+    return lease_.holds(control::now());
+  }
+  // Blocks until this process may write: the arbiter may be late, because it or this process was paused. Returns false
+  // if the arbiter has not answered within the rank time-out. Throws what ended the channel, such as a refusal.
+  [[nodiscard]] bool await_right() {
+    std::unique_lock lock(mutex_);
+    return wait(lock, std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),
+                [&] { return left_ || !enrolled_ || lease_.holds(control::now()); }) &&
+           lease_.holds(control::now());
+  }
+  // What is known of a change of the generation that next_assignment() returned last; nothing where it stands.
+  [[nodiscard]] std::optional<control::Changing> change() const {
+    const std::lock_guard lock(mutex_);
+    return change_ && change_->generation >= taken_ ? change_ : std::nullopt;
+  }
+  // Calls f for each change, on the thread of the channel, which must not be held up; at once for one that is known.
+  // Once this returns nobody is in what was called before. f does not call it.
+  void on_change(const std::function<void(const control::Changing&)>& f) {
+    std::optional<control::Changing> known;
+    {
+      const std::lock_guard lock(mutex_);
+      on_change_ = f;
+      if (change_ && change_->generation >= taken_) known = change_;
+    }
+    { const std::lock_guard told(telling_); }
+    if (f && known) f(*known);
+  }
+  // Calls f once when the channel has ended, such as because this process was given up, on its thread; at once where it
+  // has. f must not throw.
+  void on_end(std::function<void(const std::string& why)> f) {
+    std::unique_lock lock(mutex_);
+    on_end_ = std::move(f);
+    if (error_) tell_end(lock);
+  }
+  // This process has left the work of the generation, behind so many steps. broken: because its step broke, as where
+  // another process was lost; epoch_end: the last of these steps was the last of an epoch; preparing: before the first
+  // step, with nothing yet that who joins could take.
+  void report(std::uint64_t step, bool broken, bool epoch_end, bool preparing = false) {
+    send(control::Report{taken(), step, broken, epoch_end, preparing});
+  }
+  // Says that this process waits in an operation and does not reach these members; with none: it waits no longer.
+  void say_unreached(std::uint64_t operation, const std::vector<std::uint64_t>& members) {
+    send(control::Unreached{taken(), operation, members});
+  }
+  // Tells how far the job is. For rank 0, which all others follow.
+  void epoch_begins(std::uint64_t epoch) { send(control::EpochBegins{taken(), epoch}); }
+  // The group of the generation is formed, as far as this process has a part in it.
+  void say_stands() { send(control::Stands{taken()}); }
+  // The same. Waits until all its members say so; false where a member was lost before.
+  [[nodiscard]] bool stands(std::chrono::milliseconds timeout) {
+    const std::uint64_t generation = taken();
+    say_stands();
+    std::unique_lock lock(mutex_);
+    const auto changed = [&] {
+      return change_ && (change_->generation > generation || (change_->generation == generation && change_->broken));
+    };
+    if (!wait(lock, timeout, [&] { return going_ >= generation || changed(); }))
+      fail<CommunicationError>("control channel", {"all members to stand within ", text_of(timeout)},
+                               "not all of them");
+    return !changed();
+  }
+  // Leaves with the next generation, of which Assignment will tell the others; its work goes on until then.
+  void ask_to_leave() { send(control::Leave{false}); }
+  // Leaves, its work done. It is not watched any more.
+  void leave() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!enrolled_ || left_ || error_) return;
+      left_ = true;
+      lease_.end();
+    }
+    send(control::Leave{true});
+  }
+  // The arbiter has let this process go, as it had asked to.
+  [[nodiscard]] bool released() const {
+    const std::lock_guard lock(mutex_);
+    return released_;
+  }
+  // The job is to stop.
+  [[nodiscard]] bool stop_requested() const {
+    const std::lock_guard lock(mutex_);
+    return stop_requested_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] static std::string text_of(std::chrono::milliseconds t) {
+    return t.count() % 1000 == 0 ? std::to_string(t.count() / 1000) + " s" : std::to_string(t.count()) + " ms";
+  }
+  [[nodiscard]] std::uint64_t taken() const {
+    const std::lock_guard lock(mutex_);
+    return taken_;
+  }
+  [[nodiscard]] std::uint64_t next_request() {
+    const std::lock_guard lock(mutex_);
+    answers_[++requests_];
+    return requests_;
+  }
+  void send(const control::Message& m) {
+    const std::string bytes = control::encode(m);
+    // The frames of a message stay together.
+    const std::lock_guard lock(sending_);
+    control::split_message(bytes, [&](std::string_view frame) { link_->send(frame); });
+  }
+  // Whether `done` held before the time was over. Throws what ended the channel.
+  template <class F>
+  bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, F&& done) {
+    control::Patience patience(timeout);
+    for (;;) {
+      if (done()) return true;
+      if (error_) std::rethrow_exception(error_);
+      if (patience.is_over(control::now())) return false;
+      news_.wait_for(lock, patience.next_wait());
+    }
+  }
+  [[nodiscard]] std::optional<control::Value> answer_to(std::uint64_t request, std::chrono::milliseconds timeout,
+                                                        const std::string& key,
+                                                        const std::atomic<bool>* stopped = nullptr) {
+    std::unique_lock lock(mutex_);
+    const auto& answer = answers_[request];
+    wait(lock, timeout, [&] { return answer.has_value() || (stopped != nullptr && *stopped); });
+    const bool there = answer.has_value();
+    auto value = answer;
+    answers_.erase(request);
+    lock.unlock();
+    if (!there) send(control::Forget{request});
+    if (value && !value->found && value->value == control::over)
+      fail<CommunicationError>("control channel", {"to keep '", key, "'"}, value->value);
+    if (value && !value->found && !value->value.empty())
+      fail<UsageError>("control channel", {"to keep or find '", key, "'"}, value->value);
+    return value;
+  }
+  [[nodiscard]] std::optional<std::string> ask(const std::string& key, bool wait, std::chrono::milliseconds timeout,
+                                               const std::atomic<bool>* stopped = nullptr) {
+    const auto request = next_request();
+    send(control::Lookup{request, key, wait});
+    const auto answer = answer_to(request, timeout, key, stopped);
+    return answer && answer->found ? std::optional(answer->value) : std::nullopt;
+  }
+
+  // ---- the thread ----
+  void run() {
+    try {
+      auto next_beat = Clock::now();
+      control::Patience silence(control::Time::max());
+      for (;;) {
+        std::uint64_t beat = 0;
+        Clock::duration pause = control::beat_every;
+        {
+          const std::lock_guard lock(mutex_);
+          if (stopping_) return;
+          if (enrolled_ && !left_) {
+            const auto now = Clock::now();
+            if (now >= next_beat) {
+              beat = lease_.beat(control::now());
+              next_beat = now + every_;
+            }
+            pause = next_beat - now;
+            if (std::exchange(answered_, false) && assignment_) silence = control::Patience(assignment_->rank_timeout);
+          }
+        }
+        if (silence.is_over(control::now())) link_->unanswered();
+        if (beat != 0) send(control::Beat{beat});
+        const auto frame = link_->receive(std::chrono::ceil<std::chrono::milliseconds>(pause));
+        if (!frame) continue;
+        const auto bytes = assembler_.take(*frame, control::longest_message);
+        if (bytes) hear(control::decode(*bytes));
+      }
+    } catch (...) {
+      std::unique_lock lock(mutex_);
+      error_ = std::current_exception();
+      lease_.end();
+      news_.notify_all();
+      tell_end(lock);
+    }
+    news_.notify_all();
+  }
+  void tell_end(std::unique_lock<std::mutex>& lock) {
+    const auto f = std::exchange(on_end_, nullptr);
+    const std::exception_ptr error = error_;
+    lock.unlock();
+    if (!f) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      f(e.what());
+    }
+  }
+  void hear(const control::Message& message) {
+    std::function<void(const control::Changing&)> tell;
+    const std::lock_guard telling(telling_);
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto* m = std::get_if<control::Answered>(&message)) {
+        const bool held = lease_.holds(control::now());
+        lease_.answered(m->number);
+        answered_ = true;
+        if (!held) news_.notify_all();
+        return;
+      }
+      if (const auto* m = std::get_if<control::Waiting>(&message)) missing_ = m->missing;
+      if (const auto* m = std::get_if<control::Issued>(&message)) assign(*m);
+      if (const auto* m = std::get_if<control::Go>(&message)) going_ = m->generation;
+      if (const auto* m = std::get_if<control::Value>(&message))
+        if (const auto at = answers_.find(m->request); at != answers_.end()) at->second = *m;
+      if (std::holds_alternative<control::Released>(message)) released_ = left_ = true;
+      if (std::holds_alternative<control::Stop>(message)) stop_requested_ = true;
+      if (const auto* m = std::get_if<control::Refused>(&message)) {
+        if (m->code == static_cast<int>(ExitCode::usage)) throw UsageError(m->reason);
+        throw CommunicationError(m->reason);
+      }
+      if (const auto* m = std::get_if<control::Changing>(&message)) {
+        change_ = *m;
+        tell = on_change_;
+      }
+    }
+    news_.notify_all();
+    if (tell) tell(std::get<control::Changing>(message));
+  }
+  void assign(const control::Issued& m) {
+    assignment_ = assignment_of(m);
+    lease_.set_timeout(assignment_->rank_timeout);
+    answered_ = true;  // from here on silence is counted, also if no beat is ever answered
+    // Several within a short time-out, too.
+    every_ = std::min<Clock::duration>(control::beat_every, assignment_->rank_timeout / 5);
+  }
+
+  std::unique_ptr<control::FrameLink> link_;
+  std::mutex sending_;
+  std::mutex telling_;  // before the other one: held while on_change_ is called
+  mutable std::mutex mutex_;
+  std::condition_variable news_;
+  control::MessageAssembler assembler_;  // the thread's
+  control::Lease lease_;
+  std::optional<Assignment> assignment_;
+  std::optional<control::Changing> change_;
+  std::function<void(const control::Changing&)> on_change_;
+  std::function<void(const std::string&)> on_end_;
+  std::map<std::uint64_t, std::optional<control::Value>> answers_;
+  std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
+  std::string missing_;
+  bool answered_ = false;  // a beat or an assignment has come since the thread looked
+  bool enrolled_ = false, left_ = false, released_ = false, stop_requested_ = false, stopping_ = false;
+  std::exception_ptr error_;
+  Clock::duration every_ = control::beat_every;
+  int exceptions_ = std::uncaught_exceptions();
+  std::thread thread_;
+};
+
+}  // namespace tutti

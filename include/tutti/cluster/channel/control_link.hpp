@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <tutti/comm/net/host_name.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+
+// How the messages of control_messages.hpp travel: in frames, of which a long message takes several.
+namespace tutti::control {
+
+inline constexpr std::size_t longest_frame = std::size_t{32} << 10;
+
+// The frames of a message, to be sent one behind the other: a byte that says whether more follow, and the bytes.
+template <class F>  // f(std::string_view frame)
+void split_message(std::string_view bytes, F&& f) {
+  std::string frame;
+  do {
+    const std::string_view part = bytes.substr(0, longest_frame - 1);
+    bytes.remove_prefix(part.size());
+    frame.assign(1, bytes.empty() ? '\0' : '\1');
+    f(std::string_view(frame.append(part)));
+  } while (!bytes.empty());
+}
+
+// Makes messages of frames again; CommunicationError for what no split_message() wrote.
+class MessageAssembler {
+ public:
+  // The bytes of a message where this frame was its last.
+  [[nodiscard]] std::optional<std::string> take(std::string_view frame, std::size_t longest) {
+    const bool right = !frame.empty() && frame.size() <= longest_frame && (frame[0] == '\0' || frame[0] == '\1');
+    if (!right || bytes_.size() + frame.size() - 1 > longest) {
+      bytes_.clear();
+      fail<CommunicationError>("control channel", "a frame of a message", "other bytes",
+                               "the programs of a job must be of one version");
+    }
+    bytes_.append(frame.substr(1));
+    if (frame[0] == '\1') return {};
+    return std::exchange(bytes_, {});
+  }
+
+ private:
+  std::string bytes_;
+};
+
+// A process's connection to the arbiter, whatever carries it. send() may be called by several threads, receive() by
+// one, beside them.
+class FrameLink {
+ public:
+  FrameLink() = default;
+  FrameLink(const FrameLink&) = delete;
+  FrameLink& operator=(const FrameLink&) = delete;
+  virtual ~FrameLink() = default;
+  // CommunicationError where the other end is gone or takes nothing for seconds.
+  virtual void send(std::string_view frame) = 0;
+  // The next frame, or nothing within `wait` or after wake(). CommunicationError where the other end is gone.
+  [[nodiscard]] virtual std::optional<std::string> receive(std::chrono::milliseconds wait) = 0;
+  // Makes a receive() that waits, or the next one, return.
+  virtual void wake() = 0;
+  // Called by the thread that receives if the arbiter has answered no beat within the rank time-out. Throws
+  // CommunicationError if this ends the process's part: if nothing else watches the arbiter.
+  virtual void unanswered() {}
+};
+
+// Over a socket that keeps frames apart (SOCK_SEQPACKET), such as the one that tutti-launch gives to a process.
+class SocketLink : public FrameLink {
+ public:
+  explicit SocketLink(io::Descriptor socket) : socket_(std::move(socket)) {
+    const timeval most{5, 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+    ::fcntl(socket_.get(), F_SETFD, FD_CLOEXEC);
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
+      fail<Error>("control channel", "a pipe", std::generic_category().message(errno));
+    wake_read_ = io::Descriptor(ends[0]);
+    wake_write_ = io::Descriptor(ends[1]);
+  }
+
+  void send(std::string_view frame) override {
+    ssize_t n = -1;
+    do n = ::send(socket_.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    if (n != static_cast<ssize_t>(frame.size())) gone();
+  }
+
+  [[nodiscard]] std::optional<std::string> receive(std::chrono::milliseconds wait) override {
+    std::array<pollfd, 2> fds{{{socket_.get(), POLLIN, 0}, {wake_read_.get(), POLLIN, 0}}};
+    if (::poll(fds.data(), fds.size(), static_cast<int>(wait.count())) <= 0) return {};
+    if (fds[1].revents != 0) {
+      std::array<char, 64> some{};
+      while (::read(wake_read_.get(), some.data(), some.size()) > 0) {
+      }
+    }
+    if (fds[0].revents == 0) return {};
+    std::string frame(longest_frame + 1, '\0');
+    const ssize_t n = ::recv(socket_.get(), frame.data(), frame.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return {};
+    if (n <= 0) gone();
+    frame.resize(static_cast<std::size_t>(n));
+    return frame;
+  }
+
+  void wake() override {
+    // A full pipe wakes as well.
+    [[maybe_unused]] const ssize_t n = ::write(wake_write_.get(), "", 1);
+  }
+
+ private:
+  [[noreturn]] static void gone() {
+    fail<CommunicationError>("control channel", "the job's arbiter to be there", "the end of the connection to it",
+                             "has tutti-launch been killed?");
+  }
+
+  io::Descriptor socket_, wake_read_, wake_write_;
+};
+
+// The socket whose number stands in TUTTI_CONTROL, for the one who takes it first in this process; null where there is
+// none, as in a process that a program in between has started without its descriptors.
+[[nodiscard]] inline std::unique_ptr<FrameLink> link_of_environment() {
+  const char* text = std::getenv("TUTTI_CONTROL");
+  const auto number = tutti::detail::number_between(text == nullptr ? "" : text, 3, 1 << 24);
+  if (!number) return nullptr;
+  const auto option = [&](int name) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    return ::getsockopt(*number, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+  };
+  if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != SOCK_SEQPACKET) return nullptr;
+  // The programs that this process starts do not get it, see SocketLink.
+  static std::atomic_flag taken;
+  if (taken.test_and_set()) return nullptr;
+  return std::make_unique<SocketLink>(io::Descriptor(*number));
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+
+// What the processes of a job and its arbiter (arbiter.hpp) say to each other, and how it stands in bytes: fields in
+// their order, numbers little-endian, texts and lists behind their length. What carries them is control_link.hpp's.
+namespace tutti::control {
+
+inline constexpr const char* over = "a generation that is over";  // why a key of it is not kept
+
+using ProcessId = std::uint64_t;  // grows with every process that a job ever had
+
+enum class Role : std::uint8_t { worker = 0, server = 1 };  // of a process
+
+[[nodiscard]] constexpr const char* name_of(Role r) noexcept { return r == Role::server ? "server" : "worker"; }
+
+// A process as the others know it. place: the number that its starter gave it, among the workers or the servers.
+struct Member {
+  ProcessId id = 0;
+  Role role = Role::worker;
+  std::int32_t place = 0;
+  std::string host{};
+
+  [[nodiscard]] bool operator==(const Member&) const = default;
+  [[nodiscard]] std::string name() const {
+    return std::string(name_of(role)) + " " + std::to_string(place) + (host.empty() ? "" : " on " + host);
+  }
+};
+
+// ---- a process to the arbiter ----
+
+// It asks to be let in. facts: JobFacts::text().
+struct Enrol {
+  Role role = Role::worker;
+  std::int32_t place = 0;
+  std::string host{}, facts{};
+};
+struct Beat {  // a sign of life
+  std::uint64_t number = 0;
+};
+// It has left the work of a generation, and stands behind so many steps. broken: because its step broke, so that the
+// others wait for it in vain; epoch_end: the last of these steps was the last of an epoch; preparing: it has nothing
+// yet that who joins could take, and makes it ready with those who do so too.
+struct Report {
+  std::uint64_t generation = 0, step = 0;
+  bool broken = false, epoch_end = false, preparing = false;
+};
+// It has formed the group of a generation.
+struct Stands {
+  std::uint64_t generation = 0;
+};
+// It wants to leave: now, with its work done (`done`), or with the next generation.
+struct Leave {
+  bool done = true;
+};
+// Sets a key for all processes. Answered with a Value.
+struct Publish {
+  std::uint64_t request = 0;
+  std::string key{}, value{};
+};
+// Asks for a key; `wait`: until it is there. Answered with a Value.
+struct Lookup {
+  std::uint64_t request = 0;
+  std::string key{};
+  bool wait = false;
+};
+// Does not want the answer any more.
+struct Forget {
+  std::uint64_t request = 0;
+};
+// Rank 0 of a generation begins an epoch.
+struct EpochBegins {
+  std::uint64_t generation = 0, epoch = 0;
+};
+
+// Takes the next number of a key: 0, 1, ... Answered with a Value.
+struct Draw {
+  std::uint64_t request = 0;
+  std::string key{};
+};
+
+// A process has waited in an operation of its generation for longer than the rank time-out, and does not reach these
+// members; with none: the operation has ended. All members of a generation count operations alike.
+struct Unreached {
+  std::uint64_t generation = 0, operation = 0;
+  std::vector<ProcessId> members{};
+};
+
+// ---- the arbiter to a process ----
+
+// Who is still missing before the first generation.
+struct Waiting {
+  std::string missing{};
+};
+// A generation with its members: workers by id, then servers by place. A rank is where one stands among its kind.
+struct Issued {
+  std::uint64_t generation = 0;
+  ProcessId you = 0;
+  ProcessId authority = 0;  // whose state all others take
+  std::uint32_t rank_timeout_ms = 0;
+  std::vector<Member> members{};
+};
+struct Answered {            // to a question with this number
+  std::uint64_t number = 0;  // of the beat
+};
+// It is not, or no longer, a process of the job. code: an ExitCode.
+struct Refused {
+  std::int32_t code = 0;
+  std::string reason{};
+};
+// The members of a generation change. broken: it is to be left at once, and whatever waits is to be interrupted, since
+// a member was lost or its step broke; otherwise after a step that all agree on, at_epoch: which is the last of an
+// epoch. lost: all that this generation has lost until now.
+struct Changing {
+  std::uint64_t generation = 0;
+  std::vector<Member> lost{};
+  std::uint32_t joining = 0, leaving = 0;
+  bool broken = false, at_epoch = false;
+};
+// What ends a group at once: "the loss of worker 2 on b", say; empty where it works on.
+[[nodiscard]] inline std::string reason_of_end(const Changing& c) {
+  if (!c.broken) return "";
+  std::string names;
+  for (const Member& m : c.lost) names += (names.empty() ? "" : ", ") + m.name();
+  return names.empty() ? "a step that broke elsewhere" : "the loss of " + names;
+}
+
+// All members stand: the generation computes.
+struct Go {
+  std::uint64_t generation = 0;
+};
+// The next generation is without you, as you asked.
+struct Released {};
+// The job is to stop, as SIGTERM says it to a program that runs alone.
+struct Stop {};
+struct Value {  // of a key that was asked for
+  std::uint64_t request = 0;
+  bool found = false;
+  std::string value{};  // why not, where it was not found because of a limit
+};
+
+using Message = std::variant<Enrol, Beat, Report, Stands, Leave, Publish, Lookup, Forget, EpochBegins, Waiting, Issued,
+                             Answered, Refused, Changing, Go, Released, Stop, Value, Draw, Unreached>;
+
+// ---- bytes ----
+
+inline constexpr std::size_t longest_message = std::size_t{1} << 20;
+inline constexpr std::size_t longest_key = 256, longest_value = std::size_t{64} << 10, longest_host = 255;
+
+// The fields of each message, for writing and for reading alike.
+template <class C, class M>
+void visit_fields(C& c, M& m) {
+  using T = std::remove_const_t<M>;
+  if constexpr (std::is_same_v<T, Member>) {
+    c(m.id), c(m.role), c(m.place), c(m.host, longest_host);
+  } else if constexpr (std::is_same_v<T, Enrol>) {
+    c(m.role), c(m.place), c(m.host, longest_host), c(m.facts, longest_message);
+  } else if constexpr (std::is_same_v<T, Beat> || std::is_same_v<T, Answered>) {
+    c(m.number);
+  } else if constexpr (std::is_same_v<T, Report>) {
+    c(m.generation), c(m.step), c(m.broken), c(m.epoch_end), c(m.preparing);
+  } else if constexpr (std::is_same_v<T, Stands> || std::is_same_v<T, Go>) {
+    c(m.generation);
+  } else if constexpr (std::is_same_v<T, Leave>) {
+    c(m.done);
+  } else if constexpr (std::is_same_v<T, Publish>) {
+    c(m.request), c(m.key, longest_key), c(m.value, longest_value);
+  } else if constexpr (std::is_same_v<T, Lookup>) {
+    c(m.request), c(m.key, longest_key), c(m.wait);
+  } else if constexpr (std::is_same_v<T, Forget>) {
+    c(m.request);
+  } else if constexpr (std::is_same_v<T, EpochBegins>) {
+    c(m.generation), c(m.epoch);
+  } else if constexpr (std::is_same_v<T, Draw>) {
+    c(m.request), c(m.key, longest_key);
+  } else if constexpr (std::is_same_v<T, Waiting>) {
+    c(m.missing, longest_value);
+  } else if constexpr (std::is_same_v<T, Issued>) {
+    c(m.generation), c(m.you), c(m.authority), c(m.rank_timeout_ms), c(m.members);
+  } else if constexpr (std::is_same_v<T, Refused>) {
+    c(m.code), c(m.reason, longest_value);
+  } else if constexpr (std::is_same_v<T, Changing>) {
+    c(m.generation), c(m.lost), c(m.joining), c(m.leaving), c(m.broken), c(m.at_epoch);
+  } else if constexpr (std::is_same_v<T, Unreached>) {
+    c(m.generation), c(m.operation), c(m.members);
+  } else if constexpr (std::is_same_v<T, Value>) {
+    c(m.request), c(m.found), c(m.value, longest_value);
+  } else {
+    static_assert(std::is_same_v<T, Released> || std::is_same_v<T, Stop>);
+  }
+}
+
+namespace detail {
+
+struct Writer {
+  std::string bytes;
+
+  template <class T>
+  void operator()(T number) requires std::is_arithmetic_v<T> || std::is_enum_v<T> {
+    auto rest = static_cast<std::uint64_t>(number);
+    for (std::size_t i = 0; i < sizeof number; ++i, rest >>= 8U) bytes += static_cast<char>(rest & 0xffU);
+  }
+  void operator()(const std::string& text, std::size_t most) {
+    if (text.size() > most) fail<UsageError>("control channel", {"at most ", most, " bytes"}, text.size());
+    (*this)(static_cast<std::uint32_t>(text.size()));
+    bytes += text;
+  }
+  void operator()(const std::vector<Member>& members) {
+    (*this)(static_cast<std::uint32_t>(members.size()));
+    for (const Member& m : members) visit_fields(*this, m);
+  }
+  void operator()(const std::vector<ProcessId>& ids) {
+    (*this)(static_cast<std::uint32_t>(ids.size()));
+    for (const ProcessId id : ids) (*this)(id);
+  }
+};
+
+struct Reader {
+  std::string_view rest;
+
+  template <class T>
+  void operator()(T& number) requires std::is_arithmetic_v<T> || std::is_enum_v<T> {
+    if (rest.size() < sizeof number) broken();
+    std::uint64_t value = 0;
+    for (std::size_t i = sizeof number; i-- > 0;) value = value << 8U | static_cast<unsigned char>(rest[i]);
+    // Of a flag and a role no other values exist.
+    if ((std::is_same_v<T, bool> || std::is_same_v<T, Role>)&&value > 1) broken();
+    rest.remove_prefix(sizeof number);
+    number = static_cast<T>(value);
+  }
+  void operator()(std::string& text, std::size_t most) {
+    std::uint32_t size = 0;
+    (*this)(size);
+    if (size > most || size > rest.size()) broken();
+    text = rest.substr(0, size);
+    rest.remove_prefix(size);
+  }
+  void operator()(std::vector<Member>& members) {
+    std::uint32_t count = 0;
+    (*this)(count);
+    constexpr std::size_t least = 17;  // bytes of a member with an empty name
+    if (count > rest.size() / least) broken();
+    members.resize(count);
+    for (Member& m : members) visit_fields(*this, m);
+  }
+  void operator()(std::vector<ProcessId>& ids) {
+    std::uint32_t count = 0;
+    (*this)(count);
+    if (count > rest.size() / sizeof(ProcessId)) broken();
+    ids.resize(count);
+    for (ProcessId& id : ids) (*this)(id);
+  }
+  [[noreturn]] static void broken() {
+    fail<CommunicationError>("control channel", "a message", "other bytes",
+                             "the programs of a job must be of one version");
+  }
+};
+
+template <std::size_t I = 0>
+[[nodiscard]] Message read_message(std::size_t kind, Reader& r) {
+  if constexpr (I < std::variant_size_v<Message>) {
+    if (kind != I) return read_message<I + 1>(kind, r);
+    std::variant_alternative_t<I, Message> m;
+    visit_fields(r, m);
+    if (!r.rest.empty()) Reader::broken();
+    return m;
+  } else {
+    Reader::broken();
+  }
+}
+
+}  // namespace detail
+
+// UsageError for a text that is too long, or a message over longest_message.
+[[nodiscard]] inline std::string encode(const Message& message) {
+  detail::Writer w;
+  w(static_cast<std::uint8_t>(message.index()));
+  std::visit([&](const auto& m) { visit_fields(w, m); }, message);
+  if (w.bytes.size() > longest_message)
+    fail<UsageError>("control channel", {"a message of at most ", longest_message, " bytes"}, w.bytes.size());
+  return std::move(w.bytes);
+}
+
+// CommunicationError for anything that encode() does not write.
+[[nodiscard]] inline Message decode(std::string_view bytes) {
+  if (bytes.empty() || bytes.size() > longest_message) detail::Reader::broken();
+  detail::Reader r{bytes.substr(1)};
+  return detail::read_message(static_cast<unsigned char>(bytes.front()), r);
+}
+
+}  // namespace tutti::control

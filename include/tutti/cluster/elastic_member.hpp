@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/elastic_membership.hpp>
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/windows/host_window.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// How a process of an elastic job comes to its first generation.
+struct ElasticOptions {
+  LaunchEnvironment start;
+  JobFacts facts;  // that all processes have in common, see ControlChannel::enrol()
+  // Until those who begin the job are there, and until the members of a generation have found each other.
+  std::chrono::milliseconds meeting = std::chrono::seconds(60);
+};
+
+namespace detail {
+
+// The flag of the group that there is now, for the channel's thread, which may still be at it when the strategy is
+// gone.
+class GroupFlag {
+ public:
+  [[nodiscard]] std::shared_ptr<InterruptFlag> renew() {
+    const std::lock_guard lock(mutex_);
+    return flag_ = std::make_shared<InterruptFlag>();
+  }
+  // why: empty where nothing has ended.
+  void raise(const std::string& why) {
+    std::shared_ptr<InterruptFlag> flag;
+    {
+      const std::lock_guard lock(mutex_);
+      flag = flag_;
+    }
+    if (flag != nullptr && !why.empty()) flag->raise(why);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<InterruptFlag> flag_;
+};
+
+}  // namespace detail
+
+// What a process of an elastic job has, whatever its members do together: the channel to the arbiter, the flag that
+// ends its group, and memory that outlives all its groups.
+class ElasticMember : public ChangingMembers {
+ public:
+  ElasticMember(const ElasticMember&) = delete;
+  ElasticMember& operator=(const ElasticMember&) = delete;
+
+  [[nodiscard]] std::int64_t epoch_of_joining() const override { return options_.start.epoch_begin; }
+  // Numbers are given once.
+  [[nodiscard]] int most_members() const override { return options_.start.rank + 1; }
+  void ask_to_leave() override { channel_->ask_to_leave(); }
+  [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
+  [[nodiscard]] bool may_write() const override { return joining() || channel_->may_write(); }
+  [[nodiscard]] bool await_right() override { return joining() || channel_->await_right(); }
+  void epoch_begins(std::int64_t epoch) override { channel_->epoch_begins(static_cast<std::uint64_t>(epoch)); }
+
+  [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
+
+ protected:
+  ~ElasticMember() {
+    channel_->on_change({});
+    channel_->on_end({});
+  }
+  // hint: how such a process is started. losses_end: the loss of another one ends the group.
+  ElasticMember(std::shared_ptr<ControlChannel> channel, ElasticOptions options, const char* hint, bool losses_end)
+      : options_(std::move(options)), channel_(std::move(channel)) {
+    if (channel_ == nullptr)
+      fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another", hint);
+    flag_ = group_flag_->renew();
+    if (losses_end)
+      channel_->on_change([now = group_flag_](const control::Changing& c) { now->raise(control::reason_of_end(c)); });
+    channel_->on_end(
+        [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
+  }
+  // Who begins a job is in its first generation from here on.
+  void begin() {
+    if (!options_.start.new_worker && !next_generation({}))
+      fail<CommunicationError>("elastic training", "to begin the job", "to be let go before it began");
+  }
+  [[nodiscard]] bool founds() const noexcept { return joining() && !options_.start.new_worker; }
+
+  // Memory in a window that stays over all generations, as the last of `kept`, all zero; empty where there can be none,
+  // or `windows` is null.
+  [[nodiscard]] static std::span<std::byte> memory_in(std::vector<std::shared_ptr<HostWindow>>& kept,
+                                                      ProcessWindows* windows, std::size_t bytes) {
+    std::string why;
+    auto window = windows != nullptr && bytes > 0 ? windows->make(bytes, why) : nullptr;
+    if (window == nullptr) return {};
+    return kept.emplace_back(std::move(window))->bytes().first(bytes);
+  }
+
+  ElasticOptions options_;
+  std::shared_ptr<ControlChannel> channel_;
+  Assignment now_;
+  std::shared_ptr<detail::GroupFlag> group_flag_ = std::make_shared<detail::GroupFlag>();
+  std::shared_ptr<InterruptFlag> flag_;
+  std::vector<std::shared_ptr<HostWindow>> windows_;  // the gradients lie in the last one
+};
+
+}  // namespace tutti

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/channel/assignment.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/cluster/reachability_monitor.hpp>
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// Reports to the arbiter the members on other hosts that this process does not reach. The channel outlives it.
+class JobReach {
+ public:
+  explicit JobReach(ControlChannel& channel) : channel_(channel) {}
+  ~JobReach() {
+    stopped_ = true;
+    channel_.stir();
+  }
+  JobReach(const JobReach&) = delete;
+  JobReach& operator=(const JobReach&) = delete;
+
+  // Begins with a generation whose workers speak with each other. This one listens at `address`, of its host. Returns
+  // null if all are on one host.
+  [[nodiscard]] ReachWatch* begin_workers(const Assignment& a, const std::string& address) {
+    const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
+    std::vector<ReachWatch::Peer> peers;
+    for (const control::Member& m : a.workers)
+      if (m.host != mine.host) peers.push_back({m.id, [this, id = m.id] { return address_of(id); }});
+    ReachWatch* const watch = begin(a, std::move(peers));
+    if (watch != nullptr && !std::exchange(listens_, true)) channel_.publish(key(a.id), watch->listen(address));
+    return watch;
+  }
+  // Begins with a generation in which this worker speaks with servers, at these addresses with their ports.
+  [[nodiscard]] ReachWatch* begin_servers(const Assignment& a, const std::vector<std::string>& addresses) {
+    const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
+    std::vector<ReachWatch::Peer> peers;
+    for (std::size_t s = 0; s < a.servers.size() && s < addresses.size(); ++s)
+      if (a.servers[s].host != mine.host) peers.push_back({a.servers[s].id, [at = addresses[s]] { return at; }});
+    return begin(a, std::move(peers));
+  }
+
+  // After the group has failed, see ReachWatch::await_peers(). CommunicationError if this process was given up.
+  void await_peers() {
+    if (!watch_) return;
+    watch_->await_peers([this] {
+      if (channel_.await_assignment(std::chrono::milliseconds(0))) return true;
+      const auto c = channel_.change();
+      return c && c->broken;
+    });
+  }
+
+ private:
+  [[nodiscard]] static std::string key(control::ProcessId id) { return "reach/" + std::to_string(id); }
+  [[nodiscard]] ReachWatch* begin(const Assignment& a, std::vector<ReachWatch::Peer> peers) {
+    if (peers.empty() && !watch_) return nullptr;
+    if (!watch_)
+      watch_.emplace(a.rank_timeout, [this](std::uint64_t operation, const std::vector<std::uint64_t>& members) {
+        try {
+          channel_.say_unreached(operation, members);
+        } catch (const Error&) {
+          // The channel has ended: this process is no longer in the job.
+        }
+      });
+    const bool none = peers.empty();
+    watch_->begin(std::move(peers));
+    return none ? nullptr : &*watch_;
+  }
+  // Of another process, as it has published it; empty: it has not.
+  [[nodiscard]] std::string address_of(control::ProcessId id) {
+    try {
+      return channel_.lookup_unless(key(id), std::chrono::seconds(1), stopped_).value_or("");
+    } catch (const Error&) {
+      return "";
+    }
+  }
+
+  ControlChannel& channel_;
+  bool listens_ = false;
+  std::atomic<bool> stopped_{false};
+  std::optional<ReachWatch> watch_;  // goes before what its thread uses
+};
+
+}  // namespace tutti

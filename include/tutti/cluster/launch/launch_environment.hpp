@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include <tutti/cluster/launch/slurm.hpp>
+#include <tutti/comm/net/host_name.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+
+namespace tutti {
+
+// What a process learns from whoever started it: tutti-launch (TUTTI_*), Open MPI's mpirun (OMPI_COMM_WORLD_*), that of
+// another MPI (PMI_*), srun of Slurm with its PMIx (SLURM_*, PMIX_*), or nobody, which is a job of one process. The
+// first of these that is there holds.
+struct LaunchEnvironment {
+  int rank = 0, size = 1;  // among the workers, or the servers, of the job
+  int local_rank = 0, local_size = 1;
+  int workers = 1, servers = 0;
+  std::string role = "worker";  // or "server", "scheduler"
+  std::string role_variable;    // that said so
+  std::string host;             // this host's name in the hosts file
+  std::string job;              // 16 hexadecimal digits
+  std::string secret;           // what only the ranks of the job know
+  std::string root;             // host:port where rank 0 may listen
+  int root_ports = 1;           // or at one of so many ports, from that one on
+  std::string report;           // file of this process's progress, see progress_report.hpp
+  bool elastic = false;         // processes come and go while the job runs: `rank` is a number, and size no count
+  bool new_worker = false;      // this one came when it had begun,
+  int epoch_begin = 0;          // in this epoch
+  // Where the processes of a generation are all started anew: its number from 1 on (0: it is none), how many began the
+  // job, the file in which rank 0 leaves what those after it are to know, and what those before it left.
+  int generation = 0, founders = 0;
+  std::string keep, kept;
+  bool servers_restart = false;  // a server that dies is started again
+  bool launched = false;         // false: nobody started it as one of several
+  // Of a job with servers whose processes scripts start one by one, as MXNet's do: host:port of its scheduler, which
+  // numbers them; and this process's own address as the others reach it, where it was told.
+  std::string scheduler, node_host;
+  bool numbered = true;           // false: rank is not known yet
+  bool mpi = false;               // mpirun started it, alone or for tutti-launch, or srun did: MPI finds the others
+  bool srun = false;              // srun did
+  std::optional<SlurmStep> step;  // of srun, in which this process runs, whoever started it
+  int torch_size = 1;             // processes that torchrun or another launcher of PyTorch's jobs started
+
+  [[nodiscard]] bool is_server() const noexcept { return role == "server"; }
+  [[nodiscard]] bool is_scheduler() const noexcept { return role == "scheduler"; }
+  [[nodiscard]] std::string starter_of_mpi() const { return srun ? "srun" : "mpirun"; }
+};
+
+namespace detail {
+
+template <class Get>
+[[nodiscard]] std::string text_variable(const Get& get, const char* name) {
+  const char* value = get(name);
+  return value == nullptr ? "" : value;
+}
+
+// UsageError where it is set and no integer from low to high.
+template <class Get>
+[[nodiscard]] std::optional<int> number_variable(const Get& get, const char* name, int low, int high) {
+  const char* value = get(name);
+  if (value == nullptr) return {};
+  const auto number = number_between(value, low, high);
+  if (!number)
+    fail<UsageError>({"environment ", name}, {"an integer from ", low, " to ", high}, {"'", printable(value), "'"},
+                     "it is set by whoever starts the processes of a job");
+  return number;
+}
+
+// The names by which one kind of starter tells a process where it stands.
+struct StarterNames {
+  const char *rank, *size, *local_rank, *local_size;
+};
+inline constexpr StarterNames tutti_names{"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"};
+inline constexpr StarterNames mpi_names[] = {
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}};
+
+// Rank and size of one kind of starter; nothing where it did not start this process.
+template <class Get>
+[[nodiscard]] std::optional<LaunchEnvironment> read_numbers(const Get& get, const StarterNames& names) {
+  constexpr int most = 1 << 24;
+  const auto size = number_variable(get, names.size, 1, most);
+  const auto rank = number_variable(get, names.rank, 0, size.value_or(most) - 1);
+  if (!size && !rank) return {};
+  if (!size || !rank)
+    fail<UsageError>({"environment ", (size ? names.rank : names.size)},
+                     {"a number beside ",
+                      (size ? names.size + (" " + std::to_string(*size)) : names.rank + (" " + std::to_string(*rank)))},
+                     "none", "'tutti-launch -n N' or 'mpirun -np N' starts N processes and sets both");
+  LaunchEnvironment e;
+  e.launched = true;
+  e.size = *size;
+  e.rank = *rank;
+  e.local_size = number_variable(get, names.local_size, 1, e.size).value_or(1);
+  e.local_rank = number_variable(get, names.local_rank, 0, e.local_size - 1).value_or(0);
+  return e;
+}
+
+// TUTTI_ROLE, else DMLC_ROLE, else a worker.
+template <class Get>
+void read_role(const Get& get, LaunchEnvironment& e) {
+  for (const char* name : {"TUTTI_ROLE", "DMLC_ROLE"}) {
+    const std::string role = text_variable(get, name);
+    if (role.empty()) continue;
+    if (role != "worker" && role != "server" && role != "scheduler")
+      fail<UsageError>({"environment ", name}, "worker, server or scheduler", {"'", printable(role), "'"});
+    e.role = role;
+    e.role_variable = name;
+    return;
+  }
+}
+
+// DMLC_PS_ROOT_URI and _PORT, which tell processes of a job with servers where its scheduler is. To a worker without
+// servers they say nothing.
+template <class Get>
+void read_scheduler(const Get& get, LaunchEnvironment& e) {
+  const std::string host = text_variable(get, "DMLC_PS_ROOT_URI");
+  if (host.empty() || (e.role == "worker" && e.servers == 0)) return;
+  if (!is_host_name(host) && !is_ipv6_address(host))
+    fail<UsageError>("environment DMLC_PS_ROOT_URI", "the scheduler's host name or address",
+                     {"'", printable(host), "'"});
+  const auto required = [&](const char* name, int low, int high) {
+    if (const auto number = number_variable(get, name, low, high)) return *number;
+    fail<UsageError>({"environment ", name}, {"a number beside DMLC_PS_ROOT_URI ", host}, "none",
+                     "all processes of the job are told the same");
+  };
+  e.scheduler = host_and_port(host, required("DMLC_PS_ROOT_PORT", 1, 65535));
+  e.workers = required("DMLC_NUM_WORKER", 1, 1 << 24);
+  e.servers = required("DMLC_NUM_SERVER", 1, 1 << 24);
+  e.size = e.is_server() ? e.servers : e.workers;
+  e.numbered = e.is_scheduler();
+  e.launched = true;
+  e.node_host = text_variable(get, "DMLC_NODE_HOST");
+  if (!e.node_host.empty() && !is_host_name(e.node_host) && !is_ipv6_address(e.node_host))
+    fail<UsageError>("environment DMLC_NODE_HOST", "this host's name or address", {"'", printable(e.node_host), "'"});
+}
+
+// WORLD_SIZE of a launcher of PyTorch's jobs, such as torchrun --no-python, which also sets RANK and MASTER_ADDR; 1
+// otherwise. One of these alone may be left in a shell.
+template <class Get>
+[[nodiscard]] int read_torch_size(const Get& get) {
+  for (const char* name : {"RANK", "MASTER_ADDR"})
+    if (text_variable(get, name).empty()) return 1;
+  return number_between(text_variable(get, "WORLD_SIZE"), 1, 1 << 24).value_or(1);
+}
+
+}  // namespace detail
+
+// Reads the variables through `get`, which answers like std::getenv. UsageError names a variable that makes no sense.
+template <class Get>
+[[nodiscard]] LaunchEnvironment read_launch_environment(const Get& get) {
+  const auto ours = detail::read_numbers(get, detail::tutti_names);
+  auto mpi = detail::read_numbers(get, detail::mpi_names[0]);
+  if (!mpi) mpi = detail::read_numbers(get, detail::mpi_names[1]);
+  LaunchEnvironment e = ours ? *ours : mpi.value_or(LaunchEnvironment{});
+  e.mpi = mpi.has_value();
+  e.step = read_slurm_step(get);
+  e.torch_size = detail::read_torch_size(get);
+  detail::read_role(get, e);
+  // A role is said by scripts, which number their processes themselves.
+  if (!ours && !mpi && e.step && e.step->pmix && e.role_variable != "DMLC_ROLE") {
+    e.launched = e.mpi = e.srun = true;
+    e.rank = e.step->rank;
+    e.size = e.step->size;
+    e.local_rank = e.step->local_rank;
+    e.local_size = e.step->local_size;
+  }
+  e.workers = e.size;
+  // mpirun -x hands them on where its ranks are to meet without MPI.
+  e.job = detail::text_variable(get, "TUTTI_JOB");
+  e.secret = detail::text_variable(get, "TUTTI_SECRET");
+  e.root = detail::text_variable(get, "TUTTI_ROOT");
+  e.root_ports = detail::number_variable(get, "TUTTI_ROOT_PORTS", 1, 100).value_or(1);
+  // DMLC_NUM_WORKER alone, left in a shell, has started nobody.
+  if (ours || (!mpi && e.role_variable == "DMLC_ROLE")) {
+    e.workers = detail::number_variable(get, "DMLC_NUM_WORKER", 0, 1 << 24).value_or(e.workers);
+    e.servers = detail::number_variable(get, "DMLC_NUM_SERVER", 0, 1 << 24).value_or(0);
+    if (!ours) detail::read_scheduler(get, e);
+  }
+  if (!ours) return e;
+  // One job inside a process of another: whose numbers hold is anybody's guess.
+  if (mpi && (mpi->rank != e.rank || mpi->size != e.size))
+    fail<UsageError>("environment", {"TUTTI_RANK ", e.rank, " of ", e.size, " from mpirun too"},
+                     {"rank ", mpi->rank, " of ", mpi->size},
+                     "start the job with tutti-launch --launcher mpi, or with mpirun, not one within the other");
+  e.servers_restart = detail::number_variable(get, "TUTTI_SERVERS_RESTART", 0, 1).value_or(0) == 1;
+  e.host = detail::text_variable(get, "TUTTI_HOST");
+  e.report = detail::text_variable(get, "TUTTI_REPORT");
+  e.elastic = detail::number_variable(get, "TUTTI_ELASTIC", 0, 1).value_or(0) == 1;
+  if (!e.elastic) return e;
+  e.new_worker = detail::number_variable(get, "NEW_WORKER", 0, 1).value_or(0) == 1;
+  e.epoch_begin = detail::number_variable(get, "EPOCH_BEGIN", 0, 1 << 30).value_or(0);
+  e.generation = detail::number_variable(get, "TUTTI_GENERATION", 1, 1 << 30).value_or(0);
+  e.founders = detail::number_variable(get, "TUTTI_FOUNDERS", 1, 1 << 20).value_or(e.size);
+  e.keep = detail::text_variable(get, "TUTTI_KEEP");
+  e.kept = detail::text_variable(get, "TUTTI_KEPT");
+  return e;
+}
+[[nodiscard]] inline LaunchEnvironment read_launch_environment() {  // of this process
+  return read_launch_environment([](const char* name) { return std::getenv(name); });
+}
+
+// For programs whose processes all train: a server or a scheduler would be one trainer more than was asked for, and
+// workers that nobody numbered would train a net each. UsageError for these.
+inline void require_worker(const LaunchEnvironment& e) {
+  if (!e.launched && e.step && e.step->size > 1) {
+    const std::string n = std::to_string(e.step->size);
+    fail<UsageError>("environment SLURM_STEP_NUM_TASKS", {"PMIx, over which the ", n, " processes find each other"},
+                     "srun without it",
+                     {"'srun --mpi=pmix -n ", n, "' and, within the allocation, 'mpirun -np ", n,
+                      "' start ranks of MPI, 'tutti-launch -n ", n, "' there those of any strategy"});
+  }
+  if (!e.launched && e.torch_size > 1) {
+    const std::string n = std::to_string(e.torch_size);
+    fail<UsageError>("environment WORLD_SIZE",
+                     {"tutti-launch or mpirun to start the ", n, " processes, which would train a net each"},
+                     "torchrun or another launcher of PyTorch's jobs",
+                     {"tutti-launch -n ", n, " starts as many; alone: unset WORLD_SIZE"});
+  }
+  if (e.role != "worker")
+    fail<UsageError>(
+        {"environment ", e.role_variable},
+        {"worker, because ", std::string(e.is_server() ? "this strategy has no servers, as ps and ps_async have"
+                                                       : "workers and servers need no scheduler")},
+        {"'", e.role, "'"},
+        "tutti-launch -n N without -s starts N workers, which sum their gradients themselves; of processes "
+        "that are started one by one DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT name the scheduler");
+  if (!e.launched && e.workers > 1)
+    fail<UsageError>("environment DMLC_NUM_WORKER", {"tutti-launch or mpirun to start the ", e.workers, " workers"},
+                     "DMLC_ROLE of another launcher, which numbers none of them",
+                     {"tutti-launch -n ", e.workers, " starts as many; alone: unset DMLC_ROLE"});
+}
+
+// Compares how many processes were started with the size of the strategy that they train with: where the two differ
+// each would train a net of its own, with the batches and rates of all. UsageError names the command that works.
+inline void require_launched_size(const LaunchEnvironment& e, const std::string& strategy, int size) {
+  if (size == e.size) return;
+  const std::string n = std::to_string(e.size);
+  const bool one = e.size == 1;
+  fail<UsageError>(
+      {"--strategy ", strategy},
+      one ? "one rank, because one process was started" : n + " ranks, as many as processes were started",
+      {size, (size == 1 ? " rank" : " ranks")},
+      e.srun  ? "the program's MPI must know PMIx; 'tutti-launch -n " + n + "' within the allocation starts ranks, too"
+      : e.mpi ? "the program and mpirun must be of one MPI"
+              : "'tutti-launch -n " + n + " --launcher mpi' and 'mpirun -np " + n + "' start ranks of MPI");
+}
+
+}  // namespace tutti

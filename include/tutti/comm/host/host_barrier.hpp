@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/host/futex.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads/spin_pause.hpp>
+
+namespace tutti {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// What the ranks of one host share to wait for each other. All zero is its first state, so that memory fresh from the
+// system will do.
+struct HostBarrierState {
+  static constexpr int max_ranks = 256;
+  struct alignas(64) Word {  // a cache line of its own
+    std::atomic<std::uint32_t> value{0};
+  };
+  Word generation, arrived, sleepers, aborted;
+  std::array<Word, max_ranks> seen;  // barriers that each rank has come to
+};
+
+// A barrier for threads or processes that may be more than there are cores: it spins for some microseconds and then
+// sleeps, because a rank that spins takes the core from the one it waits for.
+class HostBarrier {
+ public:
+  // names: what to call the ranks in messages; by default their numbers.
+  HostBarrier(HostBarrierState& state, int rank, int size, std::vector<std::string> names = {})
+      : s_(state), rank_(rank), size_(size), names_(std::move(names)) {
+    if (size < 1 || size > HostBarrierState::max_ranks || rank < 0 || rank >= size)
+      fail<UsageError>("HostBarrier", "1 to 256 ranks on a host", size);
+  }
+
+  // Returns when all ranks have come. Throws CommunicationError after the deadline, naming who is missing, or when a
+  // rank has given up.
+  void wait(Deadline deadline, std::string_view what) {
+    const std::uint32_t mine = s_.generation.value.load(std::memory_order_acquire);
+    check(what);
+    s_.seen[static_cast<std::size_t>(rank_)].value.store(mine + 1, std::memory_order_relaxed);
+    if (s_.arrived.value.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(size_)) {
+      s_.arrived.value.store(0, std::memory_order_relaxed);
+      s_.generation.value.store(mine + 1, std::memory_order_seq_cst);
+      if (s_.sleepers.value.load(std::memory_order_seq_cst) != 0) futex_wake_all(s_.generation.value);
+      return;
+    }
+    for (int i = 0; i < spins; ++i) {
+      if (s_.generation.value.load(std::memory_order_acquire) != mine) return;
+      spin_pause();
+    }
+    s_.sleepers.value.fetch_add(1, std::memory_order_seq_cst);
+    while (s_.generation.value.load(std::memory_order_seq_cst) == mine && s_.aborted.value.load() == 0) {
+      const auto left = deadline - std::chrono::steady_clock::now();
+      if (left.count() <= 0) break;
+      // In short naps, because giving up does not change the word.
+      futex_wait(s_.generation.value, mine, std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(100)));
+    }
+    s_.sleepers.value.fetch_sub(1, std::memory_order_relaxed);
+    if (s_.generation.value.load(std::memory_order_acquire) != mine) return;
+    check(what);
+    const std::string who = missing(mine + 1);
+    abort();
+    fail<CommunicationError>(what, "all ranks of this host within the deadline", {"nothing from ", who},
+                             "look at what these ranks do, or raise --comm-deadline");
+  }
+
+  // Makes every wait of every rank throw, now and later. The first rank to do so is the one that is named.
+  void abort() noexcept {
+    std::uint32_t nobody = 0;
+    s_.aborted.value.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_seq_cst);
+    futex_wake_all(s_.generation.value);
+  }
+  // The rank that gave up first, or -1.
+  [[nodiscard]] int aborted_by() const noexcept {
+    return static_cast<int>(s_.aborted.value.load(std::memory_order_acquire)) - 1;
+  }
+
+ private:
+  static constexpr int spins = 1000;  // about 10 us
+
+  void check(std::string_view what) const {
+    if (const int by = aborted_by(); by >= 0)
+      fail<CommunicationError>(what, "all ranks of this host", {(by == rank_ ? "this rank" : name(by)), " gave up"});
+  }
+  [[nodiscard]] std::string name(int r) const {
+    const auto i = static_cast<std::size_t>(r);
+    return i < names_.size() ? names_[i] : "rank " + std::to_string(r);
+  }
+  [[nodiscard]] std::string missing(std::uint32_t generation) const {
+    std::string list;
+    for (int r = 0; r < size_; ++r)
+      if (s_.seen[static_cast<std::size_t>(r)].value.load(std::memory_order_relaxed) != generation)
+        list += (list.empty() ? "" : ", ") + name(r);
+    return list.empty() ? "anyone" : list;
+  }
+
+  HostBarrierState& s_;
+  int rank_, size_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace tutti

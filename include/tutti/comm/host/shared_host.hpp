@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/host/host_group.hpp>
+#include <tutti/comm/host/host_topology.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/key_store.hpp>
+#include <tutti/comm/windows/group_windows.hpp>
+#include <tutti/comm/windows/process_windows.hpp>
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// What the ranks of one host share: a group that works in their memory. They find each other's windows over a store.
+class SharedHost {
+  [[nodiscard]] auto gather_within(Deadline deadline, std::string_view what) {
+    return [this, deadline, what](std::span<const std::byte> mine, std::span<std::byte> all) {
+      if (group_)
+        group_->all_gather(mine, all, deadline, what);
+      else
+        std::copy(mine.begin(), mine.end(), all.begin());
+    };
+  }
+
+ public:
+  // prefix: before the keys, of this group alone.
+  SharedHost(const HostPlaces& places, KeyStore& store, const InterruptFlag& flag, std::string prefix)
+      : places_(places), store_(store), flag_(flag), prefix_(std::move(prefix)) {}
+  SharedHost(const SharedHost&) = delete;
+  SharedHost& operator=(const SharedHost&) = delete;
+
+  // A collective call of all ranks of all hosts: whether they share memory on every one of them. CommunicationError
+  // names who has not come in time.
+  [[nodiscard]] bool join(Deadline deadline) {
+    if (places_.most_of_a_host() == 1) return false;
+    std::string why;
+    if (places_.local_size() > 1) why = share(deadline);
+    if (places_.is_leader()) {
+      if (!why.empty()) say(why + "; this job does without shared memory");
+      store_.publish(key("host", places_.rank()), why.empty() ? "shares" : "shares nothing");
+    }
+    bool all = true;
+    for (const int leader : places_.leaders()) all = word_of("host", leader, deadline) == "shares" && all;
+    const std::lock_guard lock(mutex_);
+    if (!all) group_.reset();
+    return all;
+  }
+
+  // Null where the rank is alone on its host, or they share nothing.
+  [[nodiscard]] HostGroup* group() noexcept { return group_ ? &*group_ : nullptr; }
+  // From any thread: what waits for ranks of this host throws.
+  void abort() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (group_) group_->abort();
+  }
+  [[nodiscard]] bool gave_up() const noexcept { return group_ && group_->aborted_by() >= 0; }
+  // Whether this rank was the first to give up, such as by its deadline.
+  [[nodiscard]] bool gave_up_here() const noexcept { return group_ && group_->aborted_by() == group_->rank(); }
+
+  // Memory of every rank of the host, zero at first. A collective call of its ranks.
+  [[nodiscard]] GroupWindows allocate(std::size_t bytes, Deadline deadline) {
+    return make(bytes, gather_within(deadline, "allocate"));
+  }
+  // The same of a window of this process that outlives the group; null: it has none.
+  [[nodiscard]] GroupWindows share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
+    return GroupWindows::share(ProcessWindows::of_process(), places_.local_rank(), places_.local_size(), mine,
+                               mine == nullptr ? "no window" : "", gather_within(deadline, "windows"));
+  }
+  // Keeps what allocate() gave, for as long as this lives; returns this rank's own.
+  std::span<std::byte> keep(GroupWindows windows, std::size_t bytes) {
+    if (group_) group_->map(windows.bases(), windows.bytes());
+    return windows_.emplace_back(std::move(windows)).mine().first(bytes);
+  }
+  // The group broke: ranks may still use its memory, which nobody else gets.
+  void abandon() const noexcept {
+    for (const GroupWindows& w : windows_) w.abandon();
+  }
+
+  void say(const std::string& what) const {
+    std::fprintf(stderr, "tutti: %s: %s\n", places_.host_name(places_.rank()).c_str(), what.c_str());
+  }
+
+ private:
+  static constexpr std::size_t control_bytes = (sizeof(HostControl) + 63) / 64 * 64;
+
+  [[nodiscard]] std::string key(const std::string& what, int rank) const {
+    return prefix_ + "/" + what + "/" + std::to_string(rank);
+  }
+  [[nodiscard]] std::string word_of(const std::string& what, int rank, Deadline deadline) const {
+    auto word = store_.lookup(key(what, rank), deadline, flag_.raised());
+    if (!word)
+      fail<CommunicationError>("shared memory", {places_.name(rank), " to meet this rank in time"}, "no word of it");
+    return *std::move(word);
+  }
+  template <class Gather>
+  [[nodiscard]] GroupWindows make(std::size_t bytes, Gather&& gather) const {
+    return GroupWindows::make(ProcessWindows::of_process(), places_.local_rank(), places_.local_size(), bytes, gather);
+  }
+
+  // Makes the group; returns why there can be none.
+  [[nodiscard]] std::string share(Deadline deadline) {
+    if (places_.local_size() > HostBarrierState::max_ranks)
+      return std::to_string(places_.local_size()) + " ranks are more than can share memory";
+    int round = 0;
+    GroupWindows windows = make(control_bytes + HostGroup::scratch_bytes, [&](std::span<const std::byte> mine,
+                                                                              std::span<std::byte> all) {
+      const std::string what = "window" + std::to_string(++round);
+      store_.publish(key(what, places_.rank()), std::string(reinterpret_cast<const char*>(mine.data()), mine.size()));
+      for (int r = 0; r < places_.size(); ++r) {
+        if (places_.place(r).host != places_.my_host()) continue;
+        const std::string text = word_of(what, r, deadline);
+        if (text.size() != mine.size())
+          fail<CommunicationError>("shared memory", {"a window of ", places_.name(r)}, "other bytes",
+                                   "run the same build everywhere");
+        std::memcpy(all.data() + static_cast<std::size_t>(places_.place(r).local) * mine.size(), text.data(),
+                    text.size());
+      }
+    });
+    if (!windows.fits()) return windows.reason();
+    std::vector<std::byte*> scratch;
+    for (std::byte* base : windows.bases()) scratch.push_back(base + control_bytes);
+    // All zero is its first state, so nobody has to make it before the others come.
+    auto* const control = std::launder(reinterpret_cast<HostControl*>(windows.bases().front()));
+    windows_.push_back(std::move(windows));
+    const std::lock_guard lock(mutex_);
+    group_.emplace(*control, std::move(scratch), places_.local_rank(), false, places_.local_names());
+    if (flag_.raised()) group_->abort();
+    return "";
+  }
+
+  const HostPlaces& places_;
+  KeyStore& store_;
+  const InterruptFlag& flag_;
+  std::string prefix_;
+  std::mutex mutex_;
+  std::vector<GroupWindows> windows_;
+  std::optional<HostGroup> group_;
+};
+
+}  // namespace tutti

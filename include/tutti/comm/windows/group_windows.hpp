@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/windows/process_windows.hpp>
+
+namespace tutti {
+
+// A window of each rank of a host, all of the same size, mapped by all of them.
+class GroupWindows {
+ public:
+  GroupWindows() = default;  // none: fits() is false
+
+  // Collective. rank and size: among the ranks of the host. gather(mine, all): brings the bytes of all ranks, in their
+  // order. Where a rank cannot have all windows, no rank has any, and each knows why.
+  template <class Gather>
+  [[nodiscard]] static GroupWindows make(ProcessWindows& windows, int rank, int size, std::size_t bytes,
+                                         Gather&& gather) {
+    std::string why;
+    const auto mine = windows.make(bytes, why);
+    return share(windows, rank, size, mine, std::move(why), gather);
+  }
+  // The same of a window that each rank has made; null: this rank has none, and why.
+  template <class Gather>
+  [[nodiscard]] static GroupWindows share(ProcessWindows& windows, int rank, int size,
+                                          const std::shared_ptr<HostWindow>& mine, std::string why, Gather&& gather) {
+    GroupWindows g;
+    std::vector<Said> all(static_cast<std::size_t>(size));
+    const auto tell = [&](const Said& said) {
+      gather(std::as_bytes(std::span(&said, 1)), std::as_writable_bytes(std::span(all)));
+      for (std::size_t r = 0; r < all.size() && g.why_.empty(); ++r)
+        if (all[r].why[0] != '\0') g.why_ = "rank " + std::to_string(r) + " of this host: " + all[r].why.data();
+    };
+    tell(mine == nullptr ? Said(why) : Said(windows.name_of(*mine)));
+    if (!g.why_.empty()) return g;
+    std::vector<std::shared_ptr<HostWindow>> mapped;
+    for (std::size_t r = 0; r < all.size() && why.empty(); ++r)
+      if (all[r].name.bytes != mine->bytes().size())
+        why = "windows of different sizes";
+      else
+        mapped.push_back(static_cast<int>(r) == rank ? mine : windows.map(all[r].name, why));
+    tell(Said(why));
+    if (!g.why_.empty()) return g;
+    for (const auto& window : mapped) g.bases_.push_back(window->bytes().data());
+    g.mine_ = mine->bytes();
+    g.windows_ = std::move(mapped);
+    return g;
+  }
+
+  [[nodiscard]] bool fits() const noexcept { return !windows_.empty(); }
+  // Why there are none.
+  [[nodiscard]] const std::string& reason() const noexcept { return why_; }
+  // Page aligned and zero at first.
+  [[nodiscard]] std::span<std::byte> mine() const noexcept { return mine_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return mine_.size(); }
+  // The group broke: ranks may still use them.
+  void abandon() const noexcept {
+    for (const auto& window : windows_) window->abandon();
+  }
+  // Of all ranks, as this one sees them.
+  [[nodiscard]] const std::vector<std::byte*>& bases() const noexcept { return bases_; }
+
+ private:
+  struct Said {
+    WindowName name{};
+    std::array<char, 208> why{};
+    Said() = default;
+    explicit Said(const WindowName& n) : name(n) {}
+    explicit Said(std::string_view text) {
+      std::copy_n(text.data(), std::min(text.size(), why.size() - 1), why.data());
+    }
+  };
+
+  std::vector<std::shared_ptr<HostWindow>> windows_;
+  std::span<std::byte> mine_;
+  std::vector<std::byte*> bases_;
+  std::string why_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/windows/host_window.hpp>
+#include <tutti/comm/windows/window_server.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+
+namespace tutti {
+
+// What another process finds a window by. Of a fixed size and without pointers, so that it travels in records.
+struct WindowName {
+  std::array<char, detail::door_name> door{};  // of the process that made it
+  std::uint64_t number = 0, bytes = 0;
+  std::uint64_t edition = 0;  // of its memory, which can be renewed
+  friend bool operator==(const WindowName&, const WindowName&) = default;
+};
+
+// Reads a neighbour's window without mapping it, which is quicker where everything in it is read once.
+class WindowReader {
+ public:
+  // Waits two seconds at most. Where it cannot be had, `why` says it and nothing is read.
+  WindowReader(const WindowName& name, std::string& why)
+      : fd_(WindowDoor::ask({name.door.data(), name.door.size()}, name.number, why)) {
+    if (fd_.get() >= 0 && !HostWindow::is_window(fd_.get(), name.bytes, why)) fd_ = io::Descriptor();
+  }
+  // What lies at `place`; false where it is not all there.
+  [[nodiscard]] bool read(std::size_t place, std::span<std::byte> to) const noexcept {
+    while (!to.empty()) {
+      const ssize_t n = ::pread(fd_.get(), to.data(), to.size(), static_cast<off_t>(place));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return false;
+      place += static_cast<std::size_t>(n);
+      to = to.subspan(static_cast<std::size_t>(n));
+    }
+    return true;
+  }
+
+ private:
+  io::Descriptor fd_;
+};
+
+// The windows of a process: those that it made, and those of its neighbours on the host that it has mapped. They belong
+// to the process and outlive its communicators: when a group changes, whoever stays stays mapped, and only a newcomer's
+// windows are mapped anew. Calls come from any thread.
+class ProcessWindows {
+ public:
+  [[nodiscard]] static ProcessWindows& of_process() {
+    static ProcessWindows windows;
+    return windows;
+  }
+  ProcessWindows() = default;
+
+  // Memory that is zero: a new window, or one of this size that nobody holds any more, which need not be filled or
+  // mapped again. Null where there can be none, and `why` says it.
+  [[nodiscard]] std::shared_ptr<HostWindow> make(std::size_t bytes, std::string& why) {
+    const std::lock_guard lock(own_mutex_);
+    try {
+      if (!door_) door_.emplace([this](std::uint64_t n, const auto& answer) { lend(n, answer); });
+    } catch (const DeviceError& e) {
+      why = e.what();
+      return nullptr;
+    }
+    const std::size_t size = HostWindow::whole_pages(bytes);
+    std::erase_if(own_, [](const Own& o) { return o.window.use_count() == 1 && o.window->abandoned(); });
+    for (Own& o : own_)
+      if (o.window.use_count() == 1 && o.window->bytes().size() == size) {
+        std::memset(o.window->bytes().data(), 0, size);
+        return o.window;
+      }
+    auto window = HostWindow::make(bytes, why);
+    if (window == nullptr) return nullptr;
+    forget_unused(own_, most_unused_own);
+    own_.push_back({window, next_++});
+    return window;
+  }
+  // Of one that make() gave.
+  [[nodiscard]] WindowName name_of(const HostWindow& window) const {
+    const std::lock_guard lock(own_mutex_);
+    WindowName name;
+    for (const Own& o : own_)
+      if (o.window.get() == &window) {
+        std::copy(door_->name().begin(), door_->name().end(), name.door.begin());
+        name.number = o.number;
+        name.bytes = window.bytes().size();
+        name.edition = o.edition;
+      }
+    return name;
+  }
+  // Other memory at the same place, for one that make() gave: whoever has mapped it and is given up reaches this no
+  // more. False where it is not to be shared then, and `why` says it. Nobody uses the window meanwhile.
+  bool renew(HostWindow& window, std::string& why) {
+    const std::lock_guard lock(own_mutex_);
+    for (Own& o : own_)
+      if (o.window.get() == &window) ++o.edition;
+    return window.renew(why);
+  }
+  // A neighbour's, or an own one. Null where it cannot be had, and `why` says it. Waits two seconds at most.
+  [[nodiscard]] std::shared_ptr<HostWindow> map(const WindowName& name, std::string& why) {
+    if (auto own = find_own(name)) return own;
+    const std::lock_guard lock(neighbours_mutex_);
+    for (const Neighbour& n : neighbours_)
+      if (n.name == name) return n.window;
+    const std::string_view door(name.door.data(), name.door.size());
+    io::Descriptor fd = WindowDoor::ask(door, name.number, why);
+    if (fd.get() < 0) return nullptr;
+    auto window = HostWindow::of_neighbour(std::move(fd), name.bytes, why);
+    if (window == nullptr) return nullptr;
+    // Those of processes that have ended are of no use any more, nor is memory that its owner has renewed.
+    std::erase_if(neighbours_, [&](const Neighbour& n) {
+      return n.window.use_count() == 1 && ((n.name.door == name.door && n.name.number == name.number) ||
+                                           !WindowDoor::is_open({n.name.door.data(), n.name.door.size()}));
+    });
+    forget_unused(neighbours_, most_unused_neighbours);
+    neighbours_.push_back({window, name});
+    return window;
+  }
+
+  [[nodiscard]] std::size_t own() const {
+    const std::lock_guard lock(own_mutex_);
+    return own_.size();
+  }
+  [[nodiscard]] std::size_t neighbours() const {
+    const std::lock_guard lock(neighbours_mutex_);
+    return neighbours_.size();
+  }
+  // Processes of other users that asked for a window.
+  [[nodiscard]] std::uint64_t sent_away() const {
+    const std::lock_guard lock(own_mutex_);
+    return door_ ? door_->sent_away() : 0;
+  }
+
+ private:
+  static constexpr std::size_t most_unused_own = 4, most_unused_neighbours = 16;
+  struct Own {
+    std::shared_ptr<HostWindow> window;
+    std::uint64_t number, edition = 0;
+  };
+  struct Neighbour {
+    std::shared_ptr<HostWindow> window;
+    WindowName name;
+  };
+
+  // Of those that nobody holds so many stay, the newest.
+  template <class List>
+  static void forget_unused(List& list, std::size_t most) {
+    const auto unused = [](const auto& w) { return w.window.use_count() == 1; };
+    auto surplus = std::count_if(list.begin(), list.end(), unused) - static_cast<std::ptrdiff_t>(most);
+    std::erase_if(list, [&](const auto& w) { return unused(w) && surplus-- > 0; });
+  }
+  void lend(std::uint64_t number, const std::function<void(int)>& answer) {
+    const std::lock_guard lock(own_mutex_);
+    for (const Own& o : own_)
+      if (o.number == number) return answer(o.window->descriptor());
+    answer(-1);
+  }
+  [[nodiscard]] std::shared_ptr<HostWindow> find_own(const WindowName& name) const {
+    const std::lock_guard lock(own_mutex_);
+    if (!door_ || door_->name() != std::string_view(name.door.data(), name.door.size())) return nullptr;
+    for (const Own& o : own_)
+      if (o.number == name.number && o.window->bytes().size() == name.bytes) return o.window;
+    return nullptr;
+  }
+
+  mutable std::mutex own_mutex_, neighbours_mutex_;
+  std::vector<Own> own_;
+  std::vector<Neighbour> neighbours_;
+  std::uint64_t next_ = 1;
+  std::optional<WindowDoor> door_;  // the first to go: its thread reads what lies above
+};
+
+}  // namespace tutti

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads/threads.hpp>
+#include <tutti/io/file.hpp>
+
+// How a window gets from one process to another: who wants it asks its owner over a Unix socket. The socket has a name
+// that is drawn (an abstract one, so no file), and both sides look at whose process the other one is.
+namespace tutti {
+
+namespace detail {
+
+inline constexpr std::size_t door_name = 32;  // hexadecimal digits
+
+[[nodiscard]] inline bool is_door(std::string_view name) noexcept {
+  return name.size() == door_name && name.find_first_not_of("0123456789abcdef") == name.npos;
+}
+// The socket's address; its size comes back.
+[[nodiscard]] inline socklen_t door_address(std::string_view name, sockaddr_un& a) noexcept {
+  static constexpr std::string_view prefix = "tutti-window-";
+  a = {};
+  a.sun_family = AF_UNIX;
+  std::memcpy(a.sun_path + 1, prefix.data(), prefix.size());
+  std::memcpy(a.sun_path + 1 + prefix.size(), name.data(), name.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + prefix.size() + name.size());
+}
+// Whether the process at the other end is of this user; else of whom.
+[[nodiscard]] inline bool is_own_user(int fd, std::string& whose) {
+  ucred other{};
+  socklen_t size = sizeof other;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.uid == ::geteuid()) return true;
+  whose = "a process of user " + std::to_string(other.uid);
+  return false;
+}
+
+// A byte and, where `fd` is one, a descriptor.
+inline void send_descriptor(int socket, int fd) noexcept {
+  char said = fd >= 0 ? 'y' : 'n';
+  iovec v{&said, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr m{};
+  m.msg_iov = &v;
+  m.msg_iovlen = 1;
+  if (fd >= 0) {
+    m.msg_control = control.data();
+    m.msg_controllen = control.size();
+    cmsghdr* const h = CMSG_FIRSTHDR(&m);
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(h), &fd, sizeof fd);
+  }
+  (void)::sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+// None where none came, and `why` says it.
+[[nodiscard]] inline io::Descriptor receive_descriptor(int socket, std::string& why) {
+  char said = 0;
+  iovec v{&said, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr m{};
+  m.msg_iov = &v;
+  m.msg_iovlen = 1;
+  m.msg_control = control.data();
+  m.msg_controllen = control.size();
+  ssize_t n = 0;
+  do n = ::recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
+  while (n < 0 && errno == EINTR);
+  io::Descriptor fd;
+  // Whatever came is to be closed again.
+  for (cmsghdr* h = n > 0 ? CMSG_FIRSTHDR(&m) : nullptr; h != nullptr; h = CMSG_NXTHDR(&m, h)) {
+    int one = -1;
+    if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS || h->cmsg_len != CMSG_LEN(sizeof one)) continue;
+    std::memcpy(&one, CMSG_DATA(h), sizeof one);
+    fd = io::Descriptor(one);
+  }
+  if (n < 0)
+    why = std::string("no answer of its owner: ") + std::strerror(errno);
+  else if (n == 0)
+    why = "its owner hung up";
+  else if (fd.get() < 0 || said != 'y' || (m.msg_flags & MSG_CTRUNC) != 0)
+    why = said == 'n' ? "its owner has no such window" : "an answer without a window";
+  if (!why.empty()) fd = io::Descriptor();
+  return fd;
+}
+
+}  // namespace detail
+
+// Where the windows of a process are asked for. A thread of its own answers.
+class WindowDoor {
+ public:
+  // descriptor: that of the window with this number, or -1; called on the door's thread, and the descriptor must stay
+  // open while `answer` runs. DeviceError where there is no such socket.
+  using Lend = std::function<void(std::uint64_t number, const std::function<void(int descriptor)>& answer)>;
+  explicit WindowDoor(Lend lend) : lend_(std::move(lend)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::random_device device;
+    while (name_.size() < detail::door_name)
+      for (std::uint32_t n = device(), i = 0; i < 8; ++i, n >>= 4) name_ += digits[n & 15U];
+    sockaddr_un at{};
+    const socklen_t size = detail::door_address(name_, at);
+    socket_ = io::Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (stop_.get() < 0 || socket_.get() < 0 || ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&at), size) != 0 ||
+        ::listen(socket_.get(), 256) != 0)
+      fail<DeviceError>("window", "a Unix socket", std::strerror(errno));
+    thread_ = start_thread("window", [this] { run(); });
+  }
+  ~WindowDoor() {
+    const std::uint64_t one = 1;
+    (void)!::write(stop_.get(), &one, sizeof one);
+    thread_.join();
+  }
+  WindowDoor(const WindowDoor&) = delete;
+  WindowDoor& operator=(const WindowDoor&) = delete;
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  // Processes of other users that were sent away.
+  [[nodiscard]] std::uint64_t sent_away() const noexcept { return sent_away_; }
+
+  // A window of the process with this door; none: `why` says it. Waits two seconds at most.
+  [[nodiscard]] static io::Descriptor ask(std::string_view name, std::uint64_t number, std::string& why) {
+    why.clear();
+    const io::Descriptor s = connect(name, why);
+    if (s.get() < 0) return {};
+    if (::send(s.get(), &number, sizeof number, MSG_NOSIGNAL) != ssize_t{sizeof number}) {
+      why = std::string("its owner cannot be asked: ") + std::strerror(errno);
+      return {};
+    }
+    return detail::receive_descriptor(s.get(), why);
+  }
+  // Whether the process still has its door open.
+  [[nodiscard]] static bool is_open(std::string_view name) {
+    std::string why;
+    return connect(name, why).get() >= 0;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t most_guests = 64;
+  struct Guest {
+    io::Descriptor socket;
+    Clock::time_point until;
+  };
+
+  static io::Descriptor connect(std::string_view name, std::string& why) {
+    if (!detail::is_door(name)) {
+      why = "a name that is none";
+      return {};
+    }
+    sockaddr_un at{};
+    const socklen_t size = detail::door_address(name, at);
+    io::Descriptor s(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const timeval two_seconds{2, 0};
+    if (s.get() < 0 || ::setsockopt(s.get(), SOL_SOCKET, SO_RCVTIMEO, &two_seconds, sizeof two_seconds) != 0 ||
+        ::setsockopt(s.get(), SOL_SOCKET, SO_SNDTIMEO, &two_seconds, sizeof two_seconds) != 0) {
+      why = std::string("a Unix socket: ") + std::strerror(errno);
+      return {};
+    }
+    if (::connect(s.get(), reinterpret_cast<sockaddr*>(&at), size) != 0) {
+      why = std::string("its owner is not reached") + (errno == ECONNREFUSED
+                                                           ? ": it has ended, or is in another container"
+                                                           : std::string(": ") + std::strerror(errno));
+      return {};
+    }
+    if (!detail::is_own_user(s.get(), why)) return {};
+    return s;
+  }
+
+  void run() noexcept {
+    std::vector<Guest> guests;
+    std::vector<pollfd> polled;
+    for (;;) {
+      polled.assign(1, {stop_.get(), POLLIN, 0});
+      // Who is not served yet waits in the socket's queue.
+      polled.push_back({guests.size() < most_guests ? socket_.get() : -1, POLLIN, 0});
+      for (const Guest& g : guests) polled.push_back({g.socket.get(), POLLIN, 0});
+      (void)::poll(polled.data(), polled.size(), guests.empty() ? -1 : 1000);
+      if (polled[0].revents != 0) return;
+      const auto now = Clock::now();
+      for (std::size_t i = 0; i < guests.size(); ++i)
+        if (polled[i + 2].revents != 0) {
+          serve(guests[i].socket.get());
+          guests[i].until = now;
+        }
+      std::erase_if(guests, [&](const Guest& g) { return g.until <= now; });
+      if (polled[1].revents == 0) continue;
+      io::Descriptor guest(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      std::string whose;
+      if (guest.get() < 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // e.g. no descriptor is left
+      else if (detail::is_own_user(guest.get(), whose))
+        guests.push_back({std::move(guest), now + std::chrono::seconds(10)});
+      else
+        ++sent_away_;
+    }
+  }
+  void serve(int guest) noexcept {
+    std::uint64_t number = 0;
+    if (::recv(guest, &number, sizeof number, MSG_TRUNC) != ssize_t{sizeof number}) return;
+    lend_(number, [guest](int fd) { detail::send_descriptor(guest, fd); });
+  }
+
+  Lend lend_;
+  std::string name_;
+  io::Descriptor stop_, socket_;
+  std::atomic<std::uint64_t> sent_away_{0};
+  std::thread thread_;
+};
+
+}  // namespace tutti

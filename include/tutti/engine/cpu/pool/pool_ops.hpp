@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include <tutti/engine/cpu/native_kernel.hpp>
+#include <tutti/engine/cpu/pool/pool_kernels.hpp>
+#include <tutti/engine/cpu/row_kernels.hpp>
+
+// Pooling.
+namespace tutti::cpu {
+
+template <class T>
+[[nodiscard]] MaxPoolArgs<T> pool_args(const op::Window& o, const TensorRef& x, const TensorRef& y,
+                                       const TensorRef& which) {
+  return {o,
+          x.shape[0],
+          x.shape[1],
+          x.shape[2],
+          x.shape[3],
+          y.shape[2],
+          y.shape[3],
+          static_cast<T*>(x.data),
+          static_cast<T*>(y.data),
+          which.as<std::uint8_t>()};
+}
+
+class MaxPool final : public RowKernel {
+ public:
+  using For = op::MaxPool;
+  using RowKernel::RowKernel;
+  void run(Call& c) override {
+    float_type(c.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::max_pool<T>(isa_, pool_args<T>(o_, c.in[0], c.out[0], c.out[1]));
+    });
+  }
+
+ private:
+  const For& o_ = *std::get_if<For>(&op_);
+};
+class MaxPoolBackward final : public RowKernel {
+ public:
+  using For = op::MaxPoolBackward;
+  using RowKernel::RowKernel;
+  void run(Call& c) override {
+    float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::max_pool_backward<T>(isa_, pool_args<T>(o_, c.out[0], c.in[0], c.in[1]));
+    });
+  }
+
+ private:
+  const For& o_ = *std::get_if<For>(&op_);
+};
+class GlobalAvgPool final : public RowKernel {
+ public:
+  using For = op::GlobalAvgPool;
+  using RowKernel::RowKernel;
+  void run(Call& c) override {
+    const Shape& s = c.in[0].shape;
+    float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::global_avg_pool<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), s[0],
+                              s[2] * s[3], s[1]);
+    });
+  }
+};
+class GlobalAvgPoolBackward final : public RowKernel {
+ public:
+  using For = op::GlobalAvgPoolBackward;
+  using RowKernel::RowKernel;
+  void run(Call& c) override {
+    const Shape& s = c.out[0].shape;
+    float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::global_avg_pool_backward<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), s[0],
+                                       s[2] * s[3], s[1]);
+    });
+  }
+};
+
+}  // namespace tutti::cpu

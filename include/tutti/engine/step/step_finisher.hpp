@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/threads/function_ref.hpp>
+#include <tutti/engine/call.hpp>
+
+// The end of a training step: gradients become weights. On the host (host_step_finisher.hpp), or on a device if its
+// backend supports it (Backend::step_end).
+namespace tutti {
+
+// Addresses of a model's arenas in the backend's memory, valid while it trains. All have the type of the weights.
+struct ModelState {
+  DType dtype = DType::f32;
+  void* weights = nullptr;
+  void* gradients = nullptr;
+  std::array<void*, 2> slots{};  // of the optimizer; null: not used
+  std::size_t count = 0;         // elements of each
+  // Running statistics, and their sums over the ranks if there are several.
+  void* states = nullptr;
+  void* state_sums = nullptr;
+  std::size_t state_count = 0;
+  void* flags = nullptr;  // of all ranks (StepFlags)
+  // Weight EMA: averages of both, or null.
+  void *average = nullptr, *state_average = nullptr;
+};
+
+// The exchange between ranks in a step, as the end of a step sees it. Errors are CommunicationErrors.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  // Sends the gradients that are final now that the first `slices` slices are. write_flags() is called before the first
+  // piece.
+  virtual void send(std::size_t slices, FunctionRef<void()> write_flags) = 0;
+  // Returns when everything that was sent is summed and readable by the host.
+  virtual void wait_on_host() = 0;
+  // Makes the device's stream wait for the sums; the host continues.
+  virtual void wait_on_device() = 0;
+};
+
+// Numbers that change from step to step.
+struct StepNumbers {
+  double lr = 0;
+  double inverse_batch = 1;  // 1 / rows of all ranks and micro-batches together
+  double loss_scale = 1;     // if it is static
+  double ema_decay = 0;
+  std::int64_t step = 1;     // from 1
+  std::uint32_t flags = 0;   // of this rank
+  bool begins_sums = false;  // of metrics
+};
+
+// The reason that a run cannot continue. `loss`: this rank's own loss is not finite.
+enum class Halt : std::int32_t { none, loss, loss_elsewhere, gradients };
+
+// The decisions at the end of a step.
+struct StepOutcome {
+  std::int64_t step = 0;
+  std::int64_t scale_exponent = 0, scale_steps = 0;
+  std::int64_t halted_step =
+      0;  // the first step with numbers that were not finite; weights have not changed since then
+  Halt halt = Halt::none;
+  std::uint32_t flags = 0;  // of all ranks
+  double halted_loss = 0, halted_rows = 0;
+  std::array<double, 4> sums{}, metrics{};  // loss, top-1, top-k, rows; metrics: of this step
+};
+
+// For each step: send(), then begin(), add() and update(), which a captured step replays instead, then started().
+// Outcomes of the last `kept` steps are available. With several ranks the update starts when all sums have arrived, so
+// if a step fails before that, roll_back() can restore everything that it has changed.
+class StepEnd {
+ public:
+  static constexpr std::uint64_t kept = 4;
+  virtual ~StepEnd() = default;
+
+  // Returns whether the end of a step returns before the step is complete. Then only wait(), and send() for the step
+  // `kept` before, block.
+  [[nodiscard]] virtual bool runs_ahead() const = 0;
+  // Sets the number of ranks from now on. No step may be running.
+  virtual void begin_generation(int ranks) = 0;
+
+  // Sets the numbers of the next step. Steps count from 0, over all StepEnd objects of a trainer.
+  virtual void send(std::uint64_t step, const StepNumbers& n) = 0;
+  // Returns the scale for the loss; null: it is in the device's memory.
+  [[nodiscard]] virtual const StepScalars* scalars() const = 0;
+  // Returns a number for the parts of a captured step that are not the same in every step.
+  [[nodiscard]] virtual std::uint64_t variant(std::uint64_t /*step*/) const { return 0; }
+  // Called before a step's first op.
+  virtual void begin() = 0;
+  // Called after a micro-batch's forward pass. metrics: four f64 in the backend's memory; null if it had no rows. last:
+  // writes the flags.
+  virtual void add(const void* metrics, bool first, bool last) = 0;
+  // Called after the backward pass, when everything has been sent. Decides, and updates weights, statistics and
+  // averages.
+  virtual void update(Exchange& sums) = 0;
+  virtual void started(std::uint64_t step) = 0;
+
+  [[nodiscard]] virtual bool done(std::uint64_t step) = 0;
+  virtual void wait(std::uint64_t step) = 0;
+  // For a step that is done.
+  [[nodiscard]] virtual StepOutcome outcome(std::uint64_t step) const = 0;
+  // Throws if kernels found invalid data.
+  virtual void require_good_data() {}
+
+  // For the following steps.
+  virtual void set_scale(std::int64_t exponent, std::int64_t steps) = 0;
+  // Continues after a step that was not finite.
+  virtual void resume() = 0;
+  // Restores the state at the start of this step, with several ranks. It must be one of the last two steps, and no part
+  // of it may be running.
+  virtual void roll_back(std::uint64_t step) = 0;
+  // Returns memory of the device that can hold the complete state, for data that arrives from another rank. Usable
+  // while nothing runs, until the next step begins. Empty: no such memory.
+  [[nodiscard]] virtual std::span<std::byte> spare() { return {}; }
+};
+
+}  // namespace tutti

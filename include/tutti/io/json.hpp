@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: MIT
-#pragma once
-
-// JSON: the value type, parse_json and write_json.
-#include <tutti/io/json_parse.hpp>
-#include <tutti/io/json_value.hpp>
-#include <tutti/io/json_write.hpp>

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/comm/windows/process_windows.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+#include <tutti/strategy/parameter_server/wire/window_offer.hpp>
+
+namespace tutti::ps {
+
+// The windows that workers have lent to a server of their host. A worker can write anything into its window at any
+// time, so nothing but values is read from one: what lies where is said by frames.
+class BorrowedWindows {
+ public:
+  // windows: of this process, outlives it; null: it borrows none.
+  BorrowedWindows(ProcessWindows* windows, std::size_t workers) : windows_(windows), of_(workers) {}
+
+  // Why it cannot have it, or nothing.
+  [[nodiscard]] std::string take(std::uint32_t worker, const Loan& loan) {
+    if (windows_ == nullptr) return "it borrows no windows";
+    std::string why;
+    auto window = windows_->map(loan.window, why);
+    if (window != nullptr) of_[worker][loan.number - 1] = std::move(window);
+    return why;
+  }
+  // Where the data of a frame lies; empty: not in a window of its worker, or not all of it.
+  [[nodiscard]] std::span<std::byte> find(const Frame& f) const noexcept {
+    if (f.window < 1 || f.window > Loan::most || f.worker >= of_.size()) return {};
+    const auto& window = of_[f.worker][f.window - 1];
+    if (window == nullptr) return {};
+    const std::span<std::byte> all = window->bytes();
+    if (f.place > all.size() || f.bytes > all.size() - f.place) return {};
+    return all.subspan(static_cast<std::size_t>(f.place), f.bytes);
+  }
+  // Workers may have numbers below this one.
+  void grow(std::size_t workers) { of_.resize(std::max(of_.size(), workers)); }
+  // A worker that has gone, or comes anew.
+  void forget(std::uint32_t worker) noexcept { of_[worker] = {}; }
+
+ private:
+  ProcessWindows* windows_;
+  std::vector<std::array<std::shared_ptr<HostWindow>, Loan::most>> of_;
+};
+
+}  // namespace tutti::ps

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/strategy/parameter_server/server/server_state.hpp>
+#include <tutti/strategy/parameter_server/server/step_assigner.hpp>
+#include <tutti/strategy/parameter_server/server/weight_store.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+
+namespace tutti::ps {
+
+// What workers do, each for itself, with the weights that a server owns: an operation that comes twice is answered
+// twice and done once, and who is too far ahead is answered when the slowest worker has come after it.
+class OwnedOperations {
+ public:
+  struct Replies {  // of all servers
+    std::function<void(const Frame&, std::span<const std::byte>)> answer;
+    std::function<void(const Frame&, const std::string& why)> refuse;
+    std::function<void(std::uint32_t worker, std::uint64_t steps)> lost;  // steps of it that no server state has
+  };
+  // store: outlives it. staleness: see ServerOptions.
+  OwnedOperations(WeightStore& store, std::optional<std::int64_t> staleness, std::size_t workers, Replies replies)
+      : store_(store), staleness_(staleness), workers_(workers), reply_(std::move(replies)) {}
+
+  // A worker has come, or come again: nothing that it did before counts, and nobody waits for what it has not done. One
+  // of the same session has only found its connection again, or this server, which was started again.
+  void begin(std::uint32_t worker, std::uint64_t session) {
+    drop(worker);
+    Worker& known = workers_[worker];
+    if (known.session == session) {
+      known.there = known.returned = true;
+      return;
+    }
+    Worker fresh;
+    fresh.session = session;
+    fresh.clock = slowest().value_or(workers_[worker].clock);
+    fresh.there = true;
+    workers_[worker] = std::move(fresh);
+  }
+  // Workers may have numbers below this one.
+  void grow(std::size_t workers) { workers_.resize(std::max(workers_.size(), workers)); }
+  // It has ended, or is lost.
+  void leave(std::uint32_t worker) {
+    drop(worker);
+    workers_[worker].there = false;
+    release();
+  }
+
+  // done: all rounds of this worker below are over. at_work: other workers that have not ended. Returns whether it has
+  // come before.
+  bool take(const Frame& f, std::span<const std::byte> data, std::uint64_t done, std::int64_t at_work) {
+    Worker& w = workers_[f.worker];
+    w.done.erase(w.done.begin(), w.done.lower_bound({done, 0}));
+    const bool repeated = !w.done.insert({f.round, f.offset}).second;
+    if (f.root == arena::steps || f.root == arena::began) {
+      small(f, data);
+      return repeated;
+    }
+    if (f.operation == Operation::store) {
+      if (!repeated && !store(f, data)) return false;
+      answer(f, {});
+    } else if (f.root == arena::at_work) {
+      answer(f, std::as_bytes(std::span(&at_work, 1)));
+    } else {
+      if (!repeated && f.operation == Operation::apply) apply(w, f, data);
+      waiting_.push_back(f);
+    }
+    release();
+    return repeated;
+  }
+  void save(ServerState& to) const {
+    store_.save(to);
+    for (const Worker& w : workers_)
+      to.workers.push_back({w.session, w.its_step, w.step, w.clock, {w.done.begin(), w.done.end()}});
+  }
+  // Before workers come.
+  void restore(const ServerState& from) {
+    if (from.workers.size() != workers_.size())
+      fail<DataError>("what a server kept", {workers_.size(), " workers"}, from.workers.size());
+    store_.restore(from);
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      const ServerState::Worker& w = from.workers[i];
+      workers_[i].session = w.session;
+      workers_[i].its_step = w.its_step;
+      workers_[i].step = w.step;
+      workers_[i].clock = w.clock;
+      workers_[i].done = {w.done.begin(), w.done.end()};
+    }
+  }
+  // Why a frame cannot be done, or nothing.
+  [[nodiscard]] std::string_view refusal(const Frame& f) const { return store_.refusal(f); }
+
+ private:
+  struct Worker {
+    std::set<std::pair<std::uint64_t, std::uint64_t>> done{};  // operations, by round and offset
+    // The step that it is in, as it calls it and as the server counts those of all workers; how many it has begun here.
+    std::uint64_t session = 0, its_step = 0;
+    std::int64_t step = 0, clock = 0;
+    bool there = false;
+    bool returned = false;  // and has not begun a step since
+  };
+
+  // What has to do with no weights is answered at once.
+  void small(const Frame& f, std::span<const std::byte> data) {
+    std::int64_t word = 0;
+    if (f.operation == Operation::store) {
+      std::memcpy(&word, data.data(), std::min(data.size(), sizeof word));
+      word < 0 ? dealer_.end_all() : dealer_.did(f.worker, word);
+      return answer(f, {});
+    }
+    word = f.root == arena::steps ? encode(dealer_.deal(f.worker, static_cast<std::int64_t>(f.step)))
+           : f.step > 0           ? static_cast<std::int64_t>(store_.has_text())
+                                  : static_cast<std::int64_t>(store_.sealed());
+    answer(f, std::as_bytes(std::span(&word, 1)));
+  }
+  // Whether it was let in.
+  bool store(const Frame& f, std::span<const std::byte> data) {
+    if (f.root != arena::facts) {
+      store_.store(f, data);
+      return true;
+    }
+    const std::string differs = store_.compare(data);
+    if (!differs.empty()) reply_.refuse(f, differs);
+    return differs.empty();
+  }
+  void apply(Worker& w, const Frame& f, std::span<const std::byte> gradients) {
+    if (w.its_step != f.step) {
+      if (std::exchange(w.returned, false) && f.step > w.its_step + 1) {
+        const std::uint64_t steps = f.step - w.its_step - 1;
+        store_.skip(static_cast<std::int64_t>(steps));
+        w.clock += static_cast<std::int64_t>(steps);
+        if (reply_.lost) reply_.lost(f.worker, steps);
+      }
+      w.its_step = f.step;
+      ++w.clock;
+      w.step = store_.begin_step();
+    }
+    (void)store_.apply(f, gradients, w.step);
+  }
+  void answer(Frame f, std::span<const std::byte> data) {
+    f.kind = FrameKind::answer;
+    f.packed = false;
+    f.done = static_cast<std::uint64_t>(store_.steps());
+    reply_.answer(f, data);
+  }
+  // Answers what waited for the weights to be there, or for slower workers.
+  void release() {
+    const std::int64_t last = slowest().value_or(0);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < waiting_.size(); ++i) {
+      const Frame f = waiting_[i];
+      const bool too_fast =
+          f.operation == Operation::apply && staleness_ && workers_[f.worker].clock > last + *staleness_;
+      if (too_fast || !store_.ready(f))
+        waiting_[kept++] = f;
+      else if (const std::string_view why = store_.refusal(f); !why.empty())
+        reply_.refuse(f, std::string(why));
+      else
+        answer(f, store_.fetch(f));
+    }
+    waiting_.resize(kept);
+  }
+  void drop(std::uint32_t worker) {
+    workers_[worker].there = false;
+    dealer_.leave(worker);
+    std::erase_if(waiting_, [&](const Frame& f) { return f.worker == worker; });
+  }
+  [[nodiscard]] std::optional<std::int64_t> slowest() const {
+    std::optional<std::int64_t> clock;
+    for (const Worker& w : workers_)
+      if (w.there) clock = std::min(clock.value_or(w.clock), w.clock);
+    return clock;
+  }
+
+  WeightStore& store_;
+  StepDealer dealer_;
+  std::optional<std::int64_t> staleness_;
+  std::vector<Worker> workers_;
+  Replies reply_;
+  std::vector<Frame> waiting_;
+};
+
+}  // namespace tutti::ps

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+
+namespace tutti::ps {
+
+// What a worker gets of a round that is over.
+struct RoundAnswer {
+  Frame frame;
+  std::span<const std::byte> data;  // none where it was written to the worker's window, or the worker has it already
+};
+
+// c: a cell of the round's table, see round_table.hpp. session: the worker's.
+template <class Cell>
+[[nodiscard]] RoundAnswer round_answer(const Cell& c, std::uint32_t worker, std::uint64_t session) {
+  RoundAnswer a{c.frame, {}};
+  a.frame.kind = FrameKind::answer;
+  a.frame.packed = false;
+  a.frame.worker = worker;
+  a.frame.session = session;
+  a.frame.window = c.parts[worker].window;
+  a.frame.place = c.parts[worker].place;
+  a.frame.has = c.parts[worker].has;
+  if (a.frame.window == 0 && !a.frame.has) a.data = c.sum;
+  return a;
+}
+
+// How much of what a frame brings.
+[[nodiscard]] inline std::string size_text(const Frame& f) {
+  return std::to_string(f.bytes) + " bytes " + std::string(tutti::name_of(f.dtype));
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/reduce_op.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+#include <tutti/strategy/parameter_server/wire/transport.hpp>
+#include <tutti/strategy/parameter_server/wire/two_bit.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti::ps {
+
+// Bytes that a worker has pushed to a server without an answer, at most. All workers push in one order, so the first
+// part of it that somebody lacks is on its way, and nobody waits for ever.
+inline constexpr std::size_t usual_in_flight = std::size_t{64} << 20;
+
+// What a server was given of each part of a round, until all workers have brought theirs, and what it answered, until
+// all workers say that the round is over: so a part that comes twice is answered twice and added once.
+template <class Message>
+class RoundTable {
+ public:
+  // A worker's data: what it sent, or a place in a window of its, where the answer goes too.
+  struct Part {
+    Message message{};
+    std::span<std::byte> lent{};
+    std::uint32_t window = 0;
+    std::uint64_t place = 0;
+    bool has = false;  // its worker wants no answer but that it is done
+  };
+  struct Cell {     // one round of one piece
+    Frame frame{};  // the first that came
+    std::vector<Part> parts{};
+    std::vector<bool> has{}, packed{};
+    std::size_t count = 0;
+    bool open = false, answered = false;
+    bool forgotten = false;  // answered, and the answer's memory is another's now
+    Deadline due{};
+    std::span<std::byte> sum{};  // empty: all workers have it, in their windows or before
+    SendsUnderWay under_way{};
+    Buffer memory{};
+  };
+
+  explicit RoundTable(int workers)
+      : workers_(static_cast<std::size_t>(workers)), pending_(workers_), arrays_(workers_), aligned_(workers_) {}
+
+  [[nodiscard]] Cell* find(std::uint64_t round, std::uint64_t offset) noexcept {
+    for (const auto& c : cells_)
+      if (in_use(*c) && c->frame.round == round && c->frame.offset == offset) return c.get();
+    return nullptr;
+  }
+  [[nodiscard]] bool has(const Cell& c, std::uint32_t worker) const { return c.has[worker]; }
+  [[nodiscard]] std::size_t pending(std::uint32_t worker) const { return pending_[worker]; }
+
+  Cell& open(const Frame& f) {
+    Cell* c = nullptr;
+    for (const auto& free : cells_)
+      if (!in_use(*free) && free->under_way.none()) {
+        c = free.get();
+        break;
+      }
+    if (c == nullptr) c = cells_.emplace_back(std::make_unique<Cell>()).get();
+    c->frame = f;
+    c->parts.resize(workers_);
+    c->has.assign(workers_, false);
+    c->packed.assign(workers_, false);
+    c->count = 0;
+    c->open = true;
+    c->answered = c->forgotten = false;
+    c->due = std::chrono::steady_clock::now() + std::chrono::milliseconds(f.patience);
+    return *c;
+  }
+  // lent: where the data is, if it is in a window. Whether it was the last one.
+  bool add(Cell& c, const Frame& f, Message&& m, std::span<std::byte> lent) {
+    c.parts[f.worker] = {std::move(m), lent, f.window, f.place, f.has};
+    c.has[f.worker] = true;
+    c.packed[f.worker] = f.packed;
+    pending_[f.worker] += f.bytes;
+    return ++c.count == workers_;
+  }
+  // What the workers brought becomes one, in the order of their ranks; it is written into all windows that it came
+  // from, and into the table's memory where that of a worker came in a message.
+  void combine(Cell& c) {
+    const Frame& f = c.frame;
+    to_.clear();
+    std::size_t have = 0;
+    for (const Part& p : c.parts) {
+      if (!p.lent.empty()) to_.push_back(p.lent.data());
+      have += p.has ? 1 : 0;
+    }
+    c.sum = {};
+    if (to_.size() + have < workers_) {
+      if (c.memory.bytes() < f.bytes) c.memory = Buffer(host_memory(), f.bytes);
+      c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes};
+      to_.push_back(c.sum.data());
+    }
+    if (f.operation == Operation::take) {
+      const Part& root = c.parts[f.root];
+      const std::byte* const from = root.lent.empty() ? root.message.data().data() : root.lent.data();
+      for (std::byte* const to : to_)
+        if (to != from) std::memmove(to, from, f.bytes);  // a worker can name a place twice
+    } else {
+      for (std::size_t w = 0; w < workers_; ++w) {
+        const Part& p = c.parts[w];
+        const bool sent = p.lent.empty() || c.packed[w];
+        arrays_[w] = sent ? readable(p.message.data(), c.packed[w] ? f.bytes : 0, w) : p.lent.data();
+      }
+      tutti::combine(f.dtype, f.operation == Operation::max ? ReduceOp::max : ReduceOp::sum, arrays_, to_, 0,
+                     f.bytes / size_of(f.dtype));
+    }
+    for (std::size_t w = 0; w < workers_; ++w) {
+      c.parts[w].message = Message();
+      c.parts[w].lent = {};
+      pending_[w] -= f.bytes;
+    }
+    c.open = false;
+    c.answered = true;
+    kept_ += c.sum.size();
+  }
+  // Answers of rounds that are over for everybody need not be kept.
+  void forget_below(std::uint64_t round) noexcept {
+    if (round <= floor_) return;
+    floor_ = round;
+    for (const auto& c : cells_)
+      if (c->answered && c->frame.round < round) {
+        if (!c->forgotten) kept_ -= c->sum.size();
+        c->answered = false;
+      }
+  }
+  // Of those that are kept the oldest go, so that memory is bounded; a part of such a round that comes again is still
+  // known not to be new.
+  void keep_within(std::size_t bytes) {
+    while (kept_ > bytes) {
+      Cell* oldest = nullptr;
+      for (const auto& c : cells_)
+        if (c->answered && !c->forgotten && !c->sum.empty() &&
+            (oldest == nullptr ||
+             std::pair(c->frame.round, c->frame.offset) < std::pair(oldest->frame.round, oldest->frame.offset)))
+          oldest = c.get();
+      kept_ -= oldest->sum.size();
+      oldest->forgotten = true;
+      // Where a worker is still being sent it, it goes with the cell.
+      if (oldest->under_way.none()) oldest->memory = Buffer();
+    }
+  }
+  // When the first part that somebody lacks is due.
+  [[nodiscard]] std::optional<Deadline> next_due() const noexcept {
+    std::optional<Deadline> first;
+    for (const auto& c : cells_)
+      if (c->open && (!first || c->due < *first)) first = c->due;
+    return first;
+  }
+  [[nodiscard]] const Cell& most_overdue() const noexcept {
+    const Cell* first = nullptr;
+    for (const auto& c : cells_)
+      if (c->open && (first == nullptr || c->due < first->due)) first = c.get();
+    return *first;
+  }
+  // Cells that were ever needed at once.
+  [[nodiscard]] std::size_t cells() const noexcept { return cells_.size(); }
+
+ private:
+  [[nodiscard]] static bool in_use(const Cell& c) noexcept { return c.open || c.answered; }
+  static Memory& host_memory() {
+    static HostMemory memory;
+    return memory;
+  }
+  // Aligned for every type; a small message may lie anywhere. combine() only reads it. packed: of so many bytes in two
+  // bits a number; 0: as it is.
+  std::byte* readable(std::span<const std::byte> data, std::size_t packed, std::size_t worker) {
+    if (packed > 0) {
+      auto& wide = aligned_[worker];
+      wide.resize(packed);
+      two_bit::unpack(data, {reinterpret_cast<float*>(wide.data()), packed / sizeof(float)});
+      return wide.data();
+    }
+    if (reinterpret_cast<std::uintptr_t>(data.data()) % alignof(std::max_align_t) == 0)
+      return const_cast<std::byte*>(data.data());
+    auto& copy = aligned_[worker];
+    copy.assign(data.begin(), data.end());
+    return copy.data();
+  }
+
+  std::size_t workers_;
+  std::vector<std::unique_ptr<Cell>> cells_;
+  std::vector<std::size_t> pending_;
+  std::vector<std::byte*> arrays_, to_;
+  std::vector<std::vector<std::byte>> aligned_;
+  std::uint64_t floor_ = 0;
+  std::size_t kept_ = 0;
+};
+
+}  // namespace tutti::ps

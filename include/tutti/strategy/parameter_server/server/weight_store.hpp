@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/strategy/parameter_server/server/server_part.hpp>
+#include <tutti/strategy/parameter_server/server/server_state.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+#include <tutti/strategy/parameter_server/wire/placement.hpp>
+#include <tutti/strategy/parameter_server/wire/two_bit.hpp>
+#include <tutti/tensor/arena.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti::ps {
+
+// What a server of asynchronous training owns: its part of the weights and of the optimizer's state, and, on server 0,
+// what workers share beside. Used by one thread.
+class WeightStore {
+ public:
+  using Update = std::function<void(const ServerPart&)>;
+  // slots: of the optimizer. facts: what must be the same at each worker. update: changes the weights by a push.
+  WeightStore(ArenaLayout layout, int slots, JobFacts facts, Update update)
+      : layout_(std::move(layout)), update_(std::move(update)), slots_(slots), facts_(std::move(facts)) {}
+
+  // What differs at a worker with these facts, among those that the servers have too; empty if none does.
+  [[nodiscard]] std::string compare(std::span<const std::byte> text) const {
+    const auto named_here = [&](const std::string& name) {
+      return std::any_of(facts_.facts().begin(), facts_.facts().end(), [&](const auto& f) { return f.first == name; });
+    };
+    JobFacts theirs;
+    const JobFacts all = JobFacts::parse({reinterpret_cast<const char*>(text.data()), text.size()});
+    for (const auto& [name, value] : all.facts())
+      if (named_here(name)) theirs.add(name, value);
+    const auto d = facts_.first_difference(theirs);
+    return d.name.empty() ? "" : d.name + " is " + d.mine + " on the servers and " + d.other + " here";
+  }
+
+  // Whether a frame of these can be done; else why not.
+  [[nodiscard]] std::string_view refusal(const Frame& f) const {
+    if (f.root == arena::at_work)
+      return f.operation != Operation::fetch || f.bytes != sizeof steps_ ? "an operation that is none" : "";
+    if (f.root == arena::began || f.root == arena::steps)
+      return f.operation == Operation::apply || (f.root == arena::began && f.operation != Operation::fetch) ||
+                     f.bytes != sizeof steps_
+                 ? "an operation that is none"
+                 : "";
+    if (f.root == arena::facts || f.root == arena::seal)
+      return f.operation != Operation::store                     ? "an operation that is none"
+             : f.root == arena::seal && f.bytes != sizeof steps_ ? "a step that is none"
+                                                                 : "";
+    if (f.root >= arena::most) return "an arena that is none";
+    if (f.operation == Operation::apply && (f.root != arena::weights || !sealed_)) return "gradients before weights";
+    const bool divided = f.root < arena::others;
+    if (divided && f.root > static_cast<std::uint32_t>(slots_)) return "an arena that is none";
+    const std::uint64_t room = divided ? layout_.bytes() : 2 * layout_.bytes() + max_data;
+    if (f.offset > room || f.bytes > room - f.offset) return "a part beyond the arena";
+    if (divided && (f.dtype != layout_.dtype || f.offset % 64 != 0)) return "a part of other elements";
+    if (!divided && f.operation == Operation::fetch && sealed_ && !holds(f)) return "a part that nobody stored";
+    return "";
+  }
+  // What was stored first stays.
+  void store(const Frame& f, std::span<const std::byte> data) {
+    if (f.root == arena::text ? holds(f) : sealed_) return;
+    if (f.root == arena::seal) {
+      std::memcpy(&steps_, data.data(), sizeof steps_);
+      sealed_ = true;
+      return;
+    }
+    std::memcpy(room(f), data.data(), data.size());
+    note(f.root, f.offset, f.offset + f.bytes);
+  }
+  // Whether what is fetched is there.
+  [[nodiscard]] bool ready(const Frame& f) const noexcept { return f.root == arena::text ? holds(f) : sealed_; }
+  [[nodiscard]] std::span<const std::byte> fetch(const Frame& f) { return {room(f), f.bytes}; }
+  // Begins a step of some worker; its number, as update() is to be told.
+  [[nodiscard]] std::int64_t begin_step() noexcept { return steps_++; }
+  // Changes the weights by a part of a step's gradients and returns them.
+  std::span<const std::byte> apply(const Frame& f, std::span<const std::byte> gradients, std::int64_t step) {
+    const std::size_t unit = size_of(layout_.dtype);
+    ServerPart p;
+    p.dtype = layout_.dtype;
+    p.begin = f.offset / unit;
+    p.end = (f.offset + f.bytes) / unit;
+    p.weights = room(f);
+    for (int i = 0; i < slots_; ++i) {
+      Frame of_slot = f;
+      of_slot.root = arena::slots + static_cast<std::uint32_t>(i);
+      p.slots[static_cast<std::size_t>(i)] = room(of_slot);
+    }
+    // Kernels want aligned elements, which a message need not have.
+    aligned_.resize(f.bytes / sizeof(std::max_align_t) + 1);
+    if (f.packed)
+      two_bit::unpack(gradients, {reinterpret_cast<float*>(aligned_.data()), f.bytes / sizeof(float)});
+    else
+      std::memcpy(aligned_.data(), gradients.data(), gradients.size());
+    p.gradients = aligned_.data();
+    p.step = step;
+    update_(p);
+    return {static_cast<const std::byte*>(p.weights), f.bytes};
+  }
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  // Steps that others count and that this server has lost.
+  void skip(std::int64_t steps) noexcept { steps_ += steps; }
+
+  // Whether there is what workers agree on before there are weights.
+  [[nodiscard]] bool has_text() const noexcept { return arenas_.contains(arena::text); }
+  // Whether the workers have brought all that it is to own.
+  [[nodiscard]] bool sealed() const noexcept { return sealed_; }
+  // Copies what it owns.
+  void save(ServerState& to) const {
+    to.steps = steps_;
+    for (const auto& [number, pieces] : stored_)
+      for (const auto& [begin, end] : pieces) {
+        const std::byte* const at = static_cast<const std::byte*>(arenas_.at(number).data());
+        to.pieces.push_back({number, begin, {at + begin, at + end}});
+      }
+  }
+  // Takes what save() copied, before workers come. DataError where it cannot be of these weights.
+  void restore(const ServerState& from) {
+    for (const ServerState::Piece& p : from.pieces) {
+      Frame f;
+      f.root = p.arena;
+      f.offset = p.begin;
+      f.dtype = p.arena < arena::others ? layout_.dtype : DType::u8;
+      const std::uint64_t most = p.arena < arena::others ? layout_.bytes() : 2 * layout_.bytes() + max_data;
+      if (p.arena >= arena::most || (p.arena < arena::others && p.arena > static_cast<std::uint32_t>(slots_)) ||
+          p.begin > most || p.bytes.size() > most - p.begin)
+        fail<DataError>("what a server kept", "parts of these weights", "others");
+      // Its last byte first, so that there is room for all.
+      f.offset += p.bytes.size();
+      std::memcpy(room(f) - p.bytes.size(), p.bytes.data(), p.bytes.size());
+      note(p.arena, p.begin, p.begin + p.bytes.size());
+    }
+    steps_ = from.steps;
+    sealed_ = true;
+  }
+
+ private:
+  // Bytes that were stored; neighbours are one piece.
+  void note(std::uint32_t number, std::uint64_t begin, std::uint64_t end) {
+    auto& pieces = stored_[number];
+    auto next = pieces.lower_bound(begin);
+    if (next != pieces.begin() && std::prev(next)->second >= begin) {
+      begin = std::prev(next)->first;
+      end = std::max(end, std::prev(next)->second);
+    }
+    while (next != pieces.end() && next->first <= end) {
+      end = std::max(end, next->second);
+      next = pieces.erase(next);
+    }
+    pieces[begin] = end;
+  }
+  [[nodiscard]] bool holds(const Frame& f) const noexcept {
+    const auto found = arenas_.find(f.root);
+    return found != arenas_.end() && f.offset + f.bytes <= found->second.bytes();
+  }
+  // The memory of an arena, made when it is first met.
+  std::byte* room(const Frame& f) {
+    Buffer& b = arenas_[f.root];
+    const std::size_t bytes = f.root < arena::others ? layout_.bytes() : f.offset + f.bytes;
+    if (b.bytes() < bytes) {
+      Buffer larger(memory_, bytes);
+      memory_.zero(larger.data(), bytes);
+      if (b.bytes() > 0) std::memcpy(larger.data(), b.data(), b.bytes());
+      b = std::move(larger);
+    }
+    return static_cast<std::byte*>(b.data()) + f.offset;
+  }
+
+  HostMemory memory_;
+  ArenaLayout layout_;
+  Update update_;
+  int slots_;
+  std::map<std::uint32_t, Buffer> arenas_;
+  std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> stored_;  // begin and end, by arena
+  JobFacts facts_;
+  std::vector<std::max_align_t> aligned_;
+  std::int64_t steps_ = 0;
+  bool sealed_ = false;
+};
+
+}  // namespace tutti::ps

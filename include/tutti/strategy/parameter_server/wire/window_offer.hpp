@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/comm/windows/process_windows.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+
+// Memory that a worker lends to the servers of its host: what lies in it does not travel, it is read and written there.
+namespace tutti::ps {
+
+// A window, and the number by which the worker's frames name it from now on.
+struct Loan {
+  std::uint32_t number = 0;
+  WindowName window{};
+
+  static constexpr std::uint32_t most = 16;   // windows of a worker
+  static constexpr std::size_t record = 256;  // bytes of it, and of what is answered
+  using Record = std::array<std::byte, record>;
+};
+
+[[nodiscard]] inline Loan::Record encode(const Loan& l) noexcept {  // as it travels
+  Loan::Record bytes{};
+  std::byte* at = bytes.data();
+  detail::put(at, l.number);
+  detail::put(at, l.window.number);
+  detail::put(at, l.window.bytes);
+  std::memcpy(at, l.window.door.data(), l.window.door.size());
+  at += l.window.door.size();
+  detail::put(at, l.window.edition);
+  return bytes;
+}
+[[nodiscard]] inline std::optional<Loan> decode_loan(std::span<const std::byte> bytes) noexcept {  // nothing: no loan
+  if (bytes.size() != Loan::record) return {};
+  const std::byte* at = bytes.data();
+  Loan l;
+  detail::take(at, l.number);
+  detail::take(at, l.window.number);
+  detail::take(at, l.window.bytes);
+  std::memcpy(l.window.door.data(), at, l.window.door.size());
+  at += l.window.door.size();
+  detail::take(at, l.window.edition);
+  if (l.number < 1 || l.number > Loan::most) return {};
+  return l;
+}
+
+// What a server says to it: nothing, where it has the window now.
+[[nodiscard]] inline Loan::Record verdict(std::string_view why) noexcept {
+  Loan::Record bytes{};
+  std::memcpy(bytes.data(), why.data(), std::min(why.size(), bytes.size()));
+  return bytes;
+}
+[[nodiscard]] inline std::string decode_verdict(std::span<const std::byte> bytes) {  // empty: taken
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return std::string(text.substr(0, text.find('\0')));
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/work.hpp>
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/float/bf16.hpp>
+#include <tutti/core/span.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+#include <tutti/strategy/parameter_server/wire/placement.hpp>
+#include <tutti/strategy/parameter_server/wire/transport.hpp>
+#include <tutti/strategy/parameter_server/worker/exported_windows.hpp>
+
+namespace tutti::ps {
+
+// What an operation of a worker is about.
+struct Request {
+  std::span<std::byte> data{};
+  DType dtype = DType::u8;
+  Operation operation = Operation::sum;
+  std::uint32_t root = 0;
+  std::uint64_t key = 0, step = 0;
+  std::uint32_t bucket = Frame::no_bucket;
+  bool stays = false;  // the data outlives the transport, so it is sent where it lies
+  // Of an operation that concerns this worker alone: where the data begins in its arena, in bytes; who has which part
+  // of that; and where the answer goes, if it does not replace the data.
+  std::uint64_t base = 0;
+  std::span<const ServerRange> where{};
+  std::span<std::byte> answer{};
+  // Where it is above 0, f32 travel to the servers in two bits (two_bit.hpp), but for the first `plain` bytes.
+  float threshold = 0;
+  std::span<float> kept{};
+  std::size_t plain = 0;
+  bool has = false;  // of Operation::take: this worker has the data already
+  // The window that the data lies in, and where; null: none. Servers that have it are sent no data.
+  const LentWindow* lent = nullptr;
+  std::uint64_t place = 0;
+};
+
+// The operations that a worker has posted, oldest first, between the threads that wait for them and the one that
+// carries them out. The first exception is everybody's: later operations fail with it.
+class Operations {
+ public:
+  // A part of an operation's data: one frame to one server.
+  struct Part {
+    int server = 0;
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0, packed_bytes = 0;  // packed_bytes: of what travels in two bits; 0: it travels as it is
+    std::size_t packed_at = 0;                  // in Job::packed
+    bool sent = false, answered = false;
+  };
+  struct Job final : Work::State {  // an operation that goes on
+    explicit Job(Operations& o) : operations(o) {}
+    Operations& operations;
+    Request request{};
+    std::string name_{};
+    std::chrono::milliseconds deadline{0};
+    std::chrono::steady_clock::time_point posted{};
+    // Of the thread that carries it out.
+    std::uint64_t round = 0;
+    std::vector<Part> parts{};
+    std::size_t answered = 0;
+    std::vector<bf16> narrow{};  // what travels in place of f32
+    std::span<std::byte> wide{};
+    std::vector<std::byte> packed{};
+    std::deque<SendsUnderWay> under_way{};  // of each part
+
+    std::atomic<bool> done_{false};
+    std::exception_ptr error{};
+
+    [[nodiscard]] std::string name() const override { return name_; }
+    [[nodiscard]] bool done() const override { return done_.load(std::memory_order_acquire); }
+    void wait_device() override { wait(); }
+    void wait() override {
+      if (!done()) operations.wait(*this);
+      if (error) std::rethrow_exception(error);
+    }
+  };
+
+  // grace: how long after its deadline an operation may still be finding out who is missing.
+  explicit Operations(std::chrono::milliseconds grace) : grace_(grace) {}
+
+  // wake: makes the thread that carries out look; called unless the operation has failed already.
+  template <class Wake>
+  Work post(const Request& request, const std::string& name, std::chrono::milliseconds deadline, Wake&& wake) {
+    std::shared_ptr<Job> job;
+    {
+      const std::lock_guard lock(mutex_);
+      job = fresh();
+      job->request = request;
+      job->name_ = name;
+      job->deadline = deadline;
+      job->posted = std::chrono::steady_clock::now();
+      job->error = failed_;
+      job->done_.store(failed_ != nullptr, std::memory_order_release);
+      if (failed_) return Work(std::move(job));
+      posted_.push_back(job);
+    }
+    wake();
+    return Work(std::move(job));
+  }
+
+  // For the thread that carries them out: what was posted since the last call goes to the end of `list`.
+  void take(std::vector<std::shared_ptr<Job>>& list) {
+    const std::lock_guard lock(mutex_);
+    for (auto& job : posted_) list.push_back(std::move(job));
+    posted_.clear();
+  }
+  void finish(Job& job) {
+    if (SpanWatcher* const w = span_watcher.load(std::memory_order_acquire); w != nullptr) [[unlikely]]
+      w->over(Lane::communication, "push and pull " + job.name_, static_cast<std::int64_t>(job.request.data.size()),
+              std::chrono::nanoseconds(std::chrono::steady_clock::now() - job.posted).count());
+    {
+      const std::lock_guard lock(mutex_);
+      job.done_.store(true, std::memory_order_release);
+    }
+    changed_.notify_all();
+  }
+  // All that is not done fails, and all that comes.
+  void fail_all(const std::vector<std::shared_ptr<Job>>& begun, std::exception_ptr error) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failed_) failed_ = std::move(error);
+      for (const std::vector<std::shared_ptr<Job>>* list : {&begun, &std::as_const(posted_)})
+        for (const auto& job : *list)
+          if (!job->done()) {
+            job->error = failed_;
+            job->done_.store(true, std::memory_order_release);
+          }
+      posted_.clear();
+    }
+    changed_.notify_all();
+  }
+  [[nodiscard]] bool failed() const {
+    const std::lock_guard lock(mutex_);
+    return failed_ != nullptr;
+  }
+
+ private:
+  // One that nobody holds any more, so that steady work allocates nothing.
+  std::shared_ptr<Job> fresh() {
+    for (auto& j : pool_)
+      if (j.use_count() == 1) return j;
+    return pool_.emplace_back(std::make_shared<Job>(*this));
+  }
+  void wait(Job& job) {
+    std::unique_lock lock(mutex_);
+    const auto end = std::chrono::steady_clock::now() + job.deadline + grace_;
+    if (!changed_.wait_until(lock, end, [&] { return job.done(); }))
+      tutti::fail<CommunicationError>(job.name_, {"an answer of the servers within ", job.deadline.count(), " ms"},
+                                      "none", "look at what these do, or raise --comm-deadline");
+  }
+
+  const std::chrono::milliseconds grace_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<Job>> posted_, pool_;
+  std::exception_ptr failed_{};
+};
+
+}  // namespace tutti::ps

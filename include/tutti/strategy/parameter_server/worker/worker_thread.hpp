@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/reachability_monitor.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/work.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads/threads.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
+#include <tutti/strategy/parameter_server/wire/transport.hpp>
+#include <tutti/strategy/parameter_server/worker/disconnected_servers.hpp>
+#include <tutti/strategy/parameter_server/worker/operations.hpp>
+#include <tutti/strategy/parameter_server/worker/parts.hpp>
+#include <tutti/strategy/parameter_server/worker/worker_messages.hpp>
+#include <tutti/strategy/parameter_server/worker/worker_options.hpp>
+
+namespace tutti::ps {
+
+// The thread of a worker that has its connections to the servers: meets them, and carries operations out, several at
+// once.
+template <Transport T>
+class WorkerThread {
+ public:
+  // Waits until all workers and servers are there; CommunicationError says who is not, or which server is of another
+  // kind. options: outlive it.
+  WorkerThread(std::unique_ptr<T> transport, const WorkerOptions& options)
+      : o_(options), operations_(grace), transport_(std::move(transport)), t_(*transport_) {
+    std::random_device device;
+    session_ = (std::uint64_t{device()} << 32) | device();
+    unanswered_.resize(static_cast<std::size_t>(o_.servers));
+    away_ = AwayServers(o_.servers);
+    if (o_.flag != nullptr) watch_.emplace(*o_.flag, [this] { interrupt(); });
+    {
+      const ReachWatch::Operation waits(o_.reach);
+      meet();
+    }
+    thread_ = start_thread("communication", [this] { serve(); });
+  }
+  // end() was called.
+  ~WorkerThread() = default;
+  WorkerThread(const WorkerThread&) = delete;
+  WorkerThread& operator=(const WorkerThread&) = delete;
+
+  Work post(const Request& r, const std::string& name, std::chrono::milliseconds deadline) {
+    return operations_.post(r, name, deadline, [this] { t_.wake(); });
+  }
+  // failed: waits for nobody.
+  void end(bool failed) noexcept {
+    if (failed)
+      interrupt();
+    else
+      leaving_ = true;
+    t_.wake();
+    thread_.join();
+  }
+  void interrupt() noexcept {
+    gave_up_ = true;
+    t_.wake();
+  }
+  void abort(const std::string& reason) noexcept {
+    try {
+      const std::lock_guard lock(reason_mutex_);
+      if (reason_.empty()) reason_ = reason;
+    } catch (...) {  // without its reason, then
+    }
+    interrupt();
+    // So that it is on its way before the process ends.
+    for (int i = 0; i < 1000 && !told_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  [[nodiscard]] bool failed() const { return operations_.failed(); }
+  // Steps of all workers that the servers have applied, as far as they have said.
+  [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_acquire); }
+  // Of the workers, by their ranks, as server 0 has said.
+  [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+  [[nodiscard]] std::string transport() const { return t_.name(); }
+
+ private:
+  using Message = typename T::Message;
+  using Job = Operations::Job;
+  static constexpr std::chrono::seconds grace{5};
+  static constexpr std::chrono::milliseconds longest_wait{1000};
+
+  [[nodiscard]] Frame frame(FrameKind kind) const {
+    Frame f;
+    f.kind = kind;
+    f.worker = static_cast<std::uint32_t>(o_.rank);
+    f.generation = o_.generation;
+    f.session = session_;
+    return f;
+  }
+  [[nodiscard]] std::string server_name(std::int64_t s) const {
+    const std::string at = t_.peer_name(s);
+    return "server " + std::to_string(s) + (at.empty() ? "" : " at " + at);
+  }
+  [[nodiscard]] std::string why_interrupted() const {
+    const std::string why = o_.flag != nullptr ? o_.flag->why() : "";
+    return why.empty() ? "this rank gave up" : why;
+  }
+
+  // ---- before the thread ----
+  void meet() {
+    const auto until = std::chrono::steady_clock::now() + o_.patience;
+    std::vector<bool> there(static_cast<std::size_t>(o_.servers));
+    for (int s = 0; s < o_.servers; ++s)
+      if (!greet(s)) no_server(s, "it is gone");
+    while (std::find(there.begin(), there.end(), false) != there.end()) {
+      if (std::chrono::steady_clock::now() >= until) {
+        std::string missing;
+        for (int s = 0; s < o_.servers; ++s)
+          if (!there[static_cast<std::size_t>(s)]) missing += (missing.empty() ? "" : ", ") + server_name(s);
+        fail<CommunicationError>("parameter server", {"all servers within ", o_.patience.count(), " ms"},
+                                 {"no welcome of ", missing}, "look at what these do, and whether they are reached");
+      }
+      const auto e = t_.receive(until);
+      if (gave_up_) fail<CommunicationError>("parameter server", "all servers", why_interrupted());
+      if (e.what == Event<Message>::What::lost) no_server(e.peer, e.why);
+      if (e.what != Event<Message>::What::message) continue;
+      std::string_view why;
+      const auto f = decode(e.message.head(), e.message.data().size(), why);
+      if (!f || f->session != session_ || e.peer < 0 || e.peer >= o_.servers) continue;
+      if (f->kind == FrameKind::refuse) no_server(e.peer, "it refuses: " + detail::text_of(e.message.data()));
+      if (f->kind == FrameKind::give_up) throw detail::given_up("parameter server", e.message.data());
+      if (f->kind != FrameKind::welcome) continue;
+      there[static_cast<std::size_t>(e.peer)] = true;
+      if (names_.empty()) names_ = detail::names_of(e.message.data(), static_cast<std::size_t>(o_.workers));
+    }
+  }
+  bool greet(int s) {
+    const auto greeting = encode(Greeting{static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(o_.workers),
+                                          static_cast<std::uint32_t>(o_.servers), o_.big_array, o_.host});
+    Frame f = frame(FrameKind::hello);
+    f.bytes = static_cast<std::uint32_t>(greeting.size());
+    return t_.send(s, encode(f), greeting, nullptr);
+  }
+  [[noreturn]] void no_server(std::int64_t s, const std::string& why) const {
+    fail<CommunicationError>("parameter server", {"to be let in as rank ", o_.rank}, {server_name(s), ": ", why});
+  }
+  // ---- the thread ----
+  void serve() noexcept {
+    std::exception_ptr error;
+    try {
+      while (!over()) {
+        begin_new();
+        send_parts();
+        note_waiting();
+        const auto e = t_.receive(std::chrono::steady_clock::now() + (away_.any() ? away_.look_every : longest_wait));
+        if (gave_up_) continue;
+        if (e.what == Event<Message>::What::message) take(e);
+        if (e.what == Event<Message>::What::nothing && unreached_ >= 0) lose(unreached_, "");
+        if (e.what == Event<Message>::What::lost) lose(e.peer, ": " + e.why);
+        look_for_servers();
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (o_.reach != nullptr) o_.reach->waits_no_more();
+    if (error) operations_.fail_all(running_, error);
+    running_.clear();
+    try {
+      if (error) note_reason(error);
+      farewell(error != nullptr);
+    } catch (...) {  // the servers learn of it by the connection's end
+    }
+    told_ = true;
+  }
+  // This worker waits for servers until the oldest operation is over.
+  void note_waiting() {
+    if (o_.reach == nullptr) return;
+    if (running_.empty()) return o_.reach->waits_no_more();
+    o_.reach->waits(running_.front()->round + 2);
+  }
+  void lose(std::int64_t s, const std::string& why) {
+    unreached_ = -1;
+    if (!o_.servers_return) fail<CommunicationError>(first_name(), "all servers", {server_name(s), " is gone", why});
+    away_.lose(s);
+  }
+  // Greets those that are there again.
+  void look_for_servers() {
+    if constexpr (Reopening<T>)
+      for (int s = 0; s < o_.servers; ++s)
+        if (away_.to_be_looked_for(s) && t_.reopen(s) && greet(s)) away_.greeted(s);
+    if (const auto late = away_.longer_than(o_.deadline))
+      fail<CommunicationError>(first_name(),
+                               {server_name(*late), " to be back within ", o_.deadline.count(), " ms of its end"},
+                               "nothing from it");
+  }
+  // It has let this worker in again: what it has not answered is sent once more.
+  void resume_with(std::int64_t s) {
+    away_.back(s);
+    unanswered_[static_cast<std::size_t>(s)] = 0;
+    for (const auto& job : running_)
+      for (auto& p : job->parts)
+        if (p.server == s && !p.answered) p.sent = false;
+  }
+  // Whether the thread has nothing more to do. Throws where this rank gave up.
+  bool over() {
+    if (gave_up_) {
+      operations_.take(running_);
+      fail<CommunicationError>(first_name(), "all ranks", why_interrupted());
+    }
+    if (!leaving_) return false;
+    operations_.take(running_);
+    if (running_.empty()) return true;
+    start_taken();
+    return false;
+  }
+  [[nodiscard]] std::string first_name() const { return running_.empty() ? "parameter server" : running_[0]->name_; }
+
+  void begin_new() {
+    operations_.take(running_);
+    start_taken();
+  }
+  void start_taken() {
+    for (; begun_ < running_.size(); ++begun_) {
+      Job& job = *running_[begun_];
+      job.round = job.request.operation == Operation::lend ? first_loan | loans_++ : rounds_++;
+      job.parts.clear();
+      job.answered = 0;
+      job.wide = {};
+      if (o_.bf16_wire && job.request.operation == Operation::sum && job.request.dtype == DType::f32)
+        parts::make_narrow(job);
+      if (concerns_one_worker(job.request.operation))
+        parts::cut_alone(job);
+      else
+        parts::cut_shared(job, o_.servers, o_.big_array);
+      parts::make_ready(job);
+    }
+  }
+  // In the order of the operations, as far as the servers' memory allows.
+  void send_parts() {
+    for (const auto& job : running_)
+      for (std::size_t i = 0; i < job->parts.size(); ++i) {
+        auto& p = job->parts[i];
+        if (p.sent || away_.is(p.server)) continue;
+        std::size_t& unanswered = unanswered_[static_cast<std::size_t>(p.server)];
+        if (unanswered + p.bytes > o_.in_flight) return;
+        send(*job, i);
+        unanswered += p.bytes;
+        p.sent = true;
+      }
+  }
+  void send(Job& job, std::size_t i) {
+    const Operations::Part& p = job.parts[i];
+    const Request& r = job.request;
+    const Frame f = parts::frame_of(job, p, frame(FrameKind::push), lies_with(r, p.server), done());
+    const bool brings = parts::brings_data(r, f);
+    const auto data = f.packed ? std::span(job.packed).subspan(p.packed_at, p.packed_bytes)
+                      : brings ? r.data.subspan(p.offset - r.base, p.bytes)
+                               : std::span<std::byte>();
+    // Where it is gone, why has come already or comes now.
+    const bool stays = f.packed || (brings && r.stays);
+    if (!t_.send(p.server, encode(f), data, stays ? &job.under_way[i] : nullptr)) unreached_ = p.server;
+  }
+
+  // All rounds below are over here.
+  [[nodiscard]] std::uint64_t done() const noexcept {
+    for (const auto& job : running_)
+      if (job->request.operation != Operation::lend) return job->round;
+    return rounds_;
+  }
+  [[nodiscard]] static bool lies_with(const Request& r, int server) {
+    return r.lent != nullptr && r.lent->servers[static_cast<std::size_t>(server)];
+  }
+
+  void take(const Event<Message>& e) {
+    std::string_view why;
+    const auto f = decode(e.message.head(), e.message.data().size(), why);
+    // What is not for this process changes nothing.
+    if (!f || f->session != session_ || f->generation != o_.generation) return;
+    const auto found =
+        std::find_if(running_.begin(), running_.end(), [&](const auto& job) { return job->round == f->round; });
+    Job* const job = found == running_.end() ? nullptr : found->get();
+    if (f->kind == FrameKind::give_up)
+      throw detail::given_up(job != nullptr ? job->name_ : first_name(), e.message.data());
+    if (f->kind == FrameKind::welcome && away_.is(e.peer)) return resume_with(e.peer);
+    if (f->kind == FrameKind::refuse && job != nullptr && job->request.root == arena::facts &&
+        job->request.operation == Operation::store)
+      fail<UsageError>({"rank ", o_.rank}, "the same program, options and data on all workers",
+                       detail::text_of(e.message.data()), "a worker of another kind is let in nowhere");
+    if (f->kind == FrameKind::refuse)
+      fail<CommunicationError>(job != nullptr ? job->name_ : first_name(), "to be answered",
+                               {server_name(e.peer), " refuses: ", detail::text_of(e.message.data())});
+    if (f->kind != FrameKind::answer || job == nullptr) return;
+    const auto part = std::find_if(job->parts.begin(), job->parts.end(),
+                                   [&](const auto& p) { return p.offset == f->offset && p.server == e.peer; });
+    if (part == job->parts.end() || part->bytes != f->bytes || !part->sent || part->answered) return;
+    // The transport may still be reading what the answer is to lie on.
+    const auto i = static_cast<std::size_t>(part - job->parts.begin());
+    if (!job->under_way[i].wait(std::chrono::steady_clock::now() + grace))
+      fail<CommunicationError>(job->name_, "what was answered to have been sent", "a send that goes on");
+    const Request& r = job->request;
+    const std::size_t at = f->offset - r.base;
+    const bool lies_here = lies_with(r, part->server);
+    if (lies_here != (f->window != 0) || r.has != f->has) return;
+    const std::byte* const from = lies_here ? r.data.data() + at : e.message.data().data();
+    std::byte* const to = (r.answer.empty() ? r.data : r.answer).data() + at;
+    if (r.operation != Operation::store && !r.has && to != from) std::memcpy(to, from, f->bytes);
+    if (concerns_one_worker(r.operation) && f->done > progress_) progress_ = f->done;
+    part->answered = true;
+    unanswered_[static_cast<std::size_t>(e.peer)] -= f->bytes;
+    if (++job->answered < job->parts.size()) return;
+    if (!job->wide.empty()) parts::make_wide(*job);
+    finish_done();
+  }
+  // Those at the front and behind it; the order of the list is that of the rounds.
+  void finish_done() {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      auto& job = running_[i];
+      if (i < begun_ && job->answered == job->parts.size()) {
+        operations_.finish(*job);
+        job.reset();
+      } else if (kept++ != i) {
+        running_[kept - 1] = std::move(job);
+      }
+    }
+    begun_ -= running_.size() - kept;
+    running_.resize(kept);
+  }
+  // Who hears of this rank's end hears why.
+  void note_reason(const std::exception_ptr& error) {
+    const std::lock_guard lock(reason_mutex_);
+    if (!reason_.empty()) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      reason_ = e.what();
+    }
+  }
+  void farewell(bool failed) {
+    std::string reason;
+    if (failed) {
+      const std::lock_guard lock(reason_mutex_);
+      reason = reason_.substr(0, 400);
+    }
+    for (int s = 0; s < o_.servers; ++s) {
+      Frame f = frame(failed ? FrameKind::give_up : FrameKind::goodbye);
+      f.bytes = static_cast<std::uint32_t>(reason.size());
+      (void)t_.send(s, encode(f), std::as_bytes(std::span(reason)), nullptr);
+    }
+    if (failed) return;
+    // Until the servers know it, so that the end of the connection surprises nobody.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    for (int heard = away_.count(); heard < o_.servers && std::chrono::steady_clock::now() < until;) {
+      const auto e = t_.receive(until);
+      std::string_view why;
+      if (e.what == Event<Message>::What::lost) ++heard;
+      if (e.what != Event<Message>::What::message) continue;
+      const auto f = decode(e.message.head(), e.message.data().size(), why);
+      heard += f && f->kind == FrameKind::goodbye && f->session == session_;
+    }
+  }
+
+  const WorkerOptions& o_;
+  std::uint64_t session_ = 0;
+  std::vector<std::string> names_;
+  Operations operations_;
+  // Of the thread: what is under way, oldest first; of these so many have their parts.
+  std::vector<std::shared_ptr<Job>> running_;
+  std::size_t begun_ = 0;
+  std::uint64_t rounds_ = 1, loans_ = 0;
+  // Loans are this worker's alone, so they count for themselves.
+  static constexpr std::uint64_t first_loan = std::uint64_t{1} << 63;
+  AwayServers away_;                     // those that are waited for
+  std::int64_t unreached_ = -1;          // a server that nothing can be sent to
+  std::vector<std::size_t> unanswered_;  // bytes, of each server
+  std::mutex reason_mutex_;
+  std::string reason_;
+  std::atomic<std::uint64_t> progress_{0};
+  std::atomic<bool> gave_up_{false}, leaving_{false}, told_{false};
+  std::unique_ptr<T> transport_;  // the first to go: it reads what lies above
+  T& t_;
+  std::optional<InterruptWatch> watch_;  // goes before what it wakes
+  std::thread thread_;
+};
+
+}  // namespace tutti::ps

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <signal.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <tutti/cluster/elastic_membership.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/strategy/strategy.hpp>
+
+namespace tutti {
+
+// While one lives, SIGUSR1 asks for other members behind the next step, and SIGUSR2 behind the last of the epoch. There
+// is at most one at a time.
+class ChangeSignals {
+ public:
+  ChangeSignals() {
+    static_assert(std::atomic<int>::is_always_lock_free);
+    if (alive().exchange(true)) fail<UsageError>("ChangeSignals", "one at a time", "a second one");
+    asked().store(0);
+    struct sigaction action {};
+    action.sa_handler = [](int number) { asked().fetch_or(number == SIGUSR1 ? step : epoch); };
+    ::sigemptyset(&action.sa_mask);
+    action.sa_flags = SA_RESTART;
+    for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &action, &before_[i]);
+  }
+  ~ChangeSignals() {
+    for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &before_[i], nullptr);
+    alive().store(false);
+  }
+  ChangeSignals(const ChangeSignals&) = delete;
+  ChangeSignals& operator=(const ChangeSignals&) = delete;
+
+  [[nodiscard]] static ChangingMembers::Change change() noexcept {
+    const int what = asked().load(std::memory_order_relaxed);
+    using Change = ChangingMembers::Change;
+    return (what & step) != 0 ? Change::after_step : (what & epoch) != 0 ? Change::after_epoch : Change::none;
+  }
+
+ private:
+  static constexpr int step = 1, epoch = 2;
+  static constexpr std::array<int, 2> signals{SIGUSR1, SIGUSR2};
+
+  static std::atomic<int>& asked() noexcept {
+    static constinit std::atomic<int> value{0};
+    return value;
+  }
+  static std::atomic<bool>& alive() noexcept {
+    static constinit std::atomic<bool> value{false};
+    return value;
+  }
+
+  std::array<struct sigaction, signals.size()> before_{};
+};
+
+// A strategy whose groups cannot change, such as one over MPI, in a job whose members do: this is one generation of it.
+// Its launcher asks by ChangeSignals for the end of the generation; all save and end behind the same step, and other
+// processes go on from there.
+template <DistributedStrategy S>
+class StartedAnew final : public S, public ChangingMembers {
+ public:
+  static constexpr StrategyTraits traits = [] {
+    StrategyTraits t = S::traits;
+    t.changes_members = true;
+    return t;
+  }();
+
+  template <class... A>
+  explicit StartedAnew(A&&... arguments) : S(std::forward<A>(arguments)...) {}
+
+  // The first of these processes, and their last.
+  [[nodiscard]] Membership membership() const { return {S::rank(), S::size(), 1}; }
+  [[nodiscard]] ChangingMembers* members() noexcept { return this; }
+
+  [[nodiscard]] bool starts_anew() const override { return true; }
+  [[nodiscard]] bool joining() const override { return false; }
+  [[nodiscard]] Change change() override { return leaves_ ? Change::after_step : ChangeSignals::change(); }
+  [[nodiscard]] bool next_generation(const Leaving&) override { return false; }
+  [[nodiscard]] bool has_authority() const override { return S::rank() == 0; }
+  void ask_to_leave() override { leaves_ = true; }
+  // Said by FitOptions::stop_requested.
+  [[nodiscard]] bool stop_requested() const override { return false; }
+  // Its launcher ends it before others go on.
+  [[nodiscard]] bool may_write() const override { return true; }
+  void epoch_begins(std::int64_t) override {}
+
+ private:
+  ChangeSignals signals_;
+  bool leaves_ = false;
+};
+
+}  // namespace tutti

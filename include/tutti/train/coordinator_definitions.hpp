@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What coordinator.hpp declares.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <tutti/data/audit.hpp>
+#include <tutti/data/sampler.hpp>
+#include <tutti/train/coordinator.hpp>
+
+namespace tutti {
+
+TUTTI_CORE_FUNCTION Chief::Chief(Trainer& trainer, ChiefDuties duties) : trainer_(trainer), duties_(std::move(duties)) {
+  if (duties_.checkpoints != nullptr && trainer.strategy().members() != nullptr)
+    duties_.checkpoints->set_require_right([this] { require_right(); });
+}
+TUTTI_CORE_FUNCTION Chief::~Chief() {
+  if (duties_.checkpoints != nullptr) duties_.checkpoints->set_require_right([] {});
+}
+
+TUTTI_CORE_FUNCTION void Chief::require_right() const {
+  ChangingMembers* const members = trainer_.strategy().members();
+  if (members != nullptr && !members->await_right()) fail_without_right();
+}
+
+TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
+  const Membership now = trainer_.strategy().membership();
+  const bool first = !known_;
+  if (known_ && known_->generation == now.generation && known_->rank == now.rank && known_->size == now.size) return;
+  another_was_ = another_was_ || (known_ && known_->rank != 0);
+  known_ = now;
+  generation_ = trainer_.counters().generation;
+  saves_too_ = duties_.checkpoints != nullptr && duties_.saves_too && duties_.saves_too();
+  // Where steps are dealt out no generation takes one back, and each worker has a file of its own for good.
+  ChangingMembers* const members = trainer_.strategy().members();
+  const DealtSteps* const deals = members != nullptr ? members->dealt_steps() : nullptr;
+  audit_number_ = deals != nullptr ? deals->number() : now.rank;
+  audits_generations_ = deals == nullptr && generation_ > 0;
+  begins_run_ = deals == nullptr || deals->began();
+  dealt_ = deals != nullptr;
+  if (!duties_.audit.empty() && (first || !dealt_)) open_audit(now, closed);
+  if (now.rank != 0) {
+    serves_ = false;
+    return opened_.clear();
+  }
+  // Who was chief before may not have come to it: a member was lost while the audit was opened.
+  if (!serves_) {
+    if (another_was_ && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();
+    if (duties_.open) opened_ = duties_.open(another_was_);
+    serves_ = true;
+    another_was_ = false;
+  }
+  begin_generation(first);
+  if (!first) {
+    const bool known = closed != nullptr;
+    const MembersReport m{trainer_.counters().step, now.size, known ? closed->seconds : 0, generation_,
+                          known ? closed->next_batch : 0};
+    tell([&](FitListener& l) { l.members(m); });
+  }
+}
+
+TUTTI_CORE_FUNCTION void Chief::tell(FunctionRef<void(FitListener&)> what) {
+  if (!here()) return;
+  require_right();
+  for (auto* l : duties_.listeners) what(*l);
+  for (const auto& l : opened_) what(*l);
+}
+
+TUTTI_CORE_FUNCTION void Chief::warn(const std::string& text) {
+  tell([&](FitListener& l) { l.warning(text); });
+  if (!here() && saves_too_) std::fprintf(stderr, "warning: rank %d: %s\n", trainer_.strategy().rank(), text.c_str());
+}
+
+TUTTI_CORE_FUNCTION void Chief::begin_generation(bool first) {
+  const Counters at = trainer_.counters();
+  if (duties_.checkpoints == nullptr || (generation_ == 0 && !(first && at.step == 0))) return;
+  try {
+    duties_.checkpoints->begin_generation(generation_, at.step);
+  } catch (const CommunicationError&) {
+    throw;
+  } catch (const Error& e) {
+    // Where there are no generations nothing was to be written; what is wrong with the folder is said when the run
+    // saves.
+    if (generation_ == 0) return;
+    warn("the folder of checkpoints does not tell that the members have changed: " + std::string(e.what()));
+  }
+}
+
+// A rank of another number goes on with another file. Where lines hold the generation nobody waits for that. Elsewhere
+// nobody opens a file that its writer has not closed, and nobody goes on before all files are rolled back.
+TUTTI_CORE_FUNCTION void Chief::open_audit(const Membership& now, const ClosedStep* closed) {
+  const auto all_here = [&] {
+    double word = 0;
+    trainer_.strategy().sum({&word, 1});
+  };
+  const Counters at = trainer_.counters();
+  const bool waits = closed == nullptr || !audits_generations_;
+  const std::int64_t epoch = closed != nullptr ? closed->began.epoch : at.epoch,
+                     step = closed != nullptr ? closed->step : at.step - (dealt_ ? trainer_.steps_behind() : 0);
+  audit_.reset();
+  if (waits) all_here();
+  audit_ = std::make_unique<AuditLog>(audit_file(duties_.audit, audit_number_));
+  if (waits) {
+    if (!audit_->empty()) audit_->rollback(epoch, step + 1);
+    if (now.rank == 0 && begins_run_) roll_back_gone_ranks(duties_.audit, now.size, epoch, step + 1);
+  }
+  audited_ = at.step;
+  if (waits) all_here();
+  if (now.rank != 0 || !audits_generations_) return;
+  require_right();
+  audit_->begin_generation(generation_, now.size, epoch, step);
+  if (closed != nullptr) close_step(*closed);
+  audit_->write();
+}
+
+namespace detail {
+
+// A step that runs on into another epoch has a line in each. write(const AuditPart&)
+template <class F>
+void audit_parts(AuditPart part, std::span<const std::int64_t> epochs, F&& write) {
+  if (epochs.empty()) return write(part);
+  const auto indices = part.indices;
+  for (std::size_t begin = 0, end = 0; begin < indices.size(); begin = end) {
+    while (end < indices.size() && epochs[end] == epochs[begin]) ++end;
+    part.epoch = epochs[begin];
+    part.indices = indices.subspan(begin, end - begin);
+    write(part);
+  }
+}
+
+}  // namespace detail
+
+TUTTI_CORE_FUNCTION void Chief::close_step(const ClosedStep& closed) {
+  Sampler samples = closed.source->sampler();
+  Placement of = closed.source->placement();
+  of.world = closed.ranks;
+  of.global_batch = closed.global_batch;
+  for (of.rank = 0; of.rank < of.world; ++of.rank) {
+    const Share part = samples.share(closed.began, of);
+    detail::audit_parts({closed.began.epoch, closed.step, of.rank, generation_, part.indices}, part.epochs,
+                        [&](const AuditPart& p) { audit_->closed(p); });
+  }
+}
+
+TUTTI_CORE_FUNCTION void Chief::audit(const Batch& b, std::int64_t step) {
+  if (!audit_) return;
+  if (generation_ > 0) require_right();
+  // The trainer was set back since.
+  if (step <= audited_) audit_->rollback(b.epoch, step);
+  audited_ = step;
+  detail::audit_parts({b.epoch, step, audit_number_, audits_generations_ ? generation_ : 0, b.indices}, b.epochs,
+                      [&](const AuditPart& p) { audit_->step(p); });
+}
+
+}  // namespace tutti

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/span_of.hpp>
+#include <tutti/core/threads/threads.hpp>
+#include <tutti/strategy/strategy.hpp>
+
+// How ranks wait for work of one another that takes longer than a reduction's deadline: who is at work says so four
+// times in each deadline, and who is done listens until all are.
+namespace tutti {
+
+// Runs f, which may be empty, on each rank, and returns when all ranks are done: a collective call. It takes ten times
+// the strategy's deadline at most. f touches neither the strategy nor a device, because it runs in a thread of
+// its own. What it throws is thrown on its rank; CommunicationError on all ranks, which names `what` and who is not
+// done, where it takes longer.
+template <WatchesRanks S>
+void while_ranks_work(S& strategy, const std::string& what, const std::function<void()>& f) {
+  using namespace std::chrono;
+  if (strategy.size() == 1) {
+    if (f) f();
+    return;
+  }
+  struct {
+    std::mutex mutex;
+    std::condition_variable over;
+    bool done = false;
+    std::exception_ptr error;
+  } work;
+  struct Joined {
+    std::thread thread;
+    ~Joined() {
+      if (thread.joinable()) thread.join();
+    }
+  } worker;
+  work.done = !f;
+  if (f)
+    worker.thread = start_thread(what, [&] {
+      std::exception_ptr error;
+      try {
+        f();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      const std::lock_guard lock(work.mutex);
+      work.error = error;
+      work.done = true;
+      work.over.notify_all();
+    });
+  constexpr int most = 10;
+  const milliseconds deadline = strategy.deadline();
+  const auto start = steady_clock::now();
+  for (;;) {
+    double word[] = {0, 0};  // ranks at work, and those of them that are too late: all decide alike
+    {
+      std::unique_lock lock(work.mutex);
+      const bool done = work.over.wait_for(lock, deadline / 4, [&] { return work.done; });
+      word[0] = done ? 0 : 1;
+      word[1] = !done && steady_clock::now() - start > most * deadline ? 1 : 0;
+    }
+    const bool at_work = word[0] > 0;
+    strategy.sum(word);
+    if (word[0] == 0) break;
+    if (word[1] == 0) continue;
+    std::vector<double> ranks(static_cast<std::size_t>(strategy.size()));
+    ranks[static_cast<std::size_t>(strategy.rank())] = at_work ? 1 : 0;
+    strategy.sum(span_of(ranks));
+    std::string who;
+    for (std::size_t r = 0; r < ranks.size(); ++r)
+      if (ranks[r] > 0) who += (who.empty() ? "rank " : ", rank ") + std::to_string(r);
+    fail<CommunicationError>(who, {"the end of ", what, " within ", most, " times the deadline"},
+                             {"none after ", duration_cast<seconds>(steady_clock::now() - start).count(), " s"},
+                             "look at the disk of its run folder, or raise --comm-deadline");
+  }
+  if (worker.thread.joinable()) worker.thread.join();
+  if (work.error) std::rethrow_exception(work.error);
+}
+
+// For work in pieces, each of which may take half of the deadline, in the thread that calls the strategy. The pieces of
+// a rank may be more than another's.
+template <WatchesRanks S>
+class PiecewiseWork {
+ public:
+  // Where all ranks begin.
+  explicit PiecewiseWork(S& strategy) : s_(strategy) {}
+
+  // Between two pieces.
+  void go_on() {
+    if (s_.size() > 1 && clock::now() - heard_ >= s_.deadline() / 4) all_done(false);
+  }
+  // Returns when all ranks are done.
+  void end() {
+    while (s_.size() > 1 && !all_done(true)) {
+    }
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+
+  bool all_done(bool mine) {
+    double at_work = mine ? 0 : 1;
+    s_.sum({&at_work, 1});
+    heard_ = clock::now();
+    return at_work == 0;
+  }
+
+  S& s_;
+  clock::time_point heard_ = clock::now();
+};
+
+}  // namespace tutti

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <tutti/cluster/arbiter/arbiter_service.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+
+namespace tutti::testing {
+
+// An arbiter in this process, and what carries frames between it and channels, over pairs of sockets as tutti-launch's
+// agents have them.
+class Office {
+ public:
+  explicit Office(const control::ArbiterOptions& o) : desk_(o) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Office() {
+    stopping_ = true;
+    thread_.join();
+  }
+  // Of the next seat, from 0.
+  [[nodiscard]] std::unique_ptr<ControlChannel> channel() {
+    return std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(socket()));
+  }
+  // What such a channel speaks through, for one of another process.
+  [[nodiscard]] io::Descriptor socket() {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
+      fail<Error>("test", "a pair of sockets", "none");
+    const std::lock_guard lock(mutex_);
+    sockets_.emplace_back(ends[0]);
+    return io::Descriptor(ends[1]);
+  }
+  void close(std::size_t seat) {
+    const std::lock_guard lock(mutex_);
+    sockets_[seat] = io::Descriptor();
+  }
+  void ended(std::size_t seat) {
+    const std::lock_guard lock(mutex_);
+    desk_.ended(seat, "SIGKILL");
+    send();
+  }
+  // f(Arbiter&)
+  template <class F>
+  auto ask(F&& f) {
+    const std::lock_guard lock(mutex_);
+    return f(desk_.arbiter());
+  }
+  // Another process, made while this one's thread, which has begun, asks for no memory: AddressSanitizer's allocator
+  // would stay locked in it.
+  [[nodiscard]] pid_t fork() {
+    while (!began_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::lock_guard lock(mutex_);
+    return ::fork();
+  }
+  void deaf(bool yes) { deaf_ = yes; }
+
+ private:
+  void run() {
+    began_ = true;
+    while (!stopping_) {
+      {
+        const std::lock_guard lock(mutex_);
+        for (std::size_t seat = 0; seat < sockets_.size() && !deaf_; ++seat) {
+          std::string frame(control::longest_frame, '\0');
+          const ssize_t n = ::recv(sockets_[seat].get(), frame.data(), frame.size(), MSG_DONTWAIT);
+          if (n > 0) desk_.receive(seat, frame.substr(0, static_cast<std::size_t>(n)), control::now());
+        }
+        if (!deaf_) desk_.tick(control::now());
+        send();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  void send() {
+    desk_.send([&](control::Seat seat, std::string_view frame) {
+      (void)::send(sockets_[seat].get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    });
+  }
+
+  std::mutex mutex_;
+  control::ControlDesk desk_;
+  std::vector<io::Descriptor> sockets_;
+  std::atomic<bool> stopping_{false}, deaf_{false};
+  std::atomic<bool> began_{false};
+  std::thread thread_;
+};
+
+}  // namespace tutti::testing

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/cluster/arbiter/arbiter.hpp>
+#include <tutti/cluster/job_facts.hpp>
+
+// An arbiter for tests of its rules, one scene each.
+namespace tutti::control {
+
+[[nodiscard]] inline std::string facts(const std::string& model) {
+  JobFacts f;
+  f.add("tutti", "1");
+  f.add("model", model);
+  return f.text();
+}
+
+// An arbiter with what it has said: seats are numbered as the test likes.
+class Scene {
+ public:
+  explicit Scene(const ArbiterOptions& o) : arbiter(o) {}
+
+  void enrol(Seat seat, Role role, int place, const std::string& model = "a") {
+    tell(seat, Enrol{role, place, "h" + std::to_string(seat), facts(model)});
+  }
+  void workers(int count) {
+    for (int i = 0; i < count; ++i) enrol(static_cast<Seat>(i), Role::worker, i);
+  }
+  void tell(Seat seat, const Message& m) {
+    arbiter.receive(seat, m, now);
+    take();
+  }
+  void ended(Seat seat) {
+    arbiter.ended(seat, "SIGKILL");
+    take();
+  }
+  void pass(Time time) {
+    now += time;
+    arbiter.tick(now);
+    take();
+  }
+  void beat(Seat seat) { tell(seat, Beat{++beats}); }
+  // All workers of the list report the same step, and stand.
+  void change_over(const std::vector<std::pair<Seat, std::uint64_t>>& reports) {
+    const std::uint64_t left = arbiter.generation();
+    for (const auto& [seat, step] : reports) tell(seat, Report{left, step});
+  }
+
+  // The last message of a kind that was sent to a seat.
+  template <class M>
+  [[nodiscard]] std::optional<M> last(Seat seat) const {
+    std::optional<M> found;
+    for (const Outgoing& o : said)
+      if (const auto* m = std::get_if<M>(&o.message); o.seat == seat && m != nullptr) found = *m;
+    return found;
+  }
+  [[nodiscard]] int count(Decision::Kind kind) const {
+    int n = 0;
+    for (const Decision& d : decisions) n += d.kind == kind ? 1 : 0;
+    return n;
+  }
+  [[nodiscard]] std::string ids() const {
+    std::string text;
+    for (const Member& m : arbiter.members()) text += (text.empty() ? "" : " ") + std::to_string(m.id);
+    return text;
+  }
+
+  Arbiter arbiter;
+  Time now = std::chrono::seconds(100);
+  std::vector<Outgoing> said;
+  std::vector<Decision> decisions;
+  std::uint64_t beats = 0;
+
+ private:
+  void take() {
+    for (auto& m : arbiter.take_messages()) said.push_back(std::move(m));
+    for (auto& d : arbiter.take_decisions()) decisions.push_back(std::move(d));
+  }
+};
+
+[[nodiscard]] inline ArbiterOptions options(int workers, int servers = 0, bool elastic = false) {
+  ArbiterOptions o;
+  o.workers = workers;
+  o.servers = servers;
+  o.elastic = elastic;
+  return o;
+}
+
+}  // namespace tutti::control

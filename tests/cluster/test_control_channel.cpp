@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: MIT
+// ControlChannel against an arbiter in this process, over pairs of sockets as tutti-launch's agents have them.
+#include <doctest/doctest.h>
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/cluster/arbiter/arbiter_service.hpp>
+#include <tutti/cluster/channel/channel_store.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/comm/key_store.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+
+#include "arbiter_harness.hpp"
+#include "data/temp_folder.hpp"
+
+using namespace tutti;
+using namespace std::chrono_literals;
+using test::contains;
+using test::message_of;
+using testing::Office;
+
+namespace {
+
+[[nodiscard]] control::ArbiterOptions options(int workers, int servers = 0, bool elastic = false) {
+  control::ArbiterOptions o;
+  o.workers = workers;
+  o.servers = servers;
+  o.elastic = elastic;
+  return o;
+}
+[[nodiscard]] JobFacts facts(const std::string& model) {
+  JobFacts f;
+  f.add("model", model);
+  return f;
+}
+
+// Enrols several at once, as processes do.
+[[nodiscard]] std::vector<Assignment> enrol(std::vector<std::unique_ptr<ControlChannel>>& channels, int workers) {
+  std::vector<Assignment> all(channels.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < channels.size(); ++i)
+    threads.emplace_back([&, i] {
+      const bool worker = static_cast<int>(i) < workers;
+      all[i] = channels[i]->enrol(worker ? control::Role::worker : control::Role::server,
+                                  static_cast<int>(i) - (worker ? 0 : workers), "h", facts("a"), 20s);
+    });
+  for (auto& t : threads) t.join();
+  return all;
+}
+
+template <class F>
+void wait_until(F&& f) {
+  for (int i = 0; i < 20000 && !f(); ++i) std::this_thread::sleep_for(1ms);
+  REQUIRE(f());
+}
+
+}  // namespace
+
+TEST_CASE("processes are let in and find each other's texts") {
+  Office office(options(3, 1));
+  std::vector<std::unique_ptr<ControlChannel>> c;
+  for (int i = 0; i < 4; ++i) c.push_back(office.channel());
+  const auto all = enrol(c, 3);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(all[static_cast<std::size_t>(i)].generation == 1);
+    CHECK(all[static_cast<std::size_t>(i)].rank == i % 3);
+    CHECK(all[static_cast<std::size_t>(i)].workers.size() == 3);
+    CHECK(all[static_cast<std::size_t>(i)].servers.size() == 1);
+    CHECK(all[static_cast<std::size_t>(i)].rank_timeout == 10s);
+  }
+  CHECK(all[3].role == control::Role::server);
+  CHECK_FALSE(c[0]->find("where").has_value());
+  std::thread waits([&] { CHECK(c[1]->lookup("where", 20s) == std::string("a\0b", 3)); });
+  c[3]->publish("where", std::string("a\0b", 3));
+  waits.join();
+  CHECK(c[3]->find("where") == std::string("a\0b", 3));
+  c[3]->publish("where", "c");
+  CHECK(c[0]->lookup("where", 20s) == "c");
+  CHECK(contains(message_of<CommunicationError>([&] { (void)c[0]->lookup("nowhere", 50ms); }),
+                 "[control channel] expected 'nowhere' within 50 ms, got nobody who published it."));
+  CHECK_THROWS_AS(c[0]->publish(std::string(257, 'k'), "x"), UsageError);
+  CHECK_THROWS_AS(c[0]->publish("", "x"), UsageError);
+  // All that is possible at once, from several threads of one process.
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const std::string key = std::to_string(t) + "/" + std::to_string(i);
+        c[0]->publish(key, std::string(40000, static_cast<char>('a' + t)));
+        const std::string found = c[1]->lookup(key, 20s);
+        CHECK((found.size() == 40000 && found.back() == 'a' + t));
+      }
+    });
+  for (auto& t : threads) t.join();
+  wait_until([&] { return c[0]->may_write() && c[3]->may_write(); });
+  // When the workers are done the server is let go.
+  for (int i = 0; i < 3; ++i) c[static_cast<std::size_t>(i)]->leave();
+  CHECK_FALSE(c[0]->may_write());
+  wait_until([&] { return c[3]->released(); });
+}
+
+TEST_CASE("who waits for a text in a store can be woken, and hears that the channel has ended") {
+  Office office(options(1));
+  const auto c = office.channel();
+  ChannelStore store(*c);
+  std::atomic<bool> stopped{false};
+  const auto in = [](auto time) { return std::chrono::steady_clock::now() + time; };
+  store.publish("there", "x");
+  CHECK(store.lookup("there", in(20s), stopped) == "x");
+  CHECK(store.find("there") == "x");
+  CHECK_FALSE(store.find("nowhere").has_value());
+  CHECK_FALSE(store.lookup("nowhere", in(50ms), stopped).has_value());
+  CHECK_FALSE(store.lookup("nowhere", in(-1s), stopped).has_value());
+  const auto start = std::chrono::steady_clock::now();
+  std::thread waits([&] { CHECK_FALSE(store.lookup("nowhere", in(60s), stopped).has_value()); });
+  std::this_thread::sleep_for(50ms);
+  stopped = true;
+  store.wake();
+  waits.join();
+  CHECK(std::chrono::steady_clock::now() - start < 20s);
+  std::mutex mutex;
+  std::string why;
+  const auto heard = [&](const std::string& w) {
+    const std::lock_guard lock(mutex);
+    why = w;
+  };
+  c->on_end(heard);
+  office.close(0);
+  wait_until([&] {
+    const std::lock_guard lock(mutex);
+    return contains(why, "the end of the connection");
+  });
+  why.clear();
+  c->on_end(heard);  // at once
+  CHECK(contains(why, "the end of the connection"));
+  CHECK_THROWS_AS(store.publish("x", "y"), CommunicationError);
+}
+
+TEST_CASE("who is refused, who is missing, and an arbiter that is gone") {
+  Office office(options(2));
+  auto first = office.channel(), again = office.channel();
+  CHECK(contains(
+      message_of<CommunicationError>([&] { (void)first->enrol(control::Role::worker, 1, "h", facts("a"), 100ms); }),
+      "expected all processes of the job within 100 ms, got still none of worker 0"));
+  CHECK(contains(message_of<UsageError>([&] { (void)again->enrol(control::Role::worker, 1, "h", facts("a"), 20s); }),
+                 "[worker 1 on h] expected a number of its own"));
+  CHECK_THROWS_AS((void)again->find("x"), UsageError);
+
+  office.close(0);
+  CHECK(contains(message_of<CommunicationError>([&] { (void)first->next_assignment(20s); }),
+                 "expected the job's arbiter to be there"));
+  CHECK_THROWS_AS((void)first->find("x"), CommunicationError);
+  CHECK_FALSE(first->may_write());
+}
+
+TEST_CASE("a loss is told of, and the next generation formed") {
+  Office office(options(3, 0, true));
+  std::vector<std::unique_ptr<ControlChannel>> c;
+  for (int i = 0; i < 3; ++i) c.push_back(office.channel());
+  (void)enrol(c, 3);
+  std::atomic<int> told{0};
+  c[0]->on_change([&](const control::Changing& change) { told += static_cast<int>(change.lost.size()); });
+  std::thread other([&] { CHECK(c[1]->stands(20s)); });
+  std::thread third([&] { CHECK(c[2]->stands(20s)); });
+  CHECK(c[0]->stands(20s));
+  other.join();
+  third.join();
+  CHECK_FALSE(c[0]->change().has_value());
+  office.ended(2);
+  for (int i = 0; i < 2; ++i) wait_until([&] { return c[static_cast<std::size_t>(i)]->change().has_value(); });
+  wait_until([&] { return told == 1; });
+  CHECK(c[0]->change()->lost.at(0).name() == "worker 2 on h");
+  c[0]->report(4, true, false);
+  c[1]->report(5, true, false);
+  const Assignment a = c[0]->next_assignment(20s);
+  CHECK(a.generation == 2);
+  CHECK(a.authority == 1);
+  CHECK(a.workers.size() == 2);
+  CHECK_FALSE(c[0]->change().has_value());
+  // One more is lost while the group is formed.
+  (void)c[1]->next_assignment(20s);
+  std::thread dies([&] { office.ended(1); });
+  CHECK_FALSE(c[0]->stands(20s));
+  dies.join();
+  c[0]->report(5, true, false);
+  CHECK(c[0]->next_assignment(20s).workers.size() == 1);
+  CHECK(c[0]->stands(20s));
+  // What comes too late for a generation ends nobody who goes on with the next.
+  c[0]->publish(generation_key(3, "door"), "x");
+  CHECK_THROWS_AS(c[0]->publish(generation_key(1, "door"), "x"), CommunicationError);
+  CHECK_FALSE(c[0]->find(generation_key(1, "door")).has_value());
+  // Who was given up hears so.
+  wait_until([&] {
+    try {
+      (void)c[2]->find("x");
+      return false;
+    } catch (const CommunicationError& e) {
+      return contains(e.what(), "got one that was given up: SIGKILL");
+    }
+  });
+}
+
+TEST_CASE("what a change calls is over once something else, or nothing, is to be called") {
+  std::atomic<bool> begun{false}, goes_on{false}, over{false};
+  Office office(options(2, 0, true));
+  std::vector<std::unique_ptr<ControlChannel>> c;
+  for (int i = 0; i < 2; ++i) c.push_back(office.channel());
+  (void)enrol(c, 2);
+  c[0]->on_change([&](const control::Changing&) {
+    begun = true;
+    wait_until([&] { return goes_on.load(); });
+    over = true;
+  });
+  office.ended(1);
+  wait_until([&] { return begun.load(); });
+  std::thread other([&] {
+    std::this_thread::sleep_for(20ms);  // time to return too early
+    goes_on = true;
+  });
+  c[0]->on_change({});
+  CHECK(over);
+  other.join();
+}
+
+TEST_CASE("who leaves in order is let go, and the last one is told to stop the job") {
+  auto o = options(2, 0, true);
+  o.at_epoch = true;
+  Office office(o);
+  std::vector<std::unique_ptr<ControlChannel>> c;
+  for (int i = 0; i < 2; ++i) c.push_back(office.channel());
+  (void)enrol(c, 2);
+  std::thread other([&] { CHECK(c[1]->stands(20s)); });
+  CHECK(c[0]->stands(20s));
+  other.join();
+  c[0]->epoch_begins(7);
+  wait_until([&] { return office.ask([](control::Arbiter& a) { return a.epoch(); }) == 7; });
+  c[0]->ask_to_leave();
+  for (auto& channel : c) wait_until([&] { return channel->change().has_value(); });
+  CHECK(c[1]->change()->leaving == 1);
+  CHECK_FALSE(c[1]->change()->broken);
+  CHECK_FALSE(c[1]->change()->at_epoch);
+  for (auto& channel : c) channel->report(4, false, false);
+  CHECK_FALSE(c[0]->next_assignment_unless_released(20s).has_value());
+  CHECK(c[0]->released());
+  CHECK_THROWS_AS((void)c[0]->next_assignment(20s), CommunicationError);
+  CHECK(c[1]->next_assignment(20s).workers.size() == 1);
+
+  // That one joins, at the end of the epoch, does not keep a group from standing.
+  std::unique_ptr<ControlChannel> joins = office.channel();
+  std::thread waits([&] {
+    CHECK(joins->enrol(control::Role::worker, 2, "h", facts("a"), 20s).generation == 3);
+    CHECK(joins->stands(20s));
+  });
+  wait_until([&] { return c[1]->change().has_value(); });
+  CHECK(c[1]->change()->at_epoch);
+  CHECK(c[1]->stands(20s));
+  c[1]->report(5, false, true);
+  CHECK(c[1]->next_assignment(20s).workers.size() == 2);
+  CHECK(c[1]->stands(20s));
+  waits.join();
+
+  joins->ask_to_leave();
+  for (auto* channel : {c[1].get(), joins.get()}) {
+    wait_until([&] { return channel->change().has_value(); });
+    channel->report(6, false, false);
+  }
+  CHECK(c[1]->next_assignment(20s).workers.size() == 1);
+  CHECK_FALSE(c[1]->stop_requested());
+  c[1]->ask_to_leave();
+  wait_until([&] { return c[1]->stop_requested(); });
+  CHECK_FALSE(c[1]->change().has_value());
+}
+
+TEST_CASE("beats keep a busy process in the job, and the lease ends when nobody answers them") {
+  auto o = options(1);
+  o.rank_timeout = 1200ms;
+  Office office(o);
+  auto c = office.channel();
+  (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
+  std::this_thread::sleep_for(2500ms);  // computes
+  CHECK(c->find("x") == std::nullopt);
+  wait_until([&] { return c->may_write(); });
+  office.deaf(true);
+  wait_until([&] { return !c->may_write(); });
+}
+
+TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal or the time-out") {
+  auto o = options(1);
+  o.rank_timeout = 1200ms;
+  for (const bool answers : {true, false}) {
+    CAPTURE(answers);
+    Office office(o);
+    auto c = office.channel();
+    (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
+    CHECK(c->await_right());
+    office.deaf(true);
+    wait_until([&] { return !c->may_write(); });
+    auto right = std::async(std::launch::async, [&] { return c->await_right(); });
+    CHECK(right.wait_for(100ms) == std::future_status::timeout);
+    if (answers) office.deaf(false);
+    CHECK(right.get() == answers);
+    CHECK(c->may_write() == answers);
+    office.deaf(false);
+  }
+  Office office(o);
+  auto c = office.channel();
+  (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
+  CHECK(c->await_right());
+  office.deaf(true);
+  wait_until([&] { return !c->may_write(); });
+  auto right = std::async(std::launch::async, [&] { return c->await_right(); });
+  office.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
+  CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no sign of life"), CommunicationError);
+}
+
+namespace {
+
+// An arbiter that answers the first beat, assigns this process to generation 1 afterwards, and is silent from then on.
+class SilentAfterAssignment final : public control::FrameLink {
+ public:
+  void send(std::string_view frame) override {
+    const std::lock_guard lock(mutex_);
+    const auto m = control::decode(frame.substr(1));
+    if (const auto* beat = std::get_if<control::Beat>(&m); beat != nullptr && !beaten_) {
+      beaten_ = true;
+      frames_.push_back(frame_of(control::Answered{beat->number}));
+      frames_.push_back({});  // the channel looks at what it has heard
+      control::Issued issued{};
+      issued.generation = 1;
+      issued.rank_timeout_ms = 200;
+      issued.members.emplace_back();
+      frames_.push_back(frame_of(issued));
+    }
+  }
+  std::optional<std::string> receive(std::chrono::milliseconds wait) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!frames_.empty()) {
+        auto frame = std::move(frames_.front());
+        frames_.pop_front();
+        return frame.empty() ? std::nullopt : std::optional(frame);
+      }
+    }
+    std::this_thread::sleep_for(std::min(wait, 10ms));
+    return {};
+  }
+  void wake() override {}
+  void unanswered() override { throw CommunicationError("no answer"); }
+
+ private:
+  [[nodiscard]] static std::string frame_of(const control::Message& m) {
+    std::string all;
+    control::split_message(control::encode(m), [&](std::string_view frame) { all = frame; });
+    return all;
+  }
+  std::mutex mutex_;
+  bool beaten_ = false;
+  std::deque<std::string> frames_;
+};
+
+}  // namespace
+
+TEST_CASE("an arbiter that is silent from the assignment on is noticed") {
+  ControlChannel c(std::make_unique<SilentAfterAssignment>());
+  std::promise<std::string> ended;
+  c.on_end([&](const std::string& why) { ended.set_value(why); });
+  CHECK(c.enrol(control::Role::worker, 0, "h", facts("a"), 20s).generation == 1);
+  auto why = ended.get_future();
+  REQUIRE(why.wait_for(60s) == std::future_status::ready);
+  CHECK(why.get() == "no answer");
+}
+
+TEST_CASE("there is a channel where TUTTI_CONTROL names a socket that keeps frames apart") {
+  for (const char* none : {"", "2", "x", "999999"}) {
+    ::setenv("TUTTI_CONTROL", none, 1);
+    CHECK(ControlChannel::open() == nullptr);
+  }
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
+  const io::Descriptor a(ends[0]), b(ends[1]);
+  ::setenv("TUTTI_CONTROL", std::to_string(a.get()).c_str(), 1);
+  CHECK(ControlChannel::open() == nullptr);
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()) == 0);
+  const io::Descriptor other(ends[1]);
+  ::setenv("TUTTI_CONTROL", std::to_string(ends[0]).c_str(), 1);
+  const auto channel = ControlChannel::open();
+  CHECK(channel != nullptr);
+  CHECK(ControlChannel::open() == nullptr);  // once
+  ::unsetenv("TUTTI_CONTROL");
+}

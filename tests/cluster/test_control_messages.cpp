@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+// The bytes of the messages between a process and the arbiter, and what the arbiter's desk does with others.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/cluster/arbiter/arbiter_service.hpp>
+#include <tutti/cluster/channel/control_link.hpp>
+#include <tutti/cluster/channel/control_messages.hpp>
+#include <tutti/comm/key_store.hpp>
+#include <tutti/core/error.hpp>
+
+using namespace tutti;
+using namespace tutti::control;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto most = std::numeric_limits<std::uint64_t>::max();
+
+// One of each kind, and their extremes.
+[[nodiscard]] std::vector<Message> samples() {
+  const Member m{most, Role::server, -1, std::string(255, 'h')};
+  return {Enrol{Role::server, 7, "host", std::string("model\0a\0", 8)},
+          Enrol{Role::worker, -1, "", std::string(500000, '\xff')},
+          Beat{most},
+          Report{1, most, true, false},
+          Report{1, most, false, true},
+          Report{1, 0, true, false, true},
+          Stands{3},
+          Leave{true},
+          Leave{false},
+          Publish{9, std::string(256, 'k'), std::string(65536, '\0')},
+          Lookup{most, "key", true},
+          Forget{2},
+          EpochBegins{1, most},
+          Waiting{"worker 1"},
+          Issued{1, 2, 3, 4, {m, Member{}, m}},
+          Issued{},
+          Answered{5},
+          Refused{-2, "why"},
+          Changing{8, {m}, 1, 2, true, false},
+          Changing{8, {}, 1, 2, false, true},
+          Go{1},
+          Released{},
+          Stop{},
+          Value{1, true, "text"},
+          Draw{most, "key"},
+          Unreached{3, most, {}},
+          Unreached{most, 1, {0, most}}};
+}
+
+[[nodiscard]] bool is_refused(std::string_view bytes) {
+  try {
+    (void)decode(bytes);
+    return false;
+  } catch (const CommunicationError&) {
+    return true;
+  }
+}
+
+[[nodiscard]] std::vector<std::string> frames_of(std::string_view bytes) {
+  std::vector<std::string> frames;
+  split_message(bytes, [&](std::string_view frame) { frames.emplace_back(frame); });
+  return frames;
+}
+
+}  // namespace
+
+TEST_CASE("messages come back as they were written") {
+  std::size_t last = 0;
+  for (const Message& m : samples()) {
+    const std::string bytes = encode(m);
+    const Message again = decode(bytes);
+    CHECK(again.index() == m.index());
+    CHECK(encode(again) == bytes);
+    CHECK(m.index() >= last);
+    last = m.index();
+  }
+  CHECK(last + 1 == std::variant_size_v<Message>);  // none is missing above
+  const auto issued = std::get<Issued>(decode(encode(Issued{1, 2, 3, 4, {{5, Role::server, 6, "h"}}})));
+  CHECK((issued.generation == 1 && issued.you == 2 && issued.authority == 3 && issued.rank_timeout_ms == 4));
+  CHECK(issued.members.at(0) == Member{5, Role::server, 6, "h"});
+  // The layout: kind, then fields, lowest byte first.
+  CHECK(encode(Report{0x0102, 3, false, true}) == std::string("\2\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\1\0", 20));
+}
+
+TEST_CASE("bytes that are cut off, too many or of no kind are refused") {
+  for (const Message& m : samples()) {
+    const std::string bytes = encode(m);
+    const std::size_t step = bytes.size() > 2000 ? 997 : 1;
+    for (std::size_t n = 0; n < bytes.size(); n += step) CHECK(is_refused(std::string_view(bytes).substr(0, n)));
+    CHECK(is_refused(bytes + '\0'));
+  }
+  CHECK(is_refused(std::string(1, static_cast<char>(std::variant_size_v<Message>))));
+  CHECK(is_refused(std::string(1, '\xff')));
+  CHECK(is_refused(std::string("\4\2", 2)));  // a flag of 2
+  // A length that promises more than there is takes no memory.
+  CHECK(is_refused(std::string("\5") + std::string(8, '\0') + "\xff\xff\xff\xff"));
+  CHECK(is_refused(std::string("\x9") + std::string(28, '\0') + "\xff\xff\xff\xff"));
+  CHECK(is_refused(std::string("\x13") + std::string(16, '\0') + "\xff\xff\xff\xff"));
+  CHECK_THROWS_AS((void)encode(Publish{1, std::string(257, 'k'), ""}), UsageError);
+  CHECK_THROWS_AS((void)encode(Publish{1, "k", std::string(65537, 'k')}), UsageError);
+  CHECK_THROWS_AS((void)encode(Enrol{Role::worker, 0, "", std::string(std::size_t{1} << 20, 'f')}), UsageError);
+}
+
+TEST_CASE("long messages travel in several frames") {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, longest_frame - 1, longest_frame, 3 * longest_frame}) {
+    std::string bytes(size, 'x');
+    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 31);
+    const auto frames = frames_of(bytes);
+    CHECK(frames.size() == std::max<std::size_t>(1, (size + longest_frame - 2) / (longest_frame - 1)));
+    MessageAssembler assembler;
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+      CHECK(frames[i].size() <= longest_frame);
+      const auto whole = assembler.take(frames[i], longest_message);
+      CHECK(whole.has_value() == (i + 1 == frames.size()));
+      if (whole) CHECK(*whole == bytes);
+    }
+  }
+  MessageAssembler assembler;
+  for (const std::string& bad : {std::string(), std::string("\2x"), std::string(longest_frame + 1, '\0')})
+    CHECK_THROWS_AS((void)assembler.take(bad, longest_message), CommunicationError);
+  // No more than a message may have is ever kept.
+  const std::string part = "\1" + std::string(longest_frame - 1, 'x');
+  bool refused = false;
+  for (int i = 0; i < 40 && !refused; ++i) {
+    try {
+      const bool whole = assembler.take(part, longest_message).has_value();
+      CHECK_FALSE(whole);
+    } catch (const CommunicationError&) {
+      refused = true;
+      CHECK(i == 32);
+    }
+  }
+  CHECK(refused);
+}
+
+TEST_CASE("the store forgets what belongs to generations that are over, and nothing else") {
+  ControlStore store;
+  std::vector<Outgoing> out;
+  const auto value = [&](const std::string& key) {
+    out.clear();
+    store.lookup(1, Lookup{1, key, false}, out);
+    return std::get<Value>(out.at(0).message);
+  };
+  const std::vector<std::string> kept = {"run", "@/a", "@x/a", "@1", "@1x/a", "1/a"};
+  for (const auto& key : kept) store.publish(1, Publish{1, key, "v"}, out);
+  for (std::uint64_t g = 1; g <= 3; ++g) store.publish(1, Publish{1, generation_key(g, "a"), "v"}, out);
+  store.forget_before(3);
+  for (const auto& key : kept) CHECK(value(key).found);
+  CHECK_FALSE(value("@1/a").found);
+  CHECK_FALSE(value("@2/a").found);
+  CHECK(value("@3/a").found);
+  out.clear();
+  store.publish(1, Publish{1, "@2/b", "v"}, out);
+  CHECK_FALSE(std::get<Value>(out.at(0).message).found);
+  // However often the members change, there is room.
+  for (std::uint64_t g = 4; g < 3000; ++g) {
+    out.clear();
+    store.publish(1, Publish{1, generation_key(g, "a"), std::string(100000, 'v')}, out);
+    REQUIRE(std::get<Value>(out.at(0).message).found);
+    store.forget_before(g);
+  }
+}
+
+TEST_CASE("the desk: keys and values, those who wait for one, and who speaks nonsense") {
+  ArbiterOptions options;
+  ControlDesk desk(options);
+  std::vector<std::pair<Seat, Message>> said;
+  const auto tell = [&](Seat seat, const Message& m) {
+    said.clear();
+    for (const auto& frame : frames_of(encode(m))) desk.receive(seat, frame, 1s);
+    MessageAssembler assembler;
+    desk.send([&](Seat to, std::string_view frame) {
+      if (const auto bytes = assembler.take(frame, longest_message)) said.emplace_back(to, decode(*bytes));
+    });
+  };
+  const auto value = [&](std::size_t i) {
+    REQUIRE(said.size() > i);
+    return std::get<Value>(said[i].second);
+  };
+  tell(1, Lookup{7, "k", false});
+  CHECK((!value(0).found && value(0).request == 7));
+  tell(1, Lookup{8, "k", true});
+  tell(2, Lookup{3, "k", true});
+  tell(2, Lookup{4, "k", true});
+  CHECK(said.empty());
+  tell(2, Forget{3});
+  tell(3, Publish{1, "k", "v"});
+  REQUIRE(said.size() == 3);
+  CHECK((said[0].first == 3 && value(0).found && value(0).value.empty()));
+  CHECK((said[1].first == 1 && value(1).request == 8 && value(1).value == "v"));
+  CHECK((said[2].first == 2 && value(2).request == 4));
+  tell(3, Publish{2, "k", "w"});
+  CHECK(said.size() == 1);
+  tell(2, Lookup{5, "k", true});
+  CHECK(value(0).value == "w");
+  tell(2, Publish{6, "", "w"});
+  CHECK_FALSE(value(0).found);
+
+  // What one waits for, and what all keep, is bounded.
+  for (std::uint64_t i = 0; i < ControlStore::most_waiting; ++i) tell(4, Lookup{i, "none", true});
+  CHECK(said.empty());
+  tell(4, Lookup{999, "none", true});
+  CHECK((!value(0).found && value(0).value == "too many keys waited for"));
+  desk.ended(4, "");
+  tell(4, Lookup{1, "none", true});
+  CHECK(said.empty());
+  int kept = 0;
+  for (bool room = true; room && kept < 2000; ++kept) {
+    tell(5, Publish{1, "big" + std::to_string(kept), std::string(65536, 'x')});
+    room = value(0).found;
+  }
+  CHECK(value(0).value == "no room left");
+  CHECK(kept == 1022);
+  tell(5, Publish{1, "big0", "small"});  // in place of a larger one
+  CHECK(value(0).found);
+  tell(5, Lookup{1, "big1", false});
+  CHECK(value(0).value.size() == 65536);
+
+  CHECK_FALSE(desk.receive(6, "\3nonsense", 1s));
+  CHECK(desk.receive(6, "\3nonsense", 1s));  // told once
+  tell(6, Lookup{1, "k", false});
+  CHECK(said.empty());
+  tell(7, Lookup{1, "k", false});
+  CHECK(said.size() == 1);
+}

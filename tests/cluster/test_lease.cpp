@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// What keeps a process that was given up from writing, and the clock by which it counts.
+#include <doctest/doctest.h>
+#include <time.h>
+
+#include <chrono>
+
+#include <tutti/cluster/channel/lease.hpp>
+
+using namespace tutti::control;
+using namespace std::chrono_literals;
+
+TEST_CASE("a lease remembers what could still give one, and counts beats from 1") {
+  Lease lease;
+  lease.set_timeout(8s);
+  CHECK(lease.beat(100s) == 1);
+  CHECK(lease.beat(104s) == 2);
+  CHECK(lease.beat(108s) == 3);
+  CHECK(lease.awaited() == 3);
+  CHECK(lease.beat(108s + 1ns) == 4);
+  CHECK(lease.awaited() == 3);
+  lease.answered(4);
+  CHECK(lease.awaited() == 0);
+  CHECK(lease.holds(114s));
+  CHECK_FALSE(lease.holds(114s + 1ns));
+  CHECK(lease.beat(500s) == 5);
+  CHECK(lease.awaited() == 1);
+  CHECK(beat_every == 500ms);
+}
+
+TEST_CASE("patience counts the time that passes between looks, and a pause as one slice") {
+  Patience p(2s);
+  CHECK_FALSE(p.is_over(100s));
+  CHECK(p.next_wait() == 100ms);
+  CHECK_FALSE(p.is_over(101s));
+  // The process did not look for 40 s: it was paused.
+  CHECK_FALSE(p.is_over(141s));
+  CHECK_FALSE(p.is_over(141s + 899ms));
+  CHECK(p.next_wait() == 1ms);
+  CHECK(p.is_over(141s + 900ms));
+  CHECK(p.is_over(141s + 900ms));
+  CHECK(Patience(0s).is_over(5s));
+}
+
+TEST_CASE("the clock is the one that goes on while a machine is suspended") {
+  const auto read = [] {
+    timespec t{};
+    REQUIRE(::clock_gettime(CLOCK_BOOTTIME, &t) == 0);
+    return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
+  };
+  for (int i = 0; i < 100; ++i) {
+    const Time before = read(), here = now(), after = read();
+    CHECK(before <= here);
+    CHECK(here <= after);
+  }
+}

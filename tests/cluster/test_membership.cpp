@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MIT
+// The arbiter's rules: who is let in, with which number, and given up. Changes: test_membership_changes.cpp; random
+// schedules: test_membership_random.cpp.
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+
+#include <tutti/cluster/channel/lease.hpp>
+#include "membership_scene.hpp"
+
+using namespace tutti;
+using namespace tutti::control;
+using namespace std::chrono_literals;
+
+TEST_CASE("the first generation begins when all are there, with the ranks that their starter said") {
+  Scene s(options(3, 2));
+  s.enrol(7, Role::server, 1);
+  s.enrol(5, Role::worker, 2);
+  CHECK(s.last<Waiting>(5)->missing == "worker 0, worker 1, server 0");
+  s.enrol(3, Role::worker, 0);
+  s.enrol(9, Role::server, 0);
+  CHECK(s.last<Waiting>(7)->missing == "worker 0, worker 1, worker 2 and 1 more");
+  s.beat(7);
+  CHECK(s.last<Waiting>(7)->missing == "worker 1");
+  CHECK_FALSE(s.last<Issued>(5).has_value());
+  CHECK(s.arbiter.generation() == 0);
+  s.enrol(1, Role::worker, 1);
+  const auto issued = s.last<Issued>(9);
+  REQUIRE(issued.has_value());
+  CHECK(issued->generation == 1);
+  CHECK(issued->you == 3);
+  CHECK(issued->authority == 0);
+  CHECK(issued->rank_timeout_ms == 10000);
+  REQUIRE(issued->members.size() == 5);
+  const char* names[] = {"worker 0 on h3", "worker 1 on h1", "worker 2 on h5", "server 0 on h9", "server 1 on h7"};
+  for (std::size_t i = 0; i < 5; ++i) CHECK(issued->members[i].name() == names[i]);
+  CHECK(s.ids() == "0 1 2 3 4");
+  CHECK(s.count(Decision::Kind::issued) == 1);
+
+  // It computes once all have formed their group, and is told so once.
+  for (const Seat seat : {3U, 1U, 5U, 9U, 9U}) s.tell(seat, Stands{1});
+  s.tell(7, Stands{2});
+  CHECK_FALSE(s.last<Go>(3).has_value());
+  s.tell(7, Stands{1});
+  for (const Seat seat : {3U, 1U, 5U, 9U, 7U}) CHECK(s.last<Go>(seat)->generation == 1);
+  CHECK(s.count(Decision::Kind::standing) == 1);
+}
+
+TEST_CASE("who differs from most is refused alone, whoever it is and whenever it came") {
+  for (int odd = 0; odd < 3; ++odd)
+    for (int first = 0; first < 3; ++first) {
+      Scene s(options(3, 0, true));
+      for (int i = 0; i < 3; ++i) {
+        const int place = (first + i) % 3;
+        s.enrol(static_cast<Seat>(place), Role::worker, place, place == odd ? "b" : "a");
+      }
+      const auto refused = s.last<Refused>(static_cast<Seat>(odd));
+      REQUIRE(refused.has_value());
+      CHECK(refused->code == 2);
+      CHECK(refused->reason == "[worker " + std::to_string(odd) + " on h" + std::to_string(odd) +
+                                   "] expected model a, as the others have, got b. hint: start all processes with the "
+                                   "same program, options and data.");
+      CHECK(s.count(Decision::Kind::refused) == 1);
+      CHECK(s.arbiter.members().size() == 2);
+      for (const Member& m : s.arbiter.members()) CHECK(m.place != odd);
+      // One that comes later is measured by the same.
+      s.enrol(8, Role::worker, 8, "b");
+      CHECK(s.last<Refused>(8)->code == 2);
+    }
+  // Of two that differ the first number counts.
+  Scene two(options(2, 1));
+  two.enrol(4, Role::server, 0, "a");
+  two.enrol(1, Role::worker, 1, "b");
+  two.enrol(0, Role::worker, 0, "a");
+  CHECK(two.last<Refused>(1)->code == 2);
+  // A job that cannot be without it does not begin, and the others do not wait for that.
+  for (const Seat seat : {0U, 4U}) {
+    CHECK(two.last<Refused>(seat)->code == 5);
+    CHECK(two.last<Refused>(seat)->reason ==
+          "[job] expected all processes that it cannot do without, got worker 1 on h1 was refused.");
+  }
+  CHECK(two.arbiter.generation() == 0);
+  CHECK(two.decisions.back().fatal);
+}
+
+TEST_CASE("one that is lost before the first generation ends a job that cannot be without it, for all who wait") {
+  for (const bool server : {false, true}) {
+    Scene s(options(2, 2));
+    s.enrol(10, Role::server, 0);
+    s.workers(2);
+    s.ended(server ? 10 : 1);
+    CHECK(s.decisions.back().fatal);
+    CHECK(s.last<Refused>(0)->code == 5);
+    // And for who comes behind them.
+    s.enrol(11, Role::server, 1);
+    CHECK(s.last<Refused>(11)->reason == "[job] expected all processes that it cannot do without, got " +
+                                             std::string(server ? "server 0 on h10" : "worker 1 on h1") +
+                                             " is gone: SIGKILL.");
+    CHECK(s.arbiter.generation() == 0);
+  }
+}
+
+TEST_CASE("of an elastic job servers may go but the last, or none where they have what is trained") {
+  auto o = options(2, 2, true);
+  const auto found = [](Scene& s) {
+    s.workers(2);
+    for (const int i : {0, 1}) s.enrol(static_cast<Seat>(10 + i), Role::server, i);
+    for (const Seat seat : {0U, 1U, 10U, 11U}) s.tell(seat, Stands{1});
+  };
+  Scene free(o);
+  found(free);
+  free.ended(10);
+  CHECK_FALSE(free.decisions.back().fatal);
+  free.change_over({{0, 4}, {1, 4}});
+  CHECK(free.ids() == "0 1 3");
+  free.ended(11);
+  CHECK(free.decisions.back().fatal);
+  free.change_over({{0, 4}, {1, 4}});
+  CHECK(free.arbiter.generation() == 2);
+  o.servers_hold = true;
+  o.reports = false;
+  Scene holding(o);
+  found(holding);
+  // The last worker takes nothing with it; a server does.
+  holding.ended(0);
+  holding.ended(1);
+  CHECK_FALSE(holding.decisions.back().fatal);
+  holding.enrol(5, Role::worker, 5);
+  CHECK(holding.last<Issued>(5).has_value());
+  holding.ended(11);
+  CHECK(holding.decisions.back().fatal);
+  CHECK(holding.last<Changing>(5)->lost.back().name() == "server 1 on h11");
+  holding.enrol(6, Role::worker, 6);
+  CHECK(holding.last<Refused>(6)->code == 5);
+}
+
+TEST_CASE("a server is compared with other servers, and with the workers in what both say") {
+  const auto server = [](const std::string& model, const std::string& port) {
+    JobFacts f;
+    f.add("port", port);  // only servers say so
+    f.add("model", model);
+    return f.text();
+  };
+  const auto scene = [&](const std::string& first, const std::string& second) {
+    Scene s(options(2, 2));
+    s.tell(10, Enrol{Role::server, 0, "h", first});
+    s.tell(11, Enrol{Role::server, 1, "h", second});
+    s.workers(2);
+    std::string refused;
+    for (const Seat seat : {0U, 1U, 10U, 11U})
+      if (const auto r = s.last<Refused>(seat); r && r->code == 2)
+        refused += std::to_string(seat) + ": " + r->reason.substr(0, r->reason.find(". hint")) + "; ";
+    return refused;
+  };
+  CHECK(scene(server("a", "1"), server("a", "1")).empty());
+  CHECK(scene(server("a", "1"), server("a", "2")) ==
+        "11: [server 1 on h] expected port 1, as the others have, got 2; ");
+  // The workers are right, whoever comes first among the servers.
+  CHECK(scene(server("b", "1"), server("a", "1")) ==
+        "10: [server 0 on h] expected model a, as the workers have, got b; ");
+  CHECK(scene(server("b", "1"), server("b", "1")) ==
+        "10: [server 0 on h] expected model a, as the workers have, got b; "
+        "11: [server 1 on h] expected model a, as the workers have, got b; ");
+}
+
+TEST_CASE("numbers that are taken, or that the job does not have") {
+  Scene s(options(2));
+  s.enrol(1, Role::worker, 0);
+  s.enrol(2, Role::worker, 0);
+  CHECK(s.last<Refused>(2)->reason ==
+        "[worker 0 on h2] expected a number of its own, got worker 0 on h2, who is there already.");
+  s.enrol(3, Role::worker, 2);
+  CHECK(s.last<Refused>(3)->reason == "[worker 2 on h3] expected a number from 0 to 1, got 2.");
+  s.enrol(4, Role::worker, -1);
+  CHECK(s.last<Refused>(4).has_value());
+  s.enrol(5, Role::server, 0);
+  CHECK(s.last<Refused>(5).has_value());
+  s.enrol(1, Role::worker, 1);  // a second time, which says nothing
+  CHECK(s.arbiter.generation() == 0);
+  s.enrol(6, Role::worker, 1);
+  CHECK(s.arbiter.generation() == 1);
+  s.ended(6);
+  s.enrol(7, Role::worker, 1);
+  CHECK(s.last<Refused>(7)->reason == "[worker 1 on h7] expected the processes that the job began with, got one more.");
+  // Who was refused gets nothing else, whatever it says.
+  s.tell(7, Beat{1});
+  CHECK_FALSE(s.last<Answered>(7).has_value());
+  s.tell(99, Beat{1});  // who has never asked
+  CHECK_FALSE(s.last<Answered>(99).has_value());
+}
+
+TEST_CASE("silence counts from the last beat, for the whole time") {
+  Scene s(options(3));
+  s.workers(3);
+  s.pass(9s);
+  s.beat(0);
+  s.beat(2);
+  CHECK(s.last<Answered>(2)->number == 2);
+  s.pass(999ms);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.pass(1ms);
+  REQUIRE(s.count(Decision::Kind::lost) == 1);
+  CHECK(s.decisions.back().member.name() == "worker 1 on h1");
+  CHECK(s.decisions.back().why == "no sign of life for 10 s");
+  CHECK(s.decisions.back().fatal);
+  // The others hear of it, the lost one when it speaks again; no further generation of a job that cannot lose one.
+  CHECK(s.last<Changing>(0)->lost.at(0).name() == "worker 1 on h1");
+  CHECK_FALSE(s.last<Changing>(1).has_value());
+  s.beat(1);
+  CHECK_FALSE(s.last<Answered>(1).has_value());
+  CHECK(s.last<Refused>(1)->code == 5);
+  s.change_over({{0, 4}, {2, 4}});
+  CHECK(s.arbiter.generation() == 1);
+}
+
+TEST_CASE("an arbiter that could not hear gives nobody up for that") {
+  Scene s(options(2));
+  s.workers(2);
+  s.now += 60s;
+  s.arbiter.forgive(s.now);
+  s.pass(0s);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.pass(10s);
+  CHECK(s.count(Decision::Kind::lost) == 2);
+}
+
+TEST_CASE("a server comes back under its number, and nobody else") {
+  ArbiterOptions o = options(2, 2);
+  o.servers_restart = true;
+  o.reports = false;
+  Scene s(o);
+  s.workers(2);
+  s.enrol(5, Role::server, 0);
+  s.enrol(6, Role::server, 1);
+  s.ended(5);
+  CHECK_FALSE(s.decisions.back().fatal);
+  CHECK(s.arbiter.generation() == 1);
+  s.enrol(7, Role::server, 2);
+  CHECK(s.last<Refused>(7).has_value());
+  s.enrol(8, Role::server, 0, "b");
+  CHECK(s.last<Refused>(8)->code == 2);
+  s.enrol(9, Role::server, 0);
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.last<Issued>(0)->generation == 2);
+  const auto members = s.last<Issued>(6)->members;
+  CHECK(members.at(2).name() == "server 0 on h9");
+  CHECK(members.at(2).id > 3);
+  CHECK(members.at(3).name() == "server 1 on h6");
+  s.ended(1);
+  CHECK(s.decisions.back().fatal);
+}
+
+TEST_CASE("the lease holds for three quarters of the time from the sending of the last answered beat") {
+  Lease lease(8s);
+  CHECK_FALSE(lease.holds(0s));
+  const auto first = lease.beat(100s);
+  const auto second = lease.beat(101s);
+  CHECK_FALSE(lease.holds(101s));
+  lease.answered(first);
+  CHECK(lease.holds(105s + 999ms));
+  CHECK_FALSE(lease.holds(106s));
+  lease.answered(second);
+  CHECK(lease.holds(106s + 999ms));
+  CHECK_FALSE(lease.holds(107s));
+  // Answers that come late, twice or for nothing give no more than what they are for.
+  lease.answered(first);
+  lease.answered(second + 5);
+  CHECK_FALSE(lease.holds(107s));
+  const auto third = lease.beat(110s);
+  lease.answered(third);
+  CHECK(lease.holds(111s));
+  lease.end();
+  CHECK_FALSE(lease.holds(111s));
+}
+
+TEST_CASE("a job whose members may change begins without who never comes, or comes and dies") {
+  Scene s(options(4, 0, true));
+  s.enrol(0, Role::worker, 0);
+  s.enrol(3, Role::worker, 3);
+  s.ended(3);
+  s.beat(0);
+  CHECK(s.last<Waiting>(0)->missing == "worker 1, worker 2");
+  s.arbiter.never_comes(Role::worker, 1);
+  s.arbiter.never_comes(Role::worker, 7);
+  s.arbiter.never_comes(Role::worker, 0);  // who is there stays
+  CHECK(s.arbiter.generation() == 0);
+  s.enrol(2, Role::worker, 2);
+  REQUIRE(s.last<Issued>(2).has_value());
+  CHECK(s.last<Issued>(2)->generation == 1);
+  CHECK(s.ids() == "0 2");
+  for (const Seat seat : {0U, 2U}) s.tell(seat, Stands{1});
+  // Then nobody is missed any more, and the place is free for who joins.
+  s.arbiter.never_comes(Role::worker, 2);
+  CHECK(s.ids() == "0 2");
+  s.enrol(9, Role::worker, 1);
+  s.change_over({{0, 5}, {2, 5}});
+  CHECK(s.ids() == "0 2 4");
+
+  // The last who is missed is.
+  Scene t(options(2, 0, true));
+  t.enrol(1, Role::worker, 1);
+  t.arbiter.never_comes(Role::worker, 0);
+  t.tell(1, Beat{1});
+  CHECK(t.last<Issued>(1).has_value());
+
+  // Where members stay, all must come.
+  Scene u(options(2));
+  u.enrol(1, Role::worker, 1);
+  u.arbiter.never_comes(Role::worker, 0);
+  CHECK(u.arbiter.generation() == 0);
+}

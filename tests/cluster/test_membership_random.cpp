@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: MIT
+// The arbiter and processes with clocks of their own, over connections that delay, through random schedules of joins,
+// leaves, deaths, stops and cuts, against a simple model of what it may do. A schedule is a function of its seed.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/cluster/arbiter/arbiter.hpp>
+#include <tutti/cluster/channel/lease.hpp>
+#include <tutti/core/rng.hpp>
+
+using namespace tutti;
+using namespace tutti::control;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Time turn = 10ms, rank_timeout = 2s;
+constexpr std::uint64_t steps_an_epoch = 10;
+
+// One process, as ControlChannel and a training loop would have it. It computes steps that end together: none ends
+// before all members have begun it, so two members are never further apart than one.
+struct Process {
+  enum class Doing { starting, waiting, forming, formed, computing, left, over };
+
+  Seat seat = 0;
+  int place = 0;
+  bool odd = false;      // of another build
+  double rate = 1;       // of its clock
+  Time stopped_until{};  // it does not run before
+  Time cut_until{};      // nothing passes before
+  Time acts_at{};        // what it does next takes until then
+  Doing doing = Doing::starting;
+  bool alive = true, wants_to_leave = false, breaks = false;
+  std::optional<Changing> changing{};  // of its generation
+  std::uint64_t generation = 0, step = 0;
+  std::vector<ProcessId> members{};
+  ProcessId id = 0, authority = 0;
+  Lease lease{rank_timeout};
+  Time next_beat{};
+  // Messages under way, with the time before which they do not arrive.
+  std::deque<std::pair<Time, Message>> to_arbiter{}, from_arbiter{};
+};
+
+class World {
+ public:
+  World(std::uint64_t seed, int founders, bool at_epoch)
+      : rng_(seed, Purpose::user), at_epoch_(at_epoch), arbiter_(arbiter_options(founders, at_epoch)) {
+    for (int i = 0; i < founders; ++i) add(i);
+  }
+
+  void run(Time how_long, bool events) {
+    for (const Time end = now_ + how_long; now_ < end && !over_; now_ += turn) {
+      if (events && rng_.below(40) == 0) event();
+      for (Process& p : processes_) deliver(p);
+      arbiter_.tick(now_);
+      take();
+      for (Process& p : processes_) act(p);
+    }
+  }
+  // With nothing in the way any more, all that live are in one generation, which computes.
+  void settle() {
+    for (Process& p : processes_) p.cut_until = Time{};
+    run(3 * rank_timeout, false);
+    if (over_) return;
+    std::set<ProcessId> computing, living;
+    for (const Process& p : processes_) {
+      if (!p.alive || p.doing == Process::Doing::over) continue;
+      CAPTURE(p.place);
+      REQUIRE(p.doing == Process::Doing::computing);
+      REQUIRE(p.generation == arbiter_.generation());
+      living.insert(p.id);
+      computing.insert(p.members.begin(), p.members.end());
+    }
+    REQUIRE(living == computing);
+  }
+  [[nodiscard]] std::uint64_t generations() const { return arbiter_.generation(); }
+  [[nodiscard]] int losses() const noexcept { return losses_; }
+  [[nodiscard]] bool over() const noexcept { return over_; }
+  [[nodiscard]] int waited() const noexcept { return waited_; }
+
+ private:
+  [[nodiscard]] static ArbiterOptions arbiter_options(int founders, bool at_epoch) {
+    ArbiterOptions o;
+    o.workers = founders;
+    o.rank_timeout = rank_timeout;
+    o.elastic = true;
+    o.at_epoch = at_epoch;
+    return o;
+  }
+  [[nodiscard]] std::uint64_t below(std::uint64_t n) { return rng_.below(static_cast<std::uint32_t>(n)); }
+  [[nodiscard]] Time some(Time most) {
+    return turn * static_cast<int>(below(static_cast<std::uint64_t>(most / turn) + 1));
+  }
+
+  void add(int place) {
+    Process p;
+    p.seat = processes_.size();
+    p.place = place;
+    p.rate = 0.9 + 0.02 * static_cast<double>(below(11));
+    p.acts_at = now_ + some(300ms);
+    p.odd = place >= 100 && below(8) == 0;
+    processes_.push_back(std::move(p));
+  }
+  void event() {
+    int living = 0;
+    for (const Process& p : processes_) living += p.alive && p.doing != Process::Doing::over ? 1 : 0;
+    if (below(4) == 0 && living < 8) return add(100 + static_cast<int>(processes_.size()));
+    Process& p = processes_[below(processes_.size())];
+    if (!p.alive || arbiter_.generation() == 0 || living < 3) return;
+    switch (below(6)) {
+      case 0:
+        p.alive = false;
+        p.to_arbiter.clear();
+        // Its starter notices.
+        deaths_.emplace_back(now_ + some(100ms), p.seat);
+        break;
+      case 1:
+        p.stopped_until = now_ + some(2 * rank_timeout);
+        break;
+      case 2:
+        p.cut_until = now_ + some(2 * rank_timeout);
+        break;
+      case 3:
+        p.wants_to_leave = true;
+        break;
+      case 4:
+        p.breaks = true;
+        break;
+      default:
+        arbiter_.ask_to_leave(p.seat);
+        take();
+        break;
+    }
+  }
+
+  // ---- connections: in order, as late as they like ----
+  void send(Process& p, Message m) {
+    const Time last = p.to_arbiter.empty() ? Time{} : p.to_arbiter.back().first;
+    p.to_arbiter.emplace_back(std::max(last, now_ + some(30ms)), std::move(m));
+  }
+  void deliver(Process& p) {
+    std::erase_if(deaths_, [&](const auto& d) {
+      if (d.first > now_ || d.second != p.seat) return false;
+      arbiter_.ended(p.seat, "SIGKILL");
+      take();
+      return true;
+    });
+    while (p.alive && now_ >= p.cut_until && !p.to_arbiter.empty() && p.to_arbiter.front().first <= now_) {
+      const Message m = std::move(p.to_arbiter.front().second);
+      p.to_arbiter.pop_front();
+      note(p, m);
+      arbiter_.receive(p.seat, m, now_);
+      take();
+    }
+  }
+  void take() {
+    // What was decided is looked at before anybody hears of it.
+    for (const Decision& d : arbiter_.take_decisions()) check(d);
+    for (Outgoing& o : arbiter_.take_messages()) {
+      Process& p = processes_.at(o.seat);
+      const Time last = p.from_arbiter.empty() ? Time{} : p.from_arbiter.back().first;
+      p.from_arbiter.emplace_back(std::max(last, now_ + some(30ms)), std::move(o.message));
+    }
+  }
+
+  // ---- the model ----
+  void note(const Process& p, const Message& m) {
+    const bool in = inside_.contains(p.seat);
+    if (std::holds_alternative<Enrol>(m) && !in && !gone_.contains(p.seat)) inside_.insert(p.seat);
+    if (const auto* r = std::get_if<Report>(&m); r != nullptr && in && r->generation == arbiter_.generation())
+      reports_.emplace(p.seat, *r);
+  }
+  void check(const Decision& d) {
+    if (d.kind == Decision::Kind::refused) REQUIRE(processes_.at(d.seat).odd);
+    if (d.kind == Decision::Kind::lost) {
+      // With the last one that has it goes what was trained.
+      const bool last = holders_.contains(d.seat) && std::none_of(holders_.begin(), holders_.end(), [&](Seat s) {
+                          return s != d.seat && inside_.contains(s);
+                        });
+      REQUIRE(d.fatal == (last && !finished_));
+      over_ = over_ || d.fatal;
+      // Who still may write is not given up: neither now nor as long as it does not hear from the arbiter.
+      const Process& p = processes_.at(d.seat);
+      REQUIRE_FALSE((p.alive && p.lease.holds(clock(p))));
+      ++losses_;
+    }
+    if (d.kind == Decision::Kind::left && stopped_.contains(d.seat)) finished_ = true;
+    if (d.kind == Decision::Kind::refused || d.kind == Decision::Kind::lost || d.kind == Decision::Kind::left) {
+      inside_.erase(d.seat);
+      gone_.insert(d.seat);
+    }
+    if (d.kind == Decision::Kind::issued) check_generation(d.generation);
+    if (d.kind == Decision::Kind::standing) {
+      REQUIRE(d.generation == arbiter_.generation());
+      holders_.insert(members_.begin(), members_.end());
+    }
+  }
+  void check_generation(std::uint64_t generation) {
+    REQUIRE(generation == last_generation_ + 1);
+    last_generation_ = generation;
+    // Members: all who are in, by age, each once; but who joins may have to wait for the end of an epoch.
+    const auto& members = arbiter_.members();
+    std::size_t stay = 0;
+    bool epoch_end = true;
+    for (const Seat seat : inside_)
+      if (members_.contains(seat)) {
+        ++stay;
+        epoch_end = epoch_end && reports_.contains(seat) && reports_.at(seat).epoch_end;
+      }
+    const bool waits = at_epoch_ && !epoch_end;
+    REQUIRE((members.size() == inside_.size() || (waits && members.size() == stay)));
+    waited_ += members.size() < inside_.size() ? 1 : 0;
+    std::map<int, Seat> seat_of;
+    for (const Seat seat : inside_) seat_of[processes_.at(seat).place] = seat;
+    std::set<Seat> seats;
+    std::optional<ProcessId> before, authority;
+    std::uint64_t most = 0;
+    for (const Member& m : members) {
+      REQUIRE((!before || *before < m.id));
+      before = m.id;
+      const Seat seat = seat_of.at(m.place);
+      seats.insert(seat);
+      const bool was = members_.contains(seat);
+      // Everyone who stays has reported, so nobody computes in the generation before any more.
+      if (was) REQUIRE(reports_.contains(seat));
+      if (was && (!authority || reports_.at(seat).step > most)) {
+        authority = m.id;
+        most = reports_.at(seat).step;
+      }
+      // Numbers only grow.
+      if (!was) REQUIRE((ids_.empty() || generation == 1 || m.id > *ids_.rbegin()));
+    }
+    for (const Member& m : members) ids_.insert(m.id);
+    REQUIRE(arbiter_.authority() == authority.value_or(members.front().id));
+    members_ = seats;
+    reports_.clear();
+  }
+
+  // ---- processes ----
+  [[nodiscard]] Time clock(const Process& p) const {
+    return Time(static_cast<std::int64_t>(static_cast<double>(now_.count()) * p.rate));
+  }
+  void act(Process& p) {
+    if (!p.alive || now_ < p.stopped_until) return;
+    while (now_ >= p.cut_until && !p.from_arbiter.empty() && p.from_arbiter.front().first <= now_) {
+      const Message m = std::move(p.from_arbiter.front().second);
+      p.from_arbiter.pop_front();
+      hear(p, m);
+    }
+    using Doing = Process::Doing;
+    if (p.doing == Doing::over) return;
+    if (p.doing != Doing::starting && clock(p) >= p.next_beat) {
+      p.next_beat = clock(p) + 300ms;
+      send(p, Beat{p.lease.beat(clock(p))});
+    }
+    // What it writes is of a generation that has it as a member, or of none that was issued without it.
+    if (p.doing == Doing::computing && p.lease.holds(clock(p))) REQUIRE(inside_.contains(p.seat));
+    if (now_ < p.acts_at) return;
+    switch (p.doing) {
+      case Doing::starting:
+        send(p, Enrol{Role::worker, p.place, "", p.odd ? std::string("model\0b\0", 8) : std::string("model\0a\0", 8)});
+        return go_on(p, Doing::waiting);
+      case Doing::forming:
+        send(p, Stands{p.generation});
+        return go_on(p, Doing::formed);
+      case Doing::computing:
+        return compute(p);
+      default:
+        return;
+    }
+  }
+  void go_on(Process& p, Process::Doing doing) {
+    p.doing = doing;
+    p.acts_at = now_ + some(80ms);
+  }
+  void compute(Process& p) {
+    // Two generations never compute at the same time, but where one was given up and may not write.
+    for (const Process& q : processes_)
+      if (q.alive && q.doing == Process::Doing::computing && inside_.contains(q.seat) && inside_.contains(p.seat))
+        REQUIRE(q.generation == p.generation);
+    if (std::exchange(p.wants_to_leave, false)) send(p, Leave{false});
+    if (std::exchange(p.breaks, false)) return report(p, true);
+    // What one of them has heard of a change all learn in the next step, and leave behind it or the last of its epoch.
+    auto& until = agreed_[p.generation];
+    if (p.changing) {
+      const std::uint64_t end = (p.step / steps_an_epoch + 1) * steps_an_epoch;
+      const std::uint64_t mine = p.changing->at_epoch ? end : p.step + 1;
+      until = until == 0 ? mine : std::min(until, mine);
+    }
+    if (until != 0 && p.step >= until) return report(p, false);
+    for (const Process& q : processes_) {
+      const bool member = std::find(p.members.begin(), p.members.end(), q.id) != p.members.end() && q.generation != 0;
+      if (member && q.generation == p.generation && q.step < p.step) return;  // the sum waits for it
+      if (member && (q.generation < p.generation || !q.alive)) return;
+    }
+    ++p.step;
+    p.acts_at = now_ + some(100ms);
+  }
+  void report(Process& p, bool broken) {
+    send(p, Report{p.generation, p.step, broken, p.step % steps_an_epoch == 0 && p.step > 0});
+    go_on(p, Process::Doing::left);
+  }
+  void hear(Process& p, const Message& m) {
+    using Doing = Process::Doing;
+    if (const auto* a = std::get_if<Answered>(&m)) p.lease.answered(a->number);
+    if (const auto* c = std::get_if<Changing>(&m); c != nullptr && c->generation == p.generation) {
+      REQUIRE_FALSE((c->broken && c->at_epoch));
+      if (p.changing) REQUIRE((c->broken || (!p.changing->broken && (!c->at_epoch || p.changing->at_epoch))));
+      p.changing = *c;
+      if (c->broken && p.doing != Doing::left) report(p, true);
+    }
+    if (const auto* i = std::get_if<Issued>(&m)) {
+      p.generation = i->generation;
+      p.changing.reset();
+      p.id = i->you;
+      p.members.clear();
+      for (const Member& member : i->members) p.members.push_back(member.id);
+      p.authority = i->authority;
+      go_on(p, Doing::forming);
+    }
+    if (const auto* g = std::get_if<Go>(&m);
+        g != nullptr && g->generation == p.generation && p.doing == Doing::formed) {
+      // It takes the state of the authority, which nobody is ahead of.
+      for (const Process& q : processes_)
+        if (q.id == p.authority && q.generation == p.generation) p.step = std::max(p.step, q.step);
+      go_on(p, Doing::computing);
+    }
+    if (std::holds_alternative<Refused>(m) || std::holds_alternative<Released>(m)) {
+      p.doing = Doing::over;
+      p.lease.end();
+    }
+    if (std::holds_alternative<Stop>(m) && p.doing != Doing::over) {
+      send(p, Leave{true});
+      stopped_.insert(p.seat);
+      p.doing = Doing::over;
+      p.lease.end();
+    }
+  }
+
+  Rng rng_;
+  bool at_epoch_;
+  Time now_ = 1000s;
+  Arbiter arbiter_;
+  std::deque<Process> processes_;
+  std::vector<std::pair<Time, Seat>> deaths_;
+  // The model.
+  std::set<Seat> inside_, gone_, members_, stopped_;
+  std::set<ProcessId> ids_;
+  std::map<Seat, Report> reports_;
+  std::set<Seat> holders_;                         // members of a group that stood
+  std::map<std::uint64_t, std::uint64_t> agreed_;  // the step behind which a generation is left
+  std::uint64_t last_generation_ = 0;
+  int losses_ = 0, waited_ = 0;
+  bool over_ = false, finished_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("random schedules of joins, leaves, deaths, stops and cuts") {
+  const char* one = std::getenv("TUTTI_TEST_SEED");
+  const std::uint64_t first = one == nullptr ? 1 : std::strtoull(one, nullptr, 10);
+  std::uint64_t generations = 0;
+  int losses = 0, ends = 0, waited = 0;
+  for (std::uint64_t seed = first; seed < first + (one == nullptr ? 300 : 1); ++seed) {
+    CAPTURE(seed);  // TUTTI_TEST_SEED=<seed> runs this one alone
+    World world(seed, 1 + static_cast<int>(seed % 5), seed % 2 == 0);
+    world.run(30s, true);
+    world.settle();
+    generations += world.generations();
+    losses += world.losses();
+    ends += world.over() ? 1 : 0;
+    waited += world.waited();
+  }
+  // The schedules do something, and seldom end the job.
+  if (one == nullptr) CHECK(generations > 2000);
+  if (one == nullptr) CHECK(losses > 500);
+  if (one == nullptr) CHECK(ends < 60);
+  if (one == nullptr) CHECK(waited > 50);
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+// A process that waits for its group finds the peers that it does not reach, and no other ones.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/reachability_monitor.hpp>
+
+using namespace tutti;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Ids = std::vector<std::uint64_t>;
+
+// Collects the reports of a watch.
+struct Reports {
+  std::mutex mutex;
+  std::condition_variable news;
+  std::vector<std::pair<std::uint64_t, Ids>> said;
+
+  [[nodiscard]] ReachWatch::Report taker() {
+    return [this](std::uint64_t operation, const Ids& ids) {
+      const std::lock_guard lock(mutex);
+      said.emplace_back(operation, ids);
+      news.notify_all();
+    };
+  }
+  [[nodiscard]] std::pair<std::uint64_t, Ids> wait_for(std::size_t number) {
+    std::unique_lock lock(mutex);
+    REQUIRE(news.wait_for(lock, 60s, [&] { return said.size() > number; }));
+    return said[number];
+  }
+  [[nodiscard]] std::size_t count() {
+    const std::lock_guard lock(mutex);
+    return said.size();
+  }
+};
+
+[[nodiscard]] ReachWatch::Peer peer(std::uint64_t id, std::string at) {
+  return {id, [at = std::move(at)] { return at; }};
+}
+// A port of this host that accepts no connection, because the queue of its socket is full.
+class FullDoor {
+ public:
+  FullDoor() {
+    std::string why;
+    int error = 0;
+    door_ = *tcp::listen_on(tcp::SystemLookup{}("127.0.0.1", 0, true, why).front(), 0, error);
+    const auto at = tcp::SystemLookup{}("127.0.0.1", tcp::port_of(door_), true, why).front();
+    for (int i = 0; i < 4; ++i) {
+      tcp::Socket& s = held_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      (void)::connect(s.get(), at.get(), at.size);
+    }
+  }
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(tcp::port_of(door_)); }
+
+ private:
+  tcp::Socket door_;
+  std::vector<tcp::Socket> held_;
+};
+
+}  // namespace
+
+TEST_CASE("a peer that takes no connection is reported once the time-out is over, and taken back when the wait is") {
+  Reports here, there;
+  ReachWatch other(1s, there.taker());
+  const std::string open = other.listen("127.0.0.1");
+  const FullDoor full;
+  ReachWatch watch(1s, here.taker());
+  watch.begin({peer(4, open), peer(5, full.address()), peer(6, "127.0.0.1:1"), peer(7, "")});
+  for (std::uint64_t operation : {1U, 2U}) {
+    const auto began = std::chrono::steady_clock::now();
+    {
+      const ReachWatch::Operation waits(&watch);
+      // These peers count as reached: one that accepts, one whose host refuses, and one with an unknown address.
+      CHECK(here.wait_for(2 * operation - 2) == std::pair(operation, Ids{5}));
+      CHECK(std::chrono::steady_clock::now() - began >= 1s);
+    }
+    CHECK(here.wait_for(2 * operation - 1) == std::pair(operation, Ids{}));
+  }
+  CHECK(there.count() == 0);
+}
+
+TEST_CASE("a group that works, and one whose peers are slow, are not reported") {
+  Reports reports;
+  ReachWatch other(1500ms, reports.taker());
+  const std::string open = other.listen("127.0.0.1");
+  const FullDoor full;
+  ReachWatch watch(1500ms, reports.taker());
+  // Operations that end in time, although a peer takes no connection.
+  watch.begin({peer(1, full.address())});
+  for (int i = 0; i < 20; ++i) {
+    const ReachWatch::Operation waits(&watch);
+    std::this_thread::sleep_for(100ms);
+  }
+  // A slow peer takes connections.
+  watch.begin({peer(1, open)});
+  {
+    const ReachWatch::Operation waits(&watch);
+    std::this_thread::sleep_for(2s);
+  }
+  // The next group waits for none of its peers yet.
+  watch.begin({peer(1, full.address())});
+  std::this_thread::sleep_for(2s);
+  CHECK(reports.count() == 0);
+  const ReachWatch::Operation nothing(nullptr);
+}
+
+TEST_CASE("after an operation that failed, peers are tried at once") {
+  Reports reports;
+  ReachWatch other(30s, reports.taker());
+  const std::string open = other.listen("127.0.0.1");
+  const FullDoor full;
+  const auto fail_in = [](ReachWatch& watch) {
+    try {
+      const ReachWatch::Operation waits(&watch);
+      throw CommunicationError("broken");
+    } catch (const CommunicationError&) {
+    }
+  };
+  // It reaches all peers, so it does not wait for the time-out.
+  ReachWatch patient(300s, reports.taker());
+  patient.await_peers([] { return false; });  // nothing has failed
+  patient.begin({peer(1, open), peer(2, "127.0.0.1:1")});
+  fail_in(patient);
+  patient.await_peers([] { return false; });
+  patient.begin({});
+  fail_in(patient);
+  patient.await_peers([] { return false; });
+  CHECK(reports.count() == 0);
+  // It does not wait for a peer that it does not reach either, once it is told to stop.
+  patient.begin({peer(1, full.address())});
+  fail_in(patient);
+  int asked = 0;
+  patient.await_peers([&] { return ++asked == 5; });
+  CHECK(asked == 5);
+  // The peer that it does not reach is reported after the time-out, as in an operation that lasts.
+  ReachWatch watch(500ms, reports.taker());
+  watch.begin({peer(7, full.address()), peer(8, open)});
+  fail_in(watch);
+  watch.await_peers([] { return false; });
+  CHECK(reports.wait_for(0) == std::pair(std::uint64_t{1}, Ids{7}));
+  watch.begin({peer(7, open)});
+  std::this_thread::sleep_for(800ms);
+  CHECK(reports.count() == 1);
+}

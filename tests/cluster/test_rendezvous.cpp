@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+// The meeting of ranks over TCP.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/cluster/launch/launched_rendezvous.hpp>
+#include <tutti/cluster/rendezvous/tcp_rendezvous.hpp>
+
+#include "rendezvous_ranks.hpp"
+
+using namespace tutti;
+using namespace tutti::meeting;
+
+TEST_CASE("all ranks get what rank 0 has, call after call") {
+  constexpr int size = 5;
+  TcpRendezvous root(options(0, 0, size));
+  const int port = root.port();
+  REQUIRE(port > 0);
+  std::vector<std::thread> others;
+  std::array<std::array<Bytes, 3>, size> got{};
+  for (int r = 1; r < size; ++r)
+    others.emplace_back([&, r] {
+      TcpRendezvous meet(options(port, r, size));
+      for (auto& b : got[static_cast<std::size_t>(r)]) meet(std::as_writable_bytes(std::span(b)));
+    });
+  for (std::uint64_t call = 0; call < 3; ++call) {
+    Bytes mine;
+    mine.fill(1000 + call);
+    root(std::as_writable_bytes(std::span(mine)));
+    CHECK(mine[7] == 1000 + call);
+  }
+  for (auto& t : others) t.join();
+  for (std::size_t r = 1; r < size; ++r)
+    for (std::uint64_t call = 0; call < 3; ++call)
+      for (const auto v : got[r][call]) CHECK(v == 1000 + call);
+}
+
+TEST_CASE("a rank may come before rank 0 does") {
+  int port = 0;
+  {
+    const TcpRendezvous first(options(0, 0, 2));
+    port = first.port();
+  }
+  Other other(options(port, 1, 2));
+  std::this_thread::sleep_for(200ms);
+  TcpRendezvous root(options(port, 0, 2));
+  Bytes data;
+  data.fill(7);
+  CHECK(trouble(root, data) == "");
+  other.join();
+  CHECK(other.error == "");
+  CHECK(other.data == data);
+}
+
+TEST_CASE("one rank meets nobody and needs no port") {
+  TcpRendezvous alone(options(0, 0, 1));
+  Bytes data{42};
+  CHECK(trouble(alone, data) == "");
+  CHECK(data[0] == 42);
+}
+
+TEST_CASE("ranks that do not come are named, to those who came too") {
+  TcpRendezvous root(options(0, 0, 4, 500ms));
+  Other here(options(root.port(), 2, 4, 500ms));
+  Bytes data{};
+  const std::string error = trouble(root, data);
+  here.join();
+  CHECK_MESSAGE(has(error, "nothing from rank 1, rank 3"), error);
+  CHECK_MESSAGE(has(error, "all 4 ranks within 500 ms"), error);
+  CHECK_MESSAGE(has(here.error, "without rank 1, rank 3"), here.error);
+}
+
+TEST_CASE("rank 0 that does not come") {
+  int port = 0;
+  {
+    const TcpRendezvous gone(options(0, 0, 2));
+    port = gone.port();
+  }
+  TcpRendezvous meet(options(port, 1, 2, 300ms));
+  Bytes data{};
+  const std::string error = trouble(meet, data);
+  CHECK_MESSAGE(has(error, "rank 0 within 300 ms"), error);
+}
+
+TEST_CASE("a rank that comes twice, or whose call is another") {
+  TcpRendezvous root(options(0, 0, 3));
+  const int port = root.port();
+  Bytes data{};
+  std::string error;
+  std::thread serving([&] { error = trouble(root, data); });
+  Other first(options(port, 1, 3));
+  std::this_thread::sleep_for(200ms);
+  Other again(options(port, 1, 3, 5s));
+  again.join();
+  CHECK_MESSAGE(has(again.error, "rank 1 is there already"), again.error);
+  {
+    TcpRendezvous other(options(port, 2, 3, 5s));
+    std::array<std::byte, 3> few{};
+    CHECK_THROWS_WITH_AS(other(few), doctest::Contains("rank 0 is elsewhere"), CommunicationError);
+  }
+  Other last(options(port, 2, 3));
+  last.join();
+  first.join();
+  serving.join();
+  CHECK(error == "");
+  CHECK(first.error == "");
+  CHECK(last.error == "");
+}
+
+TEST_CASE("a rank that is killed while it waits may come again") {
+  TcpRendezvous root(options(0, 0, 3));
+  const int port = root.port();
+  Bytes data{};
+  std::string error;
+  std::thread serving([&] { error = trouble(root, data); });
+  {
+    // The first attempt of rank 1: its deadline passes, and its connection ends with it.
+    TcpRendezvous early(options(port, 1, 3, 100ms));
+    Bytes nothing{};
+    CHECK(trouble(early, nothing) != "");
+  }
+  Other one(options(port, 1, 3)), two(options(port, 2, 3));
+  one.join();
+  two.join();
+  serving.join();
+  CHECK(error == "");
+  CHECK(one.error == "");
+  CHECK(two.error == "");
+}
+
+TEST_CASE("wrong options") {
+  CHECK_THROWS_AS(TcpRendezvous(options(1, 2, 2)), UsageError);
+  CHECK_THROWS_AS(TcpRendezvous(options(1, -1, 2)), UsageError);
+  CHECK_THROWS_AS(TcpRendezvous(options(1, 0, 2, 1s, std::string(65, 'a'))), UsageError);
+  CHECK_THROWS_AS(TcpRendezvous(options(1, 1, 2, 1s, "job", "")), UsageError);
+  TcpRendezvous alone(options(0, 0, 1));
+  std::vector<std::byte> much(65537);
+  CHECK_THROWS_AS(alone(much), UsageError);
+  const TcpRendezvous first(options(0, 0, 2));
+  CHECK_THROWS_AS(TcpRendezvous(options(first.port(), 0, 2)), CommunicationError);
+}
+
+TEST_CASE("options from the launcher's variables") {
+  LaunchEnvironment e;
+  CHECK(rendezvous_of(e).size == 1);
+  e.size = 4;
+  e.rank = 3;
+  e.job = "00112233445566ff";
+  CHECK_THROWS_WITH_AS((void)rendezvous_of(e), doctest::Contains("TUTTI_ROOT"), UsageError);
+  for (const char* bad : {"node", "node:0", ":1", "node:70000", "-x:1"}) {
+    e.root = bad;
+    CHECK_THROWS_AS((void)rendezvous_of(e), UsageError);
+  }
+  e.root = "[::1]:4711";
+  for (const char* bad : {"", "too short"}) {
+    e.secret = bad;
+    CHECK_THROWS_WITH_AS((void)rendezvous_of(e), doctest::Contains("TUTTI_SECRET"), UsageError);
+  }
+  e.secret = "longer than sixteen";
+  const auto o = rendezvous_of(e);
+  CHECK(o.host == "::1");
+  CHECK(o.port == 4711);
+  CHECK(o.job == e.job);
+  CHECK(o.secret == e.secret);
+  CHECK_FALSE(o.one_host);
+  CHECK(o.rank == 3);
+  CHECK(o.size == 4);
+}
+
+TEST_CASE("rank 0 listens where it must and no further, and takes the next port where one is taken") {
+  const TcpRendezvous here(options(0, 0, 2));
+  std::string why;
+  const auto soon = [] { return std::chrono::steady_clock::now() + 1s; };
+  CHECK(tcp::connect_to("127.0.0.1", here.port(), soon(), why));
+  CHECK_FALSE(tcp::connect_to("127.0.0.2", here.port(), soon(), why));
+  // Of three ports rank 0 takes the one that is free; the others look at each.
+  auto base = options(here.port(), 0, 2);
+  base.ports = 3;
+  TcpRendezvous root(base);
+  CHECK(root.port() != here.port());
+  base.rank = 1;
+  Other one(base);
+  Bytes data{};
+  data.fill(17);
+  CHECK(trouble(root, data) == "");
+  one.join();
+  CHECK(one.error == "");
+  CHECK(one.data == data);
+}

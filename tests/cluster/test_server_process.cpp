@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+// Exit code and signals of a process that serves workers.
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include <tutti/cluster/launch/server_process.hpp>
+#include <tutti/core/error.hpp>
+
+using namespace tutti;
+
+TEST_CASE("a server that its workers have ended ends with 0") {
+  bool served = false;
+  CHECK(run_server_process([&](const auto& stop_requested) { served = !stop_requested(); }) == 0);
+  CHECK(served);
+}
+
+TEST_CASE("what a server throws without a signal is the caller's") {
+  CHECK_THROWS_AS((void)run_server_process([](const auto&) { fail<CommunicationError>("server", "workers", "none"); }),
+                  CommunicationError);
+}
+
+TEST_CASE("a signal ends a server whose workers have not come, with the signal's code") {
+  for (const int number : {SIGTERM, SIGINT}) {
+    CAPTURE(number);
+    detail::server_signal = 0;
+    const int code = run_server_process([&](const auto& stop_requested) {
+      CHECK_FALSE(stop_requested());
+      std::raise(number);
+      REQUIRE(stop_requested());
+      fail<CommunicationError>("server", "workers", "none");
+    });
+    CHECK(code == 128 + number);
+    // The second one ends the process at once.
+    const bool ends_at_once = std::signal(number, SIG_DFL) == SIG_DFL;
+    CHECK(ends_at_once);
+  }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+// The rule by which one of two members that do not reach each other is given up, and the arbiter that applies it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/arbiter/unreachable.hpp>
+#include "membership_scene.hpp"
+
+using namespace tutti;
+using namespace tutti::control;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Workers 0, 1, ... and, from 100 on, servers, that all wait in operation 7 and name each other as `cuts` say.
+std::vector<Waiter> waiting(int workers, int servers, const std::vector<CutPair>& cuts) {
+  std::vector<Waiter> all;
+  for (int i = 0; i < workers; ++i) all.push_back({static_cast<ProcessId>(i), Role::worker, true, 7, {}});
+  for (int i = 0; i < servers; ++i) all.push_back({static_cast<ProcessId>(100 + i), Role::server, servers > 1, 0, {}});
+  for (const auto& [a, b] : cuts)
+    for (Waiter& w : all)
+      if (w.id == a || w.id == b)
+        if (w.role == Role::worker) w.unreached.push_back(w.id == a ? b : a);
+  return all;
+}
+// Returns the members that are given up, one after the other. The last server is never spare.
+std::string gone(std::vector<Waiter> all) {
+  std::string text;
+  while (const auto g = choose_given_up(all)) {
+    text += (text.empty() ? "" : ", ") + std::to_string(g->id) + " for " + std::to_string(g->other);
+    std::erase_if(all, [&](const Waiter& w) { return w.id == g->id; });
+    const auto servers = std::count_if(all.begin(), all.end(), [](const Waiter& w) { return w.role == Role::server; });
+    for (Waiter& w : all) w.spare = w.spare && (w.role == Role::worker || servers > 1);
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("of two that do not reach each other the one goes that fewer reach, then the younger") {
+  struct Row {
+    const char* what;
+    int workers, servers;
+    std::vector<CutPair> cuts;
+    const char* gone;
+  };
+  const Row table[] = {
+      {"nothing is cut", 3, 0, {}, ""},
+      {"two of two", 2, 0, {{0, 1}}, "1 for 0"},
+      {"two of three", 3, 0, {{0, 2}}, "2 for 0"},
+      {"the younger, also if it is named first", 3, 0, {{2, 1}}, "2 for 1"},
+      {"the oldest reaches no other one", 3, 0, {{0, 1}, {0, 2}}, "0 for 1"},
+      {"the middle one reaches no other one", 3, 0, {{0, 1}, {1, 2}}, "1 for 0"},
+      {"all three are apart", 3, 0, {{0, 1}, {0, 2}, {1, 2}}, "2 for 0, 1 for 0"},
+      {"two hosts with two workers each", 4, 0, {{0, 2}, {0, 3}, {1, 2}, {1, 3}}, "3 for 0, 2 for 0"},
+      {"two hosts, of which the larger one stays", 3, 0, {{0, 1}, {0, 2}}, "0 for 1"},
+      {"two pairs", 4, 0, {{0, 1}, {2, 3}}, "3 for 2, 1 for 0"},
+      {"a worker and one of two servers", 3, 2, {{1, 101}}, "101 for 1"},
+      {"a worker and both servers", 3, 2, {{1, 100}, {1, 101}}, "1 for 100"},
+      {"a server that no worker reaches", 2, 2, {{0, 100}, {1, 100}}, "100 for 0"},
+      {"a worker and the only server", 3, 1, {{1, 100}}, "1 for 100"},
+      {"two hosts with a worker and a server each", 2, 2, {{0, 101}, {1, 100}}, "101 for 0, 1 for 100"},
+  };
+  for (const Row& row : table) {
+    CAPTURE(row.what);
+    CHECK(gone(waiting(row.workers, row.servers, row.cuts)) == row.gone);
+  }
+}
+
+TEST_CASE("what is slow is not cut: it takes two that both wait and do not reach each other") {
+  auto all = waiting(3, 0, {{1, 2}});
+  all[2].operation = 0;  // it computes, and says nothing
+  CHECK(gone(all).empty());
+  all[2].operation = 7;
+  CHECK(gone(all) == "2 for 1");
+  all[2].unreached.clear();  // it reaches the other one
+  CHECK(gone(all).empty());
+  // If the job can lose neither, the younger one is given up, which ends the job.
+  all = waiting(2, 0, {{0, 1}});
+  for (Waiter& w : all) w.spare = false;
+  CHECK(gone(all) == "1 for 0");
+  all[1].spare = true;
+  std::swap(all[0].spare, all[1].spare);
+  CHECK(gone(all) == "0 for 1");
+}
+
+TEST_CASE("two that do not reach each other may wait in operations that differ") {
+  // The last message of operation 7 was lost on its way to worker 2. Worker 0 had got all that it waits for there, and
+  // waits in the next operation. A root of broadcasts can be several operations ahead.
+  for (const std::uint64_t ahead : {1U, 2U, 5U}) {
+    CAPTURE(ahead);
+    auto all = waiting(3, 0, {{0, 2}});
+    all[0].operation += ahead;
+    CHECK(gone(all) == "2 for 0");
+    all = waiting(3, 0, {{0, 2}});
+    all[2].operation += ahead;
+    CHECK(gone(all) == "2 for 0");
+    all[2].unreached.clear();
+    CHECK(gone(all).empty());
+  }
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  for (const Seat seat : {0U, 1U, 2U}) s.tell(seat, Stands{1});
+  s.tell(2, Unreached{1, 20, {0}});
+  s.tell(0, Unreached{1, 21, {2}});
+  s.pass(600ms);
+  REQUIRE(s.count(Decision::Kind::lost) == 1);
+  CHECK(s.decisions.back().why == "it and worker 0 on h0 do not reach each other");
+  CHECK(s.decisions.back().member.name() == "worker 2 on h2");
+}
+
+TEST_CASE("the arbiter gives up one of a pair that is cut, once all had time to say so") {
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  for (const Seat seat : {0U, 1U, 2U}) s.tell(seat, Stands{1});
+  s.tell(1, Unreached{1, 4, {2}});
+  s.pass(600ms);  // nothing of worker 2: it may be slow
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.tell(1, Unreached{1, 4, {2}});
+  s.tell(2, Unreached{1, 4, {1, 0}});
+  s.pass(400ms);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.tell(0, Unreached{1, 4, {2}});
+  s.pass(200ms);
+  REQUIRE(s.count(Decision::Kind::lost) == 1);
+  const Decision& lost = s.decisions.back();
+  CHECK(lost.member.name() == "worker 2 on h2");
+  CHECK(lost.why == "it and worker 0 on h0 do not reach each other");
+  CHECK(lost.unreached);
+  CHECK_FALSE(lost.fatal);
+  CHECK(s.last<Refused>(2)->code == 5);
+  CHECK(reason_of_end(*s.last<Changing>(0)) == "the loss of worker 2 on h2");
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 3, true});
+  CHECK(s.ids() == "0 1");
+  // Reports of the last generation count no longer, whether they came before or after its end.
+  s.tell(0, Unreached{1, 4, {1}});
+  s.tell(1, Unreached{2, 1, {0}});
+  s.pass(1s);
+  CHECK(s.count(Decision::Kind::lost) == 1);
+  // A report that was taken back counts no longer either.
+  s.tell(0, Unreached{2, 1, {1}});
+  s.tell(1, Unreached{2, 1, {}});
+  s.pass(1s);
+  CHECK(s.count(Decision::Kind::lost) == 1);
+}
+
+TEST_CASE("a pair that is cut ends a job that can lose no member") {
+  Scene s(options(2));
+  s.workers(2);
+  s.tell(0, Unreached{1, 1, {1}});
+  s.tell(1, Unreached{1, 1, {0}});
+  s.pass(500ms);
+  REQUIRE(s.count(Decision::Kind::lost) == 1);
+  CHECK(s.decisions.back().fatal);
+  // After a pause of its own, the arbiter waits for further reports.
+  Scene paused(options(2));
+  paused.workers(2);
+  paused.tell(0, Unreached{1, 1, {1}});
+  paused.tell(1, Unreached{1, 1, {0}});
+  paused.now += 40s;
+  paused.arbiter.forgive(paused.now);
+  paused.pass(0s);
+  CHECK(paused.count(Decision::Kind::lost) == 0);
+  paused.tell(1, Unreached{1, 1, {}});
+  paused.pass(500ms);
+  CHECK(paused.count(Decision::Kind::lost) == 0);
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads/preemption_swap.hpp>
+#include <tutti/core/threads/threads.hpp>
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::int64_t us = 1000, ms = 1000 * us;
+
+// Simulates threads 100, 101, ... of a pool, of which one waits and checks the others; `me` is the calling thread. Its
+// clock advances by 10 us at each read, and so do those of the running threads.
+class Machine final : public ThreadScheduler {
+ public:
+  struct Thread {
+    int core = 0;
+    bool runs = true, sleeps = false;
+    std::int64_t used = 0;
+  };
+
+  explicit Machine(int cores) : cores_(cores) {}
+
+  int this_thread() noexcept override { return me; }
+  int this_core() noexcept override { return threads[me].core; }
+  int cores() noexcept override { return cores_; }
+  std::int64_t now() noexcept override { return time; }
+  std::int64_t used(int thread) noexcept override {
+    if (unknown) return -1;
+    if (thread == me) {
+      time += 10 * us;
+      if (!coarse)
+        for (auto& [n, t] : threads)
+          if (t.runs) t.used += 10 * us;
+    }
+    return threads[thread].used;
+  }
+  int core_of(int thread) noexcept override {
+    if (asked) asked();
+    return threads[thread].sleeps ? -1 : threads[thread].core;
+  }
+  bool may_use(int, int core) noexcept override { return core != forbidden; }
+  bool move(int thread, int core) noexcept override {
+    if (core == forbidden) return false;
+    moves.emplace_back(thread, core);
+    threads[thread].core = core;
+    return true;
+  }
+
+  std::map<int, Thread> threads;
+  std::vector<std::pair<int, int>> moves;
+  std::function<void()> asked;
+  std::int64_t time = 5000 * ms;
+  int me = 0, forbidden = -1;
+  bool unknown = false, coarse = false;
+
+ private:
+  int cores_;
+};
+
+// A thread on each core: number 0 works, and the last one waits and checks.
+struct Bed {
+  explicit Bed(int threads, int cores = 0) : machine(cores > 0 ? cores : threads), exchange(threads, machine) {
+    for (int w = 0; w < threads; ++w) {
+      machine.me = 100 + w;
+      machine.threads[100 + w].core = w;
+      exchange.starts(w);
+    }
+    last = threads - 1;
+    exchange.waits(last);
+  }
+
+  // Returns what the waiting thread does next.
+  bool looks(int worker) {
+    machine.me = 100 + worker;
+    return exchange.stays_awake(worker, [] { return true; });
+  }
+  bool looks() { return looks(last); }
+  void loses(int worker) { machine.threads[100 + worker].runs = false; }
+  void runs(int worker) { machine.threads[100 + worker].runs = true; }
+  void nothing_moves() {
+    CHECK(!looks());
+    CHECK(machine.moves.empty());
+  }
+
+  Machine machine;
+  CoreExchange exchange;
+  int last;
+};
+
+using Moves = std::vector<std::pair<int, int>>;
+
+}  // namespace
+
+TEST_CASE("a working thread without a core gets the core of a waiting one, which goes to the other's") {
+  Bed bed(2);
+  bed.nothing_moves();
+  bed.loses(0);
+  CHECK(bed.looks());
+  CHECK(bed.machine.moves == Moves{{100, 1}, {101, 0}});
+}
+
+TEST_CASE("no cores are swapped with a thread that sleeps, waits, runs, has ended or has an unknown clock") {
+  Bed bed(3);
+  bed.nothing_moves();
+  bed.loses(0);
+  SUBCASE("the thread sleeps") { bed.machine.threads[100].sleeps = true; }
+  SUBCASE("the thread waits too") { bed.exchange.waits(0); }
+  SUBCASE("the thread is between its loops") { bed.exchange.leaves(); }
+  SUBCASE("the clock is unknown") { bed.machine.unknown = true; }
+  SUBCASE("the clocks are coarse") { bed.machine.coarse = true; }
+  SUBCASE("the thread is not allowed there") { bed.machine.forbidden = 0; }
+  SUBCASE("the waiting thread is not allowed here") { bed.machine.forbidden = 2; }
+  SUBCASE("the thread leaves its loops at that moment") {
+    bed.machine.asked = [&] { bed.exchange.leaves(); };
+  }
+  bed.nothing_moves();
+}
+
+TEST_CASE("the caller that waits for the end of its loops is handled once they have ended") {
+  Bed bed(2);
+  bed.exchange.waits(0);
+  bed.loses(0);
+  bed.nothing_moves();
+  bed.exchange.calls_back();
+  CHECK(bed.looks());
+  CHECK(bed.machine.moves.size() == 2);
+}
+
+TEST_CASE("a caller that has left its loops does not count as working") {
+  Bed bed(2);
+  bed.exchange.leaves();
+  bed.exchange.calls_back();
+  bed.loses(0);
+  bed.nothing_moves();
+}
+
+TEST_CASE("threads spin for a while after a swap, but not for long") {
+  Bed bed(2);
+  bed.loses(0);
+  CHECK(bed.looks());
+  bed.runs(0);
+  for (int wait = 0; wait < 3; ++wait) {
+    bed.exchange.works(1);
+    bed.exchange.waits(1);
+    const std::int64_t began = bed.machine.time;
+    while (bed.looks()) REQUIRE(bed.machine.time - began < 2 * CoreExchange::longest_awake);
+    CHECK(bed.machine.time - began >= CoreExchange::longest_awake);
+  }
+  bed.exchange.waits(1);
+  bed.machine.time += CoreExchange::crowded;
+  CHECK(!bed.looks());
+  CHECK(bed.machine.moves.size() == 2);
+}
+
+TEST_CASE("if threads lose both cores they stay; when one core is quiet again, they swap") {
+  Bed bed(2);
+  int on_shared = 0;
+  // `worker` loses its core and the other thread waits for it. Returns true if they have swapped.
+  const auto change = [&](int worker) {
+    const std::size_t before = bed.machine.moves.size();
+    const int other = 1 - worker;
+    bed.machine.time += CoreExchange::apart;
+    bed.runs(other);
+    bed.loses(worker);
+    bed.exchange.works(worker);
+    bed.exchange.waits(other);
+    const bool awake = bed.looks(other);
+    CHECK(bed.machine.moves.size() == before + (awake ? 2 : 0));
+    return awake;
+  };
+  // Core 0 is shared: the thread on it is preempted again and again.
+  for (int n = 0; n < 20; ++n, on_shared = 1 - on_shared) CHECK(change(on_shared));
+  // Now core 1 is lost too. The waiting thread has no better core to offer, and a single loss of core 1 does not count.
+  CHECK(!change(1));
+  CHECK(change(0));
+  // After two losses it is as bad as the other.
+  CHECK(!change(0));
+  CHECK(!change(1));
+  bed.machine.time += CoreExchange::lately;
+  CHECK(change(1));
+}
+
+TEST_CASE("repeated observations of the same loss do not count") {
+  Bed bed(2);
+  bed.machine.forbidden = 0;
+  bed.loses(0);
+  for (int n = 0; n < 5; ++n) bed.nothing_moves();
+  bed.machine.forbidden = -1;
+  // Thread 1 loses core 1, and thread 0 on core 0 waits: core 0 was lost once.
+  bed.runs(0);
+  bed.loses(1);
+  bed.exchange.works(1);
+  bed.exchange.waits(0);
+  CHECK(bed.looks(0));
+}
+
+TEST_CASE("a thread that swaps with the one for which it waits goes to an unused core, or sleeps") {
+  SUBCASE("a core is free") {
+    Bed bed(3, 4);
+    bed.exchange.waits(1);
+    CHECK(!bed.looks(1));
+    bed.machine.threads[102].core = 0;
+    bed.loses(0);
+    CHECK(bed.looks());
+    CHECK(bed.machine.moves == Moves{{102, 2}});
+  }
+  SUBCASE("no core is free") {
+    Bed bed(2);
+    bed.machine.threads[101].core = 0;
+    bed.machine.forbidden = 1;
+    bed.loses(0);
+    bed.nothing_moves();
+  }
+}
+
+TEST_CASE("with many threads, one checks the working ones") {
+  Bed bed(64);
+  for (int w = 1; w < 63; ++w) bed.exchange.waits(w);
+  bed.loses(0);
+  CHECK(bed.looks(17));
+  CHECK(bed.machine.moves == Moves{{100, 17}, {117, 0}});
+}
+
+TEST_CASE("the swap is off when it is useless, or by its variable") {
+  const auto made = [](const char* value, int threads, int cores) {
+    setenv("TUTTI_CHANGE_CORES", value, 1);
+    return make_core_exchange(threads, cores) != nullptr;
+  };
+  const char* const before = std::getenv("TUTTI_CHANGE_CORES");
+  const std::string was = before != nullptr ? before : "";
+  CHECK(made("", 2, 2));
+  CHECK(made("1", 2, 2));
+  CHECK(!made("0", 2, 2));
+  CHECK(!made("", 1, 2));
+  CHECK(!made("", 3, 2));
+  CHECK_THROWS_WITH_AS(made("yes", 2, 2), "[environment TUTTI_CHANGE_CORES] expected 0 or 1, got 'yes'.", UsageError);
+  if (before != nullptr)
+    setenv("TUTTI_CHANGE_CORES", was.c_str(), 1);
+  else
+    unsetenv("TUTTI_CHANGE_CORES");
+}
+
+TEST_CASE("Linux: a thread is moved and keeps its allowed cores; threads have clocks and states") {
+  ThreadScheduler& system = system_scheduler();
+  const int me = system.this_thread();
+  cpu_set_t before, after;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    CHECK(system.may_use(me, core) == (CPU_ISSET(core, &before) != 0));
+    CHECK(system.move(me, core) == (CPU_ISSET(core, &before) != 0));
+  }
+  CHECK(!system.may_use(me, -1));
+  REQUIRE(sched_getaffinity(0, sizeof after, &after) == 0);
+  CHECK(CPU_EQUAL(&before, &after));
+  CHECK(system.cores() >= usable_cores());
+  const std::int64_t used = system.used(me), now = system.now();
+  CHECK(used > 0);
+  while (system.used(me) == used) {
+  }
+  CHECK(system.now() > now);
+  CHECK(system.core_of(me) >= 0);
+
+  std::mutex held;
+  std::atomic<int> id{0};
+  std::unique_lock lock(held);
+  std::thread sleeper([&] {
+    id = system.this_thread();
+    const std::lock_guard wait(held);
+  });
+  while (id == 0) std::this_thread::yield();
+  while (system.core_of(id) >= 0) std::this_thread::yield();
+  const std::int64_t slept = system.used(id);
+  CHECK(slept >= 0);
+  CHECK(system.used(id) == slept);
+  lock.unlock();
+  sleeper.join();
+  CHECK(system.core_of(id) == -1);
+  CHECK(system.core_of(-5) == -1);
+  CHECK(!system.move(id, 0));
+}
+
+TEST_CASE("a thread leaves a single allowed core and returns to it") {
+  ThreadScheduler& system = system_scheduler();
+  cpu_set_t before, one;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  CPU_ZERO(&one);
+  const int core = system.this_core();
+  CPU_SET(core, &one);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  CHECK(system.this_core() == core);
+  CHECK(system.core_of(system.this_thread()) == core);
+  for (int other = 0; other < CPU_SETSIZE; ++other) CHECK(system.move(system.this_thread(), other) == (other == core));
+  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
+}

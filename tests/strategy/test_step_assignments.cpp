@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// Steps that a server deals out to workers who come and go: who has which, whom the server hears, and where in the data
+// they are.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/strategy/parameter_server/async_parameter_server.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/server/step_assigner.hpp>
+#include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
+#include <tutti/train/step_feed.hpp>
+
+using namespace tutti;
+using namespace std::chrono_literals;
+using What = DealtSteps::Deal::What;
+
+TEST_CASE("a step is one worker's, and that of one who leaves another one's") {
+  ps::StepDealer dealer;
+  for (std::int64_t n = 0; n < 4; ++n) CHECK(dealer.deal(n % 2 == 0 ? 3 : 8, 5).number == n);
+  dealer.did(3, 0);
+  dealer.did(8, 3);
+  dealer.leave(8);  // has not done 1
+  dealer.leave(8);
+  CHECK(dealer.deal(3, 5).number == 1);
+  CHECK(dealer.deal(9, 5).number == 4);
+  CHECK(dealer.deal(9, 5).what == What::wait);
+  dealer.did(9, 4);
+  dealer.did(3, 1);
+  CHECK(dealer.deal(9, 5).what == What::wait);  // 3 has 2
+  dealer.did(9, 2);                             // which is not its to tell of
+  CHECK(dealer.deal(9, 5).what == What::wait);
+  dealer.leave(3);
+  CHECK(dealer.deal(9, 5).number == 2);
+  dealer.did(9, 2);
+  CHECK(dealer.deal(9, 5).what == What::done);
+  dealer.end_all();
+  CHECK(dealer.deal(9, 5).what == What::over);
+  for (const What what : {What::wait, What::done, What::over})
+    CHECK(ps::decode_deal(ps::encode(DealtSteps::Deal{what})).what == what);
+  CHECK(ps::decode_deal(ps::encode(DealtSteps::Deal{What::step, 7})).number == 7);
+}
+
+TEST_CASE("a step's number says where it begins") {
+  for (const EpochEnd end : {EpochEnd::short_step, EpochEnd::run_on})
+    for (const std::int64_t size : {1, 7, 24, 25})
+      for (const std::int64_t batch : {1, 3, 8})
+        for (const Position base : {Position{}, Position{2, size / 2}}) {
+          Position p = base;
+          for (std::int64_t n = 0; n < 40; ++n, p = advance(p, size, batch, end))
+            CHECK(detail::position_of(n, base, size, batch, end) == p);
+        }
+}
+
+TEST_CASE("a loader gives the batches of the steps that were added") {
+  const auto make = [](int threads) {
+    return Loader(Synthetic({.size = 50, .height = 8, .width = 8, .classes = 4}),
+                  {.placement = {.global_batch = 8}, .seed = 3, .threads = threads, .slots = 2});
+  };
+  Loader in_order = make(0);
+  std::vector<std::vector<std::int64_t>> expected;
+  for (int i = 0; i < 14; ++i) {
+    const auto seen = in_order.next().indices;
+    expected.emplace_back(seen.begin(), seen.end());
+  }
+  for (const int threads : {0, 2}) {
+    Loader dealt = make(threads);
+    for (int again = 0; again < 2; ++again) {
+      dealt.start_dealt({.global_batch = 8});
+      const std::vector<std::int64_t> steps{3, 0, 6, 13, 7, 2};
+      const auto add = [&](std::int64_t n) { dealt.add(detail::position_of(n, {}, 50, 8, EpochEnd::short_step)); };
+      for (std::size_t i = 0; i < 4; ++i) add(steps[i]);
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        const Batch& b = dealt.next();
+        CHECK(std::vector(b.indices.begin(), b.indices.end()) == expected[static_cast<std::size_t>(steps[i])]);
+        CHECK(b.epoch == steps[i] / 7);
+        if (i + 4 < steps.size()) add(steps[i + 4]);
+      }
+    }
+    dealt.start({});
+    const auto first = dealt.next().indices;
+    CHECK(std::vector(first.begin(), first.end()) == expected[0]);
+    CHECK_THROWS_AS(dealt.add({0, 50}), UsageError);
+  }
+}
+
+namespace {
+
+// A server whose workers come and go.
+class OpenServer {
+ public:
+  OpenServer() {
+    auto end = std::make_unique<ps::ThreadServerEnd>(network, 0);
+    thread_ = std::thread([this, end = std::move(end)]() mutable {
+      ps::WeightStore store({}, 0, {}, [](const ServerPart&) {});
+      ps::ServerOptions o;
+      o.workers = 0;
+      o.store = &store;
+      o.members = [this] {
+        const std::lock_guard lock(mutex_);
+        return std::exchange(news_, std::nullopt);
+      };
+      o.released = [this] {
+        const std::lock_guard lock(mutex_);
+        return released_;
+      };
+      ps::Server<ps::ThreadServerEnd> server(std::move(end), o);
+      server.run();
+      lost = server.lost_workers();
+    });
+  }
+  ~OpenServer() { join(); }
+  void set(std::vector<std::uint32_t> numbers) {
+    {
+      const std::lock_guard lock(mutex_);
+      news_ = std::move(numbers);
+    }
+    // Looked at every 20 ms.
+    for (bool taken = false; !taken; std::this_thread::sleep_for(2ms)) {
+      const std::lock_guard lock(mutex_);
+      taken = !news_;
+    }
+  }
+  void join() {
+    {
+      const std::lock_guard lock(mutex_);
+      released_ = true;
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+  [[nodiscard]] std::unique_ptr<AsyncParameterServer<ps::ThreadWorkerEnd>> worker(int number) {
+    ps::WorkerOptions w;
+    w.rank = number;
+    w.workers = 0;
+    w.deadline = 20s;
+    return std::make_unique<AsyncParameterServer<ps::ThreadWorkerEnd>>(std::make_unique<ps::ThreadWorkerEnd>(network),
+                                                                       w);
+  }
+  ps::ThreadNetwork network{1};
+  std::string lost;
+
+ private:
+  std::mutex mutex_;
+  std::optional<std::vector<std::uint32_t>> news_;
+  bool released_ = false;
+  std::thread thread_;
+};
+
+std::int64_t next(AsyncParameterServer<ps::ThreadWorkerEnd>& w, std::int64_t limit = 100) {
+  w.ask_step(limit);
+  const auto deal = w.take_step(true);
+  return deal->what == What::step ? deal->number : -static_cast<std::int64_t>(deal->what);
+}
+
+}  // namespace
+
+TEST_CASE("a server hears whom the job has, by numbers that grow") {
+  OpenServer server;
+  const auto refused = [&](int number) {
+    try {
+      (void)server.worker(number);
+    } catch (const CommunicationError& e) {
+      return std::string(e.what()).find("not one of the job") != std::string::npos;
+    }
+    return false;
+  };
+  CHECK(refused(0));
+  server.set({0, 5});
+  CHECK(refused(3));
+  CHECK(refused(6));
+  CHECK(refused(1 << 30));
+  auto first = server.worker(0), fifth = server.worker(5);
+  CHECK_FALSE(fifth->began());
+  CHECK(next(*first) == 0);
+  CHECK(next(*fifth) == 1);
+  CHECK(next(*fifth) == 2);
+  fifth->did_step(1);
+  server.set({0, 9});  // 5 was given up, and has not been told
+  CHECK_THROWS_AS((void)next(*fifth), CommunicationError);
+  CHECK(refused(5));
+  auto ninth = server.worker(9);
+  CHECK(next(*ninth) == 2);
+  CHECK(next(*first) == 3);
+  first.reset();  // leaves in order, with two undone
+  CHECK(next(*ninth, 4) == 0);
+  CHECK(next(*ninth, 4) == 3);
+  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(What::wait));
+  for (const std::int64_t n : {0, 2, 3}) ninth->did_step(n);
+  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(What::done));
+  ninth->did_step(-1);
+  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(What::over));
+  ninth.reset();
+  // Nobody is there any more, and others may come still.
+  server.set({0, 9, 12});
+  auto twelfth = server.worker(12);
+  CHECK(next(*twelfth, 4) == -static_cast<std::int64_t>(What::over));
+  twelfth.reset();
+  server.join();
+  CHECK(server.lost == "rank 5");
+}

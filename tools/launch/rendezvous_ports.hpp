@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+
+#include <tutti/comm/net/tcp.hpp>
+#include <tutti/core/error.hpp>
+
+namespace tutti::launch {
+
+// A port of this host that no other program is given while this exists, though nobody listens there: who knows it can,
+// with SO_REUSEADDR, as tutti's rendezvous and most servers do.
+class HeldPort {
+ public:
+  // port 0: one that is free. Nothing where it cannot be had.
+  [[nodiscard]] static std::optional<HeldPort> take(int port) {
+    for (const int family : {AF_INET6, AF_INET}) {
+      HeldPort h;
+      h.socket_ = tcp::Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const int on = 1, off = 0;
+      if (h.socket_.get() < 0) continue;
+      ::setsockopt(h.socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      if (family == AF_INET6) ::setsockopt(h.socket_.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+      const tcp::Address any = tcp::any_address(family, port);
+      if (::bind(h.socket_.get(), any.get(), any.size) == 0) return h;
+      if (errno == EADDRINUSE) return {};
+    }
+    return {};
+  }
+  [[nodiscard]] int number() const { return tcp::port_of(socket_); }
+
+ private:
+  HeldPort() = default;
+  tcp::Socket socket_;
+};
+
+// Where the processes of a job meet: rank 0's listens at the first free of `ports` ports from `port` on, and `ps_port`
+// is for a scheduler of parameter servers.
+struct Meeting {
+  int port = 0, ports = 1, ps_port = 0;
+  std::shared_ptr<const std::pair<HeldPort, HeldPort>> held;  // as long as the job runs
+};
+
+// wanted: --root-port, or 0. here: rank 0 is on this host, whose ports can be held.
+[[nodiscard]] inline Meeting choose_meeting(int wanted, bool here) {
+  Meeting m;
+  if (here) {
+    auto first = HeldPort::take(wanted), second = HeldPort::take(wanted == 0 ? 0 : wanted + 1);
+    if (first && second) {
+      m.port = first->number();
+      m.ps_port = second->number();
+      m.held = std::make_shared<const std::pair<HeldPort, HeldPort>>(*std::move(first), *std::move(second));
+      return m;
+    }
+    if (wanted != 0)
+      fail<UsageError>("--root-port", "a port that is free, and the next one too",
+                       std::to_string(wanted + (first ? 1 : 0)) + ", which another program has",
+                       "without --root-port the launcher finds one");
+  }
+  // Elsewhere nobody can ask; below the ports that systems hand out by themselves they are free in all likelihood.
+  constexpr int some = 8;
+  m.port = wanted != 0 ? wanted : 20000 + static_cast<int>(std::random_device{}() % 10000);
+  m.ports = wanted != 0 ? 1 : some;
+  m.ps_port = m.port + m.ports;
+  return m;
+}
+
+}  // namespace tutti::launch
