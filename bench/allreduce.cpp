@@ -31,7 +31,8 @@ int main(int argc, char** argv) {
 #ifdef TUTTI_HAS_MPI
     over_mpi = a.comm == "auto" && a.mode != "threads";
 #endif
-    if (launcher_asks()) return answer_launcher({a.comm != "auto" ? a.comm : over_mpi ? "mpi" : "threads", over_mpi});
+    if (is_launcher_query())
+      return answer_launcher_query({a.comm != "auto" ? a.comm : over_mpi ? "mpi" : "threads", over_mpi});
     require_worker(start);
     if (a.comm == "gloo") {
 #ifdef TUTTI_HAS_GLOO

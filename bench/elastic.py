@@ -36,16 +36,16 @@ BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
 PROGRAM = BUILD / "examples" / "train_imagenet"
 TIMEOUT = 1.5  # --rank-timeout
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
-import bed as bed_module  # noqa: E402
+import netns_cluster  # noqa: E402
 
 
 class Job:
     """A job that runs in a folder: its workers, its membership events, its hosts file."""
 
-    def __init__(self, folder, args, options, bed, display_every=1000000, more=()):
-        self.folder, self.run, self.bed, self.workers = folder, folder / "run", bed, args.workers
+    def __init__(self, folder, args, options, cluster, display_every=1000000, more=()):
+        self.folder, self.run, self.cluster, self.workers = folder, folder / "run", cluster, args.workers
         self.out = open(folder / "output", "w", encoding="utf-8")
-        where = ["-H", self.write(range(args.workers)), "--ssh-config", bed.ssh_config] if bed else []
+        where = ["-H", self.write(range(args.workers)), "--ssh-config", cluster.ssh_config] if cluster else []
         strategy = ["--strategy", args.strategy] if args.strategy else []
         command = [BUILD / "tools" / "tutti-launch", "--elastic", "--elastic-at", "step", "--elastic-dir", folder,
                    "--restart-budget", 1000, "--rank-timeout", TIMEOUT, *where, *options, "-n", args.workers, PROGRAM,
@@ -58,7 +58,7 @@ class Job:
 
     def write(self, hosts):
         new = self.folder / "new"
-        new.write_text("".join(f"{self.bed.address(h)} slots=1\n" for h in hosts) if self.bed
+        new.write_text("".join(f"{self.cluster.address(h)} slots=1\n" for h in hosts) if self.cluster
                        else f"localhost slots={len(hosts)}\n")
         return new
 
@@ -90,7 +90,7 @@ class Job:
         return [found[n] for n in sorted(found)]
 
     def host_of(self, pid):
-        return next(h for h in range(self.bed.count) if pid in self.bed.pids(h)) if self.bed else 0
+        return next(h for h in range(self.cluster.count) if pid in self.cluster.pids(h)) if self.cluster else 0
 
     def wait_for(self, ranks, begin, timeout=120):
         """Waits for the change. Returns the seconds for which the job did not train, and the seconds since `begin`."""
@@ -136,7 +136,7 @@ class Measured:
     def back(self, host, begin):
         """Lists a lost worker again if that is possible. Otherwise the launcher starts another one, after growing
         pauses."""
-        if self.job.bed:
+        if self.job.cluster:
             self.job.list([h for h in range(self.n) if h != host])
             time.sleep(0.5)
             self.job.list(range(self.n))
@@ -159,19 +159,19 @@ class Measured:
 
     def cut(self):
         host, begin = self.job.host_of(self.job.pids()[-1]), time.monotonic()
-        self.change(f"cut off, {TIMEOUT} s time-out", self.n - 1, lambda: self.job.bed.cut(host))
-        self.job.bed.heal(host)
+        self.change(f"cut off, {TIMEOUT} s time-out", self.n - 1, lambda: self.job.cluster.cut(host))
+        self.job.cluster.heal(host)
         time.sleep(1)
         self.back(host, begin)
 
 
-def measure(args, options, bed):
+def measure(args, options, cluster):
     kinds = {}
 
     @contextlib.contextmanager
     def job():
         with tempfile.TemporaryDirectory() as folder:
-            it = Job(Path(folder), args, options, bed)
+            it = Job(Path(folder), args, options, cluster)
             try:
                 it.ready()
                 m = Measured(it, args)
@@ -185,12 +185,12 @@ def measure(args, options, bed):
         with job() as m:
             m.in_order(args.changes)
     # On a single host, the pause before the launcher starts another worker grows with each kill in the job.
-    together = 2 * args.changes if bed else 4
+    together = 2 * args.changes if cluster else 4
     for done in range(0, 2 * args.changes, together) if "killed" in args.kinds else []:
         with job() as m:
             for i in range(done, min(done + together, 2 * args.changes)):
                 m.killed(i)
-    if bed and "stopped" in args.kinds:
+    if cluster and "stopped" in args.kinds:
         with job() as m:
             for _ in range((args.changes + 9) // 10):
                 m.stopped()
@@ -236,10 +236,10 @@ def main():
         parser.error("--kinds: expected some of order,killed,stopped")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/elastic.py: stopped"))  # stops the job too
     try:
-        with bed_module.Bed(args.workers) if args.hosts else contextlib.nullcontext() as bed:
-            kinds = measure(args, options, bed)
+        with netns_cluster.NetnsCluster(args.workers) if args.hosts else contextlib.nullcontext() as cluster:
+            kinds = measure(args, options, cluster)
         show(in_file(args.samples) if args.samples else kinds)
-    except bed_module.Unavailable as e:
+    except netns_cluster.Unavailable as e:
         sys.exit(f"bench/elastic.py: --hosts: {e}")
 
 

@@ -73,10 +73,10 @@ class Watched:
         return [b - a for a, b in zip(times, times[1:])]
 
 
-def measure(args, options, bed):
+def measure(args, options, cluster):
     kinds = {"leaves in order": [], "joins": [], "killed": []}
     with tempfile.TemporaryDirectory() as folder:
-        job = elastic.Job(Path(folder), args, options, bed, 1, ("--save-steps", 1000000))
+        job = elastic.Job(Path(folder), args, options, cluster, 1, ("--save-steps", 1000000))
         watched = Watched(job)
         try:
             watched.wait(lambda: any(e["event"] == "step" for e in watched.events()))
@@ -118,10 +118,10 @@ def main():
     args = parser.parse_args(words[:words.index("--")] if "--" in words else words)
     args.workers, args.threads, args.strategy = HOSTS, 1, "mpi"
     try:
-        with elastic.bed_module.Bed(HOSTS) as bed:
+        with elastic.netns_cluster.NetnsCluster(HOSTS) as cluster:
             with contextlib.suppress(KeyboardInterrupt):
-                show(measure(args, options, bed))
-    except elastic.bed_module.Unavailable as e:
+                show(measure(args, options, cluster))
+    except elastic.netns_cluster.Unavailable as e:
         sys.exit(f"bench/elastic_mpi.py: {e}")
 
 

@@ -170,7 +170,7 @@ double over_zeromq(const Args& a, Way way) {
       [&](int rank, const std::vector<int>& ports) {
         zeromq::Options mine = o;
         mine.security.own = key("worker", rank);
-        std::vector<zeromq::Door> at;
+        std::vector<zeromq::ServerEndpoint> at;
         for (std::size_t s = 0; s < ports.size(); ++s)
           at.push_back({"127.0.0.1:" + std::to_string(ports[s]), key("server", static_cast<int>(s)).open});
         ps::WorkerOptions as;

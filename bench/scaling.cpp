@@ -156,7 +156,7 @@ void write_trace(const std::string& path, const std::vector<StepTrace>& alone, c
 
 int measure(const Args& a) {
   const LaunchEnvironment start = read_launch_environment();
-  if (launcher_asks()) return answer_launcher({"mpi", true});
+  if (is_launcher_query()) return answer_launcher_query({"mpi", true});
   require_worker(start);
   // MPI would take each process for a separate job.
   if (!start.mpi) require_launched_size(start, "mpi", 1);

@@ -168,7 +168,7 @@ class Count {
     double sum = 0;
     for (const auto* list : {&node.inputs, &node.outputs})
       for (const ValueId v : *list)
-        if (g_[v].per_row && p_.values[static_cast<std::size_t>(v)].where != Where::scratch)
+        if (g_[v].per_row && p_.values[static_cast<std::size_t>(v)].where != ValueStorage::scratch)
           sum += static_cast<double>(p_.desc(v).row_bytes());
     return sum;
   }

@@ -75,12 +75,12 @@ void train(const std::string& folder, const std::string& run_folder, std::int64_
   std::filesystem::create_directories(run_folder);
   RunLog log(run_folder, 5, complain);  // what tutti-report shows
   EvaluationFile evaluation(run_folder, held_out, complain);
-  Chief chief(trainer, {.checkpoints = &checkpoints, .listeners = {&progress, &log, &evaluation}});
+  Coordinator coordinator(trainer, {.checkpoints = &checkpoints, .listeners = {&progress, &log, &evaluation}});
 
   FitOptions how{.epochs = epochs, .global_batch = batch, .schedule = schedule::Cosine(0.1)};
   how.mistakes = true;
   how.record_skipped = [&](const std::string& what) { progress.warning("skipped: " + what); };
-  const FitResult result = fit(trainer, training, &test, chief, how);
+  const FitResult result = fit(trainer, training, &test, coordinator, how);
   if (strategy.rank() == 0 && result.last && result.last->test)
     std::printf("test top-1 %.1f %%; the weights are in %s/checkpoints\n", 100 * result.last->test->top1,
                 run_folder.c_str());

@@ -34,11 +34,11 @@ void train(const std::string& run_folder) {
 
   Checkpoints checkpoints(run_folder);
   ProgressDisplay progress;
-  Chief chief(trainer, {.checkpoints = &checkpoints, .listeners = {&progress}});
+  Coordinator coordinator(trainer, {.checkpoints = &checkpoints, .listeners = {&progress}});
   FitOptions how{.epochs = 3, .global_batch = 32, .schedule = schedule::Cosine(0.1)};
   how.batch_per_worker = 16;  // the batch of all, and with it the rate, follows their number
   how.ramp_steps = 8;
-  fit(trainer, sources, chief, how);
+  fit(trainer, sources, coordinator, how);
 }
 // [/elastic]
 

@@ -39,7 +39,7 @@ int run(const std::string& program, const std::vector<std::string>& arguments) {
   if (std::filesystem::path(program).filename() == "rsh-agent") become_ssh(program, arguments);
   const std::string mode = arguments.empty() ? "" : arguments[0];
   if (mode == "--exec-ranks" && arguments.size() == 1) return exec_ranks();
-  if (mode == "--ask" && arguments.size() == 1) return ask_here(read_order().second);
+  if (mode == "--ask" && arguments.size() == 1) return query_locally(read_order().second);
   if (mode == "--exec-rank" && (arguments.size() == 2 || arguments.size() == 3))
     return exec_rank(arguments[1], arguments.size() == 3 ? arguments[2] : "0");
   if (mode == "--kill-here" && arguments.size() <= 2) return kill_here(arguments.size() == 2 ? arguments[1] : "");

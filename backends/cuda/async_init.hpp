@@ -11,7 +11,7 @@ namespace tutti::cuda {
 // objects that take long to construct and are not needed at once. All calls come from one thread. The destructor waits
 // until the construction has ended.
 template <class T>
-class Ahead {
+class AsyncInit {
  public:
   [[nodiscard]] bool begun() const noexcept { return made_ != nullptr || making_.valid(); }
   // Starts make(), which returns std::unique_ptr<T>. Does nothing if the construction has already begun.

@@ -105,7 +105,7 @@ class Core : public Backend, public DeviceMemory {
   // Runs `f`, which starts ops. A later call with the same key replays the captured ops of the first. The key holds the
   // addresses and everything else on which the ops depend. Numbers that change from step to step are written before the
   // replay. Host code of custom ops does not run in a replay. scalars: null if `f` handles the scale of the loss itself
-  // (StepEnd::begin).
+  // (StepFinisher::begin).
   void replay(std::span<const std::uint64_t> key, const StepScalars* scalars, FunctionRef<void()> f) override {
     if (!options_.graph) return f();
     if (scalars != nullptr) loss_.write_scale(*scalars);
@@ -173,8 +173,9 @@ class Core : public Backend, public DeviceMemory {
     run_accumulate(launcher_, t, to, from, n);
   }
   // Returns the end of training steps that runs without the host. It must not outlive this backend.
-  [[nodiscard]] std::unique_ptr<StepEnd> step_end(const ModelState& state, const UpdateRules& rules) override {
-    return std::make_unique<CudaStepEnd>(
+  [[nodiscard]] std::unique_ptr<StepFinisher> step_finisher(const ModelState& state,
+                                                            const UpdateRules& rules) override {
+    return std::make_unique<CudaStepFinisher>(
         *this, launcher_, loss_.scale(), [this] { loss_.throw_report(); }, state, rules);
   }
 

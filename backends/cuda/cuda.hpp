@@ -46,7 +46,7 @@ inline thread_local cudaStream_t custom_stream = nullptr;
 
 // A library that opens slowly. begin() opens it and creates its handle on a thread of its own.
 template <class L>
-concept BeginsAhead = requires(L& library) {
+concept HasAsyncBegin = requires(L& library) {
   library.begin();
 };
 
@@ -62,7 +62,7 @@ class BasicCudaBackend : public Core {
       : Core(std::move(o)),
         convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
         gemms_(std::make_unique<G>(device(), gemm_options(options_))) {
-    if constexpr (BeginsAhead<C>) convolutions_->begin();
+    if constexpr (HasAsyncBegin<C>) convolutions_->begin();
   }
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
@@ -72,7 +72,7 @@ class BasicCudaBackend : public Core {
   // are built.
   void rewrite(Graph& g, DType compute) override {
     launcher_.begin(compute);
-    if constexpr (BeginsAhead<G>)
+    if constexpr (HasAsyncBegin<G>)
       if (std::any_of(g.nodes.begin(), g.nodes.end(),
                       [](const Node& n) { return std::holds_alternative<op::Linear>(n.op); }))
         gemms_->begin();

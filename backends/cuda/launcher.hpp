@@ -147,8 +147,8 @@ class Launcher {
 
   const Device& device_;
   Compiler compiler_;
-  std::array<Ahead<Module>, static_cast<std::size_t>(DType::f16) + 1> ops_;
-  Ahead<Module> updates_;
+  std::array<AsyncInit<Module>, static_cast<std::size_t>(DType::f16) + 1> ops_;
+  AsyncInit<Module> updates_;
   std::unique_ptr<Module> inputs_;
 };
 

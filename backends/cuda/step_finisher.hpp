@@ -66,12 +66,12 @@ static_assert(sizeof(Numbers) == 72 && sizeof(State) == 144 && sizeof(Outcome) =
 
 // The end of a training step by tutti's kernels: norms, the decision about the step, and the optimizer, in three to
 // five launches for any number of tensors. Sums are taken over fixed pieces of the arena and added in a fixed order.
-class CudaStepEnd final : public StepEnd {
+class CudaStepFinisher final : public StepFinisher {
  public:
   // loss_scale: the device address from which the loss op reads its factor. look: throws an error that kernels reported
   // about the data.
-  CudaStepEnd(DeviceMemory& memory, Launcher& launcher, double* loss_scale, std::function<void()> look,
-              const ModelState& state, const UpdateRules& rules)
+  CudaStepFinisher(DeviceMemory& memory, Launcher& launcher, double* loss_scale, std::function<void()> look,
+                   const ModelState& state, const UpdateRules& rules)
       : memory_(memory), launcher_(launcher), loss_scale_(loss_scale), look_(std::move(look)), m_(state), u_(rules) {
     launcher_.begin_updates();
     require_aligned();

@@ -65,21 +65,21 @@ namespace detail {
 
 // Makes Gloo's thread poll every 0.2 ms. When idle, it polls every 10 ms, and each connection that is opened or closed
 // waits for it.
-class GlooHurry final : public ::gloo::transport::tcp::Handler {
+class GlooFastPoll final : public ::gloo::transport::tcp::Handler {
  public:
-  explicit GlooHurry(const std::shared_ptr<::gloo::transport::Device>& device)
+  explicit GlooFastPoll(const std::shared_ptr<::gloo::transport::Device>& device)
       : device_(std::dynamic_pointer_cast<::gloo::transport::tcp::Device>(device)),
         ready_(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (device_ != nullptr && ready_.get() >= 0) device_->registerDescriptor(ready_.get(), EPOLLIN, this);
   }
-  ~GlooHurry() override {
+  ~GlooFastPoll() override {
     if (device_ == nullptr || ready_.get() < 0) return;
     // If Gloo's thread has just polled, it would poll again only after 10 ms.
     std::this_thread::sleep_for(pause / 2);
     device_->unregisterDescriptor(ready_.get(), this);
   }
-  GlooHurry(const GlooHurry&) = delete;
-  GlooHurry& operator=(const GlooHurry&) = delete;
+  GlooFastPoll(const GlooFastPoll&) = delete;
+  GlooFastPoll& operator=(const GlooFastPoll&) = delete;
 
   // Runs on Gloo's thread.
   void handleEvents(int) override { std::this_thread::sleep_for(pause); }

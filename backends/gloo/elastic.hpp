@@ -20,9 +20,9 @@
 namespace tutti {
 
 namespace detail {
-struct GlooOfGeneration {
-  GlooOfGeneration(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag,
-                   JobReach& reach)
+struct GlooGeneration {
+  GlooGeneration(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag,
+                 JobReachability& reach)
       : store(channel), gloo(gloo_options(a, o, reach), store, flag) {}
   ChannelStore store;
   GlooCommunicator gloo;
@@ -30,25 +30,24 @@ struct GlooOfGeneration {
 }  // namespace detail
 
 // This process's member of the group of a generation. The flag ends it.
-class GlooMember : private detail::GlooOfGeneration, public AllReduce<GlooCommunicator> {
+class GlooMember : private detail::GlooGeneration, public AllReduce<GlooCommunicator> {
  public:
   // reach: must outlive it.
   GlooMember(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag,
-             JobReach& reach)
-      : detail::GlooOfGeneration(a, o, channel, flag, reach),
-        AllReduce<GlooCommunicator>(detail::GlooOfGeneration::gloo) {}
+             JobReachability& reach)
+      : detail::GlooGeneration(a, o, channel, flag, reach), AllReduce<GlooCommunicator>(detail::GlooGeneration::gloo) {}
 };
 
 // Forms these groups, for Elastic.
-struct FormGloo {
+struct GlooGroupFactory {
   GlooJobOptions options{};
-  std::shared_ptr<JobReach> reach{};  // created with the first group
+  std::shared_ptr<JobReachability> reach{};  // created with the first group
   [[nodiscard]] std::unique_ptr<GlooMember> operator()(const Assignment& a, ControlChannel& channel,
                                                        InterruptFlag& flag) {
-    if (reach == nullptr) reach = std::make_shared<JobReach>(channel);
+    if (reach == nullptr) reach = std::make_shared<JobReachability>(channel);
     return std::make_unique<GlooMember>(a, options, channel, flag, *reach);
   }
-  // Call after a group has failed, see JobReach.
+  // Call after a group has failed, see JobReachability.
   void await_peers() const {
     if (reach != nullptr) reach->await_peers();
   }
@@ -59,6 +58,6 @@ struct FormGloo {
   [[nodiscard]] static const std::vector<control::Member>& writers(const Assignment& a) { return a.workers; }
 };
 
-using ElasticGloo = Elastic<FormGloo>;
+using ElasticGloo = Elastic<GlooGroupFactory>;
 
 }  // namespace tutti

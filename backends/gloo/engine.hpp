@@ -46,10 +46,10 @@ class GlooEngine {
   // A collective call of all ranks. store and flag must outlive it. The flag ends it, and also ends the forming of the
   // group.
   GlooEngine(const GlooOptions& options, KeyStore& store, InterruptFlag& flag)
-      : options_(checked(options)), store_(store), flag_(flag), places_(options_.rank, options_.hosts) {
+      : options_(checked(options)), store_(store), flag_(flag), topology_(options_.rank, options_.hosts) {
     flag_.watch([this] { stop(); });
     try {
-      const ReachWatch::Operation waits(options_.reach);
+      const ReachabilityMonitor::Operation waits(options_.reach);
       form();
     } catch (const std::exception& e) {
       flag_.watch({});
@@ -69,9 +69,9 @@ class GlooEngine {
   GlooEngine(const GlooEngine&) = delete;
   GlooEngine& operator=(const GlooEngine&) = delete;
 
-  [[nodiscard]] int rank() const noexcept { return places_.rank(); }
-  [[nodiscard]] int size() const noexcept { return places_.size(); }
-  [[nodiscard]] std::string rank_name(int r) const { return places_.name(r); }
+  [[nodiscard]] int rank() const noexcept { return topology_.rank(); }
+  [[nodiscard]] int size() const noexcept { return topology_.size(); }
+  [[nodiscard]] std::string rank_name(int r) const { return topology_.name(r); }
   // Describes how the ranks communicate, for start-up lines.
   [[nodiscard]] std::string name() const { return routes_->name("gloo"); }
 
@@ -155,7 +155,7 @@ class GlooEngine {
 
   // Either all ranks have such memory or no rank has.
   std::span<std::byte> keep(GroupWindows windows, std::size_t bytes, Deadline deadline) {
-    if (!windows.fits() && places_.is_leader())
+    if (!windows.fits() && topology_.is_leader())
       host_.say(windows.reason() + "; gradients are copied into shared memory piece by piece");
     std::int32_t missing = windows.fits() ? 0 : 1;
     routes_->all_reduce(DType::i32, std::as_writable_bytes(std::span(&missing, 1)), ReduceOp::max, deadline, "windows");
@@ -163,18 +163,18 @@ class GlooEngine {
   }
 
   void form() {
-    const auto deadline = std::chrono::steady_clock::now() + options_.meeting;
+    const auto deadline = std::chrono::steady_clock::now() + options_.rendezvous_timeout;
     const bool shared = options_.shared_memory && host_.join(deadline);
-    const auto route = Routes::choose(places_, shared, options_.hierarchical);
+    const auto route = Routes::choose(topology_, shared, options_.hierarchical);
     std::vector<int> members;
     if (route == Routes::Route::plain) {
       members.resize(static_cast<std::size_t>(size()));
       std::iota(members.begin(), members.end(), 0);
-    } else if (route == Routes::Route::tree && places_.is_leader()) {
-      members = places_.leaders();
+    } else if (route == Routes::Route::tree && topology_.is_leader()) {
+      members = topology_.leaders();
     }
     if (!members.empty()) connect(members, deadline);
-    routes_.emplace(places_, route, host_.group(), wire_ ? &*wire_ : nullptr, wire_ ? &*wire_ : nullptr);
+    routes_.emplace(topology_, route, host_.group(), wire_ ? &*wire_ : nullptr, wire_ ? &*wire_ : nullptr);
   }
   void connect(const std::vector<int>& members, Deadline deadline) {
     std::vector<std::string> names;
@@ -210,7 +210,7 @@ class GlooEngine {
     if (flag_.raised()) fail<CommunicationError>(what, "all ranks", flag_.why());
     const auto start = std::chrono::steady_clock::now();
     try {
-      const ReachWatch::Operation waits(options_.reach);
+      const ReachabilityMonitor::Operation waits(options_.reach);
       f();
     } catch (const CommunicationError& e) {
       fail_group(what, e);
@@ -258,7 +258,7 @@ class GlooEngine {
     } else if (said.empty()) {
       got = std::string("the end of a connection: ") + e.what();
     }
-    if (said.empty() && places_.local_size() > 1) tell(got);
+    if (said.empty() && topology_.local_size() > 1) tell(got);
     host_.abort();
     fail<CommunicationError>(what, expected, got, hint);
   }
@@ -328,7 +328,7 @@ class GlooEngine {
   void close() noexcept {
     const auto deadline = std::chrono::steady_clock::now() + options_.deadline;
     try {
-      const ReachWatch::Operation waits(options_.reach);
+      const ReachabilityMonitor::Operation waits(options_.reach);
       routes_->barrier(deadline, "end");
     } catch (const std::exception& e) {
       if (options_.reach != nullptr) options_.reach->waits_no_more();
@@ -342,10 +342,10 @@ class GlooEngine {
   GlooOptions options_;
   KeyStore& store_;
   InterruptFlag& flag_;
-  HostPlaces places_;
+  HostTopology topology_;
   std::mutex mutex_;
   std::condition_variable news_;
-  SharedHost host_{places_, store_, flag_, options_.prefix};
+  SharedHost host_{topology_, store_, flag_, options_.prefix};
   std::optional<GlooWire> wire_;
   std::optional<Routes> routes_;
   std::atomic<bool> gave_up_{false};

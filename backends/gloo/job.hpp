@@ -26,9 +26,9 @@
 namespace tutti {
 
 struct GlooJobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;            // for every operation
-  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all workers have arrived
-  bool shared_memory = true, hierarchical = true;                 // as in GlooOptions
+  std::chrono::milliseconds deadline = usual_deadline;                       // for every operation
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(120);  // until all workers have arrived
+  bool shared_memory = true, hierarchical = true;                            // as in GlooOptions
   WireType wire = WireType::same;
   JobFacts facts{};  // must be equal in all processes, in addition to the version of tutti
 };
@@ -45,12 +45,12 @@ struct GlooJobOptions {
   g.hierarchical = o.hierarchical;
   g.wire = o.wire;
   g.deadline = o.deadline;
-  g.meeting = o.meeting;
+  g.rendezvous_timeout = o.rendezvous_timeout;
   return g;
 }
 
 // The same, with a watch for members that this process cannot reach.
-[[nodiscard]] inline GlooOptions gloo_options(const Assignment& a, const GlooJobOptions& o, JobReach& reach) {
+[[nodiscard]] inline GlooOptions gloo_options(const Assignment& a, const GlooJobOptions& o, JobReachability& reach) {
   GlooOptions g = gloo_options(a, o);
   g.reach = reach.begin_workers(a, g.address);
   return g;
@@ -65,8 +65,8 @@ class GlooJob {
     JobFacts facts;
     facts.add("tutti", version);
     for (const auto& [name, value] : o.facts.facts()) facts.add(name, value);
-    const Assignment a = channel_->enrol(start, facts, o.meeting);
-    const auto follow = [this](const control::Changing& c) {
+    const Assignment a = channel_->enrol(start, facts, o.rendezvous_timeout);
+    const auto follow = [this](const control::MembershipChange& c) {
       if (const std::string end = control::reason_of_end(c); !end.empty()) flag_.raise(end);
     };
     channel_->on_change(follow);
@@ -95,7 +95,7 @@ class GlooJob {
   InterruptFlag flag_;
   std::unique_ptr<ControlChannel> channel_;
   ChannelStore store_{*channel_};
-  JobReach reach_{*channel_};
+  JobReachability reach_{*channel_};
   std::optional<GlooCommunicator> communicator_;
 };
 

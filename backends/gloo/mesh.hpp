@@ -147,7 +147,7 @@ inline void GlooTransport::stop(const std::shared_ptr<::gloo::transport::Device>
       b->abortWaitSend();
     }
   }
-  const GlooHurry hurry(device);
+  const GlooFastPoll fast_poll(device);
   std::unique_lock lock(pairs_mutex_);
   // close() resets a connection. If the peer's kernel has accepted the connection but the peer's Gloo has not, Gloo's
   // thread there asks for the address of a peer that is gone. The exception ends that process. So connections get time
@@ -181,7 +181,7 @@ class GlooMesh final : public ::gloo::Context {
     transportContext_ = transport_;
   }
   ~GlooMesh() override {
-    const GlooHurry hurry(device_);
+    const GlooFastPoll fast_poll(device_);
     transport_.reset();
     transportContext_.reset();
   }
@@ -192,7 +192,7 @@ class GlooMesh final : public ::gloo::Context {
   // The CommunicationError names the ranks that have not arrived in time. After stop() it may throw any exception.
   void connect(KeyStore& store, const std::string& key, const std::vector<std::string>& names, Deadline deadline,
                const std::atomic<bool>& stopped) {
-    const GlooHurry hurry(device_);
+    const GlooFastPoll fast_poll(device_);
     transport_->set_deadline(deadline);
     // A pair waits five times as long as this time-out.
     transport_->setTimeout(transport_->left() / 5 + std::chrono::milliseconds(1));

@@ -24,9 +24,10 @@ struct GlooOptions {  // options of GlooCommunicator
   bool shared_memory = true;  // ranks of one host exchange data through shared memory
   bool hierarchical = true;   // ranks of one host combine first, and one of them communicates with the other hosts
   WireType wire = WireType::same;
-  std::chrono::milliseconds deadline = usual_deadline;            // for every operation
-  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until the group is formed
-  ReachWatch* reach = nullptr;  // notified when this rank waits for others; must outlive the group; may be null
+  std::chrono::milliseconds deadline = usual_deadline;                       // for every operation
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(120);  // until the group is formed
+  ReachabilityMonitor* reach =
+      nullptr;  // notified when this rank waits for others; must outlive the group; may be null
 };
 
 }  // namespace tutti

@@ -16,7 +16,7 @@ namespace tutti::detail {
 inline GlooJobOptions gloo_options(const StrategyOptions& o) {
   GlooJobOptions g;
   g.deadline = o.deadline;
-  g.meeting = std::min(g.meeting, o.deadline);
+  g.rendezvous_timeout = std::min(g.rendezvous_timeout, o.deadline);
   g.shared_memory = o.shared_memory;
   g.hierarchical = o.hierarchical;
   g.wire = o.bf16_wire ? WireType::bf16 : WireType::same;
@@ -27,7 +27,7 @@ inline AnyStrategy make_gloo(const StrategyOptions& o, const LaunchEnvironment& 
   return AnyStrategy::make<GlooAllReduce>(start, gloo_options(o));
 }
 inline AnyStrategy make_elastic_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
-  return AnyStrategy::make<ElasticGloo>(channel_of(o), elastic_options(o, start), FormGloo{gloo_options(o)});
+  return AnyStrategy::make<ElasticGloo>(channel_of(o), elastic_options(o, start), GlooGroupFactory{gloo_options(o)});
 }
 
 }  // namespace tutti::detail

@@ -37,7 +37,8 @@ inline AnyStrategy make_elastic_mpi(const StrategyOptions& o, const LaunchEnviro
                      "mpi", "use gloo, or say StrategyOptions::goes_on_from_checkpoint");
   if (!start.mpi || start.generation == 0)
     fail<UsageError>(o.where, "tutti-launch --elastic to start the ranks of mpi, with mpirun", "another launcher");
-  AnyStrategy strategy = AnyStrategy::make<StartedAnew<OwningAllReduce<MpiCommunicator>>>(mpi_options(o, start));
+  AnyStrategy strategy =
+      AnyStrategy::make<RestartedPerGeneration<OwningAllReduce<MpiCommunicator>>>(mpi_options(o, start));
   require_launched_size(start, "mpi", strategy.size());
   return strategy;
 }

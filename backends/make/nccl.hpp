@@ -67,7 +67,7 @@ inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& 
 }
 inline AnyStrategy make_elastic_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
   return AnyStrategy::make<ElasticNccl>(channel_of(o), elastic_options(o, start),
-                                        FormNccl{&device_of(o), {o.deadline}});
+                                        NcclGroupFactory{&device_of(o), {o.deadline}});
 }
 
 }  // namespace tutti::detail

@@ -19,7 +19,7 @@ namespace tutti::detail {
 inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   zeromq::JobOptions as;
   as.deadline = o.deadline;
-  as.meeting = std::min(as.meeting, o.deadline);
+  as.rendezvous_timeout = std::min(as.rendezvous_timeout, o.deadline);
   as.bf16_wire = o.bf16_wire;
   as.shared_memory = o.shared_memory;
   as.plain = o.ps_plain;
@@ -43,7 +43,7 @@ AnyStrategy make_ps(const StrategyOptions& o, const LaunchEnvironment& start) {
 inline AnyStrategy make_elastic_ps(const StrategyOptions& o, const LaunchEnvironment& start) {
   zeromq::JobOptions as = ps_options(o);
   return AnyStrategy::make<zeromq::ElasticServed>(channel_of(o), zeromq::elastic_options(start, as),
-                                                  zeromq::FormServed(as));
+                                                  zeromq::ServedGroupFactory(as));
 }
 inline void serve_ps(const StrategyOptions& o, const LaunchEnvironment& start, const std::function<bool()>& stop) {
   zeromq::JobOptions as = ps_options(o);
@@ -55,7 +55,7 @@ inline AnyStrategy make_elastic_ps_async(const StrategyOptions& o, const LaunchE
   zeromq::JobOptions as = ps_options(o);
   as.strategy = "ps_async";
   return AnyStrategy::make<zeromq::ElasticAsyncServed>(channel_of(o), zeromq::elastic_options(start, as),
-                                                       zeromq::FormAsync(as));
+                                                       zeromq::AsyncGroupFactory(as));
 }
 inline void serve_ps_async(const StrategyOptions& o, const LaunchEnvironment& start,
                            const std::function<bool()>& stop) {

@@ -74,10 +74,10 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   if (row->make == nullptr)
     fail<UsageError>(o.where, {detail::listed(built), ", the strategies of this build"}, {"'", word, "'"},
                      {"install ", row->packages, " and build again"});
-  if (launcher_asks())
-    std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr, false,
-                               row->make_elastic != nullptr && (!row->over_mpi || o.goes_on_from_checkpoint),
-                               name == "ps_async"}));
+  if (is_launcher_query())
+    std::exit(answer_launcher_query({name, row->over_mpi, row->serve != nullptr, false,
+                                     row->make_elastic != nullptr && (!row->over_mpi || o.goes_on_from_checkpoint),
+                                     name == "ps_async"}));
   if (start.is_server() || start.is_scheduler()) detail::serve_and_exit(name, o, start);
   if (start.elastic) {
     if (row->make_elastic == nullptr)

@@ -39,15 +39,15 @@ class MpiEngine {
   explicit MpiEngine(const MpiOptions& options, std::shared_ptr<MpiSession> session = MpiSession::open())
       : session_(std::move(session)),
         hosts_(MPI_COMM_WORLD, options.ranks_per_host),
-        world_waiter_(hosts_.world, places_.all_names(), *session_),
+        world_waiter_(hosts_.world, topology_.all_names(), *session_),
         world_(hosts_.world, options, world_waiter_),
         deadline_(options.deadline) {
-    if (places_.is_leader() && places_.hosts() > 1) {
-      leaders_waiter_.emplace(hosts_.leaders, places_.leader_names(), *session_);
+    if (topology_.is_leader() && topology_.hosts() > 1) {
+      leaders_waiter_.emplace(hosts_.leaders, topology_.leader_names(), *session_);
       leaders_.emplace(hosts_.leaders, options, *leaders_waiter_);
     }
     const bool shared = options.shared_memory && share_memory();
-    routes_.emplace(places_, Routes::choose(places_, shared, options.hierarchical), group_ ? &*group_ : nullptr,
+    routes_.emplace(topology_, Routes::choose(topology_, shared, options.hierarchical), group_ ? &*group_ : nullptr,
                     &world_, leaders_ ? &*leaders_ : nullptr);
   }
   // Collective, unless an operation failed; in that case it does not wait for other ranks.
@@ -59,9 +59,9 @@ class MpiEngine {
   MpiEngine(const MpiEngine&) = delete;
   MpiEngine& operator=(const MpiEngine&) = delete;
 
-  [[nodiscard]] int rank() const noexcept { return places_.rank(); }
-  [[nodiscard]] int size() const noexcept { return places_.size(); }
-  [[nodiscard]] std::string rank_name(int r) const { return places_.name(r); }
+  [[nodiscard]] int rank() const noexcept { return topology_.rank(); }
+  [[nodiscard]] int size() const noexcept { return topology_.size(); }
+  [[nodiscard]] std::string rank_name(int r) const { return topology_.name(r); }
   // Describes how the ranks communicate, for start-up lines.
   [[nodiscard]] std::string name() const { return routes_->name("mpi"); }
 
@@ -96,8 +96,8 @@ class MpiEngine {
     if (size() == 1 || gave_up_.exchange(true)) return;
     const int first = group_ ? group_->aborted_by() : -1;
     give_up();
-    if (first < 0 || first == places_.local_rank()) {
-      std::fprintf(stderr, "tutti: %s ends the job: %s\n", places_.name(rank()).c_str(), reason.c_str());
+    if (first < 0 || first == topology_.local_rank()) {
+      std::fprintf(stderr, "tutti: %s ends the job: %s\n", topology_.name(rank()).c_str(), reason.c_str());
       std::fflush(nullptr);
     } else {
       // The job should get the exit code of the rank that called it first.
@@ -131,27 +131,27 @@ class MpiEngine {
 
   // Returns true if the ranks of each host share memory. A rank that is alone on its host has no group.
   bool share_memory() {
-    const bool few = places_.local_size() <= HostBarrierState::max_ranks;
+    const bool few = topology_.local_size() <= HostBarrierState::max_ranks;
     constexpr std::size_t line = 64, control = (sizeof(HostControl) + line - 1) / line * line;
     if (!everyone(few)) return false;
     const GroupWindows w = make_windows(control + HostGroup::scratch_bytes, "shared memory");
     if (!w.fits()) say_once(w, "this job does without shared memory");
     if (!everyone(w.fits())) return false;
-    if (places_.local_size() == 1) return true;
+    if (topology_.local_size() == 1) return true;
     windows_.push_back(w);
     std::vector<std::byte*> scratch;
     for (std::byte* base : w.bases()) scratch.push_back(base + control);
-    if (places_.is_leader()) new (w.bases()[0]) HostControl;
+    if (topology_.is_leader()) new (w.bases()[0]) HostControl;
     // No rank may reach the barrier before it exists.
     mpi_check(MPI_Barrier(hosts_.host), "MPI_Barrier");
     auto* const shared = std::launder(reinterpret_cast<HostControl*>(w.bases()[0]));
-    group_.emplace(*shared, std::move(scratch), places_.local_rank(), false, places_.local_names());
+    group_.emplace(*shared, std::move(scratch), topology_.local_rank(), false, topology_.local_names());
     return true;
   }
 
   // Creates the windows of this host's ranks, which call it together.
   [[nodiscard]] GroupWindows make_windows(std::size_t bytes, std::string_view what) const {
-    return GroupWindows::make(ProcessWindows::of_process(), places_.local_rank(), places_.local_size(), bytes,
+    return GroupWindows::make(ProcessWindows::of_process(), topology_.local_rank(), topology_.local_size(), bytes,
                               [&](std::span<const std::byte> mine, std::span<std::byte> all) {
                                 const auto n = static_cast<int>(mine.size());
                                 mpi_check(MPI_Allgather(mine.data(), n, MPI_BYTE, all.data(), n, MPI_BYTE, hosts_.host),
@@ -160,8 +160,8 @@ class MpiEngine {
   }
 
   void say_once(const GroupWindows& w, const char* instead) const {
-    if (places_.is_leader())
-      std::fprintf(stderr, "tutti: %s: %s; %s\n", places_.host_name(rank()).c_str(), w.reason().c_str(), instead);
+    if (topology_.is_leader())
+      std::fprintf(stderr, "tutti: %s: %s; %s\n", topology_.host_name(rank()).c_str(), w.reason().c_str(), instead);
   }
 
   void close() noexcept {
@@ -170,7 +170,7 @@ class MpiEngine {
       if (group_) group_->barrier(deadline, "end");
       world_.barrier(hosts_.closing, deadline, "end");
     } catch (const std::exception& e) {
-      std::fprintf(stderr, "tutti: %s: %s\n", places_.name(rank()).c_str(), e.what());
+      std::fprintf(stderr, "tutti: %s: %s\n", topology_.name(rank()).c_str(), e.what());
       session_->mark_failed();
       return;
     }
@@ -184,7 +184,7 @@ class MpiEngine {
 
   std::shared_ptr<MpiSession> session_;
   MpiHosts hosts_;
-  const HostPlaces& places_ = hosts_.places;
+  const HostTopology& topology_ = hosts_.topology;
   MpiWaiter world_waiter_;
   MpiWire world_;
   std::optional<MpiWaiter> leaders_waiter_;

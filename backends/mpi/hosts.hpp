@@ -31,7 +31,7 @@ class MpiHosts {
     MPI_Comm_free(&node);
     mpi_check(MPI_Comm_rank(host, &local_rank), "MPI_Comm_rank");
     mpi_check(MPI_Comm_split(world, local_rank == 0 ? 0 : MPI_UNDEFINED, rank, &leaders), "MPI_Comm_split");
-    learn_places(rank);
+    learn_topology(rank);
   }
   MpiHosts(const MpiHosts&) = delete;
   MpiHosts& operator=(const MpiHosts&) = delete;
@@ -40,14 +40,14 @@ class MpiHosts {
       if (*c != MPI_COMM_NULL) MPI_Comm_free(c);
   }
 
-  HostPlaces places;
+  HostTopology topology;
   MPI_Comm world = MPI_COMM_NULL;    // all ranks
   MPI_Comm closing = MPI_COMM_NULL;  // all ranks, only for the end
   MPI_Comm host = MPI_COMM_NULL;     // ranks of this host
   MPI_Comm leaders = MPI_COMM_NULL;  // first ranks of the hosts; null on others
 
  private:
-  void learn_places(int rank) {
+  void learn_topology(int rank) {
     struct Record {
       int leader = 0;
       std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
@@ -65,7 +65,7 @@ class MpiHosts {
       leader_of_rank.push_back(r.leader);
       names.emplace_back(r.name.data());
     }
-    places = HostPlaces(rank, leader_of_rank, std::move(names));
+    topology = HostTopology(rank, leader_of_rank, std::move(names));
   }
 };
 

@@ -45,9 +45,9 @@ struct NcclJobOptions {
 }
 
 namespace detail {
-struct NcclOfGeneration {
-  NcclOfGeneration(const cuda::Device& device, const Assignment& a, const NcclJobOptions& o, ControlChannel& channel,
-                   InterruptFlag& flag)
+struct NcclGeneration {
+  NcclGeneration(const cuda::Device& device, const Assignment& a, const NcclJobOptions& o, ControlChannel& channel,
+                 InterruptFlag& flag)
       : store(channel),
         nccl(device, options(a, o, flag),
              rendezvous_through(store, generation_key(a.generation, "nccl"), a.rank, flag, o.deadline)) {}
@@ -63,16 +63,16 @@ struct NcclOfGeneration {
 
 // This process's member of the communicator of a generation. If the flag is raised, the thread that waits in an
 // operation, or the next thread that starts one, aborts the communicator.
-class NcclMember : private detail::NcclOfGeneration, public AllReduce<NcclCommunicator> {
+class NcclMember : private detail::NcclGeneration, public AllReduce<NcclCommunicator> {
  public:
   NcclMember(const cuda::Device& device, const Assignment& a, const NcclJobOptions& o, ControlChannel& channel,
              InterruptFlag& flag)
-      : detail::NcclOfGeneration(device, a, o, channel, flag),
-        AllReduce<NcclCommunicator>(detail::NcclOfGeneration::nccl) {}
+      : detail::NcclGeneration(device, a, o, channel, flag),
+        AllReduce<NcclCommunicator>(detail::NcclGeneration::nccl) {}
 };
 
 // Forms these groups for Elastic. The device must outlive them.
-struct FormNccl {
+struct NcclGroupFactory {
   const cuda::Device* device;
   NcclJobOptions options{};
   [[nodiscard]] std::unique_ptr<NcclMember> operator()(const Assignment& a, ControlChannel& channel,
@@ -81,6 +81,6 @@ struct FormNccl {
   }
 };
 
-using ElasticNccl = Elastic<FormNccl>;
+using ElasticNccl = Elastic<NcclGroupFactory>;
 
 }  // namespace tutti

@@ -49,9 +49,9 @@ inline constexpr const char* terms_key = "job/terms";
   o.lost_after = job.rank_timeout;
   if (!job.secret.empty()) {
     o.security.kind = Security::Kind::curve;
-    const KeyPair member = KeyPair::of(job.secret, "member"), desk = KeyPair::of(job.secret, "arbiter");
-    o.security.own = arbiter ? desk : member;
-    o.security.server_key = desk.open;
+    const KeyPair member = KeyPair::of(job.secret, "member"), arbiter_keys = KeyPair::of(job.secret, "arbiter");
+    o.security.own = arbiter ? arbiter_keys : member;
+    o.security.server_key = arbiter_keys.open;
     o.security.workers = {member.open};
     return o;
   }
@@ -75,7 +75,7 @@ class ControlLink final : public control::FrameLink {
     const auto until = std::chrono::steady_clock::now() + patience;
     const Options o = detail::channel_options(job, false);
     for (bool there = false; !there;) {
-      end_ = std::make_unique<WorkerEnd>(0, std::vector<Door>{{job.arbiter, o.security.server_key}}, o);
+      end_ = std::make_unique<WorkerEnd>(0, std::vector<ServerEndpoint>{{job.arbiter, o.security.server_key}}, o);
       control::split_message(control::encode(control::Lookup{0, detail::terms_key, true}),
                              [&](std::string_view f) { (void)end_->send(0, bytes(f), {}, nullptr); });
       there = ask(terms, until, patience, stop_requested);
@@ -189,34 +189,34 @@ class ControlLink final : public control::FrameLink {
   std::unique_ptr<WorkerEnd> end_;
 };
 
-struct ArbiterDoorOptions {
+struct ArbiterServerOptions {
   control::ArbiterOptions arbiter{};
   std::function<void(const std::string&)> log{};
 };
 
 // The arbiter of a job that scripts started, on a thread of its own, listening on a port. A process is lost if its
 // connection ends before it has left.
-class ArbiterDoor {
+class ArbiterServer {
  public:
   // CommunicationError if its port is in use.
-  ArbiterDoor(const ScriptedJob& job, const std::string& terms, ArbiterDoorOptions options)
-      : o_(std::move(options)), desk_(o_.arbiter) {
+  ArbiterServer(const ScriptedJob& job, const std::string& terms, ArbiterServerOptions options)
+      : o_(std::move(options)), service_(o_.arbiter) {
     const HostPort at = parse_host_list(job.arbiter, "arbiter").at(0);
     end_ = std::make_unique<ServerEnd>((is_loopback(at.host) ? "127.0.0.1:" : "*:") + std::to_string(at.port),
                                        detail::channel_options(job, true));
     end_->log_refusals("the arbiter", o_.log);
     // Publishes the terms for all processes that ask.
     control::split_message(control::encode(control::Publish{0, detail::terms_key, terms}),
-                           [&](std::string_view f) { (void)desk_.receive(own_seat, f, control::now()); });
+                           [&](std::string_view f) { (void)service_.receive(own_connection, f, control::now()); });
     thread_ = start_thread("arbiter", [this] { serve(); });
   }
-  ~ArbiterDoor() {
+  ~ArbiterServer() {
     stopping_ = true;
     end_->wake();
     thread_.join();
   }
-  ArbiterDoor(const ArbiterDoor&) = delete;
-  ArbiterDoor& operator=(const ArbiterDoor&) = delete;
+  ArbiterServer(const ArbiterServer&) = delete;
+  ArbiterServer& operator=(const ArbiterServer&) = delete;
 
   // Returns the message of the first loss that ends the job, or an empty text.
   [[nodiscard]] std::string fatal() const {
@@ -241,7 +241,7 @@ class ArbiterDoor {
   }
 
  private:
-  static constexpr control::Seat own_seat = 0;
+  static constexpr control::ConnectionId own_connection = 0;
 
   void serve() noexcept {
     using What = ps::Event<ServerEnd::Message>::What;
@@ -255,34 +255,37 @@ class ArbiterDoor {
         const control::Time now = control::now();
         if (e.what == What::message) hear(e, now);
         if (e.what == What::lost) {
-          seats_.erase(seat(e.peer));
-          desk_.ended(seat(e.peer), e.why);
+          connections_.erase(connection(e.peer));
+          service_.ended(connection(e.peer), e.why);
         }
         // If this thread was stopped itself, it has not heard any process meanwhile.
-        if (now - looked > std::chrono::seconds(1)) desk_.arbiter().forgive(now);
+        if (now - looked > std::chrono::seconds(1)) service_.arbiter().forgive(now);
         looked = now;
-        desk_.tick(now);
+        service_.tick(now);
         decide();
-        desk_.send([&](control::Seat s, std::string_view frame) {
-          if (s != own_seat)
+        service_.send([&](control::ConnectionId s, std::string_view frame) {
+          if (s != own_connection)
             (void)end_->send(static_cast<std::int64_t>(s) - 1, std::as_bytes(std::span(frame)), {}, nullptr);
         });
-        open_ = static_cast<int>(seats_.size());
+        open_ = static_cast<int>(connections_.size());
       } catch (const std::exception& error) {
         if (o_.log) o_.log(std::string("arbiter: ") + error.what());
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     }
   }
-  [[nodiscard]] static control::Seat seat(std::int64_t peer) noexcept { return static_cast<control::Seat>(peer) + 1; }
+  [[nodiscard]] static control::ConnectionId connection(std::int64_t peer) noexcept {
+    return static_cast<control::ConnectionId>(peer) + 1;
+  }
   void hear(const ps::Event<ServerEnd::Message>& e, control::Time now) {
     const auto head = e.message.head();
-    seats_.insert(seat(e.peer));
-    if (desk_.receive(seat(e.peer), {reinterpret_cast<const char*>(head.data()), head.size()}, now) || !o_.log) return;
+    connections_.insert(connection(e.peer));
+    if (service_.receive(connection(e.peer), {reinterpret_cast<const char*>(head.data()), head.size()}, now) || !o_.log)
+      return;
     o_.log("what came from " + end_->peer_name(e.peer) + " makes no sense: it is not listened to any more");
   }
   void decide() {
-    for (const control::Decision& d : desk_.arbiter().take_decisions()) {
+    for (const control::Decision& d : service_.arbiter().take_decisions()) {
       const bool worker = d.member.role == control::Role::worker;
       if (d.kind == control::Decision::Kind::refused) refuse(d);
       if (d.kind == control::Decision::Kind::issued) note_members();
@@ -299,7 +302,7 @@ class ArbiterDoor {
   }
   void lose(const control::Decision& d, bool worker) {
     const bool ends = d.fatal;
-    seats_.erase(d.seat);  // the end of its connection may never be reported
+    connections_.erase(d.connection);  // the end of its connection may never be reported
     const std::string said = error_message(d.member.name(), "a process of the job until its end", d.why, "");
     const std::lock_guard lock(mutex_);
     if (!fatal_.empty()) return;  // later losses are a consequence of the first
@@ -313,17 +316,17 @@ class ArbiterDoor {
   // A lost worker may have come back.
   void note_members() {
     const std::lock_guard lock(mutex_);
-    for (const control::Member& m : desk_.arbiter().members())
+    for (const control::Member& m : service_.arbiter().members())
       if (m.role == control::Role::worker) {
         lost_.erase(m.place);
         gone_.erase(m.place);
       }
   }
 
-  ArbiterDoorOptions o_;
-  control::ControlDesk desk_;
-  std::set<control::Seat> seats_;  // open connections
-  std::set<std::int32_t> gone_;    // workers that have left or were lost
+  ArbiterServerOptions o_;
+  control::ArbiterService service_;
+  std::set<control::ConnectionId> connections_;  // open connections
+  std::set<std::int32_t> gone_;                  // workers that have left or were lost
   std::atomic<int> open_{0};
   std::atomic<bool> founded_{false}, stopping_{false};
   bool workers_done_ = false;

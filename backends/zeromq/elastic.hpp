@@ -38,10 +38,10 @@ namespace detail {
 
 // A process's knowledge of the other processes of its job: their keys, which each publishes once, and the addresses of
 // a generation's servers.
-class Neighbourhood {
+class PeerDirectory {
  public:
-  Neighbourhood(ControlChannel& channel, const JobOptions& o) : channel_(channel), o_(o) {
-    if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
+  PeerDirectory(ControlChannel& channel, const JobOptions& o) : channel_(channel), o_(o) {
+    if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::generate();
   }
   // Publishes the key of this process, once.
   void introduce(control::Role role, std::int32_t place) {
@@ -70,8 +70,8 @@ class Neighbourhood {
   // Returns a text that another process published. CommunicationError if it does not arrive; the error names it by
   // `what`.
   std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
-    if (auto text = channel_.lookup_unless(k, o_.meeting, flag.raised())) return *std::move(text);
-    fail<CommunicationError>("parameter server", {what, " within ", o_.meeting.count(), " ms"},
+    if (auto text = channel_.lookup_unless(k, o_.rendezvous_timeout, flag.raised())) return *std::move(text);
+    fail<CommunicationError>("parameter server", {what, " within ", o_.rendezvous_timeout.count(), " ms"},
                              flag.raised() ? flag.why() : "no word of it", "look at what it does");
   }
   [[nodiscard]] const KeyPair& keys() const noexcept { return keys_; }
@@ -112,17 +112,17 @@ class Neighbourhood {
     o.security.workers = worker_keys_;
     return o;
   }
-  void publish_door(const Assignment& a, int port) {
+  void publish_endpoint(const Assignment& a, int port) {
     const control::Member& mine = a.servers.at(static_cast<std::size_t>(a.rank));
-    channel_.publish(door_key(a, mine), text_of({host_and_port(one_host_ ? "127.0.0.1" : host_, port), keys_.open,
-                                                 std::to_string(a.generation)}));
+    channel_.publish(endpoint_key(a, mine), text_of({host_and_port(one_host_ ? "127.0.0.1" : host_, port), keys_.open,
+                                                     std::to_string(a.generation)}));
   }
-  [[nodiscard]] std::vector<Door> doors(const Assignment& a, InterruptFlag& flag) {
+  [[nodiscard]] std::vector<ServerEndpoint> endpoints(const Assignment& a, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [this] { channel_.stir(); });
-    std::vector<Door> list;
+    std::vector<ServerEndpoint> list;
     list.reserve(a.servers.size());
     for (const control::Member& s : a.servers)
-      list.push_back(door_of(read(door_key(a, s), "where " + s.name() + " listens", flag)));
+      list.push_back(endpoint_of(read(endpoint_key(a, s), "where " + s.name() + " listens", flag)));
     return list;
   }
 
@@ -133,11 +133,11 @@ class Neighbourhood {
     return host.empty() ? "localhost" : host;
   }
   void find_word(bool draws, InterruptFlag& flag) {
-    if (draws && !channel_.find(word_key)) channel_.publish(word_key, draw_word());
+    if (draws && !channel_.find(word_key)) channel_.publish(word_key, random_word());
     word_ = read(word_key, "the job's word", flag);
   }
   static std::string key_of(const control::Member& m) { return key(control::name_of(m.role), m.place); }
-  static std::string door_key(const Assignment& a, const control::Member& server) {
+  static std::string endpoint_key(const Assignment& a, const control::Member& server) {
     return generation_key(a.generation, key("door", server.place));
   }
 
@@ -161,28 +161,28 @@ class Neighbourhood {
 }  // namespace detail
 
 // Forms a worker's part in a generation, for Elastic.
-class FormServed {
+class ServedGroupFactory {
  public:
-  explicit FormServed(JobOptions o) : o_(std::move(o)) {}
+  explicit ServedGroupFactory(JobOptions o) : o_(std::move(o)) {}
 
   [[nodiscard]] std::unique_ptr<ParameterServer<WorkerEnd>> operator()(const Assignment& a, ControlChannel& channel,
                                                                        InterruptFlag& flag) {
-    if (!others_) others_ = std::make_shared<detail::Neighbourhood>(channel, o_);
+    if (!others_) others_ = std::make_shared<detail::PeerDirectory>(channel, o_);
     others_->meet(a, flag);
     ps::WorkerOptions w = detail::worker_options(o_);
     w.rank = a.rank;
     w.workers = static_cast<int>(a.workers.size());
     w.servers = static_cast<int>(a.servers.size());
     w.generation = a.generation;
-    w.patience = o_.meeting;
+    w.patience = o_.rendezvous_timeout;
     w.host = others_->host();
     w.neighbours = detail::neighbours(a);
     w.one_host = others_->one_host();
     w.flag = &flag;
-    std::vector<Door> doors = others_->doors(a, flag);
-    if (reach_ == nullptr) reach_ = std::make_shared<JobReach>(channel);
-    w.reach = reach_->begin_servers(a, detail::addresses_of(doors));
-    auto end = std::make_unique<WorkerEnd>(a.rank, std::move(doors), others_->options(a));
+    std::vector<ServerEndpoint> endpoints = others_->endpoints(a, flag);
+    if (reach_ == nullptr) reach_ = std::make_shared<JobReachability>(channel);
+    w.reach = reach_->begin_servers(a, detail::addresses_of(endpoints));
+    auto end = std::make_unique<WorkerEnd>(a.rank, std::move(endpoints), others_->options(a));
     return std::make_unique<ParameterServer<WorkerEnd>>(std::move(end), w);
   }
   // Returns the memory for gradients that servers of this host sum in place.
@@ -191,16 +191,16 @@ class FormServed {
 
  private:
   JobOptions o_;
-  std::shared_ptr<detail::Neighbourhood> others_;
-  std::shared_ptr<JobReach> reach_;
+  std::shared_ptr<detail::PeerDirectory> others_;
+  std::shared_ptr<JobReachability> reach_;
 };
-using ElasticServed = Elastic<FormServed>;
+using ElasticServed = Elastic<ServedGroupFactory>;
 
 // Returns the facts that all processes of such a job must have in common.
 [[nodiscard]] inline ElasticOptions elastic_options(const LaunchEnvironment& start, const JobOptions& o) {
   ElasticOptions e;
   e.start = start;
-  e.meeting = o.meeting;
+  e.rendezvous_timeout = o.rendezvous_timeout;
   e.facts.add("tutti", version);
   for (const auto& [name, value] : o.facts.facts()) e.facts.add(name, value);
   // Servers do not divide arrays themselves.
@@ -216,12 +216,12 @@ inline void serve_elastic_job(const LaunchEnvironment& start, const std::shared_
   if (channel == nullptr)
     fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
                      "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
-  detail::Neighbourhood others(*channel, o);
+  detail::PeerDirectory others(*channel, o);
   const auto form = [&](const Assignment& a, ControlChannel&, InterruptFlag& flag) {
     others.meet(a, flag);
     auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(a));
     end->log_refusals("server " + std::to_string(a.rank), o.log);
-    others.publish_door(a, end->port());
+    others.publish_endpoint(a, end->port());
     ps::ServerOptions s = detail::server_options(o);
     s.index = a.rank;
     s.servers = static_cast<int>(a.servers.size());

@@ -42,13 +42,13 @@ namespace detail {
 }  // namespace detail
 
 // Connects a worker to the servers, for ElasticAsync.
-class FormAsync {
+class AsyncGroupFactory {
  public:
-  explicit FormAsync(JobOptions o) : o_(std::move(o)) {}
+  explicit AsyncGroupFactory(JobOptions o) : o_(std::move(o)) {}
 
   // Call before this process is admitted, so that the servers know its key by then.
   void introduce(const LaunchEnvironment& start, ControlChannel& channel) {
-    others_ = std::make_shared<detail::Neighbourhood>(channel, o_);
+    others_ = std::make_shared<detail::PeerDirectory>(channel, o_);
     others_->introduce(control::Role::worker, start.rank);
   }
   [[nodiscard]] std::unique_ptr<AsyncParameterServer<WorkerEnd>> operator()(const Assignment& a,
@@ -56,46 +56,46 @@ class FormAsync {
                                                                             InterruptFlag& flag) {
     others_->meet_for_good(a, flag);
     const std::int32_t number = a.workers.at(static_cast<std::size_t>(a.rank)).place;
-    std::vector<Door> doors = find_doors(a, number, channel, flag);
+    std::vector<ServerEndpoint> endpoints = find_endpoints(a, number, channel, flag);
     ps::WorkerOptions w = detail::worker_options(o_);
     w.rank = number;
     w.workers = 0;
     w.servers = static_cast<int>(a.servers.size());
-    w.patience = o_.meeting;
+    w.patience = o_.rendezvous_timeout;
     w.host = others_->host();
     w.neighbours = detail::neighbours(a);
     w.one_host = others_->one_host();
     w.flag = &flag;
-    if (reach_ == nullptr) reach_ = std::make_shared<JobReach>(channel);
-    w.reach = reach_->begin_servers(a, detail::addresses_of(doors));
-    auto end = std::make_unique<WorkerEnd>(number, std::move(doors), others_->options(a));
+    if (reach_ == nullptr) reach_ = std::make_shared<JobReachability>(channel);
+    w.reach = reach_->begin_servers(a, detail::addresses_of(endpoints));
+    auto end = std::make_unique<WorkerEnd>(number, std::move(endpoints), others_->options(a));
     return std::make_unique<AsyncParameterServer<WorkerEnd>>(std::move(end), w);
   }
   // Returns the memory for gradients that servers of this host read in place.
   [[nodiscard]] ProcessWindows* windows() const { return detail::windows_of(o_); }
 
  private:
-  using Door = zeromq::Door;
+  using ServerEndpoint = zeromq::ServerEndpoint;
   // Returns the servers' addresses, once all servers have admitted this worker. Its watch of the flag ends here: a
   // connected worker has another watch, and there can be only one.
-  [[nodiscard]] std::vector<Door> find_doors(const Assignment& a, std::int32_t number, ControlChannel& channel,
-                                             InterruptFlag& flag) {
+  [[nodiscard]] std::vector<ServerEndpoint> find_endpoints(const Assignment& a, std::int32_t number,
+                                                           ControlChannel& channel, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [&channel] { channel.stir(); });
-    std::vector<Door> doors;
+    std::vector<ServerEndpoint> endpoints;
     for (std::size_t s = 0; s < a.servers.size(); ++s) {
       const int server = static_cast<int>(s);
-      doors.push_back(detail::door_of(
+      endpoints.push_back(detail::endpoint_of(
           others_->read(detail::key("address", server), "where " + a.servers[s].name() + " listens", flag)));
       (void)others_->read(detail::admitted_key(server, number), "to be let in by " + a.servers[s].name(), flag);
     }
-    return doors;
+    return endpoints;
   }
 
   JobOptions o_;
-  std::shared_ptr<detail::Neighbourhood> others_;
-  std::shared_ptr<JobReach> reach_;
+  std::shared_ptr<detail::PeerDirectory> others_;
+  std::shared_ptr<JobReachability> reach_;
 };
-using ElasticAsyncServed = ElasticAsync<FormAsync>;
+using ElasticAsyncServed = ElasticAsync<AsyncGroupFactory>;
 
 namespace detail {
 
@@ -103,10 +103,10 @@ namespace detail {
 // in order says goodbye itself, after its last step.
 class Admission {
  public:
-  Admission(ControlChannel& channel, Neighbourhood& others, ServerEnd& end, InterruptFlag& flag,
+  Admission(ControlChannel& channel, PeerDirectory& others, ServerEnd& end, InterruptFlag& flag,
             const Assignment& first)
       : channel_(channel), others_(others), end_(end), flag_(flag), index_(first.rank) {
-    channel_.on_change([this](const control::Changing& c) {
+    channel_.on_change([this](const control::MembershipChange& c) {
       const std::lock_guard lock(mutex_);
       for (const control::Member& m : c.lost)
         if (m.role == control::Role::worker) lost_.insert(static_cast<std::uint32_t>(m.place));
@@ -146,7 +146,7 @@ class Admission {
   }
 
   ControlChannel& channel_;
-  Neighbourhood& others_;
+  PeerDirectory& others_;
   ServerEnd& end_;
   InterruptFlag& flag_;
   int index_;
@@ -166,7 +166,7 @@ inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::s
                      "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
   const ElasticOptions options = elastic_options(start, o);
   const ps::detail::ServerFlag flags(*channel);
-  detail::Neighbourhood others(*channel, o);
+  detail::PeerDirectory others(*channel, o);
   channel->ask_to_enrol(control::Role::server, start.rank, start.host, options.facts);
   const auto a = ps::detail::next_generation(*channel, options, true, stop_requested);
   if (!a) return;
@@ -174,7 +174,7 @@ inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::s
   others.meet_for_good(*a, *flag);
   auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(*a));
   end->log_refusals("server " + std::to_string(a->rank), o.log);
-  const ServerEnd& door = *end;
+  const ServerEnd& endpoint = *end;
   const std::string host = others.one_host() ? "127.0.0.1" : others.host();
   channel->publish(detail::key("address", a->rank),
                    detail::text_of({host_and_port(host, end->port()), others.keys().open, "1"}));
@@ -191,9 +191,9 @@ inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::s
     const InterruptWatch watch(*flag, [&server] { server.stop(); });
     server.run();
   }
-  if (const ps::ServerCounts& n = server.counts(); o.log && n.refused() + door.turned_away() > 0)
+  if (const ps::ServerCounts& n = server.counts(); o.log && n.refused() + endpoint.turned_away() > 0)
     o.log("server " + std::to_string(a->rank) + " refused " + std::to_string(n.refused()) + " frames and " +
-          std::to_string(door.turned_away()) + " connections");
+          std::to_string(endpoint.turned_away()) + " connections");
   if (!flag->raised() || channel->released()) return;
   server.give_up("all processes of the job until its end", flag->why());
   fail<CommunicationError>({"server ", a->rank}, "the job until its end", flag->why());

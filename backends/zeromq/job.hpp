@@ -50,9 +50,10 @@ namespace detail {
 inline constexpr const char* whole_job = "all processes of the job until its end";
 
 // Exchanges what each process publishes before the servers listen: its host, and the key by which others identify it.
-class Meeting {
+class ServerRendezvous {
  public:
-  Meeting(const LaunchEnvironment& started, const JobOptions& o, const std::function<bool()>& stop_requested = {})
+  ServerRendezvous(const LaunchEnvironment& started, const JobOptions& o,
+                   const std::function<bool()>& stop_requested = {})
       : o_(o), start_(started) {
     const LaunchEnvironment& start = start_;
     if (start.mpi)
@@ -72,15 +73,15 @@ class Meeting {
     JobFacts facts;
     facts.add("tutti", version);
     for (const auto& [name, value] : o_.facts.facts()) facts.add(name, value);
-    assigned_ = channel_->enrol(start, facts, o_.meeting);
+    assigned_ = channel_->enrol(start, facts, o_.rendezvous_timeout);
     reach_.emplace(*channel_);
     for (const auto* list : {&workers_, &servers_})
-      for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;
+      for (const PeerInfo& said : *list) one_host_ = one_host_ && said.host == host_;
     // The first server draws the password that workers show if no keys are used.
     if (encrypted()) require_curve(keys_);
     if (!encrypted()) {
       // A server that was restarted finds the old one.
-      if (start.is_server() && start.rank == 0 && !channel_->find(word_key)) channel_->publish(word_key, draw_word());
+      if (start.is_server() && start.rank == 0 && !channel_->find(word_key)) channel_->publish(word_key, random_word());
       word_ = read(word_key, "the job's word");
     }
   }
@@ -104,18 +105,18 @@ class Meeting {
     o.security.kind = encrypted() ? Security::Kind::curve : Security::Kind::password;
     o.security.own = keys_;
     o.security.password = word_;
-    for (const Said& w : workers_) o.security.workers.push_back(w.key);
+    for (const PeerInfo& w : workers_) o.security.workers.push_back(w.key);
     return o;
   }
   // Returns for each server whether it is on this host.
   [[nodiscard]] std::vector<bool> neighbours() const {
     std::vector<bool> list;
-    for (const Said& s : servers_) list.push_back(s.host == host_);
+    for (const PeerInfo& s : servers_) list.push_back(s.host == host_);
     return list;
   }
   // Returns the address on which a server listens: the loopback address if all processes are on this host. The port
   // that was given for server 0 is the arbiter's.
-  [[nodiscard]] std::string door() const {
+  [[nodiscard]] std::string endpoint() const {
     const auto number = static_cast<std::size_t>(start_.rank);
     const bool given = o_.job != nullptr && number > 0 && number < o_.job->servers.size();
     return (one_host_ ? "127.0.0.1:" : "*:") + (given ? std::to_string(o_.job->servers[number].port) : "0");
@@ -124,21 +125,23 @@ class Meeting {
     channel_->publish(key("address", server), text_of({host_and_port(one_host_ ? "127.0.0.1" : host_, port), keys_.open,
                                                        std::to_string(assigned_.generation)}));
   }
-  [[nodiscard]] std::vector<Door> doors() {
-    std::vector<Door> list;
+  [[nodiscard]] std::vector<ServerEndpoint> endpoints() {
+    std::vector<ServerEndpoint> list;
     list.reserve(servers_.size());
     for (int s = 0; s < static_cast<int>(servers_.size()); ++s)
-      list.push_back(door_of(read(key("address", s), "where server " + std::to_string(s) + " listens")));
+      list.push_back(endpoint_of(read(key("address", s), "where server " + std::to_string(s) + " listens")));
     return list;
   }
   // Raised when this worker's channel ends; ends this worker's part.
   [[nodiscard]] InterruptFlag& flag() noexcept { return flag_; }
   // Watches for servers that this worker cannot reach, during the lifetime of this object.
-  [[nodiscard]] ReachWatch* watch_servers() { return reach_->begin_servers(assigned_, addresses_of(doors())); }
+  [[nodiscard]] ReachabilityMonitor* watch_servers() {
+    return reach_->begin_servers(assigned_, addresses_of(endpoints()));
+  }
   // Returns the current address of a server, if the server has published it.
-  [[nodiscard]] std::optional<Door> find(int server) {
+  [[nodiscard]] std::optional<ServerEndpoint> find(int server) {
     const auto text = channel_->find(key("address", server));
-    return text ? std::optional(door_of(*text)) : std::nullopt;
+    return text ? std::optional(endpoint_of(*text)) : std::nullopt;
   }
 
   // Returns true in a server that was restarted after the job had begun.
@@ -156,7 +159,7 @@ class Meeting {
   [[nodiscard]] bool released() const { return channel_->released(); }
 
  private:
-  struct Said {
+  struct PeerInfo {
     std::string key, host;
   };
   void meet_by_launcher() {
@@ -165,7 +168,7 @@ class Meeting {
       fail<UsageError>({"--strategy ", o_.strategy},
                        "tutti-launch, over whose channel workers and servers find each other", "another launcher",
                        "tutti-launch -n N -s M starts N workers and M servers");
-    if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
+    if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::generate();
   }
   // A restarted process has the same keys as before.
   void meet_by_script(const std::function<bool()>& stop_requested) {
@@ -173,7 +176,8 @@ class Meeting {
     const std::string terms = job.terms(start_.workers, start_.servers);
     if (job.in_server && start_.is_server() && start_.rank == 0)
       arbiter_.emplace(job, terms, arbiter_options(start_, o_));
-    channel_ = std::make_unique<ControlChannel>(std::make_unique<ControlLink>(job, terms, o_.meeting, stop_requested));
+    channel_ = std::make_unique<ControlChannel>(
+        std::make_unique<ControlLink>(job, terms, o_.rendezvous_timeout, stop_requested));
     if (!start_.numbered) take_number();
     if (!o_.plain && !job.secret.empty())
       keys_ = KeyPair::of(job.secret, (start_.is_server() ? "server " : "worker ") + std::to_string(start_.rank));
@@ -200,7 +204,7 @@ class Meeting {
     if (!start_.is_server())
       channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
     // The channel's thread may run this while leave() moves channel_ away.
-    channel_->on_change([this, &channel = *channel_](const control::Changing& c) {
+    channel_->on_change([this, &channel = *channel_](const control::MembershipChange& c) {
       for (const control::Member& m : c.lost) {
         if (m.role == control::Role::server ? start_.servers_restart : o_.strategy == "ps_async") continue;
         {
@@ -216,13 +220,13 @@ class Meeting {
   // Returns a text of the channel. CommunicationError if it does not arrive; the error names it by `what`, or names the
   // lost process.
   std::string read(const std::string& k, const std::string& what) {
-    if (auto text = channel_->lookup_unless(k, o_.meeting, stopped_)) return *std::move(text);
+    if (auto text = channel_->lookup_unless(k, o_.rendezvous_timeout, stopped_)) return *std::move(text);
     const std::lock_guard lock(losses_);
     if (!lost_.empty()) fail<CommunicationError>("parameter server", whole_job, lost_);
-    fail<CommunicationError>("parameter server", {what, " within ", o_.meeting.count(), " ms"}, "no word of it",
-                             "look at what it does");
+    fail<CommunicationError>("parameter server", {what, " within ", o_.rendezvous_timeout.count(), " ms"},
+                             "no word of it", "look at what it does");
   }
-  Said said_by(const char* role, int number) {
+  PeerInfo said_by(const char* role, int number) {
     const std::string text =
         read(key(role, number), std::string(role) + " " + std::to_string(number) + where_started(role, number));
     const std::size_t space = text.find(' ');
@@ -235,12 +239,12 @@ class Meeting {
   std::string lost_;
   std::atomic<bool> stopped_{false};  // a process was lost
   InterruptFlag flag_;
-  std::optional<ArbiterDoor> arbiter_;  // also serves the channel of this process
+  std::optional<ArbiterServer> arbiter_;  // also serves the channel of this process
   std::unique_ptr<ControlChannel> channel_;
-  std::optional<JobReach> reach_;
+  std::optional<JobReachability> reach_;
   std::string host_, word_;
   KeyPair keys_;
-  std::vector<Said> workers_, servers_;
+  std::vector<PeerInfo> workers_, servers_;
   Assignment assigned_;
   bool one_host_ = true;
 };
@@ -252,30 +256,31 @@ template <class Strategy>
 class JobStrategy : public Strategy {
  public:
   JobStrategy(const LaunchEnvironment& start, const JobOptions& o)
-      : JobStrategy(std::make_shared<detail::Meeting>(start, o), o) {}
+      : JobStrategy(std::make_shared<detail::ServerRendezvous>(start, o), o) {}
 
  private:
-  JobStrategy(const std::shared_ptr<detail::Meeting>& meeting, const JobOptions& o)
-      : Strategy(std::make_unique<WorkerEnd>(meeting->start().rank, meeting->doors(), meeting->options(),
+  JobStrategy(const std::shared_ptr<detail::ServerRendezvous>& rendezvous, const JobOptions& o)
+      : Strategy(std::make_unique<WorkerEnd>(rendezvous->start().rank, rendezvous->endpoints(), rendezvous->options(),
                                              // Keeps the meeting alive until the last connection has ended.
-                                             [meeting](int server) { return meeting->find(server); }),
-                 options(*meeting, meeting->start(), o)) {}
-  static ps::WorkerOptions options(detail::Meeting& meeting, const LaunchEnvironment& start, const JobOptions& o) {
+                                             [rendezvous](int server) { return rendezvous->find(server); }),
+                 options(*rendezvous, rendezvous->start(), o)) {}
+  static ps::WorkerOptions options(detail::ServerRendezvous& rendezvous, const LaunchEnvironment& start,
+                                   const JobOptions& o) {
     ps::WorkerOptions w = detail::worker_options(o);
     w.rank = start.rank;
     w.workers = start.workers;
     w.servers = start.servers;
-    w.patience = o.meeting + std::chrono::seconds(5);
-    w.host = meeting.host();
-    w.late = meeting.began_before();
+    w.patience = o.rendezvous_timeout + std::chrono::seconds(5);
+    w.host = rendezvous.host();
+    w.late = rendezvous.began_before();
     w.servers_return = Strategy::traits.owns_weights && start.servers_restart;
     // A server that ends while it writes into a window leaves gradients there that cannot be sent again.
     if (w.servers_return) w.windows = nullptr;
     if (w.servers_return && o.shared_memory) w.no_windows = "servers are started again";
-    w.neighbours = meeting.neighbours();
-    w.one_host = meeting.one_host();
-    w.flag = &meeting.flag();
-    w.reach = meeting.watch_servers();
+    w.neighbours = rendezvous.neighbours();
+    w.one_host = rendezvous.one_host();
+    w.flag = &rendezvous.flag();
+    w.reach = rendezvous.watch_servers();
     return w;
   }
 };
@@ -284,12 +289,12 @@ namespace detail {
 
 // Stops a server before its workers are done: when another server, a worker that has not yet joined, or the arbiter is
 // lost.
-class Fate {
+class ServerExitMonitor {
  public:
   using Server = ps::Server<ServerEnd>;
   // spare_workers: lost workers may come back.
   void follow(ControlChannel& channel, const std::string& arbiter, bool spare_workers) {
-    channel.on_change([this, spare_workers](const control::Changing& c) {
+    channel.on_change([this, spare_workers](const control::MembershipChange& c) {
       for (const control::Member& m : c.lost) {
         if (m.role == control::Role::server) end(m.name() + " is gone");
         if (m.role == control::Role::worker && !spare_workers)
@@ -334,17 +339,17 @@ class Fate {
 // Serves in the job until its workers are done, or until stop_requested() if they have not arrived yet. The
 // CommunicationError names a process that was lost.
 inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std::function<bool()> stop_requested) {
-  detail::Fate fate;
-  detail::Meeting meeting(started, o, stop_requested);
-  const LaunchEnvironment& start = meeting.start();
-  if (meeting.began_before() && o.from == nullptr)
+  detail::ServerExitMonitor exit_monitor;
+  detail::ServerRendezvous rendezvous(started, o, stop_requested);
+  const LaunchEnvironment& start = rendezvous.start();
+  if (rendezvous.began_before() && o.from == nullptr)
     fail<CommunicationError>({"server ", start.rank},
                              "a state that it kept, because it was started again in the middle of a job", "none",
                              "--resume goes on from the workers' checkpoint");
-  auto end = std::make_unique<ServerEnd>(meeting.door(), meeting.options());
+  auto end = std::make_unique<ServerEnd>(rendezvous.endpoint(), rendezvous.options());
   end->log_refusals("server " + std::to_string(start.rank), o.log);
-  const ServerEnd& door = *end;
-  meeting.publish_address(start.rank, end->port());
+  const ServerEnd& endpoint = *end;
+  rendezvous.publish_address(start.rank, end->port());
   ps::ServerOptions s = detail::server_options(o);
   s.index = start.rank;
   s.servers = start.servers;
@@ -352,30 +357,32 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
   s.keep = o.keep;
   s.keep_every = o.keep_every;
   s.from = o.from;
-  if (meeting.began_before()) s.ended = meeting.ended();
-  s.stop_requested = [&meeting, asked = std::move(stop_requested)] { return meeting.released() || (asked && asked()); };
+  if (rendezvous.began_before()) s.ended = rendezvous.ended();
+  s.stop_requested = [&rendezvous, asked = std::move(stop_requested)] {
+    return rendezvous.released() || (asked && asked());
+  };
   {
     ps::Server<ServerEnd> server(std::move(end), s);
     struct Unset {
-      detail::Fate& fate;
-      ~Unset() { fate.set(nullptr); }
-    } unset{fate};
-    fate.set(&server);
-    if (o.job != nullptr) fate.follow(meeting.channel(), o.job->arbiter_name(), o.strategy == "ps_async");
+      detail::ServerExitMonitor& exit_monitor;
+      ~Unset() { exit_monitor.set(nullptr); }
+    } unset{exit_monitor};
+    exit_monitor.set(&server);
+    if (o.job != nullptr) exit_monitor.follow(rendezvous.channel(), o.job->arbiter_name(), o.strategy == "ps_async");
     server.run();
     const ps::ServerCounts& n = server.counts();
-    if (o.log && n.refused() + door.turned_away() > 0)
+    if (o.log && n.refused() + endpoint.turned_away() > 0)
       o.log("server " + std::to_string(start.rank) + " refused " + std::to_string(n.refused()) + " frames and " +
-            std::to_string(door.turned_away()) + " connections");
+            std::to_string(endpoint.turned_away()) + " connections");
     const std::string name = "server " + std::to_string(start.rank);
-    if (const std::string why = fate.why(); !why.empty()) server.give_up(detail::whole_job, why);
-    fate.check(name);
+    if (const std::string why = exit_monitor.why(); !why.empty()) server.give_up(detail::whole_job, why);
+    exit_monitor.check(name);
     // tutti-launch reports it itself.
     if (const std::string lost = server.lost_workers(); o.job != nullptr && !lost.empty())
       fail<CommunicationError>(name, "all workers until the end of the job", {lost, " lost, and not back"},
                                "what the others have learned is saved");
   }
-  meeting.leave();
+  rendezvous.leave();
 }
 
 }  // namespace tutti::zeromq

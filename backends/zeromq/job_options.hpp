@@ -21,9 +21,9 @@
 namespace tutti::zeromq {
 
 struct JobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;            // for every operation
-  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all processes have arrived
-  bool bf16_wire = false;                                         // gradients are sent as bf16
+  std::chrono::milliseconds deadline = usual_deadline;                       // for every operation
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(120);  // until all processes have arrived
+  bool bf16_wire = false;                                                    // gradients are sent as bf16
   float threshold = 0;               // above 0: gradients are sent to the servers in two bits, see ps::WorkerOptions
   bool shared_memory = true;         // within a host, data is in shared windows
   bool plain = false;                // no encryption between hosts; within a host there never is any
@@ -59,7 +59,7 @@ namespace detail {
 // The same for a server.
 [[nodiscard]] inline ps::ServerOptions server_options(const JobOptions& o) {
   ps::ServerOptions s;
-  s.patience = o.meeting;
+  s.patience = o.rendezvous_timeout;
   s.store = o.weights;
   s.staleness = o.staleness;
   s.log = o.log;

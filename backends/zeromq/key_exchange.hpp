@@ -19,7 +19,7 @@ inline constexpr const char* word_key = "ps/word";  // the password that workers
 [[nodiscard]] inline std::string key(std::string_view what, int number) {
   return "ps/" + std::string(what) + "/" + std::to_string(number);
 }
-[[nodiscard]] inline std::string draw_word() {
+[[nodiscard]] inline std::string random_word() {
   std::random_device device;
   std::string word;
   for (int i = 0; i < 4; ++i) word += std::to_string(device()) + ".";
@@ -27,17 +27,17 @@ inline constexpr const char* word_key = "ps/word";  // the password that workers
 }
 
 // Formats "host:port key start"; the key may be empty.
-[[nodiscard]] inline std::string text_of(const Door& d) { return d.address + " " + d.key + " " + d.start; }
-[[nodiscard]] inline Door door_of(const std::string& text) {
+[[nodiscard]] inline std::string text_of(const ServerEndpoint& d) { return d.address + " " + d.key + " " + d.start; }
+[[nodiscard]] inline ServerEndpoint endpoint_of(const std::string& text) {
   const std::size_t first = text.find(' '), last = text.rfind(' ');
   if (first == std::string::npos || first == last)
     fail<CommunicationError>("parameter server", "where a server listens", {"'", printable(text), "'"});
   return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
 }
-[[nodiscard]] inline std::vector<std::string> addresses_of(const std::vector<Door>& doors) {
+[[nodiscard]] inline std::vector<std::string> addresses_of(const std::vector<ServerEndpoint>& endpoints) {
   std::vector<std::string> list;
-  list.reserve(doors.size());
-  for (const Door& d : doors) list.push_back(d.address);
+  list.reserve(endpoints.size());
+  for (const ServerEndpoint& d : endpoints) list.push_back(d.address);
   return list;
 }
 inline void require_curve(const KeyPair& own) {

@@ -17,8 +17,8 @@ namespace tutti::zeromq {
 namespace detail {
 
 // Returns the options of the arbiter of a job that scripts started. With ps_async, workers come and go.
-[[nodiscard]] inline ArbiterDoorOptions arbiter_options(const LaunchEnvironment& start, const JobOptions& o) {
-  ArbiterDoorOptions a;
+[[nodiscard]] inline ArbiterServerOptions arbiter_options(const LaunchEnvironment& start, const JobOptions& o) {
+  ArbiterServerOptions a;
   a.arbiter.workers = start.workers;
   a.arbiter.servers = start.servers;
   a.arbiter.rank_timeout = o.job->rank_timeout;
@@ -34,21 +34,21 @@ namespace detail {
 // The CommunicationError names a process that was lost, or those that have not arrived.
 inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
                          const std::function<bool()>& stop_requested) {
-  const ArbiterDoor door(*o.job, o.job->terms(start.workers, start.servers), detail::arbiter_options(start, o));
-  const auto until = std::chrono::steady_clock::now() + o.meeting;
-  while (!door.founded()) {
+  const ArbiterServer endpoint(*o.job, o.job->terms(start.workers, start.servers), detail::arbiter_options(start, o));
+  const auto until = std::chrono::steady_clock::now() + o.rendezvous_timeout;
+  while (!endpoint.founded()) {
     if (stop_requested && stop_requested()) return;
-    if (std::chrono::steady_clock::now() >= until && door.empty())
-      fail<CommunicationError>("scheduler",
-                               {o.job->terms(start.workers, start.servers), " within ", o.meeting.count(), " ms"},
-                               "not all of them", "look whether they were started, and reach that port");
-    if (!door.fatal().empty()) break;
+    if (std::chrono::steady_clock::now() >= until && endpoint.empty())
+      fail<CommunicationError>(
+          "scheduler", {o.job->terms(start.workers, start.servers), " within ", o.rendezvous_timeout.count(), " ms"},
+          "not all of them", "look whether they were started, and reach that port");
+    if (!endpoint.fatal().empty()) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  while (!door.empty() && door.fatal().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (!endpoint.empty() && endpoint.fatal().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   // Waits so that the other processes learn of it, too.
-  if (!door.fatal().empty()) door.wait_until_empty(std::chrono::seconds(5));
-  for (const std::string& lost : {door.fatal(), door.lost_workers()})
+  if (!endpoint.fatal().empty()) endpoint.wait_until_empty(std::chrono::seconds(5));
+  for (const std::string& lost : {endpoint.fatal(), endpoint.lost_workers()})
     if (!lost.empty()) throw CommunicationError(lost);
 }
 

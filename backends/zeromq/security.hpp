@@ -27,7 +27,7 @@ namespace tutti::zeromq {
 struct KeyPair {
   std::string open, secret;
 
-  [[nodiscard]] static KeyPair draw() {
+  [[nodiscard]] static KeyPair generate() {
     std::array<char, 41> open{}, secret{};
     if (zmq_curve_keypair(open.data(), secret.data()) != 0)
       fail<DeviceError>("ZeroMQ", "a library with CURVE", zmq_strerror(zmq_errno()),
@@ -75,9 +75,9 @@ inline void secure_worker(Socket& s, const Security& by, int rank) {
 
 // Answers ZeroMQ's requests to admit connections (ZAP); without an answer ZeroMQ admits every connection. Its socket
 // must be bound before the server's.
-class DoorKeeper {
+class Authenticator {
  public:
-  DoorKeeper(const Context& context, const Security& by) : kind_(by.kind), password_(by.password) {
+  Authenticator(const Context& context, const Security& by) : kind_(by.kind), password_(by.password) {
     socket_.emplace(context, ZMQ_REP);
     socket_->set(ZMQ_LINGER, 0);
     if (zmq_bind(socket_->get(), "inproc://zeromq.zap.01") != 0) fail_zmq("ask who may come in");

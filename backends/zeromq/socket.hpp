@@ -146,7 +146,7 @@ class Message {
 
 // Sends head and data without waiting. Returns false if the peer is not connected.
 inline bool send_frame(void* socket, std::string_view to, std::span<const std::byte> head,
-                       std::span<const std::byte> data, ps::SendsUnderWay* kept) {
+                       std::span<const std::byte> data, ps::PendingSends* kept) {
   const auto put = [&](const void* bytes, std::size_t n, bool more) {
     int rc = -1;
     while ((rc = zmq_send(socket, bytes, n, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0))) < 0 && zmq_errno() == EINTR) {
@@ -162,7 +162,7 @@ inline bool send_frame(void* socket, std::string_view to, std::span<const std::b
   // ZeroMQ reads the data on a thread of its own, and calls back when it has finished.
   if (zmq_msg_init_data(
           &m, const_cast<std::byte*>(data.data()), data.size(),
-          [](void*, void* hint) { static_cast<ps::SendsUnderWay*>(hint)->end(); }, kept) != 0) {
+          [](void*, void* hint) { static_cast<ps::PendingSends*>(hint)->end(); }, kept) != 0) {
     kept->end();
     return false;
   }
@@ -177,7 +177,7 @@ inline bool send_frame(void* socket, std::string_view to, std::span<const std::b
 // Reports the events of a socket's connections.
 class Monitor {
  public:
-  struct Said {
+  struct Event {
     int event = 0;
     std::uint32_t value = 0;
   };
@@ -192,13 +192,13 @@ class Monitor {
     if (zmq_connect(socket_.get(), at.c_str()) != 0) fail_zmq("watch a socket");
   }
   [[nodiscard]] void* get() const noexcept { return socket_.get(); }
-  [[nodiscard]] std::optional<Said> next() {
+  [[nodiscard]] std::optional<Event> next() {
     Part event, address;
     if (zmq_msg_recv(event.get(), socket_.get(), ZMQ_DONTWAIT) < 0) return {};
     if (event.more()) zmq_msg_recv(address.get(), socket_.get(), ZMQ_DONTWAIT);
-    if (event.bytes().size() < 6) return Said{};
+    if (event.bytes().size() < 6) return Event{};
     std::uint16_t number = 0;
-    Said said;
+    Event said;
     std::memcpy(&number, event.bytes().data(), sizeof number);
     std::memcpy(&said.value, event.bytes().data() + 2, sizeof said.value);
     said.event = number;

@@ -68,7 +68,7 @@ inline void set_up(Socket& s, const Options& o) {
 
 // The address of a server, and its key if the connection is encrypted. `start` is different after each start of the
 // server.
-struct Door {
+struct ServerEndpoint {
   std::string address, key{}, start{};
 };
 
@@ -78,37 +78,38 @@ class WorkerEnd {
   using Message = zeromq::Message;
   static constexpr const char* ended = "its connection ended";  // reason for the loss of a server that was connected
 
-  using Find = std::function<std::optional<Door>(int server)>;
+  using Find = std::function<std::optional<ServerEndpoint>(int server)>;
   // servers: in their order. find: returns the new address of a server that was lost; null: servers are not restarted.
-  WorkerEnd(int rank, std::vector<Door> servers, const Options& o, Find find = {})
-      : rank_(rank), o_(o), find_(std::move(find)), context_(1), doors_(std::move(servers)) {
+  WorkerEnd(int rank, std::vector<ServerEndpoint> servers, const Options& o, Find find = {})
+      : rank_(rank), o_(o), find_(std::move(find)), context_(1), endpoints_(std::move(servers)) {
     // A name that only this process has: ZeroMQ ignores a second connection with the same name.
     std::random_device device;
     name_ = {static_cast<std::uint32_t>(rank) << 8 | 1U, device(), device(), device()};
-    for (const Door& d : doors_) connections_.push_back(std::make_unique<Connection>(*this, d));
-    lost_.resize(doors_.size());
+    for (const ServerEndpoint& d : endpoints_) connections_.push_back(std::make_unique<Connection>(*this, d));
+    lost_.resize(endpoints_.size());
   }
 
   [[nodiscard]] std::string name() const {
     return o_.security.kind == Security::Kind::curve ? "ZeroMQ with CURVE" : "ZeroMQ";
   }
   [[nodiscard]] std::string peer_name(std::int64_t s) const {
-    return s >= 0 && static_cast<std::size_t>(s) < doors_.size() ? doors_[static_cast<std::size_t>(s)].address : "";
+    return s >= 0 && static_cast<std::size_t>(s) < endpoints_.size() ? endpoints_[static_cast<std::size_t>(s)].address
+                                                                     : "";
   }
   // Connects to a server that was lost and has been restarted; false if it has not been restarted.
   bool reopen(std::int64_t s) {
     const auto i = static_cast<std::size_t>(s);
-    auto door = find_ ? find_(static_cast<int>(s)) : std::nullopt;
-    if (!door || door->start == doors_[i].start) return false;
+    auto endpoint = find_ ? find_(static_cast<int>(s)) : std::nullopt;
+    if (!endpoint || endpoint->start == endpoints_[i].start) return false;
     // Drops the messages that still wait in the old connection.
     connections_[i]->socket.set(ZMQ_LINGER, 0);
-    doors_[i] = *std::move(door);
-    connections_[i] = std::make_unique<Connection>(*this, doors_[i]);
+    endpoints_[i] = *std::move(endpoint);
+    connections_[i] = std::make_unique<Connection>(*this, endpoints_[i]);
     ending_.erase(i);
     lost_[i] = false;
     return true;
   }
-  bool send(std::int64_t s, std::span<const std::byte> head, std::span<const std::byte> data, ps::SendsUnderWay* kept) {
+  bool send(std::int64_t s, std::span<const std::byte> head, std::span<const std::byte> data, ps::PendingSends* kept) {
     const auto i = static_cast<std::size_t>(s);
     return !lost_[i] && send_frame(connections_[i]->socket.get(), {}, head, data, kept);
   }
@@ -137,7 +138,7 @@ class WorkerEnd {
 
  private:
   struct Connection {
-    Connection(WorkerEnd& of, const Door& to) : socket(of.context_, ZMQ_DEALER) {
+    Connection(WorkerEnd& of, const ServerEndpoint& to) : socket(of.context_, ZMQ_DEALER) {
       detail::set_up(socket, of.o_);
       socket.set(ZMQ_ROUTING_ID, {reinterpret_cast<const char*>(of.name_.data()), sizeof of.name_});
       Security by = of.o_.security;
@@ -180,7 +181,7 @@ class WorkerEnd {
   Find find_;
   Context context_;
   std::array<std::uint32_t, 4> name_{};
-  std::vector<Door> doors_;
+  std::vector<ServerEndpoint> endpoints_;
   Waker waker_;
   std::vector<std::unique_ptr<Connection>> connections_;
   int opened_ = 0;
@@ -197,13 +198,13 @@ class ServerEnd {
   using Message = zeromq::Message;
 
   // address: "host:port" of this host; port 0: any free port. CommunicationError if the port is in use.
-  ServerEnd(const std::string& address, const Options& o) : context_(2), keeper_(context_, o.security) {
+  ServerEnd(const std::string& address, const Options& o) : context_(2), authenticator_(context_, o.security) {
     // Connections of strangers use descriptors until their handshake times out.
     io::raise_descriptor_limit();
     detail::set_up(socket_, o);
     socket_.set(ZMQ_ROUTER_MANDATORY, 1);
     socket_.set(ZMQ_HANDSHAKE_IVL, 5000);
-    if (o.security.kind != Security::Kind::none) keeper_.secure(socket_, o.security);
+    if (o.security.kind != Security::Kind::none) authenticator_.secure(socket_, o.security);
     monitor_.emplace(context_, socket_, "server", ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
     std::string at = address;
     if (at.ends_with(":0")) at.replace(at.size() - 1, 1, "*");
@@ -226,8 +227,8 @@ class ServerEnd {
     return found == peers_.end() ? "somebody" : found->second.address;
   }
   // For workers that come and go: admits or dismisses one by its open key. Call on the receiving thread.
-  void admit(std::uint32_t worker, const std::string& key) { keeper_.admit(worker, key); }
-  void dismiss(std::uint32_t worker) { keeper_.dismiss(worker); }
+  void admit(std::uint32_t worker, const std::string& key) { authenticator_.admit(worker, key); }
+  void dismiss(std::uint32_t worker) { authenticator_.dismiss(worker); }
   // Logs in the name of `server` which connections are refused, at most one line a minute for each kind. Call on the
   // receiving thread.
   void log_refusals(const std::string& server, const std::function<void(const std::string&)>& log) {
@@ -237,19 +238,19 @@ class ServerEnd {
   [[nodiscard]] std::uint64_t turned_away() const noexcept { return refused_.total(); }
 
   bool send(std::int64_t peer, std::span<const std::byte> head, std::span<const std::byte> data,
-            ps::SendsUnderWay* kept) {
+            ps::PendingSends* kept) {
     const auto found = peers_.find(peer);
     return found != peers_.end() && send_frame(socket_.get(), found->second.id, head, data, kept);
   }
   ps::Event<Message> receive(ps::Deadline deadline) {
     for (;;) {
-      keeper_.answer();
+      authenticator_.answer();
       note_ends();
       if (auto e = take(); e.what != ps::Event<Message>::What::nothing) return e;
       if (waker_.take()) return {};
       zmq_pollitem_t polled[] = {{socket_.get(), 0, ZMQ_POLLIN, 0},
                                  {monitor_->get(), 0, ZMQ_POLLIN, 0},
-                                 {keeper_.get(), 0, ZMQ_POLLIN, 0},
+                                 {authenticator_.get(), 0, ZMQ_POLLIN, 0},
                                  {nullptr, waker_.get(), ZMQ_POLLIN, 0}};
       if (zmq_poll(polled, 4, detail::left(deadline)) == 0 && std::chrono::steady_clock::now() >= deadline) return {};
     }
@@ -330,7 +331,7 @@ class ServerEnd {
 
   Context context_;
   Waker waker_;
-  DoorKeeper keeper_;  // before the socket that uses it
+  Authenticator authenticator_;  // before the socket that uses it
   Socket socket_{context_, ZMQ_ROUTER};
   std::optional<Monitor> monitor_;
   RefusedConnections refused_;

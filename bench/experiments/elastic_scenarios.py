@@ -16,7 +16,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "hosts"))
-import bed as bed_module  # noqa: E402
+import netns_cluster  # noqa: E402
 import hosts_case  # noqa: E402
 from elastic_scenarios import Scenarios  # noqa: E402
 
@@ -44,7 +44,7 @@ def main():
     if not set(words) <= set(STRATEGIES):
         sys.exit(__doc__.split("\n\n")[1])
     good = True
-    with bed_module.Bed(3) as hosts_case.BED:
+    with netns_cluster.NetnsCluster(3) as hosts_case.CLUSTER:
         for strategy in words:
             notes, whole = scenarios(strategy)
             good = good and whole
@@ -59,5 +59,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except bed_module.Unavailable as e:
+    except netns_cluster.Unavailable as e:
         sys.exit(f"bench/experiments/elastic_scenarios.py: {e}")

@@ -121,15 +121,15 @@ def gradient():
             (("AsyncParameterServer", "pushes the bucket"), ("ServerCommunicator", "cuts it into parts"),
              ("OwnedOperations", "server: no waiting"), ("WeightStore", "updates, sends weights")),
             (("AllReduce", "on a stream"), ("NcclGroup", "in the GPU's memory"), ("wait_device", "the stream waits"),
-             ("CudaStepEnd", "kernels of the update")))
+             ("CudaStepFinisher", "kernels of the update")))
     for column, way in enumerate(ways):
         keys = [p.box(column, 2 + i, *box) for i, box in enumerate(way)]
         p.arrow((0, 1), keys[0])
         p.chain(*keys)
         heads.append(keys[-1])
     p.lane(6, "")
-    host = p.box(0, 6, "HostStepEnd", "waits for every bucket, then updates the weights", span=2, mark=True)
-    taken = p.box(2, 6, "HostStepEnd", "takes the weights", mark=True)
+    host = p.box(0, 6, "HostStepFinisher", "waits for every bucket, then updates the weights", span=2, mark=True)
+    taken = p.box(2, 6, "HostStepFinisher", "takes the weights", mark=True)
     device = p.box(3, 6, "weights", "the host never waited", mark=True, code=False)
     p.arrow(heads[0], host)
     p.arrow(heads[1], host)
@@ -153,7 +153,7 @@ def members():
     report = p.box(3, 0, "ControlChannel", "reports the rank's step", mark=True)
     p.arrow(last, report)
     p.boxes[(3, 1)] = (*p.place(3, 1), BOX_WIDTH)
-    second = p.box(3, 1, "ControlDesk", "collects the reports", mark=True)
+    second = p.box(3, 1, "ArbiterService", "collects the reports", mark=True)
     p.chain(back, second)
     p.arrow(report, second)
     p.lane(2, "the next generation")

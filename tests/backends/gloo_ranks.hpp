@@ -58,7 +58,7 @@ inline void run_gloo_ranks(const GlooWay& way, const std::function<void(GlooRank
       o.hierarchical = way.hierarchical;
       o.wire = way.wire;
       o.deadline = deadline;
-      o.meeting = std::min<std::chrono::milliseconds>(deadline, std::chrono::seconds(20));
+      o.rendezvous_timeout = std::min<std::chrono::milliseconds>(deadline, std::chrono::seconds(20));
       GlooRank rank{o.rank, flags[r], store, o};
       try {
         f(rank);

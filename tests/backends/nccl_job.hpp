@@ -94,19 +94,19 @@ class NcclJob {
     control::ArbiterOptions o;
     o.workers = founders_;
     o.elastic = true;
-    Office office(o);
-    for (int i = 0; i < founders_; ++i) start(office, false);
+    ArbiterHarness harness(o);
+    for (int i = 0; i < founders_; ++i) start(harness, false);
     std::vector<std::string> ends;
     const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     for (std::size_t running = pids_.size(); running > 0; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
       while (pids_.size() < static_cast<std::size_t>(founders_) + board_->asked) {
-        start(office, true);
+        start(harness, true);
         ++running;
       }
       ends.resize(pids_.size());
       const std::uint64_t leaving = board_->leaving.exchange(0);
       for (std::size_t i = 0; i < pids_.size(); ++i) {
-        if ((leaving >> i & 1U) != 0) office.ask([&](control::Arbiter& a) { a.ask_to_leave(i); });
+        if ((leaving >> i & 1U) != 0) harness.ask([&](control::Arbiter& a) { a.ask_to_leave(i); });
         int status = 0;
         if (pids_[i] == 0 || ::waitpid(pids_[i], &status, WNOHANG) != pids_[i]) continue;
         pids_[i] = 0;
@@ -117,7 +117,7 @@ class NcclJob {
           ends[i] = "killed";
         else if (status != 0)
           ends[i] = board_->members[i].error.data();
-        if (status != 0) office.ended(i);
+        if (status != 0) harness.ended(i);
       }
       if (std::chrono::steady_clock::now() > patience)
         for (const pid_t p : pids_)
@@ -132,13 +132,13 @@ class NcclJob {
   std::function<void(std::size_t me, const char*)> at;  // a member is at a point at which it may be lost
 
  private:
-  void start(Office& office, bool joins) {
-    const io::Descriptor socket = office.socket();
+  void start(ArbiterHarness& harness, bool joins) {
+    const io::Descriptor socket = harness.socket();
     const std::size_t me = pids_.size();
     std::fflush(nullptr);
     static_cast<void>(emulator::folder());  // created in this process, which removes it at its end: the children may
                                             // end abruptly
-    const pid_t child = office.fork();
+    const pid_t child = harness.fork();
     if (child < 0) fail<Error>("test", "another process", "none");
     if (child > 0) return pids_.push_back(child);
     Member& mine = board_->members[me];
@@ -167,7 +167,7 @@ class NcclJob {
     how.start.host = "h";
     how.start.new_worker = joins;
     ElasticNccl strategy(std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(std::move(socket))),
-                         how, FormNccl{&backend.device(), {std::chrono::seconds(60)}});
+                         how, NcclGroupFactory{&backend.device(), {std::chrono::seconds(60)}});
     TrainerOptions o;
     o.optimizer = Sgd{0.9, true};
     o.ema_decay = 0.9;
@@ -178,13 +178,13 @@ class NcclJob {
     const JobImages of{samples, global_batch, 6};
     Loader train(of.images(samples), of.train_options(strategy.rank(), strategy.size()));
     Loader test(of.images(JobImages::tests), of.test_options(strategy.rank(), strategy.size()));
-    ChiefDuties duties;
+    CoordinatorOptions duties;
     duties.audit = audit;
-    Chief chief(trainer, duties);
+    Coordinator coordinator(trainer, duties);
     FitOptions f = of.fit_options(epochs);
     f.after_step = [&](const FitStep& s) { script_(*this, me, s); };
     end.loaded = true;
-    const FitResult result = fit(trainer, train, &test, chief, f);
+    const FitResult result = fit(trainer, train, &test, coordinator, f);
     end.left = result.left;
     end.steps = result.counters.step;
     end.captured = static_cast<std::int64_t>(emulator::Device::instance().graph_launches);

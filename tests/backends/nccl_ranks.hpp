@@ -25,8 +25,8 @@ template <class F>
   control::ArbiterOptions o;
   o.workers = 2;
   o.elastic = true;
-  Office office(o);
-  const std::array<io::Descriptor, 2> sockets{office.socket(), office.socket()};
+  ArbiterHarness harness(o);
+  const std::array<io::Descriptor, 2> sockets{harness.socket(), harness.socket()};
   const auto rank_of_job = [&](int rank) {
     cuda::DeviceMemory memory(0);
     ElasticOptions how;
@@ -34,10 +34,10 @@ template <class F>
     how.start.host = "h";
     ElasticNccl strategy(std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(
                              io::Descriptor(::dup(sockets[static_cast<std::size_t>(rank)].get())))),
-                         how, FormNccl{&memory.device(), {std::chrono::seconds(60)}});
+                         how, NcclGroupFactory{&memory.device(), {std::chrono::seconds(60)}});
     f(rank, strategy, memory);
   };
-  return emulator::run_ranks(2, rank_of_job, [&] { return office.fork(); });
+  return emulator::run_ranks(2, rank_of_job, [&] { return harness.fork(); });
 }
 
 }  // namespace tutti::testing

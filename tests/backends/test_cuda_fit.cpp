@@ -61,8 +61,8 @@ Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr, std::i
   o.epochs = 2;
   std::vector<FitListener*> listeners{&r};
   if (another != nullptr) listeners.push_back(another);
-  Chief chief(t, {.listeners = listeners});
-  fit(t, train, &test, chief, o);
+  Coordinator coordinator(t, {.listeners = listeners});
+  fit(t, train, &test, coordinator, o);
   CHECK(t.counters().samples == 88);
   return r;
 }

@@ -87,8 +87,8 @@ struct Run {
   FitResult go(FitOptions o, Checkpoints* c = nullptr, const std::string& audit = {}) {
     o.global_batch = 16;
     o.report_every = 1;
-    Chief chief(trainer, {.checkpoints = c, .listeners = {&listener}, .audit = audit});
-    return fit(trainer, *train, test.get(), chief, o);
+    Coordinator coordinator(trainer, {.checkpoints = c, .listeners = {&listener}, .audit = audit});
+    return fit(trainer, *train, test.get(), coordinator, o);
   }
   std::vector<std::byte> bits() {
     trainer.commit();

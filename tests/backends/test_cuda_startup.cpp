@@ -124,7 +124,7 @@ class Gemms : public testing::LoopGemms {
   cuda::Gemms real_;
 };
 using Started = cuda::BasicCudaBackend<Convolutions, Gemms>;
-static_assert(cuda::BeginsAhead<cuda::Convolutions> && cuda::BeginsAhead<cuda::Gemms>);
+static_assert(cuda::HasAsyncBegin<cuda::Convolutions> && cuda::HasAsyncBegin<cuda::Gemms>);
 
 Graph net(bool linear) {
   Builder b(3, 8, 8);
@@ -166,14 +166,14 @@ struct End {
 }  // namespace
 
 TEST_CASE("an object constructed in advance is returned by get(), or its error is thrown") {
-  cuda::Ahead<int> a;
+  cuda::AsyncInit<int> a;
   CHECK_FALSE(a.begun());
   a.begin([] { return std::make_unique<int>(7); });
   CHECK(a.begun());
   a.begin([]() -> std::unique_ptr<int> { throw std::runtime_error("begun twice"); });
   CHECK(a.get() == 7);
   CHECK(&a.get() == &a.made());
-  cuda::Ahead<int> bad;
+  cuda::AsyncInit<int> bad;
   bad.begin([]() -> std::unique_ptr<int> { throw std::runtime_error("none"); });
   CHECK_THROWS_WITH_AS((void)bad.get(), "none", std::runtime_error);
   CHECK_FALSE(bad.begun());
@@ -184,7 +184,7 @@ TEST_CASE("an object constructed in advance is returned by get(), or its error i
   std::mutex m;
   {
     std::unique_lock lock(m);
-    cuda::Ahead<int> slow;
+    cuda::AsyncInit<int> slow;
     slow.begin([&] {
       const std::lock_guard waits(m);
       done = true;

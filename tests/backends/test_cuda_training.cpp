@@ -168,7 +168,7 @@ Record record(const TrainerOptions& o, bool on_host) {
   const Graph net = little_net();
   Trainer t(backend, solo, net, o);
   StepTrace trace;
-  if (on_host) t.trace(&trace);  // ended by the host's StepEnd
+  if (on_host) t.trace(&trace);  // ended by the host's StepFinisher
   REQUIRE(t.runs_ahead() == !on_host);
   Record r;
   for (int i = 0; i < 20; ++i) {

@@ -148,12 +148,12 @@ class Row {
 };
 
 // The convolutions for which a fusion is expected.
-using Where = bool (*)(const ConvProblem&);
+using ValueStorage = bool (*)(const ConvProblem&);
 bool everywhere(const ConvProblem&) { return true; }
 bool nowhere(const ConvProblem&) { return false; }
 
 template <class MakeGraph>
-void check_fusion(const std::string& kind, DType type, const std::array<Where, gpus.size()>& expected,
+void check_fusion(const std::string& kind, DType type, const std::array<ValueStorage, gpus.size()>& expected,
                   const std::array<bool, gpus.size()>& all_nets, MakeGraph&& graph) {
   const std::set<ConvProblem> of_all = problems(type), of_one = testing::resnet50_shapes(256, type).convolutions;
   Row row(kind, type);

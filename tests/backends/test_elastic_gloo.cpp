@@ -74,10 +74,10 @@ TEST_CASE(
   control::ArbiterOptions o;
   o.workers = 2;
   o.elastic = true;
-  testing::Office office(o);
+  testing::ArbiterHarness harness(o);
   std::vector<std::string> errors(4);
   std::vector<std::unique_ptr<ControlChannel>> channels;
-  for (int i = 0; i < 4; ++i) channels.push_back(office.channel());
+  for (int i = 0; i < 4; ++i) channels.push_back(harness.channel());
   std::latch began(2), left(2);
   std::atomic<bool> failed{false};
   const auto member = [&](std::size_t me) {
@@ -88,7 +88,7 @@ TEST_CASE(
     how.start.rank = static_cast<int>(me);
     how.start.host = "localhost";
     how.start.new_worker = me >= 2;
-    ElasticGloo s(std::move(channels[me]), how, FormGloo{});
+    ElasticGloo s(std::move(channels[me]), how, GlooGroupFactory{});
     const std::span<std::byte> bytes = s.allocate(floats * sizeof(float));
     require(!bytes.empty(), "a window");
     const auto sum_is = [&](float of_all) {
@@ -98,7 +98,7 @@ TEST_CASE(
       });
     };
     const auto change_is_known = [&s](bool broken) {
-      using Change = ChangingMembers::Change;
+      using Change = ElasticMembership::Change;
       while (broken ? s.change() != Change::broken : s.change() == Change::none)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
@@ -106,7 +106,7 @@ TEST_CASE(
       while (!(me == 2 ? began : left).try_wait() && !failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       require(s.next_generation({}), "a generation with it");
       require(sum_is(3), "the sum of three");
-      if (me == 3) return office.ended(me);  // as if it were killed
+      if (me == 3) return harness.ended(me);  // as if it were killed
       s.ask_to_leave();
       change_is_known(false);
       require(!s.next_generation({2, false, false}), "to be let go");
@@ -134,7 +134,7 @@ TEST_CASE(
       } catch (const std::exception& e) {
         errors[me] = e.what();
         failed = true;
-        for (std::size_t all = 0; all < 4; ++all) office.ended(all);
+        for (std::size_t all = 0; all < 4; ++all) harness.ended(all);
       }
     });
   for (auto& t : threads) t.join();

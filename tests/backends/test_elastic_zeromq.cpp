@@ -40,15 +40,16 @@ TEST_CASE(
   control::ArbiterOptions o;
   o.workers = o.servers = 2;
   o.elastic = true;
-  testing::Office office(o);
+  testing::ArbiterHarness harness(o);
   constexpr std::size_t lost_server = 3;
   std::latch summed(2);
   std::atomic<bool> failed{false};
   std::vector<std::string> errors(4);
   std::vector<std::unique_ptr<ControlChannel>> channels;
-  for (int i = 0; i < 4; ++i) channels.push_back(office.channel());
+  for (int i = 0; i < 4; ++i) channels.push_back(harness.channel());
   const auto worker = [&](std::size_t me, const LaunchEnvironment& start) {
-    zeromq::ElasticServed s(std::move(channels[me]), zeromq::elastic_options(start, {}), zeromq::FormServed({}));
+    zeromq::ElasticServed s(std::move(channels[me]), zeromq::elastic_options(start, {}),
+                            zeromq::ServedGroupFactory({}));
     const std::span<std::byte> bytes = s.allocate(floats * sizeof(float));
     require(!bytes.empty(), "a window");
     const auto sum_is = [&](float of_all, const std::string& name) {
@@ -59,14 +60,14 @@ TEST_CASE(
       require(std::ranges::all_of(values(bytes), [&](float v) { return v == of_all; }), "the sum");
     };
     const auto change_is_known = [&s](bool broken) {
-      using Change = ChangingMembers::Change;
+      using Change = ElasticMembership::Change;
       while (broken ? s.change() != Change::broken : s.change() == Change::none)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
     sum_is(2, "parameter server over windows, 2 servers");
     summed.count_down();
     while (!summed.try_wait() && !failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (me == 0) office.ended(lost_server);  // as if it were stopped and given up
+    if (me == 0) harness.ended(lost_server);  // as if it were stopped and given up
     change_is_known(true);
     require(s.next_generation({1, true, false}), "a generation with one server");
     require(values(bytes)[7] == 0, "other memory in its place");
@@ -94,7 +95,7 @@ TEST_CASE(
         errors[me] = e.what();
         if (me == lost_server) return;
         failed = true;
-        for (std::size_t all = 0; all < 4; ++all) office.ended(all);
+        for (std::size_t all = 0; all < 4; ++all) harness.ended(all);
       }
     });
   for (auto& t : threads) t.join();
@@ -111,8 +112,8 @@ TEST_CASE("a worker of asynchronous servers that is given up does not wait for t
   job.strategy = "ps_async";
   job.deadline = std::chrono::seconds(20);
   std::atomic<bool> answers{true};
-  testing::Office office(o);
-  std::shared_ptr<ControlChannel> of_worker = office.channel(), of_server = office.channel();
+  testing::ArbiterHarness harness(o);
+  std::shared_ptr<ControlChannel> of_worker = harness.channel(), of_server = harness.channel();
   LaunchEnvironment start;
   start.host = "localhost";
   std::thread server([&] {
@@ -130,17 +131,17 @@ TEST_CASE("a worker of asynchronous servers that is given up does not wait for t
   });
   std::string error;
   try {
-    zeromq::ElasticAsyncServed s(of_worker, zeromq::elastic_options(start, job), zeromq::FormAsync(job));
+    zeromq::ElasticAsyncServed s(of_worker, zeromq::elastic_options(start, job), zeromq::AsyncGroupFactory(job));
     require(s.others_at_work() == 0, "nobody else");
     answers = false;
-    office.ended(0);  // as if it were stopped and given up
+    harness.ended(0);  // as if it were stopped and given up
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
     while (std::chrono::steady_clock::now() < end) (void)s.others_at_work();
   } catch (const Error& e) {
     error = e.what();
   }
   answers = true;
-  office.ended(1);
+  harness.ended(1);
   server.join();
   INFO(error);
   CHECK(error.find("given up") != error.npos);

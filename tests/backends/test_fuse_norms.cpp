@@ -329,7 +329,7 @@ TEST_CASE("removed values take no memory") {
     const Plan a = plan_of(before, rows, DType::bf16), b = plan_of(g, rows, DType::bf16);
     int vanished = 0;
     for (std::size_t v = 0; v < before.values.size(); ++v)
-      vanished += a.values[v].where == Where::activation && b.values[v].where == Where::nowhere ? 1 : 0;
+      vanished += a.values[v].where == ValueStorage::activation && b.values[v].where == ValueStorage::nowhere ? 1 : 0;
     CHECK(vanished == 64);  // forward and backward
     // The peak is at the end of the forward pass, with the values that are kept in both cases. The fused graph adds a
     // few values per channel.

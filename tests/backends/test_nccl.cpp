@@ -194,11 +194,11 @@ TEST_CASE("gpu: a process's communicators are made and ended for each generation
   control::ArbiterOptions o;
   o.workers = 1;
   o.elastic = true;
-  testing::Office office(o);
+  testing::ArbiterHarness harness(o);
   DeviceMemory m(0);
   ElasticOptions how;
   how.start.host = "h";
-  ElasticNccl strategy(office.channel(), how, FormNccl{&m.device(), {60s}});
+  ElasticNccl strategy(harness.channel(), how, NcclGroupFactory{&m.device(), {60s}});
   const std::vector<float> values(1000, 2.F);
   const OnDevice<float> v(m, values);
   std::size_t free = 0;

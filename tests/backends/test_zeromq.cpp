@@ -39,12 +39,12 @@ struct Job {
   Kind kind;
   std::chrono::milliseconds lost_after = 10s;
   std::vector<zeromq::KeyPair> servers, workers;
-  std::vector<zeromq::Door> doors;
+  std::vector<zeromq::ServerEndpoint> endpoints;
 
-  Job(Kind k, int server_count, int worker_count) : kind(k), doors(static_cast<std::size_t>(server_count)) {
-    for (int s = 0; s < server_count; ++s) servers.push_back(zeromq::KeyPair::draw());
-    for (int w = 0; w < worker_count; ++w) workers.push_back(zeromq::KeyPair::draw());
-    for (std::size_t s = 0; s < servers.size(); ++s) doors[s].key = servers[s].open;
+  Job(Kind k, int server_count, int worker_count) : kind(k), endpoints(static_cast<std::size_t>(server_count)) {
+    for (int s = 0; s < server_count; ++s) servers.push_back(zeromq::KeyPair::generate());
+    for (int w = 0; w < worker_count; ++w) workers.push_back(zeromq::KeyPair::generate());
+    for (std::size_t s = 0; s < servers.size(); ++s) endpoints[s].key = servers[s].open;
   }
   [[nodiscard]] zeromq::Options options() const {
     zeromq::Options o;
@@ -58,16 +58,16 @@ struct Job {
     o.security.own = servers[static_cast<std::size_t>(s)];
     for (const auto& w : workers) o.security.workers.push_back(w.open);
     auto end = std::make_unique<zeromq::ServerEnd>("127.0.0.1:0", o);
-    zeromq::Door& door = doors[static_cast<std::size_t>(s)];
-    door.address = "127.0.0.1:" + std::to_string(end->port());
-    door.start += "again";
+    zeromq::ServerEndpoint& endpoint = endpoints[static_cast<std::size_t>(s)];
+    endpoint.address = "127.0.0.1:" + std::to_string(end->port());
+    endpoint.start += "again";
     return end;
   }
   std::unique_ptr<zeromq::WorkerEnd> worker(int r) {
     auto o = options();
     o.security.own = workers[static_cast<std::size_t>(r)];
     return std::make_unique<zeromq::WorkerEnd>(
-        r, doors, o, [this](int s) { return std::optional(doors[static_cast<std::size_t>(s)]); });
+        r, endpoints, o, [this](int s) { return std::optional(endpoints[static_cast<std::size_t>(s)]); });
   }
   testing::Ends<zeromq::ServerEnd, zeromq::WorkerEnd> ends() {
     return {[this](int s) { return server(s); }, [this](int r) { return worker(r); }};
@@ -144,14 +144,14 @@ TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
     Job ends(kind, 1, 2);
     const testing::ServerJob job{.workers = 2, .servers = 1};
     auto server_end = ends.server(0);
-    const zeromq::ServerEnd& door = *server_end;
+    const zeromq::ServerEnd& endpoint = *server_end;
     ps::Server<zeromq::ServerEnd> server(std::move(server_end), testing::server_options(job, 0));
     std::thread serves([&] { server.run(); });
 
     // A hundred connections that send no data.
     std::vector<tcp::Socket> silent;
     std::string why;
-    const int port = std::stoi(ends.doors[0].address.substr(ends.doors[0].address.rfind(':') + 1));
+    const int port = std::stoi(ends.endpoints[0].address.substr(ends.endpoints[0].address.rfind(':') + 1));
     for (int i = 0; i < 100; ++i) {
       auto s = tcp::connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + 10s, why);
       REQUIRE_MESSAGE(s, why);
@@ -162,12 +162,12 @@ TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
       zeromq::Options o;
       o.security.kind = by;
       o.security.password = "open barley";
-      o.security.own = zeromq::KeyPair::draw();
-      zeromq::WorkerEnd stranger(0, ends.doors, o);
+      o.security.own = zeromq::KeyPair::generate();
+      zeromq::WorkerEnd stranger(0, ends.endpoints, o);
       ps::WorkerOptions as = testing::worker_options(job, 0);
       as.patience = 5s;
       CHECK_THROWS_WITH_AS(
-          ps::ServerCommunicator<zeromq::WorkerEnd>(std::make_unique<zeromq::WorkerEnd>(0, ends.doors, o), as),
+          ps::ServerCommunicator<zeromq::WorkerEnd>(std::make_unique<zeromq::WorkerEnd>(0, ends.endpoints, o), as),
           doctest::Contains("expected to be let in as rank 0, got server 0 at 127.0.0.1:"), CommunicationError);
     }
     // A member of the job that sends too much at once: its connection ends.
@@ -177,10 +177,10 @@ TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
       big.set(ZMQ_LINGER, 0);
       zeromq::Security by = ends.options().security;
       by.own = ends.workers[1];
-      by.server_key = ends.doors[0].key;
+      by.server_key = ends.endpoints[0].key;
       zeromq::secure_worker(big, by, 1);
       zeromq::Monitor watch(context, big, "big");
-      REQUIRE(zmq_connect(big.get(), ("tcp://" + ends.doors[0].address).c_str()) == 0);
+      REQUIRE(zmq_connect(big.get(), ("tcp://" + ends.endpoints[0].address).c_str()) == 0);
       const std::vector<char> much(ps::max_data + 1000);
       REQUIRE(zmq_send(big.get(), much.data(), much.size(), 0) > 0);
       zmq_pollitem_t p{watch.get(), 0, ZMQ_POLLIN, 0};
@@ -198,7 +198,7 @@ TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
       });
     for (auto& w : workers) w.join();
     serves.join();
-    CHECK(door.turned_away() >= 1);
+    CHECK(endpoint.turned_away() >= 1);
     CHECK(server.counts().pushes == 2);
   }
 }
@@ -242,7 +242,7 @@ TEST_CASE("zeromq: refused connections are counted, and logged once for each kin
     const auto stranger = [&](const zeromq::Options& o, const zeromq::KeyPair& key) {
       auto with_key = o;
       with_key.security.own = key;
-      return std::make_unique<zeromq::WorkerEnd>(0, job.doors, with_key);
+      return std::make_unique<zeromq::WorkerEnd>(0, job.endpoints, with_key);
     };
     auto wrong = job.options();
     wrong.security.password = "open barley";
@@ -255,7 +255,7 @@ TEST_CASE("zeromq: refused connections are counted, and logged once for each kin
       until([&] { return count("without the job's encryption") == 1; });
     }
     {
-      const auto other = stranger(wrong, zeromq::KeyPair::draw());
+      const auto other = stranger(wrong, zeromq::KeyPair::generate());
       until([&] { return count("with a key that is not one of the job's") == 1; });
     }
     // One more of each within the minute: counted, not logged.
@@ -306,8 +306,8 @@ TEST_CASE("zeromq: a port in use is named") {
   // A server may use as many descriptors as the system allows.
   rlimit now{};
   CHECK((::getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur == few.rlim_max));
-  CHECK_THROWS_WITH_AS(zeromq::ServerEnd(ends.doors[0].address, ends.options()),
-                       doctest::Contains(("to listen at " + ends.doors[0].address).c_str()), CommunicationError);
+  CHECK_THROWS_WITH_AS(zeromq::ServerEnd(ends.endpoints[0].address, ends.options()),
+                       doctest::Contains(("to listen at " + ends.endpoints[0].address).c_str()), CommunicationError);
 }
 
 TEST_CASE("zeromq: keys are derived from a job's secret") {

@@ -84,13 +84,13 @@ TEST_CASE("ZeroMQ: 10,000 pushes and 100 strangers do not change a server's reso
       error = e.what();
     }
   });
-  const zeromq::Door door{"127.0.0.1:" + std::to_string(port)};
+  const zeromq::ServerEndpoint endpoint{"127.0.0.1:" + std::to_string(port)};
   std::optional<Use> before, after;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < workers; ++rank)
     threads.emplace_back([&, rank] {
       ps::ServerCommunicator<zeromq::WorkerEnd> c(
-          std::make_unique<zeromq::WorkerEnd>(rank, std::vector<zeromq::Door>{door}, options()),
+          std::make_unique<zeromq::WorkerEnd>(rank, std::vector<zeromq::ServerEndpoint>{endpoint}, options()),
           testing::worker_options(job, rank));
       std::vector<float> v(512);
       const auto bytes = std::as_writable_bytes(std::span(v));

@@ -24,12 +24,12 @@ namespace tutti::testing {
 
 // An arbiter in this process, and what carries frames between it and channels, over pairs of sockets as tutti-launch's
 // agents have them.
-class Office {
+class ArbiterHarness {
  public:
-  explicit Office(const control::ArbiterOptions& o) : desk_(o) {
+  explicit ArbiterHarness(const control::ArbiterOptions& o) : service_(o) {
     thread_ = std::thread([this] { run(); });
   }
-  ~Office() {
+  ~ArbiterHarness() {
     stopping_ = true;
     thread_.join();
   }
@@ -46,20 +46,20 @@ class Office {
     sockets_.emplace_back(ends[0]);
     return io::Descriptor(ends[1]);
   }
-  void close(std::size_t seat) {
+  void close(std::size_t connection) {
     const std::lock_guard lock(mutex_);
-    sockets_[seat] = io::Descriptor();
+    sockets_[connection] = io::Descriptor();
   }
-  void ended(std::size_t seat) {
+  void ended(std::size_t connection) {
     const std::lock_guard lock(mutex_);
-    desk_.ended(seat, "SIGKILL");
+    service_.ended(connection, "SIGKILL");
     send();
   }
   // f(Arbiter&)
   template <class F>
   auto ask(F&& f) {
     const std::lock_guard lock(mutex_);
-    return f(desk_.arbiter());
+    return f(service_.arbiter());
   }
   // Another process, made while this one's thread, which has begun, asks for no memory: AddressSanitizer's allocator
   // would stay locked in it.
@@ -76,25 +76,25 @@ class Office {
     while (!stopping_) {
       {
         const std::lock_guard lock(mutex_);
-        for (std::size_t seat = 0; seat < sockets_.size() && !deaf_; ++seat) {
+        for (std::size_t connection = 0; connection < sockets_.size() && !deaf_; ++connection) {
           std::string frame(control::longest_frame, '\0');
-          const ssize_t n = ::recv(sockets_[seat].get(), frame.data(), frame.size(), MSG_DONTWAIT);
-          if (n > 0) desk_.receive(seat, frame.substr(0, static_cast<std::size_t>(n)), control::now());
+          const ssize_t n = ::recv(sockets_[connection].get(), frame.data(), frame.size(), MSG_DONTWAIT);
+          if (n > 0) service_.receive(connection, frame.substr(0, static_cast<std::size_t>(n)), control::now());
         }
-        if (!deaf_) desk_.tick(control::now());
+        if (!deaf_) service_.tick(control::now());
         send();
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
   void send() {
-    desk_.send([&](control::Seat seat, std::string_view frame) {
-      (void)::send(sockets_[seat].get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    service_.send([&](control::ConnectionId connection, std::string_view frame) {
+      (void)::send(sockets_[connection].get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     });
   }
 
   std::mutex mutex_;
-  control::ControlDesk desk_;
+  control::ArbiterService service_;
   std::vector<io::Descriptor> sockets_;
   std::atomic<bool> stopping_{false}, deaf_{false};
   std::atomic<bool> began_{false};

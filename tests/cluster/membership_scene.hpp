@@ -27,18 +27,18 @@ class Scene {
  public:
   explicit Scene(const ArbiterOptions& o) : arbiter(o) {}
 
-  void enrol(Seat seat, Role role, int place, const std::string& model = "a") {
-    tell(seat, Enrol{role, place, "h" + std::to_string(seat), facts(model)});
+  void enrol(ConnectionId connection, Role role, int place, const std::string& model = "a") {
+    tell(connection, Enrol{role, place, "h" + std::to_string(connection), facts(model)});
   }
   void workers(int count) {
-    for (int i = 0; i < count; ++i) enrol(static_cast<Seat>(i), Role::worker, i);
+    for (int i = 0; i < count; ++i) enrol(static_cast<ConnectionId>(i), Role::worker, i);
   }
-  void tell(Seat seat, const Message& m) {
-    arbiter.receive(seat, m, now);
+  void tell(ConnectionId connection, const Message& m) {
+    arbiter.receive(connection, m, now);
     take();
   }
-  void ended(Seat seat) {
-    arbiter.ended(seat, "SIGKILL");
+  void ended(ConnectionId connection) {
+    arbiter.ended(connection, "SIGKILL");
     take();
   }
   void pass(Time time) {
@@ -46,19 +46,19 @@ class Scene {
     arbiter.tick(now);
     take();
   }
-  void beat(Seat seat) { tell(seat, Beat{++beats}); }
+  void send_heartbeat(ConnectionId connection) { tell(connection, Heartbeat{++beats}); }
   // All workers of the list report the same step, and stand.
-  void change_over(const std::vector<std::pair<Seat, std::uint64_t>>& reports) {
+  void change_over(const std::vector<std::pair<ConnectionId, std::uint64_t>>& reports) {
     const std::uint64_t left = arbiter.generation();
-    for (const auto& [seat, step] : reports) tell(seat, Report{left, step});
+    for (const auto& [connection, step] : reports) tell(connection, Report{left, step});
   }
 
   // The last message of a kind that was sent to a seat.
   template <class M>
-  [[nodiscard]] std::optional<M> last(Seat seat) const {
+  [[nodiscard]] std::optional<M> last(ConnectionId connection) const {
     std::optional<M> found;
     for (const Outgoing& o : said)
-      if (const auto* m = std::get_if<M>(&o.message); o.seat == seat && m != nullptr) found = *m;
+      if (const auto* m = std::get_if<M>(&o.message); o.connection == connection && m != nullptr) found = *m;
     return found;
   }
   [[nodiscard]] int count(Decision::Kind kind) const {

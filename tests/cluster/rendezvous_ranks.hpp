@@ -14,7 +14,7 @@
 #include <tutti/cluster/rendezvous/tcp_rendezvous.hpp>
 
 // Ranks that meet on this host's loopback.
-namespace tutti::meeting {
+namespace tutti::rendezvous_test {
 
 using namespace std::chrono_literals;
 
@@ -65,4 +65,4 @@ inline tcp::Socket open_door() {
   return *std::move(s);
 }
 
-}  // namespace tutti::meeting
+}  // namespace tutti::rendezvous_test

@@ -34,7 +34,7 @@ using namespace tutti;
 using namespace std::chrono_literals;
 using test::contains;
 using test::message_of;
-using testing::Office;
+using testing::ArbiterHarness;
 
 namespace {
 
@@ -74,9 +74,9 @@ void wait_until(F&& f) {
 }  // namespace
 
 TEST_CASE("processes are let in and find each other's texts") {
-  Office office(options(3, 1));
+  ArbiterHarness harness(options(3, 1));
   std::vector<std::unique_ptr<ControlChannel>> c;
-  for (int i = 0; i < 4; ++i) c.push_back(office.channel());
+  for (int i = 0; i < 4; ++i) c.push_back(harness.channel());
   const auto all = enrol(c, 3);
   for (int i = 0; i < 4; ++i) {
     CHECK(all[static_cast<std::size_t>(i)].generation == 1);
@@ -117,8 +117,8 @@ TEST_CASE("processes are let in and find each other's texts") {
 }
 
 TEST_CASE("who waits for a text in a store can be woken, and hears that the channel has ended") {
-  Office office(options(1));
-  const auto c = office.channel();
+  ArbiterHarness harness(options(1));
+  const auto c = harness.channel();
   ChannelStore store(*c);
   std::atomic<bool> stopped{false};
   const auto in = [](auto time) { return std::chrono::steady_clock::now() + time; };
@@ -142,7 +142,7 @@ TEST_CASE("who waits for a text in a store can be woken, and hears that the chan
     why = w;
   };
   c->on_end(heard);
-  office.close(0);
+  harness.close(0);
   wait_until([&] {
     const std::lock_guard lock(mutex);
     return contains(why, "the end of the connection");
@@ -154,8 +154,8 @@ TEST_CASE("who waits for a text in a store can be woken, and hears that the chan
 }
 
 TEST_CASE("who is refused, who is missing, and an arbiter that is gone") {
-  Office office(options(2));
-  auto first = office.channel(), again = office.channel();
+  ArbiterHarness harness(options(2));
+  auto first = harness.channel(), again = harness.channel();
   CHECK(contains(
       message_of<CommunicationError>([&] { (void)first->enrol(control::Role::worker, 1, "h", facts("a"), 100ms); }),
       "expected all processes of the job within 100 ms, got still none of worker 0"));
@@ -163,7 +163,7 @@ TEST_CASE("who is refused, who is missing, and an arbiter that is gone") {
                  "[worker 1 on h] expected a number of its own"));
   CHECK_THROWS_AS((void)again->find("x"), UsageError);
 
-  office.close(0);
+  harness.close(0);
   CHECK(contains(message_of<CommunicationError>([&] { (void)first->next_assignment(20s); }),
                  "expected the job's arbiter to be there"));
   CHECK_THROWS_AS((void)first->find("x"), CommunicationError);
@@ -171,19 +171,19 @@ TEST_CASE("who is refused, who is missing, and an arbiter that is gone") {
 }
 
 TEST_CASE("a loss is told of, and the next generation formed") {
-  Office office(options(3, 0, true));
+  ArbiterHarness harness(options(3, 0, true));
   std::vector<std::unique_ptr<ControlChannel>> c;
-  for (int i = 0; i < 3; ++i) c.push_back(office.channel());
+  for (int i = 0; i < 3; ++i) c.push_back(harness.channel());
   (void)enrol(c, 3);
   std::atomic<int> told{0};
-  c[0]->on_change([&](const control::Changing& change) { told += static_cast<int>(change.lost.size()); });
+  c[0]->on_change([&](const control::MembershipChange& change) { told += static_cast<int>(change.lost.size()); });
   std::thread other([&] { CHECK(c[1]->stands(20s)); });
   std::thread third([&] { CHECK(c[2]->stands(20s)); });
   CHECK(c[0]->stands(20s));
   other.join();
   third.join();
   CHECK_FALSE(c[0]->change().has_value());
-  office.ended(2);
+  harness.ended(2);
   for (int i = 0; i < 2; ++i) wait_until([&] { return c[static_cast<std::size_t>(i)]->change().has_value(); });
   wait_until([&] { return told == 1; });
   CHECK(c[0]->change()->lost.at(0).name() == "worker 2 on h");
@@ -196,7 +196,7 @@ TEST_CASE("a loss is told of, and the next generation formed") {
   CHECK_FALSE(c[0]->change().has_value());
   // One more is lost while the group is formed.
   (void)c[1]->next_assignment(20s);
-  std::thread dies([&] { office.ended(1); });
+  std::thread dies([&] { harness.ended(1); });
   CHECK_FALSE(c[0]->stands(20s));
   dies.join();
   c[0]->report(5, true, false);
@@ -219,16 +219,16 @@ TEST_CASE("a loss is told of, and the next generation formed") {
 
 TEST_CASE("what a change calls is over once something else, or nothing, is to be called") {
   std::atomic<bool> begun{false}, goes_on{false}, over{false};
-  Office office(options(2, 0, true));
+  ArbiterHarness harness(options(2, 0, true));
   std::vector<std::unique_ptr<ControlChannel>> c;
-  for (int i = 0; i < 2; ++i) c.push_back(office.channel());
+  for (int i = 0; i < 2; ++i) c.push_back(harness.channel());
   (void)enrol(c, 2);
-  c[0]->on_change([&](const control::Changing&) {
+  c[0]->on_change([&](const control::MembershipChange&) {
     begun = true;
     wait_until([&] { return goes_on.load(); });
     over = true;
   });
-  office.ended(1);
+  harness.ended(1);
   wait_until([&] { return begun.load(); });
   std::thread other([&] {
     std::this_thread::sleep_for(20ms);  // time to return too early
@@ -242,15 +242,15 @@ TEST_CASE("what a change calls is over once something else, or nothing, is to be
 TEST_CASE("who leaves in order is let go, and the last one is told to stop the job") {
   auto o = options(2, 0, true);
   o.at_epoch = true;
-  Office office(o);
+  ArbiterHarness harness(o);
   std::vector<std::unique_ptr<ControlChannel>> c;
-  for (int i = 0; i < 2; ++i) c.push_back(office.channel());
+  for (int i = 0; i < 2; ++i) c.push_back(harness.channel());
   (void)enrol(c, 2);
   std::thread other([&] { CHECK(c[1]->stands(20s)); });
   CHECK(c[0]->stands(20s));
   other.join();
   c[0]->epoch_begins(7);
-  wait_until([&] { return office.ask([](control::Arbiter& a) { return a.epoch(); }) == 7; });
+  wait_until([&] { return harness.ask([](control::Arbiter& a) { return a.epoch(); }) == 7; });
   c[0]->ask_to_leave();
   for (auto& channel : c) wait_until([&] { return channel->change().has_value(); });
   CHECK(c[1]->change()->leaving == 1);
@@ -263,7 +263,7 @@ TEST_CASE("who leaves in order is let go, and the last one is told to stop the j
   CHECK(c[1]->next_assignment(20s).workers.size() == 1);
 
   // That one joins, at the end of the epoch, does not keep a group from standing.
-  std::unique_ptr<ControlChannel> joins = office.channel();
+  std::unique_ptr<ControlChannel> joins = harness.channel();
   std::thread waits([&] {
     CHECK(joins->enrol(control::Role::worker, 2, "h", facts("a"), 20s).generation == 3);
     CHECK(joins->stands(20s));
@@ -291,13 +291,13 @@ TEST_CASE("who leaves in order is let go, and the last one is told to stop the j
 TEST_CASE("beats keep a busy process in the job, and the lease ends when nobody answers them") {
   auto o = options(1);
   o.rank_timeout = 1200ms;
-  Office office(o);
-  auto c = office.channel();
+  ArbiterHarness harness(o);
+  auto c = harness.channel();
   (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
   std::this_thread::sleep_for(2500ms);  // computes
   CHECK(c->find("x") == std::nullopt);
   wait_until([&] { return c->may_write(); });
-  office.deaf(true);
+  harness.deaf(true);
   wait_until([&] { return !c->may_write(); });
 }
 
@@ -306,27 +306,27 @@ TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal o
   o.rank_timeout = 1200ms;
   for (const bool answers : {true, false}) {
     CAPTURE(answers);
-    Office office(o);
-    auto c = office.channel();
+    ArbiterHarness harness(o);
+    auto c = harness.channel();
     (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
     CHECK(c->await_right());
-    office.deaf(true);
+    harness.deaf(true);
     wait_until([&] { return !c->may_write(); });
     auto right = std::async(std::launch::async, [&] { return c->await_right(); });
     CHECK(right.wait_for(100ms) == std::future_status::timeout);
-    if (answers) office.deaf(false);
+    if (answers) harness.deaf(false);
     CHECK(right.get() == answers);
     CHECK(c->may_write() == answers);
-    office.deaf(false);
+    harness.deaf(false);
   }
-  Office office(o);
-  auto c = office.channel();
+  ArbiterHarness harness(o);
+  auto c = harness.channel();
   (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
   CHECK(c->await_right());
-  office.deaf(true);
+  harness.deaf(true);
   wait_until([&] { return !c->may_write(); });
   auto right = std::async(std::launch::async, [&] { return c->await_right(); });
-  office.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
+  harness.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
   CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no sign of life"), CommunicationError);
 }
 
@@ -338,11 +338,11 @@ class SilentAfterAssignment final : public control::FrameLink {
   void send(std::string_view frame) override {
     const std::lock_guard lock(mutex_);
     const auto m = control::decode(frame.substr(1));
-    if (const auto* beat = std::get_if<control::Beat>(&m); beat != nullptr && !beaten_) {
+    if (const auto* beat = std::get_if<control::Heartbeat>(&m); beat != nullptr && !beaten_) {
       beaten_ = true;
-      frames_.push_back(frame_of(control::Answered{beat->number}));
+      frames_.push_back(frame_of(control::HeartbeatAck{beat->number}));
       frames_.push_back({});  // the channel looks at what it has heard
-      control::Issued issued{};
+      control::NewGeneration issued{};
       issued.generation = 1;
       issued.rank_timeout_ms = 200;
       issued.members.emplace_back();

@@ -31,31 +31,31 @@ constexpr auto most = std::numeric_limits<std::uint64_t>::max();
   const Member m{most, Role::server, -1, std::string(255, 'h')};
   return {Enrol{Role::server, 7, "host", std::string("model\0a\0", 8)},
           Enrol{Role::worker, -1, "", std::string(500000, '\xff')},
-          Beat{most},
+          Heartbeat{most},
           Report{1, most, true, false},
           Report{1, most, false, true},
           Report{1, 0, true, false, true},
-          Stands{3},
+          GroupReady{3},
           Leave{true},
           Leave{false},
           Publish{9, std::string(256, 'k'), std::string(65536, '\0')},
           Lookup{most, "key", true},
           Forget{2},
-          EpochBegins{1, most},
+          EpochStart{1, most},
           Waiting{"worker 1"},
-          Issued{1, 2, 3, 4, {m, Member{}, m}},
-          Issued{},
-          Answered{5},
-          Refused{-2, "why"},
-          Changing{8, {m}, 1, 2, true, false},
-          Changing{8, {}, 1, 2, false, true},
-          Go{1},
-          Released{},
+          NewGeneration{1, 2, 3, 4, {m, Member{}, m}},
+          NewGeneration{},
+          HeartbeatAck{5},
+          Rejection{-2, "why"},
+          MembershipChange{8, {m}, 1, 2, true, false},
+          MembershipChange{8, {}, 1, 2, false, true},
+          Start{1},
+          LeaveGranted{},
           Stop{},
           Value{1, true, "text"},
-          Draw{most, "key"},
-          Unreached{3, most, {}},
-          Unreached{most, 1, {0, most}}};
+          NextNumber{most, "key"},
+          UnreachablePeers{3, most, {}},
+          UnreachablePeers{most, 1, {0, most}}};
 }
 
 [[nodiscard]] bool is_refused(std::string_view bytes) {
@@ -86,7 +86,7 @@ TEST_CASE("messages come back as they were written") {
     last = m.index();
   }
   CHECK(last + 1 == std::variant_size_v<Message>);  // none is missing above
-  const auto issued = std::get<Issued>(decode(encode(Issued{1, 2, 3, 4, {{5, Role::server, 6, "h"}}})));
+  const auto issued = std::get<NewGeneration>(decode(encode(NewGeneration{1, 2, 3, 4, {{5, Role::server, 6, "h"}}})));
   CHECK((issued.generation == 1 && issued.you == 2 && issued.authority == 3 && issued.rank_timeout_ms == 4));
   CHECK(issued.members.at(0) == Member{5, Role::server, 6, "h"});
   // The layout: kind, then fields, lowest byte first.
@@ -174,13 +174,13 @@ TEST_CASE("the store forgets what belongs to generations that are over, and noth
 
 TEST_CASE("the desk: keys and values, those who wait for one, and who speaks nonsense") {
   ArbiterOptions options;
-  ControlDesk desk(options);
-  std::vector<std::pair<Seat, Message>> said;
-  const auto tell = [&](Seat seat, const Message& m) {
+  ArbiterService service(options);
+  std::vector<std::pair<ConnectionId, Message>> said;
+  const auto tell = [&](ConnectionId connection, const Message& m) {
     said.clear();
-    for (const auto& frame : frames_of(encode(m))) desk.receive(seat, frame, 1s);
+    for (const auto& frame : frames_of(encode(m))) service.receive(connection, frame, 1s);
     MessageAssembler assembler;
-    desk.send([&](Seat to, std::string_view frame) {
+    service.send([&](ConnectionId to, std::string_view frame) {
       if (const auto bytes = assembler.take(frame, longest_message)) said.emplace_back(to, decode(*bytes));
     });
   };
@@ -212,7 +212,7 @@ TEST_CASE("the desk: keys and values, those who wait for one, and who speaks non
   CHECK(said.empty());
   tell(4, Lookup{999, "none", true});
   CHECK((!value(0).found && value(0).value == "too many keys waited for"));
-  desk.ended(4, "");
+  service.ended(4, "");
   tell(4, Lookup{1, "none", true});
   CHECK(said.empty());
   int kept = 0;
@@ -227,8 +227,8 @@ TEST_CASE("the desk: keys and values, those who wait for one, and who speaks non
   tell(5, Lookup{1, "big1", false});
   CHECK(value(0).value.size() == 65536);
 
-  CHECK_FALSE(desk.receive(6, "\3nonsense", 1s));
-  CHECK(desk.receive(6, "\3nonsense", 1s));  // told once
+  CHECK_FALSE(service.receive(6, "\3nonsense", 1s));
+  CHECK(service.receive(6, "\3nonsense", 1s));  // told once
   tell(6, Lookup{1, "k", false});
   CHECK(said.empty());
   tell(7, Lookup{1, "k", false});

@@ -13,23 +13,23 @@ using namespace std::chrono_literals;
 TEST_CASE("a lease remembers what could still give one, and counts beats from 1") {
   Lease lease;
   lease.set_timeout(8s);
-  CHECK(lease.beat(100s) == 1);
-  CHECK(lease.beat(104s) == 2);
-  CHECK(lease.beat(108s) == 3);
-  CHECK(lease.awaited() == 3);
-  CHECK(lease.beat(108s + 1ns) == 4);
-  CHECK(lease.awaited() == 3);
-  lease.answered(4);
-  CHECK(lease.awaited() == 0);
+  CHECK(lease.send_heartbeat(100s) == 1);
+  CHECK(lease.send_heartbeat(104s) == 2);
+  CHECK(lease.send_heartbeat(108s) == 3);
+  CHECK(lease.unacknowledged() == 3);
+  CHECK(lease.send_heartbeat(108s + 1ns) == 4);
+  CHECK(lease.unacknowledged() == 3);
+  lease.acknowledge(4);
+  CHECK(lease.unacknowledged() == 0);
   CHECK(lease.holds(114s));
   CHECK_FALSE(lease.holds(114s + 1ns));
-  CHECK(lease.beat(500s) == 5);
-  CHECK(lease.awaited() == 1);
-  CHECK(beat_every == 500ms);
+  CHECK(lease.send_heartbeat(500s) == 5);
+  CHECK(lease.unacknowledged() == 1);
+  CHECK(heartbeat_interval == 500ms);
 }
 
 TEST_CASE("patience counts the time that passes between looks, and a pause as one slice") {
-  Patience p(2s);
+  PauseTolerantTimer p(2s);
   CHECK_FALSE(p.is_over(100s));
   CHECK(p.next_wait() == 100ms);
   CHECK_FALSE(p.is_over(101s));
@@ -39,7 +39,7 @@ TEST_CASE("patience counts the time that passes between looks, and a pause as on
   CHECK(p.next_wait() == 1ms);
   CHECK(p.is_over(141s + 900ms));
   CHECK(p.is_over(141s + 900ms));
-  CHECK(Patience(0s).is_over(5s));
+  CHECK(PauseTolerantTimer(0s).is_over(5s));
 }
 
 TEST_CASE("the clock is the one that goes on while a machine is suspended") {

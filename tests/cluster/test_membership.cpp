@@ -21,12 +21,12 @@ TEST_CASE("the first generation begins when all are there, with the ranks that t
   s.enrol(3, Role::worker, 0);
   s.enrol(9, Role::server, 0);
   CHECK(s.last<Waiting>(7)->missing == "worker 0, worker 1, worker 2 and 1 more");
-  s.beat(7);
+  s.send_heartbeat(7);
   CHECK(s.last<Waiting>(7)->missing == "worker 1");
-  CHECK_FALSE(s.last<Issued>(5).has_value());
+  CHECK_FALSE(s.last<NewGeneration>(5).has_value());
   CHECK(s.arbiter.generation() == 0);
   s.enrol(1, Role::worker, 1);
-  const auto issued = s.last<Issued>(9);
+  const auto issued = s.last<NewGeneration>(9);
   REQUIRE(issued.has_value());
   CHECK(issued->generation == 1);
   CHECK(issued->you == 3);
@@ -39,11 +39,11 @@ TEST_CASE("the first generation begins when all are there, with the ranks that t
   CHECK(s.count(Decision::Kind::issued) == 1);
 
   // It computes once all have formed their group, and is told so once.
-  for (const Seat seat : {3U, 1U, 5U, 9U, 9U}) s.tell(seat, Stands{1});
-  s.tell(7, Stands{2});
-  CHECK_FALSE(s.last<Go>(3).has_value());
-  s.tell(7, Stands{1});
-  for (const Seat seat : {3U, 1U, 5U, 9U, 7U}) CHECK(s.last<Go>(seat)->generation == 1);
+  for (const ConnectionId connection : {3U, 1U, 5U, 9U, 9U}) s.tell(connection, GroupReady{1});
+  s.tell(7, GroupReady{2});
+  CHECK_FALSE(s.last<Start>(3).has_value());
+  s.tell(7, GroupReady{1});
+  for (const ConnectionId connection : {3U, 1U, 5U, 9U, 7U}) CHECK(s.last<Start>(connection)->generation == 1);
   CHECK(s.count(Decision::Kind::standing) == 1);
 }
 
@@ -53,9 +53,9 @@ TEST_CASE("who differs from most is refused alone, whoever it is and whenever it
       Scene s(options(3, 0, true));
       for (int i = 0; i < 3; ++i) {
         const int place = (first + i) % 3;
-        s.enrol(static_cast<Seat>(place), Role::worker, place, place == odd ? "b" : "a");
+        s.enrol(static_cast<ConnectionId>(place), Role::worker, place, place == odd ? "b" : "a");
       }
-      const auto refused = s.last<Refused>(static_cast<Seat>(odd));
+      const auto refused = s.last<Rejection>(static_cast<ConnectionId>(odd));
       REQUIRE(refused.has_value());
       CHECK(refused->code == 2);
       CHECK(refused->reason == "[worker " + std::to_string(odd) + " on h" + std::to_string(odd) +
@@ -66,18 +66,18 @@ TEST_CASE("who differs from most is refused alone, whoever it is and whenever it
       for (const Member& m : s.arbiter.members()) CHECK(m.place != odd);
       // One that comes later is measured by the same.
       s.enrol(8, Role::worker, 8, "b");
-      CHECK(s.last<Refused>(8)->code == 2);
+      CHECK(s.last<Rejection>(8)->code == 2);
     }
   // Of two that differ the first number counts.
   Scene two(options(2, 1));
   two.enrol(4, Role::server, 0, "a");
   two.enrol(1, Role::worker, 1, "b");
   two.enrol(0, Role::worker, 0, "a");
-  CHECK(two.last<Refused>(1)->code == 2);
+  CHECK(two.last<Rejection>(1)->code == 2);
   // A job that cannot be without it does not begin, and the others do not wait for that.
-  for (const Seat seat : {0U, 4U}) {
-    CHECK(two.last<Refused>(seat)->code == 5);
-    CHECK(two.last<Refused>(seat)->reason ==
+  for (const ConnectionId connection : {0U, 4U}) {
+    CHECK(two.last<Rejection>(connection)->code == 5);
+    CHECK(two.last<Rejection>(connection)->reason ==
           "[job] expected all processes that it cannot do without, got worker 1 on h1 was refused.");
   }
   CHECK(two.arbiter.generation() == 0);
@@ -91,12 +91,12 @@ TEST_CASE("one that is lost before the first generation ends a job that cannot b
     s.workers(2);
     s.ended(server ? 10 : 1);
     CHECK(s.decisions.back().fatal);
-    CHECK(s.last<Refused>(0)->code == 5);
+    CHECK(s.last<Rejection>(0)->code == 5);
     // And for who comes behind them.
     s.enrol(11, Role::server, 1);
-    CHECK(s.last<Refused>(11)->reason == "[job] expected all processes that it cannot do without, got " +
-                                             std::string(server ? "server 0 on h10" : "worker 1 on h1") +
-                                             " is gone: SIGKILL.");
+    CHECK(s.last<Rejection>(11)->reason == "[job] expected all processes that it cannot do without, got " +
+                                               std::string(server ? "server 0 on h10" : "worker 1 on h1") +
+                                               " is gone: SIGKILL.");
     CHECK(s.arbiter.generation() == 0);
   }
 }
@@ -105,8 +105,8 @@ TEST_CASE("of an elastic job servers may go but the last, or none where they hav
   auto o = options(2, 2, true);
   const auto found = [](Scene& s) {
     s.workers(2);
-    for (const int i : {0, 1}) s.enrol(static_cast<Seat>(10 + i), Role::server, i);
-    for (const Seat seat : {0U, 1U, 10U, 11U}) s.tell(seat, Stands{1});
+    for (const int i : {0, 1}) s.enrol(static_cast<ConnectionId>(10 + i), Role::server, i);
+    for (const ConnectionId connection : {0U, 1U, 10U, 11U}) s.tell(connection, GroupReady{1});
   };
   Scene free(o);
   found(free);
@@ -127,12 +127,12 @@ TEST_CASE("of an elastic job servers may go but the last, or none where they hav
   holding.ended(1);
   CHECK_FALSE(holding.decisions.back().fatal);
   holding.enrol(5, Role::worker, 5);
-  CHECK(holding.last<Issued>(5).has_value());
+  CHECK(holding.last<NewGeneration>(5).has_value());
   holding.ended(11);
   CHECK(holding.decisions.back().fatal);
-  CHECK(holding.last<Changing>(5)->lost.back().name() == "server 1 on h11");
+  CHECK(holding.last<MembershipChange>(5)->lost.back().name() == "server 1 on h11");
   holding.enrol(6, Role::worker, 6);
-  CHECK(holding.last<Refused>(6)->code == 5);
+  CHECK(holding.last<Rejection>(6)->code == 5);
 }
 
 TEST_CASE("a server is compared with other servers, and with the workers in what both say") {
@@ -148,9 +148,9 @@ TEST_CASE("a server is compared with other servers, and with the workers in what
     s.tell(11, Enrol{Role::server, 1, "h", second});
     s.workers(2);
     std::string refused;
-    for (const Seat seat : {0U, 1U, 10U, 11U})
-      if (const auto r = s.last<Refused>(seat); r && r->code == 2)
-        refused += std::to_string(seat) + ": " + r->reason.substr(0, r->reason.find(". hint")) + "; ";
+    for (const ConnectionId connection : {0U, 1U, 10U, 11U})
+      if (const auto r = s.last<Rejection>(connection); r && r->code == 2)
+        refused += std::to_string(connection) + ": " + r->reason.substr(0, r->reason.find(". hint")) + "; ";
     return refused;
   };
   CHECK(scene(server("a", "1"), server("a", "1")).empty());
@@ -168,35 +168,36 @@ TEST_CASE("numbers that are taken, or that the job does not have") {
   Scene s(options(2));
   s.enrol(1, Role::worker, 0);
   s.enrol(2, Role::worker, 0);
-  CHECK(s.last<Refused>(2)->reason ==
+  CHECK(s.last<Rejection>(2)->reason ==
         "[worker 0 on h2] expected a number of its own, got worker 0 on h2, who is there already.");
   s.enrol(3, Role::worker, 2);
-  CHECK(s.last<Refused>(3)->reason == "[worker 2 on h3] expected a number from 0 to 1, got 2.");
+  CHECK(s.last<Rejection>(3)->reason == "[worker 2 on h3] expected a number from 0 to 1, got 2.");
   s.enrol(4, Role::worker, -1);
-  CHECK(s.last<Refused>(4).has_value());
+  CHECK(s.last<Rejection>(4).has_value());
   s.enrol(5, Role::server, 0);
-  CHECK(s.last<Refused>(5).has_value());
+  CHECK(s.last<Rejection>(5).has_value());
   s.enrol(1, Role::worker, 1);  // a second time, which says nothing
   CHECK(s.arbiter.generation() == 0);
   s.enrol(6, Role::worker, 1);
   CHECK(s.arbiter.generation() == 1);
   s.ended(6);
   s.enrol(7, Role::worker, 1);
-  CHECK(s.last<Refused>(7)->reason == "[worker 1 on h7] expected the processes that the job began with, got one more.");
+  CHECK(s.last<Rejection>(7)->reason ==
+        "[worker 1 on h7] expected the processes that the job began with, got one more.");
   // Who was refused gets nothing else, whatever it says.
-  s.tell(7, Beat{1});
-  CHECK_FALSE(s.last<Answered>(7).has_value());
-  s.tell(99, Beat{1});  // who has never asked
-  CHECK_FALSE(s.last<Answered>(99).has_value());
+  s.tell(7, Heartbeat{1});
+  CHECK_FALSE(s.last<HeartbeatAck>(7).has_value());
+  s.tell(99, Heartbeat{1});  // who has never asked
+  CHECK_FALSE(s.last<HeartbeatAck>(99).has_value());
 }
 
 TEST_CASE("silence counts from the last beat, for the whole time") {
   Scene s(options(3));
   s.workers(3);
   s.pass(9s);
-  s.beat(0);
-  s.beat(2);
-  CHECK(s.last<Answered>(2)->number == 2);
+  s.send_heartbeat(0);
+  s.send_heartbeat(2);
+  CHECK(s.last<HeartbeatAck>(2)->number == 2);
   s.pass(999ms);
   CHECK(s.count(Decision::Kind::lost) == 0);
   s.pass(1ms);
@@ -205,11 +206,11 @@ TEST_CASE("silence counts from the last beat, for the whole time") {
   CHECK(s.decisions.back().why == "no sign of life for 10 s");
   CHECK(s.decisions.back().fatal);
   // The others hear of it, the lost one when it speaks again; no further generation of a job that cannot lose one.
-  CHECK(s.last<Changing>(0)->lost.at(0).name() == "worker 1 on h1");
-  CHECK_FALSE(s.last<Changing>(1).has_value());
-  s.beat(1);
-  CHECK_FALSE(s.last<Answered>(1).has_value());
-  CHECK(s.last<Refused>(1)->code == 5);
+  CHECK(s.last<MembershipChange>(0)->lost.at(0).name() == "worker 1 on h1");
+  CHECK_FALSE(s.last<MembershipChange>(1).has_value());
+  s.send_heartbeat(1);
+  CHECK_FALSE(s.last<HeartbeatAck>(1).has_value());
+  CHECK(s.last<Rejection>(1)->code == 5);
   s.change_over({{0, 4}, {2, 4}});
   CHECK(s.arbiter.generation() == 1);
 }
@@ -237,13 +238,13 @@ TEST_CASE("a server comes back under its number, and nobody else") {
   CHECK_FALSE(s.decisions.back().fatal);
   CHECK(s.arbiter.generation() == 1);
   s.enrol(7, Role::server, 2);
-  CHECK(s.last<Refused>(7).has_value());
+  CHECK(s.last<Rejection>(7).has_value());
   s.enrol(8, Role::server, 0, "b");
-  CHECK(s.last<Refused>(8)->code == 2);
+  CHECK(s.last<Rejection>(8)->code == 2);
   s.enrol(9, Role::server, 0);
   CHECK(s.arbiter.generation() == 2);
-  CHECK(s.last<Issued>(0)->generation == 2);
-  const auto members = s.last<Issued>(6)->members;
+  CHECK(s.last<NewGeneration>(0)->generation == 2);
+  const auto members = s.last<NewGeneration>(6)->members;
   CHECK(members.at(2).name() == "server 0 on h9");
   CHECK(members.at(2).id > 3);
   CHECK(members.at(3).name() == "server 1 on h6");
@@ -254,21 +255,21 @@ TEST_CASE("a server comes back under its number, and nobody else") {
 TEST_CASE("the lease holds for three quarters of the time from the sending of the last answered beat") {
   Lease lease(8s);
   CHECK_FALSE(lease.holds(0s));
-  const auto first = lease.beat(100s);
-  const auto second = lease.beat(101s);
+  const auto first = lease.send_heartbeat(100s);
+  const auto second = lease.send_heartbeat(101s);
   CHECK_FALSE(lease.holds(101s));
-  lease.answered(first);
+  lease.acknowledge(first);
   CHECK(lease.holds(105s + 999ms));
   CHECK_FALSE(lease.holds(106s));
-  lease.answered(second);
+  lease.acknowledge(second);
   CHECK(lease.holds(106s + 999ms));
   CHECK_FALSE(lease.holds(107s));
   // Answers that come late, twice or for nothing give no more than what they are for.
-  lease.answered(first);
-  lease.answered(second + 5);
+  lease.acknowledge(first);
+  lease.acknowledge(second + 5);
   CHECK_FALSE(lease.holds(107s));
-  const auto third = lease.beat(110s);
-  lease.answered(third);
+  const auto third = lease.send_heartbeat(110s);
+  lease.acknowledge(third);
   CHECK(lease.holds(111s));
   lease.end();
   CHECK_FALSE(lease.holds(111s));
@@ -279,17 +280,17 @@ TEST_CASE("a job whose members may change begins without who never comes, or com
   s.enrol(0, Role::worker, 0);
   s.enrol(3, Role::worker, 3);
   s.ended(3);
-  s.beat(0);
+  s.send_heartbeat(0);
   CHECK(s.last<Waiting>(0)->missing == "worker 1, worker 2");
   s.arbiter.never_comes(Role::worker, 1);
   s.arbiter.never_comes(Role::worker, 7);
   s.arbiter.never_comes(Role::worker, 0);  // who is there stays
   CHECK(s.arbiter.generation() == 0);
   s.enrol(2, Role::worker, 2);
-  REQUIRE(s.last<Issued>(2).has_value());
-  CHECK(s.last<Issued>(2)->generation == 1);
+  REQUIRE(s.last<NewGeneration>(2).has_value());
+  CHECK(s.last<NewGeneration>(2)->generation == 1);
   CHECK(s.ids() == "0 2");
-  for (const Seat seat : {0U, 2U}) s.tell(seat, Stands{1});
+  for (const ConnectionId connection : {0U, 2U}) s.tell(connection, GroupReady{1});
   // Then nobody is missed any more, and the place is free for who joins.
   s.arbiter.never_comes(Role::worker, 2);
   CHECK(s.ids() == "0 2");
@@ -301,8 +302,8 @@ TEST_CASE("a job whose members may change begins without who never comes, or com
   Scene t(options(2, 0, true));
   t.enrol(1, Role::worker, 1);
   t.arbiter.never_comes(Role::worker, 0);
-  t.tell(1, Beat{1});
-  CHECK(t.last<Issued>(1).has_value());
+  t.tell(1, Heartbeat{1});
+  CHECK(t.last<NewGeneration>(1).has_value());
 
   // Where members stay, all must come.
   Scene u(options(2));

@@ -29,10 +29,10 @@ Scene after_two_deaths(int workers) {
 TEST_CASE("a loss: survivors report, the one with most steps is the authority, then the oldest") {
   Scene s(options(4, 0, true));
   s.workers(4);
-  for (Seat seat = 0; seat < 4; ++seat) s.tell(seat, Stands{1});
+  for (ConnectionId connection = 0; connection < 4; ++connection) s.tell(connection, GroupReady{1});
   s.ended(0);
   CHECK_FALSE(s.decisions.back().fatal);
-  for (const Seat seat : {1U, 2U, 3U}) CHECK(s.last<Changing>(seat)->lost.at(0).id == 0);
+  for (const ConnectionId connection : {1U, 2U, 3U}) CHECK(s.last<MembershipChange>(connection)->lost.at(0).id == 0);
   s.tell(1, Report{1, 7});
   s.tell(3, Report{1, 8});
   s.tell(3, Report{0, 99});  // of another generation
@@ -41,8 +41,8 @@ TEST_CASE("a loss: survivors report, the one with most steps is the authority, t
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.ids() == "1 2 3");
   CHECK(s.arbiter.authority() == 2);
-  CHECK(s.last<Issued>(2)->authority == 2);
-  CHECK_FALSE(s.last<Issued>(0)->generation == 2);
+  CHECK(s.last<NewGeneration>(2)->authority == 2);
+  CHECK_FALSE(s.last<NewGeneration>(0)->generation == 2);
 }
 
 TEST_CASE("a death between reports is part of the same change; one behind them makes one generation more") {
@@ -52,16 +52,16 @@ TEST_CASE("a death between reports is part of the same change; one behind them m
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.ids() == "1 3");
   // The next one comes while the group is formed.
-  s.tell(1, Stands{2});
+  s.tell(1, GroupReady{2});
   s.ended(3);
-  CHECK(s.last<Changing>(1)->generation == 2);
-  CHECK_FALSE(s.last<Go>(1).has_value());
-  s.tell(1, Stands{2});  // too late
-  CHECK_FALSE(s.last<Go>(1).has_value());
+  CHECK(s.last<MembershipChange>(1)->generation == 2);
+  CHECK_FALSE(s.last<Start>(1).has_value());
+  s.tell(1, GroupReady{2});  // too late
+  CHECK_FALSE(s.last<Start>(1).has_value());
   s.tell(1, Report{2, 3});
   CHECK(s.arbiter.generation() == 3);
-  s.tell(1, Stands{3});
-  CHECK(s.last<Go>(1)->generation == 3);
+  s.tell(1, GroupReady{3});
+  CHECK(s.last<Start>(1)->generation == 3);
   // The last death before the last report completes the change.
   Scene t = after_two_deaths(3);
   CHECK(t.arbiter.generation() == 2);
@@ -73,11 +73,11 @@ TEST_CASE("leaving in order: with the next generation, and then it is let go") {
   s.workers(3);
   s.tell(0, Leave{false});
   s.tell(0, Leave{false});
-  CHECK(s.last<Changing>(2)->leaving == 1);
+  CHECK(s.last<MembershipChange>(2)->leaving == 1);
   s.change_over({{0, 5}, {1, 5}, {2, 5}});
   CHECK(s.ids() == "1 2");
-  CHECK(s.last<Released>(0).has_value());
-  CHECK(s.last<Issued>(0)->generation == 1);
+  CHECK(s.last<LeaveGranted>(0).has_value());
+  CHECK(s.last<NewGeneration>(0)->generation == 1);
   CHECK(s.count(Decision::Kind::left) == 1);
   CHECK(s.count(Decision::Kind::lost) == 0);
   s.pass(60s);  // nobody waits for it
@@ -96,17 +96,17 @@ TEST_CASE("who is done leaves alone; a step that broke calls a change; too few m
   s.workers(2);
   s.enrol(5, Role::server, 0);
   s.tell(0, Leave{true});
-  CHECK_FALSE(s.last<Changing>(1).has_value());
-  CHECK_FALSE(s.last<Released>(5).has_value());
+  CHECK_FALSE(s.last<MembershipChange>(1).has_value());
+  CHECK_FALSE(s.last<LeaveGranted>(5).has_value());
   s.tell(1, Leave{true});
-  CHECK(s.last<Released>(5).has_value());
+  CHECK(s.last<LeaveGranted>(5).has_value());
   s.pass(60s);
   CHECK(s.count(Decision::Kind::lost) == 0);
 
   Scene broke(options(2, 0, true));
   broke.workers(2);
   broke.tell(1, Report{1, 3});
-  CHECK(broke.last<Changing>(0)->generation == 1);
+  CHECK(broke.last<MembershipChange>(0)->generation == 1);
   broke.tell(0, Report{1, 3});
   CHECK(broke.ids() == "0 1");
   CHECK(broke.arbiter.generation() == 2);
@@ -137,43 +137,43 @@ TEST_CASE("a change in order waits for the step, or the epoch, that all agree on
   Scene s(o);
   s.workers(2);
   s.enrol(7, Role::worker, 7);  // while the first group is formed, which goes on
-  CHECK(s.last<Changing>(0)->at_epoch);
-  CHECK_FALSE(s.last<Changing>(0)->broken);
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
-  CHECK(s.last<Go>(1)->generation == 1);
-  s.tell(0, EpochBegins{1, 3});
-  s.tell(0, EpochBegins{0, 9});  // of another generation
+  CHECK(s.last<MembershipChange>(0)->at_epoch);
+  CHECK_FALSE(s.last<MembershipChange>(0)->broken);
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{1});
+  CHECK(s.last<Start>(1)->generation == 1);
+  s.tell(0, EpochStart{1, 3});
+  s.tell(0, EpochStart{0, 9});  // of another generation
   CHECK(s.arbiter.epoch() == 3);
   // A member leaves with the next step, which is none for who joins.
   s.tell(1, Leave{false});
-  CHECK_FALSE(s.last<Changing>(0)->at_epoch);
-  CHECK(s.last<Changing>(0)->joining == 1);
-  CHECK(s.last<Changing>(0)->leaving == 1);
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 5});
+  CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
+  CHECK(s.last<MembershipChange>(0)->joining == 1);
+  CHECK(s.last<MembershipChange>(0)->leaving == 1);
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 5});
   CHECK(s.ids() == "0");
-  CHECK(s.last<Released>(1).has_value());
-  CHECK_FALSE(s.last<Issued>(7).has_value());
+  CHECK(s.last<LeaveGranted>(1).has_value());
+  CHECK_FALSE(s.last<NewGeneration>(7).has_value());
   // Which is said again, and does not keep the group from standing.
-  CHECK(s.last<Changing>(0)->generation == 2);
-  CHECK(s.last<Changing>(0)->at_epoch);
-  s.tell(0, Stands{2});
-  CHECK(s.last<Go>(0)->generation == 2);
+  CHECK(s.last<MembershipChange>(0)->generation == 2);
+  CHECK(s.last<MembershipChange>(0)->at_epoch);
+  s.tell(0, GroupReady{2});
+  CHECK(s.last<Start>(0)->generation == 2);
   s.tell(0, Report{2, 9, false, true});
   CHECK(s.ids() == "0 2");
   CHECK(s.arbiter.authority() == 0);
-  for (const Seat seat : {0U, 7U}) s.tell(seat, Stands{3});
+  for (const ConnectionId connection : {0U, 7U}) s.tell(connection, GroupReady{3});
   // From outside: at the end of the epoch, but for a loss, which comes at once.
   s.arbiter.ask_to_leave(7);
   s.enrol(8, Role::worker, 8);
-  CHECK(s.last<Changing>(0)->at_epoch);
+  CHECK(s.last<MembershipChange>(0)->at_epoch);
   s.enrol(9, Role::worker, 9);
   s.tell(0, Report{3, 10, true, false});
-  CHECK(s.last<Changing>(7)->broken);
+  CHECK(s.last<MembershipChange>(7)->broken);
   s.tell(7, Report{3, 10, true, false});
   CHECK(s.ids() == "0 2");
-  CHECK(s.last<Changing>(7)->leaving == 1);
-  for (const Seat seat : {0U, 7U}) s.tell(seat, Stands{4});
-  for (const Seat seat : {0U, 7U}) s.tell(seat, Report{4, 20, false, true});
+  CHECK(s.last<MembershipChange>(7)->leaving == 1);
+  for (const ConnectionId connection : {0U, 7U}) s.tell(connection, GroupReady{4});
+  for (const ConnectionId connection : {0U, 7U}) s.tell(connection, Report{4, 20, false, true});
   CHECK(s.ids() == "0 3 4");
 }
 
@@ -181,22 +181,22 @@ TEST_CASE("one that reports what the others cannot know of breaks their step") {
   for (const bool broken : {true, false}) {
     Scene s(options(3, 0, true));
     s.workers(3);
-    for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+    for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, GroupReady{1});
     s.tell(2, Report{1, 4, broken, false});
-    CHECK(s.last<Changing>(0)->broken);
-    CHECK_FALSE(s.last<Changing>(2).has_value());
+    CHECK(s.last<MembershipChange>(0)->broken);
+    CHECK_FALSE(s.last<MembershipChange>(2).has_value());
   }
   // Also where a change in order was pending.
   Scene s(options(3, 0, true));
   s.workers(3);
-  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+  for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, GroupReady{1});
   s.tell(1, Leave{false});
-  CHECK_FALSE(s.last<Changing>(0)->broken);
+  CHECK_FALSE(s.last<MembershipChange>(0)->broken);
   s.tell(2, Report{1, 4, true, false});
-  CHECK(s.last<Changing>(0)->broken);
-  CHECK(s.last<Changing>(0)->leaving == 1);
+  CHECK(s.last<MembershipChange>(0)->broken);
+  CHECK(s.last<MembershipChange>(0)->leaving == 1);
   s.ended(1);
-  CHECK(s.last<Changing>(0)->lost.size() == 1);
+  CHECK(s.last<MembershipChange>(0)->lost.size() == 1);
   s.tell(0, Report{1, 4, true, false});
   CHECK(s.ids() == "0 2");
 }
@@ -207,7 +207,7 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
     o.at_epoch = at_epoch;
     Scene s(o);
     s.workers(1);
-    s.tell(0, Stands{1});
+    s.tell(0, GroupReady{1});
     CHECK_FALSE(s.arbiter.can_spare({0}));
     s.enrol(5, Role::worker, 1);
     CHECK(s.arbiter.can_spare({0}));
@@ -216,13 +216,13 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
     s.tell(0, Report{1, 5, false, at_epoch});
     CHECK(s.ids() == "0 1");
     CHECK(s.arbiter.authority() == 0);
-    CHECK_FALSE(s.last<Released>(0).has_value());
-    CHECK_FALSE(s.last<Changing>(5)->broken);
-    for (const Seat seat : {0U, 5U}) s.tell(seat, Stands{2});
-    CHECK(s.last<Go>(5).has_value());
-    for (const Seat seat : {0U, 5U}) s.tell(seat, Report{2, 6});
+    CHECK_FALSE(s.last<LeaveGranted>(0).has_value());
+    CHECK_FALSE(s.last<MembershipChange>(5)->broken);
+    for (const ConnectionId connection : {0U, 5U}) s.tell(connection, GroupReady{2});
+    CHECK(s.last<Start>(5).has_value());
+    for (const ConnectionId connection : {0U, 5U}) s.tell(connection, Report{2, 6});
     CHECK(s.ids() == "1");
-    CHECK(s.last<Released>(0).has_value());
+    CHECK(s.last<LeaveGranted>(0).has_value());
     // Now it is the last one, and would end the job.
     s.tell(5, Leave{false});
     CHECK(s.last<Stop>(5).has_value());
@@ -234,10 +234,10 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
   // Who is not wanted any more before it asks to be let in is let go when it does.
   Scene loads(options(1, 0, true));
   loads.workers(1);
-  loads.tell(0, Stands{1});
+  loads.tell(0, GroupReady{1});
   loads.arbiter.ask_to_leave(7);
   loads.enrol(7, Role::worker, 1);
-  CHECK(loads.last<Released>(7).has_value());
+  CHECK(loads.last<LeaveGranted>(7).has_value());
   loads.enrol(8, Role::worker, 1);
   loads.tell(0, Report{1, 2});
   CHECK(loads.ids() == "0 2");
@@ -247,34 +247,34 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
     replaced.lost_are_replaced = true;
     Scene s(replaced);
     s.workers(2);
-    for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
+    for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{1});
     s.tell(1, Leave{false});
     s.ended(0);
     s.tell(1, Report{1, 5, true, false});
-    CHECK_FALSE(s.last<Released>(1).has_value());
+    CHECK_FALSE(s.last<LeaveGranted>(1).has_value());
     CHECK(s.arbiter.too_few());
     if (stops) {
       s.arbiter.stop_all();
       s.pass(0s);
-      CHECK(s.last<Released>(1).has_value());
+      CHECK(s.last<LeaveGranted>(1).has_value());
       continue;
     }
     s.enrol(5, Role::worker, 2);
     CHECK(s.ids() == "1 2");
     CHECK(s.arbiter.authority() == 1);
-    for (const Seat seat : {1U, 5U}) s.tell(seat, Stands{2});
-    for (const Seat seat : {1U, 5U}) s.tell(seat, Report{2, 6});
+    for (const ConnectionId connection : {1U, 5U}) s.tell(connection, GroupReady{2});
+    for (const ConnectionId connection : {1U, 5U}) s.tell(connection, Report{2, 6});
     CHECK(s.ids() == "2");
-    CHECK(s.last<Released>(1).has_value());
+    CHECK(s.last<LeaveGranted>(1).has_value());
   }
   // Nor does it stay where nobody starts others.
   Scene alone(options(2, 0, true));
   alone.workers(2);
-  for (const Seat seat : {0U, 1U}) alone.tell(seat, Stands{1});
+  for (const ConnectionId connection : {0U, 1U}) alone.tell(connection, GroupReady{1});
   alone.tell(1, Leave{false});
   alone.ended(0);
   alone.tell(1, Report{1, 5, true, false});
-  CHECK(alone.last<Released>(1).has_value());
+  CHECK(alone.last<LeaveGranted>(1).has_value());
   // Before anything stood nothing is lost, and servers keep what they have.
   Scene begin(options(1, 0, true));
   begin.workers(1);
@@ -287,7 +287,7 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
   Scene served(held);
   served.workers(1);
   served.enrol(2, Role::server, 0);
-  for (const Seat seat : {0U, 2U}) served.tell(seat, Stands{1});
+  for (const ConnectionId connection : {0U, 2U}) served.tell(connection, GroupReady{1});
   served.ended(0);
   CHECK_FALSE(served.decisions.back().fatal);
 }

@@ -19,16 +19,16 @@ namespace {
 Scene standing(const ArbiterOptions& o) {
   Scene s(o);
   s.workers(o.workers);
-  for (int i = 0; i < o.servers; ++i) s.enrol(static_cast<Seat>(100 + i), Role::server, i);
-  for (int i = 0; i < o.workers; ++i) s.tell(static_cast<Seat>(i), Stands{1});
-  for (int i = 0; i < o.servers; ++i) s.tell(static_cast<Seat>(100 + i), Stands{1});
+  for (int i = 0; i < o.servers; ++i) s.enrol(static_cast<ConnectionId>(100 + i), Role::server, i);
+  for (int i = 0; i < o.workers; ++i) s.tell(static_cast<ConnectionId>(i), GroupReady{1});
+  for (int i = 0; i < o.servers; ++i) s.tell(static_cast<ConnectionId>(100 + i), GroupReady{1});
   return s;
 }
 // How often a seat was sent that.
 template <class M>
-int times(const Scene& s, Seat seat) {
+int times(const Scene& s, ConnectionId connection) {
   int n = 0;
-  for (const Outgoing& o : s.said) n += o.seat == seat && std::holds_alternative<M>(o.message) ? 1 : 0;
+  for (const Outgoing& o : s.said) n += o.connection == connection && std::holds_alternative<M>(o.message) ? 1 : 0;
   return n;
 }
 
@@ -53,16 +53,16 @@ TEST_CASE("decisions name whom they concern, and end the job where they say so a
     return found;
   };
   for (const auto kind : {Decision::Kind::issued, Decision::Kind::standing}) {
-    CHECK(last(kind)->seat == 0);
+    CHECK(last(kind)->connection == 0);
     CHECK_FALSE(last(kind)->fatal);
     CHECK(last(kind)->generation == 1);
   }
   s.enrol(9, Role::worker, 0);
-  CHECK(last(Decision::Kind::refused)->seat == 9);
+  CHECK(last(Decision::Kind::refused)->connection == 9);
   CHECK(last(Decision::Kind::refused)->member.id == 0);  // it never had a number
   CHECK_FALSE(last(Decision::Kind::refused)->fatal);
   s.tell(1, Leave{true});
-  CHECK(last(Decision::Kind::left)->seat == 1);
+  CHECK(last(Decision::Kind::left)->connection == 1);
   CHECK_FALSE(last(Decision::Kind::left)->fatal);
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("a seat is free when its process has ended") {
   s.tell(0, Report{1, 4, true, false});
   CHECK(s.ids() == "0");
   s.enrol(1, Role::worker, 9);
-  CHECK(s.last<Changing>(0)->joining == 1);
+  CHECK(s.last<MembershipChange>(0)->joining == 1);
 }
 
 TEST_CASE("who was asked to leave while it was there, or before the job began, may come") {
@@ -93,8 +93,8 @@ TEST_CASE("who was asked to leave while it was there, or before the job began, m
   s.ended(1);
   s.tell(0, Report{1, 4, true, false});
   s.enrol(1, Role::worker, 9);
-  CHECK_FALSE(s.last<Released>(1).has_value());
-  CHECK(s.last<Changing>(0)->joining == 1);
+  CHECK_FALSE(s.last<LeaveGranted>(1).has_value());
+  CHECK(s.last<MembershipChange>(0)->joining == 1);
   Scene t(options(1, 0, true));
   t.arbiter.ask_to_leave(0);
   t.workers(1);
@@ -112,10 +112,10 @@ TEST_CASE("servers are no workers that a job could go on with") {
 TEST_CASE("who asks for a place that the job does not begin with") {
   Scene none(options(2));
   none.enrol(5, Role::server, 0);
-  CHECK(none.last<Refused>(5)->reason == "[server 0 on h5] expected a job that begins with some of its kind, got 0.");
+  CHECK(none.last<Rejection>(5)->reason == "[server 0 on h5] expected a job that begins with some of its kind, got 0.");
   Scene one(options(1, 1));
   one.enrol(5, Role::server, 1);
-  CHECK(one.last<Refused>(5)->reason == "[server 1 on h5] expected number 0, got 1.");
+  CHECK(one.last<Rejection>(5)->reason == "[server 1 on h5] expected number 0, got 1.");
   // The first number behind the founders' is the next one's, once.
   Scene s(options(2, 0, true));
   s.enrol(7, Role::worker, 2);
@@ -130,13 +130,13 @@ TEST_CASE("who comes again where only servers may, or nobody") {
   Scene s = standing(o);
   s.ended(1);
   s.enrol(9, Role::worker, 1);
-  CHECK(s.last<Refused>(9)->code == 2);
+  CHECK(s.last<Rejection>(9)->code == 2);
   o.servers_restart = false;
   Scene t = standing(o);
   t.ended(100);
   CHECK(t.decisions.back().fatal);  // although there is another one
   t.enrol(9, Role::server, 0);
-  CHECK(t.last<Refused>(9)->code == 2);
+  CHECK(t.last<Rejection>(9)->code == 2);
   // A job that may lose workers and whose server comes back loses nothing by its last server.
   o = options(2, 1, true);
   o.servers_restart = true;
@@ -158,12 +158,12 @@ TEST_CASE("servers are released when the last worker is lost, if no other one ca
       if (how == "stopping") s.arbiter.stop_all();
       if (how == "finished") s.tell(0, Leave{true});
       s.ended(1);
-      CHECK(times<Released>(s, 100) == (how == "finished" ? 1 : 0));
+      CHECK(times<LeaveGranted>(s, 100) == (how == "finished" ? 1 : 0));
       if (how != "finished") s.ended(0);
       if (how == "lost before the stop") s.arbiter.stop_all();
-      s.beat(100);  // takes what was said
+      s.send_heartbeat(100);  // takes what was said
       // Otherwise other workers may come, or the job is over and hears so.
-      CHECK(times<Released>(s, 100) == (how == "neither" ? 0 : 1));
+      CHECK(times<LeaveGranted>(s, 100) == (how == "neither" ? 0 : 1));
     }
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("who comes to a job that is over, or stops, hears so and nothing else"
   const auto said = s.said.size(), decided = s.decisions.size();
   s.enrol(1, Role::worker, 1);
   CHECK(s.said.size() == said + 1);
-  CHECK(s.last<Refused>(1)->code == 5);
+  CHECK(s.last<Rejection>(1)->code == 5);
   CHECK(s.decisions.size() == decided);
   s.pass(60s);  // it is not lost a second time
   CHECK(s.decisions.size() == decided);
@@ -189,17 +189,17 @@ TEST_CASE("who comes to a job that is over, or stops, hears so and nothing else"
 TEST_CASE("who was refused is told again when it speaks; who is done, or was let go, is not") {
   Scene s = standing(options(2, 0, true));
   s.enrol(9, Role::worker, 0);
-  CHECK(times<Refused>(s, 9) == 1);
-  s.beat(9);
-  CHECK(times<Refused>(s, 9) == 2);
+  CHECK(times<Rejection>(s, 9) == 1);
+  s.send_heartbeat(9);
+  CHECK(times<Rejection>(s, 9) == 2);
   s.tell(1, Leave{true});
-  s.beat(1);
-  CHECK(times<Refused>(s, 1) == 0);
+  s.send_heartbeat(1);
+  CHECK(times<Rejection>(s, 1) == 0);
   CHECK(s.count(Decision::Kind::left) == 1);
   s.enrol(8, Role::worker, 8);  // the work is done
-  CHECK(s.last<Released>(8).has_value());
-  s.beat(8);
-  CHECK(times<Refused>(s, 8) == 0);
+  CHECK(s.last<LeaveGranted>(8).has_value());
+  s.send_heartbeat(8);
+  CHECK(times<Rejection>(s, 8) == 0);
 }
 
 TEST_CASE("a job is over for those who wait and those who have reported, unless its starter ends it") {
@@ -209,9 +209,9 @@ TEST_CASE("a job is over for those who wait and those who have reported, unless 
     Scene s = standing(o);
     s.ended(2);
     CHECK(s.decisions.back().fatal);
-    CHECK_FALSE(s.last<Refused>(0).has_value());
+    CHECK_FALSE(s.last<Rejection>(0).has_value());
     s.tell(0, Report{1, 5, true, false});
-    CHECK(s.last<Refused>(0).has_value() == !starter);
+    CHECK(s.last<Rejection>(0).has_value() == !starter);
     CHECK(s.arbiter.generation() == 1);
   }
 }
@@ -220,10 +220,10 @@ TEST_CASE("who has reported hears of the end of its job; who is given up, why") 
   Scene s = standing(options(3));
   s.tell(0, Report{1, 5, true, false});
   s.ended(2);
-  CHECK(s.last<Refused>(0)->reason ==
+  CHECK(s.last<Rejection>(0)->reason ==
         "[job] expected all processes that it cannot do without, got worker 2 on h2 is gone: SIGKILL.");
-  CHECK_FALSE(s.last<Refused>(1).has_value());
-  CHECK(s.last<Refused>(2)->reason ==
+  CHECK_FALSE(s.last<Rejection>(1).has_value());
+  CHECK(s.last<Rejection>(2)->reason ==
         "[worker 2 on h2] expected a process of the job, got one that was given up: SIGKILL.");
 }
 
@@ -232,16 +232,16 @@ TEST_CASE("whom one generation has lost is no matter of the next") {
   o.lost_are_replaced = true;
   Scene s = standing(o);
   s.ended(2);
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 5, true, false});
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{2});
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 5, true, false});
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{2});
   s.enrol(5, Role::worker, 5);
-  CHECK(s.last<Changing>(0)->generation == 2);
-  CHECK(s.last<Changing>(0)->lost.empty());
+  CHECK(s.last<MembershipChange>(0)->generation == 2);
+  CHECK(s.last<MembershipChange>(0)->lost.empty());
   // Nobody is waited for in the place of one that was lost before.
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Leave{false});
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Leave{false});
   s.ended(5);
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{2, 6});
-  for (const Seat seat : {0U, 1U}) CHECK(s.last<Released>(seat).has_value());
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{2, 6});
+  for (const ConnectionId connection : {0U, 1U}) CHECK(s.last<LeaveGranted>(connection).has_value());
 }
 
 TEST_CASE("the work is done when a worker that belongs to the group and stays says so") {
@@ -269,14 +269,14 @@ TEST_CASE("the work is done when a worker that belongs to the group and stays sa
 TEST_CASE("who joins comes with the next step, or the epoch's end; a server with the next step") {
   Scene s = standing(options(1, 0, true));
   s.enrol(5, Role::worker, 5);
-  CHECK_FALSE(s.last<Changing>(0)->at_epoch);
+  CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
   auto o = options(1, 1, true);
   o.at_epoch = true;
   Scene t = standing(o);
   t.enrol(5, Role::worker, 5);
-  CHECK(t.last<Changing>(0)->at_epoch);
+  CHECK(t.last<MembershipChange>(0)->at_epoch);
   t.enrol(6, Role::server, 1);
-  CHECK_FALSE(t.last<Changing>(0)->at_epoch);
+  CHECK_FALSE(t.last<MembershipChange>(0)->at_epoch);
 }
 
 TEST_CASE("who waits may go again, and takes nobody along") {
@@ -285,7 +285,7 @@ TEST_CASE("who waits may go again, and takes nobody along") {
   s.tell(0, Leave{false});
   const auto said = s.said.size();
   s.tell(5, Leave{false});
-  CHECK(s.last<Released>(5).has_value());
+  CHECK(s.last<LeaveGranted>(5).has_value());
   CHECK(s.said.size() == said + 1);
   CHECK_FALSE(s.last<Stop>(0).has_value());
   CHECK_FALSE(s.arbiter.stopping());
@@ -297,13 +297,13 @@ TEST_CASE("who leaves says so once, unless it is more urgent then") {
   Scene s = standing(o);
   s.arbiter.ask_to_leave(1);
   s.pass(0s);
-  CHECK(s.last<Changing>(0)->at_epoch);
+  CHECK(s.last<MembershipChange>(0)->at_epoch);
   const auto said = s.said.size();
   s.arbiter.ask_to_leave(1);
   s.pass(0s);
   CHECK(s.said.size() == said);
   s.tell(1, Leave{false});
-  CHECK_FALSE(s.last<Changing>(0)->at_epoch);
+  CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
   const auto more = s.said.size();
   s.tell(1, Leave{false});
   s.arbiter.ask_to_leave(1);
@@ -328,15 +328,15 @@ TEST_CASE("reports of another generation, or of who is no member, count for noth
   Scene t = standing(options(2, 0, true));
   t.enrol(9, Role::worker, 9);
   t.tell(9, Report{1, 99, true, false});
-  CHECK_FALSE(t.last<Changing>(0)->broken);
+  CHECK_FALSE(t.last<MembershipChange>(0)->broken);
 }
 
 TEST_CASE("nobody stands in a group that has lost somebody") {
   Scene s(options(3, 0, true));
   s.workers(3);
   s.ended(2);
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
-  CHECK_FALSE(s.last<Go>(0).has_value());
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{1});
+  CHECK_FALSE(s.last<Start>(0).has_value());
   CHECK(s.count(Decision::Kind::standing) == 0);
 }
 
@@ -345,22 +345,22 @@ TEST_CASE("who reports before its group stood breaks it, though somebody waits t
     Scene s(options(2, 0, true));
     s.workers(2);
     if (second) {
-      for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
-      for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 3, true, false});
+      for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{1});
+      for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 3, true, false});
     }
     const std::uint64_t now = s.arbiter.generation();
     CHECK(now == (second ? 2 : 1));
     s.enrol(9, Role::worker, 9);
-    CHECK_FALSE(s.last<Changing>(1)->broken);
+    CHECK_FALSE(s.last<MembershipChange>(1)->broken);
     s.tell(0, Report{now, 3});
-    CHECK(s.last<Changing>(1)->broken);
+    CHECK(s.last<MembershipChange>(1)->broken);
   }
 }
 
 TEST_CASE("the state is that of a worker") {
   Scene s = standing(options(2, 1, true));
   s.tell(100, Report{1, 99, true, false});
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 5, true, false});
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 5, true, false});
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.arbiter.authority() == 0);
   // Where members change over each for itself, of the oldest who has done as much.
@@ -389,7 +389,7 @@ TEST_CASE("within an epoch, too, one is let in whom the last holder hands on to 
 TEST_CASE("what a process is in a generation") {
   const Member w0{3, Role::worker, 0, "a"}, w1{5, Role::worker, 4, "b"}, s0{7, Role::server, 0, "c"},
       s1{9, Role::server, 1, "d"};
-  const Issued issued{6, 9, 3, 2500, {w0, w1, s0, s1}};
+  const NewGeneration issued{6, 9, 3, 2500, {w0, w1, s0, s1}};
   const Assignment a = assignment_of(issued);
   CHECK(a.generation == 6);
   CHECK(a.id == 9);
@@ -401,7 +401,7 @@ TEST_CASE("what a process is in a generation") {
   REQUIRE(a.servers.size() == 2);
   CHECK(a.workers[1].id == 5);
   CHECK(a.servers[0].id == 7);
-  Issued worker = issued;
+  NewGeneration worker = issued;
   worker.you = 5;
   CHECK(assignment_of(worker).role == Role::worker);
   CHECK(assignment_of(worker).rank == 1);

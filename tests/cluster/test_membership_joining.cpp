@@ -11,15 +11,15 @@ using namespace std::chrono_literals;
 TEST_CASE("who joins waits until the members have reported, and is the youngest") {
   Scene s(options(2, 0, true));
   s.workers(2);
-  for (Seat seat = 0; seat < 2; ++seat) s.tell(seat, Stands{1});
+  for (ConnectionId connection = 0; connection < 2; ++connection) s.tell(connection, GroupReady{1});
   s.enrol(9, Role::worker, 17);
-  CHECK(s.last<Changing>(0)->joining == 1);
-  CHECK(s.last<Changing>(0)->lost.empty());
-  CHECK_FALSE(s.last<Issued>(9).has_value());
+  CHECK(s.last<MembershipChange>(0)->joining == 1);
+  CHECK(s.last<MembershipChange>(0)->lost.empty());
+  CHECK_FALSE(s.last<NewGeneration>(9).has_value());
   s.change_over({{0, 5}, {1, 5}});
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.ids() == "0 1 2");
-  CHECK(s.last<Issued>(9)->you == 2);
+  CHECK(s.last<NewGeneration>(9)->you == 2);
   CHECK(s.arbiter.authority() == 0);
   // Who goes before it came is not waited for, and numbers are not given twice.
   s.enrol(10, Role::worker, 18);
@@ -38,20 +38,20 @@ TEST_CASE("below the least number of members they wait; who joins does not wait 
   o.min_workers = 3;
   Scene s(o);
   s.workers(3);
-  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+  for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, GroupReady{1});
   CHECK_FALSE(s.arbiter.can_spare({2}));
   s.tell(2, Leave{false});
-  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Report{1, 5});
+  for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, Report{1, 5});
   CHECK(s.arbiter.too_few());
-  CHECK(s.last<Released>(2).has_value());  // it is not kept
+  CHECK(s.last<LeaveGranted>(2).has_value());  // it is not kept
   s.enrol(6, Role::worker, 6);
   CHECK_FALSE(s.arbiter.too_few());
   CHECK(s.ids() == "0 1 3");
 
   // A job that stops does so with whom it has.
-  for (const Seat seat : {0U, 1U, 6U}) s.tell(seat, Stands{2});
+  for (const ConnectionId connection : {0U, 1U, 6U}) s.tell(connection, GroupReady{2});
   s.ended(1);
-  for (const Seat seat : {0U, 6U}) s.tell(seat, Report{2, 6, true, false});
+  for (const ConnectionId connection : {0U, 6U}) s.tell(connection, Report{2, 6, true, false});
   CHECK(s.arbiter.too_few());
   s.arbiter.stop_all();
   s.pass(0s);
@@ -62,13 +62,13 @@ TEST_CASE("below the least number of members they wait; who joins does not wait 
 TEST_CASE("who comes when the work is done is let go") {
   Scene s(options(1, 0, true));
   s.workers(1);
-  s.tell(0, Stands{1});
+  s.tell(0, GroupReady{1});
   s.enrol(5, Role::worker, 3);
   s.tell(0, Leave{true});
   CHECK(s.arbiter.finished());
-  CHECK(s.last<Released>(5).has_value());
+  CHECK(s.last<LeaveGranted>(5).has_value());
   s.enrol(6, Role::worker, 4);
-  CHECK(s.last<Released>(6).has_value());
+  CHECK(s.last<LeaveGranted>(6).has_value());
   CHECK(s.arbiter.generation() == 1);
 }
 
@@ -76,17 +76,17 @@ TEST_CASE("nobody joins those who make ready what is trained") {
   // One of three is lost before the first step, while another one waits to join.
   const auto make_ready = [](Scene& s) {
     s.workers(3);
-    for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+    for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, GroupReady{1});
     s.enrol(7, Role::worker, 7);
     s.ended(0);
-    for (const Seat seat : {1U, 2U}) s.tell(seat, Report{1, 0, true, false, true});
+    for (const ConnectionId connection : {1U, 2U}) s.tell(connection, Report{1, 0, true, false, true});
   };
   Scene s(options(3, 0, true));
   make_ready(s);
   CHECK(s.ids() == "1 2");
-  for (const Seat seat : {1U, 2U}) s.tell(seat, Stands{2});
-  CHECK(s.last<Changing>(1)->joining == 1);  // it comes with the first step
-  for (const Seat seat : {1U, 2U}) s.tell(seat, Report{2, 1});
+  for (const ConnectionId connection : {1U, 2U}) s.tell(connection, GroupReady{2});
+  CHECK(s.last<MembershipChange>(1)->joining == 1);  // it comes with the first step
+  for (const ConnectionId connection : {1U, 2U}) s.tell(connection, Report{2, 1});
   CHECK(s.ids() == "1 2 3");
 
   // It counts already where there must be so many.
@@ -98,9 +98,9 @@ TEST_CASE("nobody joins those who make ready what is trained") {
   CHECK(enough.ids() == "1 2");
   Scene few(o);
   few.workers(3);
-  for (Seat seat = 0; seat < 3; ++seat) few.tell(seat, Stands{1});
+  for (ConnectionId connection = 0; connection < 3; ++connection) few.tell(connection, GroupReady{1});
   few.ended(0);
-  for (const Seat seat : {1U, 2U}) few.tell(seat, Report{1, 0, true, false, true});
+  for (const ConnectionId connection : {1U, 2U}) few.tell(connection, Report{1, 0, true, false, true});
   CHECK(few.arbiter.too_few());
   few.enrol(8, Role::worker, 8);
   CHECK(few.ids() == "1 2");
@@ -108,15 +108,15 @@ TEST_CASE("nobody joins those who make ready what is trained") {
   // Nor do all leave who could hand it on.
   Scene leave(options(1, 0, true));
   leave.workers(1);
-  leave.tell(0, Stands{1});
+  leave.tell(0, GroupReady{1});
   leave.enrol(7, Role::worker, 7);
   leave.tell(0, Leave{false});
   leave.tell(0, Report{1, 0, true, false, true});
   CHECK(leave.ids() == "0");
-  leave.tell(0, Stands{2});
+  leave.tell(0, GroupReady{2});
   leave.tell(0, Report{2, 1});
   CHECK(leave.ids() == "0 1");
-  for (const Seat seat : {0U, 7U}) leave.tell(seat, Stands{3});
-  for (const Seat seat : {0U, 7U}) leave.tell(seat, Report{3, 2});
+  for (const ConnectionId connection : {0U, 7U}) leave.tell(connection, GroupReady{3});
+  for (const ConnectionId connection : {0U, 7U}) leave.tell(connection, Report{3, 2});
   CHECK(leave.ids() == "1");
 }

@@ -34,7 +34,7 @@ constexpr std::uint64_t steps_an_epoch = 10;
 struct Process {
   enum class Doing { starting, waiting, forming, formed, computing, left, over };
 
-  Seat seat = 0;
+  ConnectionId connection = 0;
   int place = 0;
   bool odd = false;      // of another build
   double rate = 1;       // of its clock
@@ -43,7 +43,7 @@ struct Process {
   Time acts_at{};        // what it does next takes until then
   Doing doing = Doing::starting;
   bool alive = true, wants_to_leave = false, breaks = false;
-  std::optional<Changing> changing{};  // of its generation
+  std::optional<MembershipChange> changing{};  // of its generation
   std::uint64_t generation = 0, step = 0;
   std::vector<ProcessId> members{};
   ProcessId id = 0, authority = 0;
@@ -106,7 +106,7 @@ class World {
 
   void add(int place) {
     Process p;
-    p.seat = processes_.size();
+    p.connection = processes_.size();
     p.place = place;
     p.rate = 0.9 + 0.02 * static_cast<double>(below(11));
     p.acts_at = now_ + some(300ms);
@@ -124,7 +124,7 @@ class World {
         p.alive = false;
         p.to_arbiter.clear();
         // Its starter notices.
-        deaths_.emplace_back(now_ + some(100ms), p.seat);
+        deaths_.emplace_back(now_ + some(100ms), p.connection);
         break;
       case 1:
         p.stopped_until = now_ + some(2 * rank_timeout);
@@ -139,7 +139,7 @@ class World {
         p.breaks = true;
         break;
       default:
-        arbiter_.ask_to_leave(p.seat);
+        arbiter_.ask_to_leave(p.connection);
         take();
         break;
     }
@@ -152,8 +152,8 @@ class World {
   }
   void deliver(Process& p) {
     std::erase_if(deaths_, [&](const auto& d) {
-      if (d.first > now_ || d.second != p.seat) return false;
-      arbiter_.ended(p.seat, "SIGKILL");
+      if (d.first > now_ || d.second != p.connection) return false;
+      arbiter_.ended(p.connection, "SIGKILL");
       take();
       return true;
     });
@@ -161,7 +161,7 @@ class World {
       const Message m = std::move(p.to_arbiter.front().second);
       p.to_arbiter.pop_front();
       note(p, m);
-      arbiter_.receive(p.seat, m, now_);
+      arbiter_.receive(p.connection, m, now_);
       take();
     }
   }
@@ -169,7 +169,7 @@ class World {
     // What was decided is looked at before anybody hears of it.
     for (const Decision& d : arbiter_.take_decisions()) check(d);
     for (Outgoing& o : arbiter_.take_messages()) {
-      Process& p = processes_.at(o.seat);
+      Process& p = processes_.at(o.connection);
       const Time last = p.from_arbiter.empty() ? Time{} : p.from_arbiter.back().first;
       p.from_arbiter.emplace_back(std::max(last, now_ + some(30ms)), std::move(o.message));
     }
@@ -177,29 +177,29 @@ class World {
 
   // ---- the model ----
   void note(const Process& p, const Message& m) {
-    const bool in = inside_.contains(p.seat);
-    if (std::holds_alternative<Enrol>(m) && !in && !gone_.contains(p.seat)) inside_.insert(p.seat);
+    const bool in = inside_.contains(p.connection);
+    if (std::holds_alternative<Enrol>(m) && !in && !gone_.contains(p.connection)) inside_.insert(p.connection);
     if (const auto* r = std::get_if<Report>(&m); r != nullptr && in && r->generation == arbiter_.generation())
-      reports_.emplace(p.seat, *r);
+      reports_.emplace(p.connection, *r);
   }
   void check(const Decision& d) {
-    if (d.kind == Decision::Kind::refused) REQUIRE(processes_.at(d.seat).odd);
+    if (d.kind == Decision::Kind::refused) REQUIRE(processes_.at(d.connection).odd);
     if (d.kind == Decision::Kind::lost) {
       // With the last one that has it goes what was trained.
-      const bool last = holders_.contains(d.seat) && std::none_of(holders_.begin(), holders_.end(), [&](Seat s) {
-                          return s != d.seat && inside_.contains(s);
-                        });
+      const bool last = holders_.contains(d.connection) &&
+                        std::none_of(holders_.begin(), holders_.end(),
+                                     [&](ConnectionId s) { return s != d.connection && inside_.contains(s); });
       REQUIRE(d.fatal == (last && !finished_));
       over_ = over_ || d.fatal;
       // Who still may write is not given up: neither now nor as long as it does not hear from the arbiter.
-      const Process& p = processes_.at(d.seat);
+      const Process& p = processes_.at(d.connection);
       REQUIRE_FALSE((p.alive && p.lease.holds(clock(p))));
       ++losses_;
     }
-    if (d.kind == Decision::Kind::left && stopped_.contains(d.seat)) finished_ = true;
+    if (d.kind == Decision::Kind::left && stopped_.contains(d.connection)) finished_ = true;
     if (d.kind == Decision::Kind::refused || d.kind == Decision::Kind::lost || d.kind == Decision::Kind::left) {
-      inside_.erase(d.seat);
-      gone_.insert(d.seat);
+      inside_.erase(d.connection);
+      gone_.insert(d.connection);
     }
     if (d.kind == Decision::Kind::issued) check_generation(d.generation);
     if (d.kind == Decision::Kind::standing) {
@@ -214,37 +214,37 @@ class World {
     const auto& members = arbiter_.members();
     std::size_t stay = 0;
     bool epoch_end = true;
-    for (const Seat seat : inside_)
-      if (members_.contains(seat)) {
+    for (const ConnectionId connection : inside_)
+      if (members_.contains(connection)) {
         ++stay;
-        epoch_end = epoch_end && reports_.contains(seat) && reports_.at(seat).epoch_end;
+        epoch_end = epoch_end && reports_.contains(connection) && reports_.at(connection).epoch_end;
       }
     const bool waits = at_epoch_ && !epoch_end;
     REQUIRE((members.size() == inside_.size() || (waits && members.size() == stay)));
     waited_ += members.size() < inside_.size() ? 1 : 0;
-    std::map<int, Seat> seat_of;
-    for (const Seat seat : inside_) seat_of[processes_.at(seat).place] = seat;
-    std::set<Seat> seats;
+    std::map<int, ConnectionId> connection_of;
+    for (const ConnectionId connection : inside_) connection_of[processes_.at(connection).place] = connection;
+    std::set<ConnectionId> connections;
     std::optional<ProcessId> before, authority;
     std::uint64_t most = 0;
     for (const Member& m : members) {
       REQUIRE((!before || *before < m.id));
       before = m.id;
-      const Seat seat = seat_of.at(m.place);
-      seats.insert(seat);
-      const bool was = members_.contains(seat);
+      const ConnectionId connection = connection_of.at(m.place);
+      connections.insert(connection);
+      const bool was = members_.contains(connection);
       // Everyone who stays has reported, so nobody computes in the generation before any more.
-      if (was) REQUIRE(reports_.contains(seat));
-      if (was && (!authority || reports_.at(seat).step > most)) {
+      if (was) REQUIRE(reports_.contains(connection));
+      if (was && (!authority || reports_.at(connection).step > most)) {
         authority = m.id;
-        most = reports_.at(seat).step;
+        most = reports_.at(connection).step;
       }
       // Numbers only grow.
       if (!was) REQUIRE((ids_.empty() || generation == 1 || m.id > *ids_.rbegin()));
     }
     for (const Member& m : members) ids_.insert(m.id);
     REQUIRE(arbiter_.authority() == authority.value_or(members.front().id));
-    members_ = seats;
+    members_ = connections;
     reports_.clear();
   }
 
@@ -263,17 +263,17 @@ class World {
     if (p.doing == Doing::over) return;
     if (p.doing != Doing::starting && clock(p) >= p.next_beat) {
       p.next_beat = clock(p) + 300ms;
-      send(p, Beat{p.lease.beat(clock(p))});
+      send(p, Heartbeat{p.lease.send_heartbeat(clock(p))});
     }
     // What it writes is of a generation that has it as a member, or of none that was issued without it.
-    if (p.doing == Doing::computing && p.lease.holds(clock(p))) REQUIRE(inside_.contains(p.seat));
+    if (p.doing == Doing::computing && p.lease.holds(clock(p))) REQUIRE(inside_.contains(p.connection));
     if (now_ < p.acts_at) return;
     switch (p.doing) {
       case Doing::starting:
         send(p, Enrol{Role::worker, p.place, "", p.odd ? std::string("model\0b\0", 8) : std::string("model\0a\0", 8)});
         return go_on(p, Doing::waiting);
       case Doing::forming:
-        send(p, Stands{p.generation});
+        send(p, GroupReady{p.generation});
         return go_on(p, Doing::formed);
       case Doing::computing:
         return compute(p);
@@ -288,7 +288,8 @@ class World {
   void compute(Process& p) {
     // Two generations never compute at the same time, but where one was given up and may not write.
     for (const Process& q : processes_)
-      if (q.alive && q.doing == Process::Doing::computing && inside_.contains(q.seat) && inside_.contains(p.seat))
+      if (q.alive && q.doing == Process::Doing::computing && inside_.contains(q.connection) &&
+          inside_.contains(p.connection))
         REQUIRE(q.generation == p.generation);
     if (std::exchange(p.wants_to_leave, false)) send(p, Leave{false});
     if (std::exchange(p.breaks, false)) return report(p, true);
@@ -314,14 +315,14 @@ class World {
   }
   void hear(Process& p, const Message& m) {
     using Doing = Process::Doing;
-    if (const auto* a = std::get_if<Answered>(&m)) p.lease.answered(a->number);
-    if (const auto* c = std::get_if<Changing>(&m); c != nullptr && c->generation == p.generation) {
+    if (const auto* a = std::get_if<HeartbeatAck>(&m)) p.lease.acknowledge(a->number);
+    if (const auto* c = std::get_if<MembershipChange>(&m); c != nullptr && c->generation == p.generation) {
       REQUIRE_FALSE((c->broken && c->at_epoch));
       if (p.changing) REQUIRE((c->broken || (!p.changing->broken && (!c->at_epoch || p.changing->at_epoch))));
       p.changing = *c;
       if (c->broken && p.doing != Doing::left) report(p, true);
     }
-    if (const auto* i = std::get_if<Issued>(&m)) {
+    if (const auto* i = std::get_if<NewGeneration>(&m)) {
       p.generation = i->generation;
       p.changing.reset();
       p.id = i->you;
@@ -330,20 +331,20 @@ class World {
       p.authority = i->authority;
       go_on(p, Doing::forming);
     }
-    if (const auto* g = std::get_if<Go>(&m);
+    if (const auto* g = std::get_if<Start>(&m);
         g != nullptr && g->generation == p.generation && p.doing == Doing::formed) {
       // It takes the state of the authority, which nobody is ahead of.
       for (const Process& q : processes_)
         if (q.id == p.authority && q.generation == p.generation) p.step = std::max(p.step, q.step);
       go_on(p, Doing::computing);
     }
-    if (std::holds_alternative<Refused>(m) || std::holds_alternative<Released>(m)) {
+    if (std::holds_alternative<Rejection>(m) || std::holds_alternative<LeaveGranted>(m)) {
       p.doing = Doing::over;
       p.lease.end();
     }
     if (std::holds_alternative<Stop>(m) && p.doing != Doing::over) {
       send(p, Leave{true});
-      stopped_.insert(p.seat);
+      stopped_.insert(p.connection);
       p.doing = Doing::over;
       p.lease.end();
     }
@@ -354,12 +355,12 @@ class World {
   Time now_ = 1000s;
   Arbiter arbiter_;
   std::deque<Process> processes_;
-  std::vector<std::pair<Time, Seat>> deaths_;
+  std::vector<std::pair<Time, ConnectionId>> deaths_;
   // The model.
-  std::set<Seat> inside_, gone_, members_, stopped_;
+  std::set<ConnectionId> inside_, gone_, members_, stopped_;
   std::set<ProcessId> ids_;
-  std::map<Seat, Report> reports_;
-  std::set<Seat> holders_;                         // members of a group that stood
+  std::map<ConnectionId, Report> reports_;
+  std::set<ConnectionId> holders_;                 // members of a group that stood
   std::map<std::uint64_t, std::uint64_t> agreed_;  // the step behind which a generation is left
   std::uint64_t last_generation_ = 0;
   int losses_ = 0, waited_ = 0;

@@ -26,7 +26,7 @@ struct Reports {
   std::condition_variable news;
   std::vector<std::pair<std::uint64_t, Ids>> said;
 
-  [[nodiscard]] ReachWatch::Report taker() {
+  [[nodiscard]] ReachabilityMonitor::Report taker() {
     return [this](std::uint64_t operation, const Ids& ids) {
       const std::lock_guard lock(mutex);
       said.emplace_back(operation, ids);
@@ -44,26 +44,26 @@ struct Reports {
   }
 };
 
-[[nodiscard]] ReachWatch::Peer peer(std::uint64_t id, std::string at) {
+[[nodiscard]] ReachabilityMonitor::Peer peer(std::uint64_t id, std::string at) {
   return {id, [at = std::move(at)] { return at; }};
 }
 // A port of this host that accepts no connection, because the queue of its socket is full.
-class FullDoor {
+class FullServer {
  public:
-  FullDoor() {
+  FullServer() {
     std::string why;
     int error = 0;
-    door_ = *tcp::listen_on(tcp::SystemLookup{}("127.0.0.1", 0, true, why).front(), 0, error);
-    const auto at = tcp::SystemLookup{}("127.0.0.1", tcp::port_of(door_), true, why).front();
+    listener_ = *tcp::listen_on(tcp::SystemLookup{}("127.0.0.1", 0, true, why).front(), 0, error);
+    const auto at = tcp::SystemLookup{}("127.0.0.1", tcp::port_of(listener_), true, why).front();
     for (int i = 0; i < 4; ++i) {
       tcp::Socket& s = held_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       (void)::connect(s.get(), at.get(), at.size);
     }
   }
-  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(tcp::port_of(door_)); }
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(tcp::port_of(listener_)); }
 
  private:
-  tcp::Socket door_;
+  tcp::Socket listener_;
   std::vector<tcp::Socket> held_;
 };
 
@@ -71,15 +71,15 @@ class FullDoor {
 
 TEST_CASE("a peer that takes no connection is reported once the time-out is over, and taken back when the wait is") {
   Reports here, there;
-  ReachWatch other(1s, there.taker());
+  ReachabilityMonitor other(1s, there.taker());
   const std::string open = other.listen("127.0.0.1");
-  const FullDoor full;
-  ReachWatch watch(1s, here.taker());
+  const FullServer full;
+  ReachabilityMonitor watch(1s, here.taker());
   watch.begin({peer(4, open), peer(5, full.address()), peer(6, "127.0.0.1:1"), peer(7, "")});
   for (std::uint64_t operation : {1U, 2U}) {
     const auto began = std::chrono::steady_clock::now();
     {
-      const ReachWatch::Operation waits(&watch);
+      const ReachabilityMonitor::Operation waits(&watch);
       // These peers count as reached: one that accepts, one whose host refuses, and one with an unknown address.
       CHECK(here.wait_for(2 * operation - 2) == std::pair(operation, Ids{5}));
       CHECK(std::chrono::steady_clock::now() - began >= 1s);
@@ -91,43 +91,43 @@ TEST_CASE("a peer that takes no connection is reported once the time-out is over
 
 TEST_CASE("a group that works, and one whose peers are slow, are not reported") {
   Reports reports;
-  ReachWatch other(1500ms, reports.taker());
+  ReachabilityMonitor other(1500ms, reports.taker());
   const std::string open = other.listen("127.0.0.1");
-  const FullDoor full;
-  ReachWatch watch(1500ms, reports.taker());
+  const FullServer full;
+  ReachabilityMonitor watch(1500ms, reports.taker());
   // Operations that end in time, although a peer takes no connection.
   watch.begin({peer(1, full.address())});
   for (int i = 0; i < 20; ++i) {
-    const ReachWatch::Operation waits(&watch);
+    const ReachabilityMonitor::Operation waits(&watch);
     std::this_thread::sleep_for(100ms);
   }
   // A slow peer takes connections.
   watch.begin({peer(1, open)});
   {
-    const ReachWatch::Operation waits(&watch);
+    const ReachabilityMonitor::Operation waits(&watch);
     std::this_thread::sleep_for(2s);
   }
   // The next group waits for none of its peers yet.
   watch.begin({peer(1, full.address())});
   std::this_thread::sleep_for(2s);
   CHECK(reports.count() == 0);
-  const ReachWatch::Operation nothing(nullptr);
+  const ReachabilityMonitor::Operation nothing(nullptr);
 }
 
 TEST_CASE("after an operation that failed, peers are tried at once") {
   Reports reports;
-  ReachWatch other(30s, reports.taker());
+  ReachabilityMonitor other(30s, reports.taker());
   const std::string open = other.listen("127.0.0.1");
-  const FullDoor full;
-  const auto fail_in = [](ReachWatch& watch) {
+  const FullServer full;
+  const auto fail_in = [](ReachabilityMonitor& watch) {
     try {
-      const ReachWatch::Operation waits(&watch);
+      const ReachabilityMonitor::Operation waits(&watch);
       throw CommunicationError("broken");
     } catch (const CommunicationError&) {
     }
   };
   // It reaches all peers, so it does not wait for the time-out.
-  ReachWatch patient(300s, reports.taker());
+  ReachabilityMonitor patient(300s, reports.taker());
   patient.await_peers([] { return false; });  // nothing has failed
   patient.begin({peer(1, open), peer(2, "127.0.0.1:1")});
   fail_in(patient);
@@ -143,7 +143,7 @@ TEST_CASE("after an operation that failed, peers are tried at once") {
   patient.await_peers([&] { return ++asked == 5; });
   CHECK(asked == 5);
   // The peer that it does not reach is reported after the time-out, as in an operation that lasts.
-  ReachWatch watch(500ms, reports.taker());
+  ReachabilityMonitor watch(500ms, reports.taker());
   watch.begin({peer(7, full.address()), peer(8, open)});
   fail_in(watch);
   watch.await_peers([] { return false; });

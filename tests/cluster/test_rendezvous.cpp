@@ -17,7 +17,7 @@
 #include "rendezvous_ranks.hpp"
 
 using namespace tutti;
-using namespace tutti::meeting;
+using namespace tutti::rendezvous_test;
 
 TEST_CASE("all ranks get what rank 0 has, call after call") {
   constexpr int size = 5;

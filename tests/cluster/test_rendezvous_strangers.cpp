@@ -25,7 +25,7 @@
 #include "rendezvous_ranks.hpp"
 
 using namespace tutti;
-using namespace tutti::meeting;
+using namespace tutti::rendezvous_test;
 
 namespace {
 

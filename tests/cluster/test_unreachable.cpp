@@ -19,24 +19,25 @@ using namespace std::chrono_literals;
 namespace {
 
 // Workers 0, 1, ... and, from 100 on, servers, that all wait in operation 7 and name each other as `cuts` say.
-std::vector<Waiter> waiting(int workers, int servers, const std::vector<CutPair>& cuts) {
-  std::vector<Waiter> all;
+std::vector<BlockedMember> waiting(int workers, int servers, const std::vector<CutPair>& cuts) {
+  std::vector<BlockedMember> all;
   for (int i = 0; i < workers; ++i) all.push_back({static_cast<ProcessId>(i), Role::worker, true, 7, {}});
   for (int i = 0; i < servers; ++i) all.push_back({static_cast<ProcessId>(100 + i), Role::server, servers > 1, 0, {}});
   for (const auto& [a, b] : cuts)
-    for (Waiter& w : all)
+    for (BlockedMember& w : all)
       if (w.id == a || w.id == b)
-        if (w.role == Role::worker) w.unreached.push_back(w.id == a ? b : a);
+        if (w.role == Role::worker) w.unreachable.push_back(w.id == a ? b : a);
   return all;
 }
 // Returns the members that are given up, one after the other. The last server is never spare.
-std::string gone(std::vector<Waiter> all) {
+std::string gone(std::vector<BlockedMember> all) {
   std::string text;
-  while (const auto g = choose_given_up(all)) {
+  while (const auto g = choose_evicted(all)) {
     text += (text.empty() ? "" : ", ") + std::to_string(g->id) + " for " + std::to_string(g->other);
-    std::erase_if(all, [&](const Waiter& w) { return w.id == g->id; });
-    const auto servers = std::count_if(all.begin(), all.end(), [](const Waiter& w) { return w.role == Role::server; });
-    for (Waiter& w : all) w.spare = w.spare && (w.role == Role::worker || servers > 1);
+    std::erase_if(all, [&](const BlockedMember& w) { return w.id == g->id; });
+    const auto servers =
+        std::count_if(all.begin(), all.end(), [](const BlockedMember& w) { return w.role == Role::server; });
+    for (BlockedMember& w : all) w.spare = w.spare && (w.role == Role::worker || servers > 1);
   }
   return text;
 }
@@ -79,11 +80,11 @@ TEST_CASE("what is slow is not cut: it takes two that both wait and do not reach
   CHECK(gone(all).empty());
   all[2].operation = 7;
   CHECK(gone(all) == "2 for 1");
-  all[2].unreached.clear();  // it reaches the other one
+  all[2].unreachable.clear();  // it reaches the other one
   CHECK(gone(all).empty());
   // If the job can lose neither, the younger one is given up, which ends the job.
   all = waiting(2, 0, {{0, 1}});
-  for (Waiter& w : all) w.spare = false;
+  for (BlockedMember& w : all) w.spare = false;
   CHECK(gone(all) == "1 for 0");
   all[1].spare = true;
   std::swap(all[0].spare, all[1].spare);
@@ -101,14 +102,14 @@ TEST_CASE("two that do not reach each other may wait in operations that differ")
     all = waiting(3, 0, {{0, 2}});
     all[2].operation += ahead;
     CHECK(gone(all) == "2 for 0");
-    all[2].unreached.clear();
+    all[2].unreachable.clear();
     CHECK(gone(all).empty());
   }
   Scene s(options(3, 0, true));
   s.workers(3);
-  for (const Seat seat : {0U, 1U, 2U}) s.tell(seat, Stands{1});
-  s.tell(2, Unreached{1, 20, {0}});
-  s.tell(0, Unreached{1, 21, {2}});
+  for (const ConnectionId connection : {0U, 1U, 2U}) s.tell(connection, GroupReady{1});
+  s.tell(2, UnreachablePeers{1, 20, {0}});
+  s.tell(0, UnreachablePeers{1, 21, {2}});
   s.pass(600ms);
   REQUIRE(s.count(Decision::Kind::lost) == 1);
   CHECK(s.decisions.back().why == "it and worker 0 on h0 do not reach each other");
@@ -118,34 +119,34 @@ TEST_CASE("two that do not reach each other may wait in operations that differ")
 TEST_CASE("the arbiter gives up one of a pair that is cut, once all had time to say so") {
   Scene s(options(3, 0, true));
   s.workers(3);
-  for (const Seat seat : {0U, 1U, 2U}) s.tell(seat, Stands{1});
-  s.tell(1, Unreached{1, 4, {2}});
+  for (const ConnectionId connection : {0U, 1U, 2U}) s.tell(connection, GroupReady{1});
+  s.tell(1, UnreachablePeers{1, 4, {2}});
   s.pass(600ms);  // nothing of worker 2: it may be slow
   CHECK(s.count(Decision::Kind::lost) == 0);
-  s.tell(1, Unreached{1, 4, {2}});
-  s.tell(2, Unreached{1, 4, {1, 0}});
+  s.tell(1, UnreachablePeers{1, 4, {2}});
+  s.tell(2, UnreachablePeers{1, 4, {1, 0}});
   s.pass(400ms);
   CHECK(s.count(Decision::Kind::lost) == 0);
-  s.tell(0, Unreached{1, 4, {2}});
+  s.tell(0, UnreachablePeers{1, 4, {2}});
   s.pass(200ms);
   REQUIRE(s.count(Decision::Kind::lost) == 1);
   const Decision& lost = s.decisions.back();
   CHECK(lost.member.name() == "worker 2 on h2");
   CHECK(lost.why == "it and worker 0 on h0 do not reach each other");
-  CHECK(lost.unreached);
+  CHECK(lost.unreachable);
   CHECK_FALSE(lost.fatal);
-  CHECK(s.last<Refused>(2)->code == 5);
-  CHECK(reason_of_end(*s.last<Changing>(0)) == "the loss of worker 2 on h2");
-  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 3, true});
+  CHECK(s.last<Rejection>(2)->code == 5);
+  CHECK(reason_of_end(*s.last<MembershipChange>(0)) == "the loss of worker 2 on h2");
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 3, true});
   CHECK(s.ids() == "0 1");
   // Reports of the last generation count no longer, whether they came before or after its end.
-  s.tell(0, Unreached{1, 4, {1}});
-  s.tell(1, Unreached{2, 1, {0}});
+  s.tell(0, UnreachablePeers{1, 4, {1}});
+  s.tell(1, UnreachablePeers{2, 1, {0}});
   s.pass(1s);
   CHECK(s.count(Decision::Kind::lost) == 1);
   // A report that was taken back counts no longer either.
-  s.tell(0, Unreached{2, 1, {1}});
-  s.tell(1, Unreached{2, 1, {}});
+  s.tell(0, UnreachablePeers{2, 1, {1}});
+  s.tell(1, UnreachablePeers{2, 1, {}});
   s.pass(1s);
   CHECK(s.count(Decision::Kind::lost) == 1);
 }
@@ -153,21 +154,21 @@ TEST_CASE("the arbiter gives up one of a pair that is cut, once all had time to 
 TEST_CASE("a pair that is cut ends a job that can lose no member") {
   Scene s(options(2));
   s.workers(2);
-  s.tell(0, Unreached{1, 1, {1}});
-  s.tell(1, Unreached{1, 1, {0}});
+  s.tell(0, UnreachablePeers{1, 1, {1}});
+  s.tell(1, UnreachablePeers{1, 1, {0}});
   s.pass(500ms);
   REQUIRE(s.count(Decision::Kind::lost) == 1);
   CHECK(s.decisions.back().fatal);
   // After a pause of its own, the arbiter waits for further reports.
   Scene paused(options(2));
   paused.workers(2);
-  paused.tell(0, Unreached{1, 1, {1}});
-  paused.tell(1, Unreached{1, 1, {0}});
+  paused.tell(0, UnreachablePeers{1, 1, {1}});
+  paused.tell(1, UnreachablePeers{1, 1, {0}});
   paused.now += 40s;
   paused.arbiter.forgive(paused.now);
   paused.pass(0s);
   CHECK(paused.count(Decision::Kind::lost) == 0);
-  paused.tell(1, Unreached{1, 1, {}});
+  paused.tell(1, UnreachablePeers{1, 1, {}});
   paused.pass(500ms);
   CHECK(paused.count(Decision::Kind::lost) == 0);
 }

@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 TEST_CASE("ranks of one host are told apart by their order, hosts by that of their first ranks") {
   const std::vector<std::string> hosts{"b", "a", "b", "c", "a", "b"};
   for (int r = 0; r < 6; ++r) {
-    const HostPlaces p(r, hosts);
+    const HostTopology p(r, hosts);
     CHECK(p.rank() == r);
     CHECK(p.size() == 6);
     CHECK(p.hosts() == 3);
@@ -30,12 +30,12 @@ TEST_CASE("ranks of one host are told apart by their order, hosts by that of the
     CHECK(p.local_size() == std::vector<int>{3, 2, 3, 1, 2, 3}[static_cast<std::size_t>(r)]);
     CHECK(p.most_of_a_host() == 3);
   }
-  const HostPlaces p(2, hosts);
+  const HostTopology p(2, hosts);
   CHECK(p.name(4) == "rank 4 on a");
   CHECK(p.local_names() == std::vector<std::string>{"rank 0 on b", "rank 2 on b", "rank 5 on b"});
   CHECK(p.leader_names() == std::vector<std::string>{"rank 0 on b", "rank 1 on a", "rank 3 on c"});
   CHECK(p.all_names().size() == 6);
-  const HostPlaces alone;
+  const HostTopology alone;
   CHECK((alone.size() == 1 && alone.is_leader() && alone.local_size() == 1));
 }
 
@@ -43,7 +43,7 @@ TEST_CASE("the way of an operation follows from who shares memory") {
   struct Network {};
   using Routes = HostRoutes<Network>;
   using Route = Routes::Route;
-  const HostPlaces one(0, {"a"}), host(0, {"a", "a"}), each(0, {"a", "b"}), two(0, {"a", "a", "b"});
+  const HostTopology one(0, {"a"}), host(0, {"a", "a"}), each(0, {"a", "b"}), two(0, {"a", "a", "b"});
   CHECK(Routes::choose(one, true, true) == Route::alone);
   CHECK(Routes::choose(host, true, true) == Route::host);
   CHECK(Routes::choose(host, true, false) == Route::host);

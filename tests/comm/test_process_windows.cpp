@@ -219,13 +219,13 @@ TEST_CASE("process windows: processes of other users get none, and lend none") {
 
   // One that does not look whom it speaks to is sent away by the door.
   Process blunt([](int in, int out) {
-    const auto door = get<WindowName>(in);
+    const auto server = get<WindowName>(in);
     if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
     sockaddr_un at{};
-    const socklen_t size = detail::door_address({door.door.data(), door.door.size()}, at);
+    const socklen_t size = detail::abstract_address({server.server.data(), server.server.size()}, at);
     const int s = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
     if (::connect(s, reinterpret_cast<sockaddr*>(&at), size) != 0) return 2;
-    (void)!::send(s, &door.number, sizeof door.number, MSG_NOSIGNAL);
+    (void)!::send(s, &server.number, sizeof server.number, MSG_NOSIGNAL);
     std::string said;
     put(out, detail::receive_descriptor(s, said).get() < 0 ? 'n' : 'y');
     return 0;
@@ -241,7 +241,7 @@ TEST_CASE("process windows: strangers at the door hold nobody up") {
   const auto mine = made(windows, 4096);
   const WindowName name = windows.name_of(*mine);
   sockaddr_un at{};
-  const socklen_t size = detail::door_address({name.door.data(), name.door.size()}, at);
+  const socklen_t size = detail::abstract_address({name.server.data(), name.server.size()}, at);
   std::vector<io::Descriptor> strangers;
   for (int i = 0; i < 40; ++i) {
     strangers.emplace_back(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -256,7 +256,7 @@ TEST_CASE("process windows: strangers at the door hold nobody up") {
   wrong.number = 7;
   CHECK(neighbour.map(wrong, why) == nullptr);
   CHECK(why == "its owner has no such window");
-  wrong.door[0] = 'Z';
+  wrong.server[0] = 'Z';
   CHECK(neighbour.map(wrong, why) == nullptr);
   CHECK(why == "a name that is none");
   // An own one needs no door.

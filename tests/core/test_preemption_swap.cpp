@@ -75,21 +75,21 @@ class Machine final : public ThreadScheduler {
 };
 
 // A thread on each core: number 0 works, and the last one waits and checks.
-struct Bed {
-  explicit Bed(int threads, int cores = 0) : machine(cores > 0 ? cores : threads), exchange(threads, machine) {
+struct Fixture {
+  explicit Fixture(int threads, int cores = 0) : machine(cores > 0 ? cores : threads), swap(threads, machine) {
     for (int w = 0; w < threads; ++w) {
       machine.me = 100 + w;
       machine.threads[100 + w].core = w;
-      exchange.starts(w);
+      swap.on_start(w);
     }
     last = threads - 1;
-    exchange.waits(last);
+    swap.mark_waiting(last);
   }
 
   // Returns what the waiting thread does next.
   bool looks(int worker) {
     machine.me = 100 + worker;
-    return exchange.stays_awake(worker, [] { return true; });
+    return swap.should_spin(worker, [] { return true; });
   }
   bool looks() { return looks(last); }
   void loses(int worker) { machine.threads[100 + worker].runs = false; }
@@ -100,7 +100,7 @@ struct Bed {
   }
 
   Machine machine;
-  CoreExchange exchange;
+  PreemptionSwap swap;
   int last;
 };
 
@@ -109,80 +109,80 @@ using Moves = std::vector<std::pair<int, int>>;
 }  // namespace
 
 TEST_CASE("a working thread without a core gets the core of a waiting one, which goes to the other's") {
-  Bed bed(2);
-  bed.nothing_moves();
-  bed.loses(0);
-  CHECK(bed.looks());
-  CHECK(bed.machine.moves == Moves{{100, 1}, {101, 0}});
+  Fixture fixture(2);
+  fixture.nothing_moves();
+  fixture.loses(0);
+  CHECK(fixture.looks());
+  CHECK(fixture.machine.moves == Moves{{100, 1}, {101, 0}});
 }
 
 TEST_CASE("no cores are swapped with a thread that sleeps, waits, runs, has ended or has an unknown clock") {
-  Bed bed(3);
-  bed.nothing_moves();
-  bed.loses(0);
-  SUBCASE("the thread sleeps") { bed.machine.threads[100].sleeps = true; }
-  SUBCASE("the thread waits too") { bed.exchange.waits(0); }
-  SUBCASE("the thread is between its loops") { bed.exchange.leaves(); }
-  SUBCASE("the clock is unknown") { bed.machine.unknown = true; }
-  SUBCASE("the clocks are coarse") { bed.machine.coarse = true; }
-  SUBCASE("the thread is not allowed there") { bed.machine.forbidden = 0; }
-  SUBCASE("the waiting thread is not allowed here") { bed.machine.forbidden = 2; }
+  Fixture fixture(3);
+  fixture.nothing_moves();
+  fixture.loses(0);
+  SUBCASE("the thread sleeps") { fixture.machine.threads[100].sleeps = true; }
+  SUBCASE("the thread waits too") { fixture.swap.mark_waiting(0); }
+  SUBCASE("the thread is between its loops") { fixture.swap.on_leave(); }
+  SUBCASE("the clock is unknown") { fixture.machine.unknown = true; }
+  SUBCASE("the clocks are coarse") { fixture.machine.coarse = true; }
+  SUBCASE("the thread is not allowed there") { fixture.machine.forbidden = 0; }
+  SUBCASE("the waiting thread is not allowed here") { fixture.machine.forbidden = 2; }
   SUBCASE("the thread leaves its loops at that moment") {
-    bed.machine.asked = [&] { bed.exchange.leaves(); };
+    fixture.machine.asked = [&] { fixture.swap.on_leave(); };
   }
-  bed.nothing_moves();
+  fixture.nothing_moves();
 }
 
 TEST_CASE("the caller that waits for the end of its loops is handled once they have ended") {
-  Bed bed(2);
-  bed.exchange.waits(0);
-  bed.loses(0);
-  bed.nothing_moves();
-  bed.exchange.calls_back();
-  CHECK(bed.looks());
-  CHECK(bed.machine.moves.size() == 2);
+  Fixture fixture(2);
+  fixture.swap.mark_waiting(0);
+  fixture.loses(0);
+  fixture.nothing_moves();
+  fixture.swap.on_loops_done();
+  CHECK(fixture.looks());
+  CHECK(fixture.machine.moves.size() == 2);
 }
 
 TEST_CASE("a caller that has left its loops does not count as working") {
-  Bed bed(2);
-  bed.exchange.leaves();
-  bed.exchange.calls_back();
-  bed.loses(0);
-  bed.nothing_moves();
+  Fixture fixture(2);
+  fixture.swap.on_leave();
+  fixture.swap.on_loops_done();
+  fixture.loses(0);
+  fixture.nothing_moves();
 }
 
 TEST_CASE("threads spin for a while after a swap, but not for long") {
-  Bed bed(2);
-  bed.loses(0);
-  CHECK(bed.looks());
-  bed.runs(0);
+  Fixture fixture(2);
+  fixture.loses(0);
+  CHECK(fixture.looks());
+  fixture.runs(0);
   for (int wait = 0; wait < 3; ++wait) {
-    bed.exchange.works(1);
-    bed.exchange.waits(1);
-    const std::int64_t began = bed.machine.time;
-    while (bed.looks()) REQUIRE(bed.machine.time - began < 2 * CoreExchange::longest_awake);
-    CHECK(bed.machine.time - began >= CoreExchange::longest_awake);
+    fixture.swap.mark_working(1);
+    fixture.swap.mark_waiting(1);
+    const std::int64_t began = fixture.machine.time;
+    while (fixture.looks()) REQUIRE(fixture.machine.time - began < 2 * PreemptionSwap::longest_awake);
+    CHECK(fixture.machine.time - began >= PreemptionSwap::longest_awake);
   }
-  bed.exchange.waits(1);
-  bed.machine.time += CoreExchange::crowded;
-  CHECK(!bed.looks());
-  CHECK(bed.machine.moves.size() == 2);
+  fixture.swap.mark_waiting(1);
+  fixture.machine.time += PreemptionSwap::crowded;
+  CHECK(!fixture.looks());
+  CHECK(fixture.machine.moves.size() == 2);
 }
 
 TEST_CASE("if threads lose both cores they stay; when one core is quiet again, they swap") {
-  Bed bed(2);
+  Fixture fixture(2);
   int on_shared = 0;
   // `worker` loses its core and the other thread waits for it. Returns true if they have swapped.
   const auto change = [&](int worker) {
-    const std::size_t before = bed.machine.moves.size();
+    const std::size_t before = fixture.machine.moves.size();
     const int other = 1 - worker;
-    bed.machine.time += CoreExchange::apart;
-    bed.runs(other);
-    bed.loses(worker);
-    bed.exchange.works(worker);
-    bed.exchange.waits(other);
-    const bool awake = bed.looks(other);
-    CHECK(bed.machine.moves.size() == before + (awake ? 2 : 0));
+    fixture.machine.time += PreemptionSwap::apart;
+    fixture.runs(other);
+    fixture.loses(worker);
+    fixture.swap.mark_working(worker);
+    fixture.swap.mark_waiting(other);
+    const bool awake = fixture.looks(other);
+    CHECK(fixture.machine.moves.size() == before + (awake ? 2 : 0));
     return awake;
   };
   // Core 0 is shared: the thread on it is preempted again and again.
@@ -193,55 +193,55 @@ TEST_CASE("if threads lose both cores they stay; when one core is quiet again, t
   // After two losses it is as bad as the other.
   CHECK(!change(0));
   CHECK(!change(1));
-  bed.machine.time += CoreExchange::lately;
+  fixture.machine.time += PreemptionSwap::lately;
   CHECK(change(1));
 }
 
 TEST_CASE("repeated observations of the same loss do not count") {
-  Bed bed(2);
-  bed.machine.forbidden = 0;
-  bed.loses(0);
-  for (int n = 0; n < 5; ++n) bed.nothing_moves();
-  bed.machine.forbidden = -1;
+  Fixture fixture(2);
+  fixture.machine.forbidden = 0;
+  fixture.loses(0);
+  for (int n = 0; n < 5; ++n) fixture.nothing_moves();
+  fixture.machine.forbidden = -1;
   // Thread 1 loses core 1, and thread 0 on core 0 waits: core 0 was lost once.
-  bed.runs(0);
-  bed.loses(1);
-  bed.exchange.works(1);
-  bed.exchange.waits(0);
-  CHECK(bed.looks(0));
+  fixture.runs(0);
+  fixture.loses(1);
+  fixture.swap.mark_working(1);
+  fixture.swap.mark_waiting(0);
+  CHECK(fixture.looks(0));
 }
 
 TEST_CASE("a thread that swaps with the one for which it waits goes to an unused core, or sleeps") {
   SUBCASE("a core is free") {
-    Bed bed(3, 4);
-    bed.exchange.waits(1);
-    CHECK(!bed.looks(1));
-    bed.machine.threads[102].core = 0;
-    bed.loses(0);
-    CHECK(bed.looks());
-    CHECK(bed.machine.moves == Moves{{102, 2}});
+    Fixture fixture(3, 4);
+    fixture.swap.mark_waiting(1);
+    CHECK(!fixture.looks(1));
+    fixture.machine.threads[102].core = 0;
+    fixture.loses(0);
+    CHECK(fixture.looks());
+    CHECK(fixture.machine.moves == Moves{{102, 2}});
   }
   SUBCASE("no core is free") {
-    Bed bed(2);
-    bed.machine.threads[101].core = 0;
-    bed.machine.forbidden = 1;
-    bed.loses(0);
-    bed.nothing_moves();
+    Fixture fixture(2);
+    fixture.machine.threads[101].core = 0;
+    fixture.machine.forbidden = 1;
+    fixture.loses(0);
+    fixture.nothing_moves();
   }
 }
 
 TEST_CASE("with many threads, one checks the working ones") {
-  Bed bed(64);
-  for (int w = 1; w < 63; ++w) bed.exchange.waits(w);
-  bed.loses(0);
-  CHECK(bed.looks(17));
-  CHECK(bed.machine.moves == Moves{{100, 17}, {117, 0}});
+  Fixture fixture(64);
+  for (int w = 1; w < 63; ++w) fixture.swap.mark_waiting(w);
+  fixture.loses(0);
+  CHECK(fixture.looks(17));
+  CHECK(fixture.machine.moves == Moves{{100, 17}, {117, 0}});
 }
 
 TEST_CASE("the swap is off when it is useless, or by its variable") {
   const auto made = [](const char* value, int threads, int cores) {
     setenv("TUTTI_CHANGE_CORES", value, 1);
-    return make_core_exchange(threads, cores) != nullptr;
+    return make_preemption_swap(threads, cores) != nullptr;
   };
   const char* const before = std::getenv("TUTTI_CHANGE_CORES");
   const std::string was = before != nullptr ? before : "";

@@ -55,37 +55,37 @@ int run(const std::uint8_t* data, std::size_t size) {
   options.servers_restart = (data[0] & 32) != 0;
   options.at_epoch = (data[0] & 64) != 0;
   options.min_workers = (data[0] & 128) != 0 ? 2 : 1;
-  ControlDesk desk(options);
+  ArbiterService service(options);
   Time now = 0s;
   std::uint64_t last = 0;
-  std::map<Seat, MessageAssembler> assemblers;
+  std::map<ConnectionId, MessageAssembler> assemblers;
   // The rest: one byte selects a connection and an action, one byte is a length, and the bytes follow.
   for (std::size_t at = 1; at + 1 < size;) {
-    const Seat seat = data[at] & 7U;
+    const ConnectionId connection = data[at] & 7U;
     const unsigned what = data[at] >> 3U;
     const std::size_t length = std::min<std::size_t>(data[at + 1], size - at - 2);
     const std::vector<char> frame(data + at + 2, data + at + 2 + length);
     at += 2 + length;
     if (what == 1) {
-      desk.ended(seat, "fuzz");
+      service.ended(connection, "fuzz");
     } else if (what == 2) {
       now += 3s;
-      desk.tick(now);
+      service.tick(now);
     } else if (what == 3) {
-      desk.arbiter().ask_to_leave(seat);
+      service.arbiter().ask_to_leave(connection);
     } else if (what == 5) {
-      desk.arbiter().stop_all();
+      service.arbiter().stop_all();
     } else {
-      desk.receive(seat, std::string_view(frame.data(), frame.size()), now);
+      service.receive(connection, std::string_view(frame.data(), frame.size()), now);
     }
-    desk.send([&](Seat to, std::string_view f) {
+    service.send([&](ConnectionId to, std::string_view f) {
       if (const auto bytes = assemblers[to].take(f, longest_message))
-        if (decode(*bytes).index() <= Message(EpochBegins{}).index())
+        if (decode(*bytes).index() <= Message(EpochStart{}).index())
           std::abort();  // messages that only processes
                          // send
     });
-    check_members(desk.arbiter(), last);
-    (void)desk.arbiter().take_decisions();
+    check_members(service.arbiter(), last);
+    (void)service.arbiter().take_decisions();
   }
   return 0;
 }

@@ -53,19 +53,19 @@ class Script {
       if (w == nullptr) std::abort();
       return w;
     }();
-    const auto record = ps::encode(ps::Loan{1, of_worker.name_of(*window)});
+    const auto record = ps::encode(ps::WindowOffer{1, of_worker.name_of(*window)});
     ps::Frame f;
     f.kind = ps::FrameKind::push;
     f.operation = ps::Operation::lend;
     f.generation = 1;
     f.session = 7;
-    f.bytes = ps::Loan::record;
+    f.bytes = ps::WindowOffer::record;
     const auto head = ps::encode(f);
     first_.push_back({{head.begin(), head.end()}, {record.begin(), record.end()}});
   }
   [[nodiscard]] std::string name() const { return "script"; }
   [[nodiscard]] std::string peer_name(std::int64_t) const { return "nobody"; }
-  bool send(std::int64_t, std::span<const std::byte> head, std::span<const std::byte> data, ps::SendsUnderWay*) {
+  bool send(std::int64_t, std::span<const std::byte> head, std::span<const std::byte> data, ps::PendingSends*) {
     std::string_view why;
     if (!ps::decode(head, data.size(), why)) std::abort();  // the server always sends frames
     return true;

@@ -145,7 +145,7 @@ class PlanCheck {
         CHECK(reduce[at(f)] == 1);
       }
       for (ValueId v : late) {
-        CHECK(p_.values[at(v)].where != Where::scratch);
+        CHECK(p_.values[at(v)].where != ValueStorage::scratch);
         after.push_back(v);
       }
       for (ValueId v : after) {
@@ -184,9 +184,9 @@ class PlanCheck {
         touched.insert(touched.end(), n.outputs.begin() + (first_pass ? 1 : 0), n.outputs.end());
         for (ValueId v : touched) {
           const ValuePlace& place = p_.values[at(v)];
-          if (place.where == Where::activation) {
+          if (place.where == ValueStorage::activation) {
             values[at(v)].touch(static_cast<int>(s));
-          } else if (place.where == Where::scratch) {
+          } else if (place.where == ValueStorage::scratch) {
             CHECK(!seg.whole);
             CHECK(g_[v].per_row);
             // Scratch does not outlive its chunk: one segment writes it first, and then reads it.
@@ -197,7 +197,7 @@ class PlanCheck {
             b.end = b.begin + static_cast<std::size_t>(seg.chunk_rows) * place.desc.row_bytes();
             b.touch(static_cast<int>(k));
           } else {
-            CHECK(place.where != Where::nowhere);
+            CHECK(place.where != ValueStorage::nowhere);
           }
         }
         if (step.phase == Phase::reduce) {
@@ -220,7 +220,7 @@ class PlanCheck {
     }
     std::vector<Block> blocks = partials;
     for (std::size_t v = 0; v < values.size(); ++v) {
-      if (p_.values[v].where != Where::activation) continue;
+      if (p_.values[v].where != ValueStorage::activation) continue;
       Block b = values[v];
       const auto id = static_cast<ValueId>(v);
       b.name = g_[id].name;
@@ -233,9 +233,9 @@ class PlanCheck {
     }
     CHECK(overlaps(blocks) == 0);
     if (keep_all_)
-      for (std::size_t v = 0; v < g_.values.size(); ++v) CHECK(p_.values[v].where != Where::scratch);
-    CHECK(p_.values[at(g_.logits)].where == Where::activation);
-    CHECK(p_.values[at(g_.metrics)].where == Where::activation);
+      for (std::size_t v = 0; v < g_.values.size(); ++v) CHECK(p_.values[v].where != ValueStorage::scratch);
+    CHECK(p_.values[at(g_.logits)].where == ValueStorage::activation);
+    CHECK(p_.values[at(g_.metrics)].where == ValueStorage::activation);
   }
 
   // Checks that slices have the order in which their gradients become final, and that `ready` counts the final ones.

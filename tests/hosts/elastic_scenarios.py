@@ -160,15 +160,15 @@ class Scenarios(ElasticTrainingCase):
         self.train("--restart-budget", 0)
         self.wait_for_steps(20)
         begin = time.monotonic()
-        self.bed.cut(2)
+        self.cluster.cut(2)
         try:
-            for pid in self.bed.pids(2):
+            for pid in self.cluster.pids(2):
                 with contextlib.suppress(ProcessLookupError):  # gone with the one before
                     os.kill(pid, signal.SIGKILL)
             on = self.goes_on(2, begin)
             self.wait_for_steps(20)
         finally:
-            self.bed.heal(2)
+            self.cluster.heal(2)
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_05_a_host_is_cut_off(self):
@@ -177,12 +177,12 @@ class Scenarios(ElasticTrainingCase):
         self.wait_for_steps(20)
         host, pid = list(sorted(self.processes(TRAIN).items()))[0][1]
         begin = time.monotonic()
-        self.bed.cut(host)
+        self.cluster.cut(host)
         try:
             on = self.goes_on(2, begin)
             self.wait_for_steps(20)
         finally:
-            self.bed.heal(host)
+            self.cluster.heal(host)
         self.gone(pid)
         self.note(begin, self.when(LOST, begin), on, 1)
 
@@ -206,7 +206,7 @@ class Scenarios(ElasticTrainingCase):
         begin = time.monotonic()
         self.edit([0, 1, 2])
         on = self.goes_on(3, begin)
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]])
+        wait_until(lambda: self.logged() == [["ADDED", self.cluster.address(2)]])
         self.wait_for_steps(20)
         self.note(begin, self.when("Launching worker node", begin), on, 0)
         changes = [e for e in self.events() if e["event"] == "members"]
@@ -219,7 +219,7 @@ class Scenarios(ElasticTrainingCase):
         begin = time.monotonic()
         self.edit([0, 1])
         on = self.goes_on(2, begin)
-        wait_until(lambda: self.logged() == [["REMOVED", self.bed.address(2)]])
+        wait_until(lambda: self.logged() == [["REMOVED", self.cluster.address(2)]])
         self.wait_for_steps(20)
         self.note(begin, None, on, 0)
         self.assertRegex(self.said(), r"worker \d+ on \S+ has left\n")
@@ -230,7 +230,7 @@ class Scenarios(ElasticTrainingCase):
         self.wait_for_steps(20)
         begin = time.monotonic()
         self.edit([0, 2])
-        wait_until(lambda: sorted(self.logged()) == [["ADDED", self.bed.address(2)], ["REMOVED", self.bed.address(1)]])
+        wait_until(lambda: sorted(self.logged()) == [["ADDED", self.cluster.address(2)], ["REMOVED", self.cluster.address(1)]])
         on = self.goes_on("[12]", begin)
         self.wait_for_steps(20)
         self.note(begin, self.when("Launching worker node", begin), on, 0)
@@ -241,7 +241,7 @@ class Scenarios(ElasticTrainingCase):
         self.wait_for_steps(20)
         begin = time.monotonic()
         new = self.elastic / "new"
-        new.write_text((self.elastic / "host_worker").read_text() + f"{self.bed.net}.200 slots=1\n")
+        new.write_text((self.elastic / "host_worker").read_text() + f"{self.cluster.net}.200 slots=1\n")
         new.rename(self.elastic / "host_worker")
         noticed = self.when(r"\.200.*tried again in 1 s", begin)
         self.wait_for_steps(20)
@@ -281,7 +281,7 @@ class Scenarios(ElasticTrainingCase):
         good = file.read_text()
         begin = noticed = None
         for bad in (None, "", good[:-3], good + "-oProxyCommand=id\n", good + "a b c d\n", good + "x slots=0x1\n", "\0\n",
-                    good + f"{self.bed.address(2)};id\n"):
+                    good + f"{self.cluster.address(2)};id\n"):
             begin = time.monotonic()
             if bad is None:
                 file.unlink()

@@ -55,7 +55,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
     def begin(self, *options, epochs=EPOCHS, hosts=(0, 1), program=()):
         self.tell()  # of a subtest that failed
         self.job = self.start("--elastic", "--elastic-dir", self.elastic, *self.OPTIONS, *options, "-n", len(hosts), "-H",
-                              self.bed.hosts_file(1, hosts), TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES,
+                              self.cluster.hosts_file(1, hosts), TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES,
                               "--image-shape", "3,16,16", "--depth", 8, "--batch-size", BATCH, "--threads", 1,
                               "--epochs", epochs, "--disp-batches", 1, "--audit", "--run-dir", self.run_dir, *self.STRATEGY,
                               *program)
@@ -85,7 +85,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
 
     def edit(self, hosts):
         new = self.elastic / "new"
-        new.write_text(Path(self.bed.hosts_file(1, hosts)).read_text())
+        new.write_text(Path(self.cluster.hosts_file(1, hosts)).read_text())
         new.rename(self.elastic / "host_worker")
 
     def logged(self):
@@ -97,10 +97,10 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         self.begin("--elastic-at", "step", epochs=epochs)
         self.wait_for_steps(5)
         self.edit([0, 1, 2])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]])
+        wait_until(lambda: self.logged() == [["ADDED", self.cluster.address(2)]])
         self.wait_for_steps(5)
         self.edit([1, 2])
-        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]])
+        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.cluster.address(0)]])
         self.check_end(epochs=epochs, steps=steps)
 
     def stop(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests of tutti-launch on the bed of several hosts."""
+"""Tests of tutti-launch on the cluster of several hosts."""
 import os
 import subprocess
 import sys
@@ -8,40 +8,40 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
-import bed as bed_module  # noqa: E402
+import netns_cluster  # noqa: E402
 from launch_case import BUILD, CONTROL_RANK, ELASTIC_RANK, LAUNCH, PROGRESS_RANK, LaunchCase  # noqa: E402,F401
 
-BED = None
+CLUSTER = None
 
 
 class HostsCase(LaunchCase):
-    """Each test gets the hosts of BED; the class says how the launcher reaches them."""
+    """Each test gets the hosts of CLUSTER; the class says how the launcher reaches them."""
 
     def setUp(self):
         super().setUp()
-        self.bed = BED
+        self.cluster = CLUSTER
 
     def options(self):
         # Time enough for a machine that does other things as well.
-        return [*super().options(), "--ssh-config", self.bed.ssh_config, "--connect-timeout", "40"]
+        return [*super().options(), "--ssh-config", self.cluster.ssh_config, "--connect-timeout", "40"]
 
     def kill(self, *arguments):
-        return subprocess.run([LAUNCH, "--kill", "--ssh-config", self.bed.ssh_config, *arguments], text=True,
+        return subprocess.run([LAUNCH, "--kill", "--ssh-config", self.cluster.ssh_config, *arguments], text=True,
                               env=self.environment, capture_output=True, timeout=300)
 
     def marked_on(self, host):
         """The marked processes inside a host, by its network namespace."""
-        inside = set(self.bed.pids(host))
+        inside = set(self.cluster.pids(host))
         return {p: c for p, c in self.marked().items() if p in inside}
 
     def processes(self, program, role="worker"):
         """Host and process id of each process of the job that runs this program in this role, by its number; not of the
         one that only says how it is to be started."""
         found = {}
-        for host in range(self.bed.count):
-            for pid in self.bed.pids(host):
+        for host in range(self.cluster.count):
+            for pid in self.cluster.pids(host):
                 try:
-                    if not bed_module.runs(pid, program):
+                    if not netns_cluster.runs(pid, program):
                         continue
                     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 except OSError:
@@ -52,13 +52,13 @@ class HostsCase(LaunchCase):
 
 
 def main(hosts, private=()):
-    global BED
+    global CLUSTER
     for program in (LAUNCH, PROGRESS_RANK, CONTROL_RANK, ELASTIC_RANK):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} has not been built")
     try:
-        with bed_module.Bed(hosts, private) as BED:
+        with netns_cluster.NetnsCluster(hosts, private) as CLUSTER:
             program = unittest.main(module="__main__", argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)
-    except bed_module.Unavailable as e:
-        bed_module.skip(str(e))
-    bed_module.finish(program)
+    except netns_cluster.Unavailable as e:
+        netns_cluster.skip(str(e))
+    netns_cluster.finish(program)

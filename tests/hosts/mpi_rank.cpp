@@ -17,7 +17,7 @@
 
 int main(int argc, char** argv) {
   // [answer]
-  if (tutti::launcher_asks()) return tutti::answer_launcher({.strategy = "mpi", .over_mpi = true});
+  if (tutti::is_launcher_query()) return tutti::answer_launcher_query({.strategy = "mpi", .over_mpi = true});
   // [/answer]
   MPI_Init(&argc, &argv);
   int rank = 0, size = 0, sum = 0;

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Several hosts on one machine: network namespaces with a name, an address and an sshd each, joined by a bridge.
 
-    with Bed(3) as bed:
-        bed.run(0, ["hostname"])                 # inside host 0, without ssh
-        subprocess.run(bed.ssh(1, "hostname"))   # over ssh
+    with NetnsCluster(3) as cluster:
+        cluster.run(0, ["hostname"])                 # inside host 0, without ssh
+        subprocess.run(cluster.ssh(1, "hostname"))   # over ssh
 
 Files, processes and /dev/shm are shared with this machine, unless `private` names folders that each host has for
-itself. Needs root, iproute2 and openssh-server. What a bed made is gone when it is left, whatever happened inside; what
+itself. Needs root, iproute2 and openssh-server. What a cluster made is gone when it is left, whatever happened inside; what
 a killed one left is removed by the next one.
 """
 import atexit
@@ -35,10 +35,10 @@ class Unavailable(Exception):
 
 
 def finish(program):
-    """Ends a test program; status 1 too where something of a bed is left."""
+    """Ends a test program; status 1 too where something of a cluster is left."""
     left = traces(os.getpid())
     if left:
-        print("left of the bed:", left)
+        print("left of the cluster:", left)
     sys.exit(0 if program.result.wasSuccessful() and not left else 1)
 
 
@@ -115,7 +115,7 @@ class Whole:
         self.close()
 
 
-class Bed(Whole):
+class NetnsCluster(Whole):
     def __init__(self, hosts, private=()):
         self.count = hosts
         self.private = [str(p) for p in private]
@@ -196,7 +196,7 @@ class Bed(Whole):
         return super().__enter__()
 
     def _trap_signals(self):
-        """A signal unwinds the stack, so that the bed goes as it does after an exception."""
+        """A signal unwinds the stack, so that the cluster goes as it does after an exception."""
         atexit.register(self.close)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -267,12 +267,12 @@ class Bed(Whole):
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nPidFile {self.folder}/sshd{host}.pid\n"
             "UsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\nUseDNS no\nLogLevel VERBOSE\n")
-        # In a mount namespace of its own: the bed's names and users, sshd's folder in an empty /run, and the folders
+        # In a mount namespace of its own: the cluster's names and users, sshd's folder in an empty /run, and the folders
         # that this host has for itself. The namespace, and all of this, goes with the last of its processes.
         script = ('cd / && hostname "$1" && mount --bind "$2/etc_hosts" /etc/hosts && mount --bind "$2/passwd" /etc/passwd '
-                  '&& mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd && bed=$2 number=$3 && shift 3 && for f; do '
+                  '&& mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd && cluster=$2 number=$3 && shift 3 && for f; do '
                   'mount -t tmpfs -o mode=1777 tmpfs "$f" || exit 1; done; '
-                  f'exec {SSHD} -D -f "$bed/sshd$number.conf" -E "$bed/sshd$number.log"')
+                  f'exec {SSHD} -D -f "$cluster/sshd$number.conf" -E "$cluster/sshd$number.log"')
         self.sshds[host] = subprocess.Popen(
             ["ip", "netns", "exec", name, "unshare", "--uts", "--mount", "--", "sh", "-c", script, "sh", name,
              str(self.folder), str(host), *self.private],
@@ -331,7 +331,7 @@ class Bed(Whole):
 
 
 def traces(pid):
-    """What is left of the bed of a process: namespaces, devices, mounts, processes, folders."""
+    """What is left of the cluster of a process: namespaces, devices, mounts, processes, folders."""
     found = [n for n in _namespaces() if n.startswith(f"tutti-{pid}-")]
     found += [d for d in _devices() if (m := DEVICE.fullmatch(d)) and int(m[1], 36) == pid]
     found += [m for m in Path("/proc/self/mounts").read_text().splitlines() if f"tutti-{pid}-" in m]

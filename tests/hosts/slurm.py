@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Slurm on a bed of hosts: slurmctld and a munged on host 0, a slurmd on each host, with a configuration of their own.
+"""Slurm on a cluster of hosts: slurmctld and a munged on host 0, a slurmd on each host, with a configuration of their own.
 
-    with Slurm(bed, cpus=4) as slurm:
+    with Slurm(cluster, cpus=4) as slurm:
         slurm.run(["srun", "-n", "2", "hostname"], capture_output=True)    # on host 0, as a user would
 """
 import os
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bed import Whole
+from netns_cluster import Whole
 
 PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "sbatch": "slurm-client",
             "munged": "munge"}
@@ -26,8 +26,8 @@ def missing():
 
 
 class Slurm(Whole):
-    def __init__(self, bed, cpus):
-        self.bed = bed
+    def __init__(self, cluster, cpus):
+        self.cluster = cluster
         self.cpus = cpus
         self.folder = Path(tempfile.mkdtemp(prefix="tutti-slurm-"))
         self.running = []
@@ -41,7 +41,7 @@ class Slurm(Whole):
         # Hosts are entered in "/".
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder), *argv]
         try:
-            return subprocess.run(inside if host is None else self.bed.inside(host, inside), **options)
+            return subprocess.run(inside if host is None else self.cluster.inside(host, inside), **options)
         except subprocess.TimeoutExpired as e:
             said = "\n".join((t.decode(errors="replace") if isinstance(t, bytes) else t) for t in (e.stdout, e.stderr) if t)
             raise AssertionError(f"{' '.join(argv)}: no end within {options['timeout']} s\n{said}\n{self.state()}") from None
@@ -49,9 +49,9 @@ class Slurm(Whole):
     def state(self):
         """Jobs, nodes, logs and the processes of all hosts, for the report of a command that did not end."""
         def output(*argv):
-            done = subprocess.run(self.bed.inside(0, list(argv)), text=True, capture_output=True, timeout=60, env=self.environment)
+            done = subprocess.run(self.cluster.inside(0, list(argv)), text=True, capture_output=True, timeout=60, env=self.environment)
             return done.stdout + done.stderr
-        pids = [str(p) for h in range(self.bed.count) for p in self.bed.pids(h)]
+        pids = [str(p) for h in range(self.cluster.count) for p in self.cluster.pids(h)]
         return "\n".join([output("squeue", "--steps"), output("squeue", "-l"), output("sinfo", "-N", "-l"), self.logs(),
                           output("ps", "-o", "pid,ppid,stat,wchan:20,etime,args", "-p", ",".join(pids))])
 
@@ -59,7 +59,7 @@ class Slurm(Whole):
         return "\n".join(f"== {f.name}\n{f.read_text(errors='replace')[-3000:]}" for f in sorted(self.folder.glob("*.log")))
 
     def _make(self):
-        names, folder = self.bed.names, self.folder
+        names, folder = self.cluster.names, self.folder
         folder.chmod(0o755)
         munge = folder / "munge"
         munge.mkdir(mode=0o755)
@@ -73,7 +73,7 @@ class Slurm(Whole):
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (folder / "plugstack.conf").touch()
         (folder / "slurm.conf").write_text("\n".join([
-            "ClusterName=tutti", f"SlurmctldHost={names[0]}({self.bed.address(0)})", "SlurmctldPort=6817",
+            "ClusterName=tutti", f"SlurmctldHost={names[0]}({self.cluster.address(0)})", "SlurmctldPort=6817",
             "AuthType=auth/munge", f"AuthInfo=socket={munge}/socket", "CredType=cred/munge", "SlurmUser=root",
             f"StateSaveLocation={folder}/state", f"SlurmdSpoolDir={folder}/%n/spool", f"TmpFS={folder}/%n",
             f"SlurmctldPidFile={folder}/slurmctld.pid", f"SlurmdPidFile={folder}/%n/slurmd.pid",
@@ -82,7 +82,7 @@ class Slurm(Whole):
             "SelectTypeParameters=CR_CPU", "SlurmdParameters=config_overrides", "ReturnToService=2", "MailProg=/bin/true",
             "SchedulerParameters=sched_interval=1,batch_sched_delay=0",
             f"PlugStackConfig={folder}/plugstack.conf", "JobRequeue=1", "KillWait=20",
-            *[f"NodeName={n} NodeHostname={n} NodeAddr={self.bed.address(h)} Port=6818 CPUs={self.cpus} State=UNKNOWN"
+            *[f"NodeName={n} NodeHostname={n} NodeAddr={self.cluster.address(h)} Port=6818 CPUs={self.cpus} State=UNKNOWN"
               for h, n in enumerate(names)],
             "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP", ""]))
         self._daemon(["munged", "-F", f"--socket={munge}/socket", f"--key-file={key}", f"--pid-file={munge}/pid",
@@ -96,7 +96,7 @@ class Slurm(Whole):
         out = open(self.folder / f"{argv[0]}-{host}.out", "wb")
         path = self.environment["PATH"] + ":/usr/sbin"
         self.running.append(subprocess.Popen(
-            self.bed.inside(host, [shutil.which(argv[0], path=path), *argv[1:]]), stdin=subprocess.DEVNULL, stdout=out,
+            self.cluster.inside(host, [shutil.which(argv[0], path=path), *argv[1:]]), stdin=subprocess.DEVNULL, stdout=out,
             stderr=out, env=self.environment, start_new_session=True))
         out.close()
         if until:
@@ -113,7 +113,7 @@ class Slurm(Whole):
         raise RuntimeError(f"Slurm: no {what}:\n{said}\n{self.logs()}")
 
     def close(self):
-        """Ends what was started here, the last first; processes of jobs end with the bed's hosts."""
+        """Ends what was started here, the last first; processes of jobs end with the cluster's hosts."""
         if self.running:
             subprocess.run(["scancel", "--full", "--user=root"], env=self.environment, capture_output=True, timeout=300)
         for process in reversed(self.running):

@@ -175,14 +175,14 @@ class Soak(ElasticTrainingCase):
 
     def cut(self):
         host = self.victim()
-        self.bed.cut(host)
+        self.cluster.cut(host)
         time.sleep(self.random.choice((0.5, TIMEOUT + 1.5)))
-        self.bed.heal(host)
+        self.cluster.heal(host)
 
     def connection_killed(self):
         """Its worker lives on until its lease is over."""
         host, pids = self.victim(), self.workers()
-        address = self.bed.address(host).encode()
+        address = self.cluster.address(host).encode()
         for child in Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split():
             words = Path(f"/proc/{child}/cmdline").read_bytes()
             if b"ssh" in words and address in words:

@@ -34,14 +34,14 @@ class Gloo(HostsCase):
     def test_hosts_learn_what_one_host_learns(self):
         self.launch("-n", 2, *self.command("one", "--epochs", 1))
         for run, names in (("addresses", False), ("names", True)):
-            done = self.launch("-n", 2, "-H", self.bed.hosts_file(1, names=names), *self.command(run, "--epochs", 1))
+            done = self.launch("-n", 2, "-H", self.cluster.hosts_file(1, names=names), *self.command(run, "--epochs", 1))
             self.assertIn("strategy gloo, 2 ranks", done.out)
             self.assertEqual(self.weights(run, 15), self.weights("one", 15), run)
         # Of two hosts with two ranks each one rank of each speaks with the other.
-        self.launch("-n", 4, "-H", self.bed.hosts_file(2), *self.command("four", "--epochs", 1))
+        self.launch("-n", 4, "-H", self.cluster.hosts_file(2), *self.command("four", "--epochs", 1))
 
     def run_long(self, run, *options):
-        job = self.start("-n", 4, *options, "-H", self.bed.hosts_file(2),
+        job = self.start("-n", 4, *options, "-H", self.cluster.hosts_file(2),
                          *self.command(run, "--epochs", 10000, "--comm-deadline", 60))
         log = self.folder / run / "log.jsonl"
         wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()))
@@ -51,7 +51,7 @@ class Gloo(HostsCase):
         return job
 
     def sockets(self, host):
-        return self.bed.run(host, ["ss", "-Htnp"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        return self.cluster.run(host, ["ss", "-Htnp"], stdout=subprocess.PIPE, text=True, check=True).stdout
 
     def test_connections_are_those_of_the_leaders(self):
         job = self.run_long("sockets")
@@ -62,7 +62,7 @@ class Gloo(HostsCase):
         self.assertEqual(job.returncode, 130, job.err)
         self.assertEqual(len(lines), 1, lines)
         ends = re.findall(r"(\S+):\d+\s+(\S+):\d+", lines[0])
-        self.assertEqual(ends, [(self.bed.address(0), self.bed.address(1))])
+        self.assertEqual(ends, [(self.cluster.address(0), self.cluster.address(1))])
 
     def test_killed(self):
         for rank in (0, 3):
@@ -73,24 +73,24 @@ class Gloo(HostsCase):
             self.finish(job)
             self.assertLess(time.monotonic() - start, 60)  # the deadline of a wait
             self.assertEqual(job.returncode, 5, job.err)
-            name = f"worker {rank} on {self.bed.address(host)}"
+            name = f"worker {rank} on {self.cluster.address(host)}"
             self.assertRegex(self.message(job), rf"\[{name}\].*SIGKILL")
             self.assertIn(f"the loss of {name}", job.err)
 
     def test_cut_off(self):
         job = self.run_long("cut", "--rank-timeout", 4, "--host-timeout", 60)
-        self.bed.cut(1)
+        self.cluster.cut(1)
         start = time.monotonic()
         try:
             self.finish(job)
             self.assertLess(time.monotonic() - start, 60)
             self.assertEqual(job.returncode, 5, job.err)
             # Both may be given up at once.
-            self.assertRegex(job.err, rf"\[worker [23] on {self.bed.address(1)}\] expected a sign of life within 4 s")
-            self.assertRegex(job.err, rf"rank [01] on .* the loss of worker [23] on {self.bed.address(1)}")
+            self.assertRegex(job.err, rf"\[worker [23] on {self.cluster.address(1)}\] expected a sign of life within 4 s")
+            self.assertRegex(job.err, rf"rank [01] on .* the loss of worker [23] on {self.cluster.address(1)}")
             wait_until(lambda: not self.processes(TRAIN))
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
 
 
 if __name__ == "__main__":

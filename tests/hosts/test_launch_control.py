@@ -11,7 +11,7 @@ from hosts_case import CONTROL_RANK, HostsCase, main
 
 class Control(HostsCase):
     def start_ranks(self, *words):
-        job = self.start("-H", self.bed.hosts_file(), "-n", 3, "-s", 2, *words)
+        job = self.start("-H", self.cluster.hosts_file(), "-n", 3, "-s", 2, *words)
         for _ in range(10):
             job.stdout.readline()
         return job
@@ -20,7 +20,7 @@ class Control(HostsCase):
         return next(p for p, c in self.marked_on(host).items() if c.startswith(CONTROL_RANK) and "wait" in c)
 
     def test_processes_of_all_hosts_meet(self):
-        done = self.launch("-H", self.bed.hosts_file(), "-n", 3, "-s", 3, CONTROL_RANK)
+        done = self.launch("-H", self.cluster.hosts_file(), "-n", 3, "-s", 3, CONTROL_RANK)
         for role, name in (("", "worker"), ("s", "server")):
             for rank in range(3):
                 self.assertIn(f"[{role}{rank}] generation 1: {name} {rank} of 3 workers and 3 servers\n", done.out)
@@ -38,7 +38,7 @@ class Control(HostsCase):
                 self.assertNotIn(b"secret-of", file.read_bytes(), file)
 
     def test_server_on_another_host_is_started_again_there(self):
-        job = self.start("-H", self.bed.hosts_file(), "-n", 2, "-s", 2, "--server-restarts", 1, CONTROL_RANK, "serve=0",
+        job = self.start("-H", self.cluster.hosts_file(), "-n", 2, "-s", 2, "--server-restarts", 1, CONTROL_RANK, "serve=0",
                          "generations=2")
         said = [job.stdout.readline() for _ in range(8)]
         server = next(p for p, c in self.marked_on(0).items()
@@ -50,26 +50,26 @@ class Control(HostsCase):
         self.assertEqual(sorted(line for line in said if "saved" in line), ["[s0] saved\n", "[s1] saved\n"])
         for rank in range(2):
             self.assertIn(f"[{rank}] generation 2: server 0 has id 4, its text begins with secret-of\n", said)
-        self.assertIn(f"warning: server 0 on {self.bed.address(0)}: its end by SIGKILL; it is started again", job.err)
+        self.assertIn(f"warning: server 0 on {self.cluster.address(0)}: its end by SIGKILL; it is started again", job.err)
 
     def test_stopped_process_is_lost(self):
         job = self.start_ranks("--rank-timeout", 4, CONTROL_RANK, "wait")
         os.kill(self.rank_on(1), signal.SIGSTOP)
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertRegex(self.message(job), rf"\[(worker|server) 1 on {self.bed.address(1)}\] expected a sign of life "
+        self.assertRegex(self.message(job), rf"\[(worker|server) 1 on {self.cluster.address(1)}\] expected a sign of life "
                          r"within 4 s, got none; it is stopped, as by SIGSTOP\. hint: --rank-timeout sets the time\.")
 
     def test_cut_host_is_lost(self):
         """Sooner than the host itself is given up."""
         job = self.start_ranks("--rank-timeout", 4, "--host-timeout", 60, CONTROL_RANK, "wait")
-        self.bed.cut(2)
+        self.cluster.cut(2)
         try:
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
-            self.assertIn(f"[worker 2 on {self.bed.address(2)}] expected a sign of life within 4 s, got none", job.err)
+            self.assertIn(f"[worker 2 on {self.cluster.address(2)}] expected a sign of life within 4 s, got none", job.err)
         finally:
-            self.bed.heal(2)
+            self.cluster.heal(2)
 
 
 if __name__ == "__main__":

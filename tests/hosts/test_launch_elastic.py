@@ -16,7 +16,7 @@ class Elastic(HostsCase):
     def job(self, *options, hosts=(), words=(), **more):
         """With a worker here and one on each of these hosts."""
         file = self.folder / "hosts"
-        file.write_text("".join(f"{line}\n" for line in ("localhost", *map(self.bed.address, hosts))))
+        file.write_text("".join(f"{line}\n" for line in ("localhost", *map(self.cluster.address, hosts))))
         return Job(self, "-H", file, *options, words=("steps=30", "epochs=400", *words), **more)
 
     def stop(self, job):
@@ -24,7 +24,7 @@ class Elastic(HostsCase):
         return job.end(code=143)
 
     def test_hosts_join_leave_and_are_replaced(self):
-        a, b = self.bed.address(1), self.bed.address(2)
+        a, b = self.cluster.address(1), self.cluster.address(2)
         job = self.job()  # with one worker
         job.wait_for(1)
         job.edit("localhost", a)
@@ -45,11 +45,11 @@ class Elastic(HostsCase):
         os.kill(next(p for p, c in self.marked_on(0).items() if "elastic_rank" in c and "exec" not in c), signal.SIGKILL)
         job.wait_for(3, workers=3)
         children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
-        ssh = next(int(p) for p in children if self.bed.address(1).encode() in Path(f"/proc/{p}/cmdline").read_bytes())
+        ssh = next(int(p) for p in children if self.cluster.address(1).encode() in Path(f"/proc/{p}/cmdline").read_bytes())
         os.kill(ssh, signal.SIGKILL)
         job.wait_for(5, workers=3)
         self.stop(job)
-        a, b = self.bed.address(0), self.bed.address(1)
+        a, b = self.cluster.address(0), self.cluster.address(1)
         self.assertEqual(job.logged(), [f"0 REMOVED {a}", f"1 ADDED {a}", f"2 REMOVED {b}", f"3 ADDED {b}"])
 
     def cut(self, until):
@@ -57,12 +57,12 @@ class Elastic(HostsCase):
         job = self.job("--elastic-at", "step", "--rank-timeout", 4, "--host-timeout", 8, hosts=(1, 2),
                        words=(f"writes={writes}",))
         job.wait_for(1, workers=3)
-        self.bed.cut(1)
+        self.cluster.cut(1)
         try:
             job.wait_for(2, workers=2)
             wait_until(lambda: until in "".join(job.err))
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
         job.wait_for(3, workers=3)
         self.stop(job)
         # Nothing of it was written once the others might be without it, however long it lived on.
@@ -81,19 +81,19 @@ class Elastic(HostsCase):
         for options, joins in (((), False), (("--accept-new-hosts",), True)):
             self.folder.joinpath("audit").unlink(missing_ok=True)
             known = self.folder / f"known-{joins}"
-            known.write_text("".join(line for line in Path(self.bed.folder, "known_hosts").read_text().splitlines(True)
-                                     if self.bed.address(1) not in line))
+            known.write_text("".join(line for line in Path(self.cluster.folder, "known_hosts").read_text().splitlines(True)
+                                     if self.cluster.address(1) not in line))
             config = self.folder / f"config-{joins}"
-            config.write_text(Path(self.bed.ssh_config).read_text().replace(f"{self.bed.folder}/known_hosts", str(known)))
+            config.write_text(Path(self.cluster.ssh_config).read_text().replace(f"{self.cluster.folder}/known_hosts", str(known)))
             job = self.job("--ssh-config", config, "--elastic-at", "step", *options, hosts=(0,), folder=f"known{joins}")
             job.wait_for(1, workers=2)
-            job.edit("localhost", self.bed.address(0), self.bed.address(1))
+            job.edit("localhost", self.cluster.address(0), self.cluster.address(1))
             if joins:
                 job.wait_for(2, workers=3)
             else:
                 wait_until(lambda: "hint: add the host's key to known_hosts. It is tried again in 1 s." in "".join(job.err))
             self.stop(job)
-            self.assertEqual(job.logged(), [f"0 ADDED {self.bed.address(1)}"] if joins else [])
+            self.assertEqual(job.logged(), [f"0 ADDED {self.cluster.address(1)}"] if joins else [])
 
 
 if __name__ == "__main__":

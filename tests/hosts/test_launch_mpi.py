@@ -26,12 +26,12 @@ class Mpi(HostsCase):
 
     def check_no_traces_of_mpi(self):
         """Neither daemons nor files of Open MPI are left of a host. What clears up does so behind the job's end."""
-        wait_until(lambda: not any(self.bed.pids(h) for h in range(self.bed.count)))
+        wait_until(lambda: not any(self.cluster.pids(h) for h in range(self.cluster.count)))
 
         def left():
             try:
                 return [str(p) for folder in ("/tmp", "/dev/shm") for first in Path(folder).glob("*")
-                        if any(name in first.name for name in self.bed.names) for p in (first, *first.rglob("*"))]
+                        if any(name in first.name for name in self.cluster.names) for p in (first, *first.rglob("*"))]
             except FileNotFoundError as e:  # it is being removed
                 return [str(e)]
         with contextlib.suppress(AssertionError):
@@ -39,28 +39,28 @@ class Mpi(HostsCase):
         self.assertEqual(left(), [])
 
     def options(self):
-        net = f"{self.bed.net}.0/24"
+        net = f"{self.cluster.net}.0/24"
         arguments = ["--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net, "--mca", "btl", "tcp,self",
                      "--mca", "mpi_yield_when_idle", "1"]
         return [*super().options(), "--launcher", "mpi", *[w for a in arguments for w in ("--mpi-arg", a)]]
 
     def test_ranks_are_where_the_hosts_file_says(self):
-        done = self.launch("-H", self.bed.hosts_file([2, 1]), "-n", 5, "--env", "SECRET=it's a \"secret\"", "--log-dir",
+        done = self.launch("-H", self.cluster.hosts_file([2, 1]), "-n", 5, "--env", "SECRET=it's a \"secret\"", "--log-dir",
                            "logs", "sh", "-c", 'echo "$(hostname) $TUTTI_RANK/$TUTTI_SIZE $OMPI_COMM_WORLD_RANK/'
                            '$OMPI_COMM_WORLD_SIZE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $OMPI_COMM_WORLD_LOCAL_RANK '
                            '$SECRET $1"; echo oops >&2', "sh", "a b")
         host, local, count = [0, 0, 1, 0, 0], [0, 1, 0, 2, 3], [4, 1]
         self.assertEqual(len(done.out.splitlines()), 5, done.out)
         for r in range(5):
-            line = (f"{self.bed.names[host[r]]} {r}/5 {r}/5 {local[r]}/{count[host[r]]} {local[r]} it's a \"secret\" a b")
+            line = (f"{self.cluster.names[host[r]]} {r}/5 {r}/5 {local[r]}/{count[host[r]]} {local[r]} it's a \"secret\" a b")
             self.assertIn(f"[{r}] {line}", done.out.splitlines())
             self.assertIn(f"[{r}] oops", done.err.splitlines())
             self.assertIn(line, (self.folder / "logs" / f"worker-{r}.log").read_text())
 
     def test_real_ranks_between_hosts(self):
-        done = self.launch("-H", self.bed.hosts_file(2), MPI_RANK)
+        done = self.launch("-H", self.cluster.hosts_file(2), MPI_RANK)
         for r in range(4):
-            self.assertIn(f"[{r}] rank {r} of 4 on {self.bed.names[r // 2]}, sum 6", done.out.splitlines())
+            self.assertIn(f"[{r}] rank {r} of 4 on {self.cluster.names[r // 2]}, sum 6", done.out.splitlines())
 
     def test_this_host_alone(self):
         done = self.launch("-n", 2, MPI_RANK)
@@ -69,20 +69,20 @@ class Mpi(HostsCase):
 
     def test_this_host_too(self):
         hosts = self.folder / "hosts"
-        hosts.write_text(f"{self.bed.address(1)}\nlocalhost slots=2\n")
+        hosts.write_text(f"{self.cluster.address(1)}\nlocalhost slots=2\n")
         done = self.launch("-H", hosts, MPI_RANK)
-        names = [os.uname().nodename] * 2 + [self.bed.names[1]]
+        names = [os.uname().nodename] * 2 + [self.cluster.names[1]]
         self.assertEqual(sorted(done.out.splitlines()), [f"[{r}] rank {r} of 3 on {names[r]}, sum 3" for r in range(3)])
         self.assertIn("3 workers on 2 hosts, mpi; rank 0 on localhost", done.err)
 
     def test_exit_code_is_the_culprits(self):
-        done = self.launch("-H", self.bed.hosts_file(2), "sh", "-c",
+        done = self.launch("-H", self.cluster.hosts_file(2), "sh", "-c",
                            f"if [ $TUTTI_RANK = 3 ]; then exit 17; fi; {STUBBORN}", code=17)
-        self.assertIn(f"[worker 3 on {self.bed.address(1)}] expected exit code 0, got exit code 17.", self.message(done))
+        self.assertIn(f"[worker 3 on {self.cluster.address(1)}] expected exit code 0, got exit code 17.", self.message(done))
 
     def test_abort(self):
-        done = self.launch("-H", self.bed.hosts_file(2), MPI_RANK, "abort", 2, code=9)
-        self.assertRegex(self.message(done), rf"\[worker 2 on {self.bed.address(1)}\].*(exit code 9).*step 7, bucket 1")
+        done = self.launch("-H", self.cluster.hosts_file(2), MPI_RANK, "abort", 2, code=9)
+        self.assertRegex(self.message(done), rf"\[worker 2 on {self.cluster.address(1)}\].*(exit code 9).*step 7, bucket 1")
 
     def test_killed_rank_is_named_with_step_and_bucket(self):
         job = self.run_ranks()
@@ -91,26 +91,26 @@ class Mpi(HostsCase):
         self.finish(job)
         self.assertLess(time.monotonic() - start, 30)  # of --host-timeout
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertRegex(self.message(job), rf"\[worker 1 on {self.bed.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
+        self.assertRegex(self.message(job), rf"\[worker 1 on {self.cluster.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
 
     def test_stopped_rank_is_warned_of_and_ended(self):
         job = self.run_ranks("--stall-warning", 1, "--stall-deadline", 3)
         os.kill(self.pid(0), signal.SIGSTOP)
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertRegex(job.err, rf"warning: worker 0 on {self.bed.address(0)} .*step \d+, bucket \d")
-        self.assertRegex(self.message(job), rf"\[worker 0 on {self.bed.address(0)}\].*SIGSTOP")
+        self.assertRegex(job.err, rf"warning: worker 0 on {self.cluster.address(0)} .*step \d+, bucket \d")
+        self.assertRegex(self.message(job), rf"\[worker 0 on {self.cluster.address(0)}\].*SIGSTOP")
 
     def test_cut_link(self):
         job = self.run_ranks("--host-timeout", 5)
-        self.bed.cut(1)
+        self.cluster.cut(1)
         try:
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
-            self.assertRegex(self.message(job), rf"\[host {self.bed.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
+            self.assertRegex(self.message(job), rf"\[host {self.cluster.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
             wait_until(lambda: not self.marked_on(1))
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
 
     def test_killed_mpirun(self):
         job = self.run_ranks()
@@ -123,11 +123,11 @@ class Mpi(HostsCase):
 
     def test_killed_daemon(self):
         job = self.run_ranks()
-        daemon = next(p for p in self.bed.pids(1) if Path(f"/proc/{p}/comm").read_text() == "orted\n")
+        daemon = next(p for p in self.cluster.pids(1) if Path(f"/proc/{p}/comm").read_text() == "orted\n")
         os.kill(daemon, signal.SIGKILL)
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertIn(f"worker 1 on {self.bed.address(1)}", self.message(job))
+        self.assertIn(f"worker 1 on {self.cluster.address(1)}", self.message(job))
 
     def test_killed_launcher(self):
         job = self.run_ranks()
@@ -136,7 +136,7 @@ class Mpi(HostsCase):
         wait_until(lambda: not self.marked())
 
     def test_interrupt_lets_processes_save_their_state(self):
-        job = self.start("-H", self.bed.hosts_file(), "bash", "-c",
+        job = self.start("-H", self.cluster.hosts_file(), "bash", "-c",
                          "trap 'echo saved; exit 130' INT; echo up; while :; do sleep 0.1; done")
         for _ in range(2):
             self.assertIn("up", job.stdout.readline())
@@ -146,7 +146,7 @@ class Mpi(HostsCase):
 
     def test_kill_on_hosts(self):
         job = self.run_ranks()
-        killed = self.kill("-H", self.bed.hosts_file())
+        killed = self.kill("-H", self.cluster.hosts_file())
         self.assertEqual(killed.returncode, 0, killed)
         # mpirun ends the others when it hears of the first one, and may be faster than the second host's answer.
         ended = killed.stdout.count("ended worker")
@@ -156,20 +156,20 @@ class Mpi(HostsCase):
 
     def test_unreachable_host(self):
         hosts = self.folder / "hosts"
-        hosts.write_text(f"{self.bed.address(0)}\n{self.bed.address(1)}:2223\n")
+        hosts.write_text(f"{self.cluster.address(0)}\n{self.cluster.address(1)}:2223\n")
         done = self.launch("-H", hosts, "touch", self.folder / "ran", code=5)
-        self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+        self.assertIn(f"[host {self.cluster.address(1)}]", self.message(done))
         self.assertFalse((self.folder / "ran").exists())
 
     def test_missing_program_on_one_host(self):
         program = Path(PRIVATE) / "program"
-        self.bed.run(0, ["cp", "/bin/true", str(program)], check=True)
+        self.cluster.run(0, ["cp", "/bin/true", str(program)], check=True)
         try:
-            done = self.launch("-H", self.bed.hosts_file(2), program, code=2)
-            self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+            done = self.launch("-H", self.cluster.hosts_file(2), program, code=2)
+            self.assertIn(f"[host {self.cluster.address(1)}]", self.message(done))
             self.assertIn(str(program), self.message(done))
         finally:
-            self.bed.run(0, ["rm", "-f", str(program)])
+            self.cluster.run(0, ["rm", "-f", str(program)])
 
     def test_missing_mpirun(self):
         empty = self.folder / "bin"
@@ -177,11 +177,11 @@ class Mpi(HostsCase):
         for name in ("ssh", "sh", "env"):
             (empty / name).symlink_to(shutil.which(name))
         self.environment["PATH"] = str(empty)
-        done = self.launch("-H", self.bed.hosts_file(), "/bin/true", code=2)
+        done = self.launch("-H", self.cluster.hosts_file(), "/bin/true", code=2)
         self.assertIn("openmpi-bin", self.message(done))
 
     def run_ranks(self, *options):
-        job = self.start("-H", self.bed.hosts_file(), *options, PROGRESS_RANK, self.folder, 100000, 5)
+        job = self.start("-H", self.cluster.hosts_file(), *options, PROGRESS_RANK, self.folder, 100000, 5)
         for rank in range(2):
             wait_until(lambda r=rank: self.at(r) >= 60)
         return job

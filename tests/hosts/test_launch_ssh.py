@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bed import SSH_PORT
+from netns_cluster import SSH_PORT
 from hosts_case import LAUNCH, PROGRESS_RANK, HostsCase, main
 from launch_case import wait_until
 
@@ -23,25 +23,25 @@ STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 class Ssh(HostsCase):
     def test_three_hosts(self):
         hosts = self.folder / "hosts"
-        hosts.write_text(f"# the bed\r\n{self.bed.address(0)} slots=2\r\n\nroot@{self.bed.names[1]}\n"
-                         f"{self.bed.address(2)}:{SSH_PORT} slots=2 # two\nroot@{self.bed.names[1]} slots=1 # again\n")
+        hosts.write_text(f"# the cluster\r\n{self.cluster.address(0)} slots=2\r\n\nroot@{self.cluster.names[1]}\n"
+                         f"{self.cluster.address(2)}:{SSH_PORT} slots=2 # two\nroot@{self.cluster.names[1]} slots=1 # again\n")
         word = "it's \"$HOME\" `x`; * \\"
         done = self.launch("-H", hosts, "-n", 7, "--env", f"W={word}", "--log-dir", "logs", "sh", "-c",
                            'echo "$TUTTI_RANK/$TUTTI_SIZE $(hostname) $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $TUTTI_HOST '
                            '$TUTTI_ROOT|$W|$1|$(pwd)"', "sh", word, timeout=300)
         host = [0, 0, 1, 2, 2, 0, 0]
         local = ["0/4", "1/4", "0/1", "0/2", "1/2", "2/4", "3/4"]
-        names = [self.bed.address(0), self.bed.names[1], self.bed.address(2)]
+        names = [self.cluster.address(0), self.cluster.names[1], self.cluster.address(2)]
         for rank in range(7):
             self.assertRegex(done.out, re.compile(
-                rf"^\[{rank}\] {rank}/7 {self.bed.names[host[rank]]} {local[rank]} {names[host[rank]]} "
-                rf"{self.bed.address(0)}:\d+\|{re.escape(word)}\|{re.escape(word)}\|{re.escape(str(self.folder))}$", re.M))
+                rf"^\[{rank}\] {rank}/7 {self.cluster.names[host[rank]]} {local[rank]} {names[host[rank]]} "
+                rf"{self.cluster.address(0)}:\d+\|{re.escape(word)}\|{re.escape(word)}\|{re.escape(str(self.folder))}$", re.M))
             # One folder for the logs of all, as a shared file system gives it.
             self.assertIn(f"{rank}/7", (self.folder / "logs" / f"worker-{rank}.log").read_text())
 
     def test_this_host_too(self):
         hosts = self.folder / "hosts"
-        hosts.write_text(f"{self.bed.address(1)}\nlocalhost\n")
+        hosts.write_text(f"{self.cluster.address(1)}\nlocalhost\n")
         # Options of the program by environment reach every host.
         self.environment["TUTTI_EPOCHS"] = "a b"
         done = self.launch("-H", hosts, "sh", "-c", 'echo $(hostname) $TUTTI_ROOT; echo "epochs $TUTTI_EPOCHS"')
@@ -49,16 +49,16 @@ class Ssh(HostsCase):
         here = os.uname().nodename
         for rank in range(2):
             self.assertIn(f"[{rank}] epochs a b\n", done.out)
-        self.assertRegex(done.out, re.compile(rf"^\[0\] {here} {self.bed.here}:\d+$", re.M))
-        self.assertRegex(done.out, re.compile(rf"^\[1\] {self.bed.names[1]} {self.bed.here}:\d+$", re.M))
+        self.assertRegex(done.out, re.compile(rf"^\[0\] {here} {self.cluster.here}:\d+$", re.M))
+        self.assertRegex(done.out, re.compile(rf"^\[1\] {self.cluster.names[1]} {self.cluster.here}:\d+$", re.M))
 
     def test_this_host_by_its_address(self):
         """Reached without ssh, which nobody answers here."""
         hosts = self.folder / "hosts"
-        hosts.write_text(f"{self.bed.address(1)}\n{self.bed.here}\n")
+        hosts.write_text(f"{self.cluster.address(1)}\n{self.cluster.here}\n")
         done = self.launch("-H", hosts, "sh", "-c", "echo $(hostname)")
-        self.assertEqual(sorted(done.out.splitlines()), [f"[0] {os.uname().nodename}", f"[1] {self.bed.names[1]}"])
-        self.assertIn(f"rank 0 on {self.bed.here}", done.err)
+        self.assertEqual(sorted(done.out.splitlines()), [f"[0] {os.uname().nodename}", f"[1] {self.cluster.names[1]}"])
+        self.assertIn(f"rank 0 on {self.cluster.here}", done.err)
 
     def test_program_is_asked_where_rank_0_will_be(self):
         """It lies on the hosts only, and says there how it is started; another launcher that the same is told."""
@@ -66,27 +66,27 @@ class Ssh(HostsCase):
         text = ("#!/bin/sh\n# tutti-launch may ask this program by TUTTI_ASK\n"
                 'if [ "$TUTTI_ASK" ]; then echo "asked on $(hostname) $A" >&2; exit 3; fi\n')
         for host in (1, 2):
-            self.bed.run(host, ["sh", "-c", f"cat >{program}; chmod +x {program}"], input=text, text=True, check=True)
+            self.cluster.run(host, ["sh", "-c", f"cat >{program}; chmod +x {program}"], input=text, text=True, check=True)
         try:
-            done = self.launch("-H", self.bed.hosts_file(hosts=[1, 2]), "--env", "A=x", program, code=3)
-            self.assertIn(f"[0] asked on {self.bed.names[1]} x\n", done.err)
+            done = self.launch("-H", self.cluster.hosts_file(hosts=[1, 2]), "--env", "A=x", program, code=3)
+            self.assertIn(f"[0] asked on {self.cluster.names[1]} x\n", done.err)
             self.assertEqual(done.err.count("asked on"), 1)
-            self.assertIn(f"[worker 0 on {self.bed.address(1)}]", self.message(done))
+            self.assertIn(f"[worker 0 on {self.cluster.address(1)}]", self.message(done))
         finally:
             for host in (1, 2):
-                self.bed.run(host, ["rm", "-f", str(program)])
+                self.cluster.run(host, ["rm", "-f", str(program)])
 
     def test_a_process_for_each_gpu_of_each_host(self):
-        done = self.launch("-n", 2, "-H", self.bed.hosts_file([5, 1, 1]), "sh", "-c",
+        done = self.launch("-n", 2, "-H", self.cluster.hosts_file([5, 1, 1]), "sh", "-c",
                            'echo "$TUTTI_RANK/$TUTTI_SIZE $(hostname) $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $*"', "sh",
                            "--network", "resnet", "--gpus", "0,1")
         self.assertEqual(sorted(done.out.splitlines()),
-                         [f"[{r}] {r}/4 {self.bed.names[r // 2]} {r % 2}/2 --network resnet --gpus 0,1" for r in range(4)])
+                         [f"[{r}] {r}/4 {self.cluster.names[r // 2]} {r % 2}/2 --network resnet --gpus 0,1" for r in range(4)])
 
     def test_secret_is_nowhere_but_with_the_process(self):
         secret = "s3cret-" + os.urandom(8).hex()
         self.environment["TOKEN"] = secret
-        job = self.start("-H", self.bed.hosts_file(), "--env", "TOKEN", "sh", "-c", 'echo "got $TOKEN"; sleep 3')
+        job = self.start("-H", self.cluster.hosts_file(), "--env", "TOKEN", "sh", "-c", 'echo "got $TOKEN"; sleep 3')
         for _ in range(3):
             self.assertIn(f"got {secret}", job.stdout.readline())
         seen = 0
@@ -97,7 +97,7 @@ class Ssh(HostsCase):
             except OSError:
                 continue
             self.assertNotIn(secret.encode(), command)
-            if command.startswith(b"ssh\0") and self.bed.ssh_config.encode() in command:
+            if command.startswith(b"ssh\0") and self.cluster.ssh_config.encode() in command:
                 seen += 1
                 self.assertNotIn(secret.encode(), environment)
         self.assertEqual(seen, 3)
@@ -106,13 +106,13 @@ class Ssh(HostsCase):
 
     def test_blame_over_hosts(self):
         start = time.monotonic()
-        done = self.launch("-H", self.bed.hosts_file(2), "sh", "-c",
+        done = self.launch("-H", self.cluster.hosts_file(2), "sh", "-c",
                            f"if [ $TUTTI_RANK = 3 ]; then exit 17; fi; {STUBBORN}", code=17)
         self.assertLess(time.monotonic() - start, 30)  # of --host-timeout
-        self.assertIn(f"[worker 3 on {self.bed.address(1)}] expected exit code 0, got exit code 17.", self.message(done))
+        self.assertIn(f"[worker 3 on {self.cluster.address(1)}] expected exit code 0, got exit code 17.", self.message(done))
 
     def run_ranks(self, *options, count=3):
-        job = self.start("-H", self.bed.hosts_file(), "-n", count, *options, PROGRESS_RANK, self.folder, 100000, 5)
+        job = self.start("-H", self.cluster.hosts_file(), "-n", count, *options, PROGRESS_RANK, self.folder, 100000, 5)
         for rank in range(count):
             wait_until(lambda r=rank: self.at(r) >= 60)
         return job
@@ -138,7 +138,7 @@ class Ssh(HostsCase):
         self.finish(job)
         self.assertLess(time.monotonic() - start, 30)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertRegex(self.message(job), rf"\[worker 1 on {self.bed.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
+        self.assertRegex(self.message(job), rf"\[worker 1 on {self.cluster.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
         self.assert_stands(self.message(job), 1)
 
     def test_stopped_rank_is_warned_of_and_ended(self):
@@ -146,30 +146,30 @@ class Ssh(HostsCase):
         os.kill(self.pid(2), signal.SIGSTOP)
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertRegex(job.err, rf"warning: worker 2 on {self.bed.address(2)} .*step \d+, bucket \d")
-        self.assertRegex(self.message(job), rf"\[worker 2 on {self.bed.address(2)}\].*step \d+, bucket \d.*SIGSTOP")
+        self.assertRegex(job.err, rf"warning: worker 2 on {self.cluster.address(2)} .*step \d+, bucket \d")
+        self.assertRegex(self.message(job), rf"\[worker 2 on {self.cluster.address(2)}\].*step \d+, bucket \d.*SIGSTOP")
         self.assert_stands(self.message(job), 2)
 
     def test_cut_link(self):
         """No side is told by the network; both end what they have, and the host is named with its rank."""
         job = self.run_ranks("--host-timeout", 4)
-        self.bed.cut(1)
+        self.cluster.cut(1)
         try:
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
-            self.assertRegex(self.message(job), rf"\[host {self.bed.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
+            self.assertRegex(self.message(job), rf"\[host {self.cluster.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
             # The side that is cut off gives up by itself.
             wait_until(lambda: not self.marked_on(1))
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
 
     def test_killed_connection(self):
         job = self.run_ranks()
-        for pid in self.ssh_of(self.bed.address(1)):
+        for pid in self.ssh_of(self.cluster.address(1)):
             os.kill(pid, signal.SIGKILL)
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertIn(f"[host {self.bed.address(1)}]", self.message(job))
+        self.assertIn(f"[host {self.cluster.address(1)}]", self.message(job))
 
     def ssh_of(self, address):
         found = []
@@ -189,7 +189,7 @@ class Ssh(HostsCase):
         wait_until(lambda: not self.marked())
 
     def test_interrupt_reaches_every_host(self):
-        job = self.start("-H", self.bed.hosts_file(), "bash", "-c",
+        job = self.start("-H", self.cluster.hosts_file(), "bash", "-c",
                          "trap 'echo saved; exit 130' INT; echo up; while :; do sleep 0.1; done")
         for _ in range(3):
             self.assertIn("up", job.stdout.readline())
@@ -198,7 +198,7 @@ class Ssh(HostsCase):
         self.assertEqual((job.returncode, job.out.count("saved")), (130, 3), job.err)
 
     def test_kill_on_hosts(self):
-        hosts = self.bed.hosts_file()
+        hosts = self.cluster.hosts_file()
         job = self.start("-H", hosts, "sh", "-c", f"echo up; {STUBBORN}")
         for _ in range(3):
             job.stdout.readline()
@@ -210,7 +210,7 @@ class Ssh(HostsCase):
         killed = self.kill("-H", hosts, "--job", name)
         self.assertEqual((killed.returncode, killed.stdout.count(f"of job {name}")), (0, 3), killed)
         for host in range(3):
-            self.assertIn(f"{self.bed.address(host)}: ended worker {host} ", killed.stdout)
+            self.assertIn(f"{self.cluster.address(host)}: ended worker {host} ", killed.stdout)
         self.finish(job)
         self.assertEqual(job.returncode, 143, job.err)
         self.assertIsNone(other.poll())
@@ -233,7 +233,7 @@ class BadHosts(HostsCase):
         return path
 
     def test_bad_lines_are_refused_with_their_number(self):
-        good = self.bed.address(0)
+        good = self.cluster.address(0)
         for bad in ("-oProxyCommand=touch proof", "-oProxyCommand=touch", "a;touch proof", "$(touch proof)",
                     "`touch proof`", "a slots=0", "a slots=two", "a b", "@a", "-l@a", "a@b@c", "a:0",
                     f"{good} slots=2", f"root@{good}"):
@@ -248,73 +248,73 @@ class BadHosts(HostsCase):
 
     def test_unreachable(self):
         # Nobody has this address; nobody listens on that port; nobody knows that name.
-        for host in (f"{self.bed.net}.99", f"{self.bed.address(1)}:2223", "no-such-host.invalid"):
-            message = self.refused(5, "-H", self.hosts(f"{self.bed.address(0)}\n{host}\n"))
+        for host in (f"{self.cluster.net}.99", f"{self.cluster.address(1)}:2223", "no-such-host.invalid"):
+            message = self.refused(5, "-H", self.hosts(f"{self.cluster.address(0)}\n{host}\n"))
             self.assertIn(f"[host {host.split(':')[0]}]", message)
 
     def test_host_that_does_not_answer_in_time(self):
-        hosts = self.hosts(f"{self.bed.address(0)}\n{self.bed.address(1)}\n")
-        sshd = self.bed.sshds[1].pid
+        hosts = self.hosts(f"{self.cluster.address(0)}\n{self.cluster.address(1)}\n")
+        sshd = self.cluster.sshds[1].pid
         os.kill(sshd, signal.SIGSTOP)
         try:
-            self.assertIn(f"[host {self.bed.address(1)}]", self.refused(5, "--connect-timeout", 6, "-H", hosts))
+            self.assertIn(f"[host {self.cluster.address(1)}]", self.refused(5, "--connect-timeout", 6, "-H", hosts))
         finally:
             os.kill(sshd, signal.SIGCONT)
 
     def test_wrong_key(self):
         config = self.folder / "ssh_config"
-        text = Path(self.bed.ssh_config).read_text()
+        text = Path(self.cluster.ssh_config).read_text()
         config.write_text(text.replace("/id\n", "/wrong_id\n"))
-        message = self.refused(5, "--ssh-config", config, "-H", self.hosts(f"{self.bed.address(1)}\n"))
-        self.assertIn(f"[host {self.bed.address(1)}]", message)
+        message = self.refused(5, "--ssh-config", config, "-H", self.hosts(f"{self.cluster.address(1)}\n"))
+        self.assertIn(f"[host {self.cluster.address(1)}]", message)
         self.assertIn("Permission denied", message)
 
     def test_another_host_key(self):
         config = self.folder / "ssh_config"
         known = self.folder / "known_hosts"
-        text = (self.bed.folder / "known_hosts").read_text()
+        text = (self.cluster.folder / "known_hosts").read_text()
         lines = text.splitlines()
-        key = next(line.split(" ", 1)[1] for line in lines if self.bed.address(0) in line)
+        key = next(line.split(" ", 1)[1] for line in lines if self.cluster.address(0) in line)
         known.write_text("\n".join(f"{line.split(' ')[0]} {key}" for line in lines) + "\n")
-        config.write_text(Path(self.bed.ssh_config).read_text().replace(str(self.bed.folder / "known_hosts"), str(known)))
-        message = self.refused(5, "--ssh-config", config, "-H", self.hosts(f"{self.bed.address(0)}\n{self.bed.address(1)}\n"))
-        self.assertIn(f"[host {self.bed.address(1)}]", message)
+        config.write_text(Path(self.cluster.ssh_config).read_text().replace(str(self.cluster.folder / "known_hosts"), str(known)))
+        message = self.refused(5, "--ssh-config", config, "-H", self.hosts(f"{self.cluster.address(0)}\n{self.cluster.address(1)}\n"))
+        self.assertIn(f"[host {self.cluster.address(1)}]", message)
         self.assertIn("key", message)
 
     def test_missing_program_on_one_host(self):
         program = Path(PRIVATE) / "program"
         for host in (0, 2):
-            self.bed.run(host, ["cp", "/bin/true", str(program)], check=True)
+            self.cluster.run(host, ["cp", "/bin/true", str(program)], check=True)
         try:
-            done = self.launch("-H", self.bed.hosts_file(), program, code=2)
-            self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+            done = self.launch("-H", self.cluster.hosts_file(), program, code=2)
+            self.assertIn(f"[host {self.cluster.address(1)}]", self.message(done))
             self.assertIn(str(program), done.err)
-            self.bed.run(1, ["cp", "/bin/true", str(program)], check=True)
-            self.launch("-H", self.bed.hosts_file(), program)
+            self.cluster.run(1, ["cp", "/bin/true", str(program)], check=True)
+            self.launch("-H", self.cluster.hosts_file(), program)
         finally:
             for host in range(3):
-                self.bed.run(host, ["rm", "-f", str(program)])
+                self.cluster.run(host, ["rm", "-f", str(program)])
 
     def test_missing_launcher_on_one_host(self):
-        message = self.refused(2, "-H", self.bed.hosts_file(hosts=[0]), "--remote-launch", "/nowhere/it's $(touch proof)")
+        message = self.refused(2, "-H", self.cluster.hosts_file(hosts=[0]), "--remote-launch", "/nowhere/it's $(touch proof)")
         self.assertIn("/nowhere/it's $(touch proof)", message)
         self.assertFalse((self.folder / "proof").exists())
 
     def test_something_else_in_its_place(self):
-        message = self.refused(5, "-H", self.bed.hosts_file(hosts=[1]), "--remote-launch", "/bin/true")
-        self.assertIn(f"[host {self.bed.address(1)}]", message)
+        message = self.refused(5, "-H", self.cluster.hosts_file(hosts=[1]), "--remote-launch", "/bin/true")
+        self.assertIn(f"[host {self.cluster.address(1)}]", message)
 
     def test_missing_folder_on_one_host(self):
         inside = Path(PRIVATE) / "only-on-0"
-        self.bed.run(0, ["mkdir", str(inside)], check=True)
+        self.cluster.run(0, ["mkdir", str(inside)], check=True)
         inside.mkdir()
         try:
-            done = self.launch("-H", self.bed.hosts_file(hosts=[0, 1]), "true", code=2, cwd=inside)
-            self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+            done = self.launch("-H", self.cluster.hosts_file(hosts=[0, 1]), "true", code=2, cwd=inside)
+            self.assertIn(f"[host {self.cluster.address(1)}]", self.message(done))
             self.assertIn("only-on-0", done.err)
         finally:
             inside.rmdir()
-            self.bed.run(0, ["rmdir", str(inside)])
+            self.cluster.run(0, ["rmdir", str(inside)])
 
 
 class Sync(HostsCase):
@@ -329,19 +329,19 @@ class Sync(HostsCase):
         # The launcher itself lies in the folder, so that it is copied too.
         shutil.copy(LAUNCH, work / "tutti-launch")
         target = f"{PRIVATE}/it's a $(touch copy)"
-        job = subprocess.run([str(work / "tutti-launch"), *self.options(), "-H", self.bed.hosts_file(), "--sync-dst-dir",
+        job = subprocess.run([str(work / "tutti-launch"), *self.options(), "-H", self.cluster.hosts_file(), "--sync-dst-dir",
                               target, "./say"], cwd=work, env=self.environment, capture_output=True, text=True, timeout=300)
         self.assertEqual(job.returncode, 0, job.stderr)
         for rank in range(3):
-            for line in ("of this host", target, self.bed.names[rank]):
+            for line in ("of this host", target, self.cluster.names[rank]):
                 self.assertIn(f"[{rank}] {line}\n", job.stdout)
         self.assertEqual(list(Path(PRIVATE).iterdir()), [])
 
     def test_host_that_cannot_be_copied_to(self):
         hosts = self.folder / "hosts"
-        hosts.write_text(f"{self.bed.address(0)}\n{self.bed.address(1)}:2223\n")
+        hosts.write_text(f"{self.cluster.address(0)}\n{self.cluster.address(1)}:2223\n")
         done = self.launch("-H", hosts, "--sync-dst-dir", PRIVATE + "/x", "true", code=5)
-        self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+        self.assertIn(f"[host {self.cluster.address(1)}]", self.message(done))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The bed of several hosts: what it gives, and that nothing is left of it however it ends."""
+"""The cluster of several hosts: what it gives, and that nothing is left of it however it ends."""
 import os
 import signal
 import subprocess
@@ -10,16 +10,16 @@ import time
 import unittest
 from pathlib import Path
 
-from bed import SSH_PORT, Bed, Unavailable, remove_stale, skip, traces
+from netns_cluster import SSH_PORT, NetnsCluster, Unavailable, remove_stale, skip, traces
 
-# A bed in a process of its own, which says so and then waits, or does what it is told.
+# A cluster in a process of its own, which says so and then waits, or does what it is told.
 PROGRAM = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from bed import Bed
-with Bed(2) as bed:
-    bed.run(0, ["sh", "-c", "sleep 1000 & setsid sleep 1000 & :"], stdout=-3, stderr=-3)
-    print(bed.folder, flush=True)
+from netns_cluster import NetnsCluster
+with NetnsCluster(2) as cluster:
+    cluster.run(0, ["sh", "-c", "sleep 1000 & setsid sleep 1000 & :"], stdout=-3, stderr=-3)
+    print(cluster.folder, flush=True)
     exec(sys.argv[2])
 """
 
@@ -71,40 +71,40 @@ class Leaving(unittest.TestCase):
 
 class Hosts(unittest.TestCase):
     def test_each_host_is_one(self):
-        with Bed(3, private=["/mnt"]) as bed:
+        with NetnsCluster(3, private=["/mnt"]) as cluster:
             for host in range(3):
-                done = subprocess.run(bed.ssh(host, "hostname; ip -o -4 addr show eth0; cat /etc/hosts; echo x >/mnt/x"),
+                done = subprocess.run(cluster.ssh(host, "hostname; ip -o -4 addr show eth0; cat /etc/hosts; echo x >/mnt/x"),
                                       capture_output=True, text=True, timeout=300)
                 self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertEqual(done.stdout.splitlines()[0], bed.names[host])
-                self.assertIn(f"{bed.address(host)}/24", done.stdout)
-                self.assertIn(f"{bed.address(2)} {bed.names[2]}", done.stdout)
+                self.assertEqual(done.stdout.splitlines()[0], cluster.names[host])
+                self.assertIn(f"{cluster.address(host)}/24", done.stdout)
+                self.assertIn(f"{cluster.address(2)} {cluster.names[2]}", done.stdout)
             self.assertFalse(Path("/mnt/x").exists())
-            self.assertEqual(bed.run(0, ["cat", "/mnt/x"], capture_output=True).stdout, b"x\n")
+            self.assertEqual(cluster.run(0, ["cat", "/mnt/x"], capture_output=True).stdout, b"x\n")
             # Hosts reach one another, until a link is cut.
-            reach = ["ssh-keyscan", "-T", "3", "-t", "ed25519", "-p", str(SSH_PORT), bed.address(1)]
-            self.assertIn(b"ed25519", bed.run(0, reach, capture_output=True).stdout)
-            bed.cut(1)
-            self.assertEqual(bed.run(0, reach, capture_output=True).stdout, b"")
-            bed.heal(1)
-            self.assertIn(b"ed25519", bed.run(0, reach, capture_output=True).stdout)
+            reach = ["ssh-keyscan", "-T", "3", "-t", "ed25519", "-p", str(SSH_PORT), cluster.address(1)]
+            self.assertIn(b"ed25519", cluster.run(0, reach, capture_output=True).stdout)
+            cluster.cut(1)
+            self.assertEqual(cluster.run(0, reach, capture_output=True).stdout, b"")
+            cluster.heal(1)
+            self.assertIn(b"ed25519", cluster.run(0, reach, capture_output=True).stdout)
             # Only an authorized key opens a host.
-            (bed.folder / "authorized_keys").write_text((bed.folder / "wrong_id.pub").read_text())
-            refused = subprocess.run(bed.ssh(0, "true"), capture_output=True, text=True, timeout=300)
+            (cluster.folder / "authorized_keys").write_text((cluster.folder / "wrong_id.pub").read_text())
+            refused = subprocess.run(cluster.ssh(0, "true"), capture_output=True, text=True, timeout=300)
             self.assertEqual(refused.returncode, 255, refused.stderr)
             self.assertIn("Permission denied", refused.stderr)
         self.assertEqual(traces(os.getpid()), [])
 
     def test_hosts_file(self):
-        with Bed(2) as bed:
-            self.assertEqual(Path(bed.hosts_file([1, 4])).read_text(),
-                             f"{bed.address(0)} slots=1\n{bed.address(1)} slots=4\n")
-            self.assertEqual(Path(bed.hosts_file(2, hosts=[1], names=True)).read_text(), f"{bed.names[1]} slots=2\n")
+        with NetnsCluster(2) as cluster:
+            self.assertEqual(Path(cluster.hosts_file([1, 4])).read_text(),
+                             f"{cluster.address(0)} slots=1\n{cluster.address(1)} slots=4\n")
+            self.assertEqual(Path(cluster.hosts_file(2, hosts=[1], names=True)).read_text(), f"{cluster.names[1]} slots=2\n")
 
 
 if __name__ == "__main__":
     try:
-        with Bed(1):
+        with NetnsCluster(1):
             pass
     except Unavailable as e:
         skip(str(e))

@@ -36,7 +36,7 @@ class Scripts(HostsCase):
 
     def generate(self, *more):
         hosts = self.folder / "workers"
-        hosts.write_text("".join(f"{self.bed.address(h)}\n" for h in range(2)))
+        hosts.write_text("".join(f"{self.cluster.address(h)}\n" for h in range(2)))
         done = subprocess.run(
             [GENERATE, "--workers_file_path", hosts, "--worker_count", "2", "--worker_gpu_count", "0",
              "--trainer_script_dir", self.folder / "scripts", "--log_dir", self.folder / "logs", "--training_script",
@@ -48,7 +48,7 @@ class Scripts(HostsCase):
     def run_scripts(self):
         """As the article does, in a loop over the hosts."""
         for host in range(2):
-            done = subprocess.run(self.bed.ssh(host, f"bash {self.folder}/scripts/{self.bed.address(host)}.sh"),
+            done = subprocess.run(self.cluster.ssh(host, f"bash {self.folder}/scripts/{self.cluster.address(host)}.sh"),
                                   text=True, capture_output=True, timeout=300)
             self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 
@@ -56,7 +56,7 @@ class Scripts(HostsCase):
         """{"ps0": pid, ...}"""
         found = {}
         for host in range(2):
-            for pid in self.bed.pids(host):
+            for pid in self.cluster.pids(host):
                 try:
                     words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
                 except OSError:
@@ -97,7 +97,7 @@ class Scripts(HostsCase):
     def capture(self):
         """What passes host 1's interface; returns a function that ends it and returns the bytes."""
         file = self.folder / "capture"
-        process = subprocess.Popen(self.bed.inside(1, [sys.executable, "-c", CAPTURE, str(file)]),
+        process = subprocess.Popen(self.cluster.inside(1, [sys.executable, "-c", CAPTURE, str(file)]),
                                    stdout=subprocess.PIPE, text=True)
         self.addCleanup(self.end_capture, process)
         self.assertEqual(process.stdout.readline(), "ready\n")
@@ -176,29 +176,29 @@ class Scripts(HostsCase):
     def test_killed(self):
         running = self.start_long()
         os.kill(running["worker1"], signal.SIGKILL)
-        self.named(rf"rank 1 on {self.bed.address(1)} is gone: its connection ended", ["ps0", "ps1"])
+        self.named(rf"rank 1 on {self.cluster.address(1)} is gone: its connection ended", ["ps0", "ps1"])
         # The others go on, and it takes its place again.
         before = self.log("worker0").count("step ")
         self.until(lambda: self.log("worker0").count("step ") > before + 2)
-        script = (self.folder / "scripts" / f"{self.bed.address(1)}.sh").read_text().splitlines()
+        script = (self.folder / "scripts" / f"{self.cluster.address(1)}.sh").read_text().splitlines()
         again = [line for line in script if "--job_name=worker" in line]
         self.assertEqual(len(again), 1)
-        subprocess.run(self.bed.ssh(1, again[0]), timeout=300, check=True)
+        subprocess.run(self.cluster.ssh(1, again[0]), timeout=300, check=True)
         self.until(lambda: "is back" in self.log("ps0") and "step 10," in self.log("worker1"))
         os.kill(running["ps1"], signal.SIGKILL)
-        self.named(rf"server 1 (on|at) {self.bed.address(1)}", ["ps0", "worker0", "worker1"])
+        self.named(rf"server 1 (on|at) {self.cluster.address(1)}", ["ps0", "worker0", "worker1"])
         self.until_gone()
 
     def test_cut_off(self):
         self.start_long("--rank_timeout=4")
-        self.bed.cut(1)
+        self.cluster.cut(1)
         try:
-            self.named(rf"server 1 on {self.bed.address(1)}", ["ps0"])
-            self.named(rf"server 1 (on|at) {self.bed.address(1)}", ["worker0"])
-            self.named(rf"server 0 at {self.bed.address(0)}", ["worker1", "ps1"])
+            self.named(rf"server 1 on {self.cluster.address(1)}", ["ps0"])
+            self.named(rf"server 1 (on|at) {self.cluster.address(1)}", ["worker0"])
+            self.named(rf"server 0 at {self.cluster.address(0)}", ["worker1", "ps1"])
             self.until_gone()
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
 
 
 if __name__ == "__main__":

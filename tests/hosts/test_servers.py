@@ -34,13 +34,13 @@ class Servers(HostsCase):
         one = self.launch("-n", 3, "-s", 2, *self.command("one", "--epochs", 1))
         self.assertIn("note: parameter server over windows, 2 servers", one.out)
         for run, words, said in (("keys", [], "ZeroMQ with CURVE"), ("plain", ["--ps-plain"], "ZeroMQ")):
-            done = self.launch("-n", 3, "-s", 2, "-H", self.bed.hosts_file(2), *self.command(run, "--epochs", 1, *words))
+            done = self.launch("-n", 3, "-s", 2, "-H", self.cluster.hosts_file(2), *self.command(run, "--epochs", 1, *words))
             # Rank 0 is beside both servers.
             self.assertIn(f"note: parameter server over {said}, 2 servers, windows to 2 on this host", done.out)
             self.assertEqual(self.weights(run, 10), self.weights("one", 10), run)
 
     def run_long(self, run):
-        job = self.start("-n", 3, "-s", 2, "-H", self.bed.hosts_file(2),
+        job = self.start("-n", 3, "-s", 2, "-H", self.cluster.hosts_file(2),
                          *self.command(run, "--epochs", 10000, "--comm-deadline", 60))
         log = self.folder / run / "log.jsonl"
         wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()))
@@ -58,7 +58,7 @@ class Servers(HostsCase):
             self.finish(job)
             self.assertLess(time.monotonic() - start, 60)  # the deadline of a wait
             self.assertEqual(job.returncode, 5, job.err)
-            self.assertRegex(self.message(job), rf"\[{role} {rank} on {self.bed.address(host)}\].*SIGKILL")
+            self.assertRegex(self.message(job), rf"\[{role} {rank} on {self.cluster.address(host)}\].*SIGKILL")
 
     # Words of 40 characters with several of the signs that ZeroMQ's keys are full of, and paths and times are not.
     KEY = re.compile(rb"(?=(?:[^\s]*?[!*?&<>()\[\]{}@%$#^+]){3})(?<!\S)[!-~]{40}(?!\S)")

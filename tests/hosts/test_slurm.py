@@ -9,7 +9,7 @@ import time
 import unittest
 from pathlib import Path
 
-import bed as bed_module
+import netns_cluster
 import slurm as slurm_module
 
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
@@ -136,7 +136,7 @@ class Launch(SlurmJob):
         log, joined = self.run_dir / "log.jsonl", elastic / "host_worker_log"
         wait_until(lambda: log.exists() and '"step":3,' in log.read_text())
         here = (elastic / "host_worker").read_text().split()[0]
-        other = next(n for n in SLURM.bed.names if n != here)
+        other = next(n for n in SLURM.cluster.names if n != here)
         (elastic / "new").write_text(f"{here}\n{other}\n")
         (elastic / "new").rename(elastic / "host_worker")
         wait_until(lambda: f"ADDED {other}" in joined.read_text())
@@ -155,13 +155,13 @@ def wait_until(done, seconds=300):
 
 if __name__ == "__main__":
     if slurm_module.missing():
-        bed_module.skip(slurm_module.missing())
+        netns_cluster.skip(slurm_module.missing())
     for needed in (TRAIN, LAUNCH):
         if not os.access(needed, os.X_OK):
-            bed_module.skip(f"no {needed}; the examples or CLI11 are missing")
+            netns_cluster.skip(f"no {needed}; the examples or CLI11 are missing")
     try:
-        with bed_module.Bed(2) as made, slurm_module.Slurm(made, cpus=8) as SLURM:
+        with netns_cluster.NetnsCluster(2) as made, slurm_module.Slurm(made, cpus=8) as SLURM:
             program = unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)
-    except bed_module.Unavailable as e:
-        bed_module.skip(str(e))
-    bed_module.finish(program)
+    except netns_cluster.Unavailable as e:
+        netns_cluster.skip(str(e))
+    netns_cluster.finish(program)

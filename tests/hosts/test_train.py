@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from bed import runs
+from netns_cluster import runs
 from hosts_case import BUILD, HostsCase, main
 from launch_case import wait_until
 
@@ -22,7 +22,7 @@ STEPS = 20
 class Train(HostsCase):
     def setUp(self):
         super().setUp()
-        net = f"{self.bed.net}.0/24"
+        net = f"{self.cluster.net}.0/24"
         # What a machine's administrator says once. Ranks that share two cores must not spin inside MPI either.
         self.environment.update(OMPI_MCA_oob_tcp_if_include=net, OMPI_MCA_btl_tcp_if_include=net,
                                 OMPI_MCA_mpi_yield_when_idle="1")
@@ -50,7 +50,7 @@ class Train(HostsCase):
 
     def test_hosts_learn_what_one_host_learns(self):
         # Sums whose rounding turns fewest activations of a net with few images to their other side.
-        three = self.train("three", self.bed.hosts_file(2), "--convolution", "direct")
+        three = self.train("three", self.cluster.hosts_file(2), "--convolution", "direct")
         one = self.train("one", None, "--convolution", "direct")
         self.assertLess(sum(three[-5:]), sum(three[:5]))
         # Other roundings grow from step to step, by how much depends on how the program was compiled.
@@ -61,7 +61,7 @@ class Train(HostsCase):
         """launch.py -n N -H hosts train_cifar10 --network resnet ... --kv-store dist_device_sync, and no other word: N ranks.
         This host stands last in the file, has rank 0 and so the run's folder."""
         hosts = self.folder / "hosts"
-        hosts.write_text(f"root@{self.bed.address(0)}\n{self.bed.names[1]}\nlocalhost\n")
+        hosts.write_text(f"root@{self.cluster.address(0)}\n{self.cluster.names[1]}\nlocalhost\n")
         for gpus in (["--gpus", ""], ["--gpus"]):
             done = self.launch("-n", 3, "-H", hosts, TRAIN, *gpus, "--network", "resnet", "--num-layers", 8, "--kv-store",
                                "dist_device_sync", "--dataset", "synthetic", "--num-examples", 96, "--image-shape",
@@ -73,37 +73,37 @@ class Train(HostsCase):
             self.assertEqual([e["world"] for e in starts], [3])
 
     def test_launcher_that_starts_no_ranks(self):
-        done = self.launch("--launcher", "ssh", "-H", self.bed.hosts_file(), *self.command("no"), code=2)
+        done = self.launch("--launcher", "ssh", "-H", self.cluster.hosts_file(), *self.command("no"), code=2)
         self.assertIn("[--launcher] expected mpi", self.message(done))
         # What cannot be asked is started as it is, and refuses then.
         words = shlex.join(str(w) for w in self.command("no"))
-        done = self.launch("-H", self.bed.hosts_file(), "sh", "-c", words, code=2)
+        done = self.launch("-H", self.cluster.hosts_file(), "sh", "-c", words, code=2)
         self.assertIn("[--strategy mpi] expected 3 ranks, as many as processes were started, got 1 rank. hint: "
                       "'tutti-launch -n 3 --launcher mpi'", done.err)
         self.assertFalse((self.folder / "no").exists())
 
     def test_without_hierarchy_the_bits_are_those_of_one_host(self):
-        three = self.train("three", self.bed.hosts_file(2), "--no-hierarchical", "--no-shared-memory")
+        three = self.train("three", self.cluster.hosts_file(2), "--no-hierarchical", "--no-shared-memory")
         one = self.train("one", None, "--no-hierarchical", "--no-shared-memory")
         self.assertEqual(three, one)
 
     def run_long(self, *options):
         """Six ranks that train until something ends them; the process ids of the ranks, by host."""
         job = self.start("--mpi-arg", "--mca", "--mpi-arg", "btl", "--mpi-arg", "tcp,self", *options, "-H",
-                         self.bed.hosts_file(2), *self.command("long", "--epochs", 1000, "--comm-deadline", 60))
+                         self.cluster.hosts_file(2), *self.command("long", "--epochs", 1000, "--comm-deadline", 60))
         log = self.folder / "long" / "log.jsonl"
         wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()))
         if job.poll() is not None:
             self.finish(job)
             self.fail(job.err)
-        ranks = [self.ranks_on(h) for h in range(self.bed.count)]
+        ranks = [self.ranks_on(h) for h in range(self.cluster.count)]
         self.assertEqual([len(r) for r in ranks], [2, 2, 2])
         return job, ranks
 
     def ranks_on(self, host):
         """By local rank, from what the launcher told them."""
         found = {}
-        for pid in self.bed.pids(host):
+        for pid in self.cluster.pids(host):
             try:
                 if not runs(pid, TRAIN):
                     continue
@@ -120,34 +120,34 @@ class Train(HostsCase):
         self.finish(job)
         self.assertLess(time.monotonic() - start, 60)  # the deadline of a wait
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertRegex(self.message(job), rf"\[worker 3 on {self.bed.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
+        self.assertRegex(self.message(job), rf"\[worker 3 on {self.cluster.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
 
     def test_stopped_rank(self):
         job, ranks = self.run_long("--stall-warning", 2, "--stall-deadline", 6)
         os.kill(ranks[2][0], signal.SIGSTOP)
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertRegex(job.err, rf"warning: worker 4 on {self.bed.address(2)} .*step \d+, bucket \d")
-        self.assertRegex(self.message(job), rf"\[worker 4 on {self.bed.address(2)}\].*SIGSTOP")
+        self.assertRegex(job.err, rf"warning: worker 4 on {self.cluster.address(2)} .*step \d+, bucket \d")
+        self.assertRegex(self.message(job), rf"\[worker 4 on {self.cluster.address(2)}\].*SIGSTOP")
 
     def test_cut_link(self):
         job, _ = self.run_long("--host-timeout", 5)
         time.sleep(3)  # for the launcher to hear of every rank
-        self.bed.cut(1)
+        self.cluster.cut(1)
         try:
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
-            self.assertRegex(self.message(job), rf"\[host {self.bed.address(1)}\].*last reported at step \d+, bucket \d")
+            self.assertRegex(self.message(job), rf"\[host {self.cluster.address(1)}\].*last reported at step \d+, bucket \d")
             wait_until(lambda: not self.ranks_on(1))
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
 
     def test_other_options_on_one_rank(self):
         script = self.folder / "run.sh"
         words = shlex.join(str(w) for w in self.command("differ"))
         script.write_text(f"if [ $TUTTI_RANK = 5 ]; then lr=0.02; else lr=0.01; fi\nexec {words} --lr $lr\n")
         done = self.launch("--launcher", "mpi", "--mpi-arg", "--mca", "--mpi-arg", "btl", "--mpi-arg", "tcp,self", "-H",
-                           self.bed.hosts_file(2), "sh", script, code=2)
+                           self.cluster.hosts_file(2), "sh", script, code=2)
         self.assertRegex(done.err, r"rank 5 on .*--lr")
 
 

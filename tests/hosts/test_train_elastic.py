@@ -23,7 +23,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.wait_for_steps(5)
         _, pid = self.processes(TRAIN)[1]
         os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: self.logged() == [["REMOVED", self.bed.address(1)]])
+        wait_until(lambda: self.logged() == [["REMOVED", self.cluster.address(1)]])
         self.check_end()
         self.assertIn("left the job", self.job.out)
 
@@ -42,7 +42,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.begin(hosts=(0,), epochs=100000)
         self.wait_for_steps(3)
         self.edit([0, 1])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(1)]])
+        wait_until(lambda: self.logged() == [["ADDED", self.cluster.address(1)]])
         self.wait_for_steps(3)
         self.stop()
         joined = [e for e in self.events() if e["event"] == "members"]
@@ -58,7 +58,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.begin("--elastic-at", "step", epochs=1000, program=options)
         self.wait_for_steps(5)
         self.edit([0, 1, 2])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]])
+        wait_until(lambda: self.logged() == [["ADDED", self.cluster.address(2)]])
         self.wait_for_steps(10)
         os.kill(self.processes(TRAIN)[0][1], signal.SIGKILL)
         self.wait_for_steps(10)
@@ -129,7 +129,7 @@ class ElasticTraining(ElasticTrainingCase):
         audit.unlink()
         self.check_end()
         self.assertRegex(self.job.err, r"\[1\] train_cifar10: .*audit-rank1\.txt")
-        self.assertIn(f"warning: worker 1 on {self.bed.address(1)}: exit code 3; the others go on", self.job.err)
+        self.assertIn(f"warning: worker 1 on {self.cluster.address(1)}: exit code 3; the others go on", self.job.err)
 
     def test_chief_is_stopped_while_it_saves(self):
         """What it still writes when it goes on replaces nothing of those who went on without it."""

@@ -18,7 +18,7 @@ class ElasticMpi(ElasticTrainingCase):
     STRATEGY = ("--strategy", "mpi")
 
     def options(self):
-        net = f"{self.bed.net}.0/24"
+        net = f"{self.cluster.net}.0/24"
         arguments = ["--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net, "--mca", "btl", "tcp,self",
                      "--mca", "mpi_yield_when_idle", "1"]
         return [*super().options(), *[w for a in arguments for w in ("--mpi-arg", a)]]
@@ -60,13 +60,13 @@ class ElasticMpi(ElasticTrainingCase):
         self.begin("--elastic-at", "step", epochs=100000)
         self.edit([0, 1, 2])
         self.wait_for_members(3, 1)
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]])
+        wait_until(lambda: self.logged() == [["ADDED", self.cluster.address(2)]])
         self.edit([1, 2])
         self.wait_for_members(2, 2)
-        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]])
+        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.cluster.address(0)]])
         self.assertEqual(set(self.processes(TRAIN)), {0, 1})
         self.assertEqual(self.processes(TRAIN)[0][0], 1)
-        self.assertEqual(self.bed.pids(0), [])
+        self.assertEqual(self.cluster.pids(0), [])
         # Not at the end of an epoch, whose steps are as many however many workers there are.
         self.assertTrue(any(step % (IMAGES // (2 * BATCH)) for step, _ in self.members()), self.members())
         self.stop()
@@ -80,11 +80,11 @@ class ElasticMpi(ElasticTrainingCase):
         self.wait_for_members(2, 1)
         step, _ = self.members()[0]
         self.assertEqual(step % (IMAGES // BATCH), 0)
-        (self.elastic / "new").write_text(f"{self.bed.address(2)}:2223\n")  # nobody answers there
+        (self.elastic / "new").write_text(f"{self.cluster.address(2)}:2223\n")  # nobody answers there
         (self.elastic / "new").rename(self.elastic / "host_worker")
         wait_until(lambda: "stays in the job until others have joined" in self.said())
         self.stop()
-        self.assertEqual(self.logged()[0], ["ADDED", self.bed.address(1)])
+        self.assertEqual(self.logged()[0], ["ADDED", self.cluster.address(1)])
 
     def test_first_rank_dies_and_comes_back(self):
         """All ranks go on from the last checkpoint; its steps are repeated, and none is twice in the audit."""
@@ -99,7 +99,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.wait_for_members(2, 2)  # started again
         self.stop()
         self.assertIn("SIGKILL", self.job.err)
-        self.assertEqual(self.logged(), [["REMOVED", self.bed.address(0)], ["ADDED", self.bed.address(0)]])
+        self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(0)], ["ADDED", self.cluster.address(0)]])
 
     def test_rank_that_gets_sigterm_leaves(self):
         self.begin(epochs=20)
@@ -107,7 +107,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.wait_for_members(1, 1)
         self.check_end(epochs=20)
         self.assertIn("left the job after step", self.job.out)
-        self.assertEqual(self.logged(), [["REMOVED", self.bed.address(1)]])
+        self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_cut_off(self):
         """A host whose link is cut is given up."""
@@ -115,11 +115,11 @@ class ElasticMpi(ElasticTrainingCase):
                    program=("--save-steps", 20))
         self.wait_for_steps(25)
         pid = self.pid(1)
-        self.bed.cut(1)
+        self.cluster.cut(1)
         try:
             self.wait_for_members(1, 1)
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
         wait_until(lambda: not Path(f"/proc/{pid}").exists())
         self.stop()
 
@@ -131,46 +131,46 @@ class ElasticMpi(ElasticTrainingCase):
         os.kill(self.pid(0), signal.SIGSTOP)
         self.wait_for_members(1, 1)
         self.stop()
-        self.assertIn("worker 0 on " + self.bed.address(0) + " has been stopped for 4 s", self.job.err)
+        self.assertIn("worker 0 on " + self.cluster.address(0) + " has been stopped for 4 s", self.job.err)
 
     def test_spot_notice(self):
         """A worker whose host is to be taken away leaves in order. Each host has a /run of its own."""
         self.begin(epochs=100000, program=("--spot-notice", "/run/notice"))
-        self.bed.run(1, ["touch", "/run/notice"], check=True)
+        self.cluster.run(1, ["touch", "/run/notice"], check=True)
         try:
             self.wait_for_members(1, 1)
         finally:
-            self.bed.run(1, ["rm", "/run/notice"])
+            self.cluster.run(1, ["rm", "/run/notice"])
         self.stop()
         self.assertIn("/run/notice is there: stopping after this step", self.job.err)
-        self.assertEqual(self.logged(), [["REMOVED", self.bed.address(1)]])
+        self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_newcomers_that_fail(self):
         """Whose host is out of reach, has another key, or cannot be prepared: the others join and train on."""
         script = self.folder / "prepare.sh"
-        script.write_text(f'#!/bin/sh\necho "prepares $TUTTI_HOST"\ntest "$TUTTI_HOST" != {self.bed.address(3)}\n')
+        script.write_text(f'#!/bin/sh\necho "prepares $TUTTI_HOST"\ntest "$TUTTI_HOST" != {self.cluster.address(3)}\n')
         script.chmod(0o755)
-        known = Path(self.bed.folder / "known_hosts")
+        known = Path(self.cluster.folder / "known_hosts")
         right = known.read_text()
         keys = {line.split()[0]: line.split(" ", 1)[1] for line in right.splitlines()}
-        other = f"[{self.bed.address(2)}]:2200"
-        known.write_text(right.replace(keys[other], keys[f"[{self.bed.address(1)}]:2200"]))
+        other = f"[{self.cluster.address(2)}]:2200"
+        known.write_text(right.replace(keys[other], keys[f"[{self.cluster.address(1)}]:2200"]))
         self.addCleanup(known.write_text, right)
         self.begin("--elastic-at", "step", "--prepare-script", script, "--connect-timeout", 5, hosts=(0,), epochs=100000)
-        away = f"{self.bed.net}.200"
+        away = f"{self.cluster.net}.200"
         new = self.elastic / "new"
-        new.write_text(Path(self.bed.hosts_file(1, (0, 1, 2, 3))).read_text() + f"{away} slots=1\n")
+        new.write_text(Path(self.cluster.hosts_file(1, (0, 1, 2, 3))).read_text() + f"{away} slots=1\n")
         new.rename(self.elastic / "host_worker")
         self.wait_for_members(2, 1)
-        for host in (away, self.bed.address(2), self.bed.address(3)):
+        for host in (away, self.cluster.address(2), self.cluster.address(3)):
             wait_until(lambda h=host: f"warning: [host {h}] expected" in self.said())
         self.wait_for_steps(5)
         self.assertEqual(self.members()[1:], [])
         self.stop()
-        self.assertEqual(self.logged(), [["ADDED", self.bed.address(1)]])
+        self.assertEqual(self.logged(), [["ADDED", self.cluster.address(1)]])
         self.assertIn("Host key verification failed", self.job.err)
-        self.assertIn(f"[host {self.bed.address(3)}] expected exit code 0 of --prepare-script", self.job.err)
-        self.assertIn(f"prepares {self.bed.address(1)}\n", self.job.out)
+        self.assertIn(f"[host {self.cluster.address(3)}] expected exit code 0 of --prepare-script", self.job.err)
+        self.assertIn(f"prepares {self.cluster.address(1)}\n", self.job.out)
 
     def test_all_leave(self):
         self.begin(hosts=(0,), epochs=100000)

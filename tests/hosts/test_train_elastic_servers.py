@@ -45,11 +45,11 @@ class Synchronous(WithServers):
     def test_a_host_with_a_server_is_cut_off(self):
         self.begin("--elastic-at", "step", "--rank-timeout", 6, "--restart-budget", 0, epochs=LONG)
         self.wait_for_steps(5)
-        self.bed.cut(1)
+        self.cluster.cut(1)
         try:
             self.wait_for_steps(10)
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
         self.check_end(epochs=LONG)
         self.assertIn("server 1 on", self.job.err)
 
@@ -96,7 +96,7 @@ class Asynchronous(WithServers):
         self.end_process("worker", 1)
         wait_until(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"] == [1])
         self.edit([0, 2])
-        wait_until(lambda: ["ADDED", self.bed.address(2)] in self.logged())
+        wait_until(lambda: ["ADDED", self.cluster.address(2)] in self.logged())
         self.check_lost(1, epochs=LONG)
         self.assertIn("warning: worker 1 on", self.job.err)
 
@@ -131,18 +131,18 @@ class Asynchronous(WithServers):
         epochs = 2 * LONG
         self.begin("--rank-timeout", 6, "--restart-budget", 0, "-s", 1, epochs=epochs)
         self.wait_for_steps(5)
-        self.bed.cut(1)
+        self.cluster.cut(1)
         try:
             wait_until(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"] == [1])
         finally:
-            self.bed.heal(1)
+            self.cluster.heal(1)
         self.check_lost(1, epochs=epochs)
 
     def test_one_grows_and_is_resumed(self):
         self.begin(hosts=(0,), epochs=100000)
         self.wait_for_steps(3)
         self.edit([0, 1])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(1)]])
+        wait_until(lambda: self.logged() == [["ADDED", self.cluster.address(1)]])
         self.wait_for_steps(10)
         self.stop()
         self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [2])

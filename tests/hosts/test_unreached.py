@@ -18,7 +18,7 @@ TIMEOUT = 4  # --rank-timeout
 class Unreached(ElasticTrainingCase):
     def route(self, change, host, other):
         """Takes the way from a host to another one, and no other way, or gives it back."""
-        subprocess.run(["ip", "-n", self.bed.names[host], "route", change, "blackhole", f"{self.bed.address(other)}/32"],
+        subprocess.run(["ip", "-n", self.cluster.names[host], "route", change, "blackhole", f"{self.cluster.address(other)}/32"],
                        check=True, timeout=30)
 
     @contextlib.contextmanager
@@ -59,7 +59,7 @@ class Unreached(ElasticTrainingCase):
 
     def job_ends(self, way, gone, on, other, at, hosts, options=()):
         """Without --elastic the job can lose neither of two: it ends, and names both."""
-        self.job = self.start("--rank-timeout", TIMEOUT, *options, "-n", hosts, "-H", self.bed.hosts_file(1, range(hosts)),
+        self.job = self.start("--rank-timeout", TIMEOUT, *options, "-n", hosts, "-H", self.cluster.hosts_file(1, range(hosts)),
                               TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES, "--image-shape", "3,16,16",
                               "--depth", 8, "--batch-size", BATCH, "--threads", 1, "--epochs", 100000, "--disp-batches", 1,
                               "--run-dir", self.run_dir, *self.STRATEGY)
@@ -68,8 +68,8 @@ class Unreached(ElasticTrainingCase):
         with self.cut(way):
             self.finish(self.job)
         self.assertEqual(self.job.returncode, 5, self.job.out[-3000:] + self.job.err)
-        self.assertIn(f"[{gone} on {self.bed.address(on)}] expected to reach the other processes within {TIMEOUT} s, got it and "
-                      f"{other} on {self.bed.address(at)} do not reach each other", self.job.err)
+        self.assertIn(f"[{gone} on {self.cluster.address(on)}] expected to reach the other processes within {TIMEOUT} s, got it and "
+                      f"{other} on {self.cluster.address(at)} do not reach each other", self.job.err)
         self.assertNotIn("terminate called", self.job.err)
 
 

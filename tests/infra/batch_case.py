@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
-import bed as bed_module  # noqa: E402
+import netns_cluster  # noqa: E402
 
 try:
     import boto3
@@ -21,10 +21,10 @@ try:
 
     from strict_moto import strict
 except ImportError as e:
-    bed_module.skip(f"no {e.name} (./test.sh installs tests/infra/requirements.txt)")
+    netns_cluster.skip(f"no {e.name} (./test.sh installs tests/infra/requirements.txt)")
 
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
-SSH_PORT = bed_module.SSH_PORT
+SSH_PORT = netns_cluster.SSH_PORT
 ENTRY = ROOT / "infra" / "batch" / "entry-point.sh"
 CIFAR10, IMAGENET = (BUILD / "examples" / name for name in ("train_cifar10", "train_imagenet"))
 
@@ -39,7 +39,7 @@ class Node:
     """A container: its entry point on a host."""
 
     def __init__(self, test, host, arguments, environment, nodes, main):
-        self.host, self.name = host, BatchCase.bed.names[host]
+        self.host, self.name = host, BatchCase.cluster.names[host]
         self.state = test.folder / f"node{host}"
         self.state.mkdir(exist_ok=True)
         self.out = self.state / "log"
@@ -51,11 +51,11 @@ class Node:
             "AWS_BATCH_JOB_NUM_NODES": str(nodes), "AWS_BATCH_JOB_MAIN_NODE_INDEX": str(main),
             "RUNS_DIR": str(test.folder / "runs"), "JOIN_TIMEOUT": "60"}
         if host != main:
-            variables["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = BatchCase.bed.address(main)
+            variables["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = BatchCase.cluster.address(main)
         variables.update(environment)
         variables = {k: v for k, v in variables.items() if v is not None}
         with open(self.out, "w") as out:
-            self.process = subprocess.Popen(BatchCase.bed.inside(host, [str(ENTRY), *arguments]), stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen(BatchCase.cluster.inside(host, [str(ENTRY), *arguments]), stdin=subprocess.DEVNULL,
                                             stdout=out, stderr=subprocess.STDOUT, env=variables, start_new_session=True)
 
     def log(self):
@@ -70,7 +70,7 @@ class Node:
 
 
 class BatchCase(unittest.TestCase):
-    bed = server = None
+    cluster = server = None
 
     def setUp(self):
         temporary = tempfile.TemporaryDirectory(prefix="tutti-batch-")
@@ -93,15 +93,15 @@ class BatchCase(unittest.TestCase):
             except ProcessLookupError:
                 pass
             node.process.wait(10)
-        for host in range(self.bed.count):
-            for pid in self.bed.pids(host):
+        for host in range(self.cluster.count):
+            for pid in self.cluster.pids(host):
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-            self.bed.run(host, ["sh", "-c", "test ! -e /run/batch-ssh/sshd.pid || kill $(cat /run/batch-ssh/sshd.pid)"],
+            self.cluster.run(host, ["sh", "-c", "test ! -e /run/batch-ssh/sshd.pid || kill $(cat /run/batch-ssh/sshd.pid)"],
                     stderr=subprocess.DEVNULL)
-            self.bed.run(host, ["rm", "-rf", "/run/batch-ssh"])
+            self.cluster.run(host, ["rm", "-rf", "/run/batch-ssh"])
 
     def start(self, host, *program, nodes=2, main=0, key=("--key", "/job/key"), **environment):
         self.nodes.append(Node(self, host, [*key, *map(str, program)], environment, nodes, main))
@@ -147,13 +147,13 @@ def run():
             sys.exit(f"{program} has not been built")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     try:
-        with strict(), bed_module.Bed(3) as BatchCase.bed:
-            BatchCase.server = ThreadedMotoServer(ip_address=BatchCase.bed.here, port=0, verbose=False)
+        with strict(), netns_cluster.NetnsCluster(3) as BatchCase.cluster:
+            BatchCase.server = ThreadedMotoServer(ip_address=BatchCase.cluster.here, port=0, verbose=False)
             BatchCase.server.start()
             program = unittest.main(module="__main__", argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)
-    except bed_module.Unavailable as e:
-        bed_module.skip(str(e))
+    except netns_cluster.Unavailable as e:
+        netns_cluster.skip(str(e))
     finally:
         if BatchCase.server is not None:
             BatchCase.server.stop()
-    bed_module.finish(program)
+    netns_cluster.finish(program)

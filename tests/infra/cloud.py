@@ -23,7 +23,7 @@ BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
 BOOTSTRAP = ROOT / "infra" / "bootstrap"
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 
-import bed as bed_module  # noqa: E402
+import netns_cluster  # noqa: E402
 from strict_moto import strict  # noqa: E402
 
 REGION = "us-east-1"
@@ -280,7 +280,7 @@ FAKES = {
 }
 
 
-class CloudBed(bed_module.Bed):
+class CloudBed(netns_cluster.NetnsCluster):
     """Hosts that have nothing but a system: their own /etc/hosts, /etc/profile.d, /etc/ssh, /opt, /usr/local/bin, /var/log and
     home. User data makes the rest. They share one folder, which `mount -t nfs4` brings them; `data` is found there as data."""
 
@@ -297,7 +297,7 @@ class CloudBed(bed_module.Bed):
 
     def _make_keys(self):
         super()._make_keys()
-        bed_module.SSH_PORT = 22
+        netns_cluster.SSH_PORT = 22
         (self.efs / "data").mkdir(parents=True)
         fakes = self.folder / "fakes"
         fakes.mkdir()
@@ -318,10 +318,10 @@ class CloudBed(bed_module.Bed):
         (root / "etc/ssh/sshd_config").write_text(
             f"Port 22\nListenAddress {self.address(host)}\nHostKey /etc/ssh/ssh_host_ed25519_key\nUsePAM no\nStrictModes no\n"
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\n")
-        data = f'mount --bind "{self.data}" "$bed/efs/data" && ' if self.data else ""
-        script = (f'cd / && hostname "$1" && bed=$2 root=$3 && {data}for f in etc/hosts etc/fstab etc/passwd etc/profile.d etc/ssh opt '
+        data = f'mount --bind "{self.data}" "$cluster/efs/data" && ' if self.data else ""
+        script = (f'cd / && hostname "$1" && cluster=$2 root=$3 && {data}for f in etc/hosts etc/fstab etc/passwd etc/profile.d etc/ssh opt '
                   'var/log; do mount --bind "$root/$f" "/$f" || exit 1; done; mount -t tmpfs tmpfs /mnt && mount -t tmpfs tmpfs /run '
-                  f'&& mkdir -m 0755 /run/sshd && exec {bed_module.SSHD} -D -E "$root/sshd.log"')
+                  f'&& mkdir -m 0755 /run/sshd && exec {netns_cluster.SSHD} -D -E "$root/sshd.log"')
         self.sshds[host] = subprocess.Popen(
             ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "--mount", "--", "sh", "-c", script, "sh",
              self.names[host], str(self.folder), str(root)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Stacks that moto creates in this process, with models of ours for what it lacks, and parameters refused as AWS would.
 
-    with stand() as aws:
+    with fake_services() as aws:
         stack = aws.create("train", INFRA / "cloudformation/cluster.yaml", TuttiPackage="s3://b/k")
         stack.outputs, stack.resources   # by name: values, physical ids
 """
@@ -142,7 +142,7 @@ class Created:
         self.statuses = {r["LogicalResourceId"]: r["ResourceStatus"] for r in listed}
 
 
-class Stand:
+class FakeCloud:
     @staticmethod
     def create(stack_name, path, **parameters):
         """Creates a stack of the template; moto has no images in SSM, so that AmiId is one that it has unless it is given."""
@@ -179,7 +179,7 @@ def checked(parse):
 
 
 @contextlib.contextmanager
-def stand(models=()):
+def fake_services(models=()):
     """AWS as moto has it, empty, with the models above and further ones."""
     tables = (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map)
     known = [m for m in CloudFormationModel.__subclasses__() if m is not Model]
@@ -193,7 +193,7 @@ def stand(models=()):
                                    (Subnet, "get_cfn_attribute", lambda self, name: getattr(self, ATTRIBUTES_OF_SUBNETS[name]))):
             patches.enter_context(unittest.mock.patch.object(owner, name, value))
         patches.enter_context(mock_aws(config={"lambda": {"use_docker": False}, "iam": {"load_aws_managed_policies": True}}))
-        yield Stand()
+        yield FakeCloud()
     for table in tables:
         table.cache_clear()
 

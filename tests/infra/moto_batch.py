@@ -5,7 +5,7 @@ import re
 
 import boto3
 from resource_schemas import without_none
-from stand import REGION, Model, Refused
+from fake_cloud import REGION, Model, Refused
 
 
 def fsx_faults(p):

@@ -10,7 +10,7 @@ import re
 
 import boto3
 
-from stand import REGION
+from fake_cloud import REGION
 from templates import Stack
 
 

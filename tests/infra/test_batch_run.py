@@ -21,11 +21,11 @@ class Nodes(BatchCase):
         children = [self.start(0, *WHERE, nodes=3, main=1)]
         self.wait_for(children[0], "the main node does not answer yet")
         main = self.start(1, *WHERE, nodes=3, main=1, TUTTI_X="y", EXTRA_MPI_PARAMS="-x NOTHING_ELSE=1")
-        self.wait_for_line(main, self.bed.address(0))
+        self.wait_for_line(main, self.cluster.address(0))
         hostfile = main.state / "hostfile"
-        own = f"{self.bed.address(0)} slots={os.cpu_count()}\n"
+        own = f"{self.cluster.address(0)} slots={os.cpu_count()}\n"
         with open(hostfile, "a") as out:
-            out.write(f"rubbish; reboot\n{own}256.0.0.1 slots=2\n{own}{self.bed.address(0)} slots=1\n10.0.0.1 slots=0\n")
+            out.write(f"rubbish; reboot\n{own}256.0.0.1 slots=2\n{own}{self.cluster.address(0)} slots=1\n10.0.0.1 slots=0\n")
         time.sleep(1.5)  # A count of lines, or of lines that differ from the one before, would have enough.
         self.assertIsNone(main.process.poll(), self.say())
         self.assertNotIn("All nodes", main.log())
@@ -33,12 +33,12 @@ class Nodes(BatchCase):
         log = self.ends(main, 0)
         slots = os.cpu_count()
         self.assertEqual((main.state / "hostfile-deduped").read_text().split("\n")[:3],
-                         [f"{self.bed.address(h)} slots={slots}" for h in (1, 0, 2)])
+                         [f"{self.cluster.address(h)} slots={slots}" for h in (1, 0, 2)])
         for progress in ("1 out of 3 nodes joined, will check again in 1 second", "2 out of 3", "3 out of 3",
                          "All nodes successfully joined", 'got "rubbish; reboot"', 'got "256.0.0.1 slots=2"'):
             self.assertIn(progress, log)
         for rank in range(3 * slots):
-            self.assertIn(f"rank {rank} of {3 * slots} on {self.bed.names[(1, 0, 2)[rank // slots]]}, TUTTI_X=y\n", log)
+            self.assertIn(f"rank {rank} of {3 * slots} on {self.cluster.names[(1, 0, 2)[rank // slots]]}, TUTTI_X=y\n", log)
         # Batch stops the children when the main node has ended.
         for child in children:
             self.assertIsNone(child.process.poll(), self.say())
@@ -53,13 +53,13 @@ class Nodes(BatchCase):
         (fakes / "nvidia-smi").chmod(0o755)
         for name in ("nvidia0", "nvidia1", "nvidiactl"):
             (devices / name).touch()
-        done = self.bed.run(0, ["mount", "-t", "overlay", "-o", f"lowerdir={devices}:/dev", "overlay", "/dev"], capture_output=True, text=True)
+        done = self.cluster.run(0, ["mount", "-t", "overlay", "-o", f"lowerdir={devices}:/dev", "overlay", "/dev"], capture_output=True, text=True)
         if done.returncode != 0:
             self.skipTest(f"no overlay is allowed here: {done.stderr.strip()}")
-        self.addCleanup(self.bed.run, 0, ["umount", "/dev"])
+        self.addCleanup(self.cluster.run, 0, ["umount", "/dev"])
         gpus = len({p.name for p in Path("/dev").glob("nvidia[0-9]*")} | {"nvidia0", "nvidia1"})
         log = self.ends(self.start(0, "true", nodes=1, PATH=f"{fakes}:{os.environ['PATH']}"), 0)
-        self.assertIn(f"the main node: {self.bed.address(0)} slots={gpus}\n", log)
+        self.assertIn(f"the main node: {self.cluster.address(0)} slots={gpus}\n", log)
         self.assertIn(f" -np {gpus} ", log)
 
     def test_failing_program(self):
@@ -67,13 +67,13 @@ class Nodes(BatchCase):
         main = self.start(0, "sh", "-c", "[ $OMPI_COMM_WORLD_RANK != 3 ] || exit 7; sleep 30", MPI_GPUS="4")
         self.assertIn("the training ended with code 7", self.ends(main, 7))
         # Nobody stops this child: it ends by itself, without the main node.
-        self.assertIn(f"expected {self.bed.address(0)} to be there", self.ends(self.nodes[0], 5))
+        self.assertIn(f"expected {self.cluster.address(0)} to be there", self.ends(self.nodes[0], 5))
 
     def test_child_that_never_comes(self):
         self.start(1, nodes=3)
         main = self.start(0, *WHERE, nodes=3, JOIN_TIMEOUT="6")
         log = self.ends(main, 5)
-        self.assertIn(f"[nodes] expected 3 nodes within 6 s, got 2: {self.bed.address(0)} {self.bed.address(1)}.", log)
+        self.assertIn(f"[nodes] expected 3 nodes within 6 s, got 2: {self.cluster.address(0)} {self.cluster.address(1)}.", log)
 
     def test_main_node_that_never_comes(self):
         self.assertIn("[main node] expected", self.ends(self.start(1, JOIN_TIMEOUT="3"), 5))
@@ -85,12 +85,12 @@ class Nodes(BatchCase):
         main = self.start(0, *WHERE, JOIN_TIMEOUT="5")
         self.ends(main, 5)
         self.assertIn("answer within", self.ends(child, 5))
-        self.assertNotIn(self.bed.address(1), (main.state / "hostfile").read_text())
+        self.assertNotIn(self.cluster.address(1), (main.state / "hostfile").read_text())
 
     def test_who_passes_for_the_main_node(self):
-        # The bed's own sshd would let this key in, and has another one itself.
+        # The cluster's own sshd would let this key in, and has another one itself.
         public = subprocess.run(["ssh-keygen", "-y", "-f", self.folder / "key"], capture_output=True, text=True, check=True).stdout
-        with open(self.bed.folder / "authorized_keys", "a") as out:
+        with open(self.cluster.folder / "authorized_keys", "a") as out:
             out.write(public)
         log = self.ends(self.start(1, JOIN_TIMEOUT="2", SSH_PORT=str(SSH_PORT)), 5)
         self.assertIn("Host key verification failed", log)
@@ -112,7 +112,7 @@ class Nodes(BatchCase):
         log = self.ends(self.start(0, "true", nodes=1, JOB_DIR="/no/such/folder"), 3)
         self.assertIn("[JOB_DIR] expected the folder /no/such/folder, got none.", log)
         child, main = self.start(1, JOB_DIR="/no/such/folder"), self.start(0, "true")
-        self.assertIn(f"[node {self.bed.address(1)}] expected its data, got exit code 3", self.ends(main, 3))
+        self.assertIn(f"[node {self.cluster.address(1)}] expected its data, got exit code 3", self.ends(main, 3))
         self.assertIn("[JOB_DIR] expected the folder", self.ends(child, 3))
 
     def test_one_node(self):
@@ -129,7 +129,7 @@ class Nodes(BatchCase):
     def test_missing_exit_code(self):
         main = self.start(0, *WHERE)
         self.wait_for(main, "1 out of 2 nodes joined")
-        ran = [p for p in self.bed.pids(0) if b"mpi-run.sh" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        ran = [p for p in self.cluster.pids(0) if b"mpi-run.sh" in Path(f"/proc/{p}/cmdline").read_bytes()]
         for pid in ran:
             os.kill(pid, signal.SIGKILL)
         self.assertIn("expected the training's exit code, got none", self.ends(main, 1))

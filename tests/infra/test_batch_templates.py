@@ -21,7 +21,7 @@ except ImportError as e:
     sys.exit(77)
 
 import moto_batch
-from stand import REGION, Refused, stand
+from fake_cloud import REGION, Refused, fake_services
 from templates import DELETE, INFRA, Stack, changed, load, refusals, unproved_constraints
 
 BATCH, JOB = INFRA / "batch" / "batch.yaml", INFRA / "batch" / "job.yaml"
@@ -436,7 +436,7 @@ class Stacks(unittest.TestCase):
 
     def test_batch(self):
         for setting in ({}, {**SETTINGS[3], **SETTINGS[4], "Efa": "true"}, SPOT, BLOCK):
-            with self.subTest(str(setting)), stand(moto_batch.MODELS) as aws:
+            with self.subTest(str(setting)), fake_services(moto_batch.MODELS) as aws:
                 stack = aws.create("tutti-job-run-1", BATCH, **{**GIVEN, **self.network(), **setting})
                 self.assertEqual(stack.status, "CREATE_COMPLETE")
                 self.assertEqual(set(stack.statuses.values()), {"CREATE_COMPLETE"})
@@ -454,7 +454,7 @@ class Stacks(unittest.TestCase):
                 self.assertEqual(environment["computeResources"]["maxvCpus"], 4096)
 
     def test_refused_and_job(self):
-        with stand(moto_batch.MODELS) as aws:
+        with fake_services(moto_batch.MODELS) as aws:
             for setting in ({"NumNodes": 0}, {"RunsRepository": "s3://data/imagenet/runs"}, {"FileSystemThroughput": "250"}):
                 with self.subTest(str(setting)), self.assertRaises(Refused):
                     aws.create("x", BATCH, **{**GIVEN, **self.network(), **setting})

@@ -36,7 +36,7 @@ class Training(BatchCase):
         bucket = self.bucket()
         child = self.start(1, S3_INPUT=f"s3://{bucket}/nothing.tar.gz")
         main = self.start(0, "true")
-        self.assertIn(f"[node {self.bed.address(1)}] expected its data", self.ends(main, 3))
+        self.assertIn(f"[node {self.cluster.address(1)}] expected its data", self.ends(main, 3))
         self.assertIn(f"s3:GetObject on arn:aws:s3:::{bucket}/nothing.tar.gz", self.ends(child, 3))
 
     def test_bad_input_and_output(self):

@@ -196,7 +196,7 @@ class GivesUp(Boot):
 
     def test_variables_that_are_missing_or_wrong(self):
         self.launch("Master", 0)
-        for change, word in (({"AWS_DL_NODE_TYPE": "Chief"}, "not Master, Worker or ElasticWorker"), ({"AWS_DL_WORKER_QUEUE": None}, "no AWS_DL_WORKER_QUEUE"),
+        for change, word in (({"AWS_DL_NODE_TYPE": "Coordinator"}, "not Master, Worker or ElasticWorker"), ({"AWS_DL_WORKER_QUEUE": None}, "no AWS_DL_WORKER_QUEUE"),
                              ({"AWS_DL_STACK_ID": "x; reboot"}, "not the id of a stack"), ({"AWS_DL_DEFAULT_USER": "nobody-has-it"}, "no user"),
                              ({"AWS_DL_WAITCONDITION_TIMEOUT": "nan"}, "not a number of seconds"),
                              ({"AWS_DL_WAITCONDITION_TIMEOUT": "500"}, "is not more than")):

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from cloud import BOOTSTRAP, BUILD, FAKES, HANDLE_SECRET, SECRET, Cloud, CloudBed, Stack, bed_module, make_package, until  # noqa: F401
+from cloud import BOOTSTRAP, BUILD, FAKES, HANDLE_SECRET, SECRET, Cloud, CloudBed, Stack, netns_cluster, make_package, until  # noqa: F401
 
 # Of what the manager does to an instance.
 STATUS = re.compile(r"(i-\w+) is (ADD_QUEUED|ADDED|REMOVAL_QUEUED)$|(i-\w+) \(\S+\) is (REMOVED) and ends$", re.M)
@@ -33,17 +33,17 @@ class Run(unittest.TestCase):
             if not os.access(BUILD / program, os.X_OK):
                 self.fail(f"{BUILD / program} has not been built")
         try:
-            self.bed = CloudBed(self.HOSTS, DATA)
-            self.enterContext(self.bed)
-        except bed_module.Unavailable as e:
+            self.cluster = CloudBed(self.HOSTS, DATA)
+            self.enterContext(self.cluster)
+        except netns_cluster.Unavailable as e:
             self.skipTest(str(e))
-        self.cloud = Cloud(self.bed.here)
+        self.cloud = Cloud(self.cluster.here)
         self.addCleanup(self.cloud.close)
         folder = tempfile.TemporaryDirectory(prefix="tutti-cluster-")
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
         self.package = make_package(self.cloud, self.folder)
-        self.stack = Stack(self.cloud, self.bed.net)
+        self.stack = Stack(self.cloud, self.cluster.net)
         self.instances, self.processes = {}, []
         self.addCleanup(self.end)
 
@@ -55,10 +55,10 @@ class Run(unittest.TestCase):
             process.stdout.close()
 
     def launch(self, role, k):
-        self.instances[k] = self.stack.launch(role, self.bed.address(k))
+        self.instances[k] = self.stack.launch(role, self.cluster.address(k))
 
     def start(self, host, argv, env=None):
-        process = subprocess.Popen(self.bed.inside(host, list(map(str, argv))), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        process = subprocess.Popen(self.cluster.inside(host, list(map(str, argv))), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         self.processes.append(process)
         return process
@@ -69,16 +69,16 @@ class Run(unittest.TestCase):
         return out
 
     def boot(self, role, k, **more):
-        env = self.stack.environment(role, f"host{k}", self.instances[k], self.bed.address(k), "/mnt/efs", EFS_FILE_SYSTEM_ID="fs-1",
-                                     TUTTI_PACKAGE=self.package, TUTTI_FAKE_EFS=str(self.bed.efs), PATH=f"{self.bed.folder}/fakes:{os.environ['PATH']}",
-                                     TUTTI_FAKES_LOG=f"{self.bed.folder}/fakes.log{k}", **more)
+        env = self.stack.environment(role, f"host{k}", self.instances[k], self.cluster.address(k), "/mnt/efs", EFS_FILE_SYSTEM_ID="fs-1",
+                                     TUTTI_PACKAGE=self.package, TUTTI_FAKE_EFS=str(self.cluster.efs), PATH=f"{self.cluster.folder}/fakes:{os.environ['PATH']}",
+                                     TUTTI_FAKES_LOG=f"{self.cluster.folder}/fakes.log{k}", **more)
         env.pop("TUTTI_DATA", None)
         return self.start(k, ["bash", BOOTSTRAP / "user_data.sh"], env)
 
     def on_master(self, command, **more):
         """A shell on the master as one logs in: what the set-up has left in the profile and nothing of this test's environment, but
         what stands for the cloud."""
-        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": f"{self.bed.root(0)}/root", "USER": "root", "TERM": "dumb",
+        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": f"{self.cluster.root(0)}/root", "USER": "root", "TERM": "dumb",
                **{n: os.environ[n] for n in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}, "AWS_ENDPOINT_URL": self.cloud.endpoint,
                "AWS_DL_POLL_SECONDS": "0.3", **more}
         return self.start(0, ["bash", "-lc", command], env)
@@ -97,15 +97,15 @@ class Run(unittest.TestCase):
         self.assertEqual([s["Status"] for s in self.cloud.web.signals], ["SUCCESS"])
 
     def events(self):
-        return [json.loads(line) for line in (self.bed.efs / "run/log.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in (self.cluster.efs / "run/log.jsonl").read_text().splitlines()]
 
 
 class Synchronous(Run):
     def test_a_cluster_trains(self):
         self.make_cluster(2)
-        mounts = Path(f"{self.bed.folder}/fakes.log1").read_text()
+        mounts = Path(f"{self.cluster.folder}/fakes.log1").read_text()
         self.assertIn(f"mount -t nfs4 -o {EFS_OPTIONS} fs-1.efs.us-east-1.amazonaws.com:/ /mnt/efs", mounts)
-        self.assertEqual((self.bed.root(1) / "etc/fstab").read_text(), "LABEL=root / ext4 defaults 0 1\n"
+        self.assertEqual((self.cluster.root(1) / "etc/fstab").read_text(), "LABEL=root / ext4 defaults 0 1\n"
                          f"fs-1.efs.us-east-1.amazonaws.com:/ /mnt/efs nfs4 {EFS_OPTIONS},_netdev,nofail 0 0\n")
         if not os.path.exists("/sbin/mount.nfs4"):
             self.assertIn("install -y --no-install-recommends nfs-common", mounts)
@@ -127,16 +127,16 @@ class Synchronous(Run):
 
 class Elastic(Run):
     def test_a_worker_joins_and_leaves(self):
-        script = self.bed.efs / "prepare-data.py"
+        script = self.cluster.efs / "prepare-data.py"
         script.write_text("import os, sys\nsys.exit(not os.path.exists('/mnt/efs/data/test_batch.bin'))\n")
         self.make_cluster(1, WORKER_LAUNCH_TEMPLATE_ID=self.stack.template, ELASTIC_WORKER_TAG=self.stack.tag)
         job = self.on_master(
             "cd $EFS_MOUNT && tutti-launch --elastic-training-enabled True -n $DEEPLEARNING_WORKERS_COUNT -H $DEEPLEARNING_WORKERS_PATH "
             f"{TRAIN} --num-epochs 4 --evaluate-every 0 --run-dir run --audit")
-        members = self.bed.efs / "host_worker_log"
-        until(lambda: (self.bed.efs / "host_worker").exists() or job.poll() is not None, 60)
+        members = self.cluster.efs / "host_worker_log"
+        until(lambda: (self.cluster.efs / "host_worker").exists() or job.poll() is not None, 60)
         self.launch("ElasticWorker", 2)
-        added, ip = self.instances[2], self.bed.address(2)
+        added, ip = self.instances[2], self.cluster.address(2)
         self.finish(self.boot("ElasticWorker", 2, PREPARE_DATA_SCRIPT="/mnt/efs/prepare-data.py"))
         until(lambda: self.stack.tags(added).get("elastic_worker_status") == "ADDED" or job.poll() is not None, 120 * SLOWER)
         if job.poll() is not None:
@@ -150,10 +150,10 @@ class Elastic(Run):
         self.assertEqual([line.split()[1:3] for line in members.read_text().splitlines()], [["ADDED", ip], ["REMOVED", ip]])
         self.assertEqual(self.stack.tags(added)["elastic_worker_status"], "REMOVED")
         self.assertEqual(self.stack.tags(added)["Name"], f"{self.stack.name}-ElasticWorker")
-        self.assertEqual((self.bed.efs / "host_worker").read_text(), "deeplearning-worker1\ndeeplearning-worker2\n")
-        self.assertFalse((self.bed.efs / f"prepare_data_success_{ip}").exists())
+        self.assertEqual((self.cluster.efs / "host_worker").read_text(), "deeplearning-worker1\ndeeplearning-worker2\n")
+        self.assertFalse((self.cluster.efs / f"prepare_data_success_{ip}").exists())
         # Every sample of every epoch was seen once, whoever was there.
-        done = subprocess.run([BUILD / "tools/tutti-check-audit", "--epochs", "4", self.bed.efs / "run"], capture_output=True, text=True, timeout=300,
+        done = subprocess.run([BUILD / "tools/tutti-check-audit", "--epochs", "4", self.cluster.efs / "run"], capture_output=True, text=True, timeout=300,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
@@ -163,7 +163,7 @@ class Agent(Run):
         """To the master, as the user of a stack with KeyName and SSHLocation logs in."""
         options = ["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
         *more, command = options_and_command
-        done = subprocess.run(["ssh", *options, *more, f"root@{self.bed.address(0)}", command], env=self.agent, stdin=subprocess.DEVNULL,
+        done = subprocess.run(["ssh", *options, *more, f"root@{self.cluster.address(0)}", command], env=self.agent, stdin=subprocess.DEVNULL,
                               text=True, capture_output=True, timeout=300)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
@@ -173,7 +173,7 @@ class Agent(Run):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         for k in range(3):
             # As EC2 does where the stack has a KeyName.
-            folder = self.bed.root(k) / "root/.ssh"
+            folder = self.cluster.root(k) / "root/.ssh"
             folder.mkdir(mode=0o700)
             (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
         socket = self.folder / "agent"
@@ -185,7 +185,7 @@ class Agent(Run):
         subprocess.run(["ssh-add", "-q", key], env=self.agent, check=True)
         self.make_cluster(2, agents=True)
         way = "ssh -o BatchMode=yes deeplearning-worker2 ssh -o BatchMode=yes deeplearning-worker3 hostname"
-        self.assertEqual(self.ssh("-A", way).strip(), self.bed.names[2])
+        self.assertEqual(self.ssh("-A", way).strip(), self.cluster.names[2])
         # It is the agent that opens the last door: neither without it nor without handing it on does anybody get there.
         self.assertIn("Permission denied", self.ssh(way, code=255))
         self.assertIn("Permission denied", self.ssh("-A", way.replace("ssh ", "ssh -o ForwardAgent=no ", 1), code=255))
@@ -196,7 +196,7 @@ class UserData(Run):
 
     def test_what_can_go_wrong(self):
         self.launch("Master", 0)
-        fakes = self.bed.folder / "fakes"
+        fakes = self.cluster.folder / "fakes"
         whole = self.package
         (fakes / "sleep").write_text("#!/bin/sh\n")
         (fakes / "sleep").chmod(0o755)
@@ -206,7 +206,7 @@ class UserData(Run):
                 self.package = package
                 self.assertRegex(self.finish(self.boot("Master", 0), 1), word)
         self.package = whole
-        self.bed.run(0, ["umount", "-l", "/mnt/efs"], check=True)
+        self.cluster.run(0, ["umount", "-l", "/mnt/efs"], check=True)
         (fakes / "mount").write_text("#!/bin/sh\nexit 32\n")
         self.assertIn("fs-1 cannot be mounted at /mnt/efs", self.finish(self.boot("Master", 0), 1))
         (fakes / "mount").write_text("#!/bin/sh\n" + FAKES["mount"])
@@ -215,16 +215,16 @@ class UserData(Run):
         # The stack heard of each but the last, and nothing else did.
         self.assertEqual([s["Status"] for s in self.cloud.web.signals], ["FAILURE"] * 5)
         self.assertIn("no archive", self.cloud.web.signals[3]["Reason"])
-        self.assertIn("cannot be mounted", self.bed.log_of(0))
-        self.assertNotIn(HANDLE_SECRET, self.bed.log_of(0))
+        self.assertIn("cannot be mounted", self.cluster.log_of(0))
+        self.assertNotIn(HANDLE_SECRET, self.cluster.log_of(0))
 
 
 if __name__ == "__main__":
     if sys.version_info < (3, 11) or shutil.which("sshd", path="/usr/sbin") is None:
-        bed_module.skip("needs Python 3.11 and openssh-server")
+        netns_cluster.skip("needs Python 3.11 and openssh-server")
     if not DATA.is_dir():
-        bed_module.skip("no real CIFAR-10; TUTTI_DATA names its folder")
+        netns_cluster.skip("no real CIFAR-10; TUTTI_DATA names its folder")
     result = unittest.main(verbosity=2, exit=False).result
     if result.testsRun and len(result.skipped) == result.testsRun:
-        bed_module.skip(result.skipped[0][1])
+        netns_cluster.skip(result.skipped[0][1])
     sys.exit(not result.wasSuccessful())

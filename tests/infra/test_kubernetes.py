@@ -21,7 +21,7 @@ import yaml
 ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
-import bed as bed_module  # noqa: E402
+import netns_cluster  # noqa: E402
 
 FOLDER = ROOT / "infra" / "kubernetes"
 PROGRAMS = {"/opt/tutti/bin/train_cifar10": BUILD / "examples" / "train_cifar10",
@@ -150,11 +150,11 @@ class Pods(Commands):
         super().setUp()
         self.running = []
         try:
-            self.bed = bed_module.Bed(2)
-            self.bed.__enter__()
-        except bed_module.Unavailable as e:
+            self.cluster = netns_cluster.NetnsCluster(2)
+            self.cluster.__enter__()
+        except netns_cluster.Unavailable as e:
             self.skipTest(str(e))
-        self.addCleanup(self.bed.close)
+        self.addCleanup(self.cluster.close)
         self.addCleanup(self.end)
         script = of_kind("ConfigMap")["data"]["node.sh"]
         for path, program in PROGRAMS.items():
@@ -176,11 +176,11 @@ class Pods(Commands):
         home = self.folder / f"home-{index}"
         home.mkdir(exist_ok=True)
         env = {e["name"]: e["value"] for e in node["env"]}
-        env |= {"JOB": f"tutti-{self.bed.id}", "SERVICE": "", "PODS": "2", "KEYS": str(self.folder), "HOME": str(home),
+        env |= {"JOB": f"tutti-{self.cluster.id}", "SERVICE": "", "PODS": "2", "KEYS": str(self.folder), "HOME": str(home),
                 "JOB_COMPLETION_INDEX": str(index), **variables}
         command = ["sh", str(self.folder / "node.sh"), *self.here(node["args"], *more)]
         self.running.append(subprocess.Popen(
-            self.bed.inside(index, ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder), *command]), text=True,
+            self.cluster.inside(index, ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder), *command]), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.environment | env))
         return self.running[-1]
 
@@ -214,7 +214,7 @@ class Pods(Commands):
         first = self.pod(0, JOIN_TIMEOUT="2")
         said = first.communicate(timeout=300)[0]
         self.assertEqual(first.returncode, 5, said)
-        self.assertIn(f"[tutti-{self.bed.id}-1] expected it to answer by ssh", said)
+        self.assertIn(f"[tutti-{self.cluster.id}-1] expected it to answer by ssh", said)
 
 
 if __name__ == "__main__":

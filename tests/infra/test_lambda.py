@@ -16,7 +16,7 @@ import boto3
 from moto.autoscaling.models import autoscaling_backends
 
 from service_models import check
-from stand import ACCOUNT, REGION, stand
+from fake_cloud import ACCOUNT, REGION, fake_services
 from templates import INFRA, load
 
 TEMPLATE = INFRA / "cloudformation/cluster.yaml"
@@ -25,7 +25,7 @@ stack = None
 
 def setUpModule():
     global stack
-    opened = stand()
+    opened = fake_services()
     aws = opened.__enter__()
     unittest.addModuleCleanup(opened.__exit__, None, None, None)
     stack = aws.create("train", TEMPLATE, WorkerCount=4, TuttiPackage="tutti.tar")

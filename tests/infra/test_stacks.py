@@ -9,9 +9,9 @@ import unittest
 
 import boto3
 
-import stand as moto_stand
+import fake_cloud
 from aws_command import check_command
-from stand import IMAGE, REGION, Refused, WaitCondition, WaitConditionHandle, stand
+from fake_cloud import IMAGE, REGION, Refused, WaitCondition, WaitConditionHandle, fake_services
 from templates import INFRA, load
 
 CLUSTER, ELASTIC = INFRA / "cloudformation/cluster.yaml", INFRA / "cloudformation/elastic.yaml"
@@ -21,7 +21,7 @@ plain = ssh = grows = old_file_system = None
 
 def setUpModule():
     global plain, ssh, grows, old_file_system
-    opened = stand()
+    opened = fake_services()
     aws = opened.__enter__()
     unittest.addModuleCleanup(opened.__exit__, None, None, None)
     boto3.client("ec2", REGION).create_key_pair(KeyName="my-key")
@@ -98,7 +98,7 @@ class Stacks(unittest.TestCase):
                                     (CLUSTER, {"PrepareDataScriptPath": "/efs/a.py"}, "PrepareDataScriptPath is no parameter"),
                                     (ELASTIC, {"EnableElasticTraining": "perhaps"}, "EnableElasticTraining must be true or false.")):
             with self.assertRaisesRegex(Refused, sentence):
-                moto_stand.Stand.create("refused", path, TuttiPackage="tutti.tar", **bad)
+                fake_cloud.FakeCloud.create("refused", path, TuttiPackage="tutti.tar", **bad)
         names = [s["StackName"] for s in boto3.client("cloudformation", REGION).list_stacks()["StackSummaries"]]
         self.assertNotIn("refused", names)
 

@@ -29,7 +29,7 @@ import strict_moto
 import test_batch_state_machine
 from cloud import HANDLE_SECRET, TOKEN, Cloud
 from service_models import Refusal
-from stand import REGION, Refused, stand
+from fake_cloud import REGION, Refused, fake_services
 from state_machine import Execution, TaskError
 from templates import DELETE, changed
 
@@ -313,10 +313,10 @@ class Refuses(unittest.TestCase):
 
     def of_templates(self, path, value):
         if self.aws is None:
-            self.aws = self.enterContext(stand())
+            self.aws = self.enterContext(fake_services())
         self.count += 1
         template = changed({"Parameters": {}, "Resources": {"Queue": {**QUEUE, "Properties": {"QueueName": f"q-{self.count}"}}}}, path, value)
-        with unittest.mock.patch("stand.load", lambda _: template):
+        with unittest.mock.patch("fake_cloud.load", lambda _: template):
             try:
                 self.aws.create(f"stack-{self.count}", Path("template"))
             except Refused as e:
@@ -348,8 +348,8 @@ class Refuses(unittest.TestCase):
                                        (service_models, "shape_faults", lambda *_: []), (states_language.Checker, "fault", lambda *_: None),
                                        (aws_command, "check_command", lambda *_: None)):
                 patches.enter_context(unittest.mock.patch.object(owner, name, value))
-            patches.enter_context(unittest.mock.patch("stand.check_resource", lambda *_: None))
-            patches.enter_context(unittest.mock.patch("stand.check_template", lambda *_: None))
+            patches.enter_context(unittest.mock.patch("fake_cloud.check_resource", lambda *_: None))
+            patches.enter_context(unittest.mock.patch("fake_cloud.check_template", lambda *_: None))
             patches.enter_context(unittest.mock.patch("state_machine.task_shape", lambda r: states_language.task_shape(r) if "aws-sdk" in r else {*JOB, "NodeOverrides"}))
             patches.enter_context(unittest.mock.patch("state_machine.check_answer", lambda *_: None))
             for ask, request, words in self.rows():

@@ -8,7 +8,7 @@ import unittest
 import boto3
 
 import teardown as model
-from stand import IMAGE, REGION, stand
+from fake_cloud import IMAGE, REGION, fake_services
 from teardown import StillInUse, hosts, teardown
 from templates import INFRA, changed, load
 
@@ -50,7 +50,7 @@ class HostsLast:
 
 class Deleted(unittest.TestCase):
     def test_nothing_but_a_new_file_system_stays(self):
-        with stand() as aws:
+        with fake_services() as aws:
             boto3.client("ec2", REGION).create_key_pair(KeyName="my-key")
             old = boto3.client("efs", REGION).create_file_system(CreationToken="old")["FileSystemId"]
             with_ssh = {"TuttiPackage": "tutti.tar", "KeyName": "my-key", "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": old, "AmiId": IMAGE}
@@ -68,7 +68,7 @@ class Deleted(unittest.TestCase):
 
     def test_a_creation_that_failed_leaves_nothing(self):
         for which in TEMPLATES:
-            with self.subTest(which), stand() as aws:
+            with self.subTest(which), fake_services() as aws:
                 before = inventory()
                 created = aws.create("train", PATHS[which], **PLAIN)
                 teardown(created, TEMPLATES[which], PLAIN, HostsLast(), rollback=True)
@@ -80,7 +80,7 @@ class Deleted(unittest.TestCase):
                 self.assertEqual(inventory()["files"] - before["files"], {created.outputs["FileSystemID"]})
 
     def test_an_elastic_worker_keeps_the_network(self):
-        with stand() as aws:
+        with fake_services() as aws:
             created = aws.create("train", PATHS["elastic"], **PLAIN)
             worker, = boto3.client("ec2", REGION).run_instances(
                 LaunchTemplate={"LaunchTemplateId": created.outputs["ElasticWorkerLaunchTemplate"]}, MinCount=1, MaxCount=1,
@@ -89,7 +89,7 @@ class Deleted(unittest.TestCase):
                 teardown(created, TEMPLATES["elastic"], PLAIN, HostsLast())
 
     def test_hosts_keep_their_placement_group(self):
-        with stand() as aws:
+        with fake_services() as aws:
             created = aws.create("train", PATHS["cluster"], **PLAIN)
             # Without the names in the launch templates nothing says that they go first.
             apart = TEMPLATES["cluster"]
@@ -104,7 +104,7 @@ class Deleted(unittest.TestCase):
         hosts_first = changed(TEMPLATES["cluster"], order.format("MasterAutoScalingGroup"), [])
         gateways_first = changed(changed(TEMPLATES["cluster"], order.format("NATGateway"), []), order.format("NATGatewayEIP"), [])
         for template, what in ((hosts_first, r"is used by \['i-"), (gateways_first, "the gateway to the internet is used by")):
-            with self.subTest(what), stand() as aws, self.assertRaisesRegex(StillInUse, what):
+            with self.subTest(what), fake_services() as aws, self.assertRaisesRegex(StillInUse, what):
                 teardown(aws.create("train", PATHS["cluster"], **PLAIN), template, PLAIN, HostsLast())
 
 

@@ -231,7 +231,7 @@ Path save_in(CheckpointStore& store, std::int64_t generation, std::int64_t step)
   return store.save(data);
 }
 
-struct GivenUp : std::exception {};
+struct EvictedMember : std::exception {};
 
 // Runs f in another process. Its files are removed when it has ended, or when a process writes there again.
 template <class F>
@@ -278,13 +278,13 @@ TEST_CASE("a writer that was stopped and given up replaces no checkpoint when it
   CheckpointStore others(run.path(), 2);
   bool given_up = false;
   std::function<void()> meanwhile = [] {};
-  CheckpointStore chief(run.path(), 1, [&] {
-    if (given_up) throw GivenUp{};
+  CheckpointStore coordinator(run.path(), 1, [&] {
+    if (given_up) throw EvictedMember{};
     std::exchange(meanwhile, [] {})();
   });
-  chief.begin_generation(1, 0);
-  save_in(chief, 1, 5);
-  chief.mark_best(5, 0.5, 1);
+  coordinator.begin_generation(1, 0);
+  save_in(coordinator, 1, 5);
+  coordinator.mark_best(5, 0.5, 1);
   // Stopped between the check of its permission to write and the rename. The others save the same step and one more.
   meanwhile = [&] {
     in_another_process([&] {
@@ -295,7 +295,7 @@ TEST_CASE("a writer that was stopped and given up replaces no checkpoint when it
     });
     given_up = true;
   };
-  CHECK_THROWS_AS(save_in(chief, 1, 10), GivenUp);
+  CHECK_THROWS_AS(save_in(coordinator, 1, 10), EvictedMember);
   // It has left its own checkpoint next to theirs, and that does not count.
   CHECK(path_exists(others.folder() / "step-000000010.g1"));
   std::vector<std::string> list;
@@ -304,7 +304,7 @@ TEST_CASE("a writer that was stopped and given up replaces no checkpoint when it
         std::vector<std::string>{"step-000000012.g2", "step-000000010.g2", "step-000000010.g1", "step-000000005.g1"});
   CHECK(others.best()->metric == 0.75);
   CHECK(others.load_best()->path() == others.folder() / "step-000000010.g2");
-  CHECK_THROWS_AS(chief.mark_best(10, 0.9, 1), GivenUp);
+  CHECK_THROWS_AS(coordinator.mark_best(10, 0.9, 1), EvictedMember);
   CHECK(others.best()->metric == 0.75);
   save_in(others, 2, 14);
   CHECK(names_in(others.folder()) == std::vector<std::string>{"best.g2.json", "generation-2-behind-10",
@@ -316,7 +316,7 @@ TEST_CASE("a writer that was stopped and given up replaces no checkpoint when it
   given_up = false;
   others.begin_generation(3, 14);
   meanwhile = [&] { given_up = true; };
-  CHECK_THROWS_AS(save_in(chief, 2, 15), GivenUp);
+  CHECK_THROWS_AS(save_in(coordinator, 2, 15), EvictedMember);
   CHECK(path_exists(others.folder() / "step-000000015.g2"));
   CHECK(others.load_newest_valid()->path() == others.folder() / "step-000000014.g2");
   CHECK(others.best()->metric == 0.75);

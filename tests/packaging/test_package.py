@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
-import bed as bed_module  # noqa: E402
+import netns_cluster  # noqa: E402
 
 ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
@@ -252,17 +252,17 @@ class Package(unittest.TestCase):
             (path / program).symlink_to(shutil.which(program))
         environment = {"PATH": str(path), "HOME": os.environ.get("HOME", "/root"), "TUTTI_STATE_DIR": str(self.work / "state")}
         try:
-            with bed_module.Bed(2) as bed:
-                net = f"{bed.net}.0/24"
+            with netns_cluster.NetnsCluster(2) as cluster:
+                net = f"{cluster.net}.0/24"
                 arguments = ["--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net]
                 for strategy, more in (("gloo", []), ("mpi", [w for a in arguments for w in ("--mpi-arg", a)])):
-                    done = run(top / "bin/tutti-launch", "--ssh-config", bed.ssh_config, "--connect-timeout", "40", "-H",
-                               bed.hosts_file(1), *more, top / "bin/train_cifar10", *TRAIN, "--strategy", strategy, "--run-dir",
+                    done = run(top / "bin/tutti-launch", "--ssh-config", cluster.ssh_config, "--connect-timeout", "40", "-H",
+                               cluster.hosts_file(1), *more, top / "bin/train_cifar10", *TRAIN, "--strategy", strategy, "--run-dir",
                                self.work / strategy, env=environment)
                     self.assertEqual(done.returncode, 0, f"{strategy}: {done.stdout}{done.stderr}")
                     self.assertIn("2 workers on 2 hosts", done.stderr)
                     self.assertIn(f"strategy {strategy}, 2 ranks", done.stdout + done.stderr)
-        except bed_module.Unavailable as why:
+        except netns_cluster.Unavailable as why:
             self.skipTest(str(why))
 
 

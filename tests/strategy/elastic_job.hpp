@@ -39,7 +39,7 @@
 namespace tutti::testing {
 
 // Where the members of a generation, threads of this process, find each other.
-class ThreadMeeting {
+class ThreadRendezvous {
  public:
   [[nodiscard]] std::shared_ptr<ThreadGroup> group(std::uint64_t generation, std::size_t size) {
     const std::lock_guard lock(mutex_);
@@ -86,22 +86,22 @@ class ThreadMember : private HeldThreadGroup, public OwningAllReduce<ThreadCommu
 };
 static_assert(DistributedStrategy<ThreadMember>);
 
-struct FormThreads {
-  ThreadMeeting* meeting;
+struct ThreadGroupFactory {
+  ThreadRendezvous* meeting;
   std::function<void()> before_piece;
   [[nodiscard]] std::unique_ptr<ThreadMember> operator()(const Assignment& a, ControlChannel&,
                                                          InterruptFlag& flag) const {
     return std::make_unique<ThreadMember>(meeting->group(a.generation, a.workers.size()), a.rank, flag, before_piece);
   }
 };
-using ElasticThreads = Elastic<FormThreads>;
+using ElasticThreads = Elastic<ThreadGroupFactory>;
 static_assert(DistributedStrategy<ElasticThreads>);
 
 // What ends a member as a signal would: nobody is told.
 struct Killed : std::exception {};
 
 // The same with servers, threads too.
-class ServerMeeting {
+class ServerNetworks {
  public:
   [[nodiscard]] ps::ThreadNetwork& network(const Assignment& a) {
     const std::lock_guard lock(mutex_);
@@ -127,8 +127,8 @@ class ServedMember : public ParameterServer<ps::ThreadWorkerEnd> {
  private:
   std::function<void()> before_piece_;
 };
-struct FormServed {
-  ServerMeeting* meeting;
+struct ServedGroupFactory {
+  ServerNetworks* meeting;
   std::function<void()> before_piece;
   [[nodiscard]] std::unique_ptr<ServedMember> operator()(const Assignment& a, ControlChannel&,
                                                          InterruptFlag& flag) const {
@@ -176,7 +176,7 @@ class ElasticJob {
   static constexpr std::int64_t global_batch = 12, steps_an_epoch = 20, samples = global_batch * steps_an_epoch - 5;
 
   ElasticJob(int founders, control::ArbiterOptions o, Script script)
-      : office_((o.workers = founders, o.elastic = true, o)),
+      : harness_((o.workers = founders, o.elastic = true, o)),
         script_(std::move(script)),
         dying_(static_cast<std::size_t>(o.servers)) {
     for (std::size_t i = 0; i < dying_.size(); ++i) servers_.emplace_back([this, i] { server(i); });
@@ -190,14 +190,14 @@ class ElasticJob {
   void join() { join(true); }
   // How many train, as far as the arbiter knows.
   [[nodiscard]] std::size_t alive() {
-    return office_.ask([](control::Arbiter& a) { return a.members().size(); });
+    return harness_.ask([](control::Arbiter& a) { return a.members().size(); });
   }
   void ask_to_leave(std::size_t member) {
     // Finds it before the office is locked: who joins locks both, the office last.
-    const control::Seat seat = seat_of(member);
-    office_.ask([&](control::Arbiter& a) { a.ask_to_leave(seat); });
+    const control::ConnectionId connection = connection_of(member);
+    harness_.ask([&](control::Arbiter& a) { a.ask_to_leave(connection); });
   }
-  [[nodiscard]] Office& office() noexcept { return office_; }
+  [[nodiscard]] ArbiterHarness& harness() noexcept { return harness_; }
 
   std::vector<Ended> run() {
     for (std::size_t i = 0;; ++i) {
@@ -233,13 +233,13 @@ class ElasticJob {
   void join(bool joins) {
     const std::lock_guard lock(mutex_);
     const std::size_t member = threads_.size();
-    seats_.push_back(0);
+    connections_.push_back(0);
     ended_.emplace_back();
     threads_.emplace_back([this, member, joins] { this->member(member, joins); });
   }
-  [[nodiscard]] control::Seat seat_of(std::size_t member) {
+  [[nodiscard]] control::ConnectionId connection_of(std::size_t member) {
     const std::lock_guard lock(mutex_);
-    return seats_[member];
+    return connections_[member];
   }
 
   [[nodiscard]] static Graph net() {
@@ -251,36 +251,36 @@ class ElasticJob {
   }
 
   void member(std::size_t me, bool joins) {
-    std::size_t seat = 0;
+    std::size_t connection = 0;
     Ended end;
     try {
       std::unique_ptr<ControlChannel> channel;
       {
         const std::lock_guard lock(mutex_);
-        seat = seats_[me] = channels_++;
-        channel = office_.channel();
+        connection = connections_[me] = channels_++;
+        channel = harness_.channel();
       }
       train(me, joins, std::move(channel), end);
     } catch (const Killed&) {
       end.killed = true;
-      office_.ended(seat);
+      harness_.ended(connection);
     } catch (const std::exception& e) {
       end.error = e.what();
-      office_.ended(seat);
+      harness_.ended(connection);
     }
     const std::lock_guard lock(mutex_);
     ended_[me] = std::move(end);
   }
   // Of a seat of its own.
-  [[nodiscard]] std::unique_ptr<ControlChannel> channel_of(std::size_t& seat) {
+  [[nodiscard]] std::unique_ptr<ControlChannel> channel_of(std::size_t& connection) {
     const std::lock_guard lock(mutex_);
-    seat = channels_++;
-    return office_.channel();
+    connection = channels_++;
+    return harness_.channel();
   }
   void server(std::size_t me) {
-    std::size_t seat = 0;
+    std::size_t connection = 0;
     try {
-      const auto to_arbiter = channel_of(seat);
+      const auto to_arbiter = channel_of(connection);
       ElasticOptions how;
       how.start.rank = static_cast<int>(me);
       how.start.host = "h";
@@ -294,7 +294,7 @@ class ElasticJob {
             std::make_unique<MortalServerEnd>(servers_meet_.network(a), a.rank, dying_[me]), o);
       });
     } catch (const std::exception&) {
-      office_.ended(seat);
+      harness_.ended(connection);
     }
   }
   void train(std::size_t me, bool joins, std::unique_ptr<ControlChannel> channel, Ended& end) {
@@ -304,10 +304,10 @@ class ElasticJob {
     how.start.new_worker = joins;
     const auto before = [this, me] { before_piece(me); };
     if (dying_.empty()) {
-      ElasticThreads strategy(std::move(channel), how, FormThreads{&meeting_, before});
+      ElasticThreads strategy(std::move(channel), how, ThreadGroupFactory{&meeting_, before});
       train_with(strategy, me, end);
     } else {
-      Elastic<FormServed> strategy(std::move(channel), how, FormServed{&servers_meet_, before});
+      Elastic<ServedGroupFactory> strategy(std::move(channel), how, ServedGroupFactory{&servers_meet_, before});
       train_with(strategy, me, end);
     }
   }
@@ -324,9 +324,9 @@ class ElasticJob {
     const JobImages of{samples, global_batch, 8};
     Loader train(of.images(samples), of.train_options(strategy.rank(), strategy.size()));
     Loader test(of.images(JobImages::tests), of.test_options(strategy.rank(), strategy.size()));
-    ChiefDuties duties;
+    CoordinatorOptions duties;
     duties.audit = audit;
-    Chief chief(trainer, duties);
+    Coordinator coordinator(trainer, duties);
     FitOptions f = of.fit_options(epochs);
     f.schedule = rate;
     f.batch_per_worker = batch_per_worker;
@@ -344,23 +344,24 @@ class ElasticJob {
       made.test = std::make_unique<Loader>(of.images(JobImages::tests), now.test_options(rank, size));
       return made;
     };
-    const FitResult result = makes_sources ? fit(trainer, make, chief, f) : fit(trainer, train, &test, chief, f);
+    const FitResult result =
+        makes_sources ? fit(trainer, make, coordinator, f) : fit(trainer, train, &test, coordinator, f);
     end.left = result.left;
     end.steps = result.counters.step;
     const auto* v = static_cast<const double*>(trainer.executor().parameter_data());
     end.weights.assign(v, v + trainer.executor().parameters().count);
   }
 
-  Office office_;
-  ThreadMeeting meeting_;
-  ServerMeeting servers_meet_;
+  ArbiterHarness harness_;
+  ThreadRendezvous meeting_;
+  ServerNetworks servers_meet_;
   Script script_;
   std::deque<std::atomic<bool>> dying_;  // of each server
   std::vector<std::thread> servers_;
   std::mutex mutex_;
   std::vector<std::thread> threads_;
-  std::vector<control::Seat> seats_;
-  control::Seat channels_ = 0;
+  std::vector<control::ConnectionId> connections_;
+  control::ConnectionId channels_ = 0;
   std::vector<Ended> ended_;
   std::set<int> sizes_;
 };

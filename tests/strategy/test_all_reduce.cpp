@@ -301,7 +301,7 @@ TEST_CASE("state that lies in windows is read there by who lacks it, and travels
         Strategy s(c);
         s.set_authority(1);
         std::string error;
-        SecondCopy own{r == 0, windows[r].make(bytes, error), {}};
+        StateReplica own{r == 0, windows[r].make(bytes, error), {}};
         std::memset(own.window->bytes().data(), r == 0 ? 1 : 7, bytes);
         own.name = windows[r].name_of(r == 1 ? *decoy : *own.window);
         if (!reachable) own.name.number = 77;

@@ -85,7 +85,7 @@ TEST_CASE("ranks wait for what some of them do beyond a reduction's deadline") {
                   if (fails) fail<DataError>("disk", "room", "none");
                 };
             try {
-              while_ranks_work(s, "work", work);
+              run_with_heartbeat(s, "work", work);
             } catch (const DataError&) {
               ++caught;
             }
@@ -107,7 +107,7 @@ TEST_CASE("ranks do not wait for ever, and say for whom they did") {
         Strategy s(c);
         const auto work = [] { std::this_thread::sleep_for(4500ms); };
         try {
-          while_ranks_work(s, "saving a checkpoint", c.rank() > 0 ? std::function<void()>(work) : nullptr);
+          run_with_heartbeat(s, "saving a checkpoint", c.rank() > 0 ? std::function<void()>(work) : nullptr);
         } catch (const CommunicationError& e) {
           const std::string text = e.what();
           CAPTURE(text);

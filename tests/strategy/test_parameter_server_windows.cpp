@@ -189,7 +189,7 @@ TEST_CASE("windows: frames that name what was not lent are refused, counted, and
   std::string why;
   const auto window = of_workers.make(4096, why);
   REQUIRE_MESSAGE(window != nullptr, why);
-  const auto lend = [&](const ps::Loan& loan, std::size_t bytes = ps::Loan::record) {
+  const auto lend = [&](const ps::WindowOffer& loan, std::size_t bytes = ps::WindowOffer::record) {
     ps::Frame f = Bare::push(0, 77, std::uint64_t{1} << 63);
     f.operation = ps::Operation::lend;
     f.dtype = DType::u8;
@@ -198,16 +198,16 @@ TEST_CASE("windows: frames that name what was not lent are refused, counted, and
     job.end->send(0, ps::encode(f), std::span(record).first(bytes), nullptr);
     return Bare::hear(*job.end);
   };
-  const auto said = [&](const ps::Loan& loan) { return std::string(lend(loan).text.c_str()); };
+  const auto said = [&](const ps::WindowOffer& loan) { return std::string(lend(loan).text.c_str()); };
   const WindowName name = of_workers.name_of(*window);
   // Records of no form; a door that is none, or is shut; a window that is not there, or is smaller than is said.
   CHECK(lend({1, name}, 255).frame.kind == ps::FrameKind::refuse);
   CHECK(lend({0, name}).frame.kind == ps::FrameKind::refuse);
   CHECK(lend({17, name}).frame.kind == ps::FrameKind::refuse);
   WindowName wrong = name;
-  wrong.door[3] = '/';
+  wrong.server[3] = '/';
   CHECK(said({1, wrong}) == "a name that is none");
-  wrong.door.fill('0');
+  wrong.server.fill('0');
   CHECK(said({1, wrong}) == "its owner is not reached: it has ended, or is in another container");
   wrong = name;
   wrong.number = 99;

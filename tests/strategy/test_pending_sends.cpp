@@ -10,7 +10,7 @@ using namespace tutti;
 using namespace std::chrono_literals;
 
 TEST_CASE("sends under way are waited for until the deadline") {
-  ps::SendsUnderWay sends;
+  ps::PendingSends sends;
   const auto now = std::chrono::steady_clock::now();
   CHECK(sends.wait(now));
   sends.begin();

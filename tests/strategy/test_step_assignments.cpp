@@ -24,32 +24,32 @@
 
 using namespace tutti;
 using namespace std::chrono_literals;
-using What = DealtSteps::Deal::What;
+using Kind = StepAssignments::Reply::Kind;
 
 TEST_CASE("a step is one worker's, and that of one who leaves another one's") {
-  ps::StepDealer dealer;
-  for (std::int64_t n = 0; n < 4; ++n) CHECK(dealer.deal(n % 2 == 0 ? 3 : 8, 5).number == n);
-  dealer.did(3, 0);
-  dealer.did(8, 3);
-  dealer.leave(8);  // has not done 1
-  dealer.leave(8);
-  CHECK(dealer.deal(3, 5).number == 1);
-  CHECK(dealer.deal(9, 5).number == 4);
-  CHECK(dealer.deal(9, 5).what == What::wait);
-  dealer.did(9, 4);
-  dealer.did(3, 1);
-  CHECK(dealer.deal(9, 5).what == What::wait);  // 3 has 2
-  dealer.did(9, 2);                             // which is not its to tell of
-  CHECK(dealer.deal(9, 5).what == What::wait);
-  dealer.leave(3);
-  CHECK(dealer.deal(9, 5).number == 2);
-  dealer.did(9, 2);
-  CHECK(dealer.deal(9, 5).what == What::done);
-  dealer.end_all();
-  CHECK(dealer.deal(9, 5).what == What::over);
-  for (const What what : {What::wait, What::done, What::over})
-    CHECK(ps::decode_deal(ps::encode(DealtSteps::Deal{what})).what == what);
-  CHECK(ps::decode_deal(ps::encode(DealtSteps::Deal{What::step, 7})).number == 7);
+  ps::StepAssigner assigner;
+  for (std::int64_t n = 0; n < 4; ++n) CHECK(assigner.assign(n % 2 == 0 ? 3 : 8, 5).number == n);
+  assigner.complete(3, 0);
+  assigner.complete(8, 3);
+  assigner.leave(8);  // has not done 1
+  assigner.leave(8);
+  CHECK(assigner.assign(3, 5).number == 1);
+  CHECK(assigner.assign(9, 5).number == 4);
+  CHECK(assigner.assign(9, 5).kind == Kind::wait);
+  assigner.complete(9, 4);
+  assigner.complete(3, 1);
+  CHECK(assigner.assign(9, 5).kind == Kind::wait);  // 3 has 2
+  assigner.complete(9, 2);                          // which is not its to tell of
+  CHECK(assigner.assign(9, 5).kind == Kind::wait);
+  assigner.leave(3);
+  CHECK(assigner.assign(9, 5).number == 2);
+  assigner.complete(9, 2);
+  CHECK(assigner.assign(9, 5).kind == Kind::done);
+  assigner.end_all();
+  CHECK(assigner.assign(9, 5).kind == Kind::over);
+  for (const Kind what : {Kind::wait, Kind::done, Kind::over})
+    CHECK(ps::decode_assignment(ps::encode(StepAssignments::Reply{what})).kind == what);
+  CHECK(ps::decode_assignment(ps::encode(StepAssignments::Reply{Kind::step, 7})).number == 7);
 }
 
 TEST_CASE("a step's number says where it begins") {
@@ -75,23 +75,23 @@ TEST_CASE("a loader gives the batches of the steps that were added") {
     expected.emplace_back(seen.begin(), seen.end());
   }
   for (const int threads : {0, 2}) {
-    Loader dealt = make(threads);
+    Loader assigned = make(threads);
     for (int again = 0; again < 2; ++again) {
-      dealt.start_dealt({.global_batch = 8});
+      assigned.start_assigned({.global_batch = 8});
       const std::vector<std::int64_t> steps{3, 0, 6, 13, 7, 2};
-      const auto add = [&](std::int64_t n) { dealt.add(detail::position_of(n, {}, 50, 8, EpochEnd::short_step)); };
+      const auto add = [&](std::int64_t n) { assigned.add(detail::position_of(n, {}, 50, 8, EpochEnd::short_step)); };
       for (std::size_t i = 0; i < 4; ++i) add(steps[i]);
       for (std::size_t i = 0; i < steps.size(); ++i) {
-        const Batch& b = dealt.next();
+        const Batch& b = assigned.next();
         CHECK(std::vector(b.indices.begin(), b.indices.end()) == expected[static_cast<std::size_t>(steps[i])]);
         CHECK(b.epoch == steps[i] / 7);
         if (i + 4 < steps.size()) add(steps[i + 4]);
       }
     }
-    dealt.start({});
-    const auto first = dealt.next().indices;
+    assigned.start({});
+    const auto first = assigned.next().indices;
     CHECK(std::vector(first.begin(), first.end()) == expected[0]);
-    CHECK_THROWS_AS(dealt.add({0, 50}), UsageError);
+    CHECK_THROWS_AS(assigned.add({0, 50}), UsageError);
   }
 }
 
@@ -160,7 +160,7 @@ class OpenServer {
 std::int64_t next(AsyncParameterServer<ps::ThreadWorkerEnd>& w, std::int64_t limit = 100) {
   w.ask_step(limit);
   const auto deal = w.take_step(true);
-  return deal->what == What::step ? deal->number : -static_cast<std::int64_t>(deal->what);
+  return deal->kind == Kind::step ? deal->number : -static_cast<std::int64_t>(deal->kind);
 }
 
 }  // namespace
@@ -181,7 +181,7 @@ TEST_CASE("a server hears whom the job has, by numbers that grow") {
   CHECK(refused(6));
   CHECK(refused(1 << 30));
   auto first = server.worker(0), fifth = server.worker(5);
-  CHECK_FALSE(fifth->began());
+  CHECK_FALSE(fifth->is_founder());
   CHECK(next(*first) == 0);
   CHECK(next(*fifth) == 1);
   CHECK(next(*fifth) == 2);
@@ -195,16 +195,16 @@ TEST_CASE("a server hears whom the job has, by numbers that grow") {
   first.reset();  // leaves in order, with two undone
   CHECK(next(*ninth, 4) == 0);
   CHECK(next(*ninth, 4) == 3);
-  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(What::wait));
+  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(Kind::wait));
   for (const std::int64_t n : {0, 2, 3}) ninth->did_step(n);
-  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(What::done));
+  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(Kind::done));
   ninth->did_step(-1);
-  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(What::over));
+  CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(Kind::over));
   ninth.reset();
   // Nobody is there any more, and others may come still.
   server.set({0, 9, 12});
   auto twelfth = server.worker(12);
-  CHECK(next(*twelfth, 4) == -static_cast<std::int64_t>(What::over));
+  CHECK(next(*twelfth, 4) == -static_cast<std::int64_t>(Kind::over));
   twelfth.reset();
   server.join();
   CHECK(server.lost == "rank 5");

@@ -67,10 +67,10 @@ struct Fixed : Plain {  // says that its members change, and nothing of them
   static constexpr StrategyTraits traits{.changes_members = true};
 };
 
-struct Least final : ChangingMembers {  // no more than it must say
+struct Least final : ElasticMembership {  // no more than it must say
   [[nodiscard]] bool joining() const override { return joins; }
   [[nodiscard]] Change change() override { return Change::none; }
-  [[nodiscard]] bool next_generation(const Leaving&) override { return true; }
+  [[nodiscard]] bool next_generation(const LeaveReport&) override { return true; }
   [[nodiscard]] bool has_authority() const override { return true; }
   void ask_to_leave() override {}
   [[nodiscard]] bool stop_requested() const override { return false; }
@@ -129,9 +129,9 @@ TEST_CASE("one process alone: all that training asks of a strategy is done at on
 
 TEST_CASE("a strategy whose members come and go is taken for one of the usual kind in what it does not say") {
   Least least;
-  ChangingMembers& m = least;
-  CHECK(!m.starts_anew());
-  CHECK(m.dealt_steps() == nullptr);
+  ElasticMembership& m = least;
+  CHECK(!m.restarts_processes());
+  CHECK(m.step_assignments() == nullptr);
   CHECK(!m.lacks_state());
   least.joins = true;
   CHECK(m.lacks_state());

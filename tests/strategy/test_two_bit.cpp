@@ -35,7 +35,7 @@ class CountingEnd : public ps::ThreadWorkerEnd {
  public:
   using ps::ThreadWorkerEnd::ThreadWorkerEnd;
   bool send(std::int64_t server, std::span<const std::byte> head, std::span<const std::byte> data,
-            ps::SendsUnderWay* kept) {
+            ps::PendingSends* kept) {
     std::string_view why;
     const auto f = ps::decode(head, data.size(), why);
     if (f && f->kind == ps::FrameKind::push && f->bucket != ps::Frame::no_bucket) sent += data.size();

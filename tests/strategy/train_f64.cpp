@@ -56,7 +56,7 @@ int train(const std::string& run_folder, std::int64_t images, std::int64_t epoch
   io::make_directories(run_folder);
   Checkpoints checkpoints(run_folder);
   ProgressDisplay progress;
-  ChiefDuties duties{.checkpoints = &checkpoints, .listeners = {&progress}};
+  CoordinatorOptions duties{.checkpoints = &checkpoints, .listeners = {&progress}};
   duties.audit = run_folder;
   duties.open = [&](bool) {
     std::vector<std::unique_ptr<FitListener>> opened;
@@ -64,11 +64,11 @@ int train(const std::string& run_folder, std::int64_t images, std::int64_t epoch
     opened.push_back(std::make_unique<RunLog>(run_folder, 5, complain, trainer.counters().generation));
     return opened;
   };
-  Chief chief(trainer, duties);
+  Coordinator coordinator(trainer, duties);
   FitOptions how{.epochs = epochs, .global_batch = 32, .schedule = schedule::Cosine(0.05), .report_every = 1};
   how.after_step = [pause](const FitStep&) { std::this_thread::sleep_for(std::chrono::milliseconds(pause)); };
   how.leave_requested = [] { return StopSignals::stop_requested(); };
-  const FitResult result = fit(trainer, sources, chief, how);
+  const FitResult result = fit(trainer, sources, coordinator, how);
   return result.interrupted ? StopSignals::exit_code() : 0;
 }
 

@@ -148,11 +148,11 @@ int main(int argc, char** argv) {
       if (word == "rigid") rigid = true;
       if (word == "die") die = true;
     }
-    if (launcher_asks()) {
-      LaunchAnswer answer;
+    if (is_launcher_query()) {
+      LaunchInfo answer;
       answer.strategy = "test";
       answer.elastic = !rigid;
-      return answer_launcher(answer);
+      return answer_launcher_query(answer);
     }
     std::signal(SIGTERM, [](int) { terminated = true; });
     const LaunchEnvironment e = read_launch_environment();

@@ -55,13 +55,13 @@ struct OneMember final : JobMembers {
 
 TEST_CASE("whose fault it was") {
   const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
-    return Ending{name, "h", {by_signal, code, why}};
+    return ProcessExit{name, "h", {by_signal, code, why}};
   };
-  using Endings = std::vector<Ending>;
+  using Endings = std::vector<ProcessExit>;
   const auto blamed = [](const Endings& e) {
     JobEnd job;
     job.endings = e;
-    const Ending* c = culprit(job);
+    const ProcessExit* c = culprit(job);
     return c == nullptr ? std::string("nobody") : c->name;
   };
   CHECK(blamed({ending("0", false, 0, "own"), ending("1", true, 15, "stopped")}) == "nobody");
@@ -102,12 +102,12 @@ TEST_CASE("why a host could not be used") {
 
 TEST_CASE("what ranks of one mpirun come to") {
   const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
-    return Ending{name, "h", {by_signal, code, why}};
+    return ProcessExit{name, "h", {by_signal, code, why}};
   };
-  const Ending done = ending("worker 0", false, 0, "own"), makes_way = ending("worker 1", false, 75, "own"),
-               killed = ending("worker 2", true, 9, "own"), stopped = ending("worker 3", true, 15, "stopped"),
-               lost_it = ending("worker 4", false, 5, "own"), gone = ending("worker 5", true, 9, "vanished"),
-               usage = ending("worker 6", false, 2, "own"), data = ending("worker 7", false, 3, "own");
+  const ProcessExit done = ending("worker 0", false, 0, "own"), makes_way = ending("worker 1", false, 75, "own"),
+                    killed = ending("worker 2", true, 9, "own"), stopped = ending("worker 3", true, 15, "stopped"),
+                    lost_it = ending("worker 4", false, 5, "own"), gone = ending("worker 5", true, 9, "vanished"),
+                    usage = ending("worker 6", false, 2, "own"), data = ending("worker 7", false, 3, "own");
   CHECK((in_order(done) && in_order(makes_way) && !in_order(killed) && !in_order(lost_it)));
   CHECK((!ends_job({makes_way, killed, stopped, data}) && ends_job({makes_way, usage})));
   CHECK(ends_job({ending("worker 0", false, 6, "own")}));

@@ -39,32 +39,32 @@ using test::contains;
 using test::message_of;
 
 TEST_CASE("the answer to the launcher's question") {
-  CHECK_FALSE(launcher_asks());
+  CHECK_FALSE(is_launcher_query());
   ::setenv("TUTTI_ASK", "launch", 1);
-  CHECK(launcher_asks());
+  CHECK(is_launcher_query());
   ::unsetenv("TUTTI_ASK");
-  const auto a = parse_launch_answer("TUTTI-ANSWER 1 strategy=mpi mpi=1 servers=0");
+  const auto a = parse_launch_info("TUTTI-ANSWER 1 strategy=mpi mpi=1 servers=0");
   REQUIRE(a.has_value());
   CHECK((a->strategy == "mpi" && a->over_mpi && !a->servers));
   for (const char* none : {"", "TUTTI-ANSWER", "TUTTI-ANSWER 2 strategy=mpi mpi=1 servers=0",
                            "TUTTI-ANSWER 1 strategy= mpi=1 servers=0", "TUTTI-ANSWER 1 strategy=m\x1bi mpi=1 servers=0",
                            "TUTTI-ANSWER 1 strategy=mpi", "TUTTI-ANSWER 1 strategy=mpi mpi=",
                            "TUTTI-ANSWER 1 strategy=mpi mpi=1", "TUTTI-ANSWER 1 strategy=mpi mpi=1 servers="})
-    CHECK_FALSE(parse_launch_answer(none).has_value());
+    CHECK_FALSE(parse_launch_info(none).has_value());
 
   CHECK_FALSE(a->servers_restart);
-  const auto again = parse_launch_answer("TUTTI-ANSWER 1 strategy=ps_async mpi=0 servers=1 restart=1");
+  const auto again = parse_launch_info("TUTTI-ANSWER 1 strategy=ps_async mpi=0 servers=1 restart=1");
   REQUIRE(again.has_value());
   CHECK((again->servers && again->servers_restart && !again->elastic));
-  CHECK(parse_launch_answer("TUTTI-ANSWER 1 strategy=gloo mpi=0 servers=0 elastic=1")->elastic);
-  const auto both = parse_launch_answer("TUTTI-ANSWER 1 strategy=ps mpi=0 servers=1 restart=1 elastic=1");
+  CHECK(parse_launch_info("TUTTI-ANSWER 1 strategy=gloo mpi=0 servers=0 elastic=1")->elastic);
+  const auto both = parse_launch_info("TUTTI-ANSWER 1 strategy=ps mpi=0 servers=1 restart=1 elastic=1");
   CHECK((both->servers_restart && both->elastic));
 
-  const auto launcher = [](std::vector<std::string> words, const std::optional<LaunchAnswer>& answer, std::size_t n) {
+  const auto launcher = [](std::vector<std::string> words, const std::optional<LaunchInfo>& answer, std::size_t n) {
     words.emplace_back("prog");
     return launcher_for(parse_options(words), answer, n);
   };
-  const LaunchAnswer mpi{"mpi", true, false}, nccl{"nccl", false, false}, server{"ps", false, true};
+  const LaunchInfo mpi{"mpi", true, false}, nccl{"nccl", false, false}, server{"ps", false, true};
   CHECK(launcher({"-n", "2"}, {}, 2) == "local");
   CHECK(launcher({"-H", "f"}, {}, 2) == "ssh");
   CHECK(launcher({"-n", "2"}, nccl, 2) == "local");
@@ -75,18 +75,18 @@ TEST_CASE("the answer to the launcher's question") {
   CHECK(launcher({"-n", "2", "-s", "2"}, server, 2) == "local");
   CHECK(launcher({"-n", "2", "-s", "2"}, {}, 2) == "local");
   CHECK(launcher({"-n", "2", "--mpi-arg", "x"}, mpi, 2) == "mpi");
-  const auto refused = [&](const std::vector<std::string>& words, const std::optional<LaunchAnswer>& answer) {
+  const auto refused = [&](const std::vector<std::string>& words, const std::optional<LaunchInfo>& answer) {
     return message_of<UsageError>([&] { (void)launcher(words, answer, 2); });
   };
   CHECK(contains(
       refused({"-n", "2", "--launcher", "local"}, mpi),
       "[--launcher] expected mpi, because prog trains with strategy mpi, got local. hint: leave --launcher out"));
   CHECK(contains(refused({"-H", "f", "--launcher", "ssh"}, mpi), "[--launcher] expected mpi"));
-  const auto servers = [](std::vector<std::string> words, const std::optional<LaunchAnswer>& answer) {
+  const auto servers = [](std::vector<std::string> words, const std::optional<LaunchInfo>& answer) {
     words.emplace_back("prog");
     return servers_for(parse_options(words), answer, 2);
   };
-  const auto servers_refused = [&](const std::vector<std::string>& words, const std::optional<LaunchAnswer>& answer) {
+  const auto servers_refused = [&](const std::vector<std::string>& words, const std::optional<LaunchInfo>& answer) {
     return message_of<UsageError>([&] { (void)servers(words, answer); });
   };
   CHECK(servers({"-n", "2"}, {}) == 0);
@@ -209,7 +209,7 @@ TEST_CASE("ssh sees only host names, after --") {
 }
 
 TEST_CASE("a port that is held is given to nobody else, and rank 0 can listen there") {
-  const Meeting m = choose_meeting(0, true);
+  const RendezvousPorts m = choose_rendezvous_ports(0, true);
   CHECK((m.port > 0 && m.ps_port > 0 && m.port != m.ps_port && m.ports == 1));
   // As many as the system gives are others; both kinds are asked for.
   std::vector<tcp::Socket> others;
@@ -228,11 +228,11 @@ TEST_CASE("a port that is held is given to nobody else, and rank 0 can listen th
     const auto listener = tcp::listen_on(at.at(0), 8, error);
     CHECK_MESSAGE((listener || error == EADDRNOTAVAIL), tcp::error_text(error));
     if (listener)
-      CHECK_THROWS_WITH_AS((void)choose_meeting(m.port, true), doctest::Contains("--root-port"), UsageError);
+      CHECK_THROWS_WITH_AS((void)choose_rendezvous_ports(m.port, true), doctest::Contains("--root-port"), UsageError);
   }
-  const Meeting far = choose_meeting(4711, false);
+  const RendezvousPorts far = choose_rendezvous_ports(4711, false);
   CHECK((far.port == 4711 && far.ports == 1 && far.ps_port == 4712));
-  CHECK(choose_meeting(0, false).ports > 1);
+  CHECK(choose_rendezvous_ports(0, false).ports > 1);
   CHECK(new_secret().size() == 64);
   CHECK(new_secret() != new_secret());
 }

@@ -19,12 +19,12 @@ using namespace tutti::launch;
 
 namespace {
 
-using Cause = Verdict::Cause;
+using Cause = JobResult::Cause;
 
 // "work": exit code 0 at the end of the job's work; "left": exit code 0 after the worker left; "exit N", "kill N": by
 // itself; anything else: how the launcher, an agent or mpirun ended it.
-Ending ending(const std::string& name, const std::string& how) {
-  Ending e{name, "h", {}, how == "work"};
+ProcessExit ending(const std::string& name, const std::string& how) {
+  ProcessExit e{name, "h", {}, how == "work"};
   if (how.starts_with("exit ")) e.end.code = std::stoi(how.substr(5));
   if (how.starts_with("kill ")) e.end = {true, std::stoi(how.substr(5)), "own"};
   for (const char* why : {"stopped", "unheard", "orphaned", "vanished", "ended"})
@@ -56,7 +56,7 @@ void check(const Row& r, bool elastic) {
   JobEnd job = job_of(r, elastic);
   std::vector<std::size_t> order(job.endings.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const std::vector<Ending> all = job.endings;
+  const std::vector<ProcessExit> all = job.endings;
   do {
     std::string text = elastic ? "elastic:" : "fixed:";
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -65,7 +65,7 @@ void check(const Row& r, bool elastic) {
     }
     CAPTURE(text);
     CAPTURE(r.interrupted);
-    const Verdict v = judge(job);
+    const JobResult v = judge(job);
     CHECK(v.cause == r.cause);
     CHECK(v.code == r.code);
     if (!r.blamed.empty()) CHECK((v.blamed != nullptr && v.blamed->name.starts_with(r.blamed)));
@@ -189,7 +189,7 @@ TEST_CASE("the exit code of a job: every combination of two workers, two servers
             const std::vector<std::string> w{a, b};
             const Row row{w, {s, t}, signal, Cause::done, 0};
             JobEnd job = job_of(row, true);
-            const Verdict v = judge(job);
+            const JobResult v = judge(job);
             CAPTURE(a + ", " + b + "; " + s + ", " + t + "; " + std::to_string(signal));
             ++seen;
             // The cause and the code belong together.
@@ -203,7 +203,7 @@ TEST_CASE("the exit code of a job: every combination of two workers, two servers
             const bool workers_say = any(w, {"work", "exit 130", "exit 143", "exit 3", "exit 6", "kill 9", "kill 11"});
             if (workers_say) {
               JobEnd alone = job;
-              std::erase_if(alone.endings, [](const Ending& e) { return e.is_server(); });
+              std::erase_if(alone.endings, [](const ProcessExit& e) { return e.is_server(); });
               std::reverse(alone.endings.begin(), alone.endings.end());
               CHECK(judge(alone).code == v.code);
               CHECK(!blamed.starts_with("server"));

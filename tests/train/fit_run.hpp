@@ -71,8 +71,8 @@ struct Run {
   FitResult go(Checkpoints* c, FitOptions o, const std::string& audit = {}) {
     o.global_batch = batch;
     o.report_every = 1;
-    Chief chief(trainer, {.checkpoints = c, .listeners = {&recorder}, .audit = audit});
-    return fit(trainer, loader, &test, chief, o);
+    Coordinator coordinator(trainer, {.checkpoints = c, .listeners = {&recorder}, .audit = audit});
+    return fit(trainer, loader, &test, coordinator, o);
   }
   std::vector<std::byte> bits() {
     trainer.commit();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The duties of a job's chief go to the new rank 0 when the members change.
+// The duties of a job's coordinator go to the new rank 0 when the members change.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -58,7 +58,7 @@ struct Told {
   std::string printed, saved, best, error;
 };
 
-// Three members, of which the chief leaves after a step; the others go on, and with them one that is new.
+// Three members, of which the coordinator leaves after a step; the others go on, and with them one that is new.
 class Job {
  public:
   explicit Job(std::string folder) : folder_(std::move(folder)) {}
@@ -104,7 +104,7 @@ class Job {
     ProgressDisplay progress(shown);
     Saved saved;
     Checkpoints checkpoints(folder_);
-    ChiefDuties duties;
+    CoordinatorOptions duties;
     duties.checkpoints = &checkpoints;
     duties.listeners = {&progress, &saved};
     duties.audit = folder_;
@@ -115,7 +115,7 @@ class Job {
       all.push_back(std::move(log));
       return all;
     };
-    Chief chief(trainer, duties);
+    Coordinator coordinator(trainer, duties);
     FitOptions o{.epochs = 3, .global_batch = global_batch, .report_every = 1};
     // The first checkpoint is the best.
     double metric = 0;
@@ -133,8 +133,8 @@ class Job {
       train.start({trainer.counters().epoch, trainer.counters().consumed}, now);
       test.start({}, now);
     };
-    fit(trainer, train, &test, chief, o);
-    chief.tell([&](FitListener& l) { l.ended({"finished", trainer.counters().step}); });
+    fit(trainer, train, &test, coordinator, o);
+    coordinator.tell([&](FitListener& l) { l.ended({"finished", trainer.counters().step}); });
     told.saved = saved.steps;
     told.best = saved.best;
   }
@@ -196,24 +196,24 @@ TEST_CASE("the chief opens its logs once it can, where a member was lost before;
     strategy.join(both, rank);
     std::string opened;
     Checkpoints checkpoints(folder.path().string());
-    ChiefDuties duties;
+    CoordinatorOptions duties;
     duties.checkpoints = &checkpoints;
     duties.audit = folder.path().string();
     duties.open = [&](bool takes_over) {
       opened += takes_over ? "takes over " : "begins ";
       return std::vector<std::unique_ptr<FitListener>>{};
     };
-    Chief of_run(trainer, duties);
+    Coordinator of_run(trainer, duties);
     strategy.leave();
-    CHECK_THROWS_AS(of_run.follow(), CommunicationError);
+    CHECK_THROWS_AS(of_run.on_membership_change(), CommunicationError);
     CHECK(opened == "");
     // So it is lost again.
     strategy.join(again, 0);
     strategy.leave();
-    CHECK_THROWS_AS(of_run.follow(), CommunicationError);
+    CHECK_THROWS_AS(of_run.on_membership_change(), CommunicationError);
     strategy.join(alone, 0);
     for (int i = 0; i < 2; ++i) {
-      of_run.follow();
+      of_run.on_membership_change();
       CHECK(opened == (rank == 0 ? "begins " : "takes over "));
     }
   }

@@ -234,8 +234,8 @@ TEST_CASE("records that are skipped are named once and then counted, training an
   std::vector<std::string> named;
   FitOptions o{.epochs = 4, .global_batch = batch};
   o.record_skipped = [&](const std::string& m) { named.push_back(m); };
-  Chief chief(run.trainer, {.listeners = {&run.recorder}});
-  fit(run.trainer, training, &test, chief, o);
+  Coordinator coordinator(run.trainer, {.listeners = {&run.recorder}});
+  fit(run.trainer, training, &test, coordinator, o);
   std::sort(named.begin(), named.end());
   REQUIRE(named.size() == 3);
   CHECK(named[0].find("[file 20]") != std::string::npos);

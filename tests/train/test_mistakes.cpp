@@ -154,10 +154,10 @@ TEST_CASE("each evaluation of a training tells it, and the file has the last one
         test(images, {.placement = {.global_batch = 7}, .shuffle = false, .one_pass = true});
     Hears hears;
     EvaluationFile file(folder.path(), images, [](const std::string& c) { FAIL_CHECK(c); });
-    Chief chief(t, {.listeners = {&hears, &file}});
+    Coordinator coordinator(t, {.listeners = {&hears, &file}});
     FitOptions how{.epochs = 2, .global_batch = 8, .schedule = schedule::Constant{0.01}};
     how.mistakes = true;
-    fit(t, train, &test, chief, how);
+    fit(t, train, &test, coordinator, how);
     REQUIRE(hears.all.size() == 2);
     const Mistakes& m = hears.all[1];
     CHECK(m.epoch == 2);
@@ -203,8 +203,8 @@ TEST_CASE("each evaluation of a training tells it, and the file has the last one
   Loader train(images, {.placement = {.global_batch = 8}}),
       test(images, {.placement = {.global_batch = 7}, .shuffle = false, .one_pass = true});
   Hears hears;
-  Chief chief(t, {.listeners = {&hears}});
-  fit(t, train, &test, chief, {.epochs = 1, .global_batch = 8});
+  Coordinator coordinator(t, {.listeners = {&hears}});
+  fit(t, train, &test, coordinator, {.epochs = 1, .global_batch = 8});
   CHECK(hears.all.empty());
   CHECK(hears.epochs.size() == 1);
 }

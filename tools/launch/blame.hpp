@@ -23,7 +23,7 @@ namespace tutti::launch {
 
 // The problem that is reported for the process that caused the end. last_report: its last known position. elastic: the
 // others would have gone on, if any of them still held what was trained.
-[[nodiscard]] inline Problem problem_of(const Ending& blamed, const std::string& last_report, bool elastic) {
+[[nodiscard]] inline Problem problem_of(const ProcessExit& blamed, const std::string& last_report, bool elastic) {
   const bool killed = blamed.end.by_signal && blamed.end.code == SIGKILL;
   std::string hint;
   if (elastic && (killed || blamed.end.why != "own"))
@@ -37,7 +37,7 @@ namespace tutti::launch {
 
 // The problem of a job whose process another program ended, or an agent that did not hear of the launcher for
 // `seconds`.
-[[nodiscard]] inline Problem problem_of_outside(const Ending& e, double seconds) {
+[[nodiscard]] inline Problem problem_of_outside(const ProcessExit& e, double seconds) {
   if (e.end.why == "unheard")
     return {exit_code_for(e.end),
             error_message("host " + e.host, "a word of tutti-launch within " + seconds_text(seconds),

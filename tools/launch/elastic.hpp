@@ -56,7 +56,7 @@ class Elastic : ElasticAdditions {
   // What the end of a process means: that of the job; nothing; or something only if no other one finishes the work.
   enum class Meaning { fails, none, noted };
   // given_up: it was before the end was heard of, so that all has been said.
-  [[nodiscard]] Meaning meaning_of(const Ending& e, bool given_up = false) {
+  [[nodiscard]] Meaning meaning_of(const ProcessExit& e, bool given_up = false) {
     if (e.name.starts_with("prepare")) {
       prepared(e);
       return Meaning::none;
@@ -112,7 +112,7 @@ class Elastic : ElasticAdditions {
   }
   // Whether others could only repeat the failure of this worker: a member whose weights or loss are not finite has got
   // them from all. Then nothing is said of the others, and no other worker is started for it.
-  [[nodiscard]] bool ends_job(const Ending& e) {
+  [[nodiscard]] bool ends_job(const ProcessExit& e) {
     ElasticWorker* w = find(e.name);
     const bool not_finite =
         e.is_own_failure() && !e.end.by_signal && e.end.code == static_cast<int>(ExitCode::not_finite);
@@ -138,7 +138,7 @@ class Elastic : ElasticAdditions {
     forget_additions(l);
     write_log();
   }
-  void hear(const JobControl::News& news) {
+  void hear(const JobControl::MembershipUpdate& news) {
     using Kind = control::Decision::Kind;
     if (news.decision.kind == Kind::standing) return stands();
     if (news.decision.kind == Kind::lost && news.decision.member.role == control::Role::server)
@@ -151,14 +151,14 @@ class Elastic : ElasticAdditions {
       if (w->link != nullptr) w->link->say("signal 9 " + w->name());
       failed(*w);
       // Another worker there would not reach the others either, and would hold them up until it is given up.
-      if (news.decision.unreached) stations_[w->key].unreached = true;
+      if (news.decision.unreachable) hosts_[w->key].unreachable = true;
       write_log();
     }
     if (news.decision.kind == Kind::left) {
       w->released = true;
       w->did_work = news.decision.work_done;
       if (w->asked || over()) return;
-      ++stations_[w->key].unused;
+      ++hosts_[w->key].unused;
       say_(w->name() + " on " + host_of(*w) + " leaves; its place is not used until the host is listed anew");
     }
   }
@@ -177,7 +177,7 @@ class Elastic : ElasticAdditions {
   // ---- what it does ----
   // To be called in each round.
   void steer() {
-    HostsWatch::News news = watch_->take();
+    HostsWatch::HostsUpdate news = watch_->take();
     if (!news.problem.empty()) say_("warning: " + news.problem + " Nobody joins or leaves for it.");
     if (news.hosts) wanted_ = std::move(news.hosts);
     if (!stood_) return;
@@ -186,7 +186,7 @@ class Elastic : ElasticAdditions {
     let_leave();
     let_join();
     go_on_with_additions();
-    std::erase_if(stations_, [&](const auto& s) {
+    std::erase_if(hosts_, [&](const auto& s) {
       return !s.second.listed && !s.second.logged && workers_on(s.first, [](const auto&) { return true; }).empty();
     });
     std::erase_if(workers_, [&](const auto& w) { return w.second.gone() && w.second.link == nullptr; });
@@ -241,7 +241,7 @@ class Elastic : ElasticAdditions {
   }
 
   // Who is killed when another one has done the whole work takes nothing of that with it.
-  [[nodiscard]] Meaning meaning_at_the_end(const ElasticWorker& w, const Ending& e) {
+  [[nodiscard]] Meaning meaning_at_the_end(const ElasticWorker& w, const ProcessExit& e) {
     if (!w.member) return Meaning::none;
     work_is_done_ = work_is_done_ || (e.good() && e.did_work);
     if (!work_is_done_ || !e.end.by_signal || e.end.why != "own") return Meaning::noted;
@@ -250,7 +250,7 @@ class Elastic : ElasticAdditions {
   }
 
   // A server that still runs may not come back. One that the launcher itself ended is not lost.
-  void lose_server(const JobControl::News& news) {
+  void lose_server(const JobControl::MembershipUpdate& news) {
     if (ends_now_) return;
     lost_servers_.insert(news.name);
     for (Link& l : links_) {
@@ -270,7 +270,7 @@ class Elastic : ElasticAdditions {
   }
   // ---- the hosts file ----
   void let_leave() {
-    for (auto& [key, s] : stations_) {
+    for (auto& [key, s] : hosts_) {
       auto there = workers_on(key, [](const ElasticWorker& w) { return w.counts(); });
       int wanted = s.wanted();
       if (wanted >= static_cast<int>(there.size())) continue;
@@ -281,7 +281,7 @@ class Elastic : ElasticAdditions {
         if (!ask_to_leave(s, *there.back())) break;
     }
   }
-  [[nodiscard]] bool ask_to_leave(Station& s, ElasticWorker& w) {
+  [[nodiscard]] bool ask_to_leave(HostEntry& s, ElasticWorker& w) {
     if (!members_.opened(w.name())) {
       // It is not in the job yet.
       w.asked = true;
@@ -300,7 +300,7 @@ class Elastic : ElasticAdditions {
     return true;
   }
   // At the end of an epoch who was removed goes first, and who came in the same edit an epoch later.
-  [[nodiscard]] bool held(const Station& s) const {
+  [[nodiscard]] bool held(const HostEntry& s) const {
     return o_.elastic.at_epoch && std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
              return w.second.asked && !w.second.gone() && w.second.edit != 0 && w.second.edit == s.edit;
            });
@@ -308,7 +308,7 @@ class Elastic : ElasticAdditions {
   void let_join() {
     int all = 0;
     for (const auto& [number, w] : workers_) all += w.gone() || w.given_up ? 0 : 1;
-    for (auto& [key, s] : stations_) {
+    for (auto& [key, s] : hosts_) {
       const auto there = workers_on(key, [](const ElasticWorker& w) { return w.counts(); });
       int more = s.wanted() - static_cast<int>(there.size());
       if (more <= 0) continue;
@@ -317,7 +317,7 @@ class Elastic : ElasticAdditions {
         say_once(s, "warning: " + name + " does not join: --launcher local starts nothing elsewhere");
         continue;
       }
-      if (s.unreached) {
+      if (s.unreachable) {
         say_once(s, "warning: " + name + " is not used until it is listed anew: it does not reach all others");
         continue;
       }

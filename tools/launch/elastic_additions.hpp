@@ -46,7 +46,7 @@ class ElasticAdditions : protected ElasticTable {
                    std::function<void(const std::string&)> say)
       : ElasticTable(o, members, std::move(say)), links_(links), plan_(plan), folder_(folder) {}
 
-  void add(Station& s, int count) {
+  void add(HostEntry& s, int count) {
     Addition a{s.where.key, {}, nullptr};
     for (int i = 0; i < count; ++i) {
       int local = 0;
@@ -68,7 +68,7 @@ class ElasticAdditions : protected ElasticTable {
       begin(mine, !o_.elastic.prepare.empty());
     }
   }
-  void prepared(const Ending& e) {
+  void prepared(const ProcessExit& e) {
     for (Addition& a : additions_) {
       if (process_name("prepare", a.numbers.front()) != e.name || a.over) continue;
       if (e.good())
@@ -91,7 +91,7 @@ class ElasticAdditions : protected ElasticTable {
       if (code == 0)
         begin(a, !o_.elastic.prepare.empty());
       else
-        give_up(a, copy_problem(stations_[a.key].where.host, o_, code, errors).message);
+        give_up(a, copy_problem(hosts_[a.key].where.host, o_, code, errors).message);
     }
     std::erase_if(additions_, [](const Addition& a) { return a.over && a.link == nullptr && a.copy == nullptr; });
   }
@@ -139,7 +139,7 @@ class ElasticAdditions : protected ElasticTable {
   };
 
   void begin(Addition& a, bool prepare) {
-    const ListedHost& where = stations_[a.key].where;
+    const ListedHost& where = hosts_[a.key].where;
     if (Link* const agent = members_.agent_of(a.key); agent != nullptr && !prepare) {
       for (const int number : a.numbers) {
         members_.add(*agent, process_name("worker", number), number);

@@ -75,7 +75,7 @@ struct ListedHost {
 // when it was renamed into place, or when the file has been the same for a second and ends in a newline.
 class HostsWatch {
  public:
-  struct News {
+  struct HostsUpdate {
     std::optional<std::vector<ListedHost>> hosts{};
     std::string problem{};  // what is wrong with it; said once
   };
@@ -94,9 +94,9 @@ class HostsWatch {
   HostsWatch(const HostsWatch&) = delete;
   HostsWatch& operator=(const HostsWatch&) = delete;
 
-  [[nodiscard]] News take() {
+  [[nodiscard]] HostsUpdate take() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(news_, {});
+    return std::exchange(updates_, {});
   }
 
  private:
@@ -140,7 +140,7 @@ class HostsWatch {
     }
   }
   void judge(bool whole) {
-    News news;
+    HostsUpdate news;
     try {
       const std::string text = io::read_text_file(file_, max_hosts_file_bytes);
       if (!whole && !text.empty() && !text.ends_with('\n'))
@@ -153,14 +153,14 @@ class HostsWatch {
       news.problem = said_ = e.what();
     }
     const std::lock_guard lock(mutex_);
-    if (news.hosts) news_.hosts = std::move(news.hosts);
-    if (!news.problem.empty()) news_.problem = std::move(news.problem);
+    if (news.hosts) updates_.hosts = std::move(news.hosts);
+    if (!news.problem.empty()) updates_.problem = std::move(news.problem);
   }
   std::filesystem::path file_;
   io::Descriptor notify_;
   std::atomic<bool> over_{false};
   std::mutex mutex_;
-  News news_;
+  HostsUpdate updates_;
   Look judged_{};     // the thread's
   std::string said_;  // the thread's
   std::thread thread_;

@@ -37,7 +37,7 @@ class ElasticJob : protected RunningJob {
   void end_elastic() { manager_.reset(); }
   void watch_elastic() {
     manager_->watch();
-    for (const JobControl::News& news : control_->take_news()) {
+    for (const JobControl::MembershipUpdate& news : control_->take_updates()) {
       if (news.decision.kind == control::Decision::Kind::standing) made_good();
       if (news.decision.kind == control::Decision::Kind::lost) board_.ended(news.name);
       elastic_->hear(news);
@@ -70,8 +70,8 @@ class ElasticJob : protected RunningJob {
       problems_.push_back({e.exit_code(), e.what()});
       stop();
     }
-    using Kind = MpiGenerations::News::Kind;
-    for (const MpiGenerations::News& n : generations_->take_news()) {
+    using Kind = MpiGenerations::MembershipUpdate::Kind;
+    for (const MpiGenerations::MembershipUpdate& n : generations_->take_updates()) {
       control::Decision d;
       d.why = n.why;
       switch (n.kind) {
@@ -113,7 +113,7 @@ class ElasticJob : protected RunningJob {
   // Whether the arbiter has just said that the job cannot go on.
   [[nodiscard]] bool fatal_news() {
     bool fatal = false;
-    for (const JobControl::News& news : control_->take_news()) {
+    for (const JobControl::MembershipUpdate& news : control_->take_updates()) {
       if (news.decision.kind == control::Decision::Kind::standing) made_good();
       fatal = fatal || news.decision.fatal;
       elastic_->hear(news);

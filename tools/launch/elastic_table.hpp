@@ -50,14 +50,14 @@ struct ElasticWorker {
 };
 
 // A host of such a job.
-struct Station {
+struct HostEntry {
   ListedHost where{};
   bool listed = false;
-  bool logged = false;     // as ADDED, or there from the beginning
-  int edit = 0;            // of the hosts file, that asked for more here
-  int unused = 0;          // slots whose workers left by themselves
-  int failures = 0;        // since it was listed, or worked for long
-  bool unreached = false;  // since it was listed, a worker of it was given up that did not reach another one
+  bool logged = false;       // as ADDED, or there from the beginning
+  int edit = 0;              // of the hosts file, that asked for more here
+  int unused = 0;            // slots whose workers left by themselves
+  int failures = 0;          // since it was listed, or worked for long
+  bool unreachable = false;  // since it was listed, a worker of it was given up that did not reach another one
   Clock::time_point failed{}, next_try{};
   std::string said{};  // why nobody is started or stopped here, once
 
@@ -90,7 +90,7 @@ class ElasticTable {
     std::string text;
     for (ListedHost& l : hosts_at_begin(plan)) {
       text += line_of(l.host);
-      Station& s = stations_[l.key];
+      HostEntry& s = hosts_[l.key];
       s.where = std::move(l);
       s.listed = true;
     }
@@ -116,15 +116,15 @@ class ElasticTable {
       if (w.key == key && !w.gone() && f(w)) found.push_back(&w);
     return found;
   }
-  [[nodiscard]] std::string host_of(const ElasticWorker& w) { return stations_[w.key].where.host.name; }
+  [[nodiscard]] std::string host_of(const ElasticWorker& w) { return hosts_[w.key].where.host.name; }
   [[nodiscard]] bool over() const { return members_.finished() || members_.stopping(); }
-  void say_once(Station& s, const std::string& text) {
+  void say_once(HostEntry& s, const std::string& text) {
     if (std::exchange(s.said, text) != text) say_(text);
   }
 
   // Who was there from the beginning is not told of.
   void write_log() {
-    for (auto& [key, s] : stations_) {
+    for (auto& [key, s] : hosts_) {
       const auto there = workers_on(key, [](const ElasticWorker& w) { return w.member; });
       if (there.empty() == !s.logged) continue;
       // The end of the job is no leaving.
@@ -138,7 +138,7 @@ class ElasticTable {
 
   // Of those with which the job was to begin, the hosts without which it did.
   void log_absent() {
-    for (auto& [key, s] : stations_) {
+    for (auto& [key, s] : hosts_) {
       if (!s.listed || !workers_on(key, [](const ElasticWorker& w) { return w.counts(); }).empty()) continue;
       if (!log_.append(false, s.where.host.name)) say_("warning: host_worker_log could not be written");
     }
@@ -146,18 +146,18 @@ class ElasticTable {
 
   void list(const std::vector<ListedHost>& hosts) {
     ++edit_;
-    for (auto& station : stations_) {
-      Station& s = station.second;
+    for (auto& station : hosts_) {
+      HostEntry& s = station.second;
       const bool stays = std::any_of(hosts.begin(), hosts.end(), [&](const auto& l) { return l.key == station.first; });
       if (!stays && s.listed) s.said.clear();
       s.listed = s.listed && stays;
     }
     for (const ListedHost& l : hosts) {
-      Station& s = stations_[l.key];
+      HostEntry& s = hosts_[l.key];
       if (!s.listed || l.host.slots > s.where.host.slots) s.edit = edit_;
       if (!s.listed) {
         s.unused = s.failures = 0;
-        s.unreached = false;
+        s.unreachable = false;
         s.next_try = {};
         s.said.clear();
       }
@@ -167,12 +167,12 @@ class ElasticTable {
   }
   // A worker is lost, which counts against its host.
   void failed(const ElasticWorker& w) {
-    if (w.member && seconds_since(w.since) > long_work) stations_[w.key].failures = 0;
+    if (w.member && seconds_since(w.since) > long_work) hosts_[w.key].failures = 0;
     failed(w.key, "");
   }
   // A host failed: it is tried again later, and each time later.
   void failed(const std::string& key, const std::string& why) {
-    Station& s = stations_[key];
+    HostEntry& s = hosts_[key];
     std::string text = why.empty() ? "" : "warning: " + why;
     // What fails there at once is one failure.
     if (s.failures == 0 || seconds_since(s.failed) > 1) {
@@ -190,8 +190,8 @@ class ElasticTable {
   std::function<void(const std::string&)> say_;
   std::filesystem::path file_;
   MembershipLog log_;
-  std::map<std::string, Station> stations_;  // by key
-  std::map<int, ElasticWorker> workers_;     // by number, until they are gone
+  std::map<std::string, HostEntry> hosts_;  // by key
+  std::map<int, ElasticWorker> workers_;    // by number, until they are gone
   int next_ = 0, edit_ = 0;
   bool stood_ = false, begun_ = false;
 };

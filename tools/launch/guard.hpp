@@ -37,9 +37,9 @@ namespace tutti::launch {
 // are and how they ended, passes signals on at once, and ends them when the launcher says so or is gone. Where members
 // change, each generation is another mpirun: "halt" ends what is left of the one before, "members GENERATION WORKERS
 // KEPT [NUMBER LOCAL_RANK LOCAL_SIZE RANK]..." says what is to run in the next (KEPT in base64, - for nothing).
-class Guard {
+class ProcessGuard {
  public:
-  explicit Guard(Order order) : order_(std::move(order)), link_(order_.host_timeout) {}
+  explicit ProcessGuard(Order order) : order_(std::move(order)), link_(order_.host_timeout) {}
 
   int run(const std::string& frame) {
     SignalQueue signals{SIGTERM, SIGINT, SIGHUP};
@@ -122,7 +122,7 @@ class Guard {
     link_.say("members " + words[1]);
   }
 
-  struct Known {
+  struct WatchedProcess {
     std::string last_news{};
     bool ended = false;
     std::optional<Clock::time_point> vanished{};
@@ -134,7 +134,7 @@ class Guard {
     watched_ = Clock::now();
     for (const Record& r : read_records(folder_)) {
       const auto [at, fresh] = known_.try_emplace(r.stem());
-      Known& known = at->second;
+      WatchedProcess& known = at->second;
       const std::string name = process_name(r.role, r.rank);
       if (fresh) link_.say("start " + name + " " + std::to_string(r.pid));
       if (known.ended) continue;
@@ -199,7 +199,7 @@ class Guard {
   Order order_;
   LauncherLink link_;
   fs::path folder_;
-  std::map<std::string, Known> known_;
+  std::map<std::string, WatchedProcess> known_;
   bool stopping_ = false, told_ = false;  // told_: by the launcher
   Clock::time_point watched_{};
 };
@@ -232,7 +232,7 @@ class Guard {
 // `tutti-launch --exec-ranks`: runs the processes of this host.
 inline int exec_ranks() {
   auto [frame, order] = read_order();
-  return order.through_mpi ? Guard(std::move(order)).run(frame) : Agent(std::move(order), false).run();
+  return order.through_mpi ? ProcessGuard(std::move(order)).run(frame) : Agent(std::move(order), false).run();
 }
 
 // `tutti-launch --exec-rank JOB [GENERATION]`, started by mpirun: the guard of this host has the order.

@@ -30,24 +30,26 @@ namespace tutti::launch {
 class JobControl final : public JobMembers {
  public:
   JobControl(const Options& o, const Plan& plan)
-      : desk_(arbiter_options(o, plan)), timeout_(o.rank_timeout), elastic_(o.elastic.on) {}
+      : service_(arbiter_options(o, plan)), timeout_(o.rank_timeout), elastic_(o.elastic.on) {}
 
   // What the arbiter has decided of a process, if it is one of the job's.
-  struct News {
+  struct MembershipUpdate {
     control::Decision decision;
     std::string name;
   };
-  [[nodiscard]] std::vector<News> take_news() {
+  [[nodiscard]] std::vector<MembershipUpdate> take_updates() {
     collect();
-    return std::exchange(news_, {});
+    return std::exchange(updates_, {});
   }
-  [[nodiscard]] const control::Arbiter& arbiter() const noexcept { return desk_.arbiter(); }
+  [[nodiscard]] const control::Arbiter& arbiter() const noexcept { return service_.arbiter(); }
   // Whether the process has opened its channel.
   [[nodiscard]] bool opened(const std::string& name) const override {
     const auto at = processes_.find(name);
-    return at != processes_.end() && desk_.knows(at->second.seat);
+    return at != processes_.end() && service_.knows(at->second.connection);
   }
-  [[nodiscard]] bool can_spare(const std::string& name) const override { return arbiter().can_spare({seat(name)}); }
+  [[nodiscard]] bool can_spare(const std::string& name) const override {
+    return arbiter().can_spare({connection(name)});
+  }
   [[nodiscard]] bool too_few() const override { return arbiter().too_few(); }
   [[nodiscard]] bool finished() const override { return arbiter().finished(); }
   [[nodiscard]] bool stopping() const override { return arbiter().stopping(); }
@@ -59,16 +61,16 @@ class JobControl final : public JobMembers {
     return names;
   }
   void ask_to_leave(const std::string& name) override {
-    desk_.arbiter().ask_to_leave(seat(name));
+    service_.arbiter().ask_to_leave(connection(name));
     send();
   }
   // A worker that the job was to begin with has ended before it asked to be let in.
   void never_comes(int worker) override {
-    desk_.arbiter().never_comes(control::Role::worker, worker);
+    service_.arbiter().never_comes(control::Role::worker, worker);
     send();
   }
   void stop_all() override {
-    desk_.arbiter().stop_all();
+    service_.arbiter().stop_all();
     send();
   }
   // A connection is gone; its processes may run on.
@@ -79,8 +81,8 @@ class JobControl final : public JobMembers {
 
   // A process has been started; one that had its name before is another.
   void started(const std::string& name, Link& link) {
-    const Process& p = processes_[name] = {++last_seat_, &link};
-    names_[p.seat] = name;
+    const Process& p = processes_[name] = {++last_connection_, &link};
+    names_[p.connection] = name;
   }
   // "control worker 0 <base64>", without its first word. False, once for a process, where it makes no sense.
   [[nodiscard]] bool hear(const std::string& name, std::string_view base64) {
@@ -88,7 +90,7 @@ class JobControl final : public JobMembers {
     if (at == processes_.end()) return true;
     const auto frame = io::from_base64(base64);
     const bool good =
-        desk_.receive(at->second.seat, frame ? std::string_view(*frame) : std::string_view(), control::now());
+        service_.receive(at->second.connection, frame ? std::string_view(*frame) : std::string_view(), control::now());
     send();
     return good;
   }
@@ -96,21 +98,21 @@ class JobControl final : public JobMembers {
   void ended(const std::string& name, bool in_order, const std::string& how) {
     const auto at = processes_.find(name);
     if (at == processes_.end()) return;
-    const control::Seat seat = at->second.seat;
-    if (in_order) desk_.arbiter().receive(seat, control::Leave{true}, control::now());
-    desk_.ended(seat, how);
+    const control::ConnectionId connection = at->second.connection;
+    if (in_order) service_.arbiter().receive(connection, control::Leave{true}, control::now());
+    service_.ended(connection, how);
     collect();
     // The launcher knows by itself.
-    if (!elastic_) news_.clear();
-    names_.erase(seat);
+    if (!elastic_) updates_.clear();
+    names_.erase(connection);
     processes_.erase(at);
     send();
   }
 
   // Whether a process that runs has opened its channel.
   [[nodiscard]] bool any_open() const {
-    for (const auto& [seat, name] : names_)
-      if (desk_.knows(seat)) return true;
+    for (const auto& [connection, name] : names_)
+      if (service_.knows(connection)) return true;
     return false;
   }
 
@@ -118,20 +120,20 @@ class JobControl final : public JobMembers {
   [[nodiscard]] std::vector<Problem> lost(const ProgressBoard& board) {
     const control::Time now = control::now();
     // A launcher that was stopped itself has heard nobody.
-    if (now - looked_ > std::chrono::seconds(1)) desk_.arbiter().forgive(now);
+    if (now - looked_ > std::chrono::seconds(1)) service_.arbiter().forgive(now);
     looked_ = now;
     collect();
-    const std::size_t known = news_.size();
-    desk_.tick(now);
+    const std::size_t known = updates_.size();
+    service_.tick(now);
     collect();
     std::vector<Problem> problems;
-    for (std::size_t i = known; i < news_.size(); ++i) {
-      const auto& [d, name] = news_[i];
+    for (std::size_t i = known; i < updates_.size(); ++i) {
+      const auto& [d, name] = updates_[i];
       if (d.kind != control::Decision::Kind::lost || name.empty() || (elastic_ && !d.fatal)) continue;
       const auto* entry = board.find(name);
       const bool stopped = entry != nullptr && entry->stopped;
       const Link* const link = processes_[name].link;
-      if (d.unreached) {
+      if (d.unreachable) {
         problems.push_back({static_cast<int>(ExitCode::communication),
                             error_message(name + " on " + (link == nullptr ? d.member.host : link->host()),
                                           "to reach the other processes within " + seconds_text(timeout_), d.why,
@@ -145,15 +147,17 @@ class JobControl final : public JobMembers {
                          "none" + board.last_report(name) + (stopped ? "; it is stopped, as by SIGSTOP" : ""),
                          "--rank-timeout sets the time")});
     }
-    if (!elastic_) news_.clear();
+    if (!elastic_) updates_.clear();
     send();
     return problems;
   }
 
  private:
-  [[nodiscard]] control::Seat seat(const std::string& name) const { return processes_.at(name).seat; }
+  [[nodiscard]] control::ConnectionId connection(const std::string& name) const {
+    return processes_.at(name).connection;
+  }
   struct Process {
-    control::Seat seat = 0;
+    control::ConnectionId connection = 0;
     Link* link = nullptr;
   };
 
@@ -175,29 +179,29 @@ class JobControl final : public JobMembers {
   }
 
   void send() {
-    desk_.send([&](control::Seat seat, std::string_view frame) {
-      const auto name = names_.find(seat);
+    service_.send([&](control::ConnectionId connection, std::string_view frame) {
+      const auto name = names_.find(connection);
       if (name == names_.end()) return;
       if (Link* const link = processes_[name->second].link)
         link->say("control " + name->second + " " + io::to_base64(frame));
     });
   }
   void collect() {
-    for (auto& d : desk_.arbiter().take_decisions()) {
-      const auto name = names_.find(d.seat);
+    for (auto& d : service_.arbiter().take_decisions()) {
+      const auto name = names_.find(d.connection);
       const bool of_one = d.kind != control::Decision::Kind::issued && d.kind != control::Decision::Kind::standing;
-      news_.push_back({std::move(d), of_one && name != names_.end() ? name->second : ""});
+      updates_.push_back({std::move(d), of_one && name != names_.end() ? name->second : ""});
     }
   }
 
-  control::ControlDesk desk_;
+  control::ArbiterService service_;
   double timeout_;
   bool elastic_;
-  std::vector<News> news_;
-  control::Seat last_seat_ = 0;
+  std::vector<MembershipUpdate> updates_;
+  control::ConnectionId last_connection_ = 0;
   control::Time looked_ = control::now();
   std::map<std::string, Process> processes_;
-  std::map<control::Seat, std::string> names_;
+  std::map<control::ConnectionId, std::string> names_;
 };
 
 }  // namespace tutti::launch

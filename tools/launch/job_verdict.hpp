@@ -17,7 +17,7 @@
 namespace tutti::launch {
 
 // How a process ended.
-struct Ending {
+struct ProcessExit {
   std::string name, host;
   End end;
   // Of an elastic job: the process was a member, did the work of the job to its end, and ended with exit code 0. A
@@ -57,7 +57,7 @@ struct Ending {
 struct JobEnd {
   // In the order in which the launcher heard of them; of an elastic job those since its members stood last, because the
   // members make good what was lost before.
-  std::vector<Ending> endings;
+  std::vector<ProcessExit> endings;
   bool elastic = false;
   int interrupted = 0;     // the signal by which the user ended the job; 0: none
   int problem = 0;         // exit code of the first problem that the launcher found itself; 0: none
@@ -65,7 +65,7 @@ struct JobEnd {
   int mpirun = 0;          // the code that mpirun's failure stands for; 0: it did not fail
 };
 
-struct Verdict {
+struct JobResult {
   enum class Cause {
     done,         // all processes did their work
     problem,      // JobEnd::problem
@@ -77,22 +77,22 @@ struct Verdict {
   };
   Cause cause = Cause::done;
   int code = 0;
-  const Ending* blamed = nullptr;  // one of JobEnd::endings
+  const ProcessExit* blamed = nullptr;  // one of JobEnd::endings
 };
 
 // Whether a worker did the work of an elastic job to its end. Such a worker makes good what others left undone.
 [[nodiscard]] inline bool work_is_done(const JobEnd& job) {
-  return job.elastic &&
-         std::any_of(job.endings.begin(), job.endings.end(), [](const Ending& e) { return e.did_work && e.good(); });
+  return job.elastic && std::any_of(job.endings.begin(), job.endings.end(),
+                                    [](const ProcessExit& e) { return e.did_work && e.good(); });
 }
 
 // The process that caused the end, in this order: one that failed by itself (the first of them), one that stopped in
 // order, one that gave up because it lost another, one that vanished, one that was orphaned. In an elastic job workers
 // come before servers, which only serve them, unless the workers just lost a server. Null if none.
-[[nodiscard]] inline const Ending* culprit(const JobEnd& job) {
+[[nodiscard]] inline const ProcessExit* culprit(const JobEnd& job) {
   enum Rank { failed, stopped, server_failed, lost, vanished, orphaned, none };
   const bool done = work_is_done(job);
-  const auto rank_of = [&](const Ending& e) {
+  const auto rank_of = [&](const ProcessExit& e) {
     if (e.good()) return none;
     const bool in_order = e.stopped_in_order() || (job.interrupted != 0 && e.ended_by_stop_signal());
     // What counts after the work is done is a failure with an exit code of its own: rank 0 ends with 3 if it cannot
@@ -105,17 +105,17 @@ struct Verdict {
     if (job.elastic && e.is_server()) return server_failed;
     return in_order ? stopped : failed;
   };
-  const Ending* first = nullptr;
-  for (const Ending& e : job.endings)
+  const ProcessExit* first = nullptr;
+  for (const ProcessExit& e : job.endings)
     if (rank_of(e) != none && (first == nullptr || rank_of(e) < rank_of(*first))) first = &e;
   return first;
 }
 
 // Decides how the job ended.
-[[nodiscard]] inline Verdict judge(const JobEnd& job) {
-  using Cause = Verdict::Cause;
+[[nodiscard]] inline JobResult judge(const JobEnd& job) {
+  using Cause = JobResult::Cause;
   if (job.problem != 0) return {Cause::problem, job.problem};
-  const Ending* blamed = culprit(job);
+  const ProcessExit* blamed = culprit(job);
   if (blamed == nullptr && work_is_done(job)) return {};
 
   const bool own = blamed != nullptr && blamed->end.why == "own";
@@ -126,7 +126,7 @@ struct Verdict {
   if (blamed != nullptr) return {Cause::process, exit_code_for(blamed->end), blamed};
   if (job.mpirun != 0) return {Cause::mpirun, job.mpirun};
   for (const char* why : {"unheard", "ended"})
-    for (const Ending& e : job.endings)
+    for (const ProcessExit& e : job.endings)
       if (e.end.why == why) return {Cause::outside, exit_code_for(e.end), &e};
   return {};
 }

@@ -59,7 +59,7 @@ class Launcher : ElasticJob {
         folder_.make(plan_, o_);
         sync_folder(plan_, o_, folder_.path(), signals);
       }
-      settle_launcher(o_, plan_, signals, output_);
+      resolve_launcher(o_, plan_, signals, output_);
       if (o_.launcher == "mpi") folder_.make(plan_, o_);
       say(describe(plan_, o_));
       control_.emplace(o_, plan_);
@@ -210,7 +210,7 @@ class Launcher : ElasticJob {
   }
   void ended(Link& l, const std::string& name, const End& end) {
     board_.ended(name);
-    Ending ending{name, l.host(), end};
+    ProcessExit ending{name, l.host(), end};
     if (generations_ && name.starts_with("worker")) {
       unended_.erase(name);
       return generations_->ended(ending);
@@ -240,7 +240,7 @@ class Launcher : ElasticJob {
     if (!stop_at_ || at < *stop_at_) stop_at_ = at;
   }
 
-  [[nodiscard]] bool may_start_again(const Ending& e) const {
+  [[nodiscard]] bool may_start_again(const ProcessExit& e) const {
     return restarts_ < o_.server_restarts && e.name.starts_with("server") && !e.good() && e.end.why == "own" &&
            !stopping_ && !failing_ && interrupted_ == 0 && !workers_done_;
   }

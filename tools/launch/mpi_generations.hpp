@@ -40,7 +40,7 @@ namespace tutti::launch {
 class MpiGenerations final : public JobMembers {
  public:
   // What the launcher is to know.
-  struct News {
+  struct MembershipUpdate {
     enum class Kind {
       standing,  // a generation works
       left,      // a worker, of itself
@@ -51,12 +51,12 @@ class MpiGenerations final : public JobMembers {
     };
     Kind kind;
     std::string name{}, why{};
-    Ending ending{};
-    std::vector<Ending> endings{};
+    ProcessExit ending{};
+    std::vector<ProcessExit> endings{};
   };
 
   MpiGenerations(const Options& o, const Plan& plan, const JobFolder& folder, std::unique_ptr<Child>& mpirun,
-                 MpirunWords& said)
+                 MpirunOutput& said)
       : o_(o), plan_(plan), folder_(folder), mpirun_(mpirun), said_(said) {}
 
   // ---- members ----
@@ -104,10 +104,10 @@ class MpiGenerations final : public JobMembers {
   void progress(const RankProgress& p) {
     if (phase_ != Phase::running || p.phase == ProgressPhase::none || p.step == 0) return;
     furthest_ = std::max(furthest_, p.step);
-    if (!std::exchange(stands_, true)) news_.push_back({News::Kind::standing});
+    if (!std::exchange(stands_, true)) updates_.push_back({MembershipUpdate::Kind::standing});
     ever_stood_ = true;
   }
-  void ended(const Ending& e) {
+  void ended(const ProcessExit& e) {
     Worker* const w = find(e.name);
     if (w == nullptr || !w->member) return;
     w->end = e;
@@ -121,7 +121,7 @@ class MpiGenerations final : public JobMembers {
         ++w;
         continue;
       }
-      news_.push_back({News::Kind::lost, w->second.name, "its host was lost"});
+      updates_.push_back({MembershipUpdate::Kind::lost, w->second.name, "its host was lost"});
       if (w->second.member && phase_ != Phase::none) host_lost_ = true;
       w = workers_.erase(w);
     }
@@ -146,7 +146,7 @@ class MpiGenerations final : public JobMembers {
     if (phase_ == Phase::running) watch();
     if (phase_ == Phase::halting) finish_halt();
   }
-  [[nodiscard]] std::vector<News> take_news() { return std::exchange(news_, {}); }
+  [[nodiscard]] std::vector<MembershipUpdate> take_updates() { return std::exchange(updates_, {}); }
   // Of the generation that runs, or ran last, for mpirun's own words.
   [[nodiscard]] const Plan& plan() const noexcept { return now_; }
 
@@ -158,7 +158,7 @@ class MpiGenerations final : public JobMembers {
     bool member = false;  // of the generation that runs, or ran last
     bool proven = false;  // of one that stood
     bool asked = false, given_up = false;
-    std::optional<Ending> end{};
+    std::optional<ProcessExit> end{};
   };
   enum class Phase { none, setting, running, halting };
 
@@ -184,7 +184,7 @@ class MpiGenerations final : public JobMembers {
   }
   // It is gone: its host's agent, too, once it has none left.
   void leave(const Worker& w) {
-    news_.push_back({News::Kind::gone, w.name, "", {w.name, w.link->host(), End{}}});
+    updates_.push_back({MembershipUpdate::Kind::gone, w.name, "", {w.name, w.link->host(), End{}}});
     remove(w);
   }
   void remove(const Worker& w) {
@@ -292,7 +292,7 @@ class MpiGenerations final : public JobMembers {
 
   // ---- what came of it ----
   void conclude() {
-    std::vector<Ending> all;
+    std::vector<ProcessExit> all;
     bool everyone = true;
     for (const auto& [number, w] : workers_) {
       if (!w.member) continue;
@@ -300,25 +300,25 @@ class MpiGenerations final : public JobMembers {
       if (w.end) all.push_back(*w.end);
     }
     const bool did_work = everyone && !host_lost_ && !all.empty() &&
-                          std::all_of(all.begin(), all.end(), [](const Ending& e) { return e.good(); });
+                          std::all_of(all.begin(), all.end(), [](const ProcessExit& e) { return e.good(); });
     if (did_work) {
-      for (Ending& e : all) e.did_work = true;
+      for (ProcessExit& e : all) e.did_work = true;
       return finish(all);
     }
     if (stop_) return over(done_in_order(all));
     // What fails before anything works does so again, unless it was killed.
     const bool early = !ever_stood_ && !host_lost_ &&
-                       (culprits_of(all).empty() || std::any_of(all.begin(), all.end(), [](const Ending& e) {
+                       (culprits_of(all).empty() || std::any_of(all.begin(), all.end(), [](const ProcessExit& e) {
                           return !in_order(e) && !e.end.by_signal && e.end.why == "own";
                         }));
     if (early || ends_job(all)) return over(all);
     const bool orderly = everyone && !host_lost_ && std::all_of(all.begin(), all.end(), in_order);
     bool left = false;
     if (orderly) {
-      for (const Ending& e : all)
+      for (const ProcessExit& e : all)
         if (e.good()) {
           left = true;
-          news_.push_back({News::Kind::left, e.name});
+          updates_.push_back({MembershipUpdate::Kind::left, e.name});
           leave(*find(e.name));
         }
       same_step_.reset();
@@ -334,13 +334,13 @@ class MpiGenerations final : public JobMembers {
     said_.forget();
   }
   // Who is to go because of a generation that broke; false where the job can only end.
-  [[nodiscard]] bool blame(const std::vector<Ending>& all) {
-    const std::vector<Ending> culprits = culprits_of(all);
+  [[nodiscard]] bool blame(const std::vector<ProcessExit>& all) {
+    const std::vector<ProcessExit> culprits = culprits_of(all);
     bool newcomers = false, own = false;
-    for (const Ending& e : culprits) {
+    for (const ProcessExit& e : culprits) {
       newcomers = newcomers || !find(e.name)->proven;
       own = own || !e.end.by_signal;
-      news_.push_back({News::Kind::gone, e.name, "", e});
+      updates_.push_back({MembershipUpdate::Kind::gone, e.name, "", e});
       remove(*find(e.name));
     }
     if (!culprits.empty() || host_lost_) {
@@ -356,16 +356,16 @@ class MpiGenerations final : public JobMembers {
       const Worker* const w = find(name);
       if (stands_ || w->proven) continue;
       any = true;
-      news_.push_back({News::Kind::failed, name, why});
+      updates_.push_back({MembershipUpdate::Kind::failed, name, why});
       remove(*w);
     }
     return any || ++vain_ < 3;
   }
-  void finish(const std::vector<Ending>& all) {
+  void finish(const std::vector<ProcessExit>& all) {
     finished_ = true;
-    news_.push_back({News::Kind::over, "", "", {}, all});
+    updates_.push_back({MembershipUpdate::Kind::over, "", "", {}, all});
   }
-  void over(const std::vector<Ending>& all) {
+  void over(const std::vector<ProcessExit>& all) {
     stop_ = true;
     finish(all);
   }
@@ -374,9 +374,9 @@ class MpiGenerations final : public JobMembers {
   const Plan& plan_;
   const JobFolder& folder_;
   std::unique_ptr<Child>& mpirun_;
-  MpirunWords& said_;
+  MpirunOutput& said_;
   std::map<int, Worker> workers_;  // by number, which is by age
-  std::vector<News> news_;
+  std::vector<MembershipUpdate> updates_;
   Plan now_;
   Phase phase_ = Phase::none;
   std::set<const Link*> awaited_;

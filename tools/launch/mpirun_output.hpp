@@ -17,7 +17,7 @@ namespace tutti::launch {
 
 // mpirun's own words, beside the lines of the processes. They are held back for a moment: when a process has failed
 // they only repeat it.
-class MpirunWords {
+class MpirunOutput {
  public:
   // A line of mpirun's standard error; one of a process goes on to `err`.
   void hear(std::string_view line, OutputQueue& err) {

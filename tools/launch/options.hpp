@@ -31,7 +31,7 @@ namespace tutti::launch {
 struct Options {
   std::optional<int> workers;
   std::optional<int> servers;  // absent: as many as workers where the program needs some
-  bool servers_hold = false;   // as the program answers, see LaunchAnswer
+  bool servers_hold = false;   // as the program answers, see LaunchInfo
   int server_restarts = 0, root_port = 0;
   std::string hosts_file, launcher;  // launcher: empty where it is not said, see launcher_for
   std::string sync_dir, log_dir, job_name, ssh_config, remote_program;
@@ -299,7 +299,7 @@ inline void check(Options& o, bool job_given) {
 
 // How many servers there are beside so many workers, for a program that gave this answer, if any. UsageError names what
 // works.
-[[nodiscard]] inline int servers_for(const Options& o, const std::optional<LaunchAnswer>& answer, int workers) {
+[[nodiscard]] inline int servers_for(const Options& o, const std::optional<LaunchInfo>& answer, int workers) {
   const std::string program = answer ? printable(o.command.at(0)) + " trains with strategy " + answer->strategy : "";
   if (answer && !answer->servers && o.servers.value_or(0) > 0)
     fail<UsageError>("--num-servers", "none, because " + program, std::to_string(*o.servers),
@@ -320,7 +320,7 @@ inline void check(Options& o, bool job_given) {
 }
 
 // The launcher for a program that gave this answer, if any, about so many workers. UsageError names what works.
-[[nodiscard]] inline std::string launcher_for(const Options& o, const std::optional<LaunchAnswer>& answer,
+[[nodiscard]] inline std::string launcher_for(const Options& o, const std::optional<LaunchInfo>& answer,
                                               std::size_t workers) {
   const std::string program = answer ? printable(o.command.at(0)) : "";
   const bool over_mpi = answer && answer->over_mpi && (workers > 1 || o.elastic.on);

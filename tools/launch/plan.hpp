@@ -103,7 +103,7 @@ struct Plan {
   };
   std::string job;
   int generation = 0;  // of members, see MpiGenerations
-  Meeting meeting;
+  RendezvousPorts meeting;
   std::vector<Site> sites;
   std::vector<std::size_t> site_of_mpi_rank;  // workers, then servers
 
@@ -211,7 +211,7 @@ namespace detail {
     break;
   }
   if (plan.sites.size() == 1) root = "127.0.0.1";
-  plan.meeting = choose_meeting(o.root_port, first.here);
+  plan.meeting = choose_rendezvous_ports(o.root_port, first.here);
 
   Order common;
   common.job = plan.job;

@@ -34,7 +34,7 @@ namespace tutti::launch {
 inline constexpr double ask_limit = 30;  // seconds for the program's answer
 
 // Whether the program of an order says in its file that it may be asked.
-[[nodiscard]] inline bool may_be_asked(const fs::path& program) {
+[[nodiscard]] inline bool can_be_queried(const fs::path& program) {
   const io::Descriptor file(::open(program.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat s {};
   if (file.get() < 0 || ::fstat(file.get(), &s) != 0 || s.st_size == 0) return false;
@@ -50,18 +50,18 @@ inline constexpr double ask_limit = 30;  // seconds for the program's answer
 }
 
 // What came of the question.
-struct Asked {
+struct ProgramQuery {
   bool put = false;  // there is a program that may be asked, and it ran
   int code = 0;      // its exit code; -1: out of time or killed
-  std::optional<LaunchAnswer> answer{};
+  std::optional<LaunchInfo> answer{};
   std::vector<std::string> errors{};  // the lines of its standard error
 };
 
 // `tutti-launch --ask`: the order comes on standard input; says "asked CODE" and "answer ..." and "error ..." lines, or
 // nothing where the program may not be asked.
-inline int ask_here(const Order& order) {
+inline int query_locally(const Order& order) {
   SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP};
-  if (order.processes.empty() || !may_be_asked(program_of(order))) return 0;
+  if (order.processes.empty() || !can_be_queried(program_of(order))) return 0;
   Start s;
   s.argv = order.command;
   s.environment = environment_of(order, order.processes.front(), "", "");
@@ -87,14 +87,14 @@ inline int ask_here(const Order& order) {
 
 // Asks on the host of rank 0; nothing where nobody may be asked, or the host cannot be reached, which is told when the
 // processes are to start there.
-[[nodiscard]] inline Asked ask_program(const Plan& plan, const Options& o, const SignalQueue& signals) {
-  Asked asked;
+[[nodiscard]] inline ProgramQuery query_program(const Plan& plan, const Options& o, const SignalQueue& signals) {
+  ProgramQuery asked;
   const Plan::Site& site = plan.first();
   // The same program lies here in most cases, and then nobody has to be asked whether it may be asked.
   Order local = site.order;
   if (!site.here) local.folder = fs::current_path().string();
   const fs::path program = program_of(local);
-  if (!program.empty() && !may_be_asked(program)) return asked;
+  if (!program.empty() && !can_be_queried(program)) return asked;
 
   const io::Descriptor order(::memfd_create("order", MFD_CLOEXEC));
   const std::string frame = encode(site.order);
@@ -117,7 +117,7 @@ inline int ask_here(const Order& order) {
       asked.put = true;
       asked.code = std::atoi(std::string(rest).c_str());
     }
-    if (word == "answer" && !asked.answer) asked.answer = parse_launch_answer(rest);
+    if (word == "answer" && !asked.answer) asked.answer = parse_launch_info(rest);
     if (word == "error") asked.errors.emplace_back(rest);
   };
   lines.feed(result.out, hear);
@@ -126,7 +126,7 @@ inline int ask_here(const Order& order) {
 }
 
 // What the program refuses is said once, and nothing runs.
-inline void require_answer(const Asked& asked, const Plan& plan) {
+inline void require_answer(const ProgramQuery& asked, const Plan& plan) {
   if (asked.code <= 0 || asked.answer) return;
   for (const auto& line : asked.errors) std::fprintf(stderr, "[0] %s\n", line.c_str());
   throw Error(error_message("worker 0 on " + plan.first().host.name, "exit code 0",

@@ -18,12 +18,12 @@ namespace tutti::launch {
 
 // A port of this host that no other program is given while this exists, though nobody listens there: who knows it can,
 // with SO_REUSEADDR, as tutti's rendezvous and most servers do.
-class HeldPort {
+class ReservedPort {
  public:
   // port 0: one that is free. Nothing where it cannot be had.
-  [[nodiscard]] static std::optional<HeldPort> take(int port) {
+  [[nodiscard]] static std::optional<ReservedPort> take(int port) {
     for (const int family : {AF_INET6, AF_INET}) {
-      HeldPort h;
+      ReservedPort h;
       h.socket_ = tcp::Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
       const int on = 1, off = 0;
       if (h.socket_.get() < 0) continue;
@@ -38,26 +38,26 @@ class HeldPort {
   [[nodiscard]] int number() const { return tcp::port_of(socket_); }
 
  private:
-  HeldPort() = default;
+  ReservedPort() = default;
   tcp::Socket socket_;
 };
 
 // Where the processes of a job meet: rank 0's listens at the first free of `ports` ports from `port` on, and `ps_port`
 // is for a scheduler of parameter servers.
-struct Meeting {
+struct RendezvousPorts {
   int port = 0, ports = 1, ps_port = 0;
-  std::shared_ptr<const std::pair<HeldPort, HeldPort>> held;  // as long as the job runs
+  std::shared_ptr<const std::pair<ReservedPort, ReservedPort>> held;  // as long as the job runs
 };
 
 // wanted: --root-port, or 0. here: rank 0 is on this host, whose ports can be held.
-[[nodiscard]] inline Meeting choose_meeting(int wanted, bool here) {
-  Meeting m;
+[[nodiscard]] inline RendezvousPorts choose_rendezvous_ports(int wanted, bool here) {
+  RendezvousPorts m;
   if (here) {
-    auto first = HeldPort::take(wanted), second = HeldPort::take(wanted == 0 ? 0 : wanted + 1);
+    auto first = ReservedPort::take(wanted), second = ReservedPort::take(wanted == 0 ? 0 : wanted + 1);
     if (first && second) {
       m.port = first->number();
       m.ps_port = second->number();
-      m.held = std::make_shared<const std::pair<HeldPort, HeldPort>>(*std::move(first), *std::move(second));
+      m.held = std::make_shared<const std::pair<ReservedPort, ReservedPort>>(*std::move(first), *std::move(second));
       return m;
     }
     if (wanted != 0)

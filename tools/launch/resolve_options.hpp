@@ -20,8 +20,8 @@
 namespace tutti::launch {
 
 // Asks the program how its processes are to be started, and completes options and plan by that.
-inline void settle_launcher(Options& o, Plan& plan, const SignalQueue& signals, JobOutput& output) {
-  const Asked asked = ask_program(plan, o, signals);
+inline void resolve_launcher(Options& o, Plan& plan, const SignalQueue& signals, JobOutput& output) {
+  const ProgramQuery asked = query_program(plan, o, signals);
   require_answer(asked, plan);
   if (asked.code < 0) output.say("warning: " + printable(o.command[0]) + " did not answer how it is to be started");
   const int workers = plan.first().order.workers;
@@ -64,20 +64,21 @@ inline void settle_launcher(Options& o, Plan& plan, const SignalQueue& signals, 
 }
 
 // Warns of a process that stands still, and says what ends the job when that lasts too long.
-struct Stalled {
+struct StallProblem {
   std::string blamed{};
   Problem problem{};
 };
-[[nodiscard]] inline std::optional<Stalled> stalled_problem(ProgressBoard& board, const Options& o, JobOutput& output) {
+[[nodiscard]] inline std::optional<StallProblem> stalled_problem(ProgressBoard& board, const Options& o,
+                                                                 JobOutput& output) {
   const auto now = Clock::now();
   if (const auto stall = board.new_stall(o.stall_warning, now)) output.say("warning: " + board.describe(*stall));
   const auto stall = o.stall_deadline > 0 ? board.stalled(o.stall_deadline, now) : std::nullopt;
   if (!stall) return {};
-  return Stalled{stall->entry->name,
-                 {static_cast<int>(ExitCode::communication),
-                  error_message(stall->entry->name + " on " + stall->entry->host,
-                                "progress within " + seconds_text(o.stall_deadline), board.describe(*stall),
-                                "--stall-deadline sets the time")}};
+  return StallProblem{stall->entry->name,
+                      {static_cast<int>(ExitCode::communication),
+                       error_message(stall->entry->name + " on " + stall->entry->host,
+                                     "progress within " + seconds_text(o.stall_deadline), board.describe(*stall),
+                                     "--stall-deadline sets the time")}};
 }
 
 }  // namespace tutti::launch

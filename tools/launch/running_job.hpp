@@ -82,27 +82,27 @@ class RunningJob {
     end.problem = problems_.empty() ? 0 : problems_.front().code;
     end.lost_host = std::any_of(links_.begin(), links_.end(), [](const Link& l) { return l.lost; });
     end.mpirun = mpirun_failed ? problem_of_mpirun().code : 0;
-    const Verdict v = judge(end);
+    const JobResult v = judge(end);
     switch (v.cause) {
-      case Verdict::Cause::done:
-      case Verdict::Cause::problem:
+      case JobResult::Cause::done:
+      case JobResult::Cause::problem:
         break;
-      case Verdict::Cause::interrupted:
+      case JobResult::Cause::interrupted:
         say("ended by " + signal_text(interrupted_));
         return v.code;
-      case Verdict::Cause::lost_host:
+      case JobResult::Cause::lost_host:
         // A host that does not answer explains why others lost it.
         for (const Link& l : links_)
           if (l.lost) problems_.push_back(lost_host(l, unended_, board_, "no answer"));
         break;
-      case Verdict::Cause::process:
+      case JobResult::Cause::process:
         problems_.push_back(problem_of(*v.blamed, board_.last_report(v.blamed->name), end.elastic));
         break;
-      case Verdict::Cause::mpirun:
+      case JobResult::Cause::mpirun:
         problems_.push_back(problem_of_mpirun());
         mpirun_said_.repeat(output_.err);
         break;
-      case Verdict::Cause::outside:
+      case JobResult::Cause::outside:
         problems_.push_back(problem_of_outside(*v.blamed, plan_.first().order.host_timeout));
         break;
     }
@@ -122,9 +122,9 @@ class RunningJob {
   std::optional<MpiGenerations> generations_;  // of a job over MPI whose workers come and go
   std::optional<Elastic> elastic_;
   std::map<std::string, const Link*> unended_;
-  std::vector<Ending> endings_;
+  std::vector<ProcessExit> endings_;
   std::vector<Problem> problems_;
-  MpirunWords mpirun_said_;
+  MpirunOutput mpirun_said_;
   bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false, held_ = false;
   int interrupted_ = 0, restarts_ = 0;
   Clock::time_point stopped_at_{}, spoke_{}, interrupted_at_{}, watched_ = Clock::now();

@@ -72,7 +72,7 @@ void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o) {
 
 void take_average(AnyStrategy& strategy, RunOptions& o) {
   std::string decay;
-  while_ranks_work(strategy, "reading a checkpoint", [&] {
+  run_with_heartbeat(strategy, "reading a checkpoint", [&] {
     if (strategy.rank() != 0) return;
     const auto found = find_checkpoint(o, [](const std::string&) {});
     const io::Json* const was = found ? found->options().find("ema-decay") : nullptr;
@@ -84,20 +84,20 @@ void take_average(AnyStrategy& strategy, RunOptions& o) {
 
 bool saves_beside_chief(AnyStrategy& strategy, const RunOptions& o) {
   if (strategy.size() == 1) return false;
-  const bool chief = strategy.rank() == 0;
-  double word = chief ? static_cast<double>(::getpid()) : 0;
+  const bool coordinator = strategy.rank() == 0;
+  double word = coordinator ? static_cast<double>(::getpid()) : 0;
   strategy.sum({&word, 1});
   const io::Path mark = io::Path(o.run_dir) / (".rank-0-saves-here-" + std::to_string(std::llround(word)));
-  if (chief) io::atomic_write_file(mark, "");
+  if (coordinator) io::atomic_write_file(mark, "");
   strategy.sum({&word, 1});  // it is there
-  const bool saves = !chief && launched().local_rank == 0 && !io::path_exists(mark);
-  while_ranks_work(strategy, "making a run folder", [&] {
+  const bool saves = !coordinator && launched().local_rank == 0 && !io::path_exists(mark);
+  run_with_heartbeat(strategy, "making a run folder", [&] {
     if (!saves) return;
     if (o.clear_log) detail::clear_run(o.run_dir);
     io::make_directories(o.run_dir);
   });
   // Nobody looks for it any more.
-  if (chief) io::remove_tree(mark);
+  if (coordinator) io::remove_tree(mark);
   return saves;
 }
 

@@ -284,7 +284,7 @@ void check_elastic(RunOptions& o, const StartedJob& job) {
   if (o.eval_only)
     fail<UsageError>("--eval-only", "no tutti-launch --elastic, because nobody trains", "given",
                      "one process evaluates");
-  if (job.over_mpi != (o.strategy == "mpi") && !launcher_asks())
+  if (job.over_mpi != (o.strategy == "mpi") && !is_launcher_query())
     fail<UsageError>("--strategy", job.over_mpi ? "mpi, because mpirun started this process" : "another than mpi",
                      o.strategy);
   if (o.local_ckpt && o.strategy != "mpi")

@@ -68,9 +68,9 @@ std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::Json& m
 
 void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
                           const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images) {
-  const bool chief = trainer.strategy().rank() == 0;
+  const bool coordinator = trainer.strategy().rank() == 0;
   const auto chief_reads = [&](const std::function<void()>& f) {
-    while_ranks_work(trainer.strategy(), "reading a checkpoint", chief ? f : nullptr);
+    run_with_heartbeat(trainer.strategy(), "reading a checkpoint", coordinator ? f : nullptr);
   };
   std::vector<io::Path> before;
   chief_reads([&] {
@@ -83,14 +83,14 @@ void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& chec
   });
   double count = static_cast<double>(before.size());
   trainer.strategy().sum({&count, 1});
-  if (chief && task.evaluating) task.evaluating(o, images);
+  if (coordinator && task.evaluating) task.evaluating(o, images);
   std::unordered_set<std::string> named;  // records that were skipped
   const auto shown = [&](const EvaluatedCheckpoint& c) {
     const EvaluationReport e = evaluate(trainer, test);
     for (const auto& m : test.take_skip_messages())
       if (named.insert(m).second)
         std::fprintf(stderr, "warning: rank %d skips a record: %s\n", trainer.strategy().rank(), m.c_str());
-    if (!chief) return;
+    if (!coordinator) return;
     if (task.evaluated)
       task.evaluated(e, c);
     else
@@ -120,7 +120,7 @@ void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& chec
   }
   if (count > 0) load(newest);
   both(newest, newest != nullptr ? newest->path() : io::Path(o.pretrained));
-  if (chief && task.evaluation_done) task.evaluation_done();
+  if (coordinator && task.evaluation_done) task.evaluation_done();
 }
 
 }  // namespace tutti::trainer

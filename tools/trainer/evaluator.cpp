@@ -115,8 +115,8 @@ class Judge {
 
 }  // namespace
 
-int evaluate_beside(const RunOptions& said, const Task& task,
-                    const std::function<std::unique_ptr<Backend>(RunOptions&)>& make) {
+int evaluate_concurrently(const RunOptions& said, const Task& task,
+                          const std::function<std::unique_ptr<Backend>(RunOptions&)>& make) {
   const StopSignals signals;
   RunOptions o = said;
   if (is_scripted(o)) fail<UsageError>("--job-name", "an evaluation, or one process of a job", "both");

@@ -15,7 +15,7 @@ namespace tutti::trainer {
 // Evaluates the newest checkpoint of --checkpoint-dir whenever it is another one, until a signal comes, or once.
 // make: checks the options and makes their backend. Returns the exit code. DataError where it is to be done once and
 // there is none.
-int evaluate_beside(const RunOptions& said, const Task& task,
-                    const std::function<std::unique_ptr<Backend>(RunOptions&)>& make);
+int evaluate_concurrently(const RunOptions& said, const Task& task,
+                          const std::function<std::unique_ptr<Backend>(RunOptions&)>& make);
 
 }  // namespace tutti::trainer

@@ -50,7 +50,7 @@ template <class F>
       f();
       return true;
     } catch (const CommunicationError&) {
-      ChangingMembers* const members = strategy.members();
+      ElasticMembership* const members = strategy.members();
       if (members == nullptr || members->joining() || !members->await_right()) throw;
       if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
       if (strategy.size() >= ranks) throw;  // it was no loss
@@ -64,15 +64,15 @@ int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task
         ControlChannel* channel) {
   const StopSignals signals;
   const Schema seen = before ? before->seen : schema_of(o, task);
-  const bool chief = strategy.rank() == 0;
-  if (chief) print_start(backend, o, strategy.size());
+  const bool coordinator = strategy.rank() == 0;
+  if (coordinator) print_start(backend, o, strategy.size());
   if (o.test_io) {
     Loader loader(task.images(o, seen).train, loader_options(o, true, strategy.rank(), strategy.size()));
     return test_io(o, loader);
   }
   if (o.print_schedule) {
     const std::int64_t there = task.images(o, seen).train.size();
-    if (chief) print_schedule(o, there);
+    if (coordinator) print_schedule(o, there);
     return 0;
   }
   if (o.dry_run) {

@@ -68,8 +68,8 @@ int Run::train() {
   FitOptions how = fit_options(o_, images_.train.size());
   // Where members come and go, a signal to one means that one; the job's own comes over its channel, and where there
   // is none it is SIGINT.
-  ChangingMembers* const members = strategy_.members();
-  const bool anew = members != nullptr && members->starts_anew();
+  ElasticMembership* const members = strategy_.members();
+  const bool anew = members != nullptr && members->restarts_processes();
   auto& asked = members != nullptr ? how.leave_requested : how.stop_requested;
   asked = [this, anew] { return (StopSignals::stop_requested() && !(anew && told_to_stop())) || spot_notice(); };
   if (anew) how.stop_requested = told_to_stop;
@@ -91,7 +91,7 @@ int Run::train() {
     if (tensorboard_ != nullptr && o_.histograms > 0 && s.step / o_.histograms > before / o_.histograms)
       tensorboard_->histograms(trainer_, s.step);
   };
-  ChiefDuties duties;
+  CoordinatorOptions duties;
   duties.checkpoints = &*checkpoints_;
   if (task_.shows_progress || !o_.as_table || mxnet) duties.listeners.push_back(&progress);
   std::optional<RunKeeper> keeper;
@@ -99,14 +99,14 @@ int Run::train() {
   duties.open = [&](bool takes_over) { return open_logs(progress, how, takes_over || o_.kept); };
   if (o_.local_ckpt) duties.saves_too = [this] { return saves_beside_chief(strategy_, o_); };
   if (o_.audit) duties.audit = o_.run_dir;
-  Chief chief(trainer_, duties);
+  Coordinator coordinator(trainer_, duties);
   std::fflush(stdout);
   try {
-    const FitResult result = fit(trainer_, *train_, test_.get(), chief, how);
+    const FitResult result = fit(trainer_, *train_, test_.get(), coordinator, how);
     std::optional<ViewsReport> of_views;
     if (o_.tta > 0 && test_ && !result.interrupted && !result.left && !result.changes)
       of_views = evaluate_views_of(trainer_, *test_, o_);
-    chief.tell([&](FitListener& l) {
+    coordinator.tell([&](FitListener& l) {
       if (of_views) l.views(*of_views);
       // The run of a worker that leaves goes on: its end is for the others to log.
       if (!result.changes && !result.left) l.ended(run_end(result));
@@ -115,7 +115,7 @@ int Run::train() {
     if (keeper && result.changes) keeper->ended();
     return end(result, of_views);
   } catch (const Error& e) {
-    chief.tell([&](FitListener& l) { l.ended({"failed", trainer_.counters().step, e.what()}); });
+    coordinator.tell([&](FitListener& l) { l.ended({"failed", trainer_.counters().step, e.what()}); });
     throw;
   }
 }
@@ -172,7 +172,7 @@ void Run::make_sources() {
 
 void Run::begin() {
   if (joins_) return;  // with what the others have
-  while_ranks_work(strategy_, "reading a checkpoint", [&] {
+  run_with_heartbeat(strategy_, "reading a checkpoint", [&] {
     if (!here()) return;
     if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir);
     require_kept_checkpoint(o_);

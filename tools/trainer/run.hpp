@@ -50,7 +50,7 @@ class Run {
   // Goes on from the checkpoint that the options ask for, which rank 0 reads.
   void begin();
 
-  // The chief's logs. takes_over: another rank has begun them.
+  // The coordinator's logs. takes_over: another rank has begun them.
   std::vector<std::unique_ptr<FitListener>> open_logs(ProgressDisplay& progress, const FitOptions& how,
                                                       bool takes_over);
 
@@ -73,7 +73,7 @@ class Run {
   std::unique_ptr<BatchSource> train_, test_;
   RunLock lock_;
   std::optional<Checkpoints> checkpoints_;
-  TensorboardRun* tensorboard_ = nullptr;  // of the chief's logs
+  TensorboardRun* tensorboard_ = nullptr;  // of the coordinator's logs
   std::optional<io::LoadedCheckpoint> found_;
 };
 

@@ -89,8 +89,8 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
     return f(strategy, std::move(loaded));
   } catch (const Error& e) {
     // Where members come and go, the others go on without this one, unless they are to be started anew.
-    const ChangingMembers* const members = strategy.members();
-    if (strategy.size() > 1 && (members == nullptr || members->starts_anew())) {
+    const ElasticMembership* const members = strategy.members();
+    if (strategy.size() > 1 && (members == nullptr || members->restarts_processes())) {
       TraceOfRun::flush();
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
       if (has_servers(o.strategy)) throw;  // who hears of it says it elsewhere
@@ -195,7 +195,7 @@ bool has_gpu(const RunOptions& o, const Started& start) {
   BackendOptions as = backend_options(o);
   if (built) as.device = gpu_of(o, start);
   // The process that trains says why, not the one that only answers the launcher.
-  if (launcher_asks()) as.warn = nullptr;
+  if (is_launcher_query()) as.warn = nullptr;
   return automatic_backend(as) == "cuda";
 }
 
@@ -253,7 +253,7 @@ int evaluate_elsewhere(const RunOptions& o, const Task& task) {
   if (start.launched && start.size > 1)
     fail<UsageError>("--checkpoint-dir", "one process, which evaluates alone", std::to_string(start.size));
   const TraceOfRun trace(o, {start, {}});
-  return evaluate_beside(o, task, [&](RunOptions& checked) {
+  return evaluate_concurrently(o, task, [&](RunOptions& checked) {
     naming_variables(checked, [&] { check(checked, {1, built_strategies(), has_gpu(checked, {start, {}})}); });
     if (checked.threads == 0) checked.threads = usable_cores();
     BackendOptions as = backend_options(checked);
@@ -272,14 +272,14 @@ int train(RunOptions& o, const Task& task) {
   const bool trains = !start.is_server() && !schedules, gpu = trains && has_gpu(o, start);
   Job job;
   o.founders = !trains ? start.workers : start.generation > 0 ? start.founders : start.size;
-  if (!launcher_asks()) job.channel = open_elastic_channel(start);
+  if (!is_launcher_query()) job.channel = open_elastic_channel(start);
   if (start.new_worker && job.channel != nullptr) take_run(*job.channel, o);
   if (!start.kept.empty()) take_kept_run(o, start.kept);
   naming_variables(o, [&] {
     check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic, start.mpi,
               is_built("cuda")});
   });
-  if (trains && start.local_rank == 0 && !launcher_asks())
+  if (trains && start.local_rank == 0 && !is_launcher_query())
     for (const std::string& w : o.warnings) warn(w);
   const bool keeps = o.strategy == "ps_async" && o.ps_snapshot_seconds > 0;
   if (start.servers_restart && keeps && o.run_dir.empty())
@@ -288,9 +288,9 @@ int train(RunOptions& o, const Task& task) {
     fail<UsageError>("--strategy", "ps or ps_async, because the job has servers", o.strategy,
                      "dist_sync and dist_async are other names of theirs");
   if (schedules) return schedule(o, start);
-  if (launcher_asks())
-    return answer_launcher({o.strategy, o.strategy == "mpi", has_servers(o.strategy), keeps,
-                            changes_members(o.strategy), o.strategy == "ps_async"});
+  if (is_launcher_query())
+    return answer_launcher_query({o.strategy, o.strategy == "mpi", has_servers(o.strategy), keeps,
+                                  changes_members(o.strategy), o.strategy == "ps_async"});
   if (!start.servers_restart && o.ps_snapshot_seconds != RunOptions().ps_snapshot_seconds)
     o.notes.push_back("nothing is done with --ps-snapshot-seconds: no server is started again");
   const TraceOfRun trace(o, start);

@@ -38,7 +38,7 @@ class WatchedSource final : public BatchSource {
 
   void start(Position p) override;
   void start(Position p, const Placement& placement) override;
-  void start_dealt(const Placement& placement) override { source_->start_dealt(placement); }
+  void start_assigned(const Placement& placement) override { source_->start_assigned(placement); }
   void add(Position p) override { source_->add(p); }
   [[nodiscard]] int reads_ahead() const override { return source_->reads_ahead(); }
   [[nodiscard]] const Placement& placement() const override { return source_->placement(); }

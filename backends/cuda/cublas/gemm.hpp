@@ -224,7 +224,7 @@ class Gemms {
 
   const Device& device_;
   GemmOptions options_;
-  Ahead<Handle> handle_;
+  AsyncInit<Handle> handle_;
   std::map<Key, Chosen> chosen_;
 };
 

@@ -75,7 +75,7 @@ class Handle {
   };
 
   const Device& device_;
-  Ahead<Owned> made_;
+  AsyncInit<Owned> made_;
   std::optional<cudaStream_t> stream_;
 };
 

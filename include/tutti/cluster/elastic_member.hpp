@@ -28,7 +28,7 @@ struct ElasticOptions {
   LaunchEnvironment start;
   JobFacts facts;  // that all processes have in common, see ControlChannel::enrol()
   // Until those who begin the job are there, and until the members of a generation have found each other.
-  std::chrono::milliseconds meeting = std::chrono::seconds(60);
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(60);
 };
 
 namespace detail {
@@ -60,7 +60,7 @@ class GroupFlag {
 
 // What a process of an elastic job has, whatever its members do together: the channel to the arbiter, the flag that
 // ends its group, and memory that outlives all its groups.
-class ElasticMember : public ChangingMembers {
+class ElasticMember : public ElasticMembership {
  public:
   ElasticMember(const ElasticMember&) = delete;
   ElasticMember& operator=(const ElasticMember&) = delete;
@@ -88,7 +88,8 @@ class ElasticMember : public ChangingMembers {
       fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another", hint);
     flag_ = group_flag_->renew();
     if (losses_end)
-      channel_->on_change([now = group_flag_](const control::Changing& c) { now->raise(control::reason_of_end(c)); });
+      channel_->on_change(
+          [now = group_flag_](const control::MembershipChange& c) { now->raise(control::reason_of_end(c)); });
     channel_->on_end(
         [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
   }

@@ -11,7 +11,7 @@
 namespace tutti {
 
 // How a member of a generation leaves its work.
-struct Leaving {
+struct LeaveReport {
   std::uint64_t step = 0;  // behind which it stands, whole
   bool broken = false;     // what followed broke off: a peer was lost, or what they did together failed
   bool epoch_end = false;  // the step was the last of an epoch
@@ -21,7 +21,7 @@ struct Leaving {
 // What a strategy whose members come and go says of them, and is told. Members work in generations: whoever trains asks
 // for a change in each step, leaves the generation with the others, and goes on in the next (Trainer::reform). Calls
 // come from one thread.
-class ChangingMembers {
+class ElasticMembership {
  public:
   enum class Change : std::uint8_t {
     none,
@@ -30,17 +30,17 @@ class ChangingMembers {
     broken        // the generation cannot go on, at once
   };
 
-  ChangingMembers() = default;
-  ChangingMembers(const ChangingMembers&) = delete;
-  ChangingMembers& operator=(const ChangingMembers&) = delete;
+  ElasticMembership() = default;
+  ElasticMembership(const ElasticMembership&) = delete;
+  ElasticMembership& operator=(const ElasticMembership&) = delete;
 
   // Whether a generation's processes end with it, and new ones go on from a checkpoint: then who trains saves and ends
   // when the members are to change, and next_generation() is not called.
-  [[nodiscard]] virtual bool starts_anew() const { return false; }
+  [[nodiscard]] virtual bool restarts_processes() const { return false; }
   // Where workers wait for no other one, and each goes over to the next generation for itself: from whom they have
   // their steps. Then next_generation() returns at once, what is under way goes on, and nobody takes another one's
   // state.
-  [[nodiscard]] virtual DealtSteps* dealt_steps() { return nullptr; }
+  [[nodiscard]] virtual StepAssignments* step_assignments() { return nullptr; }
   // Whether this process has not been in any generation yet: it holds nothing that others need, and takes what they
   // have.
   [[nodiscard]] virtual bool joining() const = 0;
@@ -59,7 +59,7 @@ class ChangingMembers {
   [[nodiscard]] virtual Change change() = 0;
   // Leaves the present generation, or comes to its first, and waits until the group of the next one stands. False where
   // this process is let go, as it or whoever started it had asked. CommunicationError where it was given up.
-  [[nodiscard]] virtual bool next_generation(const Leaving& how) = 0;
+  [[nodiscard]] virtual bool next_generation(const LeaveReport& how) = 0;
   // Whether the others of the present generation take this process's state.
   [[nodiscard]] virtual bool has_authority() const = 0;
   // Leaves with the next generation, which comes after a step.
@@ -75,7 +75,7 @@ class ChangingMembers {
   virtual void epoch_begins(std::int64_t epoch) = 0;
 
  protected:
-  ~ChangingMembers() = default;  // nobody owns one by this name
+  ~ElasticMembership() = default;  // nobody owns one by this name
 };
 
 // The error of a process for which await_right() has returned false.

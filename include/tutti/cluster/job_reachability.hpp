@@ -20,37 +20,38 @@
 namespace tutti {
 
 // Reports to the arbiter the members on other hosts that this process does not reach. The channel outlives it.
-class JobReach {
+class JobReachability {
  public:
-  explicit JobReach(ControlChannel& channel) : channel_(channel) {}
-  ~JobReach() {
+  explicit JobReachability(ControlChannel& channel) : channel_(channel) {}
+  ~JobReachability() {
     stopped_ = true;
     channel_.stir();
   }
-  JobReach(const JobReach&) = delete;
-  JobReach& operator=(const JobReach&) = delete;
+  JobReachability(const JobReachability&) = delete;
+  JobReachability& operator=(const JobReachability&) = delete;
 
   // Begins with a generation whose workers speak with each other. This one listens at `address`, of its host. Returns
   // null if all are on one host.
-  [[nodiscard]] ReachWatch* begin_workers(const Assignment& a, const std::string& address) {
+  [[nodiscard]] ReachabilityMonitor* begin_workers(const Assignment& a, const std::string& address) {
     const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
-    std::vector<ReachWatch::Peer> peers;
+    std::vector<ReachabilityMonitor::Peer> peers;
     for (const control::Member& m : a.workers)
       if (m.host != mine.host) peers.push_back({m.id, [this, id = m.id] { return address_of(id); }});
-    ReachWatch* const watch = begin(a, std::move(peers));
+    ReachabilityMonitor* const watch = begin(a, std::move(peers));
     if (watch != nullptr && !std::exchange(listens_, true)) channel_.publish(key(a.id), watch->listen(address));
     return watch;
   }
   // Begins with a generation in which this worker speaks with servers, at these addresses with their ports.
-  [[nodiscard]] ReachWatch* begin_servers(const Assignment& a, const std::vector<std::string>& addresses) {
+  [[nodiscard]] ReachabilityMonitor* begin_servers(const Assignment& a, const std::vector<std::string>& addresses) {
     const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
-    std::vector<ReachWatch::Peer> peers;
+    std::vector<ReachabilityMonitor::Peer> peers;
     for (std::size_t s = 0; s < a.servers.size() && s < addresses.size(); ++s)
       if (a.servers[s].host != mine.host) peers.push_back({a.servers[s].id, [at = addresses[s]] { return at; }});
     return begin(a, std::move(peers));
   }
 
-  // After the group has failed, see ReachWatch::await_peers(). CommunicationError if this process was given up.
+  // After the group has failed, see ReachabilityMonitor::await_peers(). CommunicationError if this process was given
+  // up.
   void await_peers() {
     if (!watch_) return;
     watch_->await_peers([this] {
@@ -62,7 +63,7 @@ class JobReach {
 
  private:
   [[nodiscard]] static std::string key(control::ProcessId id) { return "reach/" + std::to_string(id); }
-  [[nodiscard]] ReachWatch* begin(const Assignment& a, std::vector<ReachWatch::Peer> peers) {
+  [[nodiscard]] ReachabilityMonitor* begin(const Assignment& a, std::vector<ReachabilityMonitor::Peer> peers) {
     if (peers.empty() && !watch_) return nullptr;
     if (!watch_)
       watch_.emplace(a.rank_timeout, [this](std::uint64_t operation, const std::vector<std::uint64_t>& members) {
@@ -88,7 +89,7 @@ class JobReach {
   ControlChannel& channel_;
   bool listens_ = false;
   std::atomic<bool> stopped_{false};
-  std::optional<ReachWatch> watch_;  // goes before what its thread uses
+  std::optional<ReachabilityMonitor> watch_;  // goes before what its thread uses
 };
 
 }  // namespace tutti

@@ -32,7 +32,7 @@ namespace tutti {
 // Finds the peers that this process cannot reach while it waits for its group. It sends nothing as long as the group
 // works: if an operation lasts for half of the time-out, a thread tries to connect to each peer. A connection needs
 // both directions. The kernel of a busy or stopped peer accepts it, so a slow peer counts as reached.
-class ReachWatch {
+class ReachabilityMonitor {
  public:
   // A process of the group on another host.
   struct Peer {
@@ -43,14 +43,14 @@ class ReachWatch {
   };
   // The watch's thread calls it if the process has waited for longer than the time-out and did not reach these peers,
   // and again if this changes; with none when the operation has ended. `operation` counts those of the group.
-  using Report = std::function<void(std::uint64_t operation, const std::vector<std::uint64_t>& unreached)>;
+  using Report = std::function<void(std::uint64_t operation, const std::vector<std::uint64_t>& unreachable)>;
 
-  ReachWatch(std::chrono::milliseconds timeout, Report report)
+  ReachabilityMonitor(std::chrono::milliseconds timeout, Report report)
       : timeout_(timeout), report_(std::move(report)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_.get() < 0) fail<DeviceError>("reach watch", "one more file descriptor", tcp::error_text(errno));
     thread_ = start_thread("reach", [this] { run(); });
   }
-  ~ReachWatch() {
+  ~ReachabilityMonitor() {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -58,8 +58,8 @@ class ReachWatch {
     wake();
     thread_.join();
   }
-  ReachWatch(const ReachWatch&) = delete;
-  ReachWatch& operator=(const ReachWatch&) = delete;
+  ReachabilityMonitor(const ReachabilityMonitor&) = delete;
+  ReachabilityMonitor& operator=(const ReachabilityMonitor&) = delete;
 
   // Opens a port at this address of this host, an IPv4 or IPv6 number, at which the peers try to connect. Returns the
   // address with the port. Connections that come are closed at once. Call it once, before begin().
@@ -67,13 +67,13 @@ class ReachWatch {
     std::string why;
     int error = 0;
     const auto found = tcp::SystemLookup{}(address, 0, true, why);
-    auto door = found.empty() ? std::nullopt : tcp::listen_on(found.front(), 128, error);
-    if (!door)
+    auto listener = found.empty() ? std::nullopt : tcp::listen_on(found.front(), 128, error);
+    if (!listener)
       fail<CommunicationError>("reach watch", {"to listen at ", address}, found.empty() ? why : tcp::error_text(error));
-    std::string at = host_and_port(address, tcp::port_of(*door));
+    std::string at = host_and_port(address, tcp::port_of(*listener));
     {
       const std::lock_guard lock(mutex_);
-      door_ = std::move(*door);
+      listener_ = std::move(*listener);
     }
     wake();
     return at;
@@ -128,7 +128,7 @@ class ReachWatch {
   // While it lives, the process waits for the next operation of the group. watch: may be null.
   class Operation {
    public:
-    explicit Operation(ReachWatch* watch) : watch_(watch) {
+    explicit Operation(ReachabilityMonitor* watch) : watch_(watch) {
       if (watch_ != nullptr) watch_->waits(watch_->next_operation());
     }
     ~Operation() {
@@ -139,7 +139,7 @@ class ReachWatch {
     Operation& operator=(const Operation&) = delete;
 
    private:
-    ReachWatch* watch_;
+    ReachabilityMonitor* watch_;
     int exceptions_ = std::uncaught_exceptions();
   };
 
@@ -169,8 +169,8 @@ class ReachWatch {
   void run() {
     auto looked = Clock::now();
     for (;;) {
-      const int door = door_of();
-      std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {door, POLLIN, 0}};
+      const int listener = listener_of();
+      std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {listener, POLLIN, 0}};
       for (const Trial& t : trials_) polled.push_back({t.reached ? -1 : t.socket.get(), POLLOUT, 0});
       const auto look_every = std::clamp(timeout_ / 20, std::chrono::milliseconds(20), std::chrono::milliseconds(500));
       (void)::poll(polled.data(), polled.size(), static_cast<int>(look_every.count()));
@@ -178,8 +178,9 @@ class ReachWatch {
         std::uint64_t count = 0;
         (void)!::read(wake_.get(), &count, sizeof count);
       }
-      for (int taken = 0; door >= 0 && polled[1].revents != 0 && taken < 64; ++taken)
-        if (const tcp::Socket s(::accept4(door, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)); s.get() < 0) break;
+      for (int taken = 0; listener >= 0 && polled[1].revents != 0 && taken < 64; ++taken)
+        if (const tcp::Socket s(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)); s.get() < 0)
+          break;
       const auto now = Clock::now();
       std::vector<Peer> peers;
       Clock::duration waited{};
@@ -202,9 +203,9 @@ class ReachWatch {
       looked = Clock::now();
     }
   }
-  [[nodiscard]] int door_of() {
+  [[nodiscard]] int listener_of() {
     const std::lock_guard lock(mutex_);
-    return door_.get();
+    return listener_.get();
   }
   // Trials belong to one operation: what was reached before it may be cut now.
   void follow(std::vector<Peer> peers, std::uint64_t group, std::uint64_t operation) {
@@ -265,19 +266,19 @@ class ReachWatch {
     t.socket = tcp::Socket();
   }
   void tell(std::uint64_t operation) {
-    std::vector<std::uint64_t> unreached;
+    std::vector<std::uint64_t> unreachable;
     for (const Trial& t : trials_)
-      if (!t.reached && !t.at.empty()) unreached.push_back(t.peer.id);
-    if (unreached == told_) return;
-    told_ = unreached;
-    report_(operation, unreached);
+      if (!t.reached && !t.at.empty()) unreachable.push_back(t.peer.id);
+    if (unreachable == told_) return;
+    told_ = unreachable;
+    report_(operation, unreachable);
   }
 
   const std::chrono::milliseconds timeout_;
   Report report_;
   io::Descriptor wake_;
   std::mutex mutex_;
-  tcp::Socket door_;
+  tcp::Socket listener_;
   std::vector<Peer> peers_;
   std::uint64_t operation_ = 0, group_ = 0;
   std::optional<Clock::time_point> since_;  // since when the process waits in the operation

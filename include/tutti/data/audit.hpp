@@ -75,7 +75,7 @@ class AuditLog {
   [[nodiscard]] bool empty() const { return file_.empty(); }
 
   // Records that the run continues from (epoch, step), whatever it did afterwards. Must be called on every file of the
-  // run, including those of ranks that have left, before any rank continues. Chief does this.
+  // run, including those of ranks that have left, before any rank continues. Coordinator does this.
   void rollback(std::int64_t epoch, std::int64_t step) {
     line_ = "rollback ";
     number(epoch, ' ');

@@ -55,7 +55,7 @@ class BatchSource {
   // Starts steps that are assigned one by one to several workers: next() returns the batch of each position given to
   // add(), in that order. It must not be called more often than add(). Throws UsageError if the source does not support
   // this.
-  virtual void start_dealt(const Placement&) {
+  virtual void start_assigned(const Placement&) {
     fail<UsageError>(
         "batches", "a source whose steps can be dealt out", "another",
         "Loader and ResidentSource can; leave out --elastic, or train with another strategy than ps_async");

@@ -66,7 +66,7 @@ class Loader final : public BatchSource {
 
   void start(Position p) override { start(p, options_.placement); }
   void start(Position p, const Placement& placement) override { begin(p, placement, false); }
-  void start_dealt(const Placement& placement) override { begin({}, placement, true); }
+  void start_assigned(const Placement& placement) override { begin({}, placement, true); }
   TUTTI_CORE_FUNCTION void add(Position p) override;
   [[nodiscard]] int reads_ahead() const override { return options_.slots; }
   [[nodiscard]] const Placement& placement() const noexcept override { return options_.placement; }
@@ -122,7 +122,7 @@ class Loader final : public BatchSource {
   };
 
   void stop();
-  void begin(Position p, const Placement& placement, bool dealt);
+  void begin(Position p, const Placement& placement, bool assigned);
 
   // Allocates memory for the largest share that this rank can get.
   void reserve();
@@ -136,7 +136,7 @@ class Loader final : public BatchSource {
   [[nodiscard]] Ring& last_opened() { return ring_[static_cast<std::size_t>((opened_ - 1) % options_.slots)]; }
   [[nodiscard]] bool rows_left() { return opened_ > 0 && row_ < last_opened().batch.count; }
   [[nodiscard]] bool claimable() {
-    return rows_left() || (!exhausted_ && opened_ < released_ + options_.slots && !(dealt_ && added_.empty()));
+    return rows_left() || (!exhausted_ && opened_ < released_ + options_.slots && !(assigned_ && added_.empty()));
   }
 
   // Decides the samples of the next batch.
@@ -170,7 +170,7 @@ class Loader final : public BatchSource {
   std::vector<Position> added_;  // of assigned steps that are not opened yet
   std::int64_t opened_ = 0, row_ = 0, next_ = 0, released_ = 0;
   int busy_ = 0, sleeping_ = 0;
-  bool running_ = false, stop_ = false, exhausted_ = false, holds_ = false, dealt_ = false;
+  bool running_ = false, stop_ = false, exhausted_ = false, holds_ = false, assigned_ = false;
   std::atomic<bool> cancel_{false};
   double waited_ = 0;
   std::int64_t skipped_ = 0;

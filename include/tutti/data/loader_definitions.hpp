@@ -43,7 +43,7 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
   }
 }
 
-TUTTI_CORE_FUNCTION void Loader::begin(Position p, const Placement& placement, bool dealt) {
+TUTTI_CORE_FUNCTION void Loader::begin(Position p, const Placement& placement, bool assigned) {
   placement.check();
   sampler_.check(p);
   if (holds_ && options_.before_reuse) options_.before_reuse();
@@ -55,7 +55,7 @@ TUTTI_CORE_FUNCTION void Loader::begin(Position p, const Placement& placement, b
   holds_ = exhausted_ = false;
   opened_ = next_ = released_ = row_ = 0;
   position_ = p;
-  dealt_ = dealt;
+  assigned_ = assigned;
   added_.clear();
   options_.placement = placement;
   reserve();
@@ -120,7 +120,7 @@ TUTTI_CORE_FUNCTION void Loader::reserve() {
 }
 
 TUTTI_CORE_FUNCTION void Loader::open() {
-  if (dealt_) {
+  if (assigned_) {
     position_ = added_.front();
     added_.erase(added_.begin());
   }

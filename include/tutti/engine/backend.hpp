@@ -60,9 +60,11 @@ class Backend {
   virtual void average(DType t, void* to, const void* from, std::size_t n, double decay) = 0;
   // to += from, for gradient accumulation.
   virtual void accumulate(DType t, void* to, const void* from, std::size_t n) = 0;
-  // Returns an object that ends steps on the device, without the host; null: the host ends them (HostStepEnd). Both
-  // arguments outlive it.
-  [[nodiscard]] virtual std::unique_ptr<StepEnd> step_end(const ModelState&, const UpdateRules&) { return nullptr; }
+  // Returns an object that ends steps on the device, without the host; null: the host ends them (HostStepFinisher).
+  // Both arguments outlive it.
+  [[nodiscard]] virtual std::unique_ptr<StepFinisher> step_finisher(const ModelState&, const UpdateRules&) {
+    return nullptr;
+  }
 
   // Returns whether all nodes that read a packed parameter read the same packed form, and all weights of a model are
   // packed at once.
@@ -79,7 +81,7 @@ class Backend {
   // Merges chains of ops in a training graph into one op, if that is faster on this backend.
   virtual void rewrite(Graph&, DType /*compute*/) {}
   // Runs f, which starts ops, or replays what was captured in an earlier call with the same key. scalars: null if f
-  // itself sets the scale of the loss (StepEnd::begin).
+  // itself sets the scale of the loss (StepFinisher::begin).
   virtual void replay(std::span<const std::uint64_t> /*key*/, const StepScalars* /*scalars*/, FunctionRef<void()> f) {
     f();
   }

@@ -37,7 +37,7 @@ struct Call {
   std::byte* partial = nullptr;  // reduce: this shard's; finish: shard 0's, the others follow at partial_stride
   std::size_t partial_stride = 0;
   void* prepared = nullptr;              // what prepare() made for this node
-  const StepScalars* scalars = nullptr;  // null: the backend has them already (StepEnd::begin)
+  const StepScalars* scalars = nullptr;  // null: the backend has them already (StepFinisher::begin)
   std::string_view node;                 // the layer it belongs to
 
   [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }

@@ -85,7 +85,7 @@ class Executor {
 
   // Runs a part of a step: calls begin(), starts forward and backward, and calls end(), which starts the work after
   // them. For a batch without rows, calls only begin() and end(). scalars: filled in by begin(); null if the backend
-  // gets them elsewhere (StepEnd).
+  // gets them elsewhere (StepFinisher).
   // With null scalars, a backend that captures such parts replays all of it. `key` must differ if begin, on_ready or
   // end would do other work than before. The call does not wait, and end() repacks the weights that it changes.
   void start(const BatchView& batch, const StepScalars* scalars, std::span<const std::uint64_t> key,

@@ -232,7 +232,7 @@ TUTTI_CORE_FUNCTION TensorRef Executor::value(ValueId v) const {
     fail<UsageError>("Executor", "a value of the last run's graph", {"value ", v},
                      "gradients exist after train() only");
   const ValuePlace& at = parts_->last->plan.values[static_cast<std::size_t>(v)];
-  if (at.where == Where::scratch || at.where == Where::nowhere)
+  if (at.where == ValueStorage::scratch || at.where == ValueStorage::nowhere)
     fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");
   return {parts_->walk.find(at), at.desc.dtype, at.desc.shape};
 }

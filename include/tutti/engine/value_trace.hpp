@@ -102,7 +102,7 @@ class ValueTrace final : public ValueWatcher {
     if (phase == Phase::reduce && p.plan.partitions[i].division == Division::two_pass) return;
     const auto operand = [&](ValueId v) {
       const ValuePlace& at = p.plan.values[static_cast<std::size_t>(v)];
-      return TensorRef{at.where == Where::nowhere ? nullptr : walk.find(at), at.desc.dtype, at.desc.shape};
+      return TensorRef{at.where == ValueStorage::nowhere ? nullptr : walk.find(at), at.desc.dtype, at.desc.shape};
     };
     if (node == 0)
       print_("trace: pass " + std::to_string(++passes_) + (p.plan.training ? ", training, " : ", evaluation, ") +

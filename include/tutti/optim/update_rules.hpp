@@ -24,7 +24,7 @@ struct UpdateRules {
   std::optional<TrustRatio> trust;
   std::function<double(const SquaredNorms&, double lr)> factor;
   double clip_norm = 0;             // largest norm of all runs' gradients; 0: no clipping
-  bool dynamic_loss_scale = false;  // the StepEnd holds its exponent
+  bool dynamic_loss_scale = false;  // the StepFinisher holds its exponent
 };
 
 }  // namespace tutti

@@ -54,7 +54,7 @@ class AllReduce {
   void synchronise(std::span<StateSpan> state) { (void)take_state(state, {}); }
   // The same, and whether anything came here. Hashes travel first, bytes only of what differs somewhere; on one host
   // nothing travels where second copies lie in windows, each of which stays as it is until this returns on all ranks.
-  bool take_state(std::span<StateSpan> state, const SecondCopy& own) {
+  bool take_state(std::span<StateSpan> state, const StateReplica& own) {
     const auto n = static_cast<std::size_t>(size()), from = static_cast<std::size_t>(authority_);
     detail::StateRecords said(n, state.size());
     said.describe(own);

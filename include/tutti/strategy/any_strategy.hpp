@@ -65,7 +65,7 @@ class AnyStrategy {
   [[nodiscard]] std::int64_t others_at_work() { return held_->others_at_work(); }
   [[nodiscard]] bool came_late() const { return held_->came_late(); }
   // Null where the members stay as they are.
-  [[nodiscard]] ChangingMembers* members() { return held_->members(); }
+  [[nodiscard]] ElasticMembership* members() { return held_->members(); }
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }
   void abort(const std::string& reason, ExitCode code) noexcept { held_->abort(reason, code); }
@@ -89,7 +89,7 @@ class AnyStrategy {
     [[nodiscard]] virtual std::int64_t progress() const = 0;
     [[nodiscard]] virtual std::int64_t others_at_work() = 0;
     [[nodiscard]] virtual bool came_late() const = 0;
-    [[nodiscard]] virtual ChangingMembers* members() = 0;
+    [[nodiscard]] virtual ElasticMembership* members() = 0;
     virtual void finish() = 0;
     virtual void sum(std::span<double> values) = 0;
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
@@ -159,7 +159,7 @@ class AnyStrategy {
       else
         refuse(s.name());
     }
-    [[nodiscard]] ChangingMembers* members() override {
+    [[nodiscard]] ElasticMembership* members() override {
       if constexpr (Strategy::traits.changes_members)
         return s.members();
       else

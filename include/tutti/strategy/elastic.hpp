@@ -69,8 +69,8 @@ class Elastic final : public ElasticMember {
   }
   void synchronise(std::span<StateSpan> state) {
     if (!group_) return;
-    if constexpr (requires(S & s, const SecondCopy& own) { s.take_state(state, own); }) {
-      SecondCopy own{lacks_state_, copies_.empty() ? nullptr : copies_.back(), {}};
+    if constexpr (requires(S & s, const StateReplica& own) { s.take_state(state, own); }) {
+      StateReplica own{lacks_state_, copies_.empty() ? nullptr : copies_.back(), {}};
       if constexpr (shares_windows)
         if (own.window != nullptr) own.name = factory_.windows()->name_of(*own.window);
       took_state_ = group_->take_state(state, own);
@@ -104,7 +104,7 @@ class Elastic final : public ElasticMember {
   void abort(const std::string& reason, ExitCode code) noexcept {
     if (group_) group_->abort(reason, code);
   }
-  [[nodiscard]] ChangingMembers* members() noexcept { return this; }
+  [[nodiscard]] ElasticMembership* members() noexcept { return this; }
 
   // ---- its members ----
   [[nodiscard]] bool joining() const override { return now_.generation == 0; }
@@ -118,8 +118,8 @@ class Elastic final : public ElasticMember {
     if (!c) return Change::none;
     return c->broken ? Change::broken : c->at_epoch ? Change::after_epoch : Change::after_step;
   }
-  [[nodiscard]] bool next_generation(const Leaving& how) override {
-    Leaving leaving = how;
+  [[nodiscard]] bool next_generation(const LeaveReport& how) override {
+    LeaveReport leaving = how;
     for (;;) {
       drop_group(leaving.broken);
       // It may have broken because this process does not reach a member. The arbiter must learn that first, or the same
@@ -129,7 +129,7 @@ class Elastic final : public ElasticMember {
       if (!next_assignment(leaving)) return false;
       try {
         form_group();
-        if (channel_->stands(options_.meeting)) return true;
+        if (channel_->stands(options_.rendezvous_timeout)) return true;
       } catch (const CommunicationError&) {
         // Whoever is lost is named by the arbiter, which makes one more; who was given up hears of it there.
       }
@@ -166,7 +166,7 @@ class Elastic final : public ElasticMember {
     }
   }
 
-  [[nodiscard]] bool next_assignment(const Leaving& leaving) {
+  [[nodiscard]] bool next_assignment(const LeaveReport& leaving) {
     if (joining() && !enrolled_) {
       enrolled_ = true;
       channel_->ask_to_enrol(control::Role::worker, options_.start.rank, options_.start.host, options_.facts);
@@ -176,7 +176,7 @@ class Elastic final : public ElasticMember {
     // Who waits for members that are still to come waits as long as the arbiter does; founders of a job do not.
     const auto began = std::chrono::steady_clock::now();
     while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
-      if (founds() && std::chrono::steady_clock::now() - began > options_.meeting)
+      if (founds() && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
         break;  // the next line says who lacks
       if (!await_right()) fail_without_right();
     }

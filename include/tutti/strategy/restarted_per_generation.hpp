@@ -17,9 +17,9 @@ namespace tutti {
 
 // While one lives, SIGUSR1 asks for other members behind the next step, and SIGUSR2 behind the last of the epoch. There
 // is at most one at a time.
-class ChangeSignals {
+class MembershipSignals {
  public:
-  ChangeSignals() {
+  MembershipSignals() {
     static_assert(std::atomic<int>::is_always_lock_free);
     if (alive().exchange(true)) fail<UsageError>("ChangeSignals", "one at a time", "a second one");
     asked().store(0);
@@ -29,16 +29,16 @@ class ChangeSignals {
     action.sa_flags = SA_RESTART;
     for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &action, &before_[i]);
   }
-  ~ChangeSignals() {
+  ~MembershipSignals() {
     for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &before_[i], nullptr);
     alive().store(false);
   }
-  ChangeSignals(const ChangeSignals&) = delete;
-  ChangeSignals& operator=(const ChangeSignals&) = delete;
+  MembershipSignals(const MembershipSignals&) = delete;
+  MembershipSignals& operator=(const MembershipSignals&) = delete;
 
-  [[nodiscard]] static ChangingMembers::Change change() noexcept {
+  [[nodiscard]] static ElasticMembership::Change change() noexcept {
     const int what = asked().load(std::memory_order_relaxed);
-    using Change = ChangingMembers::Change;
+    using Change = ElasticMembership::Change;
     return (what & step) != 0 ? Change::after_step : (what & epoch) != 0 ? Change::after_epoch : Change::none;
   }
 
@@ -59,10 +59,10 @@ class ChangeSignals {
 };
 
 // A strategy whose groups cannot change, such as one over MPI, in a job whose members do: this is one generation of it.
-// Its launcher asks by ChangeSignals for the end of the generation; all save and end behind the same step, and other
-// processes go on from there.
+// Its launcher asks by MembershipSignals for the end of the generation; all save and end behind the same step, and
+// other processes go on from there.
 template <DistributedStrategy S>
-class StartedAnew final : public S, public ChangingMembers {
+class RestartedPerGeneration final : public S, public ElasticMembership {
  public:
   static constexpr StrategyTraits traits = [] {
     StrategyTraits t = S::traits;
@@ -71,16 +71,16 @@ class StartedAnew final : public S, public ChangingMembers {
   }();
 
   template <class... A>
-  explicit StartedAnew(A&&... arguments) : S(std::forward<A>(arguments)...) {}
+  explicit RestartedPerGeneration(A&&... arguments) : S(std::forward<A>(arguments)...) {}
 
   // The first of these processes, and their last.
   [[nodiscard]] Membership membership() const { return {S::rank(), S::size(), 1}; }
-  [[nodiscard]] ChangingMembers* members() noexcept { return this; }
+  [[nodiscard]] ElasticMembership* members() noexcept { return this; }
 
-  [[nodiscard]] bool starts_anew() const override { return true; }
+  [[nodiscard]] bool restarts_processes() const override { return true; }
   [[nodiscard]] bool joining() const override { return false; }
-  [[nodiscard]] Change change() override { return leaves_ ? Change::after_step : ChangeSignals::change(); }
-  [[nodiscard]] bool next_generation(const Leaving&) override { return false; }
+  [[nodiscard]] Change change() override { return leaves_ ? Change::after_step : MembershipSignals::change(); }
+  [[nodiscard]] bool next_generation(const LeaveReport&) override { return false; }
   [[nodiscard]] bool has_authority() const override { return S::rank() == 0; }
   void ask_to_leave() override { leaves_ = true; }
   // Said by FitOptions::stop_requested.
@@ -90,7 +90,7 @@ class StartedAnew final : public S, public ChangingMembers {
   void epoch_begins(std::int64_t) override {}
 
  private:
-  ChangeSignals signals_;
+  MembershipSignals signals_;
   bool leaves_ = false;
 };
 

@@ -19,7 +19,7 @@
 namespace tutti {
 
 // What a rank has of it before.
-struct SecondCopy {
+struct StateReplica {
   bool lacks = false;  // nothing that counts
   // The window that it lies in, laid out alike on all ranks, and what others find it by; none: null.
   std::shared_ptr<HostWindow> window{};
@@ -37,7 +37,7 @@ class StateRecords {
 
   [[nodiscard]] std::span<std::uint64_t> mine() noexcept { return mine_; }
   [[nodiscard]] std::span<std::uint64_t> all() noexcept { return all_; }
-  void describe(const SecondCopy& own) noexcept {
+  void describe(const StateReplica& own) noexcept {
     mine_[0] = own.lacks ? 1 : 0;
     const auto words = std::bit_cast<Name>(own.name);
     std::copy(words.begin(), words.end(), mine_.begin() + 1);
@@ -71,13 +71,13 @@ class StateRecords {
 
 // Where a piece lies in the window of its rank, and so in that of every other one; `elsewhere`: in none.
 inline constexpr std::size_t elsewhere = ~std::size_t{0};
-[[nodiscard]] inline std::size_t place_in(const SecondCopy& own, const StateSpan& piece) noexcept {
+[[nodiscard]] inline std::size_t place_in(const StateReplica& own, const StateSpan& piece) noexcept {
   if (own.window == nullptr) return elsewhere;
   const std::size_t at = own.window->place_of(piece.bytes);
   return at <= own.window->bytes().size() ? at : elsewhere;
 }
 // Takes these pieces out of another rank's window; false where it cannot be reached, as those of other hosts.
-[[nodiscard]] inline bool take_from_window(const WindowName& theirs, const SecondCopy& own,
+[[nodiscard]] inline bool take_from_window(const WindowName& theirs, const StateReplica& own,
                                            std::span<const StateSpan> state, std::span<const std::size_t> pieces) {
   std::string why;
   const WindowReader reader(theirs, why);

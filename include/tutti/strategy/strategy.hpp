@@ -25,7 +25,7 @@ struct StateSpan {
 };
 
 struct Membership {              // who is there, and which of them this is
-  int rank = 0, size = 1;        // rank -1: of a process that is in no group, see ChangingMembers::joining()
+  int rank = 0, size = 1;        // rank -1: of a process that is in no group, see ElasticMembership::joining()
   std::uint64_t generation = 0;  // grows with every change
 };
 
@@ -76,7 +76,7 @@ concept WatchesRanks = requires(S& s, const S& cs, const std::function<bool()>& 
 // Its members come and go while it lives.
 template <class S>
 concept ChangesMembers = requires(S& s) {
-  { s.members() } -> std::convertible_to<ChangingMembers*>;
+  { s.members() } -> std::convertible_to<ElasticMembership*>;
 };
 
 // Somebody else, such as servers, owns the weights and the optimizer's state and changes them by each push at once, so

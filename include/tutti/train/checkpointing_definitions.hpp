@@ -97,7 +97,7 @@ TUTTI_CORE_FUNCTION Checkpoints::~Checkpoints() = default;
 TUTTI_CORE_FUNCTION bool Checkpoints::resume(Trainer& trainer, const Warn& warn) {
   std::optional<io::LoadedCheckpoint> loaded;
   std::vector<std::string> complaints;
-  while_ranks_work(trainer.strategy(), "reading a checkpoint", [&] {
+  run_with_heartbeat(trainer.strategy(), "reading a checkpoint", [&] {
     if (trainer.strategy().rank() == 0) loaded = parts_->store.load_newest_valid(&complaints);
   });
   for (const auto& c : complaints)

@@ -17,20 +17,21 @@
 
 namespace tutti {
 
-TUTTI_CORE_FUNCTION Chief::Chief(Trainer& trainer, ChiefDuties duties) : trainer_(trainer), duties_(std::move(duties)) {
+TUTTI_CORE_FUNCTION Coordinator::Coordinator(Trainer& trainer, CoordinatorOptions duties)
+    : trainer_(trainer), duties_(std::move(duties)) {
   if (duties_.checkpoints != nullptr && trainer.strategy().members() != nullptr)
     duties_.checkpoints->set_require_right([this] { require_right(); });
 }
-TUTTI_CORE_FUNCTION Chief::~Chief() {
+TUTTI_CORE_FUNCTION Coordinator::~Coordinator() {
   if (duties_.checkpoints != nullptr) duties_.checkpoints->set_require_right([] {});
 }
 
-TUTTI_CORE_FUNCTION void Chief::require_right() const {
-  ChangingMembers* const members = trainer_.strategy().members();
+TUTTI_CORE_FUNCTION void Coordinator::require_right() const {
+  ElasticMembership* const members = trainer_.strategy().members();
   if (members != nullptr && !members->await_right()) fail_without_right();
 }
 
-TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
+TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* closed) {
   const Membership now = trainer_.strategy().membership();
   const bool first = !known_;
   if (known_ && known_->generation == now.generation && known_->rank == now.rank && known_->size == now.size) return;
@@ -39,18 +40,18 @@ TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
   generation_ = trainer_.counters().generation;
   saves_too_ = duties_.checkpoints != nullptr && duties_.saves_too && duties_.saves_too();
   // Where steps are dealt out no generation takes one back, and each worker has a file of its own for good.
-  ChangingMembers* const members = trainer_.strategy().members();
-  const DealtSteps* const deals = members != nullptr ? members->dealt_steps() : nullptr;
-  audit_number_ = deals != nullptr ? deals->number() : now.rank;
-  audits_generations_ = deals == nullptr && generation_ > 0;
-  begins_run_ = deals == nullptr || deals->began();
-  dealt_ = deals != nullptr;
-  if (!duties_.audit.empty() && (first || !dealt_)) open_audit(now, closed);
+  ElasticMembership* const members = trainer_.strategy().members();
+  const StepAssignments* const assignments = members != nullptr ? members->step_assignments() : nullptr;
+  audit_number_ = assignments != nullptr ? assignments->number() : now.rank;
+  audits_generations_ = assignments == nullptr && generation_ > 0;
+  begins_run_ = assignments == nullptr || assignments->is_founder();
+  assigned_ = assignments != nullptr;
+  if (!duties_.audit.empty() && (first || !assigned_)) open_audit(now, closed);
   if (now.rank != 0) {
     serves_ = false;
     return opened_.clear();
   }
-  // Who was chief before may not have come to it: a member was lost while the audit was opened.
+  // Who was coordinator before may not have come to it: a member was lost while the audit was opened.
   if (!serves_) {
     if (another_was_ && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();
     if (duties_.open) opened_ = duties_.open(another_was_);
@@ -66,19 +67,20 @@ TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
   }
 }
 
-TUTTI_CORE_FUNCTION void Chief::tell(FunctionRef<void(FitListener&)> what) {
-  if (!here()) return;
+TUTTI_CORE_FUNCTION void Coordinator::tell(FunctionRef<void(FitListener&)> what) {
+  if (!is_coordinator()) return;
   require_right();
   for (auto* l : duties_.listeners) what(*l);
   for (const auto& l : opened_) what(*l);
 }
 
-TUTTI_CORE_FUNCTION void Chief::warn(const std::string& text) {
+TUTTI_CORE_FUNCTION void Coordinator::warn(const std::string& text) {
   tell([&](FitListener& l) { l.warning(text); });
-  if (!here() && saves_too_) std::fprintf(stderr, "warning: rank %d: %s\n", trainer_.strategy().rank(), text.c_str());
+  if (!is_coordinator() && saves_too_)
+    std::fprintf(stderr, "warning: rank %d: %s\n", trainer_.strategy().rank(), text.c_str());
 }
 
-TUTTI_CORE_FUNCTION void Chief::begin_generation(bool first) {
+TUTTI_CORE_FUNCTION void Coordinator::begin_generation(bool first) {
   const Counters at = trainer_.counters();
   if (duties_.checkpoints == nullptr || (generation_ == 0 && !(first && at.step == 0))) return;
   try {
@@ -95,7 +97,7 @@ TUTTI_CORE_FUNCTION void Chief::begin_generation(bool first) {
 
 // A rank of another number goes on with another file. Where lines hold the generation nobody waits for that. Elsewhere
 // nobody opens a file that its writer has not closed, and nobody goes on before all files are rolled back.
-TUTTI_CORE_FUNCTION void Chief::open_audit(const Membership& now, const ClosedStep* closed) {
+TUTTI_CORE_FUNCTION void Coordinator::open_audit(const Membership& now, const CompletedStep* closed) {
   const auto all_here = [&] {
     double word = 0;
     trainer_.strategy().sum({&word, 1});
@@ -103,7 +105,7 @@ TUTTI_CORE_FUNCTION void Chief::open_audit(const Membership& now, const ClosedSt
   const Counters at = trainer_.counters();
   const bool waits = closed == nullptr || !audits_generations_;
   const std::int64_t epoch = closed != nullptr ? closed->began.epoch : at.epoch,
-                     step = closed != nullptr ? closed->step : at.step - (dealt_ ? trainer_.steps_behind() : 0);
+                     step = closed != nullptr ? closed->step : at.step - (assigned_ ? trainer_.steps_behind() : 0);
   audit_.reset();
   if (waits) all_here();
   audit_ = std::make_unique<AuditLog>(audit_file(duties_.audit, audit_number_));
@@ -116,7 +118,7 @@ TUTTI_CORE_FUNCTION void Chief::open_audit(const Membership& now, const ClosedSt
   if (now.rank != 0 || !audits_generations_) return;
   require_right();
   audit_->begin_generation(generation_, now.size, epoch, step);
-  if (closed != nullptr) close_step(*closed);
+  if (closed != nullptr) complete_step(*closed);
   audit_->write();
 }
 
@@ -137,7 +139,7 @@ void audit_parts(AuditPart part, std::span<const std::int64_t> epochs, F&& write
 
 }  // namespace detail
 
-TUTTI_CORE_FUNCTION void Chief::close_step(const ClosedStep& closed) {
+TUTTI_CORE_FUNCTION void Coordinator::complete_step(const CompletedStep& closed) {
   Sampler samples = closed.source->sampler();
   Placement of = closed.source->placement();
   of.world = closed.ranks;
@@ -149,7 +151,7 @@ TUTTI_CORE_FUNCTION void Chief::close_step(const ClosedStep& closed) {
   }
 }
 
-TUTTI_CORE_FUNCTION void Chief::audit(const Batch& b, std::int64_t step) {
+TUTTI_CORE_FUNCTION void Coordinator::audit(const Batch& b, std::int64_t step) {
   if (!audit_) return;
   if (generation_ > 0) require_right();
   // The trainer was set back since.

@@ -102,7 +102,7 @@ class ViewLoss {
     for (const Node& n : g.nodes)
       if (const auto* o = std::get_if<op::SoftmaxCrossEntropy>(&n.op)) loss_ = *o;
   }
-  void add(const KeptLogits::Batch& b) {
+  void add(const LogitBuffer::Batch& b) {
     const auto rows = static_cast<std::int64_t>(b.labels.size());
     mean_.assign(b.labels.size() * static_cast<std::size_t>(b.classes), 0.0);
     labels_.assign(b.labels.begin(), b.labels.end());
@@ -136,10 +136,10 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
   std::vector<std::uint8_t> pixels;
   std::vector<ImageWindow> windows;
   detail::ViewLoss loss(graph, views);
-  detail::KeptLogits logits(executor, views.size(), kept_bytes,
-                            [&](const detail::KeptLogits::Batch& b) { loss.add(b); });
+  detail::LogitBuffer logits(executor, views.size(), kept_bytes,
+                             [&](const detail::LogitBuffer::Batch& b) { loss.add(b); });
   Metrics sum;
-  PiecewiseWork pass(trainer.strategy());
+  HeartbeatScope pass(trainer.strategy());
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();

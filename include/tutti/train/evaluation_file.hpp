@@ -82,7 +82,7 @@ class EvaluationFile : public FitListener {
 
   io::Path path_;
   AnyDataset test_;
-  detail::CarefulWriter careful_;
+  detail::FaultTolerantWriter careful_;
 };
 
 }  // namespace tutti

@@ -93,12 +93,12 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
 
 // The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
 // (EpochEnd) to the last full step of all epochs. Evaluates on `test`, which may be null; reports, commits and saves
-// through the chief. Where members come and go (ChangingMembers), each generation goes on where the one before it
-// stood: the sources begin anew with the shares of those who are there, a step that a lost member broke off is done
+// through the coordinator. Where members come and go (ElasticMembership), each generation goes on where the one before
+// it stood: the sources begin anew with the shares of those who are there, a step that a lost member broke off is done
 // again, and so is what came behind it. A callback may call Trainer::reform() and start the sources anew with what
 // members there are. Where somebody owns the weights (OwnsWeights), steps are those of all workers together, reports
 // are each worker's own, and rank 0 alone evaluates, all of `test`, whose placement says so.
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief,
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Coordinator& coordinator,
                                   const FitOptions& o);
 // The same as most programs want it: rank 0 saves, and who listens is in the options.
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,
@@ -106,7 +106,8 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
 // And where nothing is saved.
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, const FitOptions& o);
 // With sources of one's own making for each number of ranks.
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Chief& chief, const FitOptions& o);
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Coordinator& coordinator,
+                                  const FitOptions& o);
 
 }  // namespace tutti
 

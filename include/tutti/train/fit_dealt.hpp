@@ -10,10 +10,10 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/train/fit_run.hpp>
 
-// A run whose steps are dealt out to workers who come and go, each for itself (DealtSteps).
+// A run whose steps are dealt out to workers who come and go, each for itself (StepAssignments).
 namespace tutti::detail {
 
-inline bool FitRun::begin_dealt() {
+inline bool FitRun::begin_assigned() {
   if (members_->joining()) {
     if (!members_->next_generation({})) return false;
     trainer_.reform();
@@ -22,18 +22,19 @@ inline bool FitRun::begin_dealt() {
   const std::int64_t first = at_.step - trainer_.steps_behind();
   sources_.make(o_, strategy_.rank(), strategy_.size());
   share_.first_batch = sources_.first_batch();
-  feed_.emplace(*deals_, train(), position(), std::max<std::int64_t>(share_.first_batch / deals_->founders(), 1),
-                o_.epochs, o_.max_steps > 0 ? o_.max_steps - first : std::numeric_limits<std::int64_t>::max());
-  share_.before_generations = std::max(at_.generation, chief_.latest_generation());
+  feed_.emplace(*assignments_, train(), position(),
+                std::max<std::int64_t>(share_.first_batch / assignments_->founders(), 1), o_.epochs,
+                o_.max_steps > 0 ? o_.max_steps - first : std::numeric_limits<std::int64_t>::max());
+  share_.before_generations = std::max(at_.generation, coordinator_.latest_generation());
   holds_state_ = true;
   name_generation();
-  chief_.follow();
+  coordinator_.on_membership_change();
   await_step();
   if ((share_.flags & step_flag::stop) != 0) stop();
   // Whoever was to evaluate and save is lost.
   if (ended_ && strategy_.rank() == 0 && at_.step > first) {
     share_.step = at_.step;
-    share_.unended = share_.last_of_epoch = 1;
+    share_.finish_pending = share_.last_of_epoch = 1;
     share_.epoch_number = feed_->last_epoch() + 1;
   }
   return !gone_;
@@ -46,7 +47,7 @@ inline void FitRun::note_progress() {
 }
 
 inline void FitRun::follow_members() {
-  while (members_->change() != ChangingMembers::Change::none) {
+  while (members_->change() != ElasticMembership::Change::none) {
     const Stopwatch since;
     gone_ = !members_->next_generation({static_cast<std::uint64_t>(at_.step), false, false});
     if (gone_) return;
@@ -54,22 +55,23 @@ inline void FitRun::follow_members() {
     if (strategy_.rank() == 0)
       share_.before_generations =
           std::max(share_.before_generations,
-                   chief_.latest_generation() + 1 - static_cast<std::int64_t>(strategy_.membership().generation));
+                   coordinator_.latest_generation() + 1 - static_cast<std::int64_t>(strategy_.membership().generation));
     name_generation();
     follow(since);
     say_epoch();
   }
 }
 
-// Others may still be lost whose steps this worker is to do, and the job's end is the chief's, who may be lost too.
+// Others may still be lost whose steps this worker is to do, and the job's end is the coordinator's, who may be lost
+// too.
 inline void FitRun::await_step() {
-  using What = StepFeed::What;
+  using Kind = StepFeed::Kind;
   for (;;) {
     follow_members();
     if (gone_) return;
-    const What what = feed_->look(true);
-    ended_ = what == What::over || (what == What::done && strategy_.rank() == 0);
-    if (what == What::step || ended_) return;
+    const Kind what = feed_->poll(true);
+    ended_ = what == Kind::over || (what == Kind::done && strategy_.rank() == 0);
+    if (what == Kind::step || ended_) return;
     if (o_.stop_requested() || members_->stop_requested()) {
       share_.flags |= step_flag::stop;
       return;
@@ -79,8 +81,8 @@ inline void FitRun::await_step() {
   }
 }
 
-inline void FitRun::end_dealt_step(const Batch& batch) {
-  feed_->did();
+inline void FitRun::end_assigned_step(const Batch& batch) {
+  feed_->complete();
   await_step();
   if (gone_) return;
   if (ended_) note_progress();
@@ -96,8 +98,8 @@ inline void FitRun::end_dealt_step(const Batch& batch) {
   at_.consumed = 0;
 }
 
-inline void FitRun::end_dealt() {
-  if (deals_ != nullptr && strategy_.rank() == 0 && !result_.interrupted) deals_->end_all();
+inline void FitRun::end_assigned() {
+  if (assignments_ != nullptr && strategy_.rank() == 0 && !result_.interrupted) assignments_->end_all();
 }
 
 }  // namespace tutti::detail

@@ -28,14 +28,14 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
   Metrics sum;
   EvaluationSum of_batches(trainer.executor());
   double own = 0;
-  detail::KeptLogits logits(trainer.executor(), 1, std::size_t{1} << 20, [&](const detail::KeptLogits::Batch& b) {
+  detail::LogitBuffer logits(trainer.executor(), 1, std::size_t{1} << 20, [&](const detail::LogitBuffer::Batch& b) {
     const std::vector<float> z = b.as_floats();
     if (metric) own += metric(z, b.labels);
     if (mistakes != nullptr) mistakes->add(z, b.labels, b.indices);
   });
   const bool wants_logits = metric || mistakes != nullptr;
   if (auto images = source.schema()) trainer.set_test_images(std::move(images));
-  PiecewiseWork pass(trainer.strategy());
+  HeartbeatScope pass(trainer.strategy());
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
@@ -61,13 +61,13 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
 
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,
                                   const FitOptions& o) {
-  Chief chief(trainer, {.checkpoints = &checkpoints});
-  return fit(trainer, train, &test, chief, o);
+  Coordinator coordinator(trainer, {.checkpoints = &checkpoints});
+  return fit(trainer, train, &test, coordinator, o);
 }
 
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, const FitOptions& o) {
-  Chief chief(trainer);
-  return fit(trainer, train, test, chief, o);
+  Coordinator coordinator(trainer);
+  return fit(trainer, train, test, coordinator, o);
 }
 
 }  // namespace tutti

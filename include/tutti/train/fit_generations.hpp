@@ -18,13 +18,13 @@
 // Where a run begins, and the way from one generation of its members to the next.
 namespace tutti::detail {
 
-inline bool FitRun::found() {
+inline bool FitRun::start_first_generation() {
   sources_.make(o_, strategy_.rank(), strategy_.size());
   share_.first_batch = sources_.first_batch();
   try {
     count_generations();
     take_place();
-    chief_.follow();
+    coordinator_.on_membership_change();
     follow_batch();
     if (ends()) return true;
     if (o_.batch_per_worker > 0)
@@ -57,7 +57,7 @@ inline void FitRun::read_ahead() {
 
 inline void FitRun::count_generations() {
   if (members_ == nullptr && at_.generation == 0) return;
-  auto latest = static_cast<double>(strategy_.rank() == 0 ? chief_.latest_generation() : 0);
+  auto latest = static_cast<double>(strategy_.rank() == 0 ? coordinator_.latest_generation() : 0);
   share_.before_generations = std::max<std::int64_t>(at_.generation, math::llround(latest));
   strategy_.sum({&latest, 1});
   share_.before_generations = std::max<std::int64_t>(at_.generation, math::llround(latest));
@@ -83,7 +83,7 @@ inline void FitRun::take_place() {
   at_.consumed = p.consumed;
 }
 
-inline void FitRun::make_way() {
+inline void FitRun::stop_for_restart() {
   if (saved_at_ != at_.step) save();
   result_.left = asked_to_leave_;
   result_.changes = over_ = true;
@@ -104,7 +104,7 @@ inline bool FitRun::change_members(bool broken) {
   for (;;) {
     if (!broken && !joins) broken = !sum_up();
     if (broken) roll_back();
-    const bool at_end = share_.unended == 0 && (at_.consumed == 0 || share_.last_of_epoch != 0);
+    const bool at_end = share_.finish_pending == 0 && (at_.consumed == 0 || share_.last_of_epoch != 0);
     if (!members_->next_generation({static_cast<std::uint64_t>(at_.step), broken, at_end})) return false;
     if (!holds_state_ && members_->has_authority())
       fail<CommunicationError>("members", "one that has the state of the run", "none: all who had it are lost",
@@ -124,7 +124,7 @@ inline bool FitRun::change_members(bool broken) {
 inline void FitRun::roll_back() {
   trainer_.roll_back();
   if (share_.step > at_.step) {
-    const Stand& then = stands_[static_cast<std::size_t>(at_.step) % stands_.size()];
+    const StepSnapshot& then = snapshots_[static_cast<std::size_t>(at_.step) % snapshots_.size()];
     share_ = then.share;
     skipped_rows_ = then.skipped_rows;
   }
@@ -160,10 +160,10 @@ inline void FitRun::take_state() {
 }
 
 inline void FitRun::follow(const Stopwatch& since) {
-  const ClosedStep closed{share_.began,  share_.step,      static_cast<int>(share_.world),
-                          share_.batch,  sources_.train(), since.seconds(),
-                          global_batch()};
-  chief_.follow(share_.step > 0 ? &closed : nullptr);
+  const CompletedStep closed{share_.began,  share_.step,      static_cast<int>(share_.world),
+                             share_.batch,  sources_.train(), since.seconds(),
+                             global_batch()};
+  coordinator_.on_membership_change(share_.step > 0 ? &closed : nullptr);
 }
 
 inline void FitRun::place() {
@@ -180,7 +180,7 @@ inline void FitRun::place() {
   sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
   foresee();
   // Full steps of more images may be more than the epochs have left.
-  if (o_.batch_per_worker > 0 && share_.step > 0 && ends()) share_.unended = 1;
+  if (o_.batch_per_worker > 0 && share_.step > 0 && ends()) share_.finish_pending = 1;
 }
 
 inline void FitRun::foresee() {
@@ -201,7 +201,7 @@ inline void FitRun::plan_ahead() {
   while (!shares_ahead_.empty() && !trainer_.plan_ahead(shares_ahead_.back())) shares_ahead_.pop_back();
 }
 
-inline FitResult FitRun::left() {
+inline FitResult FitRun::leave_result() {
   if (sources_.train() != nullptr) train().release();
   result_.left = true;
   result_.counters = at_;

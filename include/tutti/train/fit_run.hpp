@@ -32,51 +32,50 @@
 
 namespace tutti::detail {
 
-// One call of fit(): steps, what ranks do together behind each, and where the members of the job come and go, the way
-// from one generation to the next. Who survives a peer in a step takes it back and does it again with the others that
-// are left; who survives one behind a step does what comes behind it again.
+// One call of fit(): steps, what ranks do together after each, and changes of members. A rank that survives a peer in a
+// step rolls the step back and repeats it with the remaining ranks; after a step it repeats what follows the step.
 class FitRun {
  public:
   // Sources, or what makes them.
-  FitRun(Trainer& trainer, BatchSource* train, BatchSource* test, const MakeSources* make, Chief& chief,
+  FitRun(Trainer& trainer, BatchSource* train, BatchSource* test, const MakeSources* make, Coordinator& coordinator,
          const FitOptions& o)
       : trainer_(trainer),
         strategy_(trainer.strategy()),
         members_(strategy_.members()),
         sources_(train, test, make),
-        chief_(chief),
+        coordinator_(coordinator),
         o_(o),
         at_(trainer.counters()),
-        deals_(members_ != nullptr ? members_->dealt_steps() : nullptr),
-        workers_(strategy_.owns_weights() && deals_ == nullptr ? strategy_.size() : 1),
+        assignments_(members_ != nullptr ? members_->step_assignments() : nullptr),
+        workers_(strategy_.owns_weights() && assignments_ == nullptr ? strategy_.size() : 1),
         busy_([&] { return trainer_.utilisation(); }),
         holds_state_(members_ == nullptr || !members_->joining()) {}
 
   FitResult run() {
-    if (members_ != nullptr && members_->starts_anew() && !chief_.saves())
+    if (members_ != nullptr && members_->restarts_processes() && !coordinator_.saves())
       fail<UsageError>("fit", "checkpoints, from which other processes go on when the members change", "none");
     if (const std::int64_t rows = rows_before_members(); rows > 0) trainer_.executor().prepare(rows, true);
-    if (deals_ != nullptr) {
-      if (!begin_dealt()) return left();
+    if (assignments_ != nullptr) {
+      if (!begin_assigned()) return leave_result();
     } else if (members_ != nullptr && members_->joining()) {
       read_ahead();
-      if (!change_members(false)) return left();
-    } else if (!found()) {
-      return left();
+      if (!change_members(false)) return leave_result();
+    } else if (!start_first_generation()) {
+      return leave_result();
     }
-    if (ends() && share_.unended == 0) {
-      end_dealt();
-      chief_.tell([](FitListener& l) { l.finished(0); });
+    if (ends() && share_.finish_pending == 0) {
+      end_assigned();
+      coordinator_.tell([](FitListener& l) { l.finished(0); });
       result_.counters = at_;
       return result_;
     }
     if (sources_.test() != nullptr)
       if (auto images = sources_.test()->schema()) trainer_.set_test_images(std::move(images));
     begin();
-    while (!over_ && (share_.unended != 0 || !ends())) {
+    while (!over_ && (share_.finish_pending != 0 || !ends())) {
       try {
-        if (share_.unended == 0) step();
-        if (gone_) return left();
+        if (share_.finish_pending == 0) step();
+        if (gone_) return leave_result();
         end_step();
         if (over_ || ends()) continue;
         if ((share_.flags & step_flag::membership) == 0) {
@@ -85,21 +84,23 @@ class FitRun {
         }
         if (all_leave())
           stop();
-        else if (members_->starts_anew())
-          make_way();
+        else if (members_->restarts_processes())
+          stop_for_restart();
         else if (!change_members(false))
-          return left();
+          return leave_result();
       } catch (const CommunicationError&) {
-        if (deals_ != nullptr && left_in_order()) return left();
+        if (assignments_ != nullptr && left_in_order()) return leave_result();
         // One that was given up itself ends here.
-        if (members_ == nullptr || deals_ != nullptr || members_->starts_anew() || !members_->await_right()) throw;
-        if (!change_members(true)) return left();
+        if (members_ == nullptr || assignments_ != nullptr || members_->restarts_processes() ||
+            !members_->await_right())
+          throw;
+        if (!change_members(true)) return leave_result();
       }
     }
     train().release();
-    end_dealt();
+    end_assigned();
     const double seconds = since_start_.seconds();
-    if (!result_.interrupted && !result_.changes) chief_.tell([&](FitListener& l) { l.finished(seconds); });
+    if (!result_.interrupted && !result_.changes) coordinator_.tell([&](FitListener& l) { l.finished(seconds); });
     result_.counters = at_;
     return result_;
   }
@@ -108,7 +109,7 @@ class FitRun {
   [[nodiscard]] BatchSource& train() const { return *sources_.train(); }
   [[nodiscard]] Position position() const { return {at_.epoch, at_.consumed}; }
   [[nodiscard]] bool ends() const {
-    if (deals_ != nullptr) return ended_;
+    if (assignments_ != nullptr) return ended_;
     return train().steps_left(position(), o_.epochs) <= 0 || (o_.max_steps > 0 && at_.step >= o_.max_steps) ||
            (o_.batch_per_worker > 0 && o_.total_steps > 0 && schedule_step() >= o_.total_steps);
   }
@@ -118,8 +119,7 @@ class FitRun {
   [[nodiscard]] std::int64_t global_batch_of(int ranks) const {
     return o_.batch_per_worker > 0 ? o_.batch_per_worker * ranks : share_.first_batch;
   }
-  // The schedule counts in steps of the batch that the run began with; where workers wait for no other one, in those of
-  // all of them.
+  // The schedule counts steps of the batch that the run began with; if steps are assigned, those of all workers.
   [[nodiscard]] std::int64_t schedule_step() const {
     if (strategy_.owns_weights()) return at_.step;
     return steps_done(position(), train().size(), share_.first_batch, train().placement().epoch_end);
@@ -130,7 +130,7 @@ class FitRun {
     const std::int64_t all = tutti::steps_left({}, size, batch, end, o_.epochs) * workers_;
     const double lr = o_.schedule(SchedulePoint{schedule_step(), tutti::steps_per_epoch(size, batch, end) * workers_,
                                                 o_.total_steps > 0 ? o_.total_steps : all, o_.global_batch,
-                                                deals_ != nullptr ? deals_->founders() : strategy_.size()});
+                                                assignments_ != nullptr ? assignments_->founders() : strategy_.size()});
     return o_.batch_per_worker > 0 ? lr * rate_factor(at_, o_.ramp_steps) : lr;
   }
   void follow_batch() {
@@ -146,7 +146,7 @@ class FitRun {
   }
 
   // The first generation of the job, or all there is. False where this process has left.
-  bool found();
+  bool start_first_generation();
   // Generations grow over a run that is resumed, also from an earlier step than the last.
   void count_generations();
   void name_generation();
@@ -161,7 +161,7 @@ class FitRun {
   void take_place();
 
   void begin() {
-    if (chief_.listens()) busy_.begin();
+    if (coordinator_.listens()) busy_.begin();
     for (auto* w : {&steps_, &summaries_}) {
       w->waited = train().seconds_waited();
       w->exchanged = trainer_.seconds_waited().value_or(0);
@@ -188,24 +188,25 @@ class FitRun {
     if (members_ == nullptr) return flags;
     if (members_->stop_requested()) flags |= step_flag::stop;
     ask_to_leave();
-    if (deals_ != nullptr) return flags;
+    if (assignments_ != nullptr) return flags;
     const auto change = members_->change();
-    if (change == ChangingMembers::Change::broken)
+    if (change == ElasticMembership::Change::broken)
       fail<CommunicationError>("members", "those of the generation", "a change of them");
-    if (change == ChangingMembers::Change::after_step ||
-        (change == ChangingMembers::Change::after_epoch && batch.last_of_epoch))
+    if (change == ElasticMembership::Change::after_step ||
+        (change == ElasticMembership::Change::after_epoch && batch.last_of_epoch))
       flags |= step_flag::membership;
     return flags;
   }
 
   void step() {
-    if (members_ != nullptr) stands_[static_cast<std::size_t>(at_.step) % stands_.size()] = {share_, skipped_rows_};
+    if (members_ != nullptr)
+      snapshots_[static_cast<std::size_t>(at_.step) % snapshots_.size()] = {share_, skipped_rows_};
     const Span span(Lane::step, "step", {}, at_.step + 1);
     Batch batch = next();
     const std::int64_t images = batch.global_count;
     // Of a push, as if all who began the job had one beside it.
-    if (feed_) batch.global_count *= deals_->founders();
-    chief_.require_right();
+    if (feed_) batch.global_count *= assignments_->founders();
+    coordinator_.require_right();
     const std::uint32_t mine = wanted(batch);
     const double lr = rate();
     const std::int64_t before = at_.step;
@@ -216,7 +217,7 @@ class FitRun {
     if (members_ != nullptr && batch.last_of_epoch) flags |= pending.wait().flags;
     skipped_rows_ += static_cast<double>(batch.skipped);
     if (batch.skipped > 0) name_skipped(train());
-    chief_.audit(batch, at_.step);
+    coordinator_.audit(batch, at_.step);
     at_.epoch = batch.after.epoch;
     at_.consumed = batch.after.consumed;
     for (Rate* r : {&steps_.rate, &summaries_.rate, &epoch_rate_}) r->add(images);
@@ -231,14 +232,14 @@ class FitRun {
     share_.flags = flags;
     share_.last_of_epoch = batch.last_of_epoch ? 1 : 0;
     share_.lr = lr;
-    share_.unended = 1;
-    if (feed_) end_dealt_step(batch);
+    share_.finish_pending = 1;
+    if (feed_) end_assigned_step(batch);
     // Where steps run ahead, asking waits for them.
     if (!trainer_.runs_ahead() || reports() || summarises() || epoch_done())
       take_metrics();
     else
       own_ = {};
-    if (chief_.listens()) busy_.step(reports(), summarises(), epoch_done());
+    if (coordinator_.listens()) busy_.step(reports(), summarises(), epoch_done());
   }
   [[nodiscard]] Batch next() {
     const Span span(Lane::step, "wait for data");
@@ -270,7 +271,7 @@ class FitRun {
   // The run ends here and can be resumed.
   void stop();
   // So do these processes, and others resume it.
-  void make_way();
+  void stop_for_restart();
 
   [[nodiscard]] StepReport report_on(ReportWindow& w, UtilisationMean& of_window);
   // Where workers wait for no other one, one does it for all.
@@ -290,18 +291,18 @@ class FitRun {
 
   // ---- steps that are dealt out: nobody waits for another one, nor takes its state, which servers have ----
   // False where this process has left.
-  bool begin_dealt();
+  bool begin_assigned();
   // Behind a step, where others have come or gone: this worker's rank may be another one.
   void follow_members();
   // Waits until there is a step for this worker, or none will come.
   void await_step();
-  void end_dealt_step(const Batch& batch);
+  void end_assigned_step(const Batch& batch);
   void note_progress();
   // Who was let go in the middle of something has no right to end it.
   [[nodiscard]] bool left_in_order() const {
-    return members_->change() != ChangingMembers::Change::none && !members_->next_generation({});
+    return members_->change() != ElasticMembership::Change::none && !members_->next_generation({});
   }
-  void end_dealt();
+  void end_assigned();
   void ask_to_leave() {
     if (asked_to_leave_ || !o_.leave_requested || !o_.leave_requested()) return;
     asked_to_leave_ = true;
@@ -311,15 +312,13 @@ class FitRun {
   // ---- other members ----
   // Whether this process goes from one generation to the next.
   [[nodiscard]] bool changes_in_place() const {
-    return members_ != nullptr && deals_ == nullptr && !members_->starts_anew();
+    return members_ != nullptr && assignments_ == nullptr && !members_->restarts_processes();
   }
-  // Notes what shares of a step this rank may have when there is one rank more or one fewer; plans for them are then
-  // made behind steps, one behind each, so that no change waits for them.
+  // Notes the shares of a step that this rank has with one rank more or fewer; their plans are made between steps.
   void foresee();
   void plan_ahead();
-  // Rows of the plan that is made before there are members; 0: none is. Where micro-batches are limited, the largest
-  // plan there will be: no change fails for want of its memory, and nobody waits for who joins. Elsewhere that of the
-  // smallest share that one who joins may have: the first plan of a process takes longest.
+  // Rows of the plan that is made before there are members; 0: none. With limited micro-batches the largest plan, so
+  // that no change fails for lack of memory; otherwise that of the smallest share of a process that joins.
   [[nodiscard]] std::int64_t rows_before_members() const {
     if (!changes_in_place()) return 0;
     const std::int64_t most = trainer_.options().micro_batch;
@@ -328,8 +327,7 @@ class FitRun {
     if (!members_->joining()) return 0;
     return o_.batch_per_worker > 0 ? all : part_of(all, 0, members_->most_members()).count;
   }
-  // Of one that is about to join: its source has the order of the epoch and has read something before others wait for
-  // it.
+  // For a process that is about to join: its source has read something before others wait for it.
   void read_ahead();
   // Nobody would be left to go on.
   [[nodiscard]] bool all_leave();
@@ -344,16 +342,16 @@ class FitRun {
   // Some members may have come to the step that others stand at by their state alone, and some may be gone.
   void follow(const Stopwatch& since);
   void place();
-  FitResult left();
+  FitResult leave_result();
 
   Trainer& trainer_;
   AnyStrategy& strategy_;
-  ChangingMembers* members_;  // null: they stay
+  ElasticMembership* members_;  // null: they stay
   RunSources sources_;
-  Chief& chief_;
+  Coordinator& coordinator_;
   const FitOptions& o_;
   Counters& at_;
-  DealtSteps* deals_;  // null: each step is everybody's
+  StepAssignments* assignments_;  // null: each step is everybody's
   std::optional<StepFeed> feed_;
   std::int64_t passed_epochs_ = 0;     // by this worker, of steps that are dealt out
   bool ended_ = false, gone_ = false;  // none is left of these; this process was let go
@@ -363,11 +361,11 @@ class FitRun {
   std::int64_t saved_at_ = -1;              // step
   std::vector<std::int64_t> shares_ahead_;  // rows; their plans may be made still
   // Of the last few steps, what there was before them.
-  struct Stand {
+  struct StepSnapshot {
     RunShare share;
     double skipped_rows = 0;
   };
-  std::array<Stand, StepEnd::kept> stands_;
+  std::array<StepSnapshot, StepFinisher::kept> snapshots_;
   bool over_ = false, best_ = false, asked_to_leave_ = false;
   Stopwatch since_start_, since_save_, epoch_watch_;
   UtilisationReadings busy_;
@@ -390,12 +388,13 @@ class FitRun {
 
 namespace tutti {
 
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief,
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Coordinator& coordinator,
                                   const FitOptions& o) {
-  return detail::FitRun(trainer, &train, test, nullptr, chief, o).run();
+  return detail::FitRun(trainer, &train, test, nullptr, coordinator, o).run();
 }
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Chief& chief, const FitOptions& o) {
-  return detail::FitRun(trainer, nullptr, nullptr, &make, chief, o).run();
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Coordinator& coordinator,
+                                  const FitOptions& o) {
+  return detail::FitRun(trainer, nullptr, nullptr, &make, coordinator, o).run();
 }
 
 }  // namespace tutti

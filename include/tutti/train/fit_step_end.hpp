@@ -18,14 +18,14 @@
 namespace tutti::detail {
 
 inline void FitRun::end_step() {
-  chief_.require_right();
+  coordinator_.require_right();
   if (reports()) {
     const StepReport r = report_on(steps_, busy_.steps);
-    chief_.tell([&](FitListener& l) { l.step(r); });
+    coordinator_.tell([&](FitListener& l) { l.step(r); });
   }
   if (summarises()) {
     const StepReport r = report_on(summaries_, busy_.summaries);
-    chief_.tell([&](FitListener& l) { l.summary(r); });
+    coordinator_.tell([&](FitListener& l) { l.summary(r); });
   }
   const bool stop = (share_.flags & step_flag::stop) != 0;
   const bool done = epoch_done();
@@ -35,13 +35,13 @@ inline void FitRun::end_step() {
   else if (!stop && saves_by_steps())
     save();
   if (stop && !reached && !ends()) this->stop();
-  share_.unended = 0;
+  share_.finish_pending = 0;
   // What ranks do together in this step is done: the members may change.
   if (o_.after_step)
     o_.after_step(
         {share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr, own_.mean_loss(), math::llround(own_.rows)});
   if (done && o_.after_epoch) o_.after_epoch(*result_.last);
-  chief_.follow();
+  coordinator_.on_membership_change();
   over_ = over_ || reached;
   if (done && !over_) begin_epoch();
 }
@@ -125,7 +125,7 @@ inline bool FitRun::end_epoch() {
     r.best = best_;
   }
   r.seconds = epoch_watch_.seconds();
-  chief_.tell([&](FitListener& l) { l.epoch(r); });
+  coordinator_.tell([&](FitListener& l) { l.epoch(r); });
   result_.last = r;
   return reached;
 }
@@ -133,7 +133,7 @@ inline bool FitRun::end_epoch() {
 inline bool FitRun::saves_as_best(double metric) {
   if (!o_.save_best) return false;
   if (o_.save_every <= 0 && o_.save_every_steps <= 0 && o_.save_every_seconds <= 0 && !o_.save_last) return false;
-  const Checkpoints* const mine = chief_.checkpoints();
+  const Checkpoints* const mine = coordinator_.checkpoints();
   double beats = mine != nullptr && mine->is_best(metric) ? 1 : 0;
   if (!strategy_.owns_weights()) strategy_.sum({&beats, 1});
   return beats > 0;
@@ -144,7 +144,7 @@ inline void FitRun::tell_mistakes(MistakeSum& seen, const EpochReport& r) {
   m.epoch = r.epoch;
   m.step = r.step;
   m.averaged = r.test_ema.has_value();
-  chief_.tell([&](FitListener& l) { l.mistakes(m); });
+  coordinator_.tell([&](FitListener& l) { l.mistakes(m); });
 }
 
 inline void FitRun::name_skipped(BatchSource& source) {
@@ -160,7 +160,7 @@ inline double FitRun::skipped_by_all() {
 
 inline void FitRun::wait_for_pushes() {
   if (!strategy_.owns_weights() || strategy_.rank() != 0) return;
-  while (deals_ == nullptr && strategy_.others_at_work() > 0 && !o_.stop_requested())
+  while (assignments_ == nullptr && strategy_.others_at_work() > 0 && !o_.stop_requested())
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   trainer_.pull();
 }
@@ -181,7 +181,7 @@ inline void FitRun::begin_epoch() {
 inline void FitRun::save(std::optional<double> metric) {
   since_save_.restart();
   saved_at_ = at_.step;
-  const SavedCheckpoint done = save_checkpoint(trainer_, chief_, metric);
+  const SavedCheckpoint done = save_checkpoint(trainer_, coordinator_, metric);
   best_ = done.best;
   result_.saved = done.saved;
   result_.lost = done.failed;

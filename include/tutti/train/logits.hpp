@@ -60,7 +60,7 @@ class LogitsOnHost {
 
 // What a model says of batches: kept in the backend's memory until it is full, so that where a device evaluates the
 // host waits seldom.
-class KeptLogits {
+class LogitBuffer {
  public:
   struct Batch {
     DType type = DType::f32;
@@ -85,7 +85,7 @@ class KeptLogits {
 
   // Of the model of e, which outlives this. runs: of each batch, such as several views. kept_bytes: of memory, or as
   // much as one batch takes. then: gets each batch, in their order.
-  KeptLogits(Executor& e, std::size_t runs, std::size_t kept_bytes, std::function<void(const Batch&)> then)
+  LogitBuffer(Executor& e, std::size_t runs, std::size_t kept_bytes, std::function<void(const Batch&)> then)
       : e_(e),
         runs_(runs),
         kept_bytes_(kept_bytes),

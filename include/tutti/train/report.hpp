@@ -83,7 +83,7 @@ struct RunEnd {
   std::string message{};
 };
 
-// Who listens to a training loop: progress lines, log files. Called on the loop thread of the job's chief.
+// Who listens to a training loop: progress lines, log files. Called on the loop thread of the job's coordinator.
 class FitListener {
  public:
   virtual ~FitListener() = default;

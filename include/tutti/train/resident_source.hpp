@@ -81,12 +81,12 @@ class ResidentSource final : public BatchSource {
     reserve();
     position_ = p;
     running_ = true;
-    exhausted_ = dealt_ = false;
+    exhausted_ = assigned_ = false;
     added_.clear();
   }
-  void start_dealt(const Placement& placement) override {
+  void start_assigned(const Placement& placement) override {
     start({}, placement);
-    dealt_ = true;
+    assigned_ = true;
   }
   void add(Position p) override {
     sampler_.check(p);
@@ -100,8 +100,8 @@ class ResidentSource final : public BatchSource {
 
   const Batch& next() override {
     if (!running_) start({});
-    if (dealt_ && added_.empty()) fail<UsageError>("resident images", "a step that was dealt out", "next()");
-    if (dealt_) {
+    if (assigned_ && added_.empty()) fail<UsageError>("resident images", "a step that was dealt out", "next()");
+    if (assigned_) {
       position_ = added_.front();
       added_.erase(added_.begin());
     }
@@ -178,7 +178,7 @@ class ResidentSource final : public BatchSource {
   std::vector<std::int32_t> host_labels_, labels_of_batch_;
   Position position_;
   std::vector<Position> added_;
-  bool running_ = false, exhausted_ = false, dealt_ = false;
+  bool running_ = false, exhausted_ = false, assigned_ = false;
   double waited_ = 0;
 };
 

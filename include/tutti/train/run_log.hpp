@@ -24,9 +24,9 @@ namespace detail {
 inline io::Json finite(double v) { return math::is_finite(v) ? io::Json(v) : io::Json(); }
 
 // Calls `write`; after a failure complains once, and then only when writing has worked again in between.
-class CarefulWriter {
+class FaultTolerantWriter {
  public:
-  CarefulWriter(std::string what, std::function<void(const std::string&)> complain)
+  FaultTolerantWriter(std::string what, std::function<void(const std::string&)> complain)
       : what_(std::move(what)), complain_(std::move(complain)) {}
   template <class F>
   void operator()(F&& write) {
@@ -146,7 +146,7 @@ class RunLog : public FitListener {
   }
 
   std::string top_k_;
-  detail::CarefulWriter careful_;
+  detail::FaultTolerantWriter careful_;
   io::JsonLines lines_;
   std::int64_t generation_;
 };
@@ -177,7 +177,7 @@ class TensorboardLog : public FitListener {
   }
 
  protected:
-  detail::CarefulWriter careful_;
+  detail::FaultTolerantWriter careful_;
   io::EventWriter events_;
 
  private:

@@ -21,7 +21,7 @@ struct RunShare {
   // The global batch that the run began with, in whose steps the schedule counts, and what generations began from.
   std::int64_t first_batch = 0, before_generations = 0;
   // What ranks do together behind it, such as an evaluation, is not over yet.
-  std::int64_t unended = 0;
+  std::int64_t finish_pending = 0;
 };
 static_assert(std::is_trivially_copyable_v<RunShare> && sizeof(RunShare) % sizeof(std::int64_t) == 0);
 

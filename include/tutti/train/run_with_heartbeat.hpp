@@ -25,7 +25,7 @@ namespace tutti {
 // its own. What it throws is thrown on its rank; CommunicationError on all ranks, which names `what` and who is not
 // done, where it takes longer.
 template <WatchesRanks S>
-void while_ranks_work(S& strategy, const std::string& what, const std::function<void()>& f) {
+void run_with_heartbeat(S& strategy, const std::string& what, const std::function<void()>& f) {
   using namespace std::chrono;
   if (strategy.size() == 1) {
     if (f) f();
@@ -89,10 +89,10 @@ void while_ranks_work(S& strategy, const std::string& what, const std::function<
 // For work in pieces, each of which may take half of the deadline, in the thread that calls the strategy. The pieces of
 // a rank may be more than another's.
 template <WatchesRanks S>
-class PiecewiseWork {
+class HeartbeatScope {
  public:
   // Where all ranks begin.
-  explicit PiecewiseWork(S& strategy) : s_(strategy) {}
+  explicit HeartbeatScope(S& strategy) : s_(strategy) {}
 
   // Between two pieces.
   void go_on() {

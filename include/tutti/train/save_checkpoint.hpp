@@ -23,9 +23,9 @@ struct SavedCheckpoint {
 
 // Commits the state, and whoever has that duty saves it; all ranks call it. metric: of the state, if there is one. A
 // disk that is full is told of and ends nothing.
-inline SavedCheckpoint save_checkpoint(Trainer& trainer, Chief& chief, std::optional<double> metric) {
+inline SavedCheckpoint save_checkpoint(Trainer& trainer, Coordinator& coordinator, std::optional<double> metric) {
   SavedCheckpoint done;
-  Checkpoints* const checkpoints = chief.checkpoints();
+  Checkpoints* const checkpoints = coordinator.checkpoints();
   if (checkpoints == nullptr && trainer.strategy().owns_weights()) return done;
   const Span span(Lane::checkpoint, "checkpoint", {}, trainer.counters().step);
   trainer.commit();
@@ -39,18 +39,18 @@ inline SavedCheckpoint save_checkpoint(Trainer& trainer, Chief& chief, std::opti
         done.best = checkpoints->mark_if_best(trainer.counters().step, *metric,
                                               [&](const std::string& c) { complaints.push_back(c); });
     };
-    while_ranks_work(trainer.strategy(), "saving a checkpoint",
-                     checkpoints != nullptr ? std::function<void()>(write) : nullptr);
+    run_with_heartbeat(trainer.strategy(), "saving a checkpoint",
+                       checkpoints != nullptr ? std::function<void()>(write) : nullptr);
     if (path.empty()) return done;
     done.saved = true;
-    chief.tell([&](FitListener& l) { l.saved(path); });
-    for (const auto& c : complaints) chief.warn(c);
+    coordinator.tell([&](FitListener& l) { l.saved(path); });
+    for (const auto& c : complaints) coordinator.warn(c);
   } catch (const CommunicationError&) {
     throw;
   } catch (const Error& e) {
     // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
     done.failed = true;
-    chief.warn("checkpoint not written: " + std::string(e.what()));
+    coordinator.warn("checkpoint not written: " + std::string(e.what()));
   }
   return done;
 }

@@ -27,33 +27,33 @@ namespace tutti::detail {
 // The steps that are dealt out to this worker, and the source that reads their batches ahead.
 class StepFeed {
  public:
-  using What = DealtSteps::Deal::What;
+  using Kind = StepAssignments::Reply::Kind;
 
   // base: where all steps begin; most: of all workers together; batch: of one worker.
-  StepFeed(DealtSteps& from, BatchSource& source, Position base, std::int64_t batch, std::int64_t epochs,
+  StepFeed(StepAssignments& from, BatchSource& source, Position base, std::int64_t batch, std::int64_t epochs,
            std::int64_t most)
       : from_(from), source_(source), base_(base), batch_(batch), end_(source.placement().epoch_end) {
     limit_ = std::min(most, tutti::steps_left(base, source.size(), batch, end_, epochs));
-    source.start_dealt({batch, 0, 1, end_});
+    source.start_assigned({batch, 0, 1, end_});
   }
   [[nodiscard]] std::int64_t batch() const noexcept { return batch_; }
 
   // Takes what has come, and asks for more, so that the source reads ahead. Returns what is next: a step, or why there
   // is none. wait: for the answers.
-  [[nodiscard]] What look(bool wait) {
+  [[nodiscard]] Kind poll(bool wait) {
     const std::size_t ahead = static_cast<std::size_t>(std::max(source_.reads_ahead(), 1)) + 1;
     if (asked_ == 0 && steps_.size() < ahead) ask(ahead - steps_.size());
     while (asked_ > 0) {
       const auto deal = from_.take(wait && steps_.empty());
       if (!deal) break;
       --asked_;
-      what_ = deal->what;
-      if (deal->what != What::step) continue;
+      kind_ = deal->kind;
+      if (deal->kind != Kind::step) continue;
       steps_.push_back(deal->number);
       source_.add(position_of(deal->number, base_, source_.size(), batch_, end_));
     }
     if (!steps_.empty() && steps_.size() + asked_ < ahead) ask(1);
-    return steps_.empty() ? what_ : What::step;
+    return steps_.empty() ? kind_ : Kind::step;
   }
   // The epoch of the next step, where look() has found one.
   [[nodiscard]] std::int64_t epoch() const {
@@ -66,8 +66,8 @@ class StepFeed {
   // The batch of the next step.
   [[nodiscard]] const Batch& next() { return source_.next(); }
   // Its step was done, and all that tells of it.
-  void did() {
-    from_.did(steps_.front());
+  void complete() {
+    from_.complete(steps_.front());
     steps_.erase(steps_.begin());
   }
 
@@ -76,14 +76,14 @@ class StepFeed {
     for (; n > 0; --n, ++asked_) from_.ask(limit_);
   }
 
-  DealtSteps& from_;
+  StepAssignments& from_;
   BatchSource& source_;
   Position base_;
   std::int64_t batch_, limit_ = 0;
   EpochEnd end_;
   std::vector<std::int64_t> steps_;  // this worker's, the one under way first
   std::size_t asked_ = 0;
-  What what_ = What::wait;
+  Kind kind_ = Kind::wait;
 };
 
 }  // namespace tutti::detail

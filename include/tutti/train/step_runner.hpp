@@ -29,16 +29,16 @@
 
 namespace tutti {
 
-// Training steps from the first op to the updated weights. Where a device ends them itself (Backend::step_end), as one
-// captured piece where the backend captures, the host stays at most a few steps ahead and learns afterwards what they
-// came to: of a single rank when somebody asks or StepEnd::kept steps later, of several ranks one step later, at the
-// same step on all of them. Elsewhere a step is over when it has been started.
-class Steps {
+// Training steps from the first op to the updated weights. Where a device ends them itself (Backend::step_finisher), as
+// one captured piece where the backend captures, the host stays at most a few steps ahead and learns afterwards what
+// they came to: of a single rank when somebody asks or StepFinisher::kept steps later, of several ranks one step later,
+// at the same step on all of them. Elsewhere a step is over when it has been started.
+class StepRunner {
  public:
   // All of it outlives this. counters: of the trainer. device: null where the host ends all steps.
-  Steps(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o, Executor& executor,
-        GradientExchange& exchange, Counters& counters, const ModelState& state, const UpdateRules& rules,
-        std::unique_ptr<StepEnd> device)
+  StepRunner(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o, Executor& executor,
+             GradientExchange& exchange, Counters& counters, const ModelState& state, const UpdateRules& rules,
+             std::unique_ptr<StepFinisher> device)
       : b_(backend),
         s_(strategy),
         o_(o),
@@ -62,16 +62,16 @@ class Steps {
     const int ranks = s_.size();
     host_.begin_generation(ranks);
     if (device_) device_->begin_generation(ranks);
-    if (StepEnd* const to = end_to_be(); to != end_) take_end(to);
+    if (StepFinisher* const to = select_finisher(); to != end_) switch_finisher(to);
   }
-  // As StepEnd has it.
+  // As StepFinisher has it.
   [[nodiscard]] std::span<std::byte> spare() { return runs_ahead() ? end_->spare() : std::span<std::byte>(); }
   // Writes down each step from now on, which the host then ends; null: no more.
   void trace(StepTrace* t) {
     settle();
     trace_ = t;
     exchange_.trace(t, &since_);
-    take_end(end_to_be());
+    switch_finisher(select_finisher());
   }
 
   // Starts a step of these micro-batches; next() - 1 names it. Returns the flags of all ranks that are known: of this
@@ -82,9 +82,9 @@ class Steps {
     if (runs_ahead() && std::any_of(parts.begin(), parts.end(),
                                     [&](const BatchView& p) { return p.rows > 0 && !e_.has_plan(p.rows, true); }))
       settle();
-    if (next_ >= known_ + StepEnd::kept) (void)collect(known_);
+    if (next_ >= known_ + StepFinisher::kept) (void)collect(known_);
     send_scale();
-    before_[next_ % StepEnd::kept] = counters_;
+    before_[next_ % StepFinisher::kept] = counters_;
     const std::uint64_t number = next_++;
     try {
       run(number, parts, global_rows, lr, flags);
@@ -119,8 +119,8 @@ class Steps {
     settled_flags_ = 0;
     if (number < first_of_end_)
       fail<UsageError>("step", "a step to be waited for before trace() is called", "one from before it");
-    if (number + StepEnd::kept < next_)
-      fail<UsageError>("step", {"one of the last ", StepEnd::kept, " steps to be waited for"},
+    if (number + StepFinisher::kept < next_)
+      fail<UsageError>("step", {"one of the last ", StepFinisher::kept, " steps to be waited for"},
                        {"the one ", next_ - 1 - number, " steps before the last"});
     const StepOutcome o = end_->outcome(number);
     return {{o.metrics[0], o.metrics[1], o.metrics[2], o.metrics[3]}, o.flags};
@@ -160,7 +160,7 @@ class Steps {
     }
     if (known_ < next_) {
       end_->roll_back(known_);
-      counters_ = before_[known_ % StepEnd::kept];
+      counters_ = before_[known_ % StepFinisher::kept];
       e_.parameters_changed();
     }
     forget();
@@ -174,10 +174,10 @@ class Steps {
   };
 
   // A device does not see what passes through the host, where ranks have come to one that was alone.
-  [[nodiscard]] StepEnd* end_to_be() {
+  [[nodiscard]] StepFinisher* select_finisher() {
     return device_ && trace_ == nullptr && !exchange_.staged() ? device_.get() : &host_;
   }
-  void take_end(StepEnd* to) {
+  void switch_finisher(StepFinisher* to) {
     waiting_ = take_metrics();
     end_ = to;
     first_of_end_ = next_;
@@ -276,7 +276,7 @@ class Steps {
   }
   [[noreturn]] void stop(std::uint64_t number, const StepOutcome& o) {
     wait(next_ - 1);
-    counters_ = before_[(number - static_cast<std::uint64_t>(o.step - o.halted_step)) % StepEnd::kept];
+    counters_ = before_[(number - static_cast<std::uint64_t>(o.step - o.halted_step)) % StepFinisher::kept];
     if (o_.dynamic_loss_scale) take_scale(o);
     forget();
     end_->require_good_data();
@@ -297,12 +297,12 @@ class Steps {
   GradientExchange& exchange_;
   Counters& counters_;
   GradientSum sum_;
-  HostStepEnd host_;
-  std::unique_ptr<StepEnd> device_;
-  StepEnd* end_;  // one of them
+  HostStepFinisher host_;
+  std::unique_ptr<StepFinisher> device_;
+  StepFinisher* end_;  // one of them
   Executor::OnReady on_ready_, silent_;
   std::vector<std::uint64_t> key_;
-  std::array<Counters, StepEnd::kept> before_;
+  std::array<Counters, StepFinisher::kept> before_;
   // Steps started; of those waited for; of those known to be whole.
   std::uint64_t next_ = 0, settled_ = 0, known_ = 0;
   std::uint64_t first_of_end_ = 0;  // of the present end

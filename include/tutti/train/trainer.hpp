@@ -79,7 +79,7 @@ class Trainer {
     // Of all ranks, as far as they were known when the call was back: of this step where it is over by then or the rank
     // is alone; of several ranks that run ahead those of the step before, on all ranks alike.
     [[nodiscard]] std::uint32_t flags() const noexcept { return flags_; }
-    // Waits for this step and all others. It is one of the last StepEnd::kept, and trace() was not called since.
+    // Waits for this step and all others. It is one of the last StepFinisher::kept, and trace() was not called since.
     StepResult wait();
 
    private:
@@ -114,7 +114,7 @@ class Trainer {
   // calls it, too, or synchronise(). What ranks compare is compared anew, and the memory of the gradients stays where
   // it is. Where it throws, the state is as it was, or all of the authority's. beside: taken along; the caller takes
   // its part over when this returns.
-  void reform(std::span<const StateSpan> beside = {});
+  void reform(std::span<const StateSpan> extra = {});
 
   // Seconds that this rank has waited for the others' gradients; nothing where a device does so by itself.
   [[nodiscard]] std::optional<double> seconds_waited() const;
@@ -159,7 +159,7 @@ class Trainer {
   // Prepares the committed copy to be filled by name; restore() then takes it.
   void prepare_restore(const Counters& c);
   // Everyone takes the authority's committed state; what is `beside` it, too.
-  void synchronise(std::span<const StateSpan> beside = {});
+  void synchronise(std::span<const StateSpan> extra = {});
 
   // Of build, options, precision and plan; equal on all ranks or they must not train together.
   [[nodiscard]] JobFacts facts() const;
@@ -181,7 +181,7 @@ class Trainer {
 
   void fill(const ArenaLayout& layout, void* to);
 
-  void synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> beside);
+  void synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra);
 
   [[nodiscard]] std::vector<StateArena> arenas();
   [[nodiscard]] std::vector<StateSpan> arena_spans();

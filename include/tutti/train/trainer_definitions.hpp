@@ -44,7 +44,7 @@ struct Trainer::Parts {
   OptimizerState optimizer;
   WeightAverage ema;
   ModelState state;
-  std::unique_ptr<Steps> steps;
+  std::unique_ptr<StepRunner> steps;
 };
 
 namespace detail {
@@ -77,11 +77,12 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   const bool on_host =
       s_.owns_weights() || parts_->exchange.staged() || (o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio());
   const UpdateRules& rules = parts_->optimizer.rules();
-  parts_->steps = std::make_unique<Steps>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state, rules,
-                                          on_host ? nullptr : b_.step_end(parts_->state, rules));
+  parts_->steps = std::make_unique<StepRunner>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state,
+                                               rules, on_host ? nullptr : b_.step_finisher(parts_->state, rules));
   initialize();
   // What is taken over or handed over when the members change is there before they do.
-  if (ChangingMembers* const m = s_.members(); m != nullptr && !m->starts_anew() && m->dealt_steps() == nullptr) {
+  if (ElasticMembership* const m = s_.members();
+      m != nullptr && !m->restarts_processes() && m->step_assignments() == nullptr) {
     const std::size_t bytes = CommittedState::bytes_of(arenas());
     if (!s_.reads_device_memory()) committed_.lie_in(m->state_memory(bytes), bytes);
   }
@@ -123,12 +124,12 @@ TUTTI_CORE_FUNCTION Metrics Trainer::take_metrics() { return parts_->steps->take
 
 TUTTI_CORE_FUNCTION void Trainer::roll_back() { parts_->steps->roll_back(); }
 
-TUTTI_CORE_FUNCTION void Trainer::reform(std::span<const StateSpan> beside) {
+TUTTI_CORE_FUNCTION void Trainer::reform(std::span<const StateSpan> extra) {
   roll_back();
   parts_->exchange.begin_generation();
   parts_->steps->begin_generation();
   s_.attach(executor_->parameters(), facts());
-  synchronise(beside);
+  synchronise(extra);
 }
 
 TUTTI_CORE_FUNCTION void Trainer::with_ema(FunctionRef<void()> f) {
@@ -176,13 +177,13 @@ TUTTI_CORE_FUNCTION std::vector<StateSpan> Trainer::committed_tensors(bool optim
   return committed_.tensors(arenas(), optimizer);
 }
 
-TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside) {
+TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> extra) {
   synchronised_ = true;
   if (s_.owns_weights()) {
     detail::HostSpans arenas_here(b_.memory(), arena_spans());
     std::vector<StateSpan> state(arenas_here.spans().begin(), arenas_here.spans().end());
     state.push_back(counters_span(counters_));
-    state.insert(state.end(), beside.begin(), beside.end());
+    state.insert(state.end(), extra.begin(), extra.end());
     s_.synchronise(span_of(state));
     arenas_here.put_back();
     behind_ = s_.progress() - counters_.step;
@@ -193,8 +194,8 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
   }
   settle();
   if (const auto spare = s_.reads_device_memory() ? parts_->steps->spare() : std::span<std::byte>(); !spare.empty())
-    return synchronise_on_device(spare, beside);
-  ChangingMembers* const members = s_.members();
+    return synchronise_on_device(spare, extra);
+  ElasticMembership* const members = s_.members();
   if (members != nullptr && members->lacks_state())
     committed_.expect(arenas(), counters_);
   else
@@ -203,7 +204,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
   auto more = committed_.tensors(arenas(), true);
   spans.insert(spans.end(), more.begin(), more.end());
   spans.push_back(committed_.counters_span());
-  spans.insert(spans.end(), beside.begin(), beside.end());
+  spans.insert(spans.end(), extra.begin(), extra.end());
   s_.synchronise(span_of(spans));
   if (members == nullptr || members->took_state())
     restore();
@@ -212,8 +213,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
 }
 
 // From device to device, into a second copy that is taken over once it is whole.
-TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> second,
-                                                        std::span<const StateSpan> beside) {
+TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra) {
   const std::vector<StateSpan> arenas = arena_spans();
   std::vector<StateSpan> state = arenas;
   std::size_t at = 0;
@@ -224,7 +224,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> sec
   }
   Counters theirs = counters_;
   state.push_back(counters_span(theirs));
-  state.insert(state.end(), beside.begin(), beside.end());
+  state.insert(state.end(), extra.begin(), extra.end());
   s_.synchronise(span_of(state));
   for (std::size_t i = 0; i < arenas.size(); ++i)
     b_.memory().copy(arenas[i].bytes.data(), state[i].bytes.data(), state[i].bytes.size());

@@ -20,8 +20,7 @@
 #include <tutti/cluster/channel/lease.hpp>
 #include <tutti/core/error.hpp>
 
-// Who is in the job. One arbiter decides it, and nobody else: it lets processes in, gives them up, and issues one
-// generation of members behind the other.
+// The arbiter decides which processes are in the job and issues one generation of members after another.
 namespace tutti::control {
 
 // The arbiter: a state machine that has neither clock nor connections. What arrives is handed to it with the time, and
@@ -35,49 +34,50 @@ class Arbiter {
     for (int i = 0; i < o_.servers; ++i) absent_.emplace(Role::server, i);
   }
 
-  // A message of the connection `seat`. Publish, Lookup and Forget are not its matter.
-  void receive(Seat seat, const Message& message, Time now) {
-    if (const auto* m = std::get_if<Enrol>(&message)) return enrol(seat, *m, now);
-    Process* p = find(seat);
+  // A message of the connection `connection`. Publish, Lookup and Forget are not its matter.
+  void receive(ConnectionId connection, const Message& message, Time now) {
+    if (const auto* m = std::get_if<Enrol>(&message)) return enrol(connection, *m, now);
+    Process* p = find(connection);
     if (p == nullptr) return;
     if (p->state == State::gone) {
-      if (!p->done) send(*p, Refused{static_cast<int>(ExitCode::communication), p->why});
+      if (!p->done) send(*p, Rejection{static_cast<int>(ExitCode::communication), p->why});
       return;
     }
-    if (const auto* beat = std::get_if<Beat>(&message)) {
+    if (const auto* beat = std::get_if<Heartbeat>(&message)) {
       p->heard = now;
-      send(*p, Answered{beat->number});
+      send(*p, HeartbeatAck{beat->number});
       if (!founded_) send(*p, waiting_for(absent_));
     }
     if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
-    if (const auto* s = std::get_if<Stands>(&message)) stands(*p, *s);
-    if (const auto* u = std::get_if<Unreached>(&message)) unreached(*p, *u, now);
+    if (const auto* s = std::get_if<GroupReady>(&message)) stands(*p, *s);
+    if (const auto* u = std::get_if<UnreachablePeers>(&message)) unreachable(*p, *u, now);
     if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p) : leave(*p, false);
-    if (const auto* e = std::get_if<EpochBegins>(&message))
+    if (const auto* e = std::get_if<EpochStart>(&message))
       if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
   }
   // The process of that connection has ended: nothing of it runs any more.
-  void ended(Seat seat, const std::string& how) {
-    if (Process* p = find(seat); p != nullptr && p->state != State::gone) lose(*p, how);
-    std::erase_if(processes_, [&](const Process& p) { return p.seat == seat; });
+  void ended(ConnectionId connection, const std::string& how) {
+    if (Process* p = find(connection); p != nullptr && p->state != State::gone) lose(*p, how);
+    std::erase_if(processes_, [&](const Process& p) { return p.connection == connection; });
   }
   // One of those that the job begins with has ended before it asked to be let in: the others begin without it.
   void never_comes(Role role, std::int32_t place) {
     if (founded_ || !o_.elastic) return;
     absent_.erase({role, place});
-    found();
+    start_first_generation();
   }
   // Asks a member to leave in order, at the end of an epoch where changes wait for that; who joins and has not asked to
   // be let in is let go when it does.
-  void ask_to_leave(Seat seat) {
-    Process* p = find(seat);
-    if (p == nullptr && founded_) unwanted_.insert(seat);
+  void ask_to_leave(ConnectionId connection) {
+    Process* p = find(connection);
+    if (p == nullptr && founded_) unwanted_.insert(connection);
     if (p != nullptr && p->state != State::gone) leave(*p, o_.at_epoch);
   }
   // Whether the job could go on without these.
-  [[nodiscard]] bool can_spare(const std::set<Seat>& seats) const {
+  [[nodiscard]] bool can_spare(const std::set<ConnectionId>& connections) const {
     int workers = 0;
-    for (const Process& p : processes_) workers += p.is(Role::worker) && !p.leaving && !seats.contains(p.seat) ? 1 : 0;
+    for (const Process& p : processes_)
+      workers += p.is(Role::worker) && !p.leaving && !connections.contains(p.connection) ? 1 : 0;
     return workers >= std::max(1, o_.min_workers);
   }
   // Tells all that the job is to stop.
@@ -93,12 +93,12 @@ class Arbiter {
     for (Process& p : processes_)
       if (p.state != State::gone && now - p.heard >= o_.rank_timeout)
         lose(p, "no sign of life for " + seconds_text(o_.rank_timeout));
-    if (unreached_.ring(now)) separate();
+    if (unreachable_.is_due(now)) separate();
   }
   // The arbiter was itself not able to hear: nobody's silence until now counts.
   void forgive(Time now) {
     for (Process& p : processes_) p.heard = now;
-    unreached_.postpone(now);
+    unreachable_.postpone(now);
   }
 
   [[nodiscard]] std::vector<Outgoing> take_messages() { return std::exchange(out_, {}); }
@@ -119,22 +119,22 @@ class Arbiter {
   using Process = Candidate;
   using State = Candidate::State;
 
-  [[nodiscard]] Process* find(Seat seat) {
-    const auto at =
-        std::find_if(processes_.begin(), processes_.end(), [&](const Process& p) { return p.seat == seat; });
+  [[nodiscard]] Process* find(ConnectionId connection) {
+    const auto at = std::find_if(processes_.begin(), processes_.end(),
+                                 [&](const Process& p) { return p.connection == connection; });
     return at == processes_.end() ? nullptr : &*at;
   }
-  void send(const Process& p, Message m) { out_.push_back({p.seat, std::move(m)}); }
+  void send(const Process& p, Message m) { out_.push_back({p.connection, std::move(m)}); }
   void decide(Decision::Kind kind, const Process& p, std::string why = {}, bool fatal = false) {
-    decisions_.push_back({kind, p.seat, p.member, std::move(why), generation_, fatal});
+    decisions_.push_back({kind, p.connection, p.member, std::move(why), generation_, fatal});
   }
 
   // ---- being let in ----
-  void enrol(Seat seat, const Enrol& e, Time now) {
-    if (find(seat) != nullptr) return;  // it has had its answer
+  void enrol(ConnectionId connection, const Enrol& e, Time now) {
+    if (find(connection) != nullptr) return;  // it has had its answer
     Process p;
     p.member = {0, e.role, e.place, e.host};
-    p.seat = seat;
+    p.connection = connection;
     p.facts = e.facts;
     p.heard = now;
     if (!over_.empty() && (!founded_ || o_.elastic)) {
@@ -164,16 +164,16 @@ class Arbiter {
     absent_.erase({e.role, e.place});
     processes_.push_back(std::move(p));
     if (stopping_) send(processes_.back(), Stop{});
-    if (finished_ || unwanted_.erase(seat) > 0) return release(processes_.back());
+    if (finished_ || unwanted_.erase(connection) > 0) return release(processes_.back());
     if (founded_) return change();
     if (!absent_.empty()) send(processes_.back(), waiting_for(absent_));
-    found();
+    start_first_generation();
   }
   void refuse(Process p, const std::string& expected, const std::string& got, const std::string& hint,
               bool fatal = false) {
     p.why = error_message(p.member.name(), expected, got, hint);
     p.state = State::gone;
-    send(p, Refused{static_cast<int>(ExitCode::usage), p.why});
+    send(p, Rejection{static_cast<int>(ExitCode::usage), p.why});
     decide(Decision::Kind::refused, p, p.why, fatal);
     processes_.push_back(std::move(p));
   }
@@ -201,11 +201,11 @@ class Arbiter {
   void give_up(Process& p) {
     p.state = State::gone;
     p.why = over_;
-    send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
+    send(p, Rejection{static_cast<int>(ExitCode::communication), p.why});
   }
 
   // ---- the first generation ----
-  void found() {
+  void start_first_generation() {
     if (!absent_.empty()) return;
     founded_ = true;
     for (const Role role : {Role::worker, Role::server}) choose_facts(role);
@@ -223,7 +223,7 @@ class Arbiter {
   // is not taken back, and only becomes more urgent.
   void change(Urgency level = Urgency::none) {
     level_ = std::max(level_, level);
-    Changing c{generation_, lost_};
+    MembershipChange c{generation_, lost_};
     level_ = std::max(level_, count_changes(processes_, o_, c));
     c.broken = level_ == Urgency::broken;
     c.at_epoch = level_ == Urgency::epoch;
@@ -232,16 +232,16 @@ class Arbiter {
       if (p.state == State::member && !p.reported) send(p, c);
     try_issue();
   }
-  void lose(Process& p, const std::string& why, bool unreached = false) {
+  void lose(Process& p, const std::string& why, bool unreachable = false) {
     const bool was_member = p.state == State::member;
     p.state = State::gone;
     // With the last one goes what was trained, unless servers have it.
     const bool last = p.holds && !o_.servers_hold && !finished_ && !any([](const Process& q) { return q.holds; });
     const bool fatal = last || !can_lose(p);
     p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
-    send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
+    send(p, Rejection{static_cast<int>(ExitCode::communication), p.why});
     decide(Decision::Kind::lost, p, why, fatal);
-    decisions_.back().unreached = unreached;
+    decisions_.back().unreachable = unreachable;
     if (fatal) end_job(p.member.name() + " is gone: " + why);
     // No other worker comes to a job that is at its end.
     if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();
@@ -288,7 +288,7 @@ class Arbiter {
       if (p.state != State::gone) release(p);
   }
   void release(Process& p) {
-    send(p, Released{});
+    send(p, LeaveGranted{});
     p.facts.clear();
     p.facts.shrink_to_fit();
     p.state = State::gone;
@@ -307,7 +307,7 @@ class Arbiter {
     if (r.broken || !going_ || level_ == Urgency::none) return change(Urgency::broken);
     try_issue();
   }
-  void stands(Process& p, const Stands& s) {
+  void stands(Process& p, const GroupReady& s) {
     const bool takes_part = p.state == State::member && s.generation == generation_ && !p.reported;
     if (!takes_part || level_ == Urgency::broken || p.standing) return;
     p.standing = true;
@@ -317,21 +317,21 @@ class Arbiter {
     for (Process& q : processes_)
       if (q.state == State::member) {
         q.holds = q.is(Role::worker);
-        send(q, Go{generation_});
+        send(q, Start{generation_});
       }
     decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_, false});
   }
 
   // ---- members that do not reach each other ----
-  void unreached(Process& p, const Unreached& u, Time now) {
+  void unreachable(Process& p, const UnreachablePeers& u, Time now) {
     // If members change over one by one, an operation outlasts a generation.
     if (p.state == State::member && (!o_.reports || (u.generation == generation_ && !p.reported)))
-      unreached_.take(p, u, now);
+      unreachable_.take(p, u, now);
   }
   void separate() {
     // One after the other: whether the job can lose a member depends on those that are left.
     while (over_.empty()) {
-      const auto cut = choose_given_up(waiters(processes_, [this](const Process& p) { return can_lose(p); }));
+      const auto cut = choose_evicted(blocked_members(processes_, [this](const Process& p) { return can_lose(p); }));
       if (!cut) return;
       const std::string other = member_of(processes_, cut->other).member.name();
       lose(member_of(processes_, cut->id), "it and " + other + " do not reach each other", true);
@@ -368,8 +368,8 @@ class Arbiter {
     for (Process* p : next) {
       p->state = State::member;
       p->reported = p->standing = p->epoch_end = p->preparing = false;
-      if (o_.reports) p->operation = 0, p->unreached.clear();
-      send(*p, Issued{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
+      if (o_.reports) p->operation = 0, p->unreachable.clear();
+      send(*p, NewGeneration{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
     }
     decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
     // Those for whom it was not the end of an epoch wait for the next one.
@@ -389,10 +389,10 @@ class Arbiter {
   std::vector<Process> processes_;                    // until they have ended
   std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
   std::set<std::pair<Role, std::int32_t>> came_{};    // founders that have
-  std::set<Seat> unwanted_{};                         // let go as soon as they ask to be let in
+  std::set<ConnectionId> unwanted_{};                 // let go as soon as they ask to be let in
   std::vector<Member> members_;
   CommonFacts facts_;
-  UnreachedTimer unreached_{o_.rank_timeout};
+  UnreachableTimer unreachable_{o_.rank_timeout};
   std::vector<Outgoing> out_;
   std::vector<Decision> decisions_;
 };

@@ -43,13 +43,13 @@ struct Decision {
     standing,  // all its members stand
   };
   Kind kind = Kind::lost;
-  Seat seat = 0;
+  ConnectionId connection = 0;
   Member member{};
   std::string why{};
   std::uint64_t generation = 0;
   bool fatal = false;
-  bool work_done = false;  // left: a member has done the work of the job, and was not on its way out before
-  bool unreached = false;  // lost: it and another member do not reach each other
+  bool work_done = false;    // left: a member has done the work of the job, and was not on its way out before
+  bool unreachable = false;  // lost: it and another member do not reach each other
 };
 
 }  // namespace tutti::control

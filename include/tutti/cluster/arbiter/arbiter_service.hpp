@@ -21,17 +21,17 @@ namespace tutti::control {
 // The arbiter and the store behind connections that carry frames, whatever they are: tutti-launch's pipes, or a
 // transport where scripts start the job. A frame that makes no sense closes its connection's account: nothing more is
 // taken from it.
-class ControlDesk {
+class ArbiterService {
  public:
-  explicit ControlDesk(const ArbiterOptions& options) : arbiter_(options) {}
+  explicit ArbiterService(const ArbiterOptions& options) : arbiter_(options) {}
 
-  // A frame of the connection `seat`, at a time. False where it makes no sense, once for a connection.
-  bool receive(Seat seat, std::string_view frame, Time now) {
-    Account& account = accounts_[seat];
+  // A frame of the connection `connection`, at a time. False where it makes no sense, once for a connection.
+  bool receive(ConnectionId connection, std::string_view frame, Time now) {
+    Account& account = accounts_[connection];
     if (account.broken) return true;
     try {
       const auto bytes = account.assembler.take(frame, longest_message);
-      if (bytes) obey(seat, decode(*bytes), now);
+      if (bytes) obey(connection, decode(*bytes), now);
       return true;
     } catch (const CommunicationError&) {
       account.broken = true;
@@ -39,23 +39,23 @@ class ControlDesk {
     }
   }
   // Has anything ever come from there?
-  [[nodiscard]] bool knows(Seat seat) const { return accounts_.contains(seat); }
+  [[nodiscard]] bool knows(ConnectionId connection) const { return accounts_.contains(connection); }
   // The process behind it has ended.
-  void ended(Seat seat, const std::string& how) {
-    accounts_.erase(seat);
-    store_.forget(seat);
-    arbiter_.ended(seat, how);
+  void ended(ConnectionId connection, const std::string& how) {
+    accounts_.erase(connection);
+    store_.forget(connection);
+    arbiter_.ended(connection, how);
   }
   void tick(Time now) { arbiter_.tick(now); }
 
-  // Hands out what is to be sent: f(seat, frame).
+  // Hands out what is to be sent: f(connection, frame).
   template <class F>
   void send(F&& f) {
     // Who is a generation late may still look.
     if (arbiter_.generation() > 1) store_.forget_before(arbiter_.generation() - 1);
     for (auto& m : arbiter_.take_messages()) out_.push_back(std::move(m));
     for (const Outgoing& o : std::exchange(out_, {}))
-      split_message(encode(o.message), [&](std::string_view frame) { f(o.seat, frame); });
+      split_message(encode(o.message), [&](std::string_view frame) { f(o.connection, frame); });
   }
   [[nodiscard]] Arbiter& arbiter() noexcept { return arbiter_; }
   [[nodiscard]] const Arbiter& arbiter() const noexcept { return arbiter_; }
@@ -66,23 +66,23 @@ class ControlDesk {
     bool broken = false;
   };
 
-  void obey(Seat seat, const Message& message, Time now) {
+  void obey(ConnectionId connection, const Message& message, Time now) {
     if (const auto* p = std::get_if<Publish>(&message)) {
-      store_.publish(seat, *p, out_);
+      store_.publish(connection, *p, out_);
     } else if (const auto* l = std::get_if<Lookup>(&message)) {
-      store_.lookup(seat, *l, out_);
-    } else if (const auto* d = std::get_if<Draw>(&message)) {
-      store_.draw(seat, *d, out_);
+      store_.lookup(connection, *l, out_);
+    } else if (const auto* d = std::get_if<NextNumber>(&message)) {
+      store_.next_number(connection, *d, out_);
     } else if (const auto* f = std::get_if<Forget>(&message)) {
-      store_.forget(seat, f->request);
+      store_.forget(connection, f->request);
     } else {
-      arbiter_.receive(seat, message, now);
+      arbiter_.receive(connection, message, now);
     }
   }
 
   Arbiter arbiter_;
   ControlStore store_;
-  std::map<Seat, Account> accounts_;
+  std::map<ConnectionId, Account> accounts_;
   std::vector<Outgoing> out_;
 };
 

@@ -19,7 +19,7 @@ struct Candidate {
   enum class State { waiting, member, gone };
 
   Member member{};
-  Seat seat = 0;
+  ConnectionId connection = 0;
   State state = State::waiting;
   std::string facts{};
   Time heard{};
@@ -27,9 +27,9 @@ struct Candidate {
   bool holds = false;                                           // what was trained, since its group stood
   bool reported = false, epoch_end = false, preparing = false;  // of the present generation
   std::uint64_t step = 0;
-  std::uint64_t operation = 0;         // of the present generation, in which it waits for longer than the time-out
-  std::vector<ProcessId> unreached{};  // the members that it does not reach meanwhile
-  std::string why{};                   // it is gone
+  std::uint64_t operation = 0;           // of the present generation, in which it waits for longer than the time-out
+  std::vector<ProcessId> unreachable{};  // the members that it does not reach meanwhile
+  std::string why{};                     // it is gone
 
   [[nodiscard]] bool is(Role role) const noexcept { return state != State::gone && member.role == role; }
 };

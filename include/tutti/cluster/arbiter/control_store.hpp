@@ -17,9 +17,9 @@
 
 namespace tutti::control {
 
-using Seat = std::uint64_t;  // a connection to the arbiter, as whoever carries the frames numbers it
-struct Outgoing {            // a message, and to whom
-  Seat seat = 0;
+using ConnectionId = std::uint64_t;  // a connection to the arbiter, as whoever carries the frames numbers it
+struct Outgoing {                    // a message, and to whom
+  ConnectionId connection = 0;
   Message message;
 };
 
@@ -28,47 +28,48 @@ struct Outgoing {            // a message, and to whom
 // Keys of a generation (generation_key() in comm/key_store.hpp) are forgotten when it is over.
 class ControlStore {
  public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 20, most_waiting = 256, most_drawn = 256;
+  static constexpr std::size_t most_bytes = std::size_t{64} << 20, most_waiting = 256, most_counters = 256;
 
-  void publish(Seat seat, const Publish& p, std::vector<Outgoing>& out) {
+  void publish(ConnectionId connection, const Publish& p, std::vector<Outgoing>& out) {
     if (const auto g = generation_of(p.key); g && *g < oldest_) {
-      out.push_back({seat, Value{p.request, false, over}});
+      out.push_back({connection, Value{p.request, false, over}});
       return;
     }
     const auto at = values_.find(p.key);
     const std::size_t old = at == values_.end() ? 0 : size_of(p.key, at->second);
     if (p.key.empty() || bytes_ - old + size_of(p.key, p.value) > most_bytes) {
-      out.push_back({seat, Value{p.request, false, p.key.empty() ? "a key without a name" : "no room left"}});
+      out.push_back({connection, Value{p.request, false, p.key.empty() ? "a key without a name" : "no room left"}});
       return;
     }
     bytes_ += size_of(p.key, p.value) - old;
     values_[p.key] = p.value;
-    out.push_back({seat, Value{p.request, true, ""}});
-    std::erase_if(waiting_, [&](const Waiter& w) {
-      if (w.key == p.key) out.push_back({w.seat, Value{w.request, true, p.value}});
+    out.push_back({connection, Value{p.request, true, ""}});
+    std::erase_if(waiting_, [&](const PendingLookup& w) {
+      if (w.key == p.key) out.push_back({w.connection, Value{w.request, true, p.value}});
       return w.key == p.key;
     });
   }
-  void lookup(Seat seat, const Lookup& l, std::vector<Outgoing>& out) {
+  void lookup(ConnectionId connection, const Lookup& l, std::vector<Outgoing>& out) {
     const auto at = values_.find(l.key);
     if (at != values_.end()) {
-      out.push_back({seat, Value{l.request, true, at->second}});
+      out.push_back({connection, Value{l.request, true, at->second}});
     } else if (!l.wait) {
-      out.push_back({seat, Value{l.request, false, ""}});
-    } else if (std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiter& w) { return w.seat == seat; }) >=
-               std::ptrdiff_t{most_waiting}) {
-      out.push_back({seat, Value{l.request, false, "too many keys waited for"}});
+      out.push_back({connection, Value{l.request, false, ""}});
+    } else if (std::count_if(waiting_.begin(), waiting_.end(), [&](const PendingLookup& w) {
+                 return w.connection == connection;
+               }) >= std::ptrdiff_t{most_waiting}) {
+      out.push_back({connection, Value{l.request, false, "too many keys waited for"}});
     } else {
-      waiting_.push_back({seat, l.request, l.key});
+      waiting_.push_back({connection, l.request, l.key});
     }
   }
-  void draw(Seat seat, const Draw& d, std::vector<Outgoing>& out) {
-    const auto at = drawn_.find(d.key);
-    if (at == drawn_.end() && drawn_.size() == most_drawn) {
-      out.push_back({seat, Value{d.request, false, "no room left"}});
+  void next_number(ConnectionId connection, const NextNumber& d, std::vector<Outgoing>& out) {
+    const auto at = next_numbers_.find(d.key);
+    if (at == next_numbers_.end() && next_numbers_.size() == most_counters) {
+      out.push_back({connection, Value{d.request, false, "no room left"}});
       return;
     }
-    out.push_back({seat, Value{d.request, true, std::to_string(drawn_[d.key]++)}});
+    out.push_back({connection, Value{d.request, true, std::to_string(next_numbers_[d.key]++)}});
   }
   // The generations before this one are over.
   void forget_before(std::uint64_t generation) {
@@ -81,16 +82,16 @@ class ControlStore {
       return true;
     });
   }
-  void forget(Seat seat, std::uint64_t request) {
-    std::erase_if(waiting_, [&](const Waiter& w) { return w.seat == seat && w.request == request; });
+  void forget(ConnectionId connection, std::uint64_t request) {
+    std::erase_if(waiting_, [&](const PendingLookup& w) { return w.connection == connection && w.request == request; });
   }
-  void forget(Seat seat) {
-    std::erase_if(waiting_, [&](const Waiter& w) { return w.seat == seat; });
+  void forget(ConnectionId connection) {
+    std::erase_if(waiting_, [&](const PendingLookup& w) { return w.connection == connection; });
   }
 
  private:
-  struct Waiter {
-    Seat seat;
+  struct PendingLookup {
+    ConnectionId connection;
     std::uint64_t request;
     std::string key;
   };
@@ -108,8 +109,8 @@ class ControlStore {
   }
 
   std::map<std::string, std::string> values_;
-  std::map<std::string, std::uint64_t> drawn_;  // the next number
-  std::vector<Waiter> waiting_;
+  std::map<std::string, std::uint64_t> next_numbers_;  // the next number
+  std::vector<PendingLookup> waiting_;
   std::size_t bytes_ = 0;
   std::uint64_t oldest_ = 0;  // generation whose keys are kept
 };

@@ -71,7 +71,8 @@ namespace detail {
 enum class Urgency { none, epoch, step, broken };
 
 // Adds to `c` the processes that want to join and to leave. Returns how urgent these are.
-[[nodiscard]] inline Urgency count_changes(const std::vector<Candidate>& all, const ArbiterOptions& o, Changing& c) {
+[[nodiscard]] inline Urgency count_changes(const std::vector<Candidate>& all, const ArbiterOptions& o,
+                                           MembershipChange& c) {
   Urgency level = Urgency::none;
   for (const Candidate& p : all) {
     const bool joins = p.state == Candidate::State::waiting;

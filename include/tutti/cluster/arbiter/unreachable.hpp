@@ -18,12 +18,12 @@
 namespace tutti::control {
 
 // A member: one that has waited in an operation of its generation for longer than the time-out, or another one.
-struct Waiter {
+struct BlockedMember {
   ProcessId id = 0;
   Role role = Role::worker;
-  bool spare = true;                 // the job can go on without it
-  std::uint64_t operation = 0;       // in which it waits; 0: it has not reported that it waits
-  std::vector<ProcessId> unreached;  // those that it does not reach
+  bool spare = true;                   // the job can go on without it
+  std::uint64_t operation = 0;         // in which it waits; 0: it has not reported that it waits
+  std::vector<ProcessId> unreachable;  // those that it does not reach
 };
 
 using CutPair = std::pair<ProcessId, ProcessId>;
@@ -32,14 +32,14 @@ using CutPair = std::pair<ProcessId, ProcessId>;
 // operations may differ: a process has got all that it needs in one and waits in the next one, while the other process
 // lacks the last message of the former. A server waits for its workers all the time and reports nothing, so the report
 // of the worker is enough.
-[[nodiscard]] inline std::vector<CutPair> cut_pairs(const std::vector<Waiter>& all) {
-  const auto names = [](const Waiter& a, const Waiter& b) {
-    return a.operation != 0 && std::find(a.unreached.begin(), a.unreached.end(), b.id) != a.unreached.end();
+[[nodiscard]] inline std::vector<CutPair> cut_pairs(const std::vector<BlockedMember>& all) {
+  const auto names = [](const BlockedMember& a, const BlockedMember& b) {
+    return a.operation != 0 && std::find(a.unreachable.begin(), a.unreachable.end(), b.id) != a.unreachable.end();
   };
   std::vector<CutPair> pairs;
   for (std::size_t i = 0; i < all.size(); ++i)
     for (std::size_t k = i + 1; k < all.size(); ++k) {
-      const Waiter &a = all[i], &b = all[k];
+      const BlockedMember &a = all[i], &b = all[k];
       const bool one_serves = a.role != b.role;
       const bool cut = one_serves ? names(a, b) || names(b, a) : names(a, b) && names(b, a);
       if (cut) pairs.emplace_back(a.id, b.id);
@@ -48,39 +48,39 @@ using CutPair = std::pair<ProcessId, ProcessId>;
 }
 
 // A member that is given up, with one of those that it does not reach.
-struct GivenUp {
+struct EvictedMember {
   ProcessId id = 0, other = 0;
 };
 
 // Returns the member to give up: of all that are cut from another one, the one that the fewest reach, and of these the
 // youngest. A member that the job cannot lose stays if the other one of its pair can go. Returns nothing if no pair is
 // cut. Call it again with the members that are left, until it returns nothing.
-[[nodiscard]] inline std::optional<GivenUp> choose_given_up(const std::vector<Waiter>& all) {
+[[nodiscard]] inline std::optional<EvictedMember> choose_evicted(const std::vector<BlockedMember>& all) {
   const std::vector<CutPair> pairs = cut_pairs(all);
   const auto in = [](const CutPair& p, ProcessId id) { return p.first == id || p.second == id; };
-  const auto cuts = [&](const Waiter& w) {
+  const auto cuts = [&](const BlockedMember& w) {
     return std::count_if(pairs.begin(), pairs.end(), [&](const CutPair& p) { return in(p, w.id); });
   };
-  const auto order = [&](const Waiter& w) { return std::tuple(w.spare, cuts(w), w.id); };
-  const Waiter* goes = nullptr;
-  for (const Waiter& w : all)
+  const auto order = [&](const BlockedMember& w) { return std::tuple(w.spare, cuts(w), w.id); };
+  const BlockedMember* goes = nullptr;
+  for (const BlockedMember& w : all)
     if (cuts(w) > 0 && (goes == nullptr || order(w) > order(*goes))) goes = &w;
   if (goes == nullptr) return {};
   const CutPair of = *std::find_if(pairs.begin(), pairs.end(), [&](const CutPair& p) { return in(p, goes->id); });
-  return GivenUp{goes->id, of.first == goes->id ? of.second : of.first};
+  return EvictedMember{goes->id, of.first == goes->id ? of.second : of.first};
 }
 
 // Says when the arbiter applies the rule: shortly after the first report, because all members that a cut concerns
 // report it at nearly the same time, and the rule needs the reports of all.
-class UnreachedTimer {
+class UnreachableTimer {
  public:
-  explicit UnreachedTimer(Time rank_timeout)
+  explicit UnreachableTimer(Time rank_timeout)
       : delay_(std::min<Time>(rank_timeout / 10, std::chrono::milliseconds(500))) {}
 
   // Stores what a member reports.
-  void take(Candidate& c, const Unreached& u, Time now) {
+  void take(Candidate& c, const UnreachablePeers& u, Time now) {
     c.operation = u.members.empty() ? 0 : u.operation;
-    c.unreached = u.members;
+    c.unreachable = u.members;
     if (due_ == Time::max() && !u.members.empty()) due_ = now + delay_;
   }
   // Call after a pause of the arbiter, whose members may have more to report.
@@ -88,7 +88,7 @@ class UnreachedTimer {
     if (due_ != Time::max()) due_ = now + delay_;
   }
   // Returns true once for each time at which the rule is to be applied.
-  [[nodiscard]] bool ring(Time now) noexcept {
+  [[nodiscard]] bool is_due(Time now) noexcept {
     if (now < due_) return false;
     due_ = Time::max();
     return true;
@@ -100,11 +100,11 @@ class UnreachedTimer {
 
 // The members, as the rule looks at them. can_lose(candidate): the job can go on without it.
 template <class F>
-[[nodiscard]] std::vector<Waiter> waiters(const std::vector<Candidate>& all, F&& can_lose) {
-  std::vector<Waiter> list;
+[[nodiscard]] std::vector<BlockedMember> blocked_members(const std::vector<Candidate>& all, F&& can_lose) {
+  std::vector<BlockedMember> list;
   for (const Candidate& c : all)
     if (c.state == Candidate::State::member)
-      list.push_back({c.member.id, c.member.role, can_lose(c), c.operation, c.unreached});
+      list.push_back({c.member.id, c.member.role, can_lose(c), c.operation, c.unreachable});
   return list;
 }
 

@@ -20,7 +20,7 @@ struct Assignment {
 };
 
 // As the arbiter says it.
-[[nodiscard]] inline Assignment assignment_of(const control::Issued& m) {
+[[nodiscard]] inline Assignment assignment_of(const control::NewGeneration& m) {
   Assignment a;
   a.generation = m.generation;
   a.id = m.you;

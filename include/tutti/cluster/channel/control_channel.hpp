@@ -80,8 +80,7 @@ class ControlChannel {
     link_->wake();
   }
 
-  // Whether there is an assignment that next_assignment() has not returned yet, or this process is let go; waits for
-  // either.
+  // Waits for an assignment that next_assignment() has not returned yet, or for the release of this process.
   [[nodiscard]] bool await_assignment(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     return wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); });
@@ -138,7 +137,7 @@ class ControlChannel {
   // The next number of a key: whoever asks first gets 0, and everybody another one.
   [[nodiscard]] std::uint64_t draw(const std::string& key) {
     const auto request = next_request();
-    send(control::Draw{request, key});
+    send(control::NextNumber{request, key});
     const auto answer = answer_to(request, std::chrono::seconds(30), key);
     if (!answer || !answer->found)
       fail<CommunicationError>("control channel", {"a number of '", key, "' within 30 s"}, "none");
@@ -160,14 +159,14 @@ class ControlChannel {
            lease_.holds(control::now());
   }
   // What is known of a change of the generation that next_assignment() returned last; nothing where it stands.
-  [[nodiscard]] std::optional<control::Changing> change() const {
+  [[nodiscard]] std::optional<control::MembershipChange> change() const {
     const std::lock_guard lock(mutex_);
     return change_ && change_->generation >= taken_ ? change_ : std::nullopt;
   }
   // Calls f for each change, on the thread of the channel, which must not be held up; at once for one that is known.
   // Once this returns nobody is in what was called before. f does not call it.
-  void on_change(const std::function<void(const control::Changing&)>& f) {
-    std::optional<control::Changing> known;
+  void on_change(const std::function<void(const control::MembershipChange&)>& f) {
+    std::optional<control::MembershipChange> known;
     {
       const std::lock_guard lock(mutex_);
       on_change_ = f;
@@ -176,27 +175,25 @@ class ControlChannel {
     { const std::lock_guard told(telling_); }
     if (f && known) f(*known);
   }
-  // Calls f once when the channel has ended, such as because this process was given up, on its thread; at once where it
-  // has. f must not throw.
+  // Calls f, which must not throw, on the channel's thread once the channel has ended; at once if it has ended before.
   void on_end(std::function<void(const std::string& why)> f) {
     std::unique_lock lock(mutex_);
     on_end_ = std::move(f);
     if (error_) tell_end(lock);
   }
-  // This process has left the work of the generation, behind so many steps. broken: because its step broke, as where
-  // another process was lost; epoch_end: the last of these steps was the last of an epoch; preparing: before the first
-  // step, with nothing yet that who joins could take.
+  // This process has left the generation after `step`. broken: its step failed, for example because a process was lost;
+  // epoch_end: that step was the last of an epoch; preparing: it has no state yet that a joining process could take.
   void report(std::uint64_t step, bool broken, bool epoch_end, bool preparing = false) {
     send(control::Report{taken(), step, broken, epoch_end, preparing});
   }
   // Says that this process waits in an operation and does not reach these members; with none: it waits no longer.
   void say_unreached(std::uint64_t operation, const std::vector<std::uint64_t>& members) {
-    send(control::Unreached{taken(), operation, members});
+    send(control::UnreachablePeers{taken(), operation, members});
   }
   // Tells how far the job is. For rank 0, which all others follow.
-  void epoch_begins(std::uint64_t epoch) { send(control::EpochBegins{taken(), epoch}); }
+  void epoch_begins(std::uint64_t epoch) { send(control::EpochStart{taken(), epoch}); }
   // The group of the generation is formed, as far as this process has a part in it.
-  void say_stands() { send(control::Stands{taken()}); }
+  void say_stands() { send(control::GroupReady{taken()}); }
   // The same. Waits until all its members say so; false where a member was lost before.
   [[nodiscard]] bool stands(std::chrono::milliseconds timeout) {
     const std::uint64_t generation = taken();
@@ -257,7 +254,7 @@ class ControlChannel {
   // Whether `done` held before the time was over. Throws what ended the channel.
   template <class F>
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, F&& done) {
-    control::Patience patience(timeout);
+    control::PauseTolerantTimer patience(timeout);
     for (;;) {
       if (done()) return true;
       if (error_) std::rethrow_exception(error_);
@@ -294,25 +291,26 @@ class ControlChannel {
   void run() {
     try {
       auto next_beat = Clock::now();
-      control::Patience silence(control::Time::max());
+      control::PauseTolerantTimer silence(control::Time::max());
       for (;;) {
         std::uint64_t beat = 0;
-        Clock::duration pause = control::beat_every;
+        Clock::duration pause = control::heartbeat_interval;
         {
           const std::lock_guard lock(mutex_);
           if (stopping_) return;
           if (enrolled_ && !left_) {
             const auto now = Clock::now();
             if (now >= next_beat) {
-              beat = lease_.beat(control::now());
+              beat = lease_.send_heartbeat(control::now());
               next_beat = now + every_;
             }
             pause = next_beat - now;
-            if (std::exchange(answered_, false) && assignment_) silence = control::Patience(assignment_->rank_timeout);
+            if (std::exchange(answered_, false) && assignment_)
+              silence = control::PauseTolerantTimer(assignment_->rank_timeout);
           }
         }
         if (silence.is_over(control::now())) link_->unanswered();
-        if (beat != 0) send(control::Beat{beat});
+        if (beat != 0) send(control::Heartbeat{beat});
         const auto frame = link_->receive(std::chrono::ceil<std::chrono::milliseconds>(pause));
         if (!frame) continue;
         const auto bytes = assembler_.take(*frame, control::longest_message);
@@ -339,42 +337,42 @@ class ControlChannel {
     }
   }
   void hear(const control::Message& message) {
-    std::function<void(const control::Changing&)> tell;
+    std::function<void(const control::MembershipChange&)> tell;
     const std::lock_guard telling(telling_);
     {
       const std::lock_guard lock(mutex_);
-      if (const auto* m = std::get_if<control::Answered>(&message)) {
+      if (const auto* m = std::get_if<control::HeartbeatAck>(&message)) {
         const bool held = lease_.holds(control::now());
-        lease_.answered(m->number);
+        lease_.acknowledge(m->number);
         answered_ = true;
         if (!held) news_.notify_all();
         return;
       }
       if (const auto* m = std::get_if<control::Waiting>(&message)) missing_ = m->missing;
-      if (const auto* m = std::get_if<control::Issued>(&message)) assign(*m);
-      if (const auto* m = std::get_if<control::Go>(&message)) going_ = m->generation;
+      if (const auto* m = std::get_if<control::NewGeneration>(&message)) assign(*m);
+      if (const auto* m = std::get_if<control::Start>(&message)) going_ = m->generation;
       if (const auto* m = std::get_if<control::Value>(&message))
         if (const auto at = answers_.find(m->request); at != answers_.end()) at->second = *m;
-      if (std::holds_alternative<control::Released>(message)) released_ = left_ = true;
+      if (std::holds_alternative<control::LeaveGranted>(message)) released_ = left_ = true;
       if (std::holds_alternative<control::Stop>(message)) stop_requested_ = true;
-      if (const auto* m = std::get_if<control::Refused>(&message)) {
+      if (const auto* m = std::get_if<control::Rejection>(&message)) {
         if (m->code == static_cast<int>(ExitCode::usage)) throw UsageError(m->reason);
         throw CommunicationError(m->reason);
       }
-      if (const auto* m = std::get_if<control::Changing>(&message)) {
+      if (const auto* m = std::get_if<control::MembershipChange>(&message)) {
         change_ = *m;
         tell = on_change_;
       }
     }
     news_.notify_all();
-    if (tell) tell(std::get<control::Changing>(message));
+    if (tell) tell(std::get<control::MembershipChange>(message));
   }
-  void assign(const control::Issued& m) {
+  void assign(const control::NewGeneration& m) {
     assignment_ = assignment_of(m);
     lease_.set_timeout(assignment_->rank_timeout);
     answered_ = true;  // from here on silence is counted, also if no beat is ever answered
     // Several within a short time-out, too.
-    every_ = std::min<Clock::duration>(control::beat_every, assignment_->rank_timeout / 5);
+    every_ = std::min<Clock::duration>(control::heartbeat_interval, assignment_->rank_timeout / 5);
   }
 
   std::unique_ptr<control::FrameLink> link_;
@@ -385,8 +383,8 @@ class ControlChannel {
   control::MessageAssembler assembler_;  // the thread's
   control::Lease lease_;
   std::optional<Assignment> assignment_;
-  std::optional<control::Changing> change_;
-  std::function<void(const control::Changing&)> on_change_;
+  std::optional<control::MembershipChange> change_;
+  std::function<void(const control::MembershipChange&)> on_change_;
   std::function<void(const std::string&)> on_end_;
   std::map<std::uint64_t, std::optional<control::Value>> answers_;
   std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
@@ -394,7 +392,7 @@ class ControlChannel {
   bool answered_ = false;  // a beat or an assignment has come since the thread looked
   bool enrolled_ = false, left_ = false, released_ = false, stop_requested_ = false, stopping_ = false;
   std::exception_ptr error_;
-  Clock::duration every_ = control::beat_every;
+  Clock::duration every_ = control::heartbeat_interval;
   int exceptions_ = std::uncaught_exceptions();
   std::thread thread_;
 };

@@ -45,7 +45,7 @@ struct Enrol {
   std::int32_t place = 0;
   std::string host{}, facts{};
 };
-struct Beat {  // a sign of life
+struct Heartbeat {  // a sign of life
   std::uint64_t number = 0;
 };
 // It has left the work of a generation, and stands behind so many steps. broken: because its step broke, so that the
@@ -56,7 +56,7 @@ struct Report {
   bool broken = false, epoch_end = false, preparing = false;
 };
 // It has formed the group of a generation.
-struct Stands {
+struct GroupReady {
   std::uint64_t generation = 0;
 };
 // It wants to leave: now, with its work done (`done`), or with the next generation.
@@ -79,19 +79,19 @@ struct Forget {
   std::uint64_t request = 0;
 };
 // Rank 0 of a generation begins an epoch.
-struct EpochBegins {
+struct EpochStart {
   std::uint64_t generation = 0, epoch = 0;
 };
 
 // Takes the next number of a key: 0, 1, ... Answered with a Value.
-struct Draw {
+struct NextNumber {
   std::uint64_t request = 0;
   std::string key{};
 };
 
 // A process has waited in an operation of its generation for longer than the rank time-out, and does not reach these
 // members; with none: the operation has ended. All members of a generation count operations alike.
-struct Unreached {
+struct UnreachablePeers {
   std::uint64_t generation = 0, operation = 0;
   std::vector<ProcessId> members{};
 };
@@ -103,32 +103,32 @@ struct Waiting {
   std::string missing{};
 };
 // A generation with its members: workers by id, then servers by place. A rank is where one stands among its kind.
-struct Issued {
+struct NewGeneration {
   std::uint64_t generation = 0;
   ProcessId you = 0;
   ProcessId authority = 0;  // whose state all others take
   std::uint32_t rank_timeout_ms = 0;
   std::vector<Member> members{};
 };
-struct Answered {            // to a question with this number
+struct HeartbeatAck {        // to a question with this number
   std::uint64_t number = 0;  // of the beat
 };
 // It is not, or no longer, a process of the job. code: an ExitCode.
-struct Refused {
+struct Rejection {
   std::int32_t code = 0;
   std::string reason{};
 };
 // The members of a generation change. broken: it is to be left at once, and whatever waits is to be interrupted, since
 // a member was lost or its step broke; otherwise after a step that all agree on, at_epoch: which is the last of an
 // epoch. lost: all that this generation has lost until now.
-struct Changing {
+struct MembershipChange {
   std::uint64_t generation = 0;
   std::vector<Member> lost{};
   std::uint32_t joining = 0, leaving = 0;
   bool broken = false, at_epoch = false;
 };
 // What ends a group at once: "the loss of worker 2 on b", say; empty where it works on.
-[[nodiscard]] inline std::string reason_of_end(const Changing& c) {
+[[nodiscard]] inline std::string reason_of_end(const MembershipChange& c) {
   if (!c.broken) return "";
   std::string names;
   for (const Member& m : c.lost) names += (names.empty() ? "" : ", ") + m.name();
@@ -136,11 +136,11 @@ struct Changing {
 }
 
 // All members stand: the generation computes.
-struct Go {
+struct Start {
   std::uint64_t generation = 0;
 };
 // The next generation is without you, as you asked.
-struct Released {};
+struct LeaveGranted {};
 // The job is to stop, as SIGTERM says it to a program that runs alone.
 struct Stop {};
 struct Value {  // of a key that was asked for
@@ -149,8 +149,9 @@ struct Value {  // of a key that was asked for
   std::string value{};  // why not, where it was not found because of a limit
 };
 
-using Message = std::variant<Enrol, Beat, Report, Stands, Leave, Publish, Lookup, Forget, EpochBegins, Waiting, Issued,
-                             Answered, Refused, Changing, Go, Released, Stop, Value, Draw, Unreached>;
+using Message = std::variant<Enrol, Heartbeat, Report, GroupReady, Leave, Publish, Lookup, Forget, EpochStart, Waiting,
+                             NewGeneration, HeartbeatAck, Rejection, MembershipChange, Start, LeaveGranted, Stop, Value,
+                             NextNumber, UnreachablePeers>;
 
 // ---- bytes ----
 
@@ -165,11 +166,11 @@ void visit_fields(C& c, M& m) {
     c(m.id), c(m.role), c(m.place), c(m.host, longest_host);
   } else if constexpr (std::is_same_v<T, Enrol>) {
     c(m.role), c(m.place), c(m.host, longest_host), c(m.facts, longest_message);
-  } else if constexpr (std::is_same_v<T, Beat> || std::is_same_v<T, Answered>) {
+  } else if constexpr (std::is_same_v<T, Heartbeat> || std::is_same_v<T, HeartbeatAck>) {
     c(m.number);
   } else if constexpr (std::is_same_v<T, Report>) {
     c(m.generation), c(m.step), c(m.broken), c(m.epoch_end), c(m.preparing);
-  } else if constexpr (std::is_same_v<T, Stands> || std::is_same_v<T, Go>) {
+  } else if constexpr (std::is_same_v<T, GroupReady> || std::is_same_v<T, Start>) {
     c(m.generation);
   } else if constexpr (std::is_same_v<T, Leave>) {
     c(m.done);
@@ -179,24 +180,24 @@ void visit_fields(C& c, M& m) {
     c(m.request), c(m.key, longest_key), c(m.wait);
   } else if constexpr (std::is_same_v<T, Forget>) {
     c(m.request);
-  } else if constexpr (std::is_same_v<T, EpochBegins>) {
+  } else if constexpr (std::is_same_v<T, EpochStart>) {
     c(m.generation), c(m.epoch);
-  } else if constexpr (std::is_same_v<T, Draw>) {
+  } else if constexpr (std::is_same_v<T, NextNumber>) {
     c(m.request), c(m.key, longest_key);
   } else if constexpr (std::is_same_v<T, Waiting>) {
     c(m.missing, longest_value);
-  } else if constexpr (std::is_same_v<T, Issued>) {
+  } else if constexpr (std::is_same_v<T, NewGeneration>) {
     c(m.generation), c(m.you), c(m.authority), c(m.rank_timeout_ms), c(m.members);
-  } else if constexpr (std::is_same_v<T, Refused>) {
+  } else if constexpr (std::is_same_v<T, Rejection>) {
     c(m.code), c(m.reason, longest_value);
-  } else if constexpr (std::is_same_v<T, Changing>) {
+  } else if constexpr (std::is_same_v<T, MembershipChange>) {
     c(m.generation), c(m.lost), c(m.joining), c(m.leaving), c(m.broken), c(m.at_epoch);
-  } else if constexpr (std::is_same_v<T, Unreached>) {
+  } else if constexpr (std::is_same_v<T, UnreachablePeers>) {
     c(m.generation), c(m.operation), c(m.members);
   } else if constexpr (std::is_same_v<T, Value>) {
     c(m.request), c(m.found), c(m.value, longest_value);
   } else {
-    static_assert(std::is_same_v<T, Released> || std::is_same_v<T, Stop>);
+    static_assert(std::is_same_v<T, LeaveGranted> || std::is_same_v<T, Stop>);
   }
 }
 

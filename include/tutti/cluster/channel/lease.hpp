@@ -21,16 +21,16 @@ using Time = std::chrono::nanoseconds;  // since any moment; never goes back
   return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
 }
 
-inline constexpr std::chrono::milliseconds beat_every{500};
+inline constexpr std::chrono::milliseconds heartbeat_interval{500};
 
 // The time that a thread spends waiting, up to a limit. A pause of the process itself does not count: the thread looks
 // at least once in each slice, so a longer gap between two looks counts as one slice.
-class Patience {
+class PauseTolerantTimer {
  public:
   static constexpr std::chrono::milliseconds slice{100};
   static constexpr std::chrono::seconds longest_gap{1};  // of a thread that waits for a processor
 
-  explicit Patience(Time limit) : limit_(limit) {}
+  explicit PauseTolerantTimer(Time limit) : limit_(limit) {}
 
   // Call it once before each wait.
   [[nodiscard]] bool is_over(Time now) noexcept {
@@ -63,13 +63,13 @@ class Lease {
   [[nodiscard]] Time timeout() const noexcept { return timeout_; }
 
   // The number of a beat that is sent now.
-  [[nodiscard]] std::uint64_t beat(Time now) {
+  [[nodiscard]] std::uint64_t send_heartbeat(Time now) {
     sent_.emplace_back(++last_, now);
     // What was sent longer ago gives no lease any more, whenever it is answered.
     while (sent_.front().second + timeout_ < now) sent_.pop_front();
     return last_;
   }
-  void answered(std::uint64_t number) {
+  void acknowledge(std::uint64_t number) {
     while (!sent_.empty() && sent_.front().first <= number) {
       if (sent_.front().first == number) since_ = std::pair{true, sent_.front().second};
       sent_.pop_front();
@@ -78,7 +78,7 @@ class Lease {
   [[nodiscard]] bool holds(Time now) const noexcept { return since_.first && now < since_.second + timeout_ / 4 * 3; }
   void end() noexcept { since_.first = false; }
   // Beats that are remembered because their answer would give a lease.
-  [[nodiscard]] std::size_t awaited() const noexcept { return sent_.size(); }
+  [[nodiscard]] std::size_t unacknowledged() const noexcept { return sent_.size(); }
 
  private:
   Time timeout_;

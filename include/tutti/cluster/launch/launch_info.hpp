@@ -9,11 +9,12 @@
 
 // tutti-launch asks a program, before it starts it N times, how these N are to be started: it runs it once with its
 // arguments, the environment of rank 0, and TUTTI_ASK set. The program reads its command line, answers and stops:
-//     if (launcher_asks()) return answer_launcher({"mpi", true});
-// Only a program that holds the text of launcher_asks() is asked, so that nobody else's runs once more than it should.
+//     if (is_launcher_query()) return answer_launcher_query({"mpi", true});
+// Only a program that holds the text of is_launcher_query() is asked, so that nobody else's runs once more than it
+// should.
 namespace tutti {
 
-struct LaunchAnswer {      // how a program wants to be started
+struct LaunchInfo {        // how a program wants to be started
   std::string strategy{};  // the word for messages
   bool over_mpi = false;   // its ranks find each other only where mpirun starts them
   bool servers = false;    // it needs servers, and knows what to do as one
@@ -26,14 +27,14 @@ struct LaunchAnswer {      // how a program wants to be started
 };
 
 // Is this the run in which the launcher asks?
-[[nodiscard]] inline bool launcher_asks() {
+[[nodiscard]] inline bool is_launcher_query() {
   // The launcher looks for this in the program's file.
   [[gnu::used]] static const char text[] = "tutti-launch may ask this program by TUTTI_ASK";
   return std::getenv(text + sizeof text - sizeof "TUTTI_ASK") != nullptr;
 }
 
 // Prints the answer; the result is main's.
-inline int answer_launcher(const LaunchAnswer& a) {
+inline int answer_launcher_query(const LaunchInfo& a) {
   std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d%s%s%s\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
               a.servers ? 1 : 0, a.servers_restart ? " restart=1" : "", a.elastic ? " elastic=1" : "",
               a.servers_hold ? " hold=1" : "");
@@ -41,13 +42,13 @@ inline int answer_launcher(const LaunchAnswer& a) {
 }
 
 // The launcher's side: the answer in a line, nothing where the line is none.
-[[nodiscard]] inline std::optional<LaunchAnswer> parse_launch_answer(std::string_view line) {
+[[nodiscard]] inline std::optional<LaunchInfo> parse_launch_info(std::string_view line) {
   const auto take = [&](std::string_view start) {
     const bool there = line.starts_with(start);
     if (there) line.remove_prefix(start.size());
     return there;
   };
-  LaunchAnswer a;
+  LaunchInfo a;
   if (!take("TUTTI-ANSWER 1 strategy=")) return {};
   const std::size_t end = line.find(' ');
   if (end == 0 || end == std::string_view::npos) return {};

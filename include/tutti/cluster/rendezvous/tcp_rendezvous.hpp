@@ -87,7 +87,7 @@ class TcpRendezvous {
     std::uint32_t good, bytes;  // of what follows: the data, or why not
     Digest256 proof;
   };
-  struct Guest {
+  struct Client {
     tcp::Socket socket;
     tcp::Deadline until;  // when he must have proved who he is
     Hello hello{};
@@ -163,21 +163,21 @@ class TcpRendezvous {
 
   // Where it does not fit into the socket at once the guest is not one who listens.
   template <class... Part>
-  static bool say(const Guest& g, const Part&... part) {
+  static bool say(const Client& g, const Part&... part) {
     const auto now = std::chrono::steady_clock::now();
     return ((tcp::send_all(g.socket, part, now) == tcp::Transfer::done) && ...);
   }
-  void answer(const Guest& g, bool good, std::span<const std::byte> bytes, tcp::Deadline deadline) const {
+  void answer(const Client& g, bool good, std::span<const std::byte> bytes, tcp::Deadline deadline) const {
     Answer a{magic, good ? 1U : 0U, static_cast<std::uint32_t>(bytes.size()), {}};
     a.proof = root_proof(g.hello, g.challenge, a, bytes);
     if (tcp::send_all(g.socket, bytes_of(a), deadline) == tcp::Transfer::done)
       (void)tcp::send_all(g.socket, bytes, deadline);
   }
-  void refuse(const Guest& g, std::string_view why) const {
+  void refuse(const Client& g, std::string_view why) const {
     answer(g, false, std::as_bytes(std::span(why.substr(0, max_text))), std::chrono::steady_clock::now());
   }
   // Rank 0 goes on, because anybody may come with a wrong secret, and says it once.
-  void refuse_secret(const Guest& g) {
+  void refuse_secret(const Client& g) {
     refuse(g, "rank 0 has another TUTTI_SECRET");
     if (++refused_ > 1) return;
     refused_first_ = "as rank " + std::to_string(g.hello.rank) + " from " + g.from.text();
@@ -185,47 +185,47 @@ class TcpRendezvous {
       o_.warn(where() + ": somebody who came " + refused_first_ + " has another TUTTI_SECRET and was refused");
   }
   // Before he has proved anything; he is free to believe it.
-  static void turn_away(const Guest& g, std::string_view why) {
+  static void turn_away(const Client& g, std::string_view why) {
     (void)say(g, bytes_of(Challenge{magic, 0, static_cast<std::uint32_t>(why.size()), {}}),
               std::as_bytes(std::span(why)));
   }
 
   // Rank 0.
   void serve(std::span<const std::byte> data, tcp::Deadline deadline) {
-    std::vector<Guest> guests;
-    const auto known = [](const Guest& g) { return g.rank >= 0; };
-    const auto there = [&] { return std::count_if(guests.begin(), guests.end(), known); };
+    std::vector<Client> clients;
+    const auto known = [](const Client& g) { return g.rank >= 0; };
+    const auto there = [&] { return std::count_if(clients.begin(), clients.end(), known); };
     tcp::Deadline accepts_from{};  // after trouble, so that it is not asked for ever
     while (there() < o_.size - 1) {
-      if (tcp::over(deadline)) give_up(guests);
+      if (tcp::over(deadline)) give_up(clients);
       const bool accepts = tcp::over(accepts_from);
       std::vector<pollfd> polled{{accepts ? listener_.get() : -1, POLLIN, 0}};
-      for (const Guest& g : guests) polled.push_back({g.socket.get(), POLLIN, 0});
+      for (const Client& g : clients) polled.push_back({g.socket.get(), POLLIN, 0});
       // A signal is as good as nothing.
       if (::poll(polled.data(), polled.size(), tcp::left(deadline, accepts ? 200 : 20)) < 0) continue;
-      for (std::size_t i = guests.size(); i-- > 0;) {
-        const bool late = !known(guests[i]) && tcp::over(guests[i].until);
-        if (late || (polled[i + 1].revents != 0 && !listen_to(guests, i, data.size())))
-          guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
+      for (std::size_t i = clients.size(); i-- > 0;) {
+        const bool late = !known(clients[i]) && tcp::over(clients[i].until);
+        if (late || (polled[i + 1].revents != 0 && !listen_to(clients, i, data.size())))
+          clients.erase(clients.begin() + static_cast<std::ptrdiff_t>(i));
       }
-      if (polled[0].revents != 0 && !let_in(guests, deadline))
+      if (polled[0].revents != 0 && !let_in(clients, deadline))
         accepts_from = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
     }
-    for (const Guest& g : guests)
+    for (const Client& g : clients)
       if (known(g)) answer(g, true, data, deadline);
   }
 
   // Takes those who are at the door, a few at a time. False: the system has no room for another.
-  bool let_in(std::vector<Guest>& guests, tcp::Deadline deadline) const {
-    const auto stranger = [](const Guest& g) { return g.rank < 0; };
+  bool let_in(std::vector<Client>& clients, tcp::Deadline deadline) const {
+    const auto stranger = [](const Client& g) { return g.rank < 0; };
     for (int few = 0; few < 64; ++few) {
       tcp::Address from;
       from.size = sizeof from.bytes;
       const int fd = ::accept4(listener_.get(), from.data(), &from.size, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-      if (static_cast<std::size_t>(std::count_if(guests.begin(), guests.end(), stranger)) >= max_strangers)
-        guests.erase(std::find_if(guests.begin(), guests.end(), stranger));
-      Guest& g = guests.emplace_back();
+      if (static_cast<std::size_t>(std::count_if(clients.begin(), clients.end(), stranger)) >= max_strangers)
+        clients.erase(std::find_if(clients.begin(), clients.end(), stranger));
+      Client& g = clients.emplace_back();
       g.socket = tcp::Socket(fd);
       g.from = from;
       g.until = std::min(deadline, std::chrono::steady_clock::now() + patience);
@@ -234,8 +234,8 @@ class TcpRendezvous {
   }
 
   // Reads what a guest has to say. False: he is to go.
-  bool listen_to(std::vector<Guest>& guests, std::size_t i, std::size_t bytes) {
-    Guest& g = guests[i];
+  bool listen_to(std::vector<Client>& clients, std::size_t i, std::size_t bytes) {
+    Client& g = clients[i];
     if (g.rank >= 0) {
       // Of the ranks that wait nothing comes any more but their end.
       std::byte more{};
@@ -249,9 +249,9 @@ class TcpRendezvous {
     g.got += static_cast<std::size_t>(n);
     if (!g.challenged && std::memcmp(&g.hello, magic.data(), std::min(g.got, magic.size())) != 0) return false;
     if (g.got < all.size()) return true;
-    return g.challenged ? admit(guests, g, bytes) : challenge(g);
+    return g.challenged ? admit(clients, g, bytes) : challenge(g);
   }
-  bool challenge(Guest& g) const {
+  bool challenge(Client& g) const {
     const std::string_view job(g.hello.job.data(), g.hello.job.size());
     if (!job.starts_with(o_.job) || job.find_first_not_of('\0', o_.job.size()) != job.npos)
       return turn_away(g, "another job is at this port"), false;
@@ -261,7 +261,7 @@ class TcpRendezvous {
     return say(g, bytes_of(g.challenge));
   }
   // His proof is there.
-  bool admit(const std::vector<Guest>& guests, Guest& g, std::size_t bytes) {
+  bool admit(const std::vector<Client>& clients, Client& g, std::size_t bytes) {
     const Hello& h = g.hello;
     if (!same_digest(g.proof, rank_proof(h, g.challenge))) return refuse_secret(g), false;
     const auto size = static_cast<std::uint32_t>(o_.size);
@@ -272,18 +272,18 @@ class TcpRendezvous {
                            " bytes"),
              false;
     const auto rank = static_cast<int>(h.rank);
-    if (std::any_of(guests.begin(), guests.end(), [&](const Guest& o) { return o.rank == rank; }))
+    if (std::any_of(clients.begin(), clients.end(), [&](const Client& o) { return o.rank == rank; }))
       return refuse(g, "rank " + std::to_string(rank) + " is there already"), false;
     g.rank = rank;
     return true;
   }
 
-  [[noreturn]] void give_up(const std::vector<Guest>& guests) const {
+  [[noreturn]] void give_up(const std::vector<Client>& clients) const {
     std::string missing;
     for (int r = 1; r < o_.size; ++r)
-      if (std::none_of(guests.begin(), guests.end(), [&](const Guest& g) { return g.rank == r; }))
+      if (std::none_of(clients.begin(), clients.end(), [&](const Client& g) { return g.rank == r; }))
         missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(r);
-    for (const Guest& g : guests)
+    for (const Client& g : clients)
       if (g.rank >= 0) refuse(g, "without " + missing);
     std::string got = "nothing from " + missing;
     if (refused_ > 0)

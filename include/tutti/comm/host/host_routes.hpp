@@ -31,7 +31,7 @@ class HostRoutes {
   static constexpr std::chrono::seconds after_leader{5};
 
   // Whether ranks of one host share memory, and whether one of them speaks for all.
-  [[nodiscard]] static Route choose(const HostPlaces& places, bool shared_memory, bool hierarchical) noexcept {
+  [[nodiscard]] static Route choose(const HostTopology& places, bool shared_memory, bool hierarchical) noexcept {
     if (places.size() == 1) return Route::alone;
     if (shared_memory && places.hosts() == 1) return Route::host;
     if (shared_memory && hierarchical && places.hosts() < places.size()) return Route::tree;
@@ -41,8 +41,8 @@ class HostRoutes {
   // group: the ranks of this host; null for one that is alone on it, or where they share nothing. all: the network of
   // all ranks, for Route::plain. leaders: that of the leaders, for Route::tree; null on ranks that are none. All of
   // them outlive this.
-  HostRoutes(const HostPlaces& places, Route route, HostGroup* group, Network* all, Network* leaders)
-      : places_(places), route_(route), group_(group), all_(all), leaders_(leaders) {}
+  HostRoutes(const HostTopology& places, Route route, HostGroup* group, Network* all, Network* leaders)
+      : topology_(places), route_(route), group_(group), all_(all), leaders_(leaders) {}
 
   [[nodiscard]] Route route() const noexcept { return route_; }
   // Whether data in memory that a host shares need not be copied.
@@ -51,7 +51,7 @@ class HostRoutes {
   [[nodiscard]] std::string name(const std::string& network) const {
     if (!in_shared_memory()) return network;
     return network + ", shared memory" +
-           (route_ == Route::tree ? " in " + std::to_string(places_.hosts()) + " hosts" : "");
+           (route_ == Route::tree ? " in " + std::to_string(topology_.hosts()) + " hosts" : "");
   }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
@@ -74,15 +74,15 @@ class HostRoutes {
   }
 
   void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
-    if (root < 0 || root >= places_.size()) fail<UsageError>(what, {"a rank from 0 to ", places_.size() - 1}, root);
-    const auto from = places_.place(root);
+    if (root < 0 || root >= topology_.size()) fail<UsageError>(what, {"a rank from 0 to ", topology_.size() - 1}, root);
+    const auto from = topology_.place(root);
     switch (route_) {
       case Route::alone:
         return;
       case Route::host:
         return group_->broadcast(data, from.local, deadline, what);
       case Route::tree: {
-        const bool at_home = from.host == places_.my_host();
+        const bool at_home = from.host == topology_.my_host();
         if (group_ && at_home) group_->broadcast(data, from.local, deadline, what);
         if (leaders_) leaders_->broadcast(data, from.host, deadline, what);
         if (group_ && !at_home) group_->broadcast(data, 0, deadline + after_leader, what);
@@ -95,7 +95,7 @@ class HostRoutes {
   }
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
-    if (all.size() != mine.size() * static_cast<std::size_t>(places_.size()))
+    if (all.size() != mine.size() * static_cast<std::size_t>(topology_.size()))
       fail<UsageError>(what, {mine.size(), " bytes for each rank"}, all.size());
     if (mine.empty()) return;
     switch (route_) {
@@ -138,23 +138,23 @@ class HostRoutes {
   // Every host as a block, all as large as that of the host with most ranks.
   void gather_hosts(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline,
                     std::string_view what) {
-    const std::size_t n = mine.size(), block = n * static_cast<std::size_t>(places_.most_of_a_host());
-    std::vector<std::byte> home(block), blocks(block * static_cast<std::size_t>(places_.hosts()));
+    const std::size_t n = mine.size(), block = n * static_cast<std::size_t>(topology_.most_of_a_host());
+    std::vector<std::byte> home(block), blocks(block * static_cast<std::size_t>(topology_.hosts()));
     if (group_)
-      group_->all_gather(mine, std::span(home).first(n * static_cast<std::size_t>(places_.local_size())), deadline,
+      group_->all_gather(mine, std::span(home).first(n * static_cast<std::size_t>(topology_.local_size())), deadline,
                          what);
     else
       std::copy(mine.begin(), mine.end(), home.begin());
     if (leaders_) leaders_->all_gather(home, blocks, deadline, what);
     if (group_) group_->broadcast(blocks, 0, deadline + after_leader, what);
-    for (int r = 0; r < places_.size(); ++r) {
-      const auto at = places_.place(r);
+    for (int r = 0; r < topology_.size(); ++r) {
+      const auto at = topology_.place(r);
       const std::size_t from = block * static_cast<std::size_t>(at.host) + n * static_cast<std::size_t>(at.local);
       std::memcpy(all.data() + n * static_cast<std::size_t>(r), blocks.data() + from, n);
     }
   }
 
-  const HostPlaces& places_;
+  const HostTopology& topology_;
   Route route_;
   HostGroup* group_;
   Network *all_, *leaders_;

@@ -10,16 +10,16 @@
 namespace tutti {
 
 // Which ranks of a job share a host. The first rank of a host is its leader.
-class HostPlaces {
+class HostTopology {
  public:
-  struct Place {    // of a rank
-    int host = 0;   // number of the host, in the order of their first ranks
-    int local = 0;  // among the ranks of the host
+  struct Location {  // of a rank
+    int host = 0;    // number of the host, in the order of their first ranks
+    int local = 0;   // among the ranks of the host
   };
 
-  HostPlaces() = default;  // one rank, alone
+  HostTopology() = default;  // one rank, alone
   // leaders: of each rank, the first rank of its host. names: of each rank, that of its host, for messages.
-  HostPlaces(int rank, const std::vector<int>& leaders, std::vector<std::string> names)
+  HostTopology(int rank, const std::vector<int>& leaders, std::vector<std::string> names)
       : rank_(rank), names_(std::move(names)) {
     leader_of_.clear();
     places_.clear();
@@ -34,12 +34,12 @@ class HostPlaces {
     local_size_ = ranks_of[static_cast<std::size_t>(my_host())];
   }
   // hosts: of each rank, the name of its host; those with one name share it.
-  HostPlaces(int rank, const std::vector<std::string>& hosts) : HostPlaces(rank, leaders_of(hosts), hosts) {}
+  HostTopology(int rank, const std::vector<std::string>& hosts) : HostTopology(rank, leaders_of(hosts), hosts) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(places_.size()); }
   [[nodiscard]] int hosts() const noexcept { return static_cast<int>(leader_of_.size()); }
-  [[nodiscard]] Place place(int r) const noexcept { return places_[static_cast<std::size_t>(r)]; }
+  [[nodiscard]] Location place(int r) const noexcept { return places_[static_cast<std::size_t>(r)]; }
   [[nodiscard]] int my_host() const noexcept { return place(rank_).host; }
   [[nodiscard]] int local_rank() const noexcept { return place(rank_).local; }
   [[nodiscard]] int local_size() const noexcept { return local_size_; }
@@ -80,7 +80,7 @@ class HostPlaces {
   }
 
   int rank_ = 0, local_size_ = 1, most_ = 1;
-  std::vector<Place> places_{{}};
+  std::vector<Location> places_{{}};
   std::vector<int> leader_of_{0};
   std::vector<std::string> names_{"localhost"};
 };

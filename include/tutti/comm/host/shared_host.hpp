@@ -38,23 +38,23 @@ class SharedHost {
 
  public:
   // prefix: before the keys, of this group alone.
-  SharedHost(const HostPlaces& places, KeyStore& store, const InterruptFlag& flag, std::string prefix)
-      : places_(places), store_(store), flag_(flag), prefix_(std::move(prefix)) {}
+  SharedHost(const HostTopology& places, KeyStore& store, const InterruptFlag& flag, std::string prefix)
+      : topology_(places), store_(store), flag_(flag), prefix_(std::move(prefix)) {}
   SharedHost(const SharedHost&) = delete;
   SharedHost& operator=(const SharedHost&) = delete;
 
   // A collective call of all ranks of all hosts: whether they share memory on every one of them. CommunicationError
   // names who has not come in time.
   [[nodiscard]] bool join(Deadline deadline) {
-    if (places_.most_of_a_host() == 1) return false;
+    if (topology_.most_of_a_host() == 1) return false;
     std::string why;
-    if (places_.local_size() > 1) why = share(deadline);
-    if (places_.is_leader()) {
+    if (topology_.local_size() > 1) why = share(deadline);
+    if (topology_.is_leader()) {
       if (!why.empty()) say(why + "; this job does without shared memory");
-      store_.publish(key("host", places_.rank()), why.empty() ? "shares" : "shares nothing");
+      store_.publish(key("host", topology_.rank()), why.empty() ? "shares" : "shares nothing");
     }
     bool all = true;
-    for (const int leader : places_.leaders()) all = word_of("host", leader, deadline) == "shares" && all;
+    for (const int leader : topology_.leaders()) all = word_of("host", leader, deadline) == "shares" && all;
     const std::lock_guard lock(mutex_);
     if (!all) group_.reset();
     return all;
@@ -77,7 +77,7 @@ class SharedHost {
   }
   // The same of a window of this process that outlives the group; null: it has none.
   [[nodiscard]] GroupWindows share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
-    return GroupWindows::share(ProcessWindows::of_process(), places_.local_rank(), places_.local_size(), mine,
+    return GroupWindows::share(ProcessWindows::of_process(), topology_.local_rank(), topology_.local_size(), mine,
                                mine == nullptr ? "no window" : "", gather_within(deadline, "windows"));
   }
   // Keeps what allocate() gave, for as long as this lives; returns this rank's own.
@@ -91,7 +91,7 @@ class SharedHost {
   }
 
   void say(const std::string& what) const {
-    std::fprintf(stderr, "tutti: %s: %s\n", places_.host_name(places_.rank()).c_str(), what.c_str());
+    std::fprintf(stderr, "tutti: %s: %s\n", topology_.host_name(topology_.rank()).c_str(), what.c_str());
   }
 
  private:
@@ -103,30 +103,31 @@ class SharedHost {
   [[nodiscard]] std::string word_of(const std::string& what, int rank, Deadline deadline) const {
     auto word = store_.lookup(key(what, rank), deadline, flag_.raised());
     if (!word)
-      fail<CommunicationError>("shared memory", {places_.name(rank), " to meet this rank in time"}, "no word of it");
+      fail<CommunicationError>("shared memory", {topology_.name(rank), " to meet this rank in time"}, "no word of it");
     return *std::move(word);
   }
   template <class Gather>
   [[nodiscard]] GroupWindows make(std::size_t bytes, Gather&& gather) const {
-    return GroupWindows::make(ProcessWindows::of_process(), places_.local_rank(), places_.local_size(), bytes, gather);
+    return GroupWindows::make(ProcessWindows::of_process(), topology_.local_rank(), topology_.local_size(), bytes,
+                              gather);
   }
 
   // Makes the group; returns why there can be none.
   [[nodiscard]] std::string share(Deadline deadline) {
-    if (places_.local_size() > HostBarrierState::max_ranks)
-      return std::to_string(places_.local_size()) + " ranks are more than can share memory";
+    if (topology_.local_size() > HostBarrierState::max_ranks)
+      return std::to_string(topology_.local_size()) + " ranks are more than can share memory";
     int round = 0;
     GroupWindows windows = make(control_bytes + HostGroup::scratch_bytes, [&](std::span<const std::byte> mine,
                                                                               std::span<std::byte> all) {
       const std::string what = "window" + std::to_string(++round);
-      store_.publish(key(what, places_.rank()), std::string(reinterpret_cast<const char*>(mine.data()), mine.size()));
-      for (int r = 0; r < places_.size(); ++r) {
-        if (places_.place(r).host != places_.my_host()) continue;
+      store_.publish(key(what, topology_.rank()), std::string(reinterpret_cast<const char*>(mine.data()), mine.size()));
+      for (int r = 0; r < topology_.size(); ++r) {
+        if (topology_.place(r).host != topology_.my_host()) continue;
         const std::string text = word_of(what, r, deadline);
         if (text.size() != mine.size())
-          fail<CommunicationError>("shared memory", {"a window of ", places_.name(r)}, "other bytes",
+          fail<CommunicationError>("shared memory", {"a window of ", topology_.name(r)}, "other bytes",
                                    "run the same build everywhere");
-        std::memcpy(all.data() + static_cast<std::size_t>(places_.place(r).local) * mine.size(), text.data(),
+        std::memcpy(all.data() + static_cast<std::size_t>(topology_.place(r).local) * mine.size(), text.data(),
                     text.size());
       }
     });
@@ -137,12 +138,12 @@ class SharedHost {
     auto* const control = std::launder(reinterpret_cast<HostControl*>(windows.bases().front()));
     windows_.push_back(std::move(windows));
     const std::lock_guard lock(mutex_);
-    group_.emplace(*control, std::move(scratch), places_.local_rank(), false, places_.local_names());
+    group_.emplace(*control, std::move(scratch), topology_.local_rank(), false, topology_.local_names());
     if (flag_.raised()) group_->abort();
     return "";
   }
 
-  const HostPlaces& places_;
+  const HostTopology& topology_;
   KeyStore& store_;
   const InterruptFlag& flag_;
   std::string prefix_;

@@ -34,13 +34,13 @@ class GroupWindows {
   [[nodiscard]] static GroupWindows share(ProcessWindows& windows, int rank, int size,
                                           const std::shared_ptr<HostWindow>& mine, std::string why, Gather&& gather) {
     GroupWindows g;
-    std::vector<Said> all(static_cast<std::size_t>(size));
-    const auto tell = [&](const Said& said) {
+    std::vector<PeerWindow> all(static_cast<std::size_t>(size));
+    const auto tell = [&](const PeerWindow& said) {
       gather(std::as_bytes(std::span(&said, 1)), std::as_writable_bytes(std::span(all)));
       for (std::size_t r = 0; r < all.size() && g.why_.empty(); ++r)
         if (all[r].why[0] != '\0') g.why_ = "rank " + std::to_string(r) + " of this host: " + all[r].why.data();
     };
-    tell(mine == nullptr ? Said(why) : Said(windows.name_of(*mine)));
+    tell(mine == nullptr ? PeerWindow(why) : PeerWindow(windows.name_of(*mine)));
     if (!g.why_.empty()) return g;
     std::vector<std::shared_ptr<HostWindow>> mapped;
     for (std::size_t r = 0; r < all.size() && why.empty(); ++r)
@@ -48,7 +48,7 @@ class GroupWindows {
         why = "windows of different sizes";
       else
         mapped.push_back(static_cast<int>(r) == rank ? mine : windows.map(all[r].name, why));
-    tell(Said(why));
+    tell(PeerWindow(why));
     if (!g.why_.empty()) return g;
     for (const auto& window : mapped) g.bases_.push_back(window->bytes().data());
     g.mine_ = mine->bytes();
@@ -70,12 +70,12 @@ class GroupWindows {
   [[nodiscard]] const std::vector<std::byte*>& bases() const noexcept { return bases_; }
 
  private:
-  struct Said {
+  struct PeerWindow {
     WindowName name{};
     std::array<char, 208> why{};
-    Said() = default;
-    explicit Said(const WindowName& n) : name(n) {}
-    explicit Said(std::string_view text) {
+    PeerWindow() = default;
+    explicit PeerWindow(const WindowName& n) : name(n) {}
+    explicit PeerWindow(std::string_view text) {
       std::copy_n(text.data(), std::min(text.size(), why.size() - 1), why.data());
     }
   };

@@ -28,7 +28,7 @@ namespace tutti {
 
 // What another process finds a window by. Of a fixed size and without pointers, so that it travels in records.
 struct WindowName {
-  std::array<char, detail::door_name> door{};  // of the process that made it
+  std::array<char, detail::door_name> server{};  // of the process that made it
   std::uint64_t number = 0, bytes = 0;
   std::uint64_t edition = 0;  // of its memory, which can be renewed
   friend bool operator==(const WindowName&, const WindowName&) = default;
@@ -39,7 +39,7 @@ class WindowReader {
  public:
   // Waits two seconds at most. Where it cannot be had, `why` says it and nothing is read.
   WindowReader(const WindowName& name, std::string& why)
-      : fd_(WindowDoor::ask({name.door.data(), name.door.size()}, name.number, why)) {
+      : fd_(WindowServer::ask({name.server.data(), name.server.size()}, name.number, why)) {
     if (fd_.get() >= 0 && !HostWindow::is_window(fd_.get(), name.bytes, why)) fd_ = io::Descriptor();
   }
   // What lies at `place`; false where it is not all there.
@@ -74,7 +74,7 @@ class ProcessWindows {
   [[nodiscard]] std::shared_ptr<HostWindow> make(std::size_t bytes, std::string& why) {
     const std::lock_guard lock(own_mutex_);
     try {
-      if (!door_) door_.emplace([this](std::uint64_t n, const auto& answer) { lend(n, answer); });
+      if (!server_) server_.emplace([this](std::uint64_t n, const auto& answer) { lend(n, answer); });
     } catch (const DeviceError& e) {
       why = e.what();
       return nullptr;
@@ -98,7 +98,7 @@ class ProcessWindows {
     WindowName name;
     for (const Own& o : own_)
       if (o.window.get() == &window) {
-        std::copy(door_->name().begin(), door_->name().end(), name.door.begin());
+        std::copy(server_->name().begin(), server_->name().end(), name.server.begin());
         name.number = o.number;
         name.bytes = window.bytes().size();
         name.edition = o.edition;
@@ -119,15 +119,15 @@ class ProcessWindows {
     const std::lock_guard lock(neighbours_mutex_);
     for (const Neighbour& n : neighbours_)
       if (n.name == name) return n.window;
-    const std::string_view door(name.door.data(), name.door.size());
-    io::Descriptor fd = WindowDoor::ask(door, name.number, why);
+    const std::string_view server(name.server.data(), name.server.size());
+    io::Descriptor fd = WindowServer::ask(server, name.number, why);
     if (fd.get() < 0) return nullptr;
     auto window = HostWindow::of_neighbour(std::move(fd), name.bytes, why);
     if (window == nullptr) return nullptr;
     // Those of processes that have ended are of no use any more, nor is memory that its owner has renewed.
     std::erase_if(neighbours_, [&](const Neighbour& n) {
-      return n.window.use_count() == 1 && ((n.name.door == name.door && n.name.number == name.number) ||
-                                           !WindowDoor::is_open({n.name.door.data(), n.name.door.size()}));
+      return n.window.use_count() == 1 && ((n.name.server == name.server && n.name.number == name.number) ||
+                                           !WindowServer::is_open({n.name.server.data(), n.name.server.size()}));
     });
     forget_unused(neighbours_, most_unused_neighbours);
     neighbours_.push_back({window, name});
@@ -145,7 +145,7 @@ class ProcessWindows {
   // Processes of other users that asked for a window.
   [[nodiscard]] std::uint64_t sent_away() const {
     const std::lock_guard lock(own_mutex_);
-    return door_ ? door_->sent_away() : 0;
+    return server_ ? server_->sent_away() : 0;
   }
 
  private:
@@ -174,7 +174,7 @@ class ProcessWindows {
   }
   [[nodiscard]] std::shared_ptr<HostWindow> find_own(const WindowName& name) const {
     const std::lock_guard lock(own_mutex_);
-    if (!door_ || door_->name() != std::string_view(name.door.data(), name.door.size())) return nullptr;
+    if (!server_ || server_->name() != std::string_view(name.server.data(), name.server.size())) return nullptr;
     for (const Own& o : own_)
       if (o.number == name.number && o.window->bytes().size() == name.bytes) return o.window;
     return nullptr;
@@ -184,7 +184,7 @@ class ProcessWindows {
   std::vector<Own> own_;
   std::vector<Neighbour> neighbours_;
   std::uint64_t next_ = 1;
-  std::optional<WindowDoor> door_;  // the first to go: its thread reads what lies above
+  std::optional<WindowServer> server_;  // the first to go: its thread reads what lies above
 };
 
 }  // namespace tutti

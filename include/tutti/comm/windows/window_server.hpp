@@ -37,11 +37,11 @@ namespace detail {
 
 inline constexpr std::size_t door_name = 32;  // hexadecimal digits
 
-[[nodiscard]] inline bool is_door(std::string_view name) noexcept {
+[[nodiscard]] inline bool is_server_name(std::string_view name) noexcept {
   return name.size() == door_name && name.find_first_not_of("0123456789abcdef") == name.npos;
 }
 // The socket's address; its size comes back.
-[[nodiscard]] inline socklen_t door_address(std::string_view name, sockaddr_un& a) noexcept {
+[[nodiscard]] inline socklen_t abstract_address(std::string_view name, sockaddr_un& a) noexcept {
   static constexpr std::string_view prefix = "tutti-window-";
   a = {};
   a.sun_family = AF_UNIX;
@@ -111,31 +111,31 @@ inline void send_descriptor(int socket, int fd) noexcept {
 }  // namespace detail
 
 // Where the windows of a process are asked for. A thread of its own answers.
-class WindowDoor {
+class WindowServer {
  public:
   // descriptor: that of the window with this number, or -1; called on the door's thread, and the descriptor must stay
   // open while `answer` runs. DeviceError where there is no such socket.
   using Lend = std::function<void(std::uint64_t number, const std::function<void(int descriptor)>& answer)>;
-  explicit WindowDoor(Lend lend) : lend_(std::move(lend)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  explicit WindowServer(Lend lend) : lend_(std::move(lend)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     static constexpr char digits[] = "0123456789abcdef";
     std::random_device device;
     while (name_.size() < detail::door_name)
       for (std::uint32_t n = device(), i = 0; i < 8; ++i, n >>= 4) name_ += digits[n & 15U];
     sockaddr_un at{};
-    const socklen_t size = detail::door_address(name_, at);
+    const socklen_t size = detail::abstract_address(name_, at);
     socket_ = io::Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (stop_.get() < 0 || socket_.get() < 0 || ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&at), size) != 0 ||
         ::listen(socket_.get(), 256) != 0)
       fail<DeviceError>("window", "a Unix socket", std::strerror(errno));
     thread_ = start_thread("window", [this] { run(); });
   }
-  ~WindowDoor() {
+  ~WindowServer() {
     const std::uint64_t one = 1;
     (void)!::write(stop_.get(), &one, sizeof one);
     thread_.join();
   }
-  WindowDoor(const WindowDoor&) = delete;
-  WindowDoor& operator=(const WindowDoor&) = delete;
+  WindowServer(const WindowServer&) = delete;
+  WindowServer& operator=(const WindowServer&) = delete;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   // Processes of other users that were sent away.
@@ -160,19 +160,19 @@ class WindowDoor {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t most_guests = 64;
-  struct Guest {
+  static constexpr std::size_t most_clients = 64;
+  struct Client {
     io::Descriptor socket;
     Clock::time_point until;
   };
 
   static io::Descriptor connect(std::string_view name, std::string& why) {
-    if (!detail::is_door(name)) {
+    if (!detail::is_server_name(name)) {
       why = "a name that is none";
       return {};
     }
     sockaddr_un at{};
-    const socklen_t size = detail::door_address(name, at);
+    const socklen_t size = detail::abstract_address(name, at);
     io::Descriptor s(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     const timeval two_seconds{2, 0};
     if (s.get() < 0 || ::setsockopt(s.get(), SOL_SOCKET, SO_RCVTIMEO, &two_seconds, sizeof two_seconds) != 0 ||
@@ -191,37 +191,37 @@ class WindowDoor {
   }
 
   void run() noexcept {
-    std::vector<Guest> guests;
+    std::vector<Client> clients;
     std::vector<pollfd> polled;
     for (;;) {
       polled.assign(1, {stop_.get(), POLLIN, 0});
       // Who is not served yet waits in the socket's queue.
-      polled.push_back({guests.size() < most_guests ? socket_.get() : -1, POLLIN, 0});
-      for (const Guest& g : guests) polled.push_back({g.socket.get(), POLLIN, 0});
-      (void)::poll(polled.data(), polled.size(), guests.empty() ? -1 : 1000);
+      polled.push_back({clients.size() < most_clients ? socket_.get() : -1, POLLIN, 0});
+      for (const Client& g : clients) polled.push_back({g.socket.get(), POLLIN, 0});
+      (void)::poll(polled.data(), polled.size(), clients.empty() ? -1 : 1000);
       if (polled[0].revents != 0) return;
       const auto now = Clock::now();
-      for (std::size_t i = 0; i < guests.size(); ++i)
+      for (std::size_t i = 0; i < clients.size(); ++i)
         if (polled[i + 2].revents != 0) {
-          serve(guests[i].socket.get());
-          guests[i].until = now;
+          serve(clients[i].socket.get());
+          clients[i].until = now;
         }
-      std::erase_if(guests, [&](const Guest& g) { return g.until <= now; });
+      std::erase_if(clients, [&](const Client& g) { return g.until <= now; });
       if (polled[1].revents == 0) continue;
-      io::Descriptor guest(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      io::Descriptor client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       std::string whose;
-      if (guest.get() < 0)
+      if (client.get() < 0)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));  // e.g. no descriptor is left
-      else if (detail::is_own_user(guest.get(), whose))
-        guests.push_back({std::move(guest), now + std::chrono::seconds(10)});
+      else if (detail::is_own_user(client.get(), whose))
+        clients.push_back({std::move(client), now + std::chrono::seconds(10)});
       else
         ++sent_away_;
     }
   }
-  void serve(int guest) noexcept {
+  void serve(int client) noexcept {
     std::uint64_t number = 0;
-    if (::recv(guest, &number, sizeof number, MSG_TRUNC) != ssize_t{sizeof number}) return;
-    lend_(number, [guest](int fd) { detail::send_descriptor(guest, fd); });
+    if (::recv(client, &number, sizeof number, MSG_TRUNC) != ssize_t{sizeof number}) return;
+    lend_(number, [client](int fd) { detail::send_descriptor(client, fd); });
   }
 
   Lend lend_;

@@ -59,24 +59,24 @@ class ThreadScheduler {
 // for it. An idle worker that detects this swaps cores with it: the task continues immediately, and the idle worker is
 // queued instead.
 // Between swaps no thread is bound to a core. If both cores are preempted, a swap would not help and is not done.
-class CoreExchange {
+class PreemptionSwap {
  public:
   // threads: of the pool, including the caller of its loops as number 0. The scheduler must outlive this object.
-  CoreExchange(int threads, ThreadScheduler& scheduler);
+  PreemptionSwap(int threads, ThreadScheduler& scheduler);
 
   // starts(): a worker calls it first of all; the caller calls it at the start of its loops. leaves(): the caller calls
   // it at the end of its loops. Outside its loops the caller is never moved, because a thread that it starts during a
   // move would stay bound to that core.
-  void starts(int worker) noexcept;
-  void leaves() noexcept;
+  void on_start(int worker) noexcept;
+  void on_leave() noexcept;
   // waits(): called before a thread waits for a task. works(): called when it stops waiting.
-  void waits(int worker) noexcept;
-  void works(int worker) noexcept { slots_[at(worker)].state.store(working, std::memory_order_relaxed); }
+  void mark_waiting(int worker) noexcept;
+  void mark_working(int worker) noexcept { slots_[at(worker)].state.store(working, std::memory_order_relaxed); }
   // Called when the loops have ended: now other threads wait for the caller.
-  void calls_back() noexcept;
+  void on_loops_done() noexcept;
 
   // Called by a waiting thread; spins some us or until `still` is false. Returns false if the thread should sleep.
-  [[nodiscard]] bool stays_awake(int worker, FunctionRef<bool()> still) noexcept;
+  [[nodiscard]] bool should_spin(int worker, FunctionRef<bool()> still) noexcept;
 
   // ns. For `crowded` after a swap, a waiting thread does not sleep before `longest_awake`: on a shared core, a thread
   // that sleeps loses its turn.
@@ -106,9 +106,9 @@ class CoreExchange {
   Core& core_at(int core) noexcept { return cores_[at(core) % cores_.size()]; }
   int thread_of(int worker) const noexcept { return slots_[at(worker)].thread.load(std::memory_order_relaxed); }
   // Returns a worker that works but has no core, or -1.
-  int find_lost(int worker, FunctionRef<bool()> still) noexcept;
-  bool exchange(int worker, int other) noexcept;
-  bool step_aside(int worker, int here) noexcept;
+  int find_preempted(int worker, FunctionRef<bool()> still) noexcept;
+  bool swap_cores(int worker, int other) noexcept;
+  bool leave_core(int worker, int here) noexcept;
 
   ThreadScheduler& scheduler_;
   int threads_;
@@ -120,7 +120,7 @@ class CoreExchange {
 
 // Returns null if swaps are useless (one thread, or more threads than usable cores) or if TUTTI_CHANGE_CORES=0. Throws
 // UsageError if this variable is neither 0 nor 1.
-[[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<CoreExchange> make_core_exchange(int threads, int usable_cores);
+[[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<PreemptionSwap> make_preemption_swap(int threads, int usable_cores);
 
 #if TUTTI_CORE_DEFINITIONS
 namespace detail {
@@ -181,16 +181,16 @@ TUTTI_CORE_FUNCTION ThreadScheduler& system_scheduler() noexcept {
   return scheduler;
 }
 
-TUTTI_CORE_FUNCTION std::unique_ptr<CoreExchange> make_core_exchange(int threads, int usable_cores) {
+TUTTI_CORE_FUNCTION std::unique_ptr<PreemptionSwap> make_preemption_swap(int threads, int usable_cores) {
   const char* const wanted = std::getenv("TUTTI_CHANGE_CORES");
   const std::string said = wanted != nullptr ? wanted : "";
   if (!said.empty() && said != "0" && said != "1")
     fail<UsageError>("environment TUTTI_CHANGE_CORES", "0 or 1", {"'", said, "'"});
   if (said == "0" || threads < 2 || threads > usable_cores) return nullptr;
-  return std::make_unique<CoreExchange>(threads, system_scheduler());
+  return std::make_unique<PreemptionSwap>(threads, system_scheduler());
 }
 
-TUTTI_CORE_FUNCTION CoreExchange::CoreExchange(int threads, ThreadScheduler& scheduler)
+TUTTI_CORE_FUNCTION PreemptionSwap::PreemptionSwap(int threads, ThreadScheduler& scheduler)
     : scheduler_(scheduler), threads_(threads), slots_(new Slot[at(threads)]), crowded_until_(scheduler.now()) {
   for (auto& c : cores_) {
     c.lost.store(scheduler.now() - lately, std::memory_order_relaxed);
@@ -198,28 +198,28 @@ TUTTI_CORE_FUNCTION CoreExchange::CoreExchange(int threads, ThreadScheduler& sch
   }
 }
 
-TUTTI_CORE_FUNCTION void CoreExchange::starts(int worker) noexcept {
+TUTTI_CORE_FUNCTION void PreemptionSwap::on_start(int worker) noexcept {
   slots_[at(worker)].thread.store(scheduler_.this_thread(), std::memory_order_relaxed);
   slots_[at(worker)].core.store(scheduler_.this_core(), std::memory_order_relaxed);
-  works(worker);
+  mark_working(worker);
 }
 
-TUTTI_CORE_FUNCTION void CoreExchange::leaves() noexcept {
+TUTTI_CORE_FUNCTION void PreemptionSwap::on_leave() noexcept {
   slots_[0].state.store(outside, std::memory_order_seq_cst);
   while (slots_[0].movers.load(std::memory_order_seq_cst) > 0) ::sched_yield();
 }
 
-TUTTI_CORE_FUNCTION void CoreExchange::waits(int worker) noexcept {
+TUTTI_CORE_FUNCTION void PreemptionSwap::mark_waiting(int worker) noexcept {
   slots_[at(worker)].awake_since = -1;
   slots_[at(worker)].state.store(waiting, std::memory_order_relaxed);
 }
 
-TUTTI_CORE_FUNCTION void CoreExchange::calls_back() noexcept {
+TUTTI_CORE_FUNCTION void PreemptionSwap::on_loops_done() noexcept {
   int was = waiting;
   slots_[0].state.compare_exchange_strong(was, working, std::memory_order_relaxed);
 }
 
-TUTTI_CORE_FUNCTION int CoreExchange::find_lost(int worker, FunctionRef<bool()> still) noexcept {
+TUTTI_CORE_FUNCTION int PreemptionSwap::find_preempted(int worker, FunctionRef<bool()> still) noexcept {
   const bool watches = !watched_.exchange(true, std::memory_order_acquire);  // one observing thread is enough
   std::array<Seen, most_watched> seen;
   int n = 0;
@@ -243,20 +243,20 @@ TUTTI_CORE_FUNCTION int CoreExchange::find_lost(int worker, FunctionRef<bool()> 
   return lost;
 }
 
-TUTTI_CORE_FUNCTION bool CoreExchange::stays_awake(int worker, FunctionRef<bool()> still) noexcept {
+TUTTI_CORE_FUNCTION bool PreemptionSwap::should_spin(int worker, FunctionRef<bool()> still) noexcept {
   Slot& own = slots_[at(worker)];
   own.core.store(scheduler_.this_core(), std::memory_order_relaxed);
-  if (const int lost = find_lost(worker, still); lost >= 0) return exchange(worker, lost);
+  if (const int lost = find_preempted(worker, still); lost >= 0) return swap_cores(worker, lost);
   const std::int64_t now = scheduler_.now();
   if (own.awake_since < 0) own.awake_since = now;
   return now < crowded_until_.load(std::memory_order_relaxed) && now - own.awake_since < longest_awake;
 }
 
-TUTTI_CORE_FUNCTION bool CoreExchange::exchange(int worker, int other) noexcept {
+TUTTI_CORE_FUNCTION bool PreemptionSwap::swap_cores(int worker, int other) noexcept {
   Slot &own = slots_[at(worker)], &its = slots_[at(other)];
   const int core = scheduler_.core_of(thread_of(other)), here = scheduler_.this_core();
   if (core < 0 || here < 0) return false;
-  if (core == here) return step_aside(worker, here);
+  if (core == here) return leave_core(worker, here);
   const std::int64_t now = scheduler_.now();
   if (auto& [lost, lost_before] = core_at(core); now - lost.load(std::memory_order_relaxed) >= apart)
     lost_before.store(lost.exchange(now, std::memory_order_relaxed), std::memory_order_relaxed);
@@ -275,7 +275,7 @@ TUTTI_CORE_FUNCTION bool CoreExchange::exchange(int worker, int other) noexcept 
 }
 
 // Moves this worker to a free core, so that a thread queued on its present core can run.
-TUTTI_CORE_FUNCTION bool CoreExchange::step_aside(int worker, int here) noexcept {
+TUTTI_CORE_FUNCTION bool PreemptionSwap::leave_core(int worker, int here) noexcept {
   const int cores = scheduler_.cores();
   for (int core = 0; core < cores; ++core) {
     bool free = core != here && scheduler_.may_use(thread_of(worker), core);

@@ -38,7 +38,7 @@ namespace tutti {
   return n > 0 ? n : 1;
 }
 
-class CoreExchange;
+class PreemptionSwap;
 
 // Returns a thread that runs f. Throws DeviceError, with `where`, if the system cannot start more threads.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::function<void()> f);
@@ -71,7 +71,7 @@ class ThreadPool {
  private:
   using Task = FunctionRef<void(int, int, int)>;
 
-  static constexpr int spins = 1000;  // about 10 us, the same with CoreExchange and without it
+  static constexpr int spins = 1000;  // about 10 us, the same with PreemptionSwap and without it
 
   void stop() noexcept;
 
@@ -108,7 +108,7 @@ class ThreadPool {
   std::atomic<bool> failed_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  std::unique_ptr<CoreExchange> exchange_;
+  std::unique_ptr<PreemptionSwap> preemption_swap_;
   std::vector<std::thread> workers_;
 };
 
@@ -125,7 +125,7 @@ TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::functi
 TUTTI_CORE_FUNCTION ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
     : on_start_(std::move(on_start)) {
   if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", threads);
-  exchange_ = make_core_exchange(threads, usable_cores());
+  preemption_swap_ = make_preemption_swap(threads, usable_cores());
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   try {
     for (int i = 1; i < threads; ++i)
@@ -156,13 +156,13 @@ TUTTI_CORE_FUNCTION void ThreadPool::run_loops(std::span<const int> loops, Task 
       for (int t = 0; t < loops[l]; ++t) f(static_cast<int>(l), t, 0);
     return;
   }
-  if (exchange_) exchange_->starts(0);
+  if (preemption_swap_) preemption_swap_->on_start(0);
   task_.store(&f, std::memory_order_relaxed);
   loops_ = loops;
   ended_.store(false, std::memory_order_relaxed);
   open(0, 0);
   work_until(ended_, 0);
-  if (exchange_) exchange_->leaves();
+  if (preemption_swap_) preemption_swap_->on_leave();
   if (failed_.load(std::memory_order_acquire)) {
     failed_.store(false);
     std::rethrow_exception(std::exchange(error_, nullptr));
@@ -191,7 +191,7 @@ TUTTI_CORE_FUNCTION void ThreadPool::open(int loop, int worker) noexcept {
     ticket_.store((std::uint64_t{generation_} << 32) | static_cast<std::uint32_t>(tasks), std::memory_order_release);
     return wake_all();
   }
-  if (exchange_) exchange_->calls_back();
+  if (preemption_swap_) preemption_swap_->on_loops_done();
   ended_.store(true, std::memory_order_release);
   wake_all();
 }
@@ -212,17 +212,17 @@ TUTTI_CORE_FUNCTION void ThreadPool::take_tasks(int worker) {
 
 TUTTI_CORE_FUNCTION void ThreadPool::wait(const std::atomic<bool>& done, int worker) {
   const auto waits = [&] { return !has_task() && !done.load(std::memory_order_acquire); };
-  if (exchange_) exchange_->waits(worker);
+  if (preemption_swap_) preemption_swap_->mark_waiting(worker);
   do {
-    for (int spin = 0; waits() && spin < (exchange_ ? spins : 2 * spins); ++spin) spin_pause();
-  } while (exchange_ && waits() && exchange_->stays_awake(worker, waits));
+    for (int spin = 0; waits() && spin < (preemption_swap_ ? spins : 2 * spins); ++spin) spin_pause();
+  } while (preemption_swap_ && waits() && preemption_swap_->should_spin(worker, waits));
   const std::uint32_t seen = wake_.load(std::memory_order_seq_cst);
   if (waits()) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     wake_.wait(seen, std::memory_order_acquire);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (exchange_) exchange_->works(worker);
+  if (preemption_swap_) preemption_swap_->mark_working(worker);
 }
 
 TUTTI_CORE_FUNCTION void ThreadPool::work_until(const std::atomic<bool>& done, int worker) {
@@ -233,7 +233,7 @@ TUTTI_CORE_FUNCTION void ThreadPool::work_until(const std::atomic<bool>& done, i
 }
 
 TUTTI_CORE_FUNCTION void ThreadPool::work(int worker) {
-  if (exchange_) exchange_->starts(worker);
+  if (preemption_swap_) preemption_swap_->on_start(worker);
   if (on_start_) on_start_();
   work_until(stop_, worker);
 }

@@ -110,10 +110,11 @@ class Bias final : public RowKernel {
 };
 
 // db[c] = the sum over rows and pixels of dy[c].
-class BiasBackward final : public OwnKernel {
+class BiasBackward final : public NativeKernel {
  public:
   using For = op::BiasBackward;
-  BiasBackward(const Op& op, Shared& b, const NodeDesc& d) : OwnKernel(op, b, d), channels_(d.out[0].shape.numel()) {}
+  BiasBackward(const Op& op, Shared& b, const NodeDesc& d)
+      : NativeKernel(op, b, d), channels_(d.out[0].shape.numel()) {}
   [[nodiscard]] Partition cut() override {
     return {Division::reduce, 1, static_cast<std::size_t>(channels_) * sizeof(double)};
   }

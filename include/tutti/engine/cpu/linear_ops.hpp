@@ -11,11 +11,11 @@
 // Fully connected layers: the gradient of their weights. A library computes their products.
 namespace tutti::cpu {
 
-class LinearBackwardWeights final : public OwnKernel {
+class LinearBackwardWeights final : public NativeKernel {
  public:
   using For = op::LinearBackwardWeights;
   LinearBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
-      : OwnKernel(op, b, d), outputs_(d.out[0].shape[0]), bytes_(d.out[0].bytes() + d.out[1].bytes()) {
+      : NativeKernel(op, b, d), outputs_(d.out[0].shape[0]), bytes_(d.out[0].bytes() + d.out[1].bytes()) {
     // A partial sum of large weights for each shard would cost more memory and time than it saves.
     in_parts_ = d.out[0].shape.numel() >= 64 * 1024;
   }

@@ -11,10 +11,10 @@
 // The loss: the reference loop with a partial sum of the metrics for each shard.
 namespace tutti::cpu {
 
-class SoftmaxCrossEntropy final : public OwnKernel {
+class SoftmaxCrossEntropy final : public NativeKernel {
  public:
   using For = op::SoftmaxCrossEntropy;
-  using OwnKernel::OwnKernel;
+  using NativeKernel::NativeKernel;
   [[nodiscard]] Partition cut() override { return {Division::reduce, 1, 4 * sizeof(double)}; }
   void run(Call& c) override {
     if (c.phase == Phase::finish) {

@@ -11,9 +11,9 @@
 // Base classes of tutti's own kernels. Each kernel is a class in the file of its family and a row of CpuOps::kernel().
 namespace tutti::cpu {
 
-class OwnKernel : public Kernel {
+class NativeKernel : public Kernel {
  public:
-  OwnKernel(const Op& op, Shared& b, const NodeDesc&) : op_(op), isa_(b.isa) {}
+  NativeKernel(const Op& op, Shared& b, const NodeDesc&) : op_(op), isa_(b.isa) {}
 
  protected:
   const Op& op_;
@@ -21,9 +21,9 @@ class OwnKernel : public Kernel {
 };
 
 // Processes any range of rows independently.
-class RowKernel : public OwnKernel {
+class RowKernel : public NativeKernel {
  public:
-  using OwnKernel::OwnKernel;
+  using NativeKernel::NativeKernel;
   [[nodiscard]] Partition cut() override { return {Division::rows}; }
 };
 

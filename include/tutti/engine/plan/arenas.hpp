@@ -45,19 +45,19 @@ class Arenas {
   // Returns the address of a value; null for values that lie in no arena.
   [[nodiscard]] std::byte* find(const ValuePlace& at) const {
     switch (at.where) {
-      case Where::parameter:
+      case ValueStorage::parameter:
         return parameters_.at(at.offset);
-      case Where::state:
+      case ValueStorage::state:
         return states_.at(at.offset);
-      case Where::gradient:
+      case ValueStorage::gradient:
         return static_cast<std::byte*>(gradients_) + at.offset;
-      case Where::activation:
+      case ValueStorage::activation:
         return activations_.at(at.offset);
-      case Where::scratch:
+      case ValueStorage::scratch:
         return scratch_.at(at.offset);
-      case Where::image:
-      case Where::labels:
-      case Where::nowhere:
+      case ValueStorage::image:
+      case ValueStorage::labels:
+      case ValueStorage::nowhere:
         break;
     }
     return nullptr;

@@ -46,10 +46,10 @@ struct Segment {
   bool backward = false;
 };
 
-enum class Where : std::uint8_t { nowhere, image, labels, parameter, state, gradient, activation, scratch };
+enum class ValueStorage : std::uint8_t { nowhere, image, labels, parameter, state, gradient, activation, scratch };
 
 struct ValuePlace {  // The memory of a value and its position there.
-  Where where = Where::nowhere;
+  ValueStorage where = ValueStorage::nowhere;
   std::size_t offset = 0;  // bytes
   TensorDesc desc;         // with the plan's rows
 };

@@ -78,9 +78,9 @@ class PlanWalk {
   // Returns the address of a value; null for values that have no memory.
   [[nodiscard]] std::byte* find(const ValuePlace& at) const {
     switch (at.where) {
-      case Where::image:
+      case ValueStorage::image:
         return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(slot_.images()));
-      case Where::labels:
+      case ValueStorage::labels:
         return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(slot_.labels()));
       default:
         return arenas_.find(at);
@@ -99,7 +99,7 @@ class PlanWalk {
       std::byte* data = find(at);
       if ((*p.graph)[v].per_row) {
         t.shape[0] = n;
-        if (at.where == Where::scratch)
+        if (at.where == ValueStorage::scratch)
           data += static_cast<std::size_t>(worker) * arenas_.scratch_stride();
         else
           data += static_cast<std::size_t>(row) * at.desc.row_bytes();

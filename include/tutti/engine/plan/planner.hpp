@@ -101,25 +101,25 @@ class Planner {
           at.desc.dtype = DType::i32;
           break;
       }
-      const auto in_arena = [&](const ArenaLayout& layout, Where where) {
+      const auto in_arena = [&](const ArenaLayout& layout, ValueStorage where) {
         at.where = where;
         at.offset = layout.find(v.name)->offset * size_of(layout.dtype);
       };
       switch (v.storage) {
         case Storage::image:
-          at.where = Where::image;
+          at.where = ValueStorage::image;
           break;
         case Storage::labels:
-          at.where = Where::labels;
+          at.where = ValueStorage::labels;
           break;
         case Storage::parameter:
-          in_arena(parameters, Where::parameter);
+          in_arena(parameters, ValueStorage::parameter);
           break;
         case Storage::gradient:
-          in_arena(parameters, Where::gradient);
+          in_arena(parameters, ValueStorage::gradient);
           break;
         case Storage::state:
-          in_arena(states, Where::state);
+          in_arena(states, ValueStorage::state);
           break;
         case Storage::activation:
           break;
@@ -256,12 +256,12 @@ class Planner {
       if (o_.keep_all) arena[v].first = 0;
       const TensorDesc& d = p_.values[v].desc;
       if (rows_only[v] && !kept && arena[v].first == arena[v].last) {
-        p_.values[v].where = Where::scratch;
+        p_.values[v].where = ValueStorage::scratch;
         scratch[v].bytes =
             static_cast<std::size_t>(p_.segments[static_cast<std::size_t>(arena[v].first)].chunk_rows) * d.row_bytes();
         arena[v].bytes = 0;
       } else {
-        p_.values[v].where = Where::activation;
+        p_.values[v].where = ValueStorage::activation;
         arena[v].bytes = d.bytes();
       }
     }
@@ -270,8 +270,8 @@ class Planner {
     p_.partial_offset.resize(g_.nodes.size());
     for (std::size_t i = 0; i < g_.nodes.size(); ++i) p_.partial_offset[i] = arena[n_values + i].offset;
     for (std::size_t v = 0; v < n_values; ++v) {
-      if (p_.values[v].where == Where::scratch) p_.values[v].offset = scratch[v].offset;
-      if (p_.values[v].where == Where::activation) p_.values[v].offset = arena[v].offset;
+      if (p_.values[v].where == ValueStorage::scratch) p_.values[v].offset = scratch[v].offset;
+      if (p_.values[v].where == ValueStorage::activation) p_.values[v].offset = arena[v].offset;
     }
   }
 

@@ -23,11 +23,11 @@ namespace tutti {
 
 // Ends a step on the host: waits for the sums, checks the result of the step and starts the backend's passes over the
 // arenas, run by run.
-class HostStepEnd final : public StepEnd {
+class HostStepFinisher final : public StepFinisher {
  public:
   // The references and everything that the state names outlive this object. updates: false if the receiver of the
   // gradients updates the weights and sends them back.
-  HostStepEnd(Backend& backend, const ModelState& state, const UpdateRules& rules, bool updates = true)
+  HostStepFinisher(Backend& backend, const ModelState& state, const UpdateRules& rules, bool updates = true)
       : b_(backend), m_(state), rules_(rules), updates_(updates), flags_(state.dtype, state.flags) {}
 
   [[nodiscard]] bool runs_ahead() const override { return false; }

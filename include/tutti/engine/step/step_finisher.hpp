@@ -11,7 +11,7 @@
 #include <tutti/engine/call.hpp>
 
 // The end of a training step: gradients become weights. On the host (host_step_finisher.hpp), or on a device if its
-// backend supports it (Backend::step_end).
+// backend supports it (Backend::step_finisher).
 namespace tutti {
 
 // Addresses of a model's arenas in the backend's memory, valid while it trains. All have the type of the weights.
@@ -72,10 +72,10 @@ struct StepOutcome {
 // For each step: send(), then begin(), add() and update(), which a captured step replays instead, then started().
 // Outcomes of the last `kept` steps are available. With several ranks the update starts when all sums have arrived, so
 // if a step fails before that, roll_back() can restore everything that it has changed.
-class StepEnd {
+class StepFinisher {
  public:
   static constexpr std::uint64_t kept = 4;
-  virtual ~StepEnd() = default;
+  virtual ~StepFinisher() = default;
 
   // Returns whether the end of a step returns before the step is complete. Then only wait(), and send() for the step
   // `kept` before, block.
@@ -83,7 +83,7 @@ class StepEnd {
   // Sets the number of ranks from now on. No step may be running.
   virtual void begin_generation(int ranks) = 0;
 
-  // Sets the numbers of the next step. Steps count from 0, over all StepEnd objects of a trainer.
+  // Sets the numbers of the next step. Steps count from 0, over all StepFinisher objects of a trainer.
   virtual void send(std::uint64_t step, const StepNumbers& n) = 0;
   // Returns the scale for the loss; null: it is in the device's memory.
   [[nodiscard]] virtual const StepScalars* scalars() const = 0;

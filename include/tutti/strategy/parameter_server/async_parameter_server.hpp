@@ -90,7 +90,7 @@ class AsyncParameterServer {
   }
 
   // Whether rank 0 has brought what synchronise() fetches.
-  [[nodiscard]] bool began() {
+  [[nodiscard]] bool is_founder() {
     std::deque<Word> words;
     const auto servers = ranges_.empty() ? 1 : o_.servers;
     for (int s = 0; s < servers; ++s) {
@@ -106,16 +106,16 @@ class AsyncParameterServer {
     return all;
   }
 
-  // ---- steps that server 0 deals out, see DealtSteps ----
+  // ---- steps that server 0 deals out, see StepAssignments ----
   void ask_step(std::int64_t limit) {
     Word& w = asked_.emplace_back();
     w.work =
         c_.fetch(DType::u8, w.bytes(), ps::arena::steps, {&w.where, 1}, "next step", static_cast<std::uint64_t>(limit));
   }
-  [[nodiscard]] std::optional<DealtSteps::Deal> take_step(bool wait) {
+  [[nodiscard]] std::optional<StepAssignments::Reply> take_step(bool wait) {
     if (asked_.empty() || (!wait && !asked_.front().work.done())) return {};
     asked_.front().work.wait();
-    const auto deal = ps::decode_deal(asked_.front().value);
+    const auto deal = ps::decode_assignment(asked_.front().value);
     asked_.pop_front();
     return deal;
   }
@@ -218,7 +218,7 @@ class AsyncParameterServer {
   std::size_t elements_ = 0;
   std::int64_t step_ = 0, own_steps_ = 0;
   int last_bucket_ = 0;
-  ps::two_bit::Kept kept_;
+  ps::two_bit::Residuals kept_;
   ProgressReporter report_;
   ps::ServerCommunicator<T> c_;  // the first to go: its thread reads what lies above
 };

@@ -26,7 +26,7 @@ namespace tutti {
 //     std::unique_ptr<S> form(const Assignment&, ControlChannel&, InterruptFlag&)
 // makes the AsyncParameterServer; the flag ends it. Who joins a job that runs is alone until next_generation().
 template <class Form>
-class ElasticAsync final : public ElasticMember, private DealtSteps {
+class ElasticAsync final : public ElasticMember, private StepAssignments {
   using Made = std::invoke_result_t<Form&, const Assignment&, ControlChannel&, InterruptFlag&>;
   using S = typename Made::element_type;
 
@@ -64,7 +64,7 @@ class ElasticAsync final : public ElasticMember, private DealtSteps {
     if (!workers_) return;
     const bool first = rank() == 0;
     const auto began = std::chrono::steady_clock::now();
-    while (!first && !workers_->began()) {
+    while (!first && !workers_->is_founder()) {
       if (std::chrono::steady_clock::now() - began > 10 * deadline())
         fail<CommunicationError>("parameter server", "what training begins with", "nothing from rank 0");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -77,7 +77,7 @@ class ElasticAsync final : public ElasticMember, private DealtSteps {
   }
   void pull(std::span<StateSpan> state) { workers_->pull(state); }
   [[nodiscard]] std::int64_t others_at_work() {
-    (void)workers_->began();  // each server tells how far it has come
+    (void)workers_->is_founder();  // each server tells how far it has come
     return workers_->others_at_work();
   }
   [[nodiscard]] bool came_late() const noexcept { return false; }
@@ -99,15 +99,15 @@ class ElasticAsync final : public ElasticMember, private DealtSteps {
   void abort(const std::string& reason, ExitCode code) noexcept {
     if (workers_) workers_->abort(reason, code);
   }
-  [[nodiscard]] ChangingMembers* members() noexcept { return this; }
+  [[nodiscard]] ElasticMembership* members() noexcept { return this; }
 
   // ---- its members ----
-  [[nodiscard]] DealtSteps* dealt_steps() override { return this; }
+  [[nodiscard]] StepAssignments* step_assignments() override { return this; }
   [[nodiscard]] bool joining() const override { return workers_ == nullptr; }
   [[nodiscard]] Change change() override {
     return channel_->await_assignment(std::chrono::milliseconds(0)) ? Change::after_step : Change::none;
   }
-  [[nodiscard]] bool next_generation(const Leaving&) override {
+  [[nodiscard]] bool next_generation(const LeaveReport&) override {
     if (joining() && !join()) return false;
     while (channel_->await_assignment(std::chrono::milliseconds(0))) {
       auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
@@ -131,7 +131,7 @@ class ElasticAsync final : public ElasticMember, private DealtSteps {
     const auto began = std::chrono::steady_clock::now();
     const bool founder = founds();
     while (!channel_->await_assignment(std::chrono::milliseconds(200)))
-      if (founder && std::chrono::steady_clock::now() - began > options_.meeting)
+      if (founder && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
         break;  // the next line says who lacks
     auto first = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!first) return false;
@@ -140,19 +140,20 @@ class ElasticAsync final : public ElasticMember, private DealtSteps {
       founders_ = options_.start.size;
       channel_->publish(founders_key, std::to_string(founders_));
     } else {
-      founders_ = static_cast<int>(detail::number_between(channel_->lookup(founders_key, options_.meeting), 1, 1 << 20)
-                                       .value_or(options_.start.size));
+      founders_ = static_cast<int>(
+          detail::number_between(channel_->lookup(founders_key, options_.rendezvous_timeout), 1, 1 << 20)
+              .value_or(options_.start.size));
     }
     workers_ = form_(now_, *channel_, *flag_);
     return true;
   }
 
   void ask(std::int64_t limit) override { workers_->ask_step(limit); }
-  [[nodiscard]] std::optional<Deal> take(bool wait) override { return workers_->take_step(wait); }
-  void did(std::int64_t number) override { workers_->did_step(number); }
+  [[nodiscard]] std::optional<Reply> take(bool wait) override { return workers_->take_step(wait); }
+  void complete(std::int64_t number) override { workers_->did_step(number); }
   void end_all() override { workers_->did_step(-1); }
   [[nodiscard]] int founders() const override { return founders_; }
-  [[nodiscard]] bool began() const override { return !options_.start.new_worker; }
+  [[nodiscard]] bool is_founder() const override { return !options_.start.new_worker; }
   [[nodiscard]] int number() const override { return options_.start.rank; }
 
   Form form_;

@@ -19,7 +19,7 @@ namespace tutti {
 // has optimizer, momentum and schedule itself, so all optimizers and precisions work; the servers know spans and types.
 // A step waits for all workers. The sums have the bits of an all-reduce over threads.
 template <ps::Transport T>
-class ParameterServer : private ps::two_bit::Kept,  // outlives the communicator, whose thread changes it
+class ParameterServer : private ps::two_bit::Residuals,  // outlives the communicator, whose thread changes it
                         private detail::CommunicatorHolder<ps::ServerCommunicator<T>>,
                         public AllReduce<ps::ServerCommunicator<T>> {
   using Communicator = ps::ServerCommunicator<T>;
@@ -37,7 +37,7 @@ class ParameterServer : private ps::two_bit::Kept,  // outlives the communicator
 
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     Base::attach(layout, facts);
-    ps::two_bit::Kept::forget();  // what was kept in another generation
+    ps::two_bit::Residuals::forget();  // what was kept in another generation
   }
 
   Work reduce(const Piece& piece) {
@@ -47,12 +47,12 @@ class ParameterServer : private ps::two_bit::Kept,  // outlives the communicator
     const std::uint64_t key = gradients ? piece.index + 1 : (std::uint64_t{1} << 32) + piece.index;
     return this->held.reduce(piece.dtype, piece.bytes, key, static_cast<std::uint64_t>(Base::coming_step()),
                              gradients ? static_cast<std::uint32_t>(piece.index) : ps::Frame::no_bucket, name,
-                             gradients && two_bits_ ? kept_of(piece) : std::span<float>(), piece.flags);
+                             gradients && two_bits_ ? residuals_of(piece) : std::span<float>(), piece.flags);
   }
 
  private:
-  [[nodiscard]] std::span<float> kept_of(const Piece& p) {
-    return ps::two_bit::Kept::of(p.index, (p.bytes.size() - p.flags) / sizeof(float));
+  [[nodiscard]] std::span<float> residuals_of(const Piece& p) {
+    return ps::two_bit::Residuals::of(p.index, (p.bytes.size() - p.flags) / sizeof(float));
   }
 
   std::uint64_t generation_;

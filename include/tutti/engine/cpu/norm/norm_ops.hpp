@@ -13,10 +13,10 @@
 // Batch norm.
 namespace tutti::cpu {
 
-class NormKernel : public OwnKernel {
+class NormKernel : public NativeKernel {
  public:
   NormKernel(const Op& op, Shared& b, const NodeDesc& d)
-      : OwnKernel(op, b, d), factors_(b.factors), channels_(d.out[0].shape[1]), shards_(d.shards) {}
+      : NativeKernel(op, b, d), factors_(b.factors), channels_(d.out[0].shape[1]), shards_(d.shards) {}
   void prepare(const PrepareInfo& i) override { factors_.reserve(i.workers, channels_); }
 
  protected:

@@ -18,10 +18,10 @@
 namespace tutti::cpu {
 
 // Times a convolution's kernel on its own operands, divided in the same way as in a plan.
-class LoneKernel {
+class KernelBenchmark {
  public:
-  LoneKernel(Backend& b, std::unique_ptr<Kernel> k, const NodeDesc& d, bool of_weights)
-      : b_(b), kernel_(std::move(k)), d_(d), of_weights_(of_weights), cut_(kernel_->cut()) {
+  KernelBenchmark(Backend& b, std::unique_ptr<Kernel> k, const NodeDesc& d, bool of_weights)
+      : b_(b), kernel_(std::move(k)), d_(d), is_weight_gradient_(of_weights), cut_(kernel_->cut()) {
     shards_ = static_cast<int>(std::min<std::int64_t>(b.shards(), d.rows));
     std::size_t row_bytes = 1;
     for (std::size_t i = 0; i < operands; ++i) {
@@ -75,7 +75,7 @@ class LoneKernel {
   static constexpr std::size_t operands = 3;  // two inputs and the output
 
   [[nodiscard]] const TensorDesc& desc(std::size_t i) const { return i < 2 ? d_.in[i] : d_.out[0]; }
-  [[nodiscard]] bool per_row(std::size_t i) const { return i == 0 || (i == 1) == of_weights_; }
+  [[nodiscard]] bool per_row(std::size_t i) const { return i == 0 || (i == 1) == is_weight_gradient_; }
   [[nodiscard]] std::int64_t begin(int shard) const { return d_.rows * shard / shards_; }
   // Fills with small numbers, in f32 and in bf16: zeros that were never written would all be one page.
   [[nodiscard]] Buffer room(std::size_t bytes) {
@@ -116,7 +116,7 @@ class LoneKernel {
   Backend& b_;
   std::unique_ptr<Kernel> kernel_;
   NodeDesc d_;
-  bool of_weights_;  // whether it computes the gradient of weights
+  bool is_weight_gradient_;  // whether it computes the gradient of weights
   Partition cut_;
   int shards_;
   std::int64_t chunk_ = 1;

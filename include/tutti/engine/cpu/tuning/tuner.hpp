@@ -44,8 +44,8 @@ class Tuner {
       chosen_[name] = *before;
       return;
     }
-    const bool weights = is_of_weights(op);
-    LoneKernel sums(b, direct(few), few, weights), tiles(b, winograd(few), few, weights);
+    const bool weights = is_weight_gradient(op);
+    KernelBenchmark sums(b, direct(few), few, weights), tiles(b, winograd(few), few, weights);
     const auto [direct_ms, winograd_ms] = time(sums, tiles);
     const auto faster = winograd_ms < direct_ms ? ConvolutionAlgorithm::winograd : ConvolutionAlgorithm::direct;
     chosen_[name] = faster;
@@ -53,7 +53,7 @@ class Tuner {
   }
 
  private:
-  [[nodiscard]] static bool is_of_weights(const Op& op) {
+  [[nodiscard]] static bool is_weight_gradient(const Op& op) {
     return std::holds_alternative<op::Conv2dBackwardWeights>(op);
   }
 
@@ -71,14 +71,14 @@ class Tuner {
   [[nodiscard]] static NodeDesc with_rows(const Op& op, NodeDesc d, std::int64_t rows, int shards) {
     d.rows = rows;
     d.in[0].shape[0] = rows;
-    (is_of_weights(op) ? d.in[1] : d.out[0]).shape[0] = rows;
+    (is_weight_gradient(op) ? d.in[1] : d.out[0]).shape[0] = rows;
     d.shards = static_cast<int>(std::min<std::int64_t>(shards, rows));
     return d;
   }
 
   // Returns the shortest time of each in milliseconds, measured alternately: other work on the machine can only add to
   // it.
-  [[nodiscard]] static std::pair<double, double> time(LoneKernel& a, LoneKernel& b) {
+  [[nodiscard]] static std::pair<double, double> time(KernelBenchmark& a, KernelBenchmark& b) {
     constexpr int least_turns = 5, most_turns = 200;
     constexpr double enough_ms = 40;
     constexpr double none = std::numeric_limits<double>::infinity();

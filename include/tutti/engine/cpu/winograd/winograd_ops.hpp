@@ -20,7 +20,7 @@
 // by it.
 namespace tutti::cpu::winograd {
 
-class Convolution : public OwnKernel {
+class Convolution : public NativeKernel {
  public:
   [[nodiscard]] Partition cut() override {
     if (!deep_) return {Division::rows};
@@ -55,7 +55,7 @@ class Convolution : public OwnKernel {
 
  protected:
   Convolution(const Op& op, Shared& b, const NodeDesc& d, const op::Window& window, bool backward)
-      : OwnKernel(op, b, d),
+      : NativeKernel(op, b, d),
         shared_(b),
         desc_(d),
         backward_(backward),

@@ -17,13 +17,13 @@ namespace tutti::ps {
 
 // The windows that workers have lent to a server of their host. A worker can write anything into its window at any
 // time, so nothing but values is read from one: what lies where is said by frames.
-class BorrowedWindows {
+class ImportedWindows {
  public:
   // windows: of this process, outlives it; null: it borrows none.
-  BorrowedWindows(ProcessWindows* windows, std::size_t workers) : windows_(windows), of_(workers) {}
+  ImportedWindows(ProcessWindows* windows, std::size_t workers) : windows_(windows), of_(workers) {}
 
   // Why it cannot have it, or nothing.
-  [[nodiscard]] std::string take(std::uint32_t worker, const Loan& loan) {
+  [[nodiscard]] std::string take(std::uint32_t worker, const WindowOffer& loan) {
     if (windows_ == nullptr) return "it borrows no windows";
     std::string why;
     auto window = windows_->map(loan.window, why);
@@ -32,7 +32,7 @@ class BorrowedWindows {
   }
   // Where the data of a frame lies; empty: not in a window of its worker, or not all of it.
   [[nodiscard]] std::span<std::byte> find(const Frame& f) const noexcept {
-    if (f.window < 1 || f.window > Loan::most || f.worker >= of_.size()) return {};
+    if (f.window < 1 || f.window > WindowOffer::most || f.worker >= of_.size()) return {};
     const auto& window = of_[f.worker][f.window - 1];
     if (window == nullptr) return {};
     const std::span<std::byte> all = window->bytes();
@@ -46,7 +46,7 @@ class BorrowedWindows {
 
  private:
   ProcessWindows* windows_;
-  std::vector<std::array<std::shared_ptr<HostWindow>, Loan::most>> of_;
+  std::vector<std::array<std::shared_ptr<HostWindow>, WindowOffer::most>> of_;
 };
 
 }  // namespace tutti::ps

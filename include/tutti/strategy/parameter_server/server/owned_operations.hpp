@@ -118,10 +118,10 @@ class OwnedOperations {
     std::int64_t word = 0;
     if (f.operation == Operation::store) {
       std::memcpy(&word, data.data(), std::min(data.size(), sizeof word));
-      word < 0 ? dealer_.end_all() : dealer_.did(f.worker, word);
+      word < 0 ? assigner_.end_all() : assigner_.complete(f.worker, word);
       return answer(f, {});
     }
-    word = f.root == arena::steps ? encode(dealer_.deal(f.worker, static_cast<std::int64_t>(f.step)))
+    word = f.root == arena::steps ? encode(assigner_.assign(f.worker, static_cast<std::int64_t>(f.step)))
            : f.step > 0           ? static_cast<std::int64_t>(store_.has_text())
                                   : static_cast<std::int64_t>(store_.sealed());
     answer(f, std::as_bytes(std::span(&word, 1)));
@@ -175,7 +175,7 @@ class OwnedOperations {
   }
   void drop(std::uint32_t worker) {
     workers_[worker].there = false;
-    dealer_.leave(worker);
+    assigner_.leave(worker);
     std::erase_if(waiting_, [&](const Frame& f) { return f.worker == worker; });
   }
   [[nodiscard]] std::optional<std::int64_t> slowest() const {
@@ -186,7 +186,7 @@ class OwnedOperations {
   }
 
   WeightStore& store_;
-  StepDealer dealer_;
+  StepAssigner assigner_;
   std::optional<std::int64_t> staleness_;
   std::vector<Worker> workers_;
   Replies reply_;

@@ -47,7 +47,7 @@ class RoundTable {
     bool forgotten = false;  // answered, and the answer's memory is another's now
     Deadline due{};
     std::span<std::byte> sum{};  // empty: all workers have it, in their windows or before
-    SendsUnderWay under_way{};
+    PendingSends under_way{};
     Buffer memory{};
   };
 

@@ -19,7 +19,7 @@ namespace detail {
 // The next generation; nothing where the server is let go, or asked to stop before there was one.
 inline std::optional<Assignment> next_generation(ControlChannel& channel, const ElasticOptions& o, bool first,
                                                  const std::function<bool()>& stop_requested) {
-  const auto until = std::chrono::steady_clock::now() + o.meeting;
+  const auto until = std::chrono::steady_clock::now() + o.rendezvous_timeout;
   while (!channel.await_assignment(std::chrono::milliseconds(200))) {
     if (!first) continue;
     if (stop_requested && stop_requested()) return {};
@@ -33,7 +33,8 @@ class ServerFlag {
  public:
   explicit ServerFlag(ControlChannel& channel, bool changes = false) : channel_(channel) {
     if (changes)
-      channel.on_change([flags = flags_](const control::Changing& c) { flags->raise(control::reason_of_end(c)); });
+      channel.on_change(
+          [flags = flags_](const control::MembershipChange& c) { flags->raise(control::reason_of_end(c)); });
     channel.on_end([flags = flags_](const std::string& why) { flags->raise(why); });
   }
   ~ServerFlag() {

@@ -219,14 +219,14 @@ class Server {
     (void)t_.send(members_[worker].peer, encode(a.frame), a.data, a.data.empty() ? nullptr : &c.under_way);
   }
   void borrow(const Event<Message>& e, Frame f) {
-    const auto loan = decode_loan(e.message.data());
+    const auto loan = decode_window_offer(e.message.data());
     if (!loan) {
       ++counts_.malformed;
       return refuse(e.peer, f, "a window that is none");
     }
-    const Loan::Record said = verdict(windows_.take(f.worker, *loan));
+    const WindowOffer::Record said = verdict(windows_.take(f.worker, *loan));
     f.kind = FrameKind::answer;
-    f.bytes = Loan::record;
+    f.bytes = WindowOffer::record;
     f.done = 0;  // of steps it says nothing
     (void)t_.send(e.peer, encode(f), said, nullptr);
   }
@@ -380,7 +380,7 @@ class Server {
   ServerOptions o_;
   ServerMembers members_;
   RoundTable<Message> table_;
-  BorrowedWindows windows_;
+  ImportedWindows windows_;
   ServerCounts counts_;
   RefusalLog refusals_;
   Deadline until_{}, keep_at_{};

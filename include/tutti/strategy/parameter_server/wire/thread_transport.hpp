@@ -121,7 +121,7 @@ class ThreadWorkerEnd {
 
   [[nodiscard]] std::string name() const { return "threads"; }
   [[nodiscard]] std::string peer_name(std::int64_t) const { return "a thread"; }
-  bool send(std::int64_t server, std::span<const std::byte> head, std::span<const std::byte> data, SendsUnderWay*) {
+  bool send(std::int64_t server, std::span<const std::byte> head, std::span<const std::byte> data, PendingSends*) {
     ThreadNetwork::Incoming event;
     event.what = ThreadNetwork::Incoming::What::message;
     event.peer = number_;
@@ -181,7 +181,7 @@ class ThreadServerEnd {
 
   [[nodiscard]] std::string name() const { return "threads"; }
   [[nodiscard]] std::string peer_name(std::int64_t peer) const { return "thread " + std::to_string(peer); }
-  bool send(std::int64_t peer, std::span<const std::byte> head, std::span<const std::byte> data, SendsUnderWay*) {
+  bool send(std::int64_t peer, std::span<const std::byte> head, std::span<const std::byte> data, PendingSends*) {
     std::shared_ptr<ThreadNetwork::Box> to;
     {
       const std::lock_guard lock(network_.mutex_);

@@ -17,11 +17,11 @@ namespace tutti::ps {
 using Deadline = std::chrono::steady_clock::time_point;
 
 // Sends under way that still read the memory they were given.
-class SendsUnderWay {
+class PendingSends {
  public:
-  SendsUnderWay() = default;
-  SendsUnderWay(const SendsUnderWay&) = delete;
-  SendsUnderWay& operator=(const SendsUnderWay&) = delete;
+  PendingSends() = default;
+  PendingSends(const PendingSends&) = delete;
+  PendingSends& operator=(const PendingSends&) = delete;
   void begin() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
   void end() noexcept { count_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool none() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
@@ -59,7 +59,7 @@ struct Event {
 // sent before has come first. One thread uses it; wake() alone may be called by any.
 template <class T>
 concept Transport = requires(T& t, const T& ct, typename T::Message& message, std::int64_t peer,
-                             std::span<const std::byte> bytes, SendsUnderWay* kept, Deadline deadline) {
+                             std::span<const std::byte> bytes, PendingSends* kept, Deadline deadline) {
   requires std::movable<typename T::Message> && std::default_initializable<typename T::Message>;
   // Valid as long as the message is.
   { message.head() } -> std::same_as<std::span<const std::byte>>;

@@ -71,7 +71,7 @@ inline void unpack(std::span<const std::byte> from, std::span<float> to) noexcep
 }
 
 // What a worker has kept back of each bucket's gradients.
-class Kept {
+class Residuals {
  public:
   // Of the gradients of a bucket: zeros at first.
   [[nodiscard]] std::span<float> of(std::size_t bucket, std::size_t numbers) {

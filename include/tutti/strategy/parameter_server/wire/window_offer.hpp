@@ -18,7 +18,7 @@
 namespace tutti::ps {
 
 // A window, and the number by which the worker's frames name it from now on.
-struct Loan {
+struct WindowOffer {
   std::uint32_t number = 0;
   WindowName window{};
 
@@ -27,34 +27,35 @@ struct Loan {
   using Record = std::array<std::byte, record>;
 };
 
-[[nodiscard]] inline Loan::Record encode(const Loan& l) noexcept {  // as it travels
-  Loan::Record bytes{};
+[[nodiscard]] inline WindowOffer::Record encode(const WindowOffer& l) noexcept {  // as it travels
+  WindowOffer::Record bytes{};
   std::byte* at = bytes.data();
   detail::put(at, l.number);
   detail::put(at, l.window.number);
   detail::put(at, l.window.bytes);
-  std::memcpy(at, l.window.door.data(), l.window.door.size());
-  at += l.window.door.size();
+  std::memcpy(at, l.window.server.data(), l.window.server.size());
+  at += l.window.server.size();
   detail::put(at, l.window.edition);
   return bytes;
 }
-[[nodiscard]] inline std::optional<Loan> decode_loan(std::span<const std::byte> bytes) noexcept {  // nothing: no loan
-  if (bytes.size() != Loan::record) return {};
+[[nodiscard]] inline std::optional<WindowOffer> decode_window_offer(
+    std::span<const std::byte> bytes) noexcept {  // nothing: no loan
+  if (bytes.size() != WindowOffer::record) return {};
   const std::byte* at = bytes.data();
-  Loan l;
+  WindowOffer l;
   detail::take(at, l.number);
   detail::take(at, l.window.number);
   detail::take(at, l.window.bytes);
-  std::memcpy(l.window.door.data(), at, l.window.door.size());
-  at += l.window.door.size();
+  std::memcpy(l.window.server.data(), at, l.window.server.size());
+  at += l.window.server.size();
   detail::take(at, l.window.edition);
-  if (l.number < 1 || l.number > Loan::most) return {};
+  if (l.number < 1 || l.number > WindowOffer::most) return {};
   return l;
 }
 
 // What a server says to it: nothing, where it has the window now.
-[[nodiscard]] inline Loan::Record verdict(std::string_view why) noexcept {
-  Loan::Record bytes{};
+[[nodiscard]] inline WindowOffer::Record verdict(std::string_view why) noexcept {
+  WindowOffer::Record bytes{};
   std::memcpy(bytes.data(), why.data(), std::min(why.size(), bytes.size()));
   return bytes;
 }

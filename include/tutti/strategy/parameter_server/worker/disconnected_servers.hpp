@@ -11,11 +11,11 @@
 namespace tutti::ps {
 
 // The servers that a worker has lost and waits for, because they are started again.
-class AwayServers {
+class DisconnectedServers {
  public:
   static constexpr std::chrono::milliseconds look_every{100};
 
-  explicit AwayServers(int servers = 0) : servers_(static_cast<std::size_t>(servers)) {}
+  explicit DisconnectedServers(int servers = 0) : servers_(static_cast<std::size_t>(servers)) {}
 
   void lose(std::int64_t s) {
     Server& server = servers_[static_cast<std::size_t>(s)];

@@ -48,7 +48,7 @@ struct Request {
   std::size_t plain = 0;
   bool has = false;  // of Operation::take: this worker has the data already
   // The window that the data lies in, and where; null: none. Servers that have it are sent no data.
-  const LentWindow* lent = nullptr;
+  const ExportedWindow* lent = nullptr;
   std::uint64_t place = 0;
 };
 
@@ -78,7 +78,7 @@ class Operations {
     std::vector<bf16> narrow{};  // what travels in place of f32
     std::span<std::byte> wide{};
     std::vector<std::byte> packed{};
-    std::deque<SendsUnderWay> under_way{};  // of each part
+    std::deque<PendingSends> under_way{};  // of each part
 
     std::atomic<bool> done_{false};
     std::exception_ptr error{};

@@ -74,7 +74,7 @@ inline void make_narrow(Job& job) {
   Request& r = job.request;
   job.wide = r.data;
   const std::span wide(reinterpret_cast<const float*>(r.data.data()), r.data.size() / sizeof(float));
-  const LentWindow* const window = r.lent != nullptr ? r.lent->narrow : nullptr;
+  const ExportedWindow* const window = r.lent != nullptr ? r.lent->narrow : nullptr;
   if (window != nullptr) {
     r.place /= 2;
     r.data = window->memory->bytes().subspan(r.place, r.data.size() / 2);

@@ -149,7 +149,7 @@ class ServerCommunicator {
   void abort(const std::string& reason, ExitCode) noexcept { thread_.abort(reason); }
   // Read where it lies by servers of this host, and sent without a copy to others.
   std::span<std::byte> allocate(std::size_t bytes) {
-    if (const LentWindow* const w = lend(nullptr, bytes)) return w->memory->bytes().first(bytes);
+    if (const ExportedWindow* const w = lend(nullptr, bytes)) return w->memory->bytes().first(bytes);
     own_.emplace_back(host_memory_, bytes);
     return {static_cast<std::byte*>(own_.back().data()), bytes};
   }
@@ -196,12 +196,12 @@ class ServerCommunicator {
     return thread_.post(r, name, deadline);
   }
   // window: null: a new one.
-  const LentWindow* lend(std::shared_ptr<HostWindow> window, std::size_t bytes) {
+  const ExportedWindow* lend(std::shared_ptr<HostWindow> window, std::size_t bytes) {
     const std::size_t before = lent_.servers();
-    const LentWindow* const w = lent_.lend(std::move(window), bytes, lending());
+    const ExportedWindow* const w = lent_.lend(std::move(window), bytes, lending());
     if (lent_.servers() < before)
       std::fprintf(stderr, "tutti: rank %d: gradients travel over sockets: %s\n", o_.rank, lent_.why().c_str());
-    const LentWindow* const narrow =
+    const ExportedWindow* const narrow =
         w != nullptr && o_.bf16_wire ? lent_.lend(nullptr, (bytes + 1) / 2, lending()) : nullptr;
     if (narrow != nullptr) lent_.pair(*w, *narrow);
     return w;
@@ -221,7 +221,7 @@ class ServerCommunicator {
   int exceptions_ = std::uncaught_exceptions();
   HostMemory host_memory_;
   std::vector<Buffer> own_;
-  LentWindows lent_;
+  ExportedWindows lent_;
   WorkerThread<T> thread_;  // the first to go: it reads what lies above
 };
 

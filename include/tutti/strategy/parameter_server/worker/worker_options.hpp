@@ -39,7 +39,7 @@ struct WorkerOptions {  // what a worker of servers can be told
   bool late = false;  // others have begun before it
   // Ends it, while it is made too; outlives it. Null: nothing does.
   InterruptFlag* flag = nullptr;
-  ReachWatch* reach = nullptr;  // told when this worker waits for servers; outlives it; may be null
+  ReachabilityMonitor* reach = nullptr;  // told when this worker waits for servers; outlives it; may be null
 };
 
 }  // namespace tutti::ps

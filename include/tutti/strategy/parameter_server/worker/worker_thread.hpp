@@ -46,10 +46,10 @@ class WorkerThread {
     std::random_device device;
     session_ = (std::uint64_t{device()} << 32) | device();
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
-    away_ = AwayServers(o_.servers);
+    away_ = DisconnectedServers(o_.servers);
     if (o_.flag != nullptr) watch_.emplace(*o_.flag, [this] { interrupt(); });
     {
-      const ReachWatch::Operation waits(o_.reach);
+      const ReachabilityMonitor::Operation waits(o_.reach);
       meet();
     }
     thread_ = start_thread("communication", [this] { serve(); });
@@ -164,7 +164,7 @@ class WorkerThread {
         const auto e = t_.receive(std::chrono::steady_clock::now() + (away_.any() ? away_.look_every : longest_wait));
         if (gave_up_) continue;
         if (e.what == Event<Message>::What::message) take(e);
-        if (e.what == Event<Message>::What::nothing && unreached_ >= 0) lose(unreached_, "");
+        if (e.what == Event<Message>::What::nothing && unreachable_ >= 0) lose(unreachable_, "");
         if (e.what == Event<Message>::What::lost) lose(e.peer, ": " + e.why);
         look_for_servers();
       }
@@ -188,7 +188,7 @@ class WorkerThread {
     o_.reach->waits(running_.front()->round + 2);
   }
   void lose(std::int64_t s, const std::string& why) {
-    unreached_ = -1;
+    unreachable_ = -1;
     if (!o_.servers_return) fail<CommunicationError>(first_name(), "all servers", {server_name(s), " is gone", why});
     away_.lose(s);
   }
@@ -267,7 +267,7 @@ class WorkerThread {
                                : std::span<std::byte>();
     // Where it is gone, why has come already or comes now.
     const bool stays = f.packed || (brings && r.stays);
-    if (!t_.send(p.server, encode(f), data, stays ? &job.under_way[i] : nullptr)) unreached_ = p.server;
+    if (!t_.send(p.server, encode(f), data, stays ? &job.under_way[i] : nullptr)) unreachable_ = p.server;
   }
 
   // All rounds below are over here.
@@ -379,8 +379,8 @@ class WorkerThread {
   std::uint64_t rounds_ = 1, loans_ = 0;
   // Loans are this worker's alone, so they count for themselves.
   static constexpr std::uint64_t first_loan = std::uint64_t{1} << 63;
-  AwayServers away_;                     // those that are waited for
-  std::int64_t unreached_ = -1;          // a server that nothing can be sent to
+  DisconnectedServers away_;             // those that are waited for
+  std::int64_t unreachable_ = -1;        // a server that nothing can be sent to
   std::vector<std::size_t> unanswered_;  // bytes, of each server
   std::mutex reason_mutex_;
   std::string reason_;
