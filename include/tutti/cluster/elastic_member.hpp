@@ -23,25 +23,24 @@
 
 namespace tutti {
 
-// How a process of an elastic job comes to its first generation.
+// How a process of an elastic job enters its first generation.
 struct ElasticOptions {
   LaunchEnvironment start;
-  JobFacts facts;  // that all processes have in common, see ControlChannel::enrol()
-  // Until those who begin the job are there, and until the members of a generation have found each other.
+  JobFacts facts;  // facts that all processes have in common, see ControlChannel::enrol()
+  // Time until the founders of the job have arrived, and until the members of a generation have found each other.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(60);
 };
 
 namespace detail {
 
-// The flag of the group that there is now, for the channel's thread, which may still be at it when the strategy is
-// gone.
+// The flag of the current group, for the channel's thread, which may still use it after the strategy is destroyed.
 class GroupFlag {
  public:
   [[nodiscard]] std::shared_ptr<InterruptFlag> renew() {
     const std::lock_guard lock(mutex_);
     return flag_ = std::make_shared<InterruptFlag>();
   }
-  // why: empty where nothing has ended.
+  // why: empty if no group has ended.
   void raise(const std::string& why) {
     std::shared_ptr<InterruptFlag> flag;
     {
@@ -58,15 +57,15 @@ class GroupFlag {
 
 }  // namespace detail
 
-// What a process of an elastic job has, whatever its members do together: the channel to the arbiter, the flag that
-// ends its group, and memory that outlives all its groups.
+// The state of a process of an elastic job that does not depend on the strategy: the channel to the arbiter, the flag
+// that ends its group, and memory that outlives all its groups.
 class ElasticMember : public ElasticMembership {
  public:
   ElasticMember(const ElasticMember&) = delete;
   ElasticMember& operator=(const ElasticMember&) = delete;
 
   [[nodiscard]] std::int64_t epoch_of_joining() const override { return options_.start.epoch_begin; }
-  // Numbers are given once.
+  // Each number is given only once.
   [[nodiscard]] int most_members() const override { return options_.start.rank + 1; }
   void ask_to_leave() override { channel_->ask_to_leave(); }
   [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
@@ -81,7 +80,7 @@ class ElasticMember : public ElasticMembership {
     channel_->on_change({});
     channel_->on_end({});
   }
-  // hint: how such a process is started. losses_end: the loss of another one ends the group.
+  // hint: how such a process is started. losses_end: the loss of another process ends the group.
   ElasticMember(std::shared_ptr<ControlChannel> channel, ElasticOptions options, const char* hint, bool losses_end)
       : options_(std::move(options)), channel_(std::move(channel)) {
     if (channel_ == nullptr)
@@ -93,15 +92,15 @@ class ElasticMember : public ElasticMembership {
     channel_->on_end(
         [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
   }
-  // Who begins a job is in its first generation from here on.
+  // A process that begins a job is in its first generation from here on.
   void begin() {
     if (!options_.start.new_worker && !next_generation({}))
       fail<CommunicationError>("elastic training", "to begin the job", "to be let go before it began");
   }
   [[nodiscard]] bool founds() const noexcept { return joining() && !options_.start.new_worker; }
 
-  // Memory in a window that stays over all generations, as the last of `kept`, all zero; empty where there can be none,
-  // or `windows` is null.
+  // Returns memory in a window that persists over all generations, the last of `kept`, all zero. Empty if that fails or
+  // `windows` is null.
   [[nodiscard]] static std::span<std::byte> memory_in(std::vector<std::shared_ptr<HostWindow>>& kept,
                                                       ProcessWindows* windows, std::size_t bytes) {
     std::string why;
@@ -115,7 +114,7 @@ class ElasticMember : public ElasticMembership {
   Assignment now_;
   std::shared_ptr<detail::GroupFlag> group_flag_ = std::make_shared<detail::GroupFlag>();
   std::shared_ptr<InterruptFlag> flag_;
-  std::vector<std::shared_ptr<HostWindow>> windows_;  // the gradients lie in the last one
+  std::vector<std::shared_ptr<HostWindow>> windows_;  // the last one holds the gradients
 };
 
 }  // namespace tutti

@@ -12,70 +12,71 @@ namespace tutti {
 
 // How a member of a generation leaves its work.
 struct LeaveReport {
-  std::uint64_t step = 0;  // behind which it stands, whole
-  bool broken = false;     // what followed broke off: a peer was lost, or what they did together failed
+  std::uint64_t step = 0;  // its last complete step
+  bool broken = false;     // the work after it failed: a peer was lost, or a common operation failed
   bool epoch_end = false;  // the step was the last of an epoch
-  bool preparing = false;  // what is trained is not ready yet: nobody can join those who make it
+  bool preparing = false;  // the training state is not ready yet: no process can join its preparation
 };
 
-// What a strategy whose members come and go says of them, and is told. Members work in generations: whoever trains asks
-// for a change in each step, leaves the generation with the others, and goes on in the next (Trainer::reform). Calls
+// Membership interface of an elastic strategy. Members work in generations. The training code asks for a change in each
+// step, leaves the generation together with the other members, and continues in the next one (Trainer::reform). Calls
 // come from one thread.
 class ElasticMembership {
  public:
   enum class Change : std::uint8_t {
     none,
-    after_epoch,  // to be told to all in the last step of the epoch, by step_flag::membership
+    after_epoch,  // to be announced to all ranks in the last step of the epoch, by step_flag::membership
     after_step,   // in the next step
-    broken        // the generation cannot go on, at once
+    broken        // the generation cannot continue; it ends at once
   };
 
   ElasticMembership() = default;
   ElasticMembership(const ElasticMembership&) = delete;
   ElasticMembership& operator=(const ElasticMembership&) = delete;
 
-  // Whether a generation's processes end with it, and new ones go on from a checkpoint: then who trains saves and ends
-  // when the members are to change, and next_generation() is not called.
+  // Returns whether a generation's processes end with it, and new processes continue from a checkpoint. In that case
+  // the training code saves and ends when the members are to change, and next_generation() is not called.
   [[nodiscard]] virtual bool restarts_processes() const { return false; }
-  // Where workers wait for no other one, and each goes over to the next generation for itself: from whom they have
-  // their steps. Then next_generation() returns at once, what is under way goes on, and nobody takes another one's
-  // state.
+  // For workers that do not wait for each other, and that enter the next generation separately: returns the source of
+  // their steps. In that case next_generation() returns at once, running operations continue, and no process takes
+  // another one's state.
   [[nodiscard]] virtual StepAssignments* step_assignments() { return nullptr; }
-  // Whether this process has not been in any generation yet: it holds nothing that others need, and takes what they
-  // have.
+  // Returns whether this process has not been in any generation yet: it has no state that others need, and takes
+  // theirs.
   [[nodiscard]] virtual bool joining() const = 0;
-  // Whether it still holds nothing that others need, because the state of its first generation has not come yet.
+  // Returns whether it still has no state that others need, because the state of its first generation has not arrived
+  // yet.
   [[nodiscard]] virtual bool lacks_state() const { return joining(); }
-  // Of a process that was started to join a job: the epoch that this was in then, and how many workers it had at most,
-  // this one with them.
+  // For a process that was started to join a job: the job's epoch at that time, and the largest number of workers so
+  // far, including this one.
   [[nodiscard]] virtual std::int64_t epoch_of_joining() const { return 0; }
   [[nodiscard]] virtual int most_members() const { return 1; }
-  // Memory for a second copy of the state, which processes of this host may read while it is handed over; stays as long
-  // as this. Empty: there is none such.
+  // Returns memory for a second copy of the state, which processes of this host may read during the transfer. Valid as
+  // long as this object. Empty: there is no such memory.
   [[nodiscard]] virtual std::span<std::byte> state_memory(std::size_t /*bytes*/) { return {}; }
-  // Whether something of another member's came in what was synchronised last.
+  // Returns whether the last synchronisation brought any state from another member.
   [[nodiscard]] virtual bool took_state() const { return true; }
-  // What is known of a change of the present generation.
+  // Returns the known change of the current generation.
   [[nodiscard]] virtual Change change() = 0;
-  // Leaves the present generation, or comes to its first, and waits until the group of the next one stands. False where
-  // this process is let go, as it or whoever started it had asked. CommunicationError where it was given up.
+  // Leaves the current generation, or enters the first one, and waits until the group of the next one is formed.
+  // Returns false if this process is released, as it or its launcher had asked. CommunicationError if it was given up.
   [[nodiscard]] virtual bool next_generation(const LeaveReport& how) = 0;
-  // Whether the others of the present generation take this process's state.
+  // Returns whether the others of the current generation take this process's state.
   [[nodiscard]] virtual bool has_authority() const = 0;
-  // Leaves with the next generation, which comes after a step.
+  // Requests to leave with the next generation, which begins after a step.
   virtual void ask_to_leave() = 0;
-  // The whole job is to stop.
+  // Returns whether the whole job is to stop.
   [[nodiscard]] virtual bool stop_requested() const = 0;
-  // False once this process might have been given up: then it must not write what others read.
+  // Returns false once this process might have been given up: it must then not write files that others read.
   [[nodiscard]] virtual bool may_write() const = 0;
   // Blocks until this process may write. Returns false if it cannot learn within the rank time-out whether it may: then
   // it must end. CommunicationError if it was given up.
   [[nodiscard]] virtual bool await_right() { return may_write(); }
-  // Said by rank 0, for whoever starts further processes.
+  // Called by rank 0 to tell the launcher, which starts further processes.
   virtual void epoch_begins(std::int64_t epoch) = 0;
 
  protected:
-  ~ElasticMembership() = default;  // nobody owns one by this name
+  ~ElasticMembership() = default;  // never deleted through this type
 };
 
 // The error of a process for which await_right() has returned false.

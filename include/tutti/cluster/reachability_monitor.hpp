@@ -42,7 +42,8 @@ class ReachabilityMonitor {
     std::function<std::string()> address{};
   };
   // The watch's thread calls it if the process has waited for longer than the time-out and did not reach these peers,
-  // and again if this changes; with none when the operation has ended. `operation` counts those of the group.
+  // and again if this changes. When the operation has ended, the list is empty. `operation` counts the group's
+  // operations.
   using Report = std::function<void(std::uint64_t operation, const std::vector<std::uint64_t>& unreachable)>;
 
   ReachabilityMonitor(std::chrono::milliseconds timeout, Report report)
@@ -78,7 +79,7 @@ class ReachabilityMonitor {
     wake();
     return at;
   }
-  // The peers of the next group, whose operations count from 1.
+  // Sets the peers of the next group. Its operations count from 1.
   void begin(std::vector<Peer> peers) {
     const std::lock_guard lock(mutex_);
     peers_ = std::move(peers);
@@ -125,7 +126,7 @@ class ReachabilityMonitor {
     }
   }
 
-  // While it lives, the process waits for the next operation of the group. watch: may be null.
+  // During its lifetime, the process waits for the next operation of the group. watch: may be null.
   class Operation {
    public:
     explicit Operation(ReachabilityMonitor* watch) : watch_(watch) {
@@ -199,7 +200,7 @@ class ReachabilityMonitor {
       attempt(polled, now);
       note_reached(group, operation);
       if (waited >= timeout_ && !trials_.empty()) tell(operation);
-      // Not the time before: an address that is looked up may take a second, which is no pause.
+      // Measured after the work: looking up an address may take a second, which is not a pause of the process.
       looked = Clock::now();
     }
   }
@@ -207,7 +208,7 @@ class ReachabilityMonitor {
     const std::lock_guard lock(mutex_);
     return listener_.get();
   }
-  // Trials belong to one operation: what was reached before it may be cut now.
+  // Trials belong to one operation: a peer that was reached before may be cut off now.
   void follow(std::vector<Peer> peers, std::uint64_t group, std::uint64_t operation) {
     if (!trials_.empty() && (peers.empty() || group != tried_group_ || operation != tried_operation_)) {
       trials_.clear();
@@ -281,12 +282,13 @@ class ReachabilityMonitor {
   tcp::Socket listener_;
   std::vector<Peer> peers_;
   std::uint64_t operation_ = 0, group_ = 0;
-  std::optional<Clock::time_point> since_;  // since when the process waits in the operation
+  std::optional<Clock::time_point> since_;  // start of the wait in the operation
   bool failed_ = false;                     // this operation
   bool all_reached_ = false;                // since it failed
   std::condition_variable news_;
   bool stopping_ = false;
-  // Of the thread: the peers that it tries to reach, for which operation, and those that it has reported.
+  // Used by the watch's thread: the peers that it tries to reach, the operation for which it tries, and the peers that
+  // it has reported.
   std::vector<Trial> trials_;
   std::uint64_t tried_group_ = 0, tried_operation_ = 0;
   std::vector<std::uint64_t> told_;

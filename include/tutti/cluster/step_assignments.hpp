@@ -6,17 +6,17 @@
 
 namespace tutti {
 
-// Steps that are dealt out one by one to workers who wait for no other one, and who come and go: numbers from 0, each
-// dealt to one worker, which does it and says so. What a worker had and had not done when it left, or was lost, is
-// dealt to another one. Calls come from one thread.
+// Steps assigned on demand to workers that do not wait for each other, and that come and go. Steps are numbers from 0.
+// Each is assigned to one worker, which runs it and reports it. Unfinished steps of a worker that left or was lost are
+// assigned to another one. Calls come from one thread.
 class StepAssignments {
  public:
-  struct Reply {  // what a worker gets
+  struct Reply {  // the answer to a worker
     enum class Kind : std::uint8_t {
-      step,  // `number` is this worker's to do
-      wait,  // there is none, but others have some which they may not come to do: to be asked again
-      done,  // all are done; what is left is the coordinator's
-      over   // and the coordinator has done that
+      step,  // `number` is assigned to this worker
+      wait,  // there is none, but other workers may fail to finish theirs: ask again
+      done,  // all are finished; only the coordinator's work remains
+      over   // the coordinator's work is finished too
     };
     Kind kind = Kind::wait;
     std::int64_t number = 0;
@@ -26,23 +26,25 @@ class StepAssignments {
   StepAssignments(const StepAssignments&) = delete;
   StepAssignments& operator=(const StepAssignments&) = delete;
 
-  // Asks for a step below `limit`, without waiting; several may be asked for.
+  // Requests a step below `limit` without waiting. Several may be requested.
   virtual void ask(std::int64_t limit) = 0;
-  // What was asked for longest ago, or nothing where nothing was or the answer is not there yet. wait: waits for it.
+  // Returns the answer to the oldest request. Empty if there is no request, or no answer yet. wait: waits for the
+  // answer.
   [[nodiscard]] virtual std::optional<Reply> take(bool wait) = 0;
-  // A step of this worker's is done.
+  // Reports that a step of this worker is finished.
   virtual void complete(std::int64_t number) = 0;
-  // The coordinator's work is done, and with it the job.
+  // Reports that the coordinator's work, and with it the job, is finished.
   virtual void end_all() = 0;
-  // Workers that began the job, which rates and the weight of a gradient go by however many there are later.
+  // Returns the number of workers that began the job. Learning rates and the weight of a gradient depend on it, however
+  // many workers there are later.
   [[nodiscard]] virtual int founders() const = 0;
-  // Whether this worker is one of them.
+  // Returns whether this worker is one of them.
   [[nodiscard]] virtual bool is_founder() const = 0;
-  // Of this worker: no other one ever has it.
+  // Returns this worker's number, which no other worker ever gets.
   [[nodiscard]] virtual int number() const = 0;
 
  protected:
-  ~StepAssignments() = default;  // nobody owns one by this name
+  ~StepAssignments() = default;  // never deleted through this type
 };
 
 }  // namespace tutti

@@ -20,11 +20,12 @@
 
 namespace tutti {
 
-// Runs operations one after the other in the order they were posted, on a thread of its own, so that they go on while
-// the caller computes. Who waits for an operation that nobody has begun runs it, and those before it, itself: a
-// blocking call costs no change of threads. `Request` is a small value; `Engine::run(const Request&, name, deadline)`
-// does the work, in one thread at a time. The first exception is everybody's: later operations fail with it.
-// An operation ends by its deadline, or up to `grace` later while the engine finds out whose fault it is.
+// Runs operations one after the other in the order in which they were posted, on a thread of its own, so that they run
+// while the caller computes. A thread that waits for an operation that has not begun runs it, and all earlier ones,
+// itself: a blocking call costs no thread switch.
+// `Request` is a small value. `Engine::run(const Request&, name, deadline)` does the work, in one thread at a time.
+// After the first exception all later operations fail with it. An operation ends by its deadline, or up to `grace`
+// later while the engine finds out which rank caused the delay.
 template <class Engine, class Request>
 class CommQueue {
  public:
@@ -56,7 +57,7 @@ class CommQueue {
     return Work(job);
   }
 
-  // Nothing that is queued is begun any more; it fails.
+  // Fails all queued operations; none of them begins any more.
   void give_up() noexcept {
     const std::lock_guard lock(shared_->mutex);
     shared_->gave_up = true;
@@ -85,7 +86,7 @@ class CommQueue {
   struct Shared {
     Shared(Engine& e, std::chrono::milliseconds d, std::chrono::milliseconds g) : engine(e), deadline(d), grace(g) {}
 
-    // A job that nobody holds any more, so that steady work allocates nothing.
+    // Returns a job that is not in use, so that steady work allocates no memory.
     std::shared_ptr<Job> fresh_job() {
       for (auto& j : pool)
         if (j.use_count() == 1) return j;
@@ -144,7 +145,7 @@ class CommQueue {
           run_first(lock);
           continue;
         }
-        // Whoever runs it knows more of it than the clock does.
+        // The thread that runs the job knows the reason better than the clock, so this thread waits longer.
         if (wake.wait_until(lock, std::max(end, speaks_until)) == std::cv_status::timeout && !job.done() &&
             std::chrono::steady_clock::now() >= speaks_until)
           fail<CommunicationError>(job.name_, {"an answer within ", job.deadline.count(), " ms"}, "none");
@@ -153,10 +154,10 @@ class CommQueue {
 
     Engine& engine;
     const std::chrono::milliseconds deadline, grace;
-    std::chrono::steady_clock::time_point speaks_until{};  // of the operation that runs
+    std::chrono::steady_clock::time_point speaks_until{};  // for the running operation
     std::mutex mutex;
     std::condition_variable wake;
-    std::vector<std::shared_ptr<Job>> waiting;  // a handful at most
+    std::vector<std::shared_ptr<Job>> waiting;  // a few at most
     std::vector<std::shared_ptr<Job>> pool;
     std::exception_ptr failed;
     bool busy = false, stop = false, idle = false, gave_up = false;

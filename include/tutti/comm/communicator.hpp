@@ -16,13 +16,13 @@
 
 namespace tutti {
 
-// Says what a communicator offers beyond its operations. What is named here it has, and the other way round.
+// Lists what a communicator offers in addition to its operations. A communicator has exactly the members that are named
+// here.
 struct CommunicatorTraits {
-  // Takes data that lies in a device's memory, behind what the device's stream was given before, and has
-  // on_host(data, room): what the host can read, the data itself or a copy in `room`.
+  // Accepts data in a device's memory, after the work already on the device's stream. Has on_host(data, room), which
+  // returns what the host can read: the data itself or a copy in `room`.
   bool reads_device_memory = false;
-  // Notices ranks that are gone while a device works, and has wait_until(done, what): returns when done()
-  // says so.
+  // Notices lost ranks while a device works. Has wait_until(done, what), which returns when done() returns true.
   bool watches_ranks = false;
 };
 
@@ -45,7 +45,7 @@ concept KeepsTraits = HasTraits<C> &&
 }  // namespace detail
 
 // The ranks of a job and their collective operations: MPI, NCCL, Gloo, or the threads of one process. Every rank makes
-// the same calls in the same order. An operation may run while the caller goes on; its data belongs to it until its
+// the same calls in the same order. An operation may run while the caller continues; its data belongs to it until its
 // Work is done. Errors are CommunicationErrors, thrown by the call or by waiting for its Work.
 template <class C>
 concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte> data, std::span<const std::byte> mine,
@@ -54,9 +54,9 @@ concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte>
   { cc.rank() } -> std::same_as<int>;
   { cc.size() } -> std::same_as<int>;
   { cc.name() } -> std::convertible_to<std::string>;
-  // Every wait's, but a barrier's of its own.
+  // The deadline of every wait, except a barrier's own.
   { cc.deadline() } -> std::same_as<std::chrono::milliseconds>;
-  // What to call a rank in a message: its number and its host.
+  // Returns a rank's name for messages: its number and its host.
   { cc.rank_name(root) } -> std::convertible_to<std::string>;
   // In place.
   { c.all_reduce(t, data, op, name) } -> std::same_as<Work>;
@@ -64,15 +64,15 @@ concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte>
   // data: size() times mine.size() bytes, in the order of the ranks.
   { c.all_gather(mine, data, name) } -> std::same_as<Work>;
   c.barrier(deadline);
-  // Makes what waits, and what comes later, throw CommunicationError; ranks that it can tell hear of it. From any
-  // thread, as often as one likes; nothing is freed.
+  // Makes current and later waits throw CommunicationError, and notifies other ranks if possible. May be called from
+  // any thread, any number of times. Frees no resources.
   { c.interrupt() }
   noexcept;
-  // Ends all ranks with this reason and, where they are processes, this exit code, as far as they can be reached.
-  // Does not throw; may not return.
+  // Ends all ranks that can be reached, with this reason and, if they are processes, this exit code. Does not throw;
+  // may not return.
   c.abort(name, code);
-  // Memory that the operations work on without copying it, zero at first, alive as long as the communicator; or an
-  // empty span: there is none. A collective call.
+  // Returns memory on which the operations work without a copy, initially zero, valid as long as the communicator; or
+  // an empty span. A collective call.
   { c.allocate(bytes) } -> std::same_as<std::span<std::byte>>;
   // static constexpr CommunicatorTraits traits, and the members that it promises.
   requires detail::KeepsTraits<C>;

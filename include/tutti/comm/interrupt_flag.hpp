@@ -9,15 +9,15 @@
 
 namespace tutti {
 
-// Ends a group of ranks on this rank, whether it works, waits or is only being formed. From any thread, and for good:
-// the next group has a flag of its own.
+// Ends a group of ranks on this rank, whether it works, waits or is being formed. May be raised from any thread, and
+// stays raised: the next group has a flag of its own.
 class InterruptFlag {
  public:
   InterruptFlag() = default;
   InterruptFlag(const InterruptFlag&) = delete;
   InterruptFlag& operator=(const InterruptFlag&) = delete;
 
-  // why: what messages say that all ranks did not come to, such as "the loss of worker 2 on b". The first one counts.
+  // why: the reason for messages, for example "the loss of worker 2 on b". The first reason counts.
   void raise(const std::string& why) noexcept {
     {
       const std::lock_guard lock(why_mutex_);
@@ -33,7 +33,7 @@ class InterruptFlag {
     return why_;
   }
 
-  // Calls f whenever it is raised, at once where it has been. f does not throw; there is one at most.
+  // Calls f when the flag is raised, at once if it already is. f must not throw. There is at most one watcher.
   void watch(std::function<void()> f) {
     const std::lock_guard lock(watcher_mutex_);
     watcher_ = std::move(f);
@@ -47,7 +47,7 @@ class InterruptFlag {
   std::function<void()> watcher_;
 };
 
-// Watches a flag while it lives.
+// Watches a flag during its lifetime.
 class InterruptWatch {
  public:
   InterruptWatch(InterruptFlag& flag, std::function<void()> f) : flag_(flag) { flag_.watch(std::move(f)); }

@@ -13,14 +13,14 @@
 
 namespace tutti {
 
-// The key of what concerns one generation of a job's members. The arbiter of a job forgets it when the generation is
+// Returns the key for data of one generation of a job's members. The job's arbiter deletes it when the generation is
 // over.
 [[nodiscard]] inline std::string generation_key(std::uint64_t generation, const std::string& name) {
   return "@" + std::to_string(generation) + "/" + name;
 }
 
-// Where ranks that are not connected yet find each other: texts by key. All calls come from any thread; those that
-// cannot be answered throw CommunicationError.
+// Lets ranks that are not connected yet find each other: texts by key. Calls may come from any thread. They throw
+// CommunicationError if the store cannot be reached.
 class KeyStore {
  public:
   KeyStore() = default;
@@ -28,14 +28,14 @@ class KeyStore {
   KeyStore& operator=(const KeyStore&) = delete;
   virtual ~KeyStore() = default;
 
-  // Sets a key to a value; the last one holds.
+  // Sets a key to a value. The last value counts.
   virtual void publish(const std::string& key, const std::string& value) = 0;
-  // The value of a key, for which it waits; nothing where it is not there in time, or where `stopped` is set first.
+  // Waits for the value of a key. Returns an empty value if it is not published in time, or if `stopped` is set first.
   [[nodiscard]] virtual std::optional<std::string> lookup(const std::string& key, Deadline deadline,
                                                           const std::atomic<bool>& stopped) = 0;
-  // The value of a key, or nothing where nobody has published it yet.
+  // Returns the value of a key, or an empty value if it is not published yet.
   [[nodiscard]] virtual std::optional<std::string> find(const std::string& key) = 0;
-  // Makes those who wait look at their `stopped`.
+  // Makes waiting calls check their `stopped`.
   virtual void wake() noexcept = 0;
 };
 

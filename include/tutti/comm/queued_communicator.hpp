@@ -19,12 +19,12 @@
 
 namespace tutti {
 
-// Makes a Communicator of an engine whose operations block: a queue and one thread. The engine has rank(), size(),
-// name(), rank_name(r), abort(reason), allocate(bytes, deadline), barrier(deadline, what) and all_reduce, broadcast,
-// all_gather as HostGroup has them. It is called from one thread at a time, not always the same one.
-// give_up(), from any thread, ends what it waits for, now and later, and frees nothing; grace() is how long after its
-// deadline an operation may still be finding out who is missing. Destroyed while an exception is on the way, it waits
-// for no other rank.
+// Makes a Communicator from an engine with blocking operations: a queue and one thread. The engine has rank(), size(),
+// name(), rank_name(r), abort(reason), allocate(bytes, deadline), barrier(deadline, what), and all_reduce, broadcast,
+// all_gather like HostGroup. It is called from one thread at a time, not always the same one.
+// give_up(), from any thread, ends its current and later waits and frees no resources. grace() is how long after its
+// deadline an operation may still be finding out which rank is missing. If the communicator is destroyed while an
+// exception propagates, it does not wait for other ranks.
 template <class Engine>
 class QueuedCommunicator {
  public:
@@ -69,11 +69,12 @@ class QueuedCommunicator {
   }
   void abort(const std::string& reason, ExitCode code) noexcept { engine_.abort(reason, code); }
   std::span<std::byte> allocate(std::size_t bytes) {
-    // In the queue's turn, because it is a collective call too.
+    // In the queue's order, because it is a collective call too.
     queue_.post({Kind::allocate, DType::u8, ReduceOp::sum, 0, {}, {}, bytes}, "allocate").wait();
     return runner_.allocated;
   }
-  // A window of this process that outlives the group, as GlooEngine has it; whether all have such.
+  // Shares a window of this process that outlives the group, as in GlooEngine. Returns whether all ranks have such
+  // windows.
   bool share(const std::shared_ptr<HostWindow>& window) requires
       requires(Engine& e, const std::shared_ptr<HostWindow>& w, Deadline d) {
     e.share(w, d);

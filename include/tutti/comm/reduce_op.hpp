@@ -15,14 +15,14 @@
 
 namespace tutti {
 
-// How values of several ranks become one.
+// How values of several ranks are combined.
 enum class ReduceOp : std::uint8_t { sum, max };
 
 namespace detail {
 
 constexpr std::size_t combine_block = 64;  // elements
 
-// Sixteen bytes of values, which every processor of the kind can add at once; bf16 is handled value by value.
+// Sixteen bytes of values, which every processor of this architecture can add at once; bf16 is handled value by value.
 template <class T>
 struct Vector16 {
   using type [[gnu::vector_size(16), gnu::may_alias]] = T;
@@ -35,10 +35,10 @@ template <ReduceOp C, class A>
   else if constexpr (C == ReduceOp::sum)
     return static_cast<A>(s + v);
   else
-    return ((v > s) | (v != v)) ? v : s;  // a NaN is not lost
+    return ((v > s) | (v != v)) ? v : s;  // keeps a NaN
 }
 
-// A cache line of every array, in registers: all is read before anything is written.
+// Combines a cache line of every array in registers: everything is read before anything is written.
 template <class T, ReduceOp C>
 [[gnu::always_inline]] inline void combine_line(std::span<std::byte* const> arrays, std::span<std::byte* const> to,
                                                 std::size_t at) {
@@ -64,7 +64,7 @@ template <class T, ReduceOp C>
   }
 }
 
-// Value by value.
+// Combines value by value.
 template <class T, class Accumulator, ReduceOp C, class N>
 inline void combine_some(std::span<std::byte* const> arrays, std::span<std::byte* const> to, std::size_t at, N n) {
   Accumulator sum[combine_block];
@@ -96,12 +96,12 @@ void combine_range(std::span<std::byte* const> arrays, std::span<std::byte* cons
 
 }  // namespace detail
 
-// Elements [begin, end) of arrays 0, 1, ... combined in this order, written to every array of `to`, which may be the
-// same ones. bf16 is summed in f32 and rounded once.
+// Combines elements [begin, end) of arrays 0, 1, ... in this order and writes them to every array of `to`, which may be
+// the same arrays. bf16 is summed in f32 and rounded once.
 TUTTI_CORE_FUNCTION void combine(DType t, ReduceOp c, std::span<std::byte* const> arrays,
                                  std::span<std::byte* const> to, std::size_t begin, std::size_t end);
 
-// The part of n elements that rank r of `size` works on; cut at multiples of a cache line.
+// The part of n elements on which rank r of `size` works, cut at multiples of a cache line.
 struct RankShare {
   std::size_t begin, end;
 };

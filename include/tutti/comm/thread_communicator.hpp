@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-// What the ranks of a job share when they are threads of one process: for tests, and for programs that embed tutti.
+// The shared state of a job's ranks if they are threads of one process: for tests, and for programs that embed tutti.
 // It must outlive their communicators.
 class ThreadGroup {
  public:
@@ -37,7 +37,7 @@ class ThreadGroup {
   int size_;
 };
 
-// The blocking operations behind ThreadCommunicator.
+// The blocking operations of ThreadCommunicator.
 class ThreadEngine {
  public:
   ThreadEngine(ThreadGroup& group, int rank) : group_(*group.control_, scratch_of(group), rank, true) {}
@@ -59,9 +59,9 @@ class ThreadEngine {
   void barrier(Deadline deadline, std::string_view what) { group_.barrier(deadline, what); }
   void abort(const std::string&, ExitCode) noexcept { group_.abort(); }
   void give_up() noexcept { group_.abort(); }
-  // A barrier names who is missing at once; this is for a machine with much to do.
+  // A barrier names the missing ranks at once; this time is for a machine under load.
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept { return std::chrono::seconds(5); }
-  // Threads reach all memory: there is no need for any of a special kind.
+  // Threads can access all memory, so no special memory is needed.
   std::span<std::byte> allocate(std::size_t, Deadline) { return {}; }
 
  private:
@@ -74,7 +74,7 @@ class ThreadEngine {
   HostGroup group_;
 };
 
-// One rank that is a thread of this process.
+// A rank that is a thread of this process.
 class ThreadCommunicator : public QueuedCommunicator<ThreadEngine> {
  public:
   ThreadCommunicator(ThreadGroup& group, int rank, std::chrono::milliseconds deadline = usual_deadline)

@@ -12,17 +12,17 @@
 
 namespace tutti {
 
-// How floating sums travel between processes that share no memory. same: as they are, bf16 added pair by pair in f32
-// and rounded each time. f32: bf16 as f32, rounded once at the end. bf16: f32 as bf16, half the bytes, with a rounding
-// per addition; only f32 sums.
+// The type in which floating-point sums are sent between processes that share no memory. same: unchanged; bf16 is added
+// pair by pair in f32 and rounded each time. f32: bf16 as f32, rounded once at the end. bf16: f32 as bf16, half the
+// bytes, with a rounding for each addition; only for f32 sums.
 enum class WireType : std::uint8_t { same, f32, bf16 };
 
-// Brings data into the type of the wire and back, in pieces.
+// Converts data to the type of the wire and back, in pieces.
 class WireConversion {
  public:
   explicit WireConversion(WireType wire) : wire_(wire) {}
 
-  // Calls f(type, piece) for each piece of at most so many bytes, a multiple of a cache line; f combines in place.
+  // Calls f(type, piece) for each piece of at most `piece_bytes`, a multiple of a cache line; f combines in place.
   template <class F>
   void run(DType t, ReduceOp op, std::span<std::byte> data, std::size_t piece_bytes, F&& f) {
     const DType w = on_wire(t, op);

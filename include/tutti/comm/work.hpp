@@ -12,19 +12,20 @@
 
 namespace tutti {
 
-// How long ranks wait for one another where nothing else is said.
+// The default time for which ranks wait for one another.
 inline constexpr std::chrono::milliseconds usual_deadline{600'000};
 
-// Something a strategy has begun. Waiting rethrows what went wrong on the thread that did it, so nobody drops one.
+// An operation that a strategy has started. Waiting rethrows the error of the thread that ran it, so every Work must be
+// waited for.
 class [[nodiscard]] Work {
  public:
-  struct State {  // what a communicator knows of an operation that goes on
+  struct State {  // a communicator's state of a running operation
     virtual ~State() = default;
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual bool done() const = 0;
-    // Makes the device's own stream wait; the host goes on. Where the data is the host's, the host waits.
+    // Makes the device's own stream wait; the host continues. If the data is the host's, the host waits.
     virtual void wait_device() = 0;
-    // Makes the host wait, until the deadline of who carries it out: then it throws CommunicationError, naming the
+    // Makes the host wait until the communicator's deadline; then it throws CommunicationError with the name of the
     // work.
     virtual void wait() = 0;
   };
@@ -45,7 +46,7 @@ class [[nodiscard]] Work {
   std::shared_ptr<State> state_;
 };
 
-// Waits for something of a device: until done() says so. Throws CommunicationError after the deadline, naming `what`.
+// Waits until done() returns true. Throws CommunicationError after the deadline, with the name `what`.
 inline void poll(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
   const auto start = std::chrono::steady_clock::now();
   for (int turn = 0; !done(); ++turn) {

@@ -24,8 +24,8 @@
 
 namespace tutti {
 
-// Every rank has the whole model; gradients are summed over all ranks, bucket by bucket, while the backward pass goes
-// on. Works over any communicator, which must outlive it.
+// Every rank has the whole model. Gradients are summed over all ranks, bucket by bucket, while the backward pass
+// continues. Works over any communicator, which must outlive it.
 template <Communicator C>
 class AllReduce {
  public:
@@ -40,20 +40,21 @@ class AllReduce {
   [[nodiscard]] std::string name() const { return c_.name(); }
   [[nodiscard]] C& communicator() noexcept { return c_; }
 
-  // Memory that the communicator sums without copying it, where it has such.
+  // Returns memory that the communicator sums without copying it, if it has such memory.
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
 
-  // Memory of this process that outlives the communicator, as allocate() gives it; null: it has none.
+  // Shares memory of this process that outlives the communicator, for use like that of allocate(). Null: there is none.
   void share(const std::shared_ptr<HostWindow>& window) requires requires(C& c) { c.share(window); }
   { c_.share(window); }
 
   void attach(const ArenaLayout&, const JobFacts& facts) { require_agreement(c_, facts); }
 
-  // The rank whose state the others take; 0 where nobody says so.
+  // Sets the rank that has the authoritative state; the default is 0.
   void set_authority(int rank) noexcept { authority_ = rank; }
   void synchronise(std::span<StateSpan> state) { (void)take_state(state, {}); }
-  // The same, and whether anything came here. Hashes travel first, bytes only of what differs somewhere; on one host
-  // nothing travels where second copies lie in windows, each of which stays as it is until this returns on all ranks.
+  // The same as synchronise(). Returns whether this rank received any state. Hashes are sent first, and bytes only of
+  // pieces that differ on some rank. On one host no bytes are sent if the second copies are in windows. Each of these
+  // copies must not change until this returns on all ranks.
   bool take_state(std::span<StateSpan> state, const StateReplica& own) {
     const auto n = static_cast<std::size_t>(size()), from = static_cast<std::size_t>(authority_);
     detail::StateRecords said(n, state.size());
@@ -65,7 +66,7 @@ class AllReduce {
       said.add_hash(i, JobFacts::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     }
     c_.all_gather(std::as_bytes(said.mine()), std::as_writable_bytes(said.all()), "state hashes").wait();
-    // Of the pieces that some rank is to take: those in windows, and those that travel.
+    // The pieces that some rank must receive: those in windows, and those that are sent.
     std::vector<std::size_t> near, far, mine;
     bool takes = false;
     for (std::size_t i = 0; i < state.size(); ++i) {
@@ -81,7 +82,7 @@ class AllReduce {
     bool has_mine = true;
     if (!near.empty()) {
       has_mine = mine.empty() || detail::take_from_window(said.name_of(from), own, state, mine);
-      // Who has read says so, and nobody goes on before.
+      // A rank reports when it has read, and no rank continues before.
       std::int32_t lacking = has_mine ? 0 : 1;
       c_.all_reduce(DType::i32, std::as_writable_bytes(std::span(&lacking, 1)), ReduceOp::max, "state in windows")
           .wait();
@@ -95,8 +96,8 @@ class AllReduce {
   }
 
   Work reduce(const Piece& piece) { return c_.all_reduce(piece.dtype, piece.bytes, ReduceOp::sum, begin(piece)); }
-  // The job's step that comes, from 1, for messages and for the launcher. runs_ahead: a device does it, and finish()
-  // comes when it has been told to, settled() when it is over.
+  // Call before the job's next step; steps count from 1, for messages and for the launcher. runs_ahead: a device runs
+  // it; finish() is called when the step has been started, settled() when it is over.
   void begin_step(std::int64_t step, bool runs_ahead) {
     step_ = step - 1;
     runs_ahead_ = runs_ahead;
@@ -113,14 +114,14 @@ class AllReduce {
   }
 
   void sum(std::span<double> values) {
-    // Metrics: what follows may be an evaluation or a checkpoint, which have no steps.
+    // Metrics: an evaluation or a checkpoint may follow, which have no steps.
     report_.idle();
     c_.all_reduce(DType::f64, std::as_writable_bytes(values), ReduceOp::sum, "sum").wait();
   }
 
-  // The communicator's is the one that counts.
+  // The communicator's deadline is the one that counts.
   [[nodiscard]] std::chrono::milliseconds deadline() const { return c_.deadline(); }
-  // Waits until done() says so, and meanwhile for ranks that are gone, where the communicator watches over them.
+  // Waits until done() returns true and, if the communicator watches ranks, throws if one is lost.
   void wait_until(const std::function<bool()>& done, const std::string& what) {
     if constexpr (C::traits.watches_ranks)
       c_.wait_until(done, what);
@@ -131,7 +132,7 @@ class AllReduce {
   void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
 
  protected:
-  // Tells the launcher of a piece that is to be reduced; returns what messages call it.
+  // Tells the launcher which piece is about to be reduced; returns its name for messages.
   const std::string& begin(const Piece& piece) {
     if (piece.kind == Piece::Kind::gradients) {
       last_bucket_ = static_cast<int>(piece.index);
@@ -142,7 +143,7 @@ class AllReduce {
   [[nodiscard]] std::int64_t coming_step() const noexcept { return step_ + 1; }
 
  private:
-  // The authority's pieces go to those that want them, all under way at once.
+  // Sends the authority's pieces to the ranks that need them, all at once.
   template <class Wants>
   void hand_out(std::span<StateSpan> state, std::span<const std::size_t> pieces, Wants&& wants) {
     std::vector<Work> under_way;
@@ -154,7 +155,7 @@ class AllReduce {
       else
         under_way.push_back(c_.broadcast(state[i].bytes, authority_, state[i].name));
     }
-    // Nothing is written into the caller's memory behind an error.
+    // After an error no operation may still write into the caller's memory.
     for (Work& w : under_way) {
       try {
         w.wait();
@@ -164,7 +165,7 @@ class AllReduce {
     }
     if (error) std::rethrow_exception(error);
   }
-  // What a message calls it. Written into the same string: a steady step allocates nothing.
+  // Returns a piece's name for messages. It is written into the same string: a steady step allocates no memory.
   const std::string& label(const Piece& p) {
     name_.assign("step ").append(std::to_string(step_ + 1));
     if (p.kind == Piece::Kind::gradients)
@@ -176,10 +177,10 @@ class AllReduce {
 
   C& c_;
   int authority_ = 0;
-  std::int64_t step_ = 0;  // that was finished last
+  std::int64_t step_ = 0;  // the last finished step
   bool runs_ahead_ = false;
   int last_bucket_ = 0;
-  ProgressReporter report_;  // tells the launcher how far this rank is
+  ProgressReporter report_;  // tells the launcher this rank's progress
   std::string name_;
 };
 
@@ -192,7 +193,7 @@ struct CommunicatorHolder {
 };
 }  // namespace detail
 
-// AllReduce with a communicator of its own, made of these arguments.
+// AllReduce with a communicator of its own, constructed from these arguments.
 template <Communicator C>
 class OwningAllReduce : private detail::CommunicatorHolder<C>, public AllReduce<C> {
  public:

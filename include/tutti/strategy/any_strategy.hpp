@@ -16,17 +16,17 @@
 
 namespace tutti {
 
-// Any strategy as a value, chosen at run time: what trains is compiled once, for all of them.
+// Any strategy as a value, chosen at run time: the training code is compiled once for all of them.
 class AnyStrategy {
  public:
-  // Refers to a strategy that outlives it.
+  // Refers to a strategy, which must outlive it.
   template <DistributedStrategy S>
   [[nodiscard]] static AnyStrategy refer(S& strategy) {
     AnyStrategy any;
     any.held_ = std::make_unique<Held<S&>>(strategy);
     return any;
   }
-  // Owns an S made of these arguments.
+  // Owns an S constructed from these arguments.
   template <DistributedStrategy S, class... A>
   [[nodiscard]] static AnyStrategy make(A&&... arguments) {
     AnyStrategy any;
@@ -34,7 +34,7 @@ class AnyStrategy {
     return any;
   }
 
-  // What holds of some strategy: where the one that is held lacks a function, it does nothing.
+  // The union of all strategies' traits. A function that the held strategy lacks has no effect.
   static constexpr StrategyTraits traits{.reads_device_memory = true,
                                          .follows_steps = true,
                                          .watches_ranks = true,
@@ -45,7 +45,7 @@ class AnyStrategy {
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return held_->name(); }
-  // Of the one that is held.
+  // Returns the traits of the held strategy.
   [[nodiscard]] StrategyTraits held_traits() const { return held_->traits(); }
   [[nodiscard]] bool reads_device_memory() const { return held_traits().reads_device_memory; }
   [[nodiscard]] bool owns_weights() const { return held_traits().owns_weights; }
@@ -53,18 +53,18 @@ class AnyStrategy {
   void attach(const ArenaLayout& layout, const JobFacts& f) { held_->attach(layout, f); }
   void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
   Work reduce(const Piece& piece) { return held_->reduce(piece); }
-  // A strategy without these has the usual deadline and looks at the clock alone.
+  // If the strategy lacks these, they use the usual deadline and check only the clock.
   [[nodiscard]] std::chrono::milliseconds deadline() const { return held_->deadline(); }
   void wait_until(const std::function<bool()>& done, const std::string& what) { held_->wait_until(done, what); }
   void begin_step(std::int64_t step, bool runs_ahead) { held_->begin_step(step, runs_ahead); }
   void settled() { held_->settled(); }
-  // Of one that owns the weights: UsageError of others.
+  // For a strategy that owns the weights; UsageError for others.
   Work exchange(const Push& push) { return held_->exchange(push); }
   void pull(std::span<StateSpan> state) { held_->pull(state); }
   [[nodiscard]] std::int64_t progress() const { return held_->progress(); }
   [[nodiscard]] std::int64_t others_at_work() { return held_->others_at_work(); }
   [[nodiscard]] bool came_late() const { return held_->came_late(); }
-  // Null where the members stay as they are.
+  // Null if the members do not change.
   [[nodiscard]] ElasticMembership* members() { return held_->members(); }
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }
@@ -94,7 +94,7 @@ class AnyStrategy {
     virtual void sum(std::span<double> values) = 0;
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
   };
-  template <class S>  // or S&
+  template <class S>  // S or S&
   struct Held final : Interface {
     template <class... A>
     explicit Held(A&&... arguments) : s(std::forward<A>(arguments)...) {}

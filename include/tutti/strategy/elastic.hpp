@@ -26,12 +26,12 @@
 
 namespace tutti {
 
-// Trains in generations of a job whose members come and go: makes a strategy for each by `factory`,
+// Trains in the generations of an elastic job. Makes a strategy for each generation by `factory`,
 //     std::unique_ptr<S> factory(const Assignment&, ControlChannel&, InterruptFlag&)
-// where S is an AllReduce, or another strategy with set_authority(), which the flag ends while it is formed and later.
-// The arbiter behind the channel says who is in; when somebody is lost, the channel's thread raises the flag.
-// Who begins a job is in its first generation when this is made; who joins one that runs is alone until
-// next_generation(), so that it loads its data while the others train.
+// S is an AllReduce, or another strategy with set_authority(), which the flag ends, also while it is being formed. The
+// arbiter of the channel decides the membership. When a member is lost, the channel's thread raises the flag.
+// A process that begins a job is in the first generation after construction. A process that joins a running job is
+// alone until next_generation(), so that it loads its data while the others train.
 template <class Factory>
 class Elastic final : public ElasticMember {
   using Made = std::invoke_result_t<Factory&, const Assignment&, ControlChannel&, InterruptFlag&>;
@@ -52,14 +52,14 @@ class Elastic final : public ElasticMember {
   }
 
   // ---- a strategy ----
-  // Rank -1 in no group, alone: before the first generation, and once this process has left.
+  // The rank is -1 outside a group: before the first generation, and after this process has left.
   [[nodiscard]] Membership membership() const {
     return group_ ? Membership{group_->rank(), group_->size(), now_.generation} : Membership{-1, 1, 0};
   }
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return group_ ? group_->name() : "elastic"; }
-  // The gradients stay where they are over all generations, so no group has them: each shares what this process has.
+  // The gradients keep their memory over all generations. Therefore the process owns it and shares it with each group.
   std::span<std::byte> allocate(std::size_t bytes) { return memory_in(windows_, of_process(), bytes); }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     if (!group_) return;
@@ -122,8 +122,8 @@ class Elastic final : public ElasticMember {
     LeaveReport leaving = how;
     for (;;) {
       drop_group(leaving.broken);
-      // It may have broken because this process does not reach a member. The arbiter must learn that first, or the same
-      // members would fail again.
+      // The group may have failed because this process cannot reach a member. The arbiter must learn that first,
+      // otherwise the same members would fail again.
       if constexpr (requires { factory_.await_peers(); })
         if (leaving.broken) factory_.await_peers();
       if (!next_assignment(leaving)) return false;
@@ -131,7 +131,7 @@ class Elastic final : public ElasticMember {
         form_group();
         if (channel_->stands(options_.rendezvous_timeout)) return true;
       } catch (const CommunicationError&) {
-        // Whoever is lost is named by the arbiter, which makes one more; who was given up hears of it there.
+        // The arbiter names the lost process and makes another generation. A process that was given up learns it there.
       }
       leaving.broken = true;
     }
@@ -139,7 +139,7 @@ class Elastic final : public ElasticMember {
   [[nodiscard]] bool has_authority() const override { return now_.id == now_.authority; }
 
  private:
-  // Where it does, factory.writers(Assignment) are the members who write into a worker's window.
+  // If it does, factory.writers(Assignment) returns the members that write into a worker's window.
   static constexpr bool shares_windows = requires(S & s, const Factory& f, const std::shared_ptr<HostWindow>& w) {
     s.share(w);
     f.windows();
@@ -148,10 +148,10 @@ class Elastic final : public ElasticMember {
     if constexpr (shares_windows)
       return factory_.windows();
     else
-      return nullptr;  // nothing is shared
+      return nullptr;  // no memory is shared
   }
-  // Who is lost may live, cut off or stopped, and write into what it has mapped. Who left in order behind a whole step
-  // does not: all that it had to write there was written before this process came to the end of that step.
+  // A lost member may still run, cut off or stopped, and write into memory that it has mapped. A member that left in
+  // order after a complete step does not: all its writes were done before this process finished that step.
   void shut_out(const Assignment& next) {
     if constexpr (shares_windows) {
       if (windows_.empty() || now_.workers.empty()) return;
@@ -173,11 +173,12 @@ class Elastic final : public ElasticMember {
     } else if (!joining()) {
       channel_->report(leaving.step, leaving.broken, leaving.epoch_end, leaving.preparing);
     }
-    // Who waits for members that are still to come waits as long as the arbiter does; founders of a job do not.
+    // A process that waits for members that are still to arrive waits as long as the arbiter does; founders of a job do
+    // not.
     const auto began = std::chrono::steady_clock::now();
     while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
       if (founds() && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
-        break;  // the next line says who lacks
+        break;  // the next line reports which are missing
       if (!await_right()) fail_without_right();
     }
     auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
@@ -188,7 +189,7 @@ class Elastic final : public ElasticMember {
   }
   void form_group() {
     flag_ = group_flag_->renew();
-    // What was heard before there was a flag.
+    // A change that was announced before there was a flag.
     if (const auto c = channel_->change()) group_flag_->raise(control::reason_of_end(*c));
     group_ = factory_(now_, *channel_, *flag_);
     int authority = 0;
@@ -205,8 +206,8 @@ class Elastic final : public ElasticMember {
   Factory factory_;
   bool enrolled_ = false;
   bool lacks_state_ = options_.start.new_worker, took_state_ = true;
-  std::vector<std::shared_ptr<HostWindow>> copies_;  // the second copy of the state lies in the last one
-  Made group_;                                       // goes before its flag
+  std::vector<std::shared_ptr<HostWindow>> copies_;  // the last one holds the second copy of the state
+  Made group_;                                       // destroyed before its flag
 };
 
 }  // namespace tutti

@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-// While one lives, SIGUSR1 asks for other members behind the next step, and SIGUSR2 behind the last of the epoch. There
-// is at most one at a time.
+// During its lifetime, SIGUSR1 requests a change of members after the next step, and SIGUSR2 one after the last step of
+// the epoch. There is at most one at a time.
 class MembershipSignals {
  public:
   MembershipSignals() {
@@ -58,9 +58,9 @@ class MembershipSignals {
   std::array<struct sigaction, signals.size()> before_{};
 };
 
-// A strategy whose groups cannot change, such as one over MPI, in a job whose members do: this is one generation of it.
-// Its launcher asks by MembershipSignals for the end of the generation; all save and end behind the same step, and
-// other processes go on from there.
+// A strategy with groups that cannot change, for example over MPI, in an elastic job: one generation of the job. Its
+// launcher requests the end of the generation by MembershipSignals. All processes save and end after the same step, and
+// other processes continue from there.
 template <DistributedStrategy S>
 class RestartedPerGeneration final : public S, public ElasticMembership {
  public:
@@ -73,7 +73,7 @@ class RestartedPerGeneration final : public S, public ElasticMembership {
   template <class... A>
   explicit RestartedPerGeneration(A&&... arguments) : S(std::forward<A>(arguments)...) {}
 
-  // The first of these processes, and their last.
+  // The first generation of these processes, and their last.
   [[nodiscard]] Membership membership() const { return {S::rank(), S::size(), 1}; }
   [[nodiscard]] ElasticMembership* members() noexcept { return this; }
 
@@ -83,9 +83,9 @@ class RestartedPerGeneration final : public S, public ElasticMembership {
   [[nodiscard]] bool next_generation(const LeaveReport&) override { return false; }
   [[nodiscard]] bool has_authority() const override { return S::rank() == 0; }
   void ask_to_leave() override { leaves_ = true; }
-  // Said by FitOptions::stop_requested.
+  // FitOptions::stop_requested reports it.
   [[nodiscard]] bool stop_requested() const override { return false; }
-  // Its launcher ends it before others go on.
+  // Its launcher ends it before others continue.
   [[nodiscard]] bool may_write() const override { return true; }
   void epoch_begins(std::int64_t) override {}
 

@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-// One process. Everything is a no-op, so that a program needs no second code path.
+// One process. All calls have no effect, so that a program needs no second code path.
 class Solo {
  public:
   static constexpr StrategyTraits traits{};

@@ -15,20 +15,20 @@
 #include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/strategy/strategy.hpp>
 
-// How the state of a rank comes to those that hold another one.
+// The transfer of a rank's state to ranks that have another one.
 namespace tutti {
 
-// What a rank has of it before.
+// A rank's state before the transfer.
 struct StateReplica {
-  bool lacks = false;  // nothing that counts
-  // The window that it lies in, laid out alike on all ranks, and what others find it by; none: null.
+  bool lacks = false;  // it has no valid state
+  // The window that holds it, with the same layout on all ranks, and its name for other processes. Null: there is none.
   std::shared_ptr<HostWindow> window{};
   WindowName name{};
 };
 
 namespace detail {
 
-// What ranks tell each other of their state before any of it travels: one record of each.
+// The ranks' descriptions of their state before the transfer: one record for each rank.
 class StateRecords {
  public:
   StateRecords(std::size_t ranks, std::size_t pieces) : one_(head + pieces), mine_(head), all_(one_ * ranks) {
@@ -49,12 +49,12 @@ class StateRecords {
     std::copy_n(all_.data() + rank * one_ + 1, words.size(), words.begin());
     return std::bit_cast<WindowName>(words);
   }
-  // Whether a rank's piece is another one than that of `authority`.
+  // Returns whether a rank's piece differs from that of `authority`.
   [[nodiscard]] bool differs(std::size_t rank, std::size_t authority, std::size_t piece) const noexcept {
     const std::uint64_t *const here = all_.data() + rank * one_, *const there = all_.data() + authority * one_;
     return rank != authority && (here[0] != 0 || here[head + piece] != there[head + piece]);
   }
-  // Whether the second copy of each lies in a window, all of one size.
+  // Returns whether every rank's second copy is in a window, all with the same size.
   [[nodiscard]] bool in_windows() const noexcept {
     const std::uint64_t bytes = name_of(0).bytes;
     for (std::size_t r = 1; r * one_ < all_.size(); ++r)
@@ -69,14 +69,15 @@ class StateRecords {
   std::vector<std::uint64_t> mine_, all_;
 };
 
-// Where a piece lies in the window of its rank, and so in that of every other one; `elsewhere`: in none.
+// Returns the position of a piece in the window of its rank, which is the same in all windows; `elsewhere`: in no
+// window.
 inline constexpr std::size_t elsewhere = ~std::size_t{0};
 [[nodiscard]] inline std::size_t place_in(const StateReplica& own, const StateSpan& piece) noexcept {
   if (own.window == nullptr) return elsewhere;
   const std::size_t at = own.window->place_of(piece.bytes);
   return at <= own.window->bytes().size() ? at : elsewhere;
 }
-// Takes these pieces out of another rank's window; false where it cannot be reached, as those of other hosts.
+// Copies these pieces from another rank's window; false if it cannot be reached, for example on another host.
 [[nodiscard]] inline bool take_from_window(const WindowName& theirs, const StateReplica& own,
                                            std::span<const StateSpan> state, std::span<const std::size_t> pieces) {
   std::string why;

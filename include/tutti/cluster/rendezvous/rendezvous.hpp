@@ -10,11 +10,11 @@
 
 namespace tutti {
 
-// Gives bytes of rank 0 to all ranks, so that they can make a communicator: TcpRendezvous, or rendezvous_through()
+// Copies bytes of rank 0 to all ranks, so that they can make a communicator: TcpRendezvous, or rendezvous_through()
 // another communicator.
 using Rendezvous = std::function<void(std::span<std::byte>)>;
 
-// The bytes travel through a communicator that is there already (MPI), which must outlive the result.
+// Sends the bytes through an existing communicator (MPI), which must outlive the result.
 template <Communicator C>
 [[nodiscard]] Rendezvous rendezvous_through(C& c, const std::string& what) {
   return [&c, what](std::span<std::byte> bytes) { c.broadcast(bytes, 0, what).wait(); };

@@ -7,17 +7,18 @@
 
 namespace tutti {
 
-// Where the ranks of a job meet: rank 0 listens at host:port, the others connect.
+// The address at which the ranks of a job meet: rank 0 listens on host:port, the others connect.
 struct RendezvousOptions {
   std::string host;
   int port = 0;
-  std::string job;     // its public name, so that ranks of another job are told apart; at most 64 characters
-  std::string secret;  // what only the ranks of the job know; it is never sent
+  std::string job;     // its public name, which distinguishes it from other jobs; at most 64 characters
+  std::string secret;  // known only to the ranks of the job; it is never sent
   int rank = 0, size = 1;
   std::chrono::milliseconds deadline = std::chrono::seconds(120);
-  int ports = 1;          // rank 0 takes the first that is free of so many, from `port` on
+  int ports = 1;          // rank 0 takes the first free one of this many ports, starting with `port`
   bool one_host = false;  // all ranks are on rank 0's host
-  // Told at once, and once, what does not end the call: somebody was refused because he does not know the secret.
+  // Called at once, and only once, about a problem that does not end the call: a connection was refused because it does
+  // not know the secret.
   std::function<void(const std::string&)> warn = {};
 };
 

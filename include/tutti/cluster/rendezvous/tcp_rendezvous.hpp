@@ -29,14 +29,15 @@
 
 namespace tutti {
 
-// Gives bytes of rank 0 to all ranks, once all have come: the identity of a communicator, say. A function object; all
-// ranks call it equally often. Both sides prove that they know the job's secret, by a keyed hash over numbers that both
-// have drawn; whoever cannot is turned away, takes nobody's place and holds nobody up. What rank 0 gives travels in
-// clear. CommunicationError names the ranks that did not come before the deadline; those that did are told so too. A
-// rank whose secret is not that of the one who listens ends at once, unless rank 0 may listen at another port.
+// Copies bytes of rank 0 to all ranks after all have arrived, for example the identity of a communicator. A function
+// object; all ranks must call it equally often.
+// Both sides prove that they know the job's secret, by a keyed hash over numbers that both have drawn. A connection
+// that cannot prove it is refused, takes no rank's place and delays no rank. Rank 0's bytes are sent unencrypted. The
+// CommunicationError names the ranks that did not arrive before the deadline; the ranks that did arrive get the error
+// too. A rank with a secret different from the listener's ends at once, unless rank 0 may listen on another port.
 class TcpRendezvous {
  public:
-  // Rank 0 listens from here on, so that calls of the others find it.
+  // Rank 0 listens from here on, so that the other ranks can connect.
   explicit TcpRendezvous(RendezvousOptions options) : o_(std::move(options)) {
     if (o_.size < 1 || o_.rank < 0 || o_.rank >= o_.size || o_.job.size() > max_job || o_.ports < 1 ||
         (o_.size > 1 && o_.secret.empty()))
@@ -44,7 +45,7 @@ class TcpRendezvous {
     if (o_.size > 1 && o_.rank == 0) listener_ = listen();
   }
 
-  // Where rank 0 listens; what the system chose where the options said 0.
+  // Returns rank 0's port; the port that the system chose if the options had 0.
   [[nodiscard]] int port() const { return listener_.get() >= 0 ? tcp::port_of(listener_) : o_.port; }
 
   void operator()(std::span<std::byte> data) {
@@ -61,15 +62,16 @@ class TcpRendezvous {
  private:
   static constexpr std::size_t max_job = 64, max_data = std::size_t{1} << 16, max_text = 1024;
   static constexpr std::array<char, 8> magic{'t', 'u', 't', 't', 'i', 'r', 'v', '2'};
-  // A stranger gets so long to prove that he is none, and so many may be there at once; then the first has to go.
+  // A stranger gets this time to prove that it belongs to the job, and this many may be connected at once. Beyond that
+  // the first one is dropped.
   static constexpr std::chrono::seconds patience{1};
   static constexpr std::size_t max_strangers = 256;
-  // Of several ports one that says nothing is left after this time.
+  // With several ports, a port that sends no answer is skipped after this time.
   static constexpr std::chrono::seconds silence{2};
   static constexpr std::chrono::seconds after_rank_0{3};
 
-  // In this order; all are sent as they lie in memory: the hosts of a job are of one kind. The rank proves itself by
-  // the hash of "rank", Hello and Challenge, rank 0 by that of "root", Hello, Challenge, the answer and what follows
+  // Sent in this order and as they are in memory: the hosts of a job are of one kind. The rank's proof is the hash of
+  // "rank", Hello and Challenge. Rank 0's proof is the hash of "root", Hello, Challenge, the answer and the data after
   // it.
   struct Hello {
     std::array<char, 8> magic;
@@ -79,24 +81,24 @@ class TcpRendezvous {
   };
   struct Challenge {
     std::array<char, 8> magic;
-    std::uint32_t good, bytes;  // good: 0, and so many bytes say why not
+    std::uint32_t good, bytes;  // good: 0, followed by this many bytes with the reason
     Digest256 nonce;
   };
   struct Answer {
     std::array<char, 8> magic;
-    std::uint32_t good, bytes;  // of what follows: the data, or why not
+    std::uint32_t good, bytes;  // of the following data, or of the reason
     Digest256 proof;
   };
   struct Client {
     tcp::Socket socket;
-    tcp::Deadline until;  // when he must have proved who he is
+    tcp::Deadline until;  // deadline for the proof
     Hello hello{};
     Challenge challenge{};
     Digest256 proof{};
     tcp::Address from;
     std::size_t got = 0;      // bytes of the hello, or of the proof
-    bool challenged = false;  // the hello is there
-    int rank = -1;            // once it is proved
+    bool challenged = false;  // the hello has arrived
+    int rank = -1;            // set once it is proved
   };
 
   template <class T>
@@ -134,8 +136,8 @@ class TcpRendezvous {
   }
   [[nodiscard]] std::string where() const { return "rendezvous at " + host_and_port(o_.host, port()); }
 
-  // Rank 0 listens where it has to: on all addresses only where others come from elsewhere to a name, because they may
-  // know it by an address that this host does not.
+  // Rank 0 listens on the necessary addresses. It listens on all addresses only if ranks on other hosts connect to a
+  // name, because they may resolve it to an address that this host does not know.
   [[nodiscard]] tcp::Socket listen() const {
     const int backlog = std::max(o_.size, 1024);
     int error = EADDRINUSE;
@@ -148,7 +150,7 @@ class TcpRendezvous {
       for (const tcp::Address& a : at)
         if (auto s = tcp::listen_on(a, backlog, error)) return *std::move(s);
       if (!at.empty() && error == EADDRINUSE) continue;
-      // An address that is not this host's: translated on the way, perhaps.
+      // The address does not belong to this host, for example because of address translation.
       for (const int family : {AF_INET6, AF_INET}) {
         if (auto s = tcp::listen_on(tcp::any_address(family, p), backlog, error)) return *std::move(s);
         if (error == EADDRINUSE) break;
@@ -161,7 +163,7 @@ class TcpRendezvous {
         tcp::error_text(error), error == EADDRINUSE ? "tutti-launch --root-port chooses another port" : "");
   }
 
-  // Where it does not fit into the socket at once the guest is not one who listens.
+  // If the text does not fit into the socket at once, the client does not read.
   template <class... Part>
   static bool say(const Client& g, const Part&... part) {
     const auto now = std::chrono::steady_clock::now();
@@ -176,7 +178,7 @@ class TcpRendezvous {
   void refuse(const Client& g, std::string_view why) const {
     answer(g, false, std::as_bytes(std::span(why.substr(0, max_text))), std::chrono::steady_clock::now());
   }
-  // Rank 0 goes on, because anybody may come with a wrong secret, and says it once.
+  // Rank 0 continues, because any process may connect with a wrong secret, and warns once.
   void refuse_secret(const Client& g) {
     refuse(g, "rank 0 has another TUTTI_SECRET");
     if (++refused_ > 1) return;
@@ -184,24 +186,24 @@ class TcpRendezvous {
     if (o_.warn)
       o_.warn(where() + ": somebody who came " + refused_first_ + " has another TUTTI_SECRET and was refused");
   }
-  // Before he has proved anything; he is free to believe it.
+  // Refuses a client before it has proved anything; the client cannot verify the reason.
   static void turn_away(const Client& g, std::string_view why) {
     (void)say(g, bytes_of(Challenge{magic, 0, static_cast<std::uint32_t>(why.size()), {}}),
               std::as_bytes(std::span(why)));
   }
 
-  // Rank 0.
+  // Rank 0's part.
   void serve(std::span<const std::byte> data, tcp::Deadline deadline) {
     std::vector<Client> clients;
     const auto known = [](const Client& g) { return g.rank >= 0; };
     const auto there = [&] { return std::count_if(clients.begin(), clients.end(), known); };
-    tcp::Deadline accepts_from{};  // after trouble, so that it is not asked for ever
+    tcp::Deadline accepts_from{};  // after a failure, so that accept() is not retried without a pause
     while (there() < o_.size - 1) {
       if (tcp::over(deadline)) give_up(clients);
       const bool accepts = tcp::over(accepts_from);
       std::vector<pollfd> polled{{accepts ? listener_.get() : -1, POLLIN, 0}};
       for (const Client& g : clients) polled.push_back({g.socket.get(), POLLIN, 0});
-      // A signal is as good as nothing.
+      // An interrupted poll() counts as one without events.
       if (::poll(polled.data(), polled.size(), tcp::left(deadline, accepts ? 200 : 20)) < 0) continue;
       for (std::size_t i = clients.size(); i-- > 0;) {
         const bool late = !known(clients[i]) && tcp::over(clients[i].until);
@@ -215,7 +217,7 @@ class TcpRendezvous {
       if (known(g)) answer(g, true, data, deadline);
   }
 
-  // Takes those who are at the door, a few at a time. False: the system has no room for another.
+  // Accepts waiting connections, a few at a time. Returns false if the system has no resources for another.
   bool let_in(std::vector<Client>& clients, tcp::Deadline deadline) const {
     const auto stranger = [](const Client& g) { return g.rank < 0; };
     for (int few = 0; few < 64; ++few) {
@@ -233,11 +235,11 @@ class TcpRendezvous {
     return true;
   }
 
-  // Reads what a guest has to say. False: he is to go.
+  // Reads a client's bytes. Returns false if the client must be dropped.
   bool listen_to(std::vector<Client>& clients, std::size_t i, std::size_t bytes) {
     Client& g = clients[i];
     if (g.rank >= 0) {
-      // Of the ranks that wait nothing comes any more but their end.
+      // A waiting rank sends no more data; its connection can only end.
       std::byte more{};
       return ::recv(g.socket.get(), &more, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
     }
@@ -260,7 +262,7 @@ class TcpRendezvous {
     g.got = 0;
     return say(g, bytes_of(g.challenge));
   }
-  // His proof is there.
+  // Checks the proof of a client.
   bool admit(const std::vector<Client>& clients, Client& g, std::size_t bytes) {
     const Hello& h = g.hello;
     if (!same_digest(g.proof, rank_proof(h, g.challenge))) return refuse_secret(g), false;
@@ -294,7 +296,7 @@ class TcpRendezvous {
   }
   [[nodiscard]] std::string time() const { return std::to_string(o_.deadline.count()) + " ms"; }
 
-  // The others.
+  // The part of all other ranks.
   void ask(std::span<std::byte> data, tcp::Deadline deadline) {
     std::string why = "nobody there";
     bool heard = false;
@@ -305,11 +307,11 @@ class TcpRendezvous {
       std::string reason;
       const auto socket = tcp::connect_to(o_.host, o_.port + turn % o_.ports, soon, reason);
       if (socket && meet(*socket, data, soon, deadline, reason)) return;
-      // What somebody said counts for more than that nobody is there now, or at the next port.
+      // An answer counts for more than a failed connection, now or at the next port.
       if (!reason.empty() && (socket || !heard)) why = reason;
       heard = heard || socket;
       if ((turn + 1) % o_.ports != 0) continue;
-      // Rank 0 may not have come yet.
+      // Rank 0 may not have started yet.
       std::this_thread::sleep_until(std::min(std::chrono::steady_clock::now() + pause, deadline));
       pause = std::min(2 * pause, std::chrono::milliseconds(500));
     }
@@ -317,15 +319,15 @@ class TcpRendezvous {
                              "look at what rank 0 does, and whether this host reaches it");
   }
 
-  // Whether the data came. Throws what rank 0 says against it; who cannot prove that he is rank 0 is not believed, and
-  // `why` tells of it.
+  // Returns whether the data arrived. Throws rank 0's refusal. A peer that cannot prove to be rank 0 is not believed,
+  // and `why` mentions it.
   bool meet(const tcp::Socket& socket, std::span<std::byte> data, tcp::Deadline soon, tcp::Deadline deadline,
             std::string& why) {
     using tcp::Transfer;
     const Hello h = hello(data.size());
     Challenge c{};
     Answer a{};
-    // Rank 0 has the first word on who is missing.
+    // Rank 0 reports first which ranks are missing.
     const auto later = deadline + after_rank_0;
     why = "no answer from rank 0";
     if (tcp::send_all(socket, bytes_of(h), deadline) != Transfer::done ||
@@ -357,8 +359,8 @@ class TcpRendezvous {
     std::copy(more.begin(), more.end(), data.begin());
     return true;
   }
-  // Rank 0 of another secret, or somebody else: nobody can tell. Where there is one port alone, whoever has it keeps
-  // rank 0 from listening there; of several, rank 0 may have another.
+  // The peer is a rank 0 with another secret, or a stranger; both look the same. If there is only one port, rank 0
+  // cannot listen on it; with several, rank 0 may use another.
   void learn_of_refusal(std::string& why) {
     why = "rank 0 has another TUTTI_SECRET than this rank";
     if (o_.ports == 1)
@@ -381,7 +383,7 @@ class TcpRendezvous {
   tcp::Socket listener_;
   std::uint32_t round_ = 0;
   std::int64_t refused_ = 0;   // because of the secret
-  std::string refused_first_;  // who was
+  std::string refused_first_;  // the first refused connection
 };
 
 }  // namespace tutti

@@ -11,13 +11,13 @@
 #include <cstdint>
 #include <ctime>
 
-// Sleeping on a word in memory that several processes share; std::atomic::wait knows one process only.
+// Sleeping on a word in memory that several processes share. std::atomic::wait works only within one process.
 namespace tutti {
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
-// Sleeps while the word is `seen`, at most so long. May return early.
+// Sleeps while the word is `seen`, at most for this time. May return early.
 inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen,
                        std::chrono::nanoseconds at_most) noexcept {
   if (at_most.count() <= 0) return;
@@ -28,7 +28,7 @@ inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen,
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &t, nullptr, 0);
 }
 
-inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {  // wakes whoever waits on the word
+inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {  // wakes all threads that wait on the word
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

@@ -19,30 +19,30 @@ namespace tutti {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// What the ranks of one host share to wait for each other. All zero is its first state, so that memory fresh from the
-// system will do.
+// The memory by which the ranks of one host wait for each other. Its first state is all zero, so that memory fresh from
+// the system can be used.
 struct HostBarrierState {
   static constexpr int max_ranks = 256;
   struct alignas(64) Word {  // a cache line of its own
     std::atomic<std::uint32_t> value{0};
   };
   Word generation, arrived, sleepers, aborted;
-  std::array<Word, max_ranks> seen;  // barriers that each rank has come to
+  std::array<Word, max_ranks> seen;  // number of barriers that each rank has reached
 };
 
-// A barrier for threads or processes that may be more than there are cores: it spins for some microseconds and then
-// sleeps, because a rank that spins takes the core from the one it waits for.
+// A barrier for threads or processes of which there may be more than cores. It spins for some microseconds and then
+// sleeps, because a spinning rank takes the core from the rank for which it waits.
 class HostBarrier {
  public:
-  // names: what to call the ranks in messages; by default their numbers.
+  // names: of the ranks, for messages; by default their numbers.
   HostBarrier(HostBarrierState& state, int rank, int size, std::vector<std::string> names = {})
       : s_(state), rank_(rank), size_(size), names_(std::move(names)) {
     if (size < 1 || size > HostBarrierState::max_ranks || rank < 0 || rank >= size)
       fail<UsageError>("HostBarrier", "1 to 256 ranks on a host", size);
   }
 
-  // Returns when all ranks have come. Throws CommunicationError after the deadline, naming who is missing, or when a
-  // rank has given up.
+  // Returns when all ranks have arrived. Throws CommunicationError after the deadline, with the names of the missing
+  // ranks, or when a rank has given up.
   void wait(Deadline deadline, std::string_view what) {
     const std::uint32_t mine = s_.generation.value.load(std::memory_order_acquire);
     check(what);
@@ -61,7 +61,7 @@ class HostBarrier {
     while (s_.generation.value.load(std::memory_order_seq_cst) == mine && s_.aborted.value.load() == 0) {
       const auto left = deadline - std::chrono::steady_clock::now();
       if (left.count() <= 0) break;
-      // In short naps, because giving up does not change the word.
+      // In short sleeps, because giving up does not change the word.
       futex_wait(s_.generation.value, mine, std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(100)));
     }
     s_.sleepers.value.fetch_sub(1, std::memory_order_relaxed);
@@ -73,13 +73,13 @@ class HostBarrier {
                              "look at what these ranks do, or raise --comm-deadline");
   }
 
-  // Makes every wait of every rank throw, now and later. The first rank to do so is the one that is named.
+  // Makes every wait of every rank throw, now and later. Messages name the first rank that called it.
   void abort() noexcept {
     std::uint32_t nobody = 0;
     s_.aborted.value.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_seq_cst);
     futex_wake_all(s_.generation.value);
   }
-  // The rank that gave up first, or -1.
+  // Returns the rank that gave up first, or -1.
   [[nodiscard]] int aborted_by() const noexcept {
     return static_cast<int>(s_.aborted.value.load(std::memory_order_acquire)) - 1;
   }

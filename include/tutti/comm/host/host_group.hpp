@@ -19,28 +19,28 @@
 
 namespace tutti {
 
-// The memory by which the ranks of one host work together: one of these, shared, all zero at first.
+// The shared memory by which the ranks of one host work together: one object for all of them, initially all zero.
 struct HostControl {
-  // What a rank is about to take part in.
+  // A rank's announcement of its next operation.
   struct alignas(64) Call {
     std::uint64_t offset = 0;  // of its data in mapped memory, or its address
     std::uint64_t bytes = 0;
-    std::uint32_t direct = 0;  // 0: the others cannot reach it; else the number of the mapped memory, from 1
+    std::uint32_t direct = 0;  // 0: the others cannot access it; otherwise the number of the mapped memory, from 1
     std::uint32_t kind = 0;
   };
   HostBarrierState barrier;
   std::array<std::array<Call, HostBarrierState::max_ranks>, 2> calls;
 };
 
-// Collective operations of the ranks of one host through memory that all of them reach: threads of one process, or
+// Collective operations of the ranks of one host through memory that all of them can access: threads of one process, or
 // processes with a shared window. All calls block; every rank makes the same calls in the same order. Sums are taken in
-// the order of the ranks, whoever computes them, so all ranks and all sizes of slices give the same bits.
+// the order of the ranks, whichever rank computes them, so all ranks and all sizes of slices give the same bits.
 class HostGroup {
  public:
-  static constexpr std::size_t scratch_bytes = std::size_t{256} << 10;  // of one rank
-  static constexpr std::size_t small_bytes = 16 << 10;                  // up to here by way of the scratch memory
+  static constexpr std::size_t scratch_bytes = std::size_t{256} << 10;  // for each rank
+  static constexpr std::size_t small_bytes = 16 << 10;                  // up to this size through the scratch memory
 
-  // scratch: of every rank, scratch_bytes each, 64-byte aligned. same_addresses: the ranks are threads, which reach all
+  // scratch: for each rank scratch_bytes, 64-byte aligned. same_addresses: the ranks are threads, which can access all
   // memory of the others.
   HostGroup(HostControl& control, std::vector<std::byte*> scratch, int rank, bool same_addresses,
             std::vector<std::string> names = {})
@@ -56,12 +56,13 @@ class HostGroup {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
 
-  // Memory of every rank, as this one sees it; data in it is worked on in place. All ranks make the same calls.
+  // Registers memory of every rank, by its addresses in this process. Data in it is processed in place. All ranks make
+  // the same calls.
   void map(std::vector<std::byte*> bases, std::size_t bytes) { mapped_.push_back({std::move(bases), bytes}); }
 
   void barrier(Deadline deadline, std::string_view what) { barrier_.wait(deadline, what); }
   void abort() noexcept { barrier_.abort(); }
-  // The rank that gave up first, or -1.
+  // Returns the rank that gave up first, or -1.
   [[nodiscard]] int aborted_by() const noexcept { return barrier_.aborted_by(); }
 
   // Combines the data of all ranks, in place.
@@ -94,7 +95,7 @@ class HostGroup {
     });
   }
 
-  // Everyone gets the root's data.
+  // Copies the root's data to all ranks.
   void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
     if (size_ == 1) return;
     const auto from = static_cast<std::size_t>(root);
@@ -111,7 +112,7 @@ class HostGroup {
   // all: size() times mine.size() bytes, in the order of the ranks.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
     const std::size_t n = mine.size();
-    if (n == 0) return;  // and no addresses, perhaps
+    if (n == 0) return;  // the addresses may be null
     std::memcpy(all.data() + static_cast<std::size_t>(rank_) * n, mine.data(), n);
     if (size_ == 1) return;
     std::size_t done = 0;
@@ -133,7 +134,7 @@ class HostGroup {
     std::size_t bytes;
   };
 
-  // What the others need to find this rank's data; direct is 0 where they cannot reach it.
+  // Returns what the others need to find this rank's data; direct is 0 if they cannot access it.
   [[nodiscard]] HostControl::Call call_for(std::span<std::byte> data, std::uint32_t kind) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data.data());
     if (same_addresses_) return {address, data.size(), 1, kind};
@@ -153,7 +154,8 @@ class HostGroup {
                                {bytes, " bytes here and ", call.bytes, " on local rank ", r});
   }
 
-  // Waits for all ranks and learns where their data is. False if it cannot be reached, on all ranks alike.
+  // Waits for all ranks and reads the addresses of their data. Returns false, on all ranks alike, if it cannot be
+  // accessed.
   bool meet(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what) {
     auto& calls = c_.calls[parity_];
     parity_ ^= 1U;
@@ -173,8 +175,9 @@ class HostGroup {
     return direct;
   }
 
-  // Hands the data round by way of the scratch memory. Two halves by turns, so that one barrier a piece will do: who
-  // writes a half again has passed the barrier of the other one, and so has everybody who read it.
+  // Exchanges the data through the scratch memory. It uses two halves alternately, so that one barrier for each piece
+  // is enough: a rank that writes a half again has passed the barrier of the other half, and so have all ranks that
+  // read it.
   template <class F>
   void in_pieces(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what, F&& f) {
     constexpr std::size_t half = scratch_bytes / 2;

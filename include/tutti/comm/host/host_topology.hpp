@@ -12,13 +12,13 @@ namespace tutti {
 // Which ranks of a job share a host. The first rank of a host is its leader.
 class HostTopology {
  public:
-  struct Location {  // of a rank
+  struct Location {  // position of a rank
     int host = 0;    // number of the host, in the order of their first ranks
     int local = 0;   // among the ranks of the host
   };
 
-  HostTopology() = default;  // one rank, alone
-  // leaders: of each rank, the first rank of its host. names: of each rank, that of its host, for messages.
+  HostTopology() = default;  // a single rank
+  // leaders: for each rank, the first rank of its host. names: for each rank, the name of its host, for messages.
   HostTopology(int rank, const std::vector<int>& leaders, std::vector<std::string> names)
       : rank_(rank), names_(std::move(names)) {
     leader_of_.clear();
@@ -33,7 +33,7 @@ class HostTopology {
     most_ = *std::max_element(ranks_of.begin(), ranks_of.end());
     local_size_ = ranks_of[static_cast<std::size_t>(my_host())];
   }
-  // hosts: of each rank, the name of its host; those with one name share it.
+  // hosts: for each rank, the name of its host. Ranks with the same name share a host.
   HostTopology(int rank, const std::vector<std::string>& hosts) : HostTopology(rank, leaders_of(hosts), hosts) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -45,7 +45,7 @@ class HostTopology {
   [[nodiscard]] int local_size() const noexcept { return local_size_; }
   [[nodiscard]] int most_of_a_host() const noexcept { return most_; }
   [[nodiscard]] bool is_leader() const noexcept { return local_rank() == 0; }
-  // The first rank of every host.
+  // Returns the first rank of every host.
   [[nodiscard]] const std::vector<int>& leaders() const noexcept { return leader_of_; }
 
   [[nodiscard]] const std::string& host_name(int r) const noexcept { return names_[static_cast<std::size_t>(r)]; }
@@ -56,7 +56,7 @@ class HostTopology {
     for (int r = 0; r < size(); ++r) list.push_back(name(r));
     return list;
   }
-  // Of the ranks of this host, in their order.
+  // Returns the names of this host's ranks, in their order.
   [[nodiscard]] std::vector<std::string> local_names() const {
     std::vector<std::string> list;
     for (int r = 0; r < size(); ++r)

@@ -25,7 +25,8 @@
 
 namespace tutti {
 
-// What the ranks of one host share: a group that works in their memory. They find each other's windows over a store.
+// The shared memory of the ranks of one host: a group that works in it. The ranks find each other's windows through a
+// store.
 class SharedHost {
   [[nodiscard]] auto gather_within(Deadline deadline, std::string_view what) {
     return [this, deadline, what](std::span<const std::byte> mine, std::span<std::byte> all) {
@@ -37,14 +38,14 @@ class SharedHost {
   }
 
  public:
-  // prefix: before the keys, of this group alone.
+  // prefix: of the keys of this group only.
   SharedHost(const HostTopology& places, KeyStore& store, const InterruptFlag& flag, std::string prefix)
       : topology_(places), store_(store), flag_(flag), prefix_(std::move(prefix)) {}
   SharedHost(const SharedHost&) = delete;
   SharedHost& operator=(const SharedHost&) = delete;
 
-  // A collective call of all ranks of all hosts: whether they share memory on every one of them. CommunicationError
-  // names who has not come in time.
+  // A collective call of all ranks of all hosts. Returns whether the ranks of every host share memory. The
+  // CommunicationError names the ranks that have not arrived in time.
   [[nodiscard]] bool join(Deadline deadline) {
     if (topology_.most_of_a_host() == 1) return false;
     std::string why;
@@ -60,32 +61,32 @@ class SharedHost {
     return all;
   }
 
-  // Null where the rank is alone on its host, or they share nothing.
+  // Null if the rank is alone on its host, or if no memory is shared.
   [[nodiscard]] HostGroup* group() noexcept { return group_ ? &*group_ : nullptr; }
-  // From any thread: what waits for ranks of this host throws.
+  // May be called from any thread: waits for ranks of this host throw.
   void abort() noexcept {
     const std::lock_guard lock(mutex_);
     if (group_) group_->abort();
   }
   [[nodiscard]] bool gave_up() const noexcept { return group_ && group_->aborted_by() >= 0; }
-  // Whether this rank was the first to give up, such as by its deadline.
+  // Returns whether this rank was the first to give up, for example at its deadline.
   [[nodiscard]] bool gave_up_here() const noexcept { return group_ && group_->aborted_by() == group_->rank(); }
 
-  // Memory of every rank of the host, zero at first. A collective call of its ranks.
+  // Returns memory of every rank of the host, initially zero. A collective call of its ranks.
   [[nodiscard]] GroupWindows allocate(std::size_t bytes, Deadline deadline) {
     return make(bytes, gather_within(deadline, "allocate"));
   }
-  // The same of a window of this process that outlives the group; null: it has none.
+  // The same for a window of this process that outlives the group; null: it has no window.
   [[nodiscard]] GroupWindows share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
     return GroupWindows::share(ProcessWindows::of_process(), topology_.local_rank(), topology_.local_size(), mine,
                                mine == nullptr ? "no window" : "", gather_within(deadline, "windows"));
   }
-  // Keeps what allocate() gave, for as long as this lives; returns this rank's own.
+  // Keeps the windows of allocate() during the lifetime of this object. Returns this rank's own memory.
   std::span<std::byte> keep(GroupWindows windows, std::size_t bytes) {
     if (group_) group_->map(windows.bases(), windows.bytes());
     return windows_.emplace_back(std::move(windows)).mine().first(bytes);
   }
-  // The group broke: ranks may still use its memory, which nobody else gets.
+  // Call if the group broke: other ranks may still use its memory, which is not reused.
   void abandon() const noexcept {
     for (const GroupWindows& w : windows_) w.abandon();
   }
@@ -112,7 +113,7 @@ class SharedHost {
                               gather);
   }
 
-  // Makes the group; returns why there can be none.
+  // Makes the group. Returns the reason if there can be none.
   [[nodiscard]] std::string share(Deadline deadline) {
     if (topology_.local_size() > HostBarrierState::max_ranks)
       return std::to_string(topology_.local_size()) + " ranks are more than can share memory";
@@ -134,7 +135,7 @@ class SharedHost {
     if (!windows.fits()) return windows.reason();
     std::vector<std::byte*> scratch;
     for (std::byte* base : windows.bases()) scratch.push_back(base + control_bytes);
-    // All zero is its first state, so nobody has to make it before the others come.
+    // Its first state is all zero, so no rank has to initialise it before the others arrive.
     auto* const control = std::launder(reinterpret_cast<HostControl*>(windows.bases().front()));
     windows_.push_back(std::move(windows));
     const std::lock_guard lock(mutex_);

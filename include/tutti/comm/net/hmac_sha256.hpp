@@ -9,8 +9,8 @@
 #include <span>
 #include <string_view>
 
-// SHA-256 (FIPS 180-4) and with it a hash that only who knows a key can make (HMAC, RFC 2104). For a few hundred bytes
-// at the start of a job: nothing here is made to be fast.
+// SHA-256 (FIPS 180-4), and HMAC (RFC 2104): a hash that can only be computed with a key. For a few hundred bytes at
+// the start of a job; it is not optimised for speed.
 namespace tutti {
 
 using Digest256 = std::array<std::byte, 32>;
@@ -26,7 +26,7 @@ class Sha256 {  // the hash, piece by piece (FIPS 180-4)
   }
   void add(std::string_view text) noexcept { add(std::as_bytes(std::span(text))); }
 
-  // The digest of all that was added; once.
+  // Returns the digest of all added bytes. Call it once.
   [[nodiscard]] Digest256 digest() noexcept {
     const std::uint64_t bits = total_ * 8;
     constexpr std::byte one{0x80}, zero{0};
@@ -107,7 +107,7 @@ class HmacSha256 {
     return *this;
   }
   HmacSha256& add(std::string_view text) noexcept { return add(std::as_bytes(std::span(text))); }
-  // Of all that was added; once.
+  // Returns the digest of all added parts. Call it once.
   [[nodiscard]] Digest256 digest() noexcept {
     outer_.add(inner_.digest());
     return outer_.digest();
@@ -117,7 +117,7 @@ class HmacSha256 {
   Sha256 inner_, outer_;
 };
 
-// Compares in a time that does not tell where they differ.
+// Compares in a time that does not depend on the position of a difference.
 [[nodiscard]] inline bool same_digest(const Digest256& a, const Digest256& b) noexcept {
   std::byte differs{0};
   for (std::size_t i = 0; i < a.size(); ++i) differs |= a[i] ^ b[i];

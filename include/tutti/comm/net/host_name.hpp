@@ -11,12 +11,13 @@
 #include <string_view>
 #include <system_error>
 
-// What is a name, an address and a port of a host, and what of a user.
+// Checks names, addresses and ports of hosts, and names of users.
 namespace tutti {
 
 inline constexpr std::size_t max_host_name = 253;  // RFC 1035
 
-// Letters, digits, '.', '_' and '-', the first one a letter or a digit, so that no program can take it for an option.
+// Letters, digits, '.', '_' and '-', the first one a letter or a digit, so that no program can interpret it as an
+// option.
 [[nodiscard]] inline bool is_host_name(std::string_view name) noexcept {
   const auto alphanumeric = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -42,7 +43,7 @@ inline constexpr std::size_t max_host_name = 253;  // RFC 1035
          is_host_name("u" + std::string(name));
 }
 
-// "name:port", an IPv6 address in brackets.
+// Returns "name:port", with brackets around an IPv6 address.
 [[nodiscard]] inline std::string host_and_port(const std::string& name, int port) {
   const bool brackets = name.find(':') != std::string::npos;
   return (brackets ? "[" + name + "]" : name) + ":" + std::to_string(port);

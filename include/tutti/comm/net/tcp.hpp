@@ -43,9 +43,10 @@ using Socket = io::Descriptor;
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(ms, 0, most));
 }
-[[nodiscard]] inline bool over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }  // passed?
+// has it passed?
+[[nodiscard]] inline bool over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
 
-// Whether the socket became ready for `events` before the deadline.
+// Returns whether the socket became ready for `events` before the deadline.
 [[nodiscard]] inline bool wait_for(int fd, short events, Deadline deadline) {
   for (;;) {
     pollfd p{fd, events, 0};
@@ -63,7 +64,7 @@ struct Address {
 
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&bytes); }
   [[nodiscard]] sockaddr* data() noexcept { return reinterpret_cast<sockaddr*>(&bytes); }
-  // Without the port, for messages.
+  // Returns the address without the port, for messages.
   [[nodiscard]] std::string text() const {
     std::array<char, NI_MAXHOST> name{};
     if (::getnameinfo(get(), size, name.data(), name.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "nowhere";
@@ -78,7 +79,7 @@ struct Address {
   }
 };
 
-// Finds the addresses of a host: in the system's way, which may ask the network and knows no deadline.
+// Finds the addresses of a host with the system's resolver, which may use the network and has no deadline.
 struct SystemLookup {
   std::vector<Address> operator()(const std::string& host, int port, bool numbers_only, std::string& why) const {
     addrinfo hints{};
@@ -100,12 +101,12 @@ struct SystemLookup {
   }
 };
 
-// The addresses of a host; none where it has none or the answer is not there before the deadline, and `why` says so.
-// The lookup goes on in a thread of its own, which is left alone where it takes too long.
+// Returns the addresses of a host. Empty, with `why` set, if it has none or if the answer does not arrive before the
+// deadline. The lookup continues in a thread of its own, which is abandoned if it takes too long.
 template <class Lookup = SystemLookup>
 [[nodiscard]] std::vector<Address> addresses_of(const std::string& host, int port, Deadline deadline, std::string& why,
                                                 Lookup lookup = {}) {
-  // What is a number needs nobody's help.
+  // A numeric address needs no lookup.
   if (auto numbers = SystemLookup{}(host, port, true, why); !numbers.empty()) return numbers;
   struct Shared {
     std::mutex mutex;
@@ -138,7 +139,7 @@ template <class Lookup = SystemLookup>
   return std::move(shared->found);
 }
 
-// A socket that listens at this address. Nothing where that fails; `error` is the system's number.
+// Returns a socket that listens on this address. Empty if that fails; `error` is then the system's number.
 [[nodiscard]] inline std::optional<Socket> listen_on(const Address& a, int backlog, int& error) {
   Socket s(::socket(a.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, off = 0;
@@ -151,7 +152,7 @@ template <class Lookup = SystemLookup>
   return {};
 }
 
-// All addresses of this host; for AF_INET6 those of IPv4 too.
+// Returns the address that means all addresses of this host; for AF_INET6 including those of IPv4.
 [[nodiscard]] inline Address any_address(int family, int port) {
   Address any;
   any.bytes.ss_family = static_cast<sa_family_t>(family);
@@ -162,7 +163,7 @@ template <class Lookup = SystemLookup>
   return any;
 }
 
-[[nodiscard]] inline int port_of(const Socket& s) {  // its own, which the system may have chosen
+[[nodiscard]] inline int port_of(const Socket& s) {  // its own port, which the system may have chosen
   sockaddr_storage a{};
   socklen_t size = sizeof a;
   if (::getsockname(s.get(), reinterpret_cast<sockaddr*>(&a), &size) != 0) return 0;
@@ -171,8 +172,8 @@ template <class Lookup = SystemLookup>
   return ntohs(a.ss_family == AF_INET6 ? six->sin6_port : four->sin_port);
 }
 
-// One attempt to connect, to whichever of the addresses answers first: each gets a head start of `stagger` over the
-// next, which begins at once where one fails (RFC 8305). Nothing where all fail; `why` says how.
+// Connects once to the first of the addresses that answers. Each address gets a head start of `stagger` over the next
+// one, which begins at once if one fails (RFC 8305). Empty if all fail; `why` is then the reason.
 [[nodiscard]] inline std::optional<Socket> connect_first(
     std::span<const Address> addresses, Deadline deadline, std::string& why,
     std::chrono::milliseconds stagger = std::chrono::milliseconds(250)) {
@@ -217,7 +218,7 @@ template <class Lookup = SystemLookup>
   }
 }
 
-// One attempt to connect to a host, at any of its addresses. Nothing where that fails; `why` says how.
+// Connects once to a host, at any of its addresses. Empty if that fails; `why` is then the reason.
 [[nodiscard]] inline std::optional<Socket> connect_to(const std::string& host, int port, Deadline deadline,
                                                       std::string& why) {
   const auto addresses = addresses_of(host, port, deadline, why);

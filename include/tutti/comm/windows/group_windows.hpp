@@ -15,13 +15,13 @@
 
 namespace tutti {
 
-// A window of each rank of a host, all of the same size, mapped by all of them.
+// A window of each rank of a host, all with the same size, mapped by all of them.
 class GroupWindows {
  public:
-  GroupWindows() = default;  // none: fits() is false
+  GroupWindows() = default;  // without windows: fits() is false
 
-  // Collective. rank and size: among the ranks of the host. gather(mine, all): brings the bytes of all ranks, in their
-  // order. Where a rank cannot have all windows, no rank has any, and each knows why.
+  // Collective. rank and size: among the ranks of the host. gather(mine, all): gathers the bytes of all ranks in their
+  // order. If one rank cannot have all windows, no rank has any, and each knows the reason.
   template <class Gather>
   [[nodiscard]] static GroupWindows make(ProcessWindows& windows, int rank, int size, std::size_t bytes,
                                          Gather&& gather) {
@@ -29,7 +29,7 @@ class GroupWindows {
     const auto mine = windows.make(bytes, why);
     return share(windows, rank, size, mine, std::move(why), gather);
   }
-  // The same of a window that each rank has made; null: this rank has none, and why.
+  // The same for a window that each rank has already made. Null: this rank has no window; why: the reason.
   template <class Gather>
   [[nodiscard]] static GroupWindows share(ProcessWindows& windows, int rank, int size,
                                           const std::shared_ptr<HostWindow>& mine, std::string why, Gather&& gather) {
@@ -57,16 +57,16 @@ class GroupWindows {
   }
 
   [[nodiscard]] bool fits() const noexcept { return !windows_.empty(); }
-  // Why there are none.
+  // Returns why there are no windows.
   [[nodiscard]] const std::string& reason() const noexcept { return why_; }
-  // Page aligned and zero at first.
+  // Page aligned and initially zero.
   [[nodiscard]] std::span<std::byte> mine() const noexcept { return mine_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return mine_.size(); }
-  // The group broke: ranks may still use them.
+  // Call if the group broke: other ranks may still use the windows.
   void abandon() const noexcept {
     for (const auto& window : windows_) window->abandon();
   }
-  // Of all ranks, as this one sees them.
+  // Addresses of all ranks' windows in this process.
   [[nodiscard]] const std::vector<std::byte*>& bases() const noexcept { return bases_; }
 
  private:

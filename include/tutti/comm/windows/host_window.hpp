@@ -22,9 +22,9 @@
 
 namespace tutti {
 
-// Memory that processes of one host share: a memfd (Linux), which is no file, has no name and no part in the size of
-// /dev/shm, and goes with the last process that has it. It is sealed, so that nobody can shrink it under the feet of
-// who reads it. Page aligned, and its pages are there when it is made.
+// Memory that processes of one host share: a memfd (Linux). It is not a file, has no name, does not count in the size
+// of /dev/shm, and is freed with the last process that has it. It is sealed, so that its owner cannot shrink it while
+// another process reads it. It is page aligned, and its pages are allocated when it is made.
 class HostWindow {
  public:
   ~HostWindow() {
@@ -34,21 +34,21 @@ class HostWindow {
   HostWindow& operator=(const HostWindow&) = delete;
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, bytes_}; }
-  // What others map it by; of a window of another process, -1.
+  // Returns the descriptor by which other processes map it; -1 for a window of another process.
   [[nodiscard]] int descriptor() const noexcept { return fd_.get(); }
-  // Where `part` lies in it, or more than its size: it lies elsewhere, at least in part.
+  // Returns the offset of `part` in the window, or more than the window's size if a part of it is outside.
   [[nodiscard]] std::size_t place_of(std::span<const std::byte> part) const noexcept {
     const auto at = reinterpret_cast<std::uintptr_t>(part.data()) - reinterpret_cast<std::uintptr_t>(data_);
     return at <= bytes_ && part.size() <= bytes_ - at ? at : bytes_ + 1;
   }
 
-  // Somebody may still write to it whom nobody waits for any more: its memory is never used again.
+  // Call if a process may still write to it although no process waits for it any more: its memory is never reused.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
 
-  // Other memory at the same place, all zero; who has mapped what was here keeps that, and cannot write here any more.
-  // False where there is none to be shared, and `why` says it: then the place is this process's alone. DeviceError: not
-  // even that.
+  // Replaces the memory by other memory at the same address, all zero. Processes that have mapped the old memory keep
+  // it, and cannot write here any more. Returns false and sets `why` if the new memory cannot be shared: it then
+  // belongs to this process alone. DeviceError if there is no memory at all.
   bool renew(std::string& why) {
     const auto fresh = make(bytes_, why);
     void* const at = fresh != nullptr ? ::mremap(fresh->data_, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_)
@@ -64,11 +64,11 @@ class HostWindow {
     return true;
   }
 
-  // A new one, all zero. Null where there can be none, and `why` says it.
+  // Makes a new window, all zero. Returns null and sets `why` if that fails.
   [[nodiscard]] static std::shared_ptr<HostWindow> make(std::size_t bytes, std::string& why) {
     const std::size_t size = whole_pages(bytes);
     rlimit limit{};
-    // Beyond it the process would be ended by a signal.
+    // Beyond this limit a signal would end the process.
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur)
       return no("the limit of file sizes (ulimit -f) is " + std::to_string(limit.rlim_cur) + " bytes", 0, why);
     io::Descriptor fd(create());
@@ -81,20 +81,20 @@ class HostWindow {
     return window;
   }
 
-  // That of another process, whose descriptor came from it; nothing that it can do later takes the memory away. Null
-  // where it is no such window, and `why` says it.
+  // Maps the window of another process by its descriptor. The other process cannot take the memory away later. Returns
+  // null and sets `why` if it is not such a window.
   [[nodiscard]] static std::shared_ptr<HostWindow> of_neighbour(io::Descriptor fd, std::size_t bytes,
                                                                 std::string& why) {
     if (!is_window(fd.get(), bytes, why)) return nullptr;
     auto window = map(std::move(fd), bytes, why);
     if (window == nullptr) return nullptr;
-    // Its pages are there: read, they are mapped sixteen at a time, and can be written then.
-    (void)::madvise(window->data_, bytes, populate_read);  // sooner, where the system can
+    // Its pages exist. When they are read, they are mapped sixteen at a time, and can then be written.
+    (void)::madvise(window->data_, bytes, populate_read);  // in advance, if the system can
     window->fd_ = io::Descriptor();
     return window;
   }
 
-  // Whether this is the descriptor of a window of so many bytes; else `why` says what is wrong.
+  // Returns whether this is the descriptor of a window of this size; otherwise sets `why`.
   [[nodiscard]] static bool is_window(int fd, std::size_t bytes, std::string& why) {
     const int seals = ::fcntl(fd, F_GET_SEALS);
     struct stat s {};
@@ -104,7 +104,7 @@ class HostWindow {
       no("fstat", errno, why);
     else if (const auto size = static_cast<std::uint64_t>(s.st_size); bytes == 0 || size != bytes)
       no("a window of " + std::to_string(size) + " bytes, not " + std::to_string(bytes), 0, why);
-    // Else this process would pay for memory that another one only talks of.
+    // Otherwise this process would allocate memory that another one only announced.
     else if (static_cast<std::uint64_t>(s.st_blocks) * 512 < size)
       no("a window that is not filled", 0, why);
     else
@@ -126,7 +126,7 @@ class HostWindow {
     why = error == 0 ? what : what + ": " + std::strerror(error);
     return nullptr;
   }
-  // Systems may ask that nothing in it can be run, and older ones do not know the question.
+  // Some systems require that memory cannot be executed; older ones do not know the flag.
   static int create() noexcept {
     constexpr unsigned no_exec = 0x8;  // MFD_NOEXEC_SEAL, Linux 6.3
     const int fd = ::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING | no_exec);
@@ -137,7 +137,7 @@ class HostWindow {
     if (at == MAP_FAILED) return no("mmap of " + std::to_string(bytes >> 20) + " MiB", errno, why);
     return std::shared_ptr<HostWindow>(new HostWindow(std::move(fd), static_cast<std::byte*>(at), bytes));
   }
-  // Takes the memory now: in the first step it would take 30 to 115 ms.
+  // Allocates the memory now: in the first step it would take 30 to 115 ms.
   bool fill(std::string& why) noexcept {
     if (::madvise(data_, bytes_, populate_write) == 0) return true;
     if (errno != EINVAL) {

@@ -26,7 +26,7 @@
 
 namespace tutti {
 
-// What another process finds a window by. Of a fixed size and without pointers, so that it travels in records.
+// Identifies a window for other processes. It has a fixed size and no pointers, so that it can be sent in records.
 struct WindowName {
   std::array<char, detail::door_name> server{};  // of the process that made it
   std::uint64_t number = 0, bytes = 0;
@@ -34,15 +34,15 @@ struct WindowName {
   friend bool operator==(const WindowName&, const WindowName&) = default;
 };
 
-// Reads a neighbour's window without mapping it, which is quicker where everything in it is read once.
+// Reads a neighbour's window without mapping it, which is faster if everything in it is read once.
 class WindowReader {
  public:
-  // Waits two seconds at most. Where it cannot be had, `why` says it and nothing is read.
+  // Waits at most two seconds. If the window is not available, sets `why`, and reads fail.
   WindowReader(const WindowName& name, std::string& why)
       : fd_(WindowServer::ask({name.server.data(), name.server.size()}, name.number, why)) {
     if (fd_.get() >= 0 && !HostWindow::is_window(fd_.get(), name.bytes, why)) fd_ = io::Descriptor();
   }
-  // What lies at `place`; false where it is not all there.
+  // Reads the bytes at `place`; false if some of them do not exist.
   [[nodiscard]] bool read(std::size_t place, std::span<std::byte> to) const noexcept {
     while (!to.empty()) {
       const ssize_t n = ::pread(fd_.get(), to.data(), to.size(), static_cast<off_t>(place));
@@ -58,9 +58,9 @@ class WindowReader {
   io::Descriptor fd_;
 };
 
-// The windows of a process: those that it made, and those of its neighbours on the host that it has mapped. They belong
-// to the process and outlive its communicators: when a group changes, whoever stays stays mapped, and only a newcomer's
-// windows are mapped anew. Calls come from any thread.
+// The windows of a process: those that it made, and those of other processes on the host that it has mapped. They
+// belong to the process and outlive its communicators: when a group changes, the windows of remaining members stay
+// mapped, and only a new member's windows are mapped. Calls may come from any thread.
 class ProcessWindows {
  public:
   [[nodiscard]] static ProcessWindows& of_process() {
@@ -69,8 +69,8 @@ class ProcessWindows {
   }
   ProcessWindows() = default;
 
-  // Memory that is zero: a new window, or one of this size that nobody holds any more, which need not be filled or
-  // mapped again. Null where there can be none, and `why` says it.
+  // Returns zeroed memory: a new window, or an unused one of this size, which need not be filled or mapped again.
+  // Returns null and sets `why` if that fails.
   [[nodiscard]] std::shared_ptr<HostWindow> make(std::size_t bytes, std::string& why) {
     const std::lock_guard lock(own_mutex_);
     try {
@@ -92,7 +92,7 @@ class ProcessWindows {
     own_.push_back({window, next_++});
     return window;
   }
-  // Of one that make() gave.
+  // Returns the name of a window from make().
   [[nodiscard]] WindowName name_of(const HostWindow& window) const {
     const std::lock_guard lock(own_mutex_);
     WindowName name;
@@ -105,15 +105,17 @@ class ProcessWindows {
       }
     return name;
   }
-  // Other memory at the same place, for one that make() gave: whoever has mapped it and is given up reaches this no
-  // more. False where it is not to be shared then, and `why` says it. Nobody uses the window meanwhile.
+  // Replaces the memory of a window from make() at the same address: processes that have mapped it and were given up
+  // cannot access the new memory. Returns false and sets `why` if the new memory cannot be shared. The window must not
+  // be used meanwhile.
   bool renew(HostWindow& window, std::string& why) {
     const std::lock_guard lock(own_mutex_);
     for (Own& o : own_)
       if (o.window.get() == &window) ++o.edition;
     return window.renew(why);
   }
-  // A neighbour's, or an own one. Null where it cannot be had, and `why` says it. Waits two seconds at most.
+  // Maps a window of another process or of this one. Returns null and sets `why` if it is not available. Waits at most
+  // two seconds.
   [[nodiscard]] std::shared_ptr<HostWindow> map(const WindowName& name, std::string& why) {
     if (auto own = find_own(name)) return own;
     const std::lock_guard lock(neighbours_mutex_);
@@ -124,7 +126,7 @@ class ProcessWindows {
     if (fd.get() < 0) return nullptr;
     auto window = HostWindow::of_neighbour(std::move(fd), name.bytes, why);
     if (window == nullptr) return nullptr;
-    // Those of processes that have ended are of no use any more, nor is memory that its owner has renewed.
+    // Windows of processes that have ended are useless, and so is memory that its owner has renewed.
     std::erase_if(neighbours_, [&](const Neighbour& n) {
       return n.window.use_count() == 1 && ((n.name.server == name.server && n.name.number == name.number) ||
                                            !WindowServer::is_open({n.name.server.data(), n.name.server.size()}));
@@ -142,7 +144,7 @@ class ProcessWindows {
     const std::lock_guard lock(neighbours_mutex_);
     return neighbours_.size();
   }
-  // Processes of other users that asked for a window.
+  // Returns the number of refused requests by processes of other users.
   [[nodiscard]] std::uint64_t sent_away() const {
     const std::lock_guard lock(own_mutex_);
     return server_ ? server_->sent_away() : 0;
@@ -159,7 +161,7 @@ class ProcessWindows {
     WindowName name;
   };
 
-  // Of those that nobody holds so many stay, the newest.
+  // Keeps this many unused windows, the newest.
   template <class List>
   static void forget_unused(List& list, std::size_t most) {
     const auto unused = [](const auto& w) { return w.window.use_count() == 1; };
@@ -184,7 +186,7 @@ class ProcessWindows {
   std::vector<Own> own_;
   std::vector<Neighbour> neighbours_;
   std::uint64_t next_ = 1;
-  std::optional<WindowServer> server_;  // the first to go: its thread reads what lies above
+  std::optional<WindowServer> server_;  // destroyed first: its thread reads the members above
 };
 
 }  // namespace tutti

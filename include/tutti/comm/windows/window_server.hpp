@@ -29,8 +29,8 @@
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/io/file.hpp>
 
-// How a window gets from one process to another: who wants it asks its owner over a Unix socket. The socket has a name
-// that is drawn (an abstract one, so no file), and both sides look at whose process the other one is.
+// Passes a window from one process to another: a process requests it from its owner over a Unix socket. The socket has
+// a random name (an abstract one, so there is no file), and both sides check the user of the other process.
 namespace tutti {
 
 namespace detail {
@@ -40,7 +40,7 @@ inline constexpr std::size_t door_name = 32;  // hexadecimal digits
 [[nodiscard]] inline bool is_server_name(std::string_view name) noexcept {
   return name.size() == door_name && name.find_first_not_of("0123456789abcdef") == name.npos;
 }
-// The socket's address; its size comes back.
+// Fills `a` with the abstract address of `name` and returns its length.
 [[nodiscard]] inline socklen_t abstract_address(std::string_view name, sockaddr_un& a) noexcept {
   static constexpr std::string_view prefix = "tutti-window-";
   a = {};
@@ -49,7 +49,7 @@ inline constexpr std::size_t door_name = 32;  // hexadecimal digits
   std::memcpy(a.sun_path + 1 + prefix.size(), name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + prefix.size() + name.size());
 }
-// Whether the process at the other end is of this user; else of whom.
+// Returns whether the process at the other end belongs to this user; otherwise sets its user.
 [[nodiscard]] inline bool is_own_user(int fd, std::string& whose) {
   ucred other{};
   socklen_t size = sizeof other;
@@ -58,7 +58,7 @@ inline constexpr std::size_t door_name = 32;  // hexadecimal digits
   return false;
 }
 
-// A byte and, where `fd` is one, a descriptor.
+// Sends a byte and, if `fd` is valid, a descriptor.
 inline void send_descriptor(int socket, int fd) noexcept {
   char said = fd >= 0 ? 'y' : 'n';
   iovec v{&said, 1};
@@ -77,7 +77,7 @@ inline void send_descriptor(int socket, int fd) noexcept {
   }
   (void)::sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
-// None where none came, and `why` says it.
+// Returns no descriptor and sets `why` if none was received.
 [[nodiscard]] inline io::Descriptor receive_descriptor(int socket, std::string& why) {
   char said = 0;
   iovec v{&said, 1};
@@ -91,7 +91,7 @@ inline void send_descriptor(int socket, int fd) noexcept {
   do n = ::recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
   while (n < 0 && errno == EINTR);
   io::Descriptor fd;
-  // Whatever came is to be closed again.
+  // Every received descriptor must be closed.
   for (cmsghdr* h = n > 0 ? CMSG_FIRSTHDR(&m) : nullptr; h != nullptr; h = CMSG_NXTHDR(&m, h)) {
     int one = -1;
     if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS || h->cmsg_len != CMSG_LEN(sizeof one)) continue;
@@ -110,11 +110,11 @@ inline void send_descriptor(int socket, int fd) noexcept {
 
 }  // namespace detail
 
-// Where the windows of a process are asked for. A thread of its own answers.
+// Serves requests for the windows of a process, on a thread of its own.
 class WindowServer {
  public:
-  // descriptor: that of the window with this number, or -1; called on the door's thread, and the descriptor must stay
-  // open while `answer` runs. DeviceError where there is no such socket.
+  // descriptor: that of the window with this number, or -1. It is called on the server's thread, and the descriptor
+  // must stay open while `answer` runs. DeviceError if the socket cannot be made.
   using Lend = std::function<void(std::uint64_t number, const std::function<void(int descriptor)>& answer)>;
   explicit WindowServer(Lend lend) : lend_(std::move(lend)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     static constexpr char digits[] = "0123456789abcdef";
@@ -138,10 +138,11 @@ class WindowServer {
   WindowServer& operator=(const WindowServer&) = delete;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  // Processes of other users that were sent away.
+  // Returns the number of refused processes of other users.
   [[nodiscard]] std::uint64_t sent_away() const noexcept { return sent_away_; }
 
-  // A window of the process with this door; none: `why` says it. Waits two seconds at most.
+  // Requests a window of the process with this name. Returns no descriptor and sets `why` if that fails. Waits at most
+  // two seconds.
   [[nodiscard]] static io::Descriptor ask(std::string_view name, std::uint64_t number, std::string& why) {
     why.clear();
     const io::Descriptor s = connect(name, why);
@@ -152,7 +153,7 @@ class WindowServer {
     }
     return detail::receive_descriptor(s.get(), why);
   }
-  // Whether the process still has its door open.
+  // Returns whether the process still serves requests.
   [[nodiscard]] static bool is_open(std::string_view name) {
     std::string why;
     return connect(name, why).get() >= 0;
@@ -195,7 +196,7 @@ class WindowServer {
     std::vector<pollfd> polled;
     for (;;) {
       polled.assign(1, {stop_.get(), POLLIN, 0});
-      // Who is not served yet waits in the socket's queue.
+      // Further connections wait in the socket's queue.
       polled.push_back({clients.size() < most_clients ? socket_.get() : -1, POLLIN, 0});
       for (const Client& g : clients) polled.push_back({g.socket.get(), POLLIN, 0});
       (void)::poll(polled.data(), polled.size(), clients.empty() ? -1 : 1000);
@@ -211,7 +212,7 @@ class WindowServer {
       io::Descriptor client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       std::string whose;
       if (client.get() < 0)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // e.g. no descriptor is left
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // for example because no descriptor is free
       else if (detail::is_own_user(client.get(), whose))
         clients.push_back({std::move(client), now + std::chrono::seconds(10)});
       else

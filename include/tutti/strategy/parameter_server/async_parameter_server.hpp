@@ -25,9 +25,9 @@
 
 namespace tutti {
 
-// Asynchronous training by parameter servers: these own weights and optimizer state and change them by each push at
-// once; no worker waits for another one. A push that was sent when its worker died may be applied in part or not at
-// all; no step is promised to count once. (Dean et al., "Large scale distributed deep networks", 2012.)
+// Asynchronous training by parameter servers. The servers own the weights and the optimizer state, and update them at
+// each push at once; no worker waits for another one. If a worker dies, its last push may be applied in part or not at
+// all; a step is not guaranteed to count exactly once. (Dean et al., "Large scale distributed deep networks", 2012.)
 template <ps::Transport T>
 class AsyncParameterServer {
  public:
@@ -37,11 +37,11 @@ class AsyncParameterServer {
       : o_(options), place_{o_.rank, o_.workers, o_.generation}, c_(std::move(transport), options) {}
 
   [[nodiscard]] Membership membership() const { return place_; }
-  // Where workers come and go: this one's place among them from now on.
+  // If workers come and go: sets this worker's place among them from now on.
   void set_place(const Membership& place) noexcept { place_ = place; }
   [[nodiscard]] std::string name() const { return "asynchronous " + c_.name(); }
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
-  // Memory of this process that outlives the communicator, as allocate() gives it.
+  // Shares memory of this process that outlives the communicator, for use like that of allocate().
   bool share(const std::shared_ptr<HostWindow>& window) { return c_.share(window); }
 
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
@@ -58,8 +58,8 @@ class AsyncParameterServer {
     for (Work& w : all) w.wait();
   }
 
-  // Rank 0 brings the state that the servers begin with; where they have one already, e.g. because this rank was
-  // started again, that counts. Everybody takes what the servers have.
+  // Rank 0 brings the initial state of the servers. If they already have a state, for example because this rank was
+  // restarted, theirs counts. All workers take the servers' state.
   void synchronise(std::span<StateSpan> state) {
     if (ranges_.empty()) return agree(state);
     arenas_.clear();
@@ -89,7 +89,7 @@ class AsyncParameterServer {
     for (Work& w : all) w.wait();
   }
 
-  // Whether rank 0 has brought what synchronise() fetches.
+  // Returns whether rank 0 has brought the state that synchronise() fetches.
   [[nodiscard]] bool is_founder() {
     std::deque<Word> words;
     const auto servers = ranges_.empty() ? 1 : o_.servers;
@@ -106,7 +106,7 @@ class AsyncParameterServer {
     return all;
   }
 
-  // ---- steps that server 0 deals out, see StepAssignments ----
+  // ---- steps that server 0 assigns, see StepAssignments ----
   void ask_step(std::int64_t limit) {
     Word& w = asked_.emplace_back();
     w.work =
@@ -119,10 +119,10 @@ class AsyncParameterServer {
     asked_.pop_front();
     return deal;
   }
-  // number: below 0 the end of all.
+  // number: a step, or below 0 the end of all.
   void did_step(std::int64_t number) {
     while (!said_.empty() && said_.front().work.done()) {
-      said_.front().work.wait();  // throws what went wrong
+      said_.front().work.wait();  // throws the operation's error
       said_.pop_front();
     }
     Word& w = said_.emplace_back();
@@ -165,7 +165,7 @@ class AsyncParameterServer {
   void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
 
  private:
-  // Of server 0, or to it. Stays where it is while the work goes on.
+  // A word from or to server 0. Its address must not change during the operation.
   struct Word {
     std::int64_t value = 0;
     ps::ServerRange where{0, sizeof value, 0};
@@ -176,7 +176,7 @@ class AsyncParameterServer {
     std::string name;
     std::uint32_t number;
   };
-  // Before there is a model: rank 0's text.
+  // Before there is a model: exchanges rank 0's text.
   void agree(std::span<StateSpan> state) {
     static constexpr ps::ServerRange on_the_first{0, ps::max_data, 0};
     if (state.size() != 1) fail<UsageError>(name(), "one text before attach()", state.size());
@@ -189,7 +189,7 @@ class AsyncParameterServer {
       if (a.name == s.name) return a.number;
     fail<UsageError>(name(), "state that synchronise() was given", s.name);
   }
-  // What is not divided lies on server 0.
+  // State that is not divided is on server 0.
   [[nodiscard]] std::span<const ps::ServerRange> where(const StateSpan& s) const {
     static constexpr ps::ServerRange on_the_first{0, ~std::size_t{0} >> 8, 0};
     if (arena_of(s) >= ps::arena::others) return {&on_the_first, 1};
@@ -202,7 +202,7 @@ class AsyncParameterServer {
     for (std::size_t s = 0; s < all.size(); ++s) all[s] = {0, bytes, static_cast<int>(s)};
     return all;
   }
-  // The first counter.
+  // Returns the first counter.
   [[nodiscard]] static std::int64_t first_step(std::span<const StateSpan> state) {
     std::int64_t step = 0;
     for (const StateSpan& s : state)
@@ -220,7 +220,7 @@ class AsyncParameterServer {
   int last_bucket_ = 0;
   ps::two_bit::Residuals kept_;
   ProgressReporter report_;
-  ps::ServerCommunicator<T> c_;  // the first to go: its thread reads what lies above
+  ps::ServerCommunicator<T> c_;  // destroyed first: its thread reads the members above
 };
 
 }  // namespace tutti

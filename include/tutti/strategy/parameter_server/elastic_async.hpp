@@ -20,11 +20,12 @@
 
 namespace tutti {
 
-// A worker of asynchronous servers in a job whose workers come and go. It is connected once, whoever else comes or
-// goes: a generation changes its rank and the number of workers, between two of its steps, and nobody waits for it.
-// Steps are dealt out by server 0, so that what a worker leaves behind another one does.
+// A worker of asynchronous servers in a job with changing workers. It connects once, independently of other workers: a
+// generation changes its rank and the number of workers between two of its steps, and no worker waits for it. Server 0
+// assigns the steps, so that another worker runs the steps that a worker leaves unfinished.
 //     std::unique_ptr<S> form(const Assignment&, ControlChannel&, InterruptFlag&)
-// makes the AsyncParameterServer; the flag ends it. Who joins a job that runs is alone until next_generation().
+// makes the AsyncParameterServer; the flag ends it. A process that joins a running job is alone until
+// next_generation().
 template <class Form>
 class ElasticAsync final : public ElasticMember, private StepAssignments {
   using Made = std::invoke_result_t<Form&, const Assignment&, ControlChannel&, InterruptFlag&>;
@@ -44,12 +45,12 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
     begin();
   }
 
-  // ---- a strategy; before the first generation it is alone ----
+  // ---- a strategy; alone before the first generation ----
   [[nodiscard]] Membership membership() const { return workers_ ? workers_->membership() : Membership{-1, 1, 0}; }
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return workers_ ? workers_->name() : "asynchronous parameter server"; }
-  // Who joins has its memory before it is connected.
+  // A joining process has its memory before it is connected.
   std::span<std::byte> allocate(std::size_t bytes) {
     return workers_ ? workers_->allocate(bytes) : memory_in(windows_, form_.windows(), bytes);
   }
@@ -58,8 +59,8 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
     if (!windows_.empty() && !std::exchange(lent_, true)) (void)workers_->share(windows_.back());
     workers_->attach(layout, facts);
   }
-  // Rank 0 may be lost before it has brought what all begin with: then the next one brings it, from where it is called
-  // again.
+  // Rank 0 may be lost before it has brought the initial state. The next rank 0 then brings it, and the caller repeats
+  // the call.
   void synchronise(std::span<StateSpan> state) {
     if (!workers_) return;
     const bool first = rank() == 0;
@@ -77,7 +78,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
   }
   void pull(std::span<StateSpan> state) { workers_->pull(state); }
   [[nodiscard]] std::int64_t others_at_work() {
-    (void)workers_->is_founder();  // each server tells how far it has come
+    (void)workers_->is_founder();  // each server reports its progress
     return workers_->others_at_work();
   }
   [[nodiscard]] bool came_late() const noexcept { return false; }
@@ -118,13 +119,13 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
     channel_->say_stands();
     return true;
   }
-  // The servers have it.
+  // The servers have the state.
   [[nodiscard]] bool has_authority() const override { return false; }
 
  private:
   static constexpr const char* founders_key = "ps/founders";
 
-  // Comes to the first generation, connected to the servers. False where this process is let go before.
+  // Enters the first generation, connected to the servers. Returns false if this process is released before.
   [[nodiscard]] bool join() {
     form_.introduce(options_.start, *channel_);
     channel_->ask_to_enrol(control::Role::worker, options_.start.rank, options_.start.host, options_.facts);
@@ -132,7 +133,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
     const bool founder = founds();
     while (!channel_->await_assignment(std::chrono::milliseconds(200)))
       if (founder && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
-        break;  // the next line says who lacks
+        break;  // the next line reports which are missing
     auto first = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!first) return false;
     now_ = *std::move(first);
@@ -158,8 +159,8 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
 
   Form form_;
   int founders_ = 1;
-  bool lent_ = false;  // what was allocated before there were servers
-  Made workers_;       // goes before its flag
+  bool lent_ = false;  // the memory allocated before there were servers
+  Made workers_;       // destroyed before its flag
 };
 
 }  // namespace tutti

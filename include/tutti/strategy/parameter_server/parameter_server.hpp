@@ -15,11 +15,11 @@
 
 namespace tutti {
 
-// Synchronous training by parameter servers: what AllReduce does, over processes of their own that add up. Every worker
-// has optimizer, momentum and schedule itself, so all optimizers and precisions work; the servers know spans and types.
-// A step waits for all workers. The sums have the bits of an all-reduce over threads.
+// Synchronous training by parameter servers: like AllReduce, with separate processes that sum. Every worker has the
+// optimizer, momentum and schedule itself, so all optimizers and precisions work; the servers only know spans and
+// types. A step waits for all workers. The sums have the bits of an all-reduce over threads.
 template <ps::Transport T>
-class ParameterServer : private ps::two_bit::Residuals,  // outlives the communicator, whose thread changes it
+class ParameterServer : private ps::two_bit::Residuals,  // outlives the communicator: its thread changes it
                         private detail::CommunicatorHolder<ps::ServerCommunicator<T>>,
                         public AllReduce<ps::ServerCommunicator<T>> {
   using Communicator = ps::ServerCommunicator<T>;
@@ -37,13 +37,13 @@ class ParameterServer : private ps::two_bit::Residuals,  // outlives the communi
 
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     Base::attach(layout, facts);
-    ps::two_bit::Residuals::forget();  // what was kept in another generation
+    ps::two_bit::Residuals::forget();  // values kept in another generation
   }
 
   Work reduce(const Piece& piece) {
     const bool gradients = piece.kind == Piece::Kind::gradients;
     const std::string& name = Base::begin(piece);
-    // Statistics have a key behind those of all buckets.
+    // The keys of statistics follow those of all buckets.
     const std::uint64_t key = gradients ? piece.index + 1 : (std::uint64_t{1} << 32) + piece.index;
     return this->held.reduce(piece.dtype, piece.bytes, key, static_cast<std::uint64_t>(Base::coming_step()),
                              gradients ? static_cast<std::uint32_t>(piece.index) : ps::Frame::no_bucket, name,

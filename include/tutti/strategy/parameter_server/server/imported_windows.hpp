@@ -15,14 +15,14 @@
 
 namespace tutti::ps {
 
-// The windows that workers have lent to a server of their host. A worker can write anything into its window at any
-// time, so nothing but values is read from one: what lies where is said by frames.
+// The windows that workers have exported to a server of their host. A worker can write anything into its window at any
+// time, so only values are read from it; frames contain the positions.
 class ImportedWindows {
  public:
-  // windows: of this process, outlives it; null: it borrows none.
+  // windows: of this process, must outlive this object; null: it borrows no windows.
   ImportedWindows(ProcessWindows* windows, std::size_t workers) : windows_(windows), of_(workers) {}
 
-  // Why it cannot have it, or nothing.
+  // Takes a window. Returns the reason if it cannot, otherwise an empty text.
   [[nodiscard]] std::string take(std::uint32_t worker, const WindowOffer& loan) {
     if (windows_ == nullptr) return "it borrows no windows";
     std::string why;
@@ -30,7 +30,7 @@ class ImportedWindows {
     if (window != nullptr) of_[worker][loan.number - 1] = std::move(window);
     return why;
   }
-  // Where the data of a frame lies; empty: not in a window of its worker, or not all of it.
+  // Returns the data of a frame. Empty if it is not, or not completely, in a window of its worker.
   [[nodiscard]] std::span<std::byte> find(const Frame& f) const noexcept {
     if (f.window < 1 || f.window > WindowOffer::most || f.worker >= of_.size()) return {};
     const auto& window = of_[f.worker][f.window - 1];
@@ -39,9 +39,9 @@ class ImportedWindows {
     if (f.place > all.size() || f.bytes > all.size() - f.place) return {};
     return all.subspan(static_cast<std::size_t>(f.place), f.bytes);
   }
-  // Workers may have numbers below this one.
+  // Allows worker numbers below this one.
   void grow(std::size_t workers) { of_.resize(std::max(of_.size(), workers)); }
-  // A worker that has gone, or comes anew.
+  // Call for a worker that has left, or that connects again.
   void forget(std::uint32_t worker) noexcept { of_[worker] = {}; }
 
  private:

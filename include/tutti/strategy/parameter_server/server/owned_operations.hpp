@@ -22,21 +22,21 @@
 
 namespace tutti::ps {
 
-// What workers do, each for itself, with the weights that a server owns: an operation that comes twice is answered
-// twice and done once, and who is too far ahead is answered when the slowest worker has come after it.
+// The operations of single workers on the weights that a server owns. A repeated operation is answered twice and
+// executed once. A worker that is too far ahead is answered when the slowest worker has caught up.
 class OwnedOperations {
  public:
-  struct Replies {  // of all servers
+  struct Replies {  // for all servers
     std::function<void(const Frame&, std::span<const std::byte>)> answer;
     std::function<void(const Frame&, const std::string& why)> refuse;
     std::function<void(std::uint32_t worker, std::uint64_t steps)> lost;  // steps of it that no server state has
   };
-  // store: outlives it. staleness: see ServerOptions.
+  // store: must outlive this object. staleness: see ServerOptions.
   OwnedOperations(WeightStore& store, std::optional<std::int64_t> staleness, std::size_t workers, Replies replies)
       : store_(store), staleness_(staleness), workers_(workers), reply_(std::move(replies)) {}
 
-  // A worker has come, or come again: nothing that it did before counts, and nobody waits for what it has not done. One
-  // of the same session has only found its connection again, or this server, which was started again.
+  // Call when a worker has connected, or connected again: its earlier operations do not count, and no worker waits for
+  // its unfinished ones. A worker with the same session has only restored its connection, or this server was restarted.
   void begin(std::uint32_t worker, std::uint64_t session) {
     drop(worker);
     Worker& known = workers_[worker];
@@ -50,17 +50,17 @@ class OwnedOperations {
     fresh.there = true;
     workers_[worker] = std::move(fresh);
   }
-  // Workers may have numbers below this one.
+  // Allows worker numbers below this one.
   void grow(std::size_t workers) { workers_.resize(std::max(workers_.size(), workers)); }
-  // It has ended, or is lost.
+  // Call when a worker has ended or is lost.
   void leave(std::uint32_t worker) {
     drop(worker);
     workers_[worker].there = false;
     release();
   }
 
-  // done: all rounds of this worker below are over. at_work: other workers that have not ended. Returns whether it has
-  // come before.
+  // done: all rounds of this worker below it are over. at_work: other workers that have not ended. Returns whether the
+  // operation is a repeated one.
   bool take(const Frame& f, std::span<const std::byte> data, std::uint64_t done, std::int64_t at_work) {
     Worker& w = workers_[f.worker];
     w.done.erase(w.done.begin(), w.done.lower_bound({done, 0}));
@@ -86,7 +86,7 @@ class OwnedOperations {
     for (const Worker& w : workers_)
       to.workers.push_back({w.session, w.its_step, w.step, w.clock, {w.done.begin(), w.done.end()}});
   }
-  // Before workers come.
+  // Call before workers connect.
   void restore(const ServerState& from) {
     if (from.workers.size() != workers_.size())
       fail<DataError>("what a server kept", {workers_.size(), " workers"}, from.workers.size());
@@ -100,20 +100,21 @@ class OwnedOperations {
       workers_[i].done = {w.done.begin(), w.done.end()};
     }
   }
-  // Why a frame cannot be done, or nothing.
+  // Returns why a frame cannot be executed, or an empty text.
   [[nodiscard]] std::string_view refusal(const Frame& f) const { return store_.refusal(f); }
 
  private:
   struct Worker {
     std::set<std::pair<std::uint64_t, std::uint64_t>> done{};  // operations, by round and offset
-    // The step that it is in, as it calls it and as the server counts those of all workers; how many it has begun here.
+    // The worker's current step, in its own count and in the server's count of all workers' steps; and the number of
+    // steps that it has begun here.
     std::uint64_t session = 0, its_step = 0;
     std::int64_t step = 0, clock = 0;
     bool there = false;
     bool returned = false;  // and has not begun a step since
   };
 
-  // What has to do with no weights is answered at once.
+  // Operations without weights are answered at once.
   void small(const Frame& f, std::span<const std::byte> data) {
     std::int64_t word = 0;
     if (f.operation == Operation::store) {
@@ -126,7 +127,7 @@ class OwnedOperations {
                                   : static_cast<std::int64_t>(store_.sealed());
     answer(f, std::as_bytes(std::span(&word, 1)));
   }
-  // Whether it was let in.
+  // Returns whether the worker was accepted.
   bool store(const Frame& f, std::span<const std::byte> data) {
     if (f.root != arena::facts) {
       store_.store(f, data);
@@ -156,7 +157,7 @@ class OwnedOperations {
     f.done = static_cast<std::uint64_t>(store_.steps());
     reply_.answer(f, data);
   }
-  // Answers what waited for the weights to be there, or for slower workers.
+  // Answers operations that waited for the weights, or for slower workers.
   void release() {
     const std::int64_t last = slowest().value_or(0);
     std::size_t kept = 0;

@@ -11,10 +11,10 @@
 
 namespace tutti::ps {
 
-// What a worker gets of a round that is over.
+// The answer to a worker for a finished round.
 struct RoundAnswer {
   Frame frame;
-  std::span<const std::byte> data;  // none where it was written to the worker's window, or the worker has it already
+  std::span<const std::byte> data;  // empty if it was written to the worker's window, or if the worker already has it
 };
 
 // c: a cell of the round's table, see round_table.hpp. session: the worker's.
@@ -32,7 +32,7 @@ template <class Cell>
   return a;
 }
 
-// How much of what a frame brings.
+// Formats the size and type of a frame's data.
 [[nodiscard]] inline std::string size_text(const Frame& f) {
   return std::to_string(f.bytes) + " bytes " + std::string(tutti::name_of(f.dtype));
 }

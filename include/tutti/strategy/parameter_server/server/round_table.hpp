@@ -21,32 +21,32 @@
 
 namespace tutti::ps {
 
-// Bytes that a worker has pushed to a server without an answer, at most. All workers push in one order, so the first
-// part of it that somebody lacks is on its way, and nobody waits for ever.
+// The most bytes that a worker may have pushed to a server without an answer. All workers push in one order, so the
+// first missing part is always on its way, and no worker waits for ever.
 inline constexpr std::size_t usual_in_flight = std::size_t{64} << 20;
 
-// What a server was given of each part of a round, until all workers have brought theirs, and what it answered, until
-// all workers say that the round is over: so a part that comes twice is answered twice and added once.
+// Keeps the pushes of each part of a round until all workers have pushed theirs, and the answer until all workers
+// report that the round is over. A repeated part is therefore answered twice and added once.
 template <class Message>
 class RoundTable {
  public:
-  // A worker's data: what it sent, or a place in a window of its, where the answer goes too.
+  // A worker's data: the sent bytes, or a position in one of its windows, which also receives the answer.
   struct Part {
     Message message{};
     std::span<std::byte> lent{};
     std::uint32_t window = 0;
     std::uint64_t place = 0;
-    bool has = false;  // its worker wants no answer but that it is done
+    bool has = false;  // its worker only needs to know that it is done
   };
   struct Cell {     // one round of one piece
-    Frame frame{};  // the first that came
+    Frame frame{};  // the first that arrived
     std::vector<Part> parts{};
     std::vector<bool> has{}, packed{};
     std::size_t count = 0;
     bool open = false, answered = false;
-    bool forgotten = false;  // answered, and the answer's memory is another's now
+    bool forgotten = false;  // answered, and the answer's memory has been reused
     Deadline due{};
-    std::span<std::byte> sum{};  // empty: all workers have it, in their windows or before
+    std::span<std::byte> sum{};  // empty: all workers have it, in their windows or from before
     PendingSends under_way{};
     Buffer memory{};
   };
@@ -80,7 +80,7 @@ class RoundTable {
     c->due = std::chrono::steady_clock::now() + std::chrono::milliseconds(f.patience);
     return *c;
   }
-  // lent: where the data is, if it is in a window. Whether it was the last one.
+  // lent: the data, if it is in a window. Returns whether it was the last part.
   bool add(Cell& c, const Frame& f, Message&& m, std::span<std::byte> lent) {
     c.parts[f.worker] = {std::move(m), lent, f.window, f.place, f.has};
     c.has[f.worker] = true;
@@ -88,8 +88,8 @@ class RoundTable {
     pending_[f.worker] += f.bytes;
     return ++c.count == workers_;
   }
-  // What the workers brought becomes one, in the order of their ranks; it is written into all windows that it came
-  // from, and into the table's memory where that of a worker came in a message.
+  // Combines the workers' data in the order of their ranks. The result is written into all windows that held data, and
+  // into the table's memory if a worker sent its data in a message.
   void combine(Cell& c) {
     const Frame& f = c.frame;
     to_.clear();
@@ -108,7 +108,7 @@ class RoundTable {
       const Part& root = c.parts[f.root];
       const std::byte* const from = root.lent.empty() ? root.message.data().data() : root.lent.data();
       for (std::byte* const to : to_)
-        if (to != from) std::memmove(to, from, f.bytes);  // a worker can name a place twice
+        if (to != from) std::memmove(to, from, f.bytes);  // a worker can name a position twice
     } else {
       for (std::size_t w = 0; w < workers_; ++w) {
         const Part& p = c.parts[w];
@@ -127,7 +127,7 @@ class RoundTable {
     c.answered = true;
     kept_ += c.sum.size();
   }
-  // Answers of rounds that are over for everybody need not be kept.
+  // Drops the answers of rounds that are over for all workers.
   void forget_below(std::uint64_t round) noexcept {
     if (round <= floor_) return;
     floor_ = round;
@@ -137,8 +137,8 @@ class RoundTable {
         c->answered = false;
       }
   }
-  // Of those that are kept the oldest go, so that memory is bounded; a part of such a round that comes again is still
-  // known not to be new.
+  // Drops the oldest kept answers, so that memory is bounded. A repeated part of such a round is still recognised as
+  // old.
   void keep_within(std::size_t bytes) {
     while (kept_ > bytes) {
       Cell* oldest = nullptr;
@@ -149,11 +149,11 @@ class RoundTable {
           oldest = c.get();
       kept_ -= oldest->sum.size();
       oldest->forgotten = true;
-      // Where a worker is still being sent it, it goes with the cell.
+      // If it is still being sent to a worker, it is freed with the cell.
       if (oldest->under_way.none()) oldest->memory = Buffer();
     }
   }
-  // When the first part that somebody lacks is due.
+  // Returns the deadline of the first incomplete part.
   [[nodiscard]] std::optional<Deadline> next_due() const noexcept {
     std::optional<Deadline> first;
     for (const auto& c : cells_)
@@ -166,7 +166,7 @@ class RoundTable {
       if (c->open && (first == nullptr || c->due < first->due)) first = c.get();
     return *first;
   }
-  // Cells that were ever needed at once.
+  // Returns the largest number of cells that were needed at once.
   [[nodiscard]] std::size_t cells() const noexcept { return cells_.size(); }
 
  private:
@@ -175,8 +175,8 @@ class RoundTable {
     static HostMemory memory;
     return memory;
   }
-  // Aligned for every type; a small message may lie anywhere. combine() only reads it. packed: of so many bytes in two
-  // bits a number; 0: as it is.
+  // Returns data aligned for every type; a small message may have any address. combine() only reads it. packed: the
+  // number of bytes after unpacking from two bits a number; 0: not packed.
   std::byte* readable(std::span<const std::byte> data, std::size_t packed, std::size_t worker) {
     if (packed > 0) {
       auto& wide = aligned_[worker];

@@ -16,19 +16,19 @@ namespace tutti::ps {
 
 namespace detail {
 
-// The next generation; nothing where the server is let go, or asked to stop before there was one.
+// Returns the next generation; empty if the server is released, or asked to stop before there was one.
 inline std::optional<Assignment> next_generation(ControlChannel& channel, const ElasticOptions& o, bool first,
                                                  const std::function<bool()>& stop_requested) {
   const auto until = std::chrono::steady_clock::now() + o.rendezvous_timeout;
   while (!channel.await_assignment(std::chrono::milliseconds(200))) {
     if (!first) continue;
     if (stop_requested && stop_requested()) return {};
-    if (std::chrono::steady_clock::now() > until) break;  // the next line says who lacks
+    if (std::chrono::steady_clock::now() > until) break;  // the next line reports which are missing
   }
   return channel.next_assignment_unless_released(std::chrono::milliseconds(0));
 }
 
-// What ends a server, as its channel tells: the end of that, and losses too where `changes`.
+// Ends a server when its channel ends and, with `changes`, when a process is lost.
 class ServerFlag {
  public:
   explicit ServerFlag(ControlChannel& channel, bool changes = false) : channel_(channel) {
@@ -53,11 +53,11 @@ class ServerFlag {
 
 }  // namespace detail
 
-// A server of a synchronous job whose members come and go: serves one generation behind the other, until the workers
-// are done. It holds nothing, so each begins anew.
+// A server of a synchronous elastic job: serves one generation after the other until the workers are done. It has no
+// state, so each generation starts fresh.
 //     std::unique_ptr<Server<T>> form(const Assignment&, ControlChannel&, InterruptFlag&)
-// makes that of one, which the flag ends. stop_requested: asked before the first one.
-// CommunicationError where this process was given up.
+// makes the server of one generation, which the flag ends. stop_requested: called before the first one.
+// CommunicationError if this process was given up.
 template <class Form>
 void serve_generations(ControlChannel& channel, const ElasticOptions& o, Form&& form,
                        const std::function<bool()>& stop_requested = {}) {
@@ -65,7 +65,7 @@ void serve_generations(ControlChannel& channel, const ElasticOptions& o, Form&& 
   channel.ask_to_enrol(control::Role::server, o.start.rank, o.start.host, o.facts);
   for (bool first = true; auto a = detail::next_generation(channel, o, first, stop_requested); first = false) {
     const std::shared_ptr<InterruptFlag> flag = flags.renew();
-    // What was heard before there was a flag.
+    // A change that was announced before there was a flag.
     if (const auto c = channel.change()) flags.raise(control::reason_of_end(*c));
     try {
       const auto server = form(*a, channel, *flag);
@@ -73,7 +73,7 @@ void serve_generations(ControlChannel& channel, const ElasticOptions& o, Form&& 
       channel.say_stands();
       server->run();
     } catch (const CommunicationError&) {
-      // Whoever is lost is named by the arbiter, and its workers call for the next one.
+      // The arbiter names the lost process, and the workers request the next generation.
     }
   }
 }

@@ -32,10 +32,11 @@
 
 namespace tutti::ps {
 
-// Adds up what the workers push, in the order of their ranks, and answers all of them: every server has its part of
-// each piece. A worker that is lost, or whose part does not come in time, ends the job, and all hear its name.
-// With ServerOptions::store it owns its part of the weights instead, changes them by each push at once and answers the
-// worker alone; who is lost is missed by nobody.
+// Sums the workers' pushes in the order of their ranks and answers all workers: every server has its part of each
+// piece. A worker that is lost, or with a part that does not arrive in time, ends the job, and all workers get its
+// name.
+// With ServerOptions::store the server owns its part of the weights instead. It updates them at each push at once and
+// answers only that worker; the others continue without a lost worker.
 template <Transport T>
 class Server {
  public:
@@ -49,7 +50,7 @@ class Server {
     if (o_.store != nullptr) own_weights();
   }
 
-  // Serves until all workers have said goodbye. CommunicationError names a worker that did not come or was lost.
+  // Serves until all workers have said goodbye. The CommunicationError names a worker that did not arrive or was lost.
   void run() {
     until_ = std::chrono::steady_clock::now() + o_.patience;
     welcomed_ = owned_.has_value();
@@ -68,17 +69,17 @@ class Server {
       look_at_the_clock();
     }
   }
-  // Makes run() return, from any thread.
+  // Makes run() return; may be called from any thread.
   void stop() noexcept {
     stopped_ = true;
     t_.wake();
   }
   [[nodiscard]] const ServerCounts& counts() const noexcept { return counts_; }
-  // Tells all workers why this server ends before they do. After run().
+  // Tells all workers the reason if this server ends before they do. Call after run().
   void give_up(const std::string& expected, const std::string& got) {
     tell(FrameKind::give_up, (expected + '\0' + got).substr(0, 1000));
   }
-  // Workers that were lost and have not come back, where others go on without them; empty: none.
+  // Returns the workers that were lost and have not come back, if others continue without them; empty: there are none.
   [[nodiscard]] std::string lost_workers() const {
     return members_.list([](const Member& m, std::uint32_t) { return m.was_lost; });
   }
@@ -114,7 +115,7 @@ class Server {
     }
   }
 
-  // Who has come since is let in, and who was given up is heard no more.
+  // Admits new workers, and ignores those that were given up.
   void follow_members() {
     const auto now = o_.members ? o_.members() : std::nullopt;
     if (!now) return;
@@ -135,7 +136,7 @@ class Server {
       return;
     }
     std::string why = members_.difference(o_, f, *g);
-    // A worker that proves to be the same one, started again, takes its place.
+    // A worker that proves to be the same one, restarted, takes its place.
     const bool again = owned_ && m.there() && !e.identity.empty() && !m.gone;
     if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " is there already";
     if (!why.empty()) {
@@ -227,11 +228,11 @@ class Server {
     const WindowOffer::Record said = verdict(windows_.take(f.worker, *loan));
     f.kind = FrameKind::answer;
     f.bytes = WindowOffer::record;
-    f.done = 0;  // of steps it says nothing
+    f.done = 0;  // it has no information about steps
     (void)t_.send(e.peer, encode(f), said, nullptr);
   }
 
-  // ---- a worker's operations with what this server owns ----
+  // ---- a worker's operations on data that this server owns ----
   void alone(const Event<Message>& e, const Frame& f, std::span<const std::byte> lent) {
     const std::string_view why = owned_ ? owned_->refusal(f) : "an operation of a server that owns weights";
     if (!why.empty()) {
@@ -247,7 +248,7 @@ class Server {
   }
   void own_weights() {
     OwnedOperations::Replies replies;
-    // A copy is sent, because the next push changes it; or it is written where the push lay.
+    // A copy is sent, because the next push changes the weights; or they are written to the memory of the push.
     replies.answer = [this](const Frame& f, std::span<const std::byte> data) {
       ++counts_.answers;
       if (const std::span<std::byte> lent = windows_.find(f); !lent.empty()) {
@@ -292,7 +293,7 @@ class Server {
     return f;
   }
   void welcome(const Member& m) { (void)t_.send(m.peer, encode(frame_to(m, FrameKind::welcome)), {}, nullptr); }
-  // Others go on without it, and it may come back.
+  // The others continue without it, and it may come back.
   void leave(Member& m, const std::string& why) {
     m.was_lost = true;
     m.peer = -1;
@@ -305,7 +306,7 @@ class Server {
 
   void goodbye(Member& m, Frame f) {
     m.gone = true;
-    f.bytes = 0;  // whatever it had to say
+    f.bytes = 0;  // any data of it is ignored
     (void)t_.send(m.peer, encode(f), {}, nullptr);
     if (owned_) {
       owned_->leave(number_of(m));
@@ -348,7 +349,7 @@ class Server {
     }
   }
 
-  // All workers but `without` hear it, and this server ends with it.
+  // Tells all workers except `without`, and ends this server.
   [[noreturn]] void end(const std::string& expected, const std::string& got, std::uint64_t round, int without = -1) {
     tell(FrameKind::give_up, expected + '\0' + got, round, without);
     fail<CommunicationError>({"server ", o_.index}, expected, got);
@@ -367,7 +368,7 @@ class Server {
     note(peer, why);
     f.kind = FrameKind::refuse;
     f.packed = f.has = false;
-    f.window = 0;  // the text lies behind the head
+    f.window = 0;  // the head is followed by the text
     f.bytes = static_cast<std::uint32_t>(why.size());
     (void)t_.send(peer, encode(f), std::as_bytes(std::span(why)), nullptr);
   }
@@ -384,10 +385,10 @@ class Server {
   ServerCounts counts_;
   RefusalLog refusals_;
   Deadline until_{}, keep_at_{};
-  std::optional<OwnedOperations> owned_;  // where it owns weights
+  std::optional<OwnedOperations> owned_;  // if it owns weights
   bool welcomed_ = false, over_ = false;
   std::atomic<bool> stopped_{false};
-  std::unique_ptr<T> transport_;  // the first to go: it reads what lies above
+  std::unique_ptr<T> transport_;  // destroyed first: it reads the members above
   T& t_;
 };
 

@@ -16,17 +16,17 @@ namespace tutti::ps {
 // The workers of a server, by their numbers.
 class ServerMembers {
  public:
-  struct Member {  // a worker, as this server knows it
+  struct Member {  // this server's state of a worker
     std::int64_t peer = -1;
     std::uint64_t session = 0, big_array = 0, done = 0;
     std::string name;
     bool gone = false;  // has said goodbye
     bool was_lost = false;
-    bool out = false;  // not one of the job, or not any more
+    bool out = false;  // not in the job, or no longer
     [[nodiscard]] bool there() const noexcept { return peer >= 0; }
   };
 
-  // ended: those that will not come.
+  // ended: workers that will not connect.
   ServerMembers(std::size_t workers, const std::vector<int>& ended) : all_(workers) {
     for (const int w : ended) all_.at(static_cast<std::size_t>(w)).gone = true;
   }
@@ -39,7 +39,7 @@ class ServerMembers {
   [[nodiscard]] bool knows(std::uint32_t number) const noexcept { return number < all_.size() && !all_[number].out; }
   [[nodiscard]] std::uint32_t number_of(const Member& m) const { return static_cast<std::uint32_t>(&m - all_.data()); }
 
-  // These are in the job, all others are not. left(number) for each that has been.
+  // Sets the workers of the job; all others are not in it. Calls left(number) for each that was in it before.
   template <class F>
   void set(const std::vector<std::uint32_t>& numbers, F&& left) {
     for (const std::uint32_t n : numbers)
@@ -54,40 +54,40 @@ class ServerMembers {
       if (was && !in) left(all_[w]);
     }
   }
-  // Who is there behind a connection; null: nobody who is still to be missed.
+  // Returns the worker of a connection; null: none that could still be missed.
   [[nodiscard]] Member* of_peer(std::int64_t peer) {
     const auto found =
         std::find_if(all_.begin(), all_.end(), [&](const Member& m) { return m.peer == peer && !m.gone; });
     return found == all_.end() ? nullptr : &*found;
   }
-  // Have all come?
+  // Have all workers connected?
   [[nodiscard]] bool complete() const {
     return std::all_of(all_.begin(), all_.end(), [](const Member& m) { return m.there(); });
   }
   [[nodiscard]] bool nobody_is_there() const {
     return std::none_of(all_.begin(), all_.end(), [](const Member& m) { return m.there() && !m.gone; });
   }
-  // All have said goodbye.
+  // Have all workers said goodbye?
   [[nodiscard]] bool done() const {
     return std::all_of(all_.begin(), all_.end(), [](const Member& m) { return m.gone; });
   }
-  // Some have, and the others are lost: nobody is waited for.
+  // Some workers have said goodbye, and the others are lost: the server does not wait any longer.
   [[nodiscard]] bool done_or_lost() const {
     return std::any_of(all_.begin(), all_.end(), [](const Member& m) { return m.gone; }) &&
            std::all_of(all_.begin(), all_.end(), [](const Member& m) { return m.gone || m.was_lost; });
   }
-  // Others that have not ended; who has not come yet will.
+  // Returns the number of other workers that have not ended; those that have not connected yet count.
   [[nodiscard]] std::int64_t at_work_beside(const Member& m) const {
     return std::count_if(all_.begin(), all_.end(),
                          [&](const Member& x) { return &x != &m && !x.gone && !x.was_lost && !x.out; });
   }
-  // The round below which nobody is.
+  // Returns the lowest round of all workers.
   [[nodiscard]] std::uint64_t floor() const {
     std::uint64_t floor = ~std::uint64_t{0};
     for (const Member& m : all_) floor = std::min(floor, m.done);
     return floor;
   }
-  // What a worker that greets has otherwise, or nothing.
+  // Returns how a greeting worker differs from this server, or an empty text.
   [[nodiscard]] std::string difference(const ServerOptions& o, const Frame& f, const Greeting& g) const {
     const auto differs = [](const char* what, std::uint64_t mine, std::uint64_t other) {
       return mine == other
@@ -102,7 +102,8 @@ class ServerMembers {
       if (other.there() && why.empty()) why = differs("MXNET_KVSTORE_BIGARRAY_BOUND", other.big_array, g.big_array);
     return why;
   }
-  // Those for which f(member, number) holds, as a list; a worker that has not come is its rank.
+  // Returns the list of the workers for which f(member, number) is true; a worker that has not connected is named by
+  // its rank.
   template <class F>
   [[nodiscard]] std::string list(F&& f) const {
     std::string names;

@@ -16,43 +16,45 @@
 
 namespace tutti::ps {
 
-struct ServerOptions {  // what a Server can be told
+struct ServerOptions {  // options of a Server
   int index = 0, servers = 1, workers = 1;
   std::uint64_t generation = 1;
-  std::chrono::milliseconds patience = std::chrono::seconds(120);  // until all workers have come
+  std::chrono::milliseconds patience = std::chrono::seconds(120);  // until all workers have connected
   std::size_t in_flight = usual_in_flight;  // bytes that a worker may have pushed without an answer
-  // Of this process, for workers of this host, whose data then need not travel; outlives the server. Null: none.
+  // The windows of this process, for workers of this host, so that their data need not be sent; must outlive the
+  // server. Null: no windows.
   ProcessWindows* windows = nullptr;
-  // Where it owns weights: outlives the server, whose thread uses it. Workers then come and go, each for itself.
+  // The weights, if the server owns them; must outlive the server, whose thread uses it. Workers then come and go
+  // independently.
   WeightStore* store = nullptr;
-  // Steps that a worker may be ahead of the slowest one; none: as many as it likes (Ho et al., "More effective
-  // distributed ML via a stale synchronous parallel parameter server", 2013).
+  // Steps that a worker may be ahead of the slowest one; empty: no limit (Ho et al., "More effective distributed ML via
+  // a stale synchronous parallel parameter server", 2013).
   std::optional<std::int64_t> staleness{};
-  // Is handed what the server owns, once the workers have brought it and every `keep_every` from then on.
+  // Receives the server's state once the workers have brought it, and every `keep_every` from then on.
   std::function<void(ServerState&&)> keep{};
   std::chrono::milliseconds keep_every = std::chrono::seconds(60);
-  // What it goes on from, where it was started again; and the workers that had ended by then. Outlives the server.
+  // The state from which a restarted server continues, and the workers that had ended by then. Must outlive the server.
   const ServerState* from = nullptr;
   std::vector<int> ended{};
-  // Told of what is refused, at most once a second, and of workers that own weights lose.
+  // Called about refused messages, at most once a second, and about lost workers if the server owns weights.
   std::function<void(const std::string&)> log{};
-  // Where workers come and go by their numbers, which only grow; `workers` is 0 then. Asked often, on the thread that
-  // serves: the numbers of those that are in the job now, once these are others than before. What is pushed by anybody
-  // else is refused. And whether the job is over; who has left does not end it.
+  // For workers that come and go by numbers, which only grow; `workers` is then 0. Called often, on the serving thread:
+  // returns the numbers of the workers in the job if they have changed. Pushes of all others are refused. released()
+  // returns whether the job is over; a worker that leaves does not end it.
   std::function<std::optional<std::vector<std::uint32_t>>()> members{};
   std::function<bool()> released{};
-  std::function<bool()> stop_requested{};  // asked until all workers have come; they end the server later
+  std::function<bool()> stop_requested{};  // called until all workers have connected; they end the server later
 };
 
-// What a server was sent. What is refused changes nothing.
+// Counts of the messages that a server received. A refused message has no effect.
 struct ServerCounts {
   std::uint64_t pushes = 0, answers = 0;
   std::uint64_t malformed = 0, strangers = 0, stale = 0, repeated = 0, too_much = 0;
-  std::uint64_t lost_steps = 0;  // of workers that this server has not, because it was started again
+  std::uint64_t lost_steps = 0;  // steps of workers that this server lacks, because it was restarted
   [[nodiscard]] std::uint64_t refused() const noexcept { return malformed + strangers + stale + too_much; }
 };
 
-// Says what a server refuses, a line a second at most, whatever comes.
+// Logs a server's refusals, at most one line a second.
 class RefusalLog {
  public:
   void note(const ServerOptions& o, const std::string& peer, const std::string& why) {

@@ -9,14 +9,14 @@
 
 namespace tutti {
 
-// A push, and the part of a model that a server is to change by it. All pointers are to element `begin` of an arena.
+// A push, and the part of a model that a server updates by it. All pointers are to element `begin` of an arena.
 struct ServerPart {
   DType dtype = DType::f32;
   std::size_t begin = 0, end = 0;  // elements of the layout
   void* weights = nullptr;
-  std::array<void*, 2> slots{};     // of the optimizer; null: none
+  std::array<void*, 2> slots{};     // of the optimizer; null: there is none
   const void* gradients = nullptr;  // multiplied by the loss scale
-  std::int64_t step = 0;            // steps of all workers that began before, as this server counts them
+  std::int64_t step = 0;            // steps of all workers that began before, in this server's count
 };
 
 }  // namespace tutti

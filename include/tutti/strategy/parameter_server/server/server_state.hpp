@@ -8,16 +8,16 @@
 
 namespace tutti::ps {
 
-// What a server that owns weights has at one moment, so that one started again under its number can go on from it.
+// The state of a server that owns weights at one moment. A server restarted under the same number continues from it.
 struct ServerState {
-  // Bytes of an arena (frames.hpp) from `begin` on.
+  // Bytes of an arena (frames.hpp), starting at `begin`.
   struct Piece {
     std::uint32_t arena = 0;
     std::uint64_t begin = 0;
     std::vector<std::byte> bytes{};
   };
-  // What was applied of a worker's pushes: all of its steps before its_step, and of the operations that it may send
-  // again these, by round and offset.
+  // The applied pushes of a worker: all of its steps before its_step and, among the operations that it may repeat,
+  // these, by round and offset.
   struct Worker {
     std::uint64_t session = 0, its_step = 0;
     std::int64_t step = 0, clock = 0;

@@ -10,7 +10,8 @@
 
 namespace tutti::ps {
 
-// Deals steps out to workers who come and go, see StepAssignments. What a worker who has left had not done comes first.
+// Assigns steps to workers that come and go, see StepAssignments. Unfinished steps of a worker that has left come
+// first.
 class StepAssigner {
  public:
   using Reply = StepAssignments::Reply;
@@ -33,7 +34,7 @@ class StepAssigner {
   }
   void complete(std::uint32_t worker, std::int64_t number) { assigned_[worker].erase(number); }
   void end_all() noexcept { over_ = true; }
-  // It has left, is lost, or begins anew.
+  // Call when a worker has left, is lost, or starts again.
   void leave(std::uint32_t worker) {
     const auto its = assigned_.find(worker);
     if (its == assigned_.end()) return;
@@ -44,15 +45,15 @@ class StepAssigner {
  private:
   std::int64_t next_ = 0;
   std::set<std::int64_t> returned_;
-  std::map<std::uint32_t, std::set<std::int64_t>> assigned_;  // by worker, and not done yet
+  std::map<std::uint32_t, std::set<std::int64_t>> assigned_;  // unfinished ones, by worker
   bool over_ = false;
 };
 
-// How an answer travels: a step's number, or below 0 what else it is.
+// The form in which an answer is sent: a step's number, or below 0 another answer.
 [[nodiscard]] inline std::int64_t encode(const StepAssignments::Reply& d) noexcept {
   return d.kind == StepAssignments::Reply::Kind::step ? d.number : -static_cast<std::int64_t>(d.kind);
 }
-[[nodiscard]] inline StepAssignments::Reply decode_assignment(std::int64_t word) noexcept {  // of a number that travels
+[[nodiscard]] inline StepAssignments::Reply decode_assignment(std::int64_t word) noexcept {  // from the sent number
   using Kind = StepAssignments::Reply::Kind;
   if (word >= 0) return {Kind::step, word};
   return {word == -2 ? Kind::done : word == -3 ? Kind::over : Kind::wait};

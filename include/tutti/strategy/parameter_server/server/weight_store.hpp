@@ -26,16 +26,17 @@
 
 namespace tutti::ps {
 
-// What a server of asynchronous training owns: its part of the weights and of the optimizer's state, and, on server 0,
-// what workers share beside. Used by one thread.
+// The data of a server of asynchronous training: its part of the weights and of the optimizer's state and, on server 0,
+// the other state that workers share. Used by one thread.
 class WeightStore {
  public:
   using Update = std::function<void(const ServerPart&)>;
-  // slots: of the optimizer. facts: what must be the same at each worker. update: changes the weights by a push.
+  // slots: of the optimizer. facts: must be the same on each worker. update: changes the weights by a push.
   WeightStore(ArenaLayout layout, int slots, JobFacts facts, Update update)
       : layout_(std::move(layout)), update_(std::move(update)), slots_(slots), facts_(std::move(facts)) {}
 
-  // What differs at a worker with these facts, among those that the servers have too; empty if none does.
+  // Returns the differences from a worker with these facts, among those that the servers have too; empty if there are
+  // none.
   [[nodiscard]] std::string compare(std::span<const std::byte> text) const {
     const auto named_here = [&](const std::string& name) {
       return std::any_of(facts_.facts().begin(), facts_.facts().end(), [&](const auto& f) { return f.first == name; });
@@ -48,7 +49,7 @@ class WeightStore {
     return d.name.empty() ? "" : d.name + " is " + d.mine + " on the servers and " + d.other + " here";
   }
 
-  // Whether a frame of these can be done; else why not.
+  // Returns why a frame with these operations cannot be executed, or an empty text.
   [[nodiscard]] std::string_view refusal(const Frame& f) const {
     if (f.root == arena::at_work)
       return f.operation != Operation::fetch || f.bytes != sizeof steps_ ? "an operation that is none" : "";
@@ -71,7 +72,7 @@ class WeightStore {
     if (!divided && f.operation == Operation::fetch && sealed_ && !holds(f)) return "a part that nobody stored";
     return "";
   }
-  // What was stored first stays.
+  // The first stored value is kept.
   void store(const Frame& f, std::span<const std::byte> data) {
     if (f.root == arena::text ? holds(f) : sealed_) return;
     if (f.root == arena::seal) {
@@ -82,12 +83,12 @@ class WeightStore {
     std::memcpy(room(f), data.data(), data.size());
     note(f.root, f.offset, f.offset + f.bytes);
   }
-  // Whether what is fetched is there.
+  // Returns whether the data to fetch is stored.
   [[nodiscard]] bool ready(const Frame& f) const noexcept { return f.root == arena::text ? holds(f) : sealed_; }
   [[nodiscard]] std::span<const std::byte> fetch(const Frame& f) { return {room(f), f.bytes}; }
-  // Begins a step of some worker; its number, as update() is to be told.
+  // Begins a step of a worker; returns its number for update().
   [[nodiscard]] std::int64_t begin_step() noexcept { return steps_++; }
-  // Changes the weights by a part of a step's gradients and returns them.
+  // Updates the weights by a part of a step's gradients and returns them.
   std::span<const std::byte> apply(const Frame& f, std::span<const std::byte> gradients, std::int64_t step) {
     const std::size_t unit = size_of(layout_.dtype);
     ServerPart p;
@@ -100,7 +101,7 @@ class WeightStore {
       of_slot.root = arena::slots + static_cast<std::uint32_t>(i);
       p.slots[static_cast<std::size_t>(i)] = room(of_slot);
     }
-    // Kernels want aligned elements, which a message need not have.
+    // Kernels need aligned elements, which a message may not have.
     aligned_.resize(f.bytes / sizeof(std::max_align_t) + 1);
     if (f.packed)
       two_bit::unpack(gradients, {reinterpret_cast<float*>(aligned_.data()), f.bytes / sizeof(float)});
@@ -112,14 +113,14 @@ class WeightStore {
     return {static_cast<const std::byte*>(p.weights), f.bytes};
   }
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
-  // Steps that others count and that this server has lost.
+  // Counts steps that other servers have and that this one has lost.
   void skip(std::int64_t steps) noexcept { steps_ += steps; }
 
-  // Whether there is what workers agree on before there are weights.
+  // Returns whether the text on which workers agree before there are weights is stored.
   [[nodiscard]] bool has_text() const noexcept { return arenas_.contains(arena::text); }
-  // Whether the workers have brought all that it is to own.
+  // Returns whether the workers have brought the complete state.
   [[nodiscard]] bool sealed() const noexcept { return sealed_; }
-  // Copies what it owns.
+  // Copies the state.
   void save(ServerState& to) const {
     to.steps = steps_;
     for (const auto& [number, pieces] : stored_)
@@ -128,7 +129,7 @@ class WeightStore {
         to.pieces.push_back({number, begin, {at + begin, at + end}});
       }
   }
-  // Takes what save() copied, before workers come. DataError where it cannot be of these weights.
+  // Takes the state that save() copied; call before workers connect. DataError if it cannot belong to these weights.
   void restore(const ServerState& from) {
     for (const ServerState::Piece& p : from.pieces) {
       Frame f;
@@ -139,7 +140,7 @@ class WeightStore {
       if (p.arena >= arena::most || (p.arena < arena::others && p.arena > static_cast<std::uint32_t>(slots_)) ||
           p.begin > most || p.bytes.size() > most - p.begin)
         fail<DataError>("what a server kept", "parts of these weights", "others");
-      // Its last byte first, so that there is room for all.
+      // Its last byte first, so that memory for all is allocated.
       f.offset += p.bytes.size();
       std::memcpy(room(f) - p.bytes.size(), p.bytes.data(), p.bytes.size());
       note(p.arena, p.begin, p.begin + p.bytes.size());
@@ -149,7 +150,7 @@ class WeightStore {
   }
 
  private:
-  // Bytes that were stored; neighbours are one piece.
+  // Records stored bytes; neighbouring ranges are merged.
   void note(std::uint32_t number, std::uint64_t begin, std::uint64_t end) {
     auto& pieces = stored_[number];
     auto next = pieces.lower_bound(begin);
@@ -167,7 +168,7 @@ class WeightStore {
     const auto found = arenas_.find(f.root);
     return found != arenas_.end() && f.offset + f.bytes <= found->second.bytes();
   }
-  // The memory of an arena, made when it is first met.
+  // Returns the memory of an arena, allocated at its first use.
   std::byte* room(const Frame& f) {
     Buffer& b = arenas_[f.root];
     const std::size_t bytes = f.root < arena::others ? layout_.bytes() : f.offset + f.bytes;

@@ -15,71 +15,75 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/strategy/parameter_server/wire/two_bit.hpp>
 
-// What workers and servers say to each other: frames of a head and, behind it, data. Numbers are little-endian.
+// The messages between workers and servers: frames of a head, followed by data. Numbers are little-endian.
 namespace tutti::ps {
 
-// Data of a frame; larger pieces travel in several. Only a whole frame is a sign of life for the other side, so a small
-// one passes a slow link within the time that it has.
+// Largest data of a frame; larger pieces are sent in several. Only a complete frame is a sign of life for the other
+// side, so a small one passes a slow link within the time allowed.
 inline constexpr std::size_t max_data = std::size_t{1} << 20;
 
-enum class FrameKind : std::uint8_t {  // of a message
+enum class FrameKind : std::uint8_t {  // kind of a message
   hello = 1,                           // a worker introduces itself: data is a Greeting
-  welcome,                             // all have come: data is their names
+  welcome,                             // all workers have arrived: data is their names
   push,                                // data of one worker
-  answer,                              // what came of it over all workers
-  goodbye,                             // a worker is done; the server says the same
-  give_up,                             // somebody cannot go on: data says why
-  refuse,                              // of what was sent last: data says why
+  answer,                              // the result over all workers
+  goodbye,                             // a worker is done; the server answers with the same
+  give_up,                             // the sender cannot continue: data is the reason
+  refuse,                              // of the last message: data is the reason
 };
 
-// How the data of the workers becomes one.
+// How the data of the workers is combined.
 enum class Operation : std::uint8_t {
   sum,
   max,
-  take,  // that of the root
-  // Of one worker with what a server owns; the answer is for it alone.
-  apply,  // changes weights by gradients, answers with these weights
-  fetch,  // brings nothing, answers with what is there
-  store,  // brings what is to be there at the start; the answer is empty
-  lend,   // brings a Loan; the answer is a text: empty, or why the server cannot have it
+  take,  // the root's data
+  // For one worker and data that a server owns; only that worker gets the answer.
+  apply,  // updates weights by gradients, answers with these weights
+  fetch,  // sends no data, answers with the stored data
+  store,  // sends the initial data; the answer is empty
+  lend,   // sends a WindowOffer; the answer is a text: empty, or why the server cannot take it
 };
-[[nodiscard]] constexpr bool concerns_one_worker(Operation o) noexcept { return o >= Operation::apply; }  // alone
+[[nodiscard]] constexpr bool concerns_one_worker(Operation o) noexcept { return o >= Operation::apply; }  // only one
 
-// Whose data a window may hold, before and after.
+// Returns whether a window may hold the data of the operation and its result.
 [[nodiscard]] constexpr bool may_lie_in_window(Operation o) noexcept { return o <= Operation::apply; }
 
-// What Frame::root names in these.
+// The meanings of Frame::root for these operations.
 namespace arena {
-// The weights' arena, behind it those of the optimizer, then what is not divided among servers.
+// The weights' arena, followed by those of the optimizer, then data that is not divided among servers.
 inline constexpr std::uint32_t weights = 0, slots = 1, others = 3, most = 16;
-inline constexpr std::uint32_t text = most - 1;       // what workers agree on before there are weights
-inline constexpr std::uint32_t began = 0xfffffffb;    // fetch: whether all is there that workers begin with
-inline constexpr std::uint32_t steps = 0xfffffffc;    // fetch: one to do, below Frame::step; store: one that is done
-inline constexpr std::uint32_t facts = 0xfffffffd;    // store: what must be the same on all workers
-inline constexpr std::uint32_t seal = 0xfffffffe;     // store: all is there; data is the step to count from
-inline constexpr std::uint32_t at_work = 0xffffffff;  // fetch: other workers that have not ended, eight bytes
+inline constexpr std::uint32_t text = most - 1;       // facts on which workers agree before there are weights
+inline constexpr std::uint32_t began = 0xfffffffb;    // fetch: whether the complete initial state is stored
+inline constexpr std::uint32_t steps = 0xfffffffc;    // fetch: the next step to run, below Frame::step; store: a
+                                                      // finished step
+inline constexpr std::uint32_t facts = 0xfffffffd;    // store: facts that must be the same on all workers
+inline constexpr std::uint32_t seal = 0xfffffffe;     // store: the state is complete; data is the step from which to
+                                                      // count
+inline constexpr std::uint32_t at_work = 0xffffffff;  // fetch: the number of other workers that have not ended, eight
+                                                      // bytes
 }  // namespace arena
 
-// (generation, session, worker) says who speaks: a session is drawn anew by each process, so that one that comes again
-// never passes for the one before it. (round, offset) says of what: rounds count the operations of a generation,
-// alike on all workers. step and bucket are what messages call it.
+// (generation, session, worker) identifies the sender: each process draws a new session, so that a restarted process is
+// never taken for its predecessor. (round, offset) identifies the data: rounds count the operations of a generation,
+// equally on all workers. step and bucket are for messages.
 struct Frame {
   FrameKind kind = FrameKind::hello;
   Operation operation = Operation::sum;
   DType dtype = DType::u8;
   std::uint32_t worker = 0, root = 0;
-  std::uint32_t bucket = 0;    // no_bucket: no gradients
+  std::uint32_t bucket = 0;    // no_bucket: not gradients
   std::uint32_t bytes = 0;     // of the data
-  std::uint32_t patience = 0;  // ms until a worker whose part does not come is named
-  // 0: the data lies behind the head. Else in this window of the worker, at `place`, and what becomes of it too.
+  std::uint32_t patience = 0;  // ms until a missing worker is named
+  // 0: the data follows the head. Otherwise it is in this window of the worker, at `place`, and so is the result.
   std::uint32_t window = 0;
   std::uint64_t generation = 0, session = 0;
   std::uint64_t step = 0, round = 0;
-  std::uint64_t done = 0;    // all rounds below are over for the sender; from a server that owns weights: steps applied
+  std::uint64_t done = 0;    // all rounds below are over for the sender; from a server that owns weights: the number of
+                             // applied steps
   std::uint64_t offset = 0;  // of the data in its piece, in bytes
   std::uint64_t place = 0;
-  bool packed = false;  // of a push of f32: what two_bit::pack() made of `bytes` lies behind the head
-  bool has = false;     // of Operation::take: this worker has it already, so its answer is a head alone
+  bool packed = false;  // in a push of f32: the head is followed by the result of two_bit::pack() for `bytes`
+  bool has = false;     // for Operation::take: this worker already has the data, so its answer is only a head
 
   static constexpr std::uint32_t no_bucket = 0xffffffff;
 };
@@ -87,7 +91,7 @@ struct Frame {
 inline constexpr std::size_t head_bytes = 88;
 using Head = std::array<std::byte, head_bytes>;
 
-// What all workers must do alike.
+// The fields that must be equal on all workers.
 [[nodiscard]] constexpr bool same_operation(const Frame& a, const Frame& b) noexcept {
   return a.bytes == b.bytes && a.dtype == b.dtype && a.operation == b.operation && a.root == b.root;
 }
@@ -108,7 +112,7 @@ void take(const std::byte*& at, T& value) noexcept {
 
 }  // namespace detail
 
-[[nodiscard]] inline Head encode(const Frame& f) noexcept {  // as it travels
+[[nodiscard]] inline Head encode(const Frame& f) noexcept {  // in the form that is sent
   Head head{};
   std::byte* at = head.data();
   detail::put(at, detail::frame_magic);
@@ -122,8 +126,8 @@ void take(const std::byte*& at, T& value) noexcept {
   return head;
 }
 
-// Nothing where it is no frame, and `why` says it. data: so many bytes lie behind the head. Looks at the frame alone,
-// not at whether it comes at the right time.
+// Returns an empty value and sets `why` if it is not a frame. data: the number of bytes after the head. Checks only the
+// frame itself, not whether it arrives at the right time.
 [[nodiscard]] inline std::optional<Frame> decode(std::span<const std::byte> head, std::size_t data,
                                                  std::string_view& why) noexcept {
   const auto no = [&](std::string_view reason) {
@@ -170,7 +174,7 @@ void take(const std::byte*& at, T& value) noexcept {
   }
   if (f.has && (!carries || f.operation != Operation::take || f.window != 0)) return no("nothing to be wanted");
   if (f.has && !pushes) return data == 0 ? std::optional(f) : no("data that is not wanted");
-  // Who is not the root has nothing to bring.
+  // A worker that is not the root has no data to send.
   const bool brings_nothing =
       data == 0 &&
       (f.window != 0 || (pushes && f.operation == Operation::take && f.worker != f.root) ||
@@ -179,16 +183,16 @@ void take(const std::byte*& at, T& value) noexcept {
   return f;
 }
 
-// What a worker says of itself first, so that those of another job or another kind are refused.
+// A worker's first message, so that workers of another job or of another kind are refused.
 struct Greeting {
-  std::uint32_t server = 0, workers = 0, servers = 0;  // whom it means to speak to
-  std::uint64_t big_array = 0;                         // where arrays are divided, see placement.hpp
+  std::uint32_t server = 0, workers = 0, servers = 0;  // the server that it wants to reach
+  std::uint64_t big_array = 0;                         // the bound for dividing arrays, see placement.hpp
   std::string name{};                                  // of its host
 
   static constexpr std::size_t max_name = 256;
 };
 
-[[nodiscard]] inline std::vector<std::byte> encode(const Greeting& g) {  // as it travels
+[[nodiscard]] inline std::vector<std::byte> encode(const Greeting& g) {  // in the form that is sent
   const std::size_t name = std::min(g.name.size(), Greeting::max_name);
   std::vector<std::byte> bytes(20 + name);
   std::byte* at = bytes.data();
@@ -197,7 +201,8 @@ struct Greeting {
   std::memcpy(at, g.name.data(), name);
   return bytes;
 }
-[[nodiscard]] inline std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {  // if it is one
+// empty if it is not one
+[[nodiscard]] inline std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
   if (bytes.size() < 20 || bytes.size() > 20 + Greeting::max_name) return {};
   const std::byte* at = bytes.data();
   Greeting g;
@@ -207,7 +212,7 @@ struct Greeting {
   return g;
 }
 
-// "step 3 bucket 0", as the all-reduce calls it.
+// Returns "step 3 bucket 0", as the all-reduce calls it.
 [[nodiscard]] inline std::string name_of(const Frame& f) {
   if (f.step == 0) return "operation " + std::to_string(f.round);
   return "step " + std::to_string(f.step) +

@@ -12,14 +12,14 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/tensor/arena.hpp>
 
-// Which server has which part of a piece: that of MXNet's distributed store. An array of fewer elements than the bound
-// lies on one server, by its key; a larger one is divided evenly over all of them.
+// The division of a piece among servers, the same as in MXNet's distributed store. An array with fewer elements than
+// the bound is on one server, chosen by its key; a larger one is divided evenly among all servers.
 namespace tutti::ps {
 
 inline constexpr std::uint64_t usual_big_array = 1'000'000;  // elements
 
-// The bound: MXNET_KVSTORE_BIGARRAY_BOUND, read through `get`, which answers like std::getenv. UsageError where it is
-// no positive number.
+// Returns the bound: MXNET_KVSTORE_BIGARRAY_BOUND, read through `get`, which works like std::getenv. UsageError if it
+// is not a positive number.
 template <class Get>
 [[nodiscard]] std::uint64_t big_array_bound(const Get& get) {
   const char* const text = get("MXNET_KVSTORE_BIGARRAY_BOUND");
@@ -31,12 +31,12 @@ template <class Get>
                    {"'", printable(value), "'"}, "unset it: arrays of a million elements and more are divided");
 }
 
-// The server of a small array with this key.
+// Returns the server of a small array with this key.
 [[nodiscard]] constexpr int server_of(std::uint64_t key, int servers) noexcept {
   return static_cast<int>(key * 9973 % static_cast<std::uint64_t>(servers));
 }
 
-// Calls f(server, begin, end) for each server's part of an array, in bytes, in the order of the parts; an empty part is
+// Calls f(server, begin, end) for each server's part of an array, in bytes, in the order of the parts; empty parts are
 // left out. Parts begin at whole cache lines.
 template <class F>
 void place(std::uint64_t key, std::size_t elements, std::size_t element_bytes, int servers, std::uint64_t big_array,
@@ -49,13 +49,13 @@ void place(std::uint64_t key, std::size_t elements, std::size_t element_bytes, i
   }
 }
 
-// A part of the arenas, in elements, and the server that has it.
+// A part of the arenas, in elements, and its server.
 struct ServerRange {
   std::size_t begin = 0, end = 0;
   int server = 0;
 };
 
-// Which server has which part of the arenas, tensor by tensor; neighbours on one server are one range.
+// Returns the division of the arenas among servers, tensor by tensor; neighbouring parts on one server are one range.
 [[nodiscard]] inline std::vector<ServerRange> ranges_of(const ArenaLayout& layout, int servers,
                                                         std::uint64_t big_array) {
   std::vector<ServerRange> all;

@@ -18,7 +18,7 @@
 // Workers and servers that are threads of one process: for tests, and for programs that embed tutti.
 namespace tutti::ps {
 
-// A copy of what was sent, because threads come and go.
+// A copy of the sent bytes, because threads come and go.
 class ThreadMessage {
  public:
   ThreadMessage() = default;
@@ -31,7 +31,7 @@ class ThreadMessage {
   std::vector<std::byte> head_, data_;
 };
 
-// What the ends in a process share; it must outlive them.
+// The shared state of the ends in a process; it must outlive them.
 class ThreadNetwork {
  public:
   explicit ThreadNetwork(int servers) {
@@ -44,7 +44,7 @@ class ThreadNetwork {
   friend class ThreadServerEnd;
   using Incoming = Event<ThreadMessage>;
 
-  // What has come to an end. Once it is closed, nothing does.
+  // The messages that have arrived at an end. After it is closed, no more arrive.
   class Box {
    public:
     bool put(Incoming event) {
@@ -87,7 +87,7 @@ class ThreadNetwork {
 
   std::vector<std::shared_ptr<Box>> servers_;
   std::mutex mutex_;
-  std::int64_t next_ = 0;  // connection
+  std::int64_t next_ = 0;  // number of the next connection
   // By server and connection.
   std::map<std::pair<int, std::int64_t>, std::shared_ptr<Box>> connections_;
 };
@@ -97,7 +97,7 @@ class ThreadWorkerEnd {
  public:
   using Message = ThreadMessage;
 
-  // identity: who the servers are to take it for, see Event.
+  // identity: the worker that the servers see, see Event.
   explicit ThreadWorkerEnd(ThreadNetwork& network, std::string identity = "")
       : network_(network), box_(std::make_shared<ThreadNetwork::Box>()), identity_(std::move(identity)) {
     const std::lock_guard lock(network_.mutex_);
@@ -159,7 +159,7 @@ class ThreadServerEnd {
   ThreadServerEnd(ThreadNetwork& network, int server) : network_(network), server_(server) {
     const std::lock_guard lock(network_.mutex_);
     auto& box = network_.servers_[static_cast<std::size_t>(server)];
-    // The one before it may have ended.
+    // The previous one may have ended.
     if (box->closed()) box = std::make_shared<ThreadNetwork::Box>();
     box_ = box;
   }

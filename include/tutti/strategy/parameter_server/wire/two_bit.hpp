@@ -15,13 +15,13 @@
 #include <tutti/core/error.hpp>
 
 // Gradients in two bits each, as MXNet compresses them for its servers (Strom, "Scalable distributed DNN training using
-// commodity GPU cloud computing", 2015): a worker adds each gradient to what it has kept back of those before; where
-// that reaches the threshold t, or -t, just this much is sent and taken off, else nothing is. What was not sent is
-// never lost, only late.
+// commodity GPU cloud computing", 2015). A worker adds each gradient to the rest kept from earlier ones. If the sum
+// reaches the threshold t, or -t, exactly this value is sent and subtracted; otherwise 0 is sent. A value that was not
+// sent is never lost, only late.
 //
-// Bytes: t as f32, then four numbers a byte, the first in its highest bits: 11 is t, 10 is -t, 00 is 0, and 01, which
-// MXNet has no use for, NaN, so that a gradient which is not finite is seen where it would be without compression.
-// The last byte is filled with zeros, to whole words of 16 numbers.
+// Bytes: t as f32, then four numbers a byte, the first in its highest bits: 11 is t, 10 is -t, 00 is 0. 01, which MXNet
+// does not use, is NaN, so that a gradient that is not finite is noticed as without compression. The last byte is
+// filled with zeros, to whole words of 16 numbers.
 namespace tutti::ps::two_bit {
 
 [[nodiscard]] constexpr std::size_t bytes_of(std::size_t numbers) noexcept {
@@ -32,7 +32,7 @@ namespace detail {
 enum Code : unsigned { zero = 0, not_a_number = 1, minus = 2, plus = 3 };
 }
 
-// kept: what was not sent so far, as many numbers, which this changes. to: bytes_of(gradients.size()) bytes.
+// kept: the unsent rest of as many numbers, which this changes. to: bytes_of(gradients.size()) bytes.
 inline void pack(std::span<const float> gradients, std::span<float> kept, float threshold, std::byte* to) noexcept {
   std::memcpy(to, &threshold, sizeof threshold);
   std::memset(to + sizeof threshold, 0, bytes_of(gradients.size()) - sizeof threshold);
@@ -54,7 +54,7 @@ inline void pack(std::span<const float> gradients, std::span<float> kept, float 
   }
 }
 
-// Whether so many bytes can be what pack() wrote of so many numbers.
+// Returns whether pack() can have written these bytes for this many numbers.
 [[nodiscard]] inline bool is_packed(std::span<const std::byte> from, std::size_t numbers) noexcept {
   if (from.size() != bytes_of(numbers)) return false;
   float threshold = 0;
@@ -70,10 +70,10 @@ inline void unpack(std::span<const std::byte> from, std::span<float> to) noexcep
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = values[codes[i / 4] >> (6 - 2 * (i % 4)) & 3U];
 }
 
-// What a worker has kept back of each bucket's gradients.
+// The unsent rest of each bucket's gradients on a worker.
 class Residuals {
  public:
-  // Of the gradients of a bucket: zeros at first.
+  // Returns the rest for a bucket's gradients, initially zeros.
   [[nodiscard]] std::span<float> of(std::size_t bucket, std::size_t numbers) {
     if (buckets_.size() <= bucket) buckets_.resize(bucket + 1);
     std::vector<float>& kept = buckets_[bucket];
@@ -86,7 +86,7 @@ class Residuals {
   std::vector<std::vector<float>> buckets_;
 };
 
-// The threshold of an option: in the gradients' own measure; 0: they travel as they are.
+// Checks the threshold of an option: in the gradients' unit; 0: they are sent unchanged.
 inline void require_threshold(float t) {
   if (!std::isfinite(t) || t < 0) fail<UsageError>("gradient compression", "a threshold above 0, or 0 for none", t);
 }

@@ -14,20 +14,20 @@
 #include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/strategy/parameter_server/wire/frames.hpp>
 
-// Memory that a worker lends to the servers of its host: what lies in it does not travel, it is read and written there.
+// Memory that a worker exports to the servers of its host: data in it is not sent, but read and written in place.
 namespace tutti::ps {
 
-// A window, and the number by which the worker's frames name it from now on.
+// A window, and the number by which the worker's frames refer to it from now on.
 struct WindowOffer {
   std::uint32_t number = 0;
   WindowName window{};
 
   static constexpr std::uint32_t most = 16;   // windows of a worker
-  static constexpr std::size_t record = 256;  // bytes of it, and of what is answered
+  static constexpr std::size_t record = 256;  // bytes of it, and of the answer
   using Record = std::array<std::byte, record>;
 };
 
-[[nodiscard]] inline WindowOffer::Record encode(const WindowOffer& l) noexcept {  // as it travels
+[[nodiscard]] inline WindowOffer::Record encode(const WindowOffer& l) noexcept {  // in the form that is sent
   WindowOffer::Record bytes{};
   std::byte* at = bytes.data();
   detail::put(at, l.number);
@@ -39,7 +39,7 @@ struct WindowOffer {
   return bytes;
 }
 [[nodiscard]] inline std::optional<WindowOffer> decode_window_offer(
-    std::span<const std::byte> bytes) noexcept {  // nothing: no loan
+    std::span<const std::byte> bytes) noexcept {  // empty: not an offer
   if (bytes.size() != WindowOffer::record) return {};
   const std::byte* at = bytes.data();
   WindowOffer l;
@@ -53,13 +53,13 @@ struct WindowOffer {
   return l;
 }
 
-// What a server says to it: nothing, where it has the window now.
+// Returns a server's answer: empty if the server has the window now.
 [[nodiscard]] inline WindowOffer::Record verdict(std::string_view why) noexcept {
   WindowOffer::Record bytes{};
   std::memcpy(bytes.data(), why.data(), std::min(why.size(), bytes.size()));
   return bytes;
 }
-[[nodiscard]] inline std::string decode_verdict(std::span<const std::byte> bytes) {  // empty: taken
+[[nodiscard]] inline std::string decode_verdict(std::span<const std::byte> bytes) {  // empty: accepted
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return std::string(text.substr(0, text.find('\0')));
 }

@@ -10,7 +10,7 @@
 
 namespace tutti::ps {
 
-// The servers that a worker has lost and waits for, because they are started again.
+// The servers that a worker has lost and for which it waits, because they are restarted.
 class DisconnectedServers {
  public:
   static constexpr std::chrono::milliseconds look_every{100};
@@ -27,7 +27,7 @@ class DisconnectedServers {
     return static_cast<int>(std::count_if(servers_.begin(), servers_.end(), [](const Server& s) { return s.since; }));
   }
   [[nodiscard]] bool any() const { return count() > 0; }
-  // At most every look_every, and not once it was greeted.
+  // At most every look_every, and not after it was greeted.
   [[nodiscard]] bool to_be_looked_for(std::int64_t s) {
     Server& server = servers_[static_cast<std::size_t>(s)];
     const auto now = Clock::now();
@@ -37,7 +37,7 @@ class DisconnectedServers {
   }
   void greeted(std::int64_t s) { servers_[static_cast<std::size_t>(s)].greeted = true; }
   void back(std::int64_t s) { servers_[static_cast<std::size_t>(s)] = {}; }
-  // One that has been away for longer.
+  // Returns a server that has been away for longer than this time.
   [[nodiscard]] std::optional<std::int64_t> longer_than(std::chrono::milliseconds time) const {
     for (std::size_t s = 0; s < servers_.size(); ++s)
       if (servers_[s].since && Clock::now() - *servers_[s].since > time) return static_cast<std::int64_t>(s);

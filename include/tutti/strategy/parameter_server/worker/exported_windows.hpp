@@ -18,34 +18,34 @@
 
 namespace tutti::ps {
 
-// A window of this worker, and which servers have it.
+// A window of this worker, and the servers that have it.
 struct ExportedWindow {
   std::shared_ptr<HostWindow> memory;
   std::uint32_t number = 0;
   std::vector<bool> servers;
-  // Half as large: where values of this one lie in half the bytes. Null: nowhere.
+  // The window, half as large, for the values of this one in half the bytes. Null: there is none.
   const ExportedWindow* narrow = nullptr;
 };
 
-// The windows that a worker has lent to servers of its host. Used by the thread that owns the communicator; others only
-// read windows that they were given.
+// The windows that a worker has exported to servers of its host. Used by the thread that owns the communicator; other
+// threads only read windows that were passed to them.
 class ExportedWindows {
  public:
-  // windows: of this process, outlives it. neighbours: of each server, whether it is on this host.
+  // windows: of this process, must outlive this object. neighbours: for each server, whether it is on this host.
   ExportedWindows(ProcessWindows* windows, std::vector<bool> neighbours)
       : windows_(windows), neighbours_(std::move(neighbours)), wanted_(count(neighbours_)) {
     if (windows_ == nullptr) wanted_ = 0;
   }
 
-  // Of a page, to see who can have windows: what is lent later is lent to these. send(data, where): to each server its
-  // part of the data; returns when all have answered in its place.
+  // Exports a page to find which servers can map windows: later windows are exported to these. send(data, where): sends
+  // each server its part of the data; returns when the answers of all have replaced it.
   template <class Send>
   void begin(Send&& send) {
     if (wanted_ == 0) return;
     (void)lend(nullptr, 1, send);
   }
-  // Memory in a window that all these servers have: this one, or where it is null a new one, all zero. Null where there
-  // is none.
+  // Returns memory in a window that all these servers have: this one or, if it is null, a new one, all zero. Null if
+  // that fails.
   template <class Send>
   const ExportedWindow* lend(std::shared_ptr<HostWindow> memory, std::size_t bytes, Send&& send) {
     if (wanted_ == 0 || count(neighbours_) == 0) return nullptr;
@@ -73,7 +73,7 @@ class ExportedWindows {
     const auto number = static_cast<std::uint32_t>(all_.size() + 1);
     return &all_.emplace_back(ExportedWindow{std::move(memory), number, neighbours_, nullptr});
   }
-  // The window that this lies in, and where; null: none.
+  // Returns the window that contains the data, and the position; null: no window.
   [[nodiscard]] const ExportedWindow* find(std::span<const std::byte> data, std::uint64_t& place) const noexcept {
     for (const ExportedWindow& w : all_)
       if (const std::size_t at = w.memory->place_of(data); at <= w.memory->bytes().size()) {
@@ -82,18 +82,19 @@ class ExportedWindows {
       }
     return nullptr;
   }
-  // Values of `wide` may lie in `narrow` too.
+  // Values of `wide` may also be in `narrow`.
   void pair(const ExportedWindow& wide, const ExportedWindow& narrow) {
     for (ExportedWindow& w : all_)
       if (&w == &wide) w.narrow = &narrow;
   }
 
-  // The job broke: servers may still write to them.
+  // Call if the job broke: servers may still write to them.
   void abandon() noexcept {
     for (const ExportedWindow& w : all_) w.memory->abandon();
   }
 
-  // Servers that have this worker's windows; those that it would have lent them to; why not all do.
+  // The number of servers that have this worker's windows; of those to which it wanted to export them; and the reason
+  // if they differ.
   [[nodiscard]] std::size_t servers() const noexcept { return all_.empty() ? 0 : count(neighbours_); }
   [[nodiscard]] std::size_t wanted() const noexcept { return wanted_; }
   [[nodiscard]] const std::string& why() const noexcept { return why_; }

@@ -28,7 +28,7 @@
 
 namespace tutti::ps {
 
-// What an operation of a worker is about.
+// The parameters of a worker's operation.
 struct Request {
   std::span<std::byte> data{};
   DType dtype = DType::u8;
@@ -36,49 +36,50 @@ struct Request {
   std::uint32_t root = 0;
   std::uint64_t key = 0, step = 0;
   std::uint32_t bucket = Frame::no_bucket;
-  bool stays = false;  // the data outlives the transport, so it is sent where it lies
-  // Of an operation that concerns this worker alone: where the data begins in its arena, in bytes; who has which part
-  // of that; and where the answer goes, if it does not replace the data.
+  bool stays = false;  // the data outlives the transport, so it is sent from its own memory
+  // For an operation of this worker alone: the offset of the data in its arena, in bytes; the servers of its parts; and
+  // the destination of the answer if it does not replace the data.
   std::uint64_t base = 0;
   std::span<const ServerRange> where{};
   std::span<std::byte> answer{};
-  // Where it is above 0, f32 travel to the servers in two bits (two_bit.hpp), but for the first `plain` bytes.
+  // If above 0, f32 are sent to the servers in two bits (two_bit.hpp), except the first `plain` bytes.
   float threshold = 0;
   std::span<float> kept{};
   std::size_t plain = 0;
-  bool has = false;  // of Operation::take: this worker has the data already
-  // The window that the data lies in, and where; null: none. Servers that have it are sent no data.
+  bool has = false;  // for Operation::take: this worker already has the data
+  // The window that contains the data, and the position; null: no window. Servers that have the window are sent no
+  // data.
   const ExportedWindow* lent = nullptr;
   std::uint64_t place = 0;
 };
 
-// The operations that a worker has posted, oldest first, between the threads that wait for them and the one that
-// carries them out. The first exception is everybody's: later operations fail with it.
+// The operations that a worker has posted, oldest first. Several threads wait for them and one thread runs them. After
+// the first exception all later operations fail with it.
 class Operations {
  public:
   // A part of an operation's data: one frame to one server.
   struct Part {
     int server = 0;
     std::uint64_t offset = 0;
-    std::uint32_t bytes = 0, packed_bytes = 0;  // packed_bytes: of what travels in two bits; 0: it travels as it is
+    std::uint32_t bytes = 0, packed_bytes = 0;  // packed_bytes: size in two bits; 0: it is sent unchanged
     std::size_t packed_at = 0;                  // in Job::packed
     bool sent = false, answered = false;
   };
-  struct Job final : Work::State {  // an operation that goes on
+  struct Job final : Work::State {  // a running operation
     explicit Job(Operations& o) : operations(o) {}
     Operations& operations;
     Request request{};
     std::string name_{};
     std::chrono::milliseconds deadline{0};
     std::chrono::steady_clock::time_point posted{};
-    // Of the thread that carries it out.
+    // Used by the thread that runs it.
     std::uint64_t round = 0;
     std::vector<Part> parts{};
     std::size_t answered = 0;
-    std::vector<bf16> narrow{};  // what travels in place of f32
+    std::vector<bf16> narrow{};  // sent instead of f32
     std::span<std::byte> wide{};
     std::vector<std::byte> packed{};
-    std::deque<PendingSends> under_way{};  // of each part
+    std::deque<PendingSends> under_way{};  // for each part
 
     std::atomic<bool> done_{false};
     std::exception_ptr error{};
@@ -92,10 +93,10 @@ class Operations {
     }
   };
 
-  // grace: how long after its deadline an operation may still be finding out who is missing.
+  // grace: how long after its deadline an operation may still be finding out which process is missing.
   explicit Operations(std::chrono::milliseconds grace) : grace_(grace) {}
 
-  // wake: makes the thread that carries out look; called unless the operation has failed already.
+  // wake: wakes the thread that runs operations; called unless the operation has already failed.
   template <class Wake>
   Work post(const Request& request, const std::string& name, std::chrono::milliseconds deadline, Wake&& wake) {
     std::shared_ptr<Job> job;
@@ -115,7 +116,7 @@ class Operations {
     return Work(std::move(job));
   }
 
-  // For the thread that carries them out: what was posted since the last call goes to the end of `list`.
+  // For the thread that runs them: appends the operations posted since the last call to `list`.
   void take(std::vector<std::shared_ptr<Job>>& list) {
     const std::lock_guard lock(mutex_);
     for (auto& job : posted_) list.push_back(std::move(job));
@@ -131,7 +132,7 @@ class Operations {
     }
     changed_.notify_all();
   }
-  // All that is not done fails, and all that comes.
+  // Fails all unfinished and all later operations.
   void fail_all(const std::vector<std::shared_ptr<Job>>& begun, std::exception_ptr error) {
     {
       const std::lock_guard lock(mutex_);
@@ -152,7 +153,7 @@ class Operations {
   }
 
  private:
-  // One that nobody holds any more, so that steady work allocates nothing.
+  // Returns a job that is not in use, so that steady work allocates no memory.
   std::shared_ptr<Job> fresh() {
     for (auto& j : pool_)
       if (j.use_count() == 1) return j;

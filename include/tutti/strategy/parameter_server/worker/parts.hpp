@@ -14,14 +14,15 @@
 #include <tutti/strategy/parameter_server/worker/exported_windows.hpp>
 #include <tutti/strategy/parameter_server/worker/operations.hpp>
 
-// How the data of a worker's operation is cut into parts, each a frame to one server, and in which form it travels.
+// Cuts the data of a worker's operation into parts, each a frame to one server, and chooses the form in which it is
+// sent.
 namespace tutti::ps::parts {
 
 using Job = Operations::Job;
 
 namespace detail {
 
-// What lies before Request::plain and behind it is never in one part.
+// A part never contains bytes both before and after Request::plain.
 inline void cut(Job& job, int server, std::size_t begin, std::size_t end) {
   for (std::size_t at = begin; at < end;) {
     std::size_t to = std::min(end, at + max_data);
@@ -33,14 +34,14 @@ inline void cut(Job& job, int server, std::size_t begin, std::size_t end) {
 
 }  // namespace detail
 
-// Data that all workers bring: by its key and size, see placement.hpp.
+// Data that all workers send: divided by its key and size, see placement.hpp.
 inline void cut_shared(Job& job, int servers, std::uint64_t big_array) {
   const Request& r = job.request;
   const std::size_t element = size_of(r.dtype);
   place(r.key == 0 ? job.round : r.key, r.data.size() / element, element, servers, big_array,
         [&](int server, std::size_t begin, std::size_t end) { detail::cut(job, server, begin, end); });
 }
-// Data of an arena, of which each server has what the request says.
+// Data of an arena: divided among servers as the request lists.
 inline void cut_alone(Job& job) {
   const Request& r = job.request;
   const std::size_t element = size_of(r.dtype), first = r.base / element, last = first + r.data.size() / element;
@@ -48,7 +49,7 @@ inline void cut_alone(Job& job) {
     detail::cut(job, s.server, std::max(s.begin, first) * element, std::min(s.end, last) * element);
 }
 
-// What is to be sent in two bits is packed.
+// Packs the data to be sent in two bits.
 inline void make_ready(Job& job) {
   while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
   const Request& r = job.request;
@@ -69,7 +70,7 @@ inline void make_ready(Job& job) {
   }
 }
 
-// f32 travels as bf16, from a window too if there is one for it.
+// Sends f32 as bf16, from a window if there is one for it.
 inline void make_narrow(Job& job) {
   Request& r = job.request;
   job.wide = r.data;
@@ -94,11 +95,12 @@ inline void make_wide(Job& job) {
   for (std::size_t i = 0; i < job.wide.size() / sizeof(float); ++i) wide[i] = narrow[i];
 }
 
-// Whether data lies behind the head of a push.
+// Returns whether the head of a push is followed by data.
 [[nodiscard]] inline bool brings_data(const Request& r, const Frame& f) noexcept {
   return f.window == 0 && (r.operation == Operation::take ? r.root == f.worker : r.operation != Operation::fetch);
 }
-// The head of a part. from: who sends it; done: all its rounds below are over; lent: the server has its window.
+// Returns the head of a part. from: identifies the sender; done: all its rounds below are over; lent: the server has
+// its window.
 [[nodiscard]] inline Frame frame_of(const Job& job, const Operations::Part& p, const Frame& from, bool lent,
                                     std::uint64_t done) {
   const Request& r = job.request;

@@ -27,15 +27,15 @@
 
 namespace tutti::ps {
 
-// A worker's communicator whose operations the servers carry out: it pushes its data and pulls the sums over all
-// workers, part by part, on a thread of its own. Several operations are under way at once.
+// A worker's communicator with operations that the servers run: it pushes its data and pulls the sums over all workers,
+// part by part, on a thread of its own. Several operations run at once.
 template <Transport T>
 class ServerCommunicator {
  public:
   static constexpr CommunicatorTraits traits{};
 
-  // Waits until all workers and servers are there; CommunicationError says who is not, or which server is of another
-  // kind.
+  // Waits until all workers and servers have connected. The CommunicationError names those that have not, or a server
+  // of another kind.
   ServerCommunicator(std::unique_ptr<T> transport, WorkerOptions options)
       : o_(checked(std::move(options))), lent_(o_.windows, o_.neighbours), thread_(std::move(transport), o_) {
     try {
@@ -45,7 +45,7 @@ class ServerCommunicator {
       throw;
     }
   }
-  // Destroyed while an exception is on the way, it waits for nobody.
+  // If it is destroyed while an exception propagates, it does not wait for other processes.
   ~ServerCommunicator() { end(std::uncaught_exceptions() > exceptions_); }
   ServerCommunicator(const ServerCommunicator&) = delete;
   ServerCommunicator& operator=(const ServerCommunicator&) = delete;
@@ -71,13 +71,13 @@ class ServerCommunicator {
   Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
     return post({data, t, op == ReduceOp::max ? Operation::max : Operation::sum}, name, o_.deadline);
   }
-  // wants: whether this rank lacks the root's data, which lies here already otherwise.
+  // wants: whether this rank lacks the root's data; otherwise it already has it in `data`.
   Work broadcast(std::span<std::byte> data, int root, const std::string& name, bool wants = true) {
     Request r{data, DType::u8, Operation::take, static_cast<std::uint32_t>(root)};
     r.has = !wants || root == rank();
     return post(r, name, o_.deadline);
   }
-  // As a sum in which each worker brings zeros for the others: what is gathered is small.
+  // A sum to which each worker contributes zeros for the others: gathered data is small.
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     if (all.size() != mine.size() * static_cast<std::size_t>(size()))
       fail<UsageError>(name, {"room for ", size(), " times ", mine.size(), " bytes"}, all.size());
@@ -93,8 +93,8 @@ class ServerCommunicator {
     std::byte one{1};
     post({std::span(&one, 1), DType::u8, Operation::max}, "barrier", deadline).wait();
   }
-  // Sums a piece of a step, which frames and the servers' messages name. kept: what two_bit::pack() keeps back of all
-  // but the first `plain` bytes, where gradients travel in two bits; empty: they do not.
+  // Sums a piece of a step; frames and the servers' messages name the step. kept: the rest that two_bit::pack() keeps
+  // of all but the first `plain` bytes, if gradients are sent in two bits; empty: they are not.
   Work reduce(DType t, std::span<std::byte> data, std::uint64_t key, std::uint64_t step, std::uint32_t bucket,
               const std::string& name, std::span<float> kept = {}, std::size_t plain = 0) {
     Request r{data, t, Operation::sum, 0, key, step, bucket};
@@ -102,9 +102,9 @@ class ServerCommunicator {
     return post(r, name, o_.deadline);
   }
 
-  // ---- of servers that own weights ----
-  // What is at `base`, in bytes, of an arena (frames.hpp): gradients are applied to the weights there, which come back;
-  // or it is fetched; or stored. `where` says who has what, and outlives the work.
+  // ---- for servers that own weights ----
+  // For the data at `base`, in bytes, of an arena (frames.hpp): gradients are applied to the weights there, which are
+  // returned; or it is fetched; or stored. `where` lists the servers of the parts and must outlive the work.
   Work apply(DType t, std::span<const std::byte> gradients, std::span<std::byte> weights_there, std::uint64_t base,
              std::span<const ServerRange> where, std::uint64_t step, std::uint32_t bucket, const std::string& name,
              std::span<float> kept = {}) {
@@ -142,18 +142,19 @@ class ServerCommunicator {
     r.where = where;
     return post(r, name, o_.deadline);
   }
-  // Steps of all workers that the servers have applied, as far as they have said.
+  // Returns the number of steps of all workers that the servers have applied, as far as they have reported it.
   [[nodiscard]] std::uint64_t progress() const noexcept { return thread_.progress(); }
 
   void interrupt() noexcept { thread_.interrupt(); }
   void abort(const std::string& reason, ExitCode) noexcept { thread_.abort(reason); }
-  // Read where it lies by servers of this host, and sent without a copy to others.
+  // Servers of this host read it in place, and it is sent without a copy to others.
   std::span<std::byte> allocate(std::size_t bytes) {
     if (const ExportedWindow* const w = lend(nullptr, bytes)) return w->memory->bytes().first(bytes);
     own_.emplace_back(host_memory_, bytes);
     return {static_cast<std::byte*>(own_.back().data()), bytes};
   }
-  // The same of a window of this process that outlives the communicator; null: it has none. Whether any server has it.
+  // The same for a window of this process that outlives the communicator; null: it has no window. Returns whether any
+  // server has it.
   bool share(const std::shared_ptr<HostWindow>& window) {
     return window != nullptr && lend(window, window->bytes().size()) != nullptr;
   }
@@ -171,7 +172,7 @@ class ServerCommunicator {
     thread_.end(failed);
     if (thread_.failed()) lent_.abandon();
   }
-  // Nothing is written to it.
+  // The data is never written to.
   static std::span<std::byte> unsafe_writable(std::span<const std::byte> s) {
     return {const_cast<std::byte*>(s.data()), s.size()};
   }
@@ -187,7 +188,7 @@ class ServerCommunicator {
   Work post(Request r, const std::string& name, std::chrono::milliseconds deadline) {
     if (r.data.empty()) return {};
     r.lent = may_lie_in_window(r.operation) ? lent_.find(r.data, r.place) : nullptr;
-    r.has = r.has && r.lent == nullptr;  // there nothing travels
+    r.has = r.has && r.lent == nullptr;  // no data is sent in that case
     r.stays = r.lent != nullptr;
     for (const Buffer& b : own_) {
       const auto* begin = static_cast<const std::byte*>(b.data());
@@ -206,7 +207,7 @@ class ServerCommunicator {
     if (narrow != nullptr) lent_.pair(*w, *narrow);
     return w;
   }
-  // Brings each server its part, and waits until their answers lie in its place.
+  // Sends each server its part, and waits until the answers have replaced it.
   auto lending() {
     return [this](std::span<std::byte> records, std::span<const ServerRange> where) {
       Request r;
@@ -222,7 +223,7 @@ class ServerCommunicator {
   HostMemory host_memory_;
   std::vector<Buffer> own_;
   ExportedWindows lent_;
-  WorkerThread<T> thread_;  // the first to go: it reads what lies above
+  WorkerThread<T> thread_;  // destroyed first: it reads the members above
 };
 
 }  // namespace tutti::ps

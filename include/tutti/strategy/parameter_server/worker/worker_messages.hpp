@@ -10,13 +10,13 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
-// What servers tell a worker in words.
+// Texts that servers send to a worker.
 namespace tutti::ps::detail {
 
 [[nodiscard]] inline std::string text_of(std::span<const std::byte> data) {
   return printable({reinterpret_cast<const char*>(data.data()), data.size()});
 }
-// Of the workers, by their ranks.
+// Returns the names of the workers, by their ranks.
 [[nodiscard]] inline std::vector<std::string> names_of(std::span<const std::byte> data, std::size_t workers) {
   std::vector<std::string> names;
   std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
@@ -27,7 +27,7 @@ namespace tutti::ps::detail {
   }
   return names;
 }
-// Why the job ended: what was expected and what came instead.
+// Returns why the job ended: the expected result and the actual one.
 [[nodiscard]] inline CommunicationError given_up(const std::string& operation, std::span<const std::byte> data) {
   const std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
   const std::size_t end = text.find('\0');

@@ -34,13 +34,12 @@
 
 namespace tutti::ps {
 
-// The thread of a worker that has its connections to the servers: meets them, and carries operations out, several at
-// once.
+// The thread of a worker that owns its connections to the servers: it connects, and runs operations, several at once.
 template <Transport T>
 class WorkerThread {
  public:
-  // Waits until all workers and servers are there; CommunicationError says who is not, or which server is of another
-  // kind. options: outlive it.
+  // Waits until all workers and servers have connected. The CommunicationError names those that have not, or a server
+  // of another kind. options: must outlive this object.
   WorkerThread(std::unique_ptr<T> transport, const WorkerOptions& options)
       : o_(options), operations_(grace), transport_(std::move(transport)), t_(*transport_) {
     std::random_device device;
@@ -54,7 +53,7 @@ class WorkerThread {
     }
     thread_ = start_thread("communication", [this] { serve(); });
   }
-  // end() was called.
+  // end() must have been called.
   ~WorkerThread() = default;
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
@@ -62,7 +61,7 @@ class WorkerThread {
   Work post(const Request& r, const std::string& name, std::chrono::milliseconds deadline) {
     return operations_.post(r, name, deadline, [this] { t_.wake(); });
   }
-  // failed: waits for nobody.
+  // failed: does not wait for other processes.
   void end(bool failed) noexcept {
     if (failed)
       interrupt();
@@ -79,16 +78,16 @@ class WorkerThread {
     try {
       const std::lock_guard lock(reason_mutex_);
       if (reason_.empty()) reason_ = reason;
-    } catch (...) {  // without its reason, then
+    } catch (...) {  // continues without the reason
     }
     interrupt();
-    // So that it is on its way before the process ends.
+    // Waits until the message is on its way before the process ends.
     for (int i = 0; i < 1000 && !told_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   [[nodiscard]] bool failed() const { return operations_.failed(); }
-  // Steps of all workers that the servers have applied, as far as they have said.
+  // Returns the number of steps of all workers that the servers have applied, as far as they have reported it.
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_acquire); }
-  // Of the workers, by their ranks, as server 0 has said.
+  // Returns the names of the workers by their ranks, from server 0.
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
   [[nodiscard]] std::string transport() const { return t_.name(); }
 
@@ -192,7 +191,7 @@ class WorkerThread {
     if (!o_.servers_return) fail<CommunicationError>(first_name(), "all servers", {server_name(s), " is gone", why});
     away_.lose(s);
   }
-  // Greets those that are there again.
+  // Greets the servers that are reachable again.
   void look_for_servers() {
     if constexpr (Reopening<T>)
       for (int s = 0; s < o_.servers; ++s)
@@ -202,7 +201,7 @@ class WorkerThread {
                                {server_name(*late), " to be back within ", o_.deadline.count(), " ms of its end"},
                                "nothing from it");
   }
-  // It has let this worker in again: what it has not answered is sent once more.
+  // The server has admitted this worker again: unanswered parts are sent again.
   void resume_with(std::int64_t s) {
     away_.back(s);
     unanswered_[static_cast<std::size_t>(s)] = 0;
@@ -210,7 +209,7 @@ class WorkerThread {
       for (auto& p : job->parts)
         if (p.server == s && !p.answered) p.sent = false;
   }
-  // Whether the thread has nothing more to do. Throws where this rank gave up.
+  // Returns whether the thread has no more work. Throws if this rank gave up.
   bool over() {
     if (gave_up_) {
       operations_.take(running_);
@@ -265,12 +264,12 @@ class WorkerThread {
     const auto data = f.packed ? std::span(job.packed).subspan(p.packed_at, p.packed_bytes)
                       : brings ? r.data.subspan(p.offset - r.base, p.bytes)
                                : std::span<std::byte>();
-    // Where it is gone, why has come already or comes now.
+    // If the server is gone, the reason has arrived or arrives now.
     const bool stays = f.packed || (brings && r.stays);
     if (!t_.send(p.server, encode(f), data, stays ? &job.under_way[i] : nullptr)) unreachable_ = p.server;
   }
 
-  // All rounds below are over here.
+  // Returns the round below which all are over here.
   [[nodiscard]] std::uint64_t done() const noexcept {
     for (const auto& job : running_)
       if (job->request.operation != Operation::lend) return job->round;
@@ -283,7 +282,7 @@ class WorkerThread {
   void take(const Event<Message>& e) {
     std::string_view why;
     const auto f = decode(e.message.head(), e.message.data().size(), why);
-    // What is not for this process changes nothing.
+    // Messages that are not for this process have no effect.
     if (!f || f->session != session_ || f->generation != o_.generation) return;
     const auto found =
         std::find_if(running_.begin(), running_.end(), [&](const auto& job) { return job->round == f->round; });
@@ -302,7 +301,7 @@ class WorkerThread {
     const auto part = std::find_if(job->parts.begin(), job->parts.end(),
                                    [&](const auto& p) { return p.offset == f->offset && p.server == e.peer; });
     if (part == job->parts.end() || part->bytes != f->bytes || !part->sent || part->answered) return;
-    // The transport may still be reading what the answer is to lie on.
+    // The transport may still read the memory that the answer will overwrite.
     const auto i = static_cast<std::size_t>(part - job->parts.begin());
     if (!job->under_way[i].wait(std::chrono::steady_clock::now() + grace))
       fail<CommunicationError>(job->name_, "what was answered to have been sent", "a send that goes on");
@@ -320,7 +319,7 @@ class WorkerThread {
     if (!job->wide.empty()) parts::make_wide(*job);
     finish_done();
   }
-  // Those at the front and behind it; the order of the list is that of the rounds.
+  // Finished operations may also be in the middle; the order of the list is that of the rounds.
   void finish_done() {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -335,7 +334,7 @@ class WorkerThread {
     begun_ -= running_.size() - kept;
     running_.resize(kept);
   }
-  // Who hears of this rank's end hears why.
+  // Keeps the reason for the messages about this rank's end.
   void note_reason(const std::exception_ptr& error) {
     const std::lock_guard lock(reason_mutex_);
     if (!reason_.empty()) return;
@@ -357,7 +356,7 @@ class WorkerThread {
       (void)t_.send(s, encode(f), std::as_bytes(std::span(reason)), nullptr);
     }
     if (failed) return;
-    // Until the servers know it, so that the end of the connection surprises nobody.
+    // Waits until the servers know it, so that the end of the connection is expected.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     for (int heard = away_.count(); heard < o_.servers && std::chrono::steady_clock::now() < until;) {
       const auto e = t_.receive(until);
@@ -373,22 +372,22 @@ class WorkerThread {
   std::uint64_t session_ = 0;
   std::vector<std::string> names_;
   Operations operations_;
-  // Of the thread: what is under way, oldest first; of these so many have their parts.
+  // Used by the thread: running operations, oldest first; the first begun_ of them have their parts.
   std::vector<std::shared_ptr<Job>> running_;
   std::size_t begun_ = 0;
   std::uint64_t rounds_ = 1, loans_ = 0;
-  // Loans are this worker's alone, so they count for themselves.
+  // Window offers belong to this worker alone, so they have a count of their own.
   static constexpr std::uint64_t first_loan = std::uint64_t{1} << 63;
-  DisconnectedServers away_;             // those that are waited for
-  std::int64_t unreachable_ = -1;        // a server that nothing can be sent to
-  std::vector<std::size_t> unanswered_;  // bytes, of each server
+  DisconnectedServers away_;             // servers for which it waits
+  std::int64_t unreachable_ = -1;        // a server that cannot be reached
+  std::vector<std::size_t> unanswered_;  // bytes, for each server
   std::mutex reason_mutex_;
   std::string reason_;
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<bool> gave_up_{false}, leaving_{false}, told_{false};
-  std::unique_ptr<T> transport_;  // the first to go: it reads what lies above
+  std::unique_ptr<T> transport_;  // destroyed first: it reads the members above
   T& t_;
-  std::optional<InterruptWatch> watch_;  // goes before what it wakes
+  std::optional<InterruptWatch> watch_;  // destroyed before the object that it wakes
   std::thread thread_;
 };
 
