@@ -87,7 +87,7 @@ def batch():
     p.lane(1, "the thread that trains: no copy after the ring")
     fit = p.box(3, 1, "fit", "takes the next batch")
     trainer = p.box(2, 1, "Trainer", "one step")
-    steps = p.box(1, 1, "Steps", "numbers of the step")
+    steps = p.box(1, 1, "StepRunner", "numbers of the step")
     executor = p.box(0, 1, "Executor", "runs the plan")
     p.arrow(ring, fit)
     p.chain(fit, trainer, steps, executor)

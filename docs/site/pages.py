@@ -61,7 +61,7 @@ class Site:
     def __init__(self, out):
         self.out, self.wrong, self.sources = out, [], set()
         self.pages = [ROOT / p for p in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md", "infra/README.md")]
-        self.pages += [p for p in (ROOT / "SECURITY.md", ROOT / "bench" / "RESULTS.md", ROOT / "bench" / "floor" / "RESULTS.md") if p.is_file()]
+        self.pages += [p for p in (ROOT / "SECURITY.md", ROOT / "bench" / "RESULTS.md", ROOT / "bench" / "roofline" / "RESULTS.md") if p.is_file()]
         self.pages += sorted((ROOT / "docs").rglob("*.md"))
         self.index = []  # of the search
         self.md = MarkdownIt("commonmark", {"highlight": self.code}).enable("table")

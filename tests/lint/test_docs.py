@@ -5,7 +5,7 @@
 A block of C++ or CMake stands under <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and
 "// [/region]" of that file ("#" in CMake's), without the indentation that they share. A shell block stands under <!-- run --> and is
 run here, or under <!-- not run: reason -->. Blocks stand at the left margin. A link to a file leads to a file, and one to a
-heading to a heading; every page is reached by links from README.md. Blocks of docs/how-to/add-a*.md that change the tree are
+heading to a heading; a path of the tree in a code span is there; every page is reached by links from README.md. Blocks of docs/how-to/add-a*.md that change the tree are
 test_add_pages.py's.
 """
 import os
@@ -85,6 +85,23 @@ def link_complaint(document, path, heading):
     return None
 
 
+PATH = re.compile(r"`((?:include|backends|datasets|src|tools|examples|bench|tests|infra|cmake|docs)/[\w./-]+\.\w+|[a-z_]+/[\w/]+\.hpp)`")
+
+
+def path_complaints(text, tails):
+    """Paths in code spans that no file of the tree ends with. tails: the ends of all paths of the tree. A reader's own file is my_...,
+    and tutti/... is a path of an #include."""
+    return [f"{path} is no file of the tree" for path in PATH.findall(BLOCK.sub("", text))
+            if path not in tails and "/my_" not in path and not path.startswith("tutti/")]
+
+
+def tails_of_the_tree():
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True)
+    listed = done.stdout.split("\n") if done.returncode == 0 and done.stdout else \
+        [str(f.relative_to(ROOT)) for f in ROOT.rglob("*") if not f.relative_to(ROOT).parts[0].startswith("build")]
+    return {"/".join(parts[i:]) for parts in (name.split("/") for name in listed) for i in range(len(parts))}
+
+
 def unreached(documents):
     """Those that no path of links leads to from README.md."""
     reached, to_read = set(), [(ROOT / "README.md").resolve()]
@@ -117,6 +134,8 @@ def check_the_checker():
     assert link_complaint(ROOT / "README.md", "nowhere.md", None) and link_complaint(ROOT / "README.md", "", "nowhere")
     assert not link_complaint(ROOT / "README.md", "LICENSE", None)
     assert unreached([ROOT / "nowhere.md", ROOT / "README.md"]) == [ROOT / "nowhere.md"]
+    assert path_complaints("`comm/gone.hpp` `tests/gone.py` `comm/here.hpp` `10.0/x.txt`", {"comm/here.hpp"}) == [
+        "comm/gone.hpp is no file of the tree", "tests/gone.py is no file of the tree"]
     assert INDENTED.search("1. x\n\n   ```sh\n") and not INDENTED.search("```sh\n")
     blocks = list(BLOCK.finditer("<!-- run -->\n```sh\na\n```\n\ntext\n\n```text\nb\n```\n"))
     assert [(b["note"], b["language"], b["text"]) for b in blocks] == [("run", "sh", "a\n"), (None, "text", "b\n")]
@@ -126,6 +145,7 @@ def main():
     check_the_checker()
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "bench" / "README.md", ROOT / "bench" / "RESULTS.md",
                  ROOT / "infra" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    tails = tails_of_the_tree()
     found, blocks = [f"{d.relative_to(ROOT)}: no link leads there from README.md" for d in unreached(documents)], 0
     with tempfile.TemporaryDirectory() as folder:
         checkout(Path(folder))
@@ -140,6 +160,7 @@ def main():
                 why = block_complaint(match, folder, str(name))
                 if why:
                     found.append(f"{name}:{text.count(chr(10), 0, match.start('language')) + 1}: {why}")
+            found += [f"{name}: {why}" for why in path_complaints(text, tails)]
             for indented in INDENTED.finditer(text):
                 found.append(f"{name}:{text.count(chr(10), 0, indented.start()) + 1}: a block that is indented, and so not looked at")
             for path, heading in LINK.findall(BLOCK.sub("", text)):
