@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: MIT
 # Installs missing packages, builds the tree and runs all tests.
 #   ./test.sh [options of ctest, e.g. -L optim]
+# Left out are the programs of bench/ that no test runs and the tests with the label "nightly"; fuzz targets run for 3 seconds,
+# and lint/headers_alone and lint/tidy check what has changed since it passed in build/. TUTTI_NIGHTLY=1 leaves out and
+# shortens nothing: tests/nightly.sh sets it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 me=test.sh
@@ -46,14 +49,24 @@ export me
 # shellcheck disable=SC2016  # the inner shell expands it
 printf '%s\n' backends infra interchange packaging tensorboard | xargs -P "$(nproc)" -n 1 bash -c 'environment_of "$0"'
 
-configure -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON
+# With a compiler cache, a clone in another folder takes what this one compiled.
+if command -v ccache >/dev/null; then
+  export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
+  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}
+fi
+bench=tested fuzz_seconds=3 leave_out=(-LE '^nightly$')
+if [[ ${TUTTI_NIGHTLY:-} == 1 ]]; then
+  bench=ON fuzz_seconds=60 leave_out=()
+  export TUTTI_CHECK_ALL=1 TUTTI_FUZZ_SEED=${TUTTI_FUZZ_SEED:-0}
+fi
+configure -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON "-DTUTTI_BUILD_BENCH=$bench" "-DTUTTI_FUZZ_SECONDS=$fuzz_seconds"
 cmake --build build --parallel "$(nproc)"
 
 log=build/ctest.log
 status=0
-# One more than the number of processors: one test at a time may be one that mostly waits.
-ctest --test-dir build --output-on-failure --no-tests=error --parallel $(($(nproc) + 1)) --output-junit ctest.xml "$@" 2>&1 |
-  tee "$log" || status=$?
+# Two places more than processors: three tests at a time may mostly wait.
+ctest --test-dir build --output-on-failure --no-tests=error --parallel $(($(nproc) + 2)) --resource-spec-file "$PWD/build/tests/lanes.json" \
+  "${leave_out[@]}" --output-junit ctest.xml "$@" 2>&1 | tee "$log" || status=$?
 
 echo
 python3 .ci/skipped.py build/ctest.xml || true

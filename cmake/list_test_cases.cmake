@@ -1,22 +1,37 @@
 # SPDX-License-Identifier: MIT
 # Runs after a doctest program was built: writes one add_test per test case to list_file. Input variables: program,
-# list_file, area, topic, environment, folder, seconds.
+# list_file, area, topic, environment, folder, seconds, slow (if true, the cases do not get the label "fast").
 execute_process(
   COMMAND "${program}" --list-test-cases --no-colors
   OUTPUT_VARIABLE output
   COMMAND_ERROR_IS_FATAL ANY)
 
+execute_process(
+  COMMAND "${program}" --list-test-cases --test-suite=nightly --no-colors
+  OUTPUT_VARIABLE nightly
+  COMMAND_ERROR_IS_FATAL ANY)
+
 # CMake would take brackets and semicolons for its list syntax.
-string(REPLACE "[doctest]" "" output "${output}")
-string(REPLACE "[" "<lb>" output "${output}")
-string(REPLACE "]" "<rb>" output "${output}")
-string(REPLACE ";" "<sc>" output "${output}")
+foreach(text IN ITEMS output nightly)
+  string(REPLACE "[doctest]" "" ${text} "${${text}}")
+  string(REPLACE "[" "<lb>" ${text} "${${text}}")
+  string(REPLACE "]" "<rb>" ${text} "${${text}}")
+  string(REPLACE ";" "<sc>" ${text} "${${text}}")
+endforeach()
 string(REGEX MATCHALL "[^\n]+" lines "${output}")
+string(REGEX MATCHALL "[^\n]+" nightly "${nightly}")
 
 set(script "")
 foreach(line IN LISTS lines)
   if(line MATCHES "^=+$" OR line MATCHES "^ (listing|unskipped)")
     continue()
+  endif()
+  # ./test.sh leaves out the cases of the test suite "nightly"; tests/nightly.sh runs them.
+  set(labels "${area}")
+  if("${line}" IN_LIST nightly)
+    list(APPEND labels nightly)
+  elseif(NOT slow)
+    list(APPEND labels fast)
   endif()
   string(REPLACE "<lb>" "[" line "${line}")
   string(REPLACE "<rb>" "]" line "${line}")
@@ -25,7 +40,6 @@ foreach(line IN LISTS lines)
   string(REPLACE "," "\\," filter "${filter}")
   set(name "${area}/${topic}: ${line}")
   # Test cases that need a GPU have a label: "ctest -L gpu" runs only them.
-  set(labels "${area}")
   if(line MATCHES "^gpu: ")
     list(APPEND labels gpu)
   endif()

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Tests the CUDA backend on an emulated GPU (cuda_emulator.hpp): tutti's kernels, the memory, the order of starts.
 // Convolutions and matrix products are loops instead of the libraries'.
 #include <cmath>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Tests evaluation on an emulated GPU (cuda_emulator.hpp): the host starts batch after batch and waits at the end. The
 // numbers equal, to the bit, those of a host that waits for each batch.
 #define TUTTI_CUDA_LINK_LIBRARIES

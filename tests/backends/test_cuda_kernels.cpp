@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Tests tutti's CUDA kernels without a GPU: NVRTC compiles them for every architecture, the cache on disk keeps them,
 // and errors name what is missing.
 #include <tutti/backends/cuda/cuda.hpp>
@@ -67,11 +68,11 @@ TEST_CASE("every kernel compiles for sm_70, in a build with CUDA 12") {
   else
     std::puts("SKIP: CUDA 13 does not compile for sm_70; test_cuda_kernels_volta does it with CUDA 12's NVRTC");
 }
-TEST_CASE("every kernel compiles for sm_75") { compile_all(75); }
+TEST_CASE("every kernel compiles for sm_75" * doctest::test_suite("nightly")) { compile_all(75); }
 TEST_CASE("every kernel compiles for sm_80") { compile_all(80); }
 TEST_CASE("every kernel compiles for sm_90") { compile_all(90); }
-TEST_CASE("every kernel compiles for sm_100") { compile_all(100); }
-TEST_CASE("every kernel compiles for sm_120") { compile_all(120); }
+TEST_CASE("every kernel compiles for sm_100" * doctest::test_suite("nightly")) { compile_all(100); }
+TEST_CASE("every kernel compiles for sm_120" * doctest::test_suite("nightly")) { compile_all(120); }
 
 TEST_CASE("a kernel and its form for one value have the names of their numbers") {
   const auto name = [](cuda::OpKernel k) { return cuda::op_kernel_names[static_cast<std::size_t>(k)]; };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Compiles tutti's CUDA kernels with CUDA 12's NVRTC, which supports compute capability 7.0, for any CUDA version of
 // the build. NVRTC comes from PyPI (requirements.txt) or from a toolkit of this machine; without it these cases are
 // skipped.
@@ -89,5 +90,5 @@ nvrtcResult nvrtcGetProgramLog(nvrtcProgram p, char* log) {
 }
 }
 
-TEST_CASE("every kernel compiles for sm_70 with CUDA 12") { compile_all(70); }
-TEST_CASE("every kernel compiles for sm_90 with CUDA 12") { compile_all(90); }
+TEST_CASE("every kernel compiles for sm_70 with CUDA 12" * doctest::test_suite("nightly")) { compile_all(70); }
+TEST_CASE("every kernel compiles for sm_90 with CUDA 12" * doctest::test_suite("nightly")) { compile_all(90); }

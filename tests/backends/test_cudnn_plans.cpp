@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Tests cuDNN's plans for tutti's nets on GPUs that are only described (tests/backends/devices), and which fusions it
 // refuses for which GPU. describe_device prints such descriptions; these were written by hand, from cudaDeviceProp and
 // published data sheets. No GPU is needed, and an existing one is not used: the driver is a stand-in.
@@ -44,7 +45,7 @@ constexpr std::size_t table_version = 919;  // the version of cuDNN to which the
 
 // The GPUs, in the order of every table here.
 constexpr std::array<const char*, 4> gpus{"h200", "a100", "b200", "rtx5090"};
-constexpr std::size_t h200 = 0;
+constexpr std::size_t h200 = 0, a100 = 1, b200 = 2, rtx5090 = 3;
 // Not in the tables: before compute capability 8.0 there is neither bf16 nor a fusion.
 constexpr std::size_t t4 = gpus.size(), v100 = t4 + 1;
 constexpr std::size_t described = gpus.size() + 2;
@@ -94,12 +95,13 @@ std::set<ConvProblem> problems(DType type) {
   return all;
 }
 
-void check_convolutions(DType type, bool exact) {
+// Checks all GPUs, or only `one`, an index into gpus.
+void check_convolutions(DType type, bool exact, std::optional<std::size_t> one = {}) {
   std::vector<OpGraph> graphs;
   for (const ConvProblem& p : problems(type))
     for (const ConvPass pass : passes) graphs.push_back(cudnn::convolution_graph(pass, p, type));
   CHECK(graphs.size() > 250);
-  for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
+  for (std::size_t gpu = one.value_or(0); gpu < (one ? *one + 1 : gpus.size()); ++gpu)
     for (const bool deterministic : {false, true})
       for (OpGraph& graph : graphs) {
         INFO(gpus[gpu], deterministic ? ", deterministic: " : ": ", graph.name());
@@ -175,16 +177,30 @@ std::vector<OpGraph> forms_of(const NormProblem& n) {
 
 }  // namespace
 
-TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for every GPU, exact") {
+// One GPU for each type; the nightly cases check all GPUs.
+TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for an H200, exact") {
+  if (!no_stand_in()) check_convolutions(DType::f32, true, h200);
+}
+TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for an A100, with TF32") {
+  if (!no_stand_in()) check_convolutions(DType::f32, false, a100);
+}
+TEST_CASE("cuDNN plans every bf16 convolution of tutti's nets for a B200") {
+  if (!no_stand_in()) check_convolutions(DType::bf16, false, b200);
+}
+TEST_CASE("cuDNN plans every f16 convolution of tutti's nets for an RTX 5090") {
+  if (!no_stand_in()) check_convolutions(DType::f16, false, rtx5090);
+}
+TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for every GPU, exact" * doctest::test_suite("nightly")) {
   if (!no_stand_in()) check_convolutions(DType::f32, true);
 }
-TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for every GPU, with TF32") {
+TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for every GPU, with TF32" *
+          doctest::test_suite("nightly")) {
   if (!no_stand_in()) check_convolutions(DType::f32, false);
 }
-TEST_CASE("cuDNN plans every bf16 convolution of tutti's nets for every GPU") {
+TEST_CASE("cuDNN plans every bf16 convolution of tutti's nets for every GPU" * doctest::test_suite("nightly")) {
   if (!no_stand_in()) check_convolutions(DType::bf16, false);
 }
-TEST_CASE("cuDNN plans every f16 convolution of tutti's nets for every GPU") {
+TEST_CASE("cuDNN plans every f16 convolution of tutti's nets for every GPU" * doctest::test_suite("nightly")) {
   if (!no_stand_in()) check_convolutions(DType::f16, false);
 }
 
@@ -332,7 +348,7 @@ TEST_CASE("GPUs that fuse the backward pass through a convolution and a batch no
   check_fusion(kind, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
 }
 
-TEST_CASE("every GPU fuses statistics after a convolution") {
+TEST_CASE("every GPU fuses statistics after a convolution" * doctest::test_suite("nightly")) {
   if (no_stand_in()) return;
   for (const DType type : {DType::f16, DType::bf16}) {
     Row row(to_string(FusedPass::statistics), type);
@@ -388,7 +404,7 @@ TEST_CASE("the H200 has every form of batch norm in one kernel") {
   row.plan(h200, BatchNormAddReluBackward{large, true}.graph(), true);
   row.finish();
 }
-TEST_CASE("every GPU has batch norm, addition and relu in one kernel") {
+TEST_CASE("every GPU has batch norm, addition and relu in one kernel" * doctest::test_suite("nightly")) {
   if (no_stand_in()) return;
   for (const DType type : {DType::f16, DType::bf16}) {
     const NormProblem n{128, 64, 8, 8, type};

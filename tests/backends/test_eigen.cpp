@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 #include <tutti/backends/eigen/eigen.hpp>
 
 #include "engine/suite.hpp"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Tests training over an emulated NCCL by processes with emulated GPUs that join, leave and die. Every sample is seen
 // once an epoch, and the result equals that of one process.
 #define TUTTI_CUDA_LINK_LIBRARIES

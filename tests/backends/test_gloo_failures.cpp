@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // optimised
 // Tests ranks over Gloo that do not arrive, run different operations, or are interrupted at any point, as threads of
 // one process that simulate several hosts: the errors of all ranks, and that no resource is left.

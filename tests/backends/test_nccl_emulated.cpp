@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Tests the NCCL communicator on an emulated GPU and an emulated NCCL (nccl_emulator.hpp): every case of every
 // communicator with several ranks, a trainer over it, and failures.
 #define TUTTI_CUDA_LINK_LIBRARIES

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 #include <tutti/backends/onednn/onednn.hpp>
 
 #include "engine/suite.hpp"

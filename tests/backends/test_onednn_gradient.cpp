@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Tests the onednn backend's own weight gradients and fully connected layers: every way to cut the work, and the
 // fallback if the processor lacks an instruction set.
 #include <doctest/doctest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Tests several ranks that train one model on emulated GPUs over an emulated NCCL: the same mathematics as one rank
 // with the whole batch, eager and captured.
 #define TUTTI_CUDA_LINK_LIBRARIES

@@ -25,6 +25,13 @@ class HostsCase(LaunchCase):
         # Time enough for a machine that does other things as well.
         return [*super().options(), "--ssh-config", self.cluster.ssh_config, "--connect-timeout", "40"]
 
+    def state_files(self, job):
+        """Each host has a state folder of its own."""
+        def on(host):
+            find = ["find", f"/run/user/{os.geteuid()}", "-mindepth", "1", "-path", f"*{job}*/*"]
+            return self.bed.run(host, find, text=True, capture_output=True, check=True).stdout.split()
+        return super().state_files(job) + [f"host {h}: {file}" for h in range(self.bed.count) for file in on(h)]
+
     def kill(self, *arguments):
         return subprocess.run([LAUNCH, "--kill", "--ssh-config", self.cluster.ssh_config, *arguments], text=True,
                               env=self.environment, capture_output=True, timeout=300)

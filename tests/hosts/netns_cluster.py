@@ -125,6 +125,7 @@ class NetnsCluster(Whole):
         self.sshds = {}
         self.names = [f"tutti-{self.id}-{i}" for i in range(hosts)]
         self._made_bridge = False
+        self._claimed = None
 
     # What tests use.
     def address(self, host):
@@ -207,7 +208,7 @@ class NetnsCluster(Whole):
         used = _call("ip", "-o", "addr")
         subnets = [f"10.77.{k}" for k in range(1, 255)]
         start = self.id % len(subnets)
-        self.net = next(n for n in subnets[start:] + subnets[:start] if f"{n}." not in used)
+        self.net = next(n for n in subnets[start:] + subnets[:start] if f"{n}." not in used and self._claim(n))
         try:
             _call("ip", "link", "add", self._bridge, "type", "bridge")
             self._made_bridge = True
@@ -221,6 +222,18 @@ class NetnsCluster(Whole):
             self._make_host(host)
         for host in range(self.count):
             self._wait_for_sshd(host)
+
+    def _claim(self, net):
+        """Whether no other cluster has this subnet. Two clusters that start at the same time must not take the same one: an abstract
+        socket has its name, which the kernel frees when this process ends."""
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0tutti-cluster-{net}")
+        except OSError:
+            claim.close()
+            return False
+        self._claimed = claim
+        return True
 
     def _make_keys(self):
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tutti-bed", "-f"]
@@ -270,7 +283,8 @@ class NetnsCluster(Whole):
         # In a mount namespace of its own: the cluster's names and users, sshd's folder in an empty /run, and the folders
         # that this host has for itself. The namespace, and all of this, goes with the last of its processes.
         script = ('cd / && hostname "$1" && mount --bind "$2/etc_hosts" /etc/hosts && mount --bind "$2/passwd" /etc/passwd '
-                  '&& mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd && cluster=$2 number=$3 && shift 3 && for f; do '
+                  '&& mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd /run/user && mkdir -m 0700 /run/user/$(id -u) '
+                  '&& cluster=$2 number=$3 && shift 3 && for f; do '
                   'mount -t tmpfs -o mode=1777 tmpfs "$f" || exit 1; done; '
                   f'exec {SSHD} -D -f "$cluster/sshd$number.conf" -E "$cluster/sshd$number.log"')
         self.sshds[host] = subprocess.Popen(
@@ -322,6 +336,9 @@ class NetnsCluster(Whole):
             for name in [self._veth(h) for h in range(self.count)] + [self._bridge]:
                 if name in devices:
                     _call("ip", "link", "del", name, check=False)
+            if self._claimed is not None:
+                self._claimed.close()
+                self._claimed = None
             if self.folder is not None:
                 shutil.rmtree(self.folder, ignore_errors=True)
                 self.folder = None

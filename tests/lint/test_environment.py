@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# fast
 """docs/reference/environment.md names every variable that the programs read, and none that nobody reads."""
 import re
 import sys

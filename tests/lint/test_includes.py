@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# fast
 """Who may include whom: reads every #include. The table is that of docs/architecture.md."""
 import re
 import sys

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# fast
 """The version is written in include/tutti/version.hpp, and whatever else must say it agrees."""
 import re
 import sys

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// takes long
 // Work of single ranks that takes longer than a reduction may: the others wait, but not for ever.
 #include <doctest/doctest.h>
 

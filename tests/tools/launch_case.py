@@ -112,10 +112,13 @@ class LaunchCase(unittest.TestCase):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.assertEqual(left, {}, "processes are left")
-        for base in (self.runtime, Path(f"/tmp/tutti-{os.geteuid()}")):
-            for job in self.jobs:
-                files = [str(p) for p in base.rglob(f"*{job}*/*")]
-                self.assertEqual(files, [], "files of the job are left")
+        for job in self.jobs:
+            self.assertEqual(self.state_files(job), [], "files of the job are left")
+
+    def state_files(self, job):
+        """The files of a job in the folders where running jobs are recorded."""
+        bases = (self.runtime, Path(f"/tmp/tutti-{os.geteuid()}"))
+        return [str(p) for base in bases for p in base.rglob(f"*{job}*/*")]
 
 
 def main():

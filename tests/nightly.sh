@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Runs everything at full length, piece by piece, for hours: all that ./test.sh leaves out or makes short, too.
+#   tests/nightly.sh [--out FOLDER] [--only PIECE[,PIECE...]] [--minutes N] [--again] [--list]
+# --out build/nightly: PIECE.log and PIECE.result (exit code, seconds, source tree) of each piece. --only: some pieces.
+# --minutes 60: the length of each soak. --again: repeats the pieces that failed. --list: prints the names of the pieces.
+# A piece that has a result for the same sources is not repeated: a script that was stopped continues when it is started
+# again. A failure does not keep the next piece from running. Prints a table at the end. Exit code 1: a piece failed. 2: bad
+# options.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+die() {
+  echo "nightly.sh: $*" >&2
+  exit 2
+}
+
+# The pieces in order. tests-AREA are ctest's tests with the label of a folder of tests/.
+pieces=(build)
+for folder in tests/*/; do
+  folder=$(basename "$folder")
+  if [[ $folder == fuzz ]] || compgen -G "tests/$folder/test_*" >/dev/null; then pieces+=("tests-$folder"); fi
+done
+pieces+=(sanitize-asan sanitize-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames coverage
+  soak-resume soak-elastic chroot repeat)
+
+out=build/nightly only=() minutes=60 again=
+while (($#)); do
+  case $1 in
+    --out | --only | --minutes) (($# >= 2)) || die "[$1] expected a value, got none" ;;&
+    --out) out=$2 && shift ;;
+    --only)
+      IFS=, read -ra only <<<"$2"
+      for piece in "${only[@]}"; do
+        [[ " ${pieces[*]} " == *" $piece "* ]] || die "[--only] expected pieces of: ${pieces[*]}; got \"$piece\""
+      done
+      shift
+      ;;
+    --minutes)
+      [[ $2 =~ ^[1-9][0-9]*$ ]] || die "[--minutes] expected a number above 0, got \"$2\""
+      minutes=$2 && shift
+      ;;
+    --again) again=yes ;;
+    --list) printf '%s\n' "${pieces[@]}" && exit 0 ;;
+    *) die "[options] expected --out, --only, --minutes, --again or --list, got \"$1\"" ;;
+  esac
+  shift
+done
+((${#only[@]})) || only=("${pieces[@]}")
+mkdir -p "$out"
+
+# tree: names the sources, with what is not committed.
+tree() {
+  if git rev-parse --git-dir >/dev/null 2>&1; then
+    { git rev-parse HEAD && git diff HEAD && git ls-files -z --others --exclude-standard | xargs -0 -r sha256sum; } | sha256sum | cut -c 1-16
+  else
+    echo unknown
+  fi
+}
+
+# piece NAME: runs one. Tests run with the lint checks of all files, one minute for each fuzz target and another seed.
+piece() {
+  local soak=(env TUTTI_BUILD_DIR=build)
+  case $1 in
+    build) TUTTI_NIGHTLY=1 ./test.sh -N ;;
+    tests-*) TUTTI_CHECK_ALL=1 TUTTI_FUZZ_SEED=0 ctest --test-dir build -L "^${1#tests-}\$" --no-tests=error --output-on-failure \
+      --parallel $(($(nproc) + 1)) --resource-spec-file "$PWD/build/tests/lanes.json" ;;
+    sanitize-*) tests/sanitize.sh --preset "${1#sanitize-}" ;;
+    mutants-*) tests/mutants/run.py --only "${1#mutants-}" ;;
+    coverage) tests/coverage.py --all --check ;;
+    soak-resume) "${soak[@]}" python3 tests/tools/soak_resume.py --minutes "$minutes" ;;
+    # 200 events take a quarter of an hour.
+    soak-elastic) "${soak[@]}" python3 tests/hosts/soak_elastic.py --events $((minutes * 200 / 15)) ;;
+    # The Debian package must not depend on this machine's processor, so it has a build of its own.
+    chroot)
+      cmake -S . -B build-package -DCMAKE_BUILD_TYPE=Release -DTUTTI_EIGEN_NATIVE=OFF -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF &&
+        cmake --build build-package --parallel "$(nproc)" && TUTTI_BUILD_DIR=$PWD/build-package tests/packaging/bare_chroot.sh
+      ;;
+    repeat) tests/repeat.sh --out "$out/repeat" ;;
+  esac
+}
+
+sources=$(tree)
+for name in "${only[@]}"; do
+  result=$out/$name.result
+  if [[ -f $result ]]; then
+    read -r code _ of <"$result"
+    if [[ $of == "$sources" && ! ($again && $code != 0) ]]; then
+      continue
+    fi
+    rm "$result"
+    if [[ $name == repeat && $of != "$sources" ]]; then rm -rf "$out/repeat"; fi
+  fi
+  echo "nightly.sh: $(date -u +%H:%M) $name"
+  begin=$SECONDS code=0
+  (piece "$name") >"$out/$name.log" 2>&1 </dev/null || code=$?
+  # Only a piece that has ended has a result: an interrupted one runs again.
+  echo "$code $((SECONDS - begin)) $sources" >"$result.new"
+  mv "$result.new" "$result"
+done
+
+failed=0
+printf '%-22s %-8s %8s  %s\n' piece result seconds log
+for name in "${only[@]}"; do
+  read -r code seconds _ <"$out/$name.result"
+  case $code in
+    0) word=green ;;
+    77) word=skipped ;;
+    *) word="red ($code)" failed=1 ;;
+  esac
+  printf '%-22s %-8s %8s  %s\n' "$name" "$word" "$seconds" "$out/$name.log"
+done
+exit $failed
