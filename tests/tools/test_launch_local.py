@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # waits
 """tutti-launch on this host: what processes find, how they end, whose fault it was, and that nothing is left."""
+import contextlib
 import os
 import re
 import signal
@@ -209,15 +210,20 @@ class Local(LaunchCase):
 
     def stop_for_long(self, job, others):
         """Stops the launcher, and what it started too, for longer than --host-timeout."""
-        stopped = {job.pid} | (set(self.marked()) if others else set())
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+        stopped = set()
+        # Again until there is no new one: a process may have started another before it was stopped, or have ended.
+        while new := ({job.pid} | (set(self.marked()) if others else set())) - stopped:
+            stopped |= new
+            for pid in new:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
         if others:
             time.sleep(5)
         else:
             wait_until(lambda: set(self.marked()) == {job.pid})
         for pid in sorted(stopped, key=lambda p: p == job.pid):
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def test_launcher_that_stood_still(self):
         """Its agents have ended what they had, and that is no success."""
