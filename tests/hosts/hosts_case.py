@@ -29,8 +29,8 @@ class HostsCase(LaunchCase):
         """Each host has a state folder of its own."""
         def on(host):
             find = ["find", f"/run/user/{os.geteuid()}", "-mindepth", "1", "-path", f"*{job}*/*"]
-            return self.bed.run(host, find, text=True, capture_output=True, check=True).stdout.split()
-        return super().state_files(job) + [f"host {h}: {file}" for h in range(self.bed.count) for file in on(h)]
+            return self.cluster.run(host, find, text=True, capture_output=True, check=True).stdout.split()
+        return super().state_files(job) + [f"host {h}: {file}" for h in range(self.cluster.count) for file in on(h)]
 
     def kill(self, *arguments):
         return subprocess.run([LAUNCH, "--kill", "--ssh-config", self.cluster.ssh_config, *arguments], text=True,
