@@ -2,7 +2,7 @@
 // One libFuzzer program for all targets: `fuzz TARGET [CORPUS] [-FLAG=...]`. All targets are compiled in this one unit,
 // so that the headers are parsed and sanitized once. CMake writes targets.hpp: it includes all targets and defines
 // FUZZ_EACH(target), the list of their names.
-#include <targets.hpp>
+#include "targets.hpp"
 
 #include <cstdio>
 #include <cstdlib>
