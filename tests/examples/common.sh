@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Sourced by the tests of this folder after `set -euo pipefail` with the program's name: a scratch folder $work, which is
-# the working folder, the program's path $program, and what they share. They end with `finish`.
+# The tests of this folder source this file after `set -euo pipefail`, with the name of the program. It makes a scratch
+# folder $work, which becomes the working folder, sets $program to the path of the program, and defines common
+# functions. The tests end with `finish`.
 # shellcheck shell=bash
 program=${TUTTI_BUILD_DIR:?}/examples/$1
 if [[ ! -x $program ]]; then
@@ -17,7 +18,7 @@ complain() {
   echo "FAILED: $*"
   failures=$((failures + 1))
 }
-# expect STATUS TEXT ARGUMENT...: the program ends with the status and prints the text.
+# expect STATUS TEXT ARGUMENT...: checks that the program ends with the status and prints the text.
 expect() {
   local status=$1 text=$2 got=0
   shift 2
@@ -25,7 +26,7 @@ expect() {
   [[ $got == "$status" ]] || complain "$*: status $got instead of $status: $(tail -n 3 out)"
   grep -qF -e "$text" out || complain "$*: no '$text' in: $(tail -n 3 out)"
 }
-# key FOLDER EVENT NAME: the values of a key in the log's lines of an event.
+# key FOLDER EVENT NAME: prints the values of a key in the log's lines of an event.
 key() { sed -n "/\"event\":\"$2\"/s/.*\"$3\":\([^,}]*\).*/\1/p" "$1/log.jsonl"; }
 
 finish() {

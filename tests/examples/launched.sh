@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: MIT
-# What tests of train_cifar10 under tutti-launch share, to be sourced: launched STRATEGY PACKAGE skips a build without it and
-# goes to a folder of its own.
+# Common part of the tests of train_cifar10 under tutti-launch, which source it. launched STRATEGY PACKAGE skips the
+# test if the build lacks the strategy, and changes to a new folder.
 # shellcheck disable=SC2034
 program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
 launch=$TUTTI_BUILD_DIR/tools/tutti-launch

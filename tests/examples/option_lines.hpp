@@ -31,7 +31,7 @@ inline std::optional<RunOptions> parse(std::vector<std::string> arguments) {
   return parse_command_line(static_cast<int>(argv.size()), argv.data());
 }
 
-// Parsed and checked.
+// Parses and checks a command line.
 inline RunOptions options(const std::string& line, int processes = 1) {
   auto o = parse(words(line));
   REQUIRE(o);

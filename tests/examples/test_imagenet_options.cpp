@@ -27,7 +27,7 @@ using test::message_of;
 
 namespace {
 
-// Parsed and checked; synthetic images and 90 epochs unless the line says something else.
+// Parses and checks a command line. It uses synthetic images and 90 epochs unless the line has other values.
 RunOptions options(const std::string& line, int processes = 1, bool gpu = false) {
   ::unsetenv("TUTTI_DATA");
   std::istringstream in("train_imagenet --synthetic --num-epochs 90 " + line);
@@ -57,7 +57,7 @@ std::string error(const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("every flag of the Horovod trainer, with its published default") {
+TEST_CASE("every flag of the Horovod trainer has its published default") {
   struct Case {
     const char* line;
     std::function<bool(const RunOptions&)> holds;
@@ -114,7 +114,8 @@ TEST_CASE("every flag of the Horovod trainer, with its published default") {
       {"--increased_aug --contrast 0.5 --saturation 0.5 --hue 0.1 --brightness 1",
        [](const auto& o) { return o.increased_aug && o.contrast == 0.5 && o.hue == 0.1 && o.brightness == 1; }},
       {"--lr_decay_mode steps", [](const auto& o) { return o.lr_step_epochs == "30,60,80" && o.lr_factor == 0.1; }},
-      // Defaults of the Horovod trainer written out have no effect in its other modes; what is said without a mode has.
+      // The defaults of the Horovod trainer, written out, have no effect in its other modes. Options without a mode
+      // have.
       {"--lr_decay_mode poly --lr_decay_steps 30,60,80 --lr_decay_factor 0.1 --lr_decay_lrs=",
        [](const auto& o) { return o.lr_schedule == "poly" && o.lr_step_epochs.empty() && !o.lr_factor; }},
       {"--lr-step-epochs 30,60",
@@ -138,7 +139,7 @@ TEST_CASE("every flag of the Horovod trainer, with its published default") {
       {"--image_size 63 --stem imagenet", [](const auto& o) { return o.stem == "imagenet"; }},
       {"--stem small",
        [](const auto& o) { return o.stem == "small" && o.notes.back().find("(--stem small)") != std::string::npos; }},
-      // The table of the Horovod trainer is for those who write its options as there.
+      // The table of the Horovod trainer is printed if the options are spelled as in that trainer.
       {"--num_epochs 2", [](const auto& o) { return o.as_table && !fit_options(o, 1000).report_epochs; }},
       {"--num-epochs 2 --log-dir a_b", [](const auto& o) { return !o.as_table && fit_options(o, 1000).report_epochs; }},
       {"--v1 --label_smoothing 0.1", [](const auto& o) { return o.v1 && o.label_smoothing == 0.1; }},
@@ -150,7 +151,7 @@ TEST_CASE("every flag of the Horovod trainer, with its published default") {
   CHECK(*options("-b 256", 256).lr == doctest::Approx(25.6));  // for the batch of all ranks
 }
 
-TEST_CASE("what train_imagenet refuses") {
+TEST_CASE("train_imagenet refuses bad options by name") {
   const struct {
     const char* line;
     const char* part;
@@ -214,9 +215,9 @@ TEST_CASE("the six decay modes reach the optimizer") {
   CHECK(rate("--lr_decay_mode steps --lr_decay_lrs 6.4,1,0.5,0.1", 78 * 60) == doctest::Approx(0.5));
 }
 
-TEST_CASE("--fp16 is what the backend computes in, whatever the processor beside a GPU has") {
+TEST_CASE("--fp16 selects the format of the backend, even if the processor next to a GPU has another one") {
   CHECK(options("", 1, true).precision == "bf16");
-  CHECK(options("", 1, true).any_half);  // f16 where the GPU has no bf16
+  CHECK(options("", 1, true).any_half);  // f16 if the GPU has no bf16
   CHECK_FALSE(options("--precision bf16", 1, true).any_half);
   CHECK(options("--backend cuda").precision == "bf16");
   CHECK(options("--nofp16", 1, true).precision == "f32");
@@ -228,8 +229,8 @@ TEST_CASE("--fp16 is what the backend computes in, whatever the processor beside
   CHECK(o.notes.size() == (has ? 0 : 1));
 }
 
-TEST_CASE("the names of MXNet's scripts") {
-  // train_resnet.py, as its run.sh has it; the images are made up.
+TEST_CASE("the names of MXNet's scripts are accepted") {
+  // train_resnet.py, as its run.sh starts it; the images are made up.
   RunOptions o = options(
       "--use-rec --batch-size 4096 --model resnet50_v1b --mode hybrid --num-epochs 90 --lr 1.6 --lr-mode poly "
       "--warmup-epochs 5 "
@@ -253,7 +254,7 @@ TEST_CASE("the names of MXNet's scripts") {
   o = options("--use-rec --lr-mode step --lr-decay 0.5 --lr-decay-epoch 40,60 --lr 6.4");
   CHECK(o.lr_schedule == "steps");
   CHECK(make_schedule(o, 100)(SchedulePoint{40 * 100, 100, 9000, 256, 1}) == doctest::Approx(3.2));
-  // train_imagenet.py with fit.py and data.py.
+  // train_imagenet.py with the options of fit.py and data.py.
   o = options("--network resnet --num-layers 101 --image-shape 3,128,128 --disp-batches 20");
   CHECK(o.model == "resnet101");
   CHECK(o.image_size == 128);
@@ -274,7 +275,7 @@ TEST_CASE("the names of MXNet's scripts") {
   }
 }
 
-TEST_CASE("threads between ops: any number is taken, and a note says what it does") {
+TEST_CASE("any number of threads between ops is accepted, and a note explains its effect") {
   CHECK(options("--inter_op_parallelism_threads 5").inter_op_threads == 5);
   const auto said = [](const std::string& line) {
     for (const std::string& n : options(line).notes)
@@ -287,7 +288,7 @@ TEST_CASE("threads between ops: any number is taken, and a note says what it doe
   CHECK(said("--inter_op_parallelism_threads 1").empty());
 }
 
-TEST_CASE("--use_larc is LARC round Nesterov momentum") {
+TEST_CASE("--use_larc is LARC with Nesterov momentum") {
   const AnyOptimizer larc = make_optimizer(options("--use_larc --mom 0.977"));
   CHECK(larc.per_tensor());
   const auto& update = std::get<SgdUpdate>(larc.update_op());
@@ -295,7 +296,7 @@ TEST_CASE("--use_larc is LARC round Nesterov momentum") {
   CHECK(update.momentum == 0.977);
 }
 
-TEST_CASE("the classifier's bias decays in the Horovod trainer's recipe, batch norm does not") {
+TEST_CASE("the recipe of the Horovod trainer decays the classifier's bias but not batch norm") {
   const auto decaying = [](const std::string& line) {
     const RunOptions o = options(line + " --image-size 32 -m resnet18");
     std::string names;
@@ -309,7 +310,7 @@ TEST_CASE("the classifier's bias decays in the Horovod trainer's recipe, batch n
   CHECK(decaying("--preset torchvision") == "fc.weight ");
 }
 
-TEST_CASE("--noadv_conv_init starts convolutions as Glorot and Bengio say") {
+TEST_CASE("--noadv_conv_init starts convolutions with the method of Glorot and Bengio") {
   const auto kind = [](const std::string& line) {
     const RunOptions o = options(line + " --image-size 32 -m resnet18");
     Init init{};
@@ -321,7 +322,7 @@ TEST_CASE("--noadv_conv_init starts convolutions as Glorot and Bengio say") {
   CHECK(kind("--noadv_conv_init") == Init::xavier_uniform);
 }
 
-TEST_CASE("the published tables' columns") {
+TEST_CASE("the table has the columns of the published tables") {
   StepReport r;
   r.step = 50;
   r.images_per_second = 5874.25;

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# --preset mxnet and --log-lines mxnet: a program that reads MXNet's logs finds accuracy and time of each epoch in ours.
+# --preset mxnet and --log-lines mxnet: a program that reads MXNet's logs finds accuracy and time of each epoch in
+# tutti's.
 set -uo pipefail
 fixtures=$(cd "$(dirname "${BASH_SOURCE[0]}")/../data/fixtures/images" && pwd)
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
 
-# table FILE: "epoch train validation time" for each epoch, by the expressions that MXNet's parse_log.py is known to use.
+# table FILE: prints "epoch train validation time" for each epoch, with the expressions of MXNet's parse_log.py.
 table() {
   python3 - "$1" <<'PY'
 import re
@@ -41,7 +42,8 @@ expect 0 "Epoch[0] Train-accuracy=" --synthetic --num_examples 32 --image_size 3
   --log_dir imagenet --log-lines mxnet
 grep -q "FinLoss" out && complain "the table of the other trainer too: $(cat out)"
 
-# The records of MXNet's scripts: a training file, a validation file, a list. The batch counts all ranks together.
+# The records of MXNet's scripts: a training file, a validation file, a list. The batch size is that of all ranks
+# together.
 python3 - "$fixtures" <<'PY'
 import pathlib
 import struct

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Options out of configuration files and the environment.
+// Options from configuration files and the environment.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ using namespace tutti::trainer::lines;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("a configuration file: precedence, spellings, forms") {
+TEST_CASE("a configuration file has the documented precedence, spellings and forms") {
   test::TempFolder folder;
   const auto file = (folder / "a.toml").string();
   test::write_text(file,
@@ -48,7 +48,7 @@ TEST_CASE("a configuration file: precedence, spellings, forms") {
   CHECK(o.depth == 20);
 }
 
-TEST_CASE("bad configuration files name the line or the key") {
+TEST_CASE("the error for a bad configuration file names the line or the key") {
   test::TempFolder folder;
   const auto file = (folder / "a.toml").string();
   const std::pair<const char*, const char*> cases[] = {
@@ -85,7 +85,7 @@ TEST_CASE("bad configuration files name the line or the key") {
   }
 }
 
-TEST_CASE("what is printed as configuration reads back the same") {
+TEST_CASE("the printed configuration reads back the same") {
   test::TempFolder folder;
   const auto file = (folder / "a.toml").string();
   for (const char* line :
@@ -106,14 +106,14 @@ TEST_CASE("what is printed as configuration reads back the same") {
     check(b);
     CHECK(config_text(a) == config_text(b));
     CHECK(options_json(a) == options_json(b));
-    // What check() settled is itself a command that means the same.
+    // The result of check() is itself a command with the same meaning.
     test::write_text(file, config_text(a));
     RunOptions c = options("--config " + file);
     CHECK(config_text(c) == config_text(a));
   }
 }
 
-TEST_CASE("the environment names the data, below file and command line") {
+TEST_CASE("the environment names the data folder, with less weight than file and command line") {
   test::TempFolder folder;
   ::setenv("TUTTI_DATA", "/env", 1);
   RunOptions o = options("");
@@ -127,7 +127,7 @@ TEST_CASE("the environment names the data, below file and command line") {
   ::unsetenv("TUTTI_DATA");
 }
 
-TEST_CASE("every option by environment, below file and command line") {
+TEST_CASE("the environment sets every option, with less weight than file and command line") {
   struct Set {
     std::string name;
     Set(std::string n, const char* value) : name(std::move(n)) { ::setenv(name.c_str(), value, 1); }

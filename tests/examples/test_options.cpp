@@ -20,7 +20,7 @@ using namespace tutti::trainer::lines;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("good command lines") {
+TEST_CASE("good command lines are accepted") {
   struct Case {
     const char* line;
     std::function<bool(const RunOptions&)> holds;
@@ -106,7 +106,7 @@ TEST_CASE("good command lines") {
   }
 }
 
-TEST_CASE("the articles' command lines") {
+TEST_CASE("the command lines of the articles are accepted") {
   RunOptions o = options("--network resnet --num-layers 50 --kv-store dist_device_sync");
   CHECK(o.depth == 50);
   CHECK(o.notes.size() == 1);
@@ -118,7 +118,7 @@ TEST_CASE("the articles' command lines") {
       "--random-mirror 0 --fill-value 127 --rgb-mean 123.68,116.779,103.939 --rgb-std 1,1,1 --initializer default "
       "--macrobatch-size 0 --warmup-strategy linear --monitor 0");
   CHECK(o.epochs == 300);
-  CHECK(o.network == "resnet_preact");  // MXNet's on images of up to 28 pixels
+  CHECK(o.network == "resnet_preact");  // MXNet's net for images of up to 28 pixels
   CHECK(options("--network resnet --dataset fashion_mnist").network == "resnet_preact");
   CHECK(options("--network resnet").network == "resnet");
   CHECK(o.lr == 0.05);
@@ -130,7 +130,7 @@ TEST_CASE("the articles' command lines") {
   CHECK(at(250 * 391) == doctest::Approx(0.0005));
 }
 
-TEST_CASE("bad command lines name the option") {
+TEST_CASE("the error for a bad command line names the option") {
   struct Case {
     const char* line;
     const char* named;
@@ -226,7 +226,7 @@ TEST_CASE("bad command lines name the option") {
   }
 }
 
-TEST_CASE("an empty value takes nothing of what stands after it") {
+TEST_CASE("an option with an empty value does not take the next word") {
   for (const auto& line : std::vector<std::vector<std::string>>{{"--gpus", "", "--dataset", "synthetic"},
                                                                 {"--gpus=", "--dataset", "synthetic"},
                                                                 {"--gpus", "--dataset", "synthetic"},
@@ -234,7 +234,7 @@ TEST_CASE("an empty value takes nothing of what stands after it") {
     auto o = parse(line);
     REQUIRE(o);
     CHECK(o->dataset == "synthetic");
-    // The processor, even where there is a GPU.
+    // The processor is used even if there is a GPU.
     check(*o, {1, {"solo", "mpi", "nccl"}, true});
     CHECK(o->backend == "auto");
     CHECK(o->strategy == "solo");
@@ -249,7 +249,7 @@ TEST_CASE("an empty value takes nothing of what stands after it") {
   }
 }
 
-TEST_CASE("--gpus in a build without the CUDA backend: the error says that it is the build") {
+TEST_CASE("the error for --gpus in a build without the CUDA backend names the build") {
   auto o = parse({"--dataset", "synthetic", "--gpus", "0,1"});
   REQUIRE(o);
   StartedJob job;
@@ -259,7 +259,7 @@ TEST_CASE("--gpus in a build without the CUDA backend: the error says that it is
   CHECK(contains(message, "hint: give --gpus '' to train on the processor"));
 }
 
-TEST_CASE("a preset sets defaults, which options override") {
+TEST_CASE("a preset sets defaults that options override") {
   RunOptions o = options("--preset cifar-resnet50-28");
   CHECK(o.network == "resnet_preact");
   CHECK(o.depth == 50);
@@ -273,7 +273,7 @@ TEST_CASE("a preset sets defaults, which options override") {
   CHECK(o.network == "resnet_preact");
 }
 
-TEST_CASE("--preset mxnet has the numbers of MXNet's train_cifar10.py, which options override") {
+TEST_CASE("--preset mxnet has the numbers of MXNet's train_cifar10.py, and options override them") {
   RunOptions o = options("--preset mxnet");
   CHECK(o.network == "resnet_preact");
   CHECK(o.depth == 50);
@@ -292,7 +292,7 @@ TEST_CASE("--preset mxnet has the numbers of MXNet's train_cifar10.py, which opt
   CHECK(at(0) == 0.05);
   CHECK(at(200 * 391) == doctest::Approx(0.005));
   CHECK(at(250 * 391) == doctest::Approx(0.0005));
-  // As it is typed in MXNet's tutorials.
+  // The command line of MXNet's tutorials.
   o = options("--preset mxnet --network resnet --num-layers 110 --kv-store dist_device_sync --num-epochs 10 --lr 0.1");
   CHECK(o.depth == 110);
   CHECK(o.epochs == 10);
@@ -301,7 +301,7 @@ TEST_CASE("--preset mxnet has the numbers of MXNet's train_cifar10.py, which opt
   CHECK(contains(error("--log-lines tensorflow"), "[--log-lines] expected tutti or mxnet"));
 }
 
-TEST_CASE("--batch-size counts a rank's images, a worker's, or the job's") {
+TEST_CASE("--batch-size counts the images of a rank, of a worker, or of the job") {
   const auto checked = [](const std::string& line, int processes) {
     auto o = parse(words("--dataset synthetic --strategy nccl --backend cuda --batch-size 128 " + line));
     check(*o, {processes, {"solo", "mpi", "nccl"}, true});
@@ -326,7 +326,7 @@ TEST_CASE("--batch-size counts a rank's images, a worker's, or the job's") {
   CHECK(contains(said("--batch-of job --macrobatch-size 512", 8), "[--macrobatch-size]"));
 }
 
-TEST_CASE("the lines of MXNet's logs") {
+TEST_CASE("the log lines are those of MXNet") {
   StepReport s;
   s.epoch = 3;
   s.step_in_epoch = 20;
@@ -343,7 +343,7 @@ TEST_CASE("the lines of MXNet's logs") {
         "Epoch[0] Train-accuracy=0.500000\nEpoch[0] Time cost=10.000\nEpoch[0] Validation-accuracy=0.750000");
 }
 
-TEST_CASE("an unknown option that begins like a known one, or is a word of it, is recognised") {
+TEST_CASE("an unknown option that is close to a known one gets a suggestion") {
   CHECK(contains(error("--batch 3"), "did you mean --batch-size"));
   CHECK(contains(error("--learning-rate 3"), "did you mean --lr"));
   CHECK(contains(error("--frobnicate 3"), "--help lists all options"));
@@ -369,7 +369,7 @@ TEST_CASE("the preset's net has the published number of parameters") {
   }
 }
 
-TEST_CASE("schedules") {
+TEST_CASE("schedules follow their options") {
   const auto rate = [](const std::string& line, std::int64_t step) {
     return make_schedule(options("--epochs 10 --lr 1 --warmup-lr 0 " + line),
                          100)(SchedulePoint{step, 100, 1000, 128, 1});

@@ -20,13 +20,13 @@ using namespace tutti::trainer::lines;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("several processes need a strategy that knows of them") {
+TEST_CASE("several processes need a strategy for several processes") {
   CHECK(contains(error("--kv-store dist_sync", 4), "[--kv-store]"));
   CHECK(contains(error("", 4), "4 that the launcher started"));
   CHECK(contains(error("--strategy solo", 4), "[--strategy] expected mpi, gloo, nccl or ps for the 4 processes"));
 }
 
-TEST_CASE("options that a strategy has no use for are refused or named") {
+TEST_CASE("options that do not apply to a strategy are refused or named") {
   const std::vector<std::string> built{"solo", "mpi", "nccl"};
   const auto checked = [&](const std::string& line, int processes) {
     auto o = parse(words(line));
@@ -46,7 +46,7 @@ TEST_CASE("options that a strategy has no use for are refused or named") {
     const std::string said =
         message_of<UsageError>([&] { (void)checked(std::string("--strategy solo ") + option, 1); });
     CHECK_MESSAGE(contains(said, "expected a strategy of several processes with it, got --strategy solo"), said);
-    // The same line serves one process and many.
+    // The same line works for one process and for many.
     const auto notes = checked(option, 1).notes;
     REQUIRE(notes.size() == 1);
     CHECK(notes[0] == "one process trains alone: nothing is done with " + words(option)[0]);
@@ -54,7 +54,7 @@ TEST_CASE("options that a strategy has no use for are refused or named") {
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--gc-threshold 0.1", 1); }), "--gc-threshold"));
 }
 
-TEST_CASE("two bits a gradient go to servers alone, and with a fixed loss scale") {
+TEST_CASE("two-bit gradients need parameter servers and a fixed loss scale") {
   const auto checked = [](const std::string& line) {
     auto o = parse(words("--batch-size 16 " + line));
     check(*o, {4, {"solo", "mpi", "ps", "ps_async"}, false, 1});
@@ -77,7 +77,7 @@ TEST_CASE("two bits a gradient go to servers alone, and with a fixed loss scale"
   }
 }
 
-TEST_CASE("one worker sends no gradients to servers that only add, and a note says so") {
+TEST_CASE("a note says that one worker sends no gradients to servers that only add") {
   const auto notes = [](const std::string& line, int workers, bool elastic = false) {
     auto o = parse(words("--dataset synthetic " + line));
     check(*o, {workers, {"solo", "ps", "ps_async"}, false, 1, elastic});
@@ -93,7 +93,7 @@ TEST_CASE("one worker sends no gradients to servers that only add, and a note sa
   if (changes_members("ps")) CHECK(notes("--strategy ps --gc-type 2bit", 1, true).empty());
 }
 
-TEST_CASE("variables of MXNet's servers that mean nothing here are named once") {
+TEST_CASE("variables of MXNet's servers that have no meaning here are named once") {
   const auto notes = [](const std::vector<std::string>& set) {
     RunOptions o;
     note_ps_variables(o, set);
@@ -107,7 +107,7 @@ TEST_CASE("variables of MXNet's servers that mean nothing here are named once") 
   CHECK(contains(notes({"PS_HEARTBEAT_TIMEOUT"}).at(0), "--rank-timeout"));
 }
 
-TEST_CASE("Horovod's variables act, or are named") {
+TEST_CASE("Horovod's variables take effect or are named") {
   using Variables = std::vector<std::pair<std::string, std::string>>;
   const auto applied = [](RunOptions o, const std::string& strategy, const Variables& v, int processes = 2) {
     o.strategy = strategy;
@@ -126,7 +126,7 @@ TEST_CASE("Horovod's variables act, or are named") {
   CHECK(o.notes.back() ==
         "nothing is done with HOROVOD_CYCLE_TIME, HOROVOD_HIERARCHICAL_ALLREDUCE, HOROVOD_TIMELINE (strategy nccl)");
   CHECK(o.notes.size() == 2);
-  // What is said on the command line comes first.
+  // The command line takes precedence.
   RunOptions said;
   said.bucket_mib = 4;
   CHECK(applied(said, "mpi", {{"FUSION_THRESHOLD", "33554432"}}).bucket_mib == 4);
@@ -142,7 +142,7 @@ TEST_CASE("Horovod's variables act, or are named") {
   CHECK(applied({}, "solo", {{"SIZE", "1"}}, 1).notes.size() == 1);
 }
 
-TEST_CASE("what ranks compare does not depend on how many they are") {
+TEST_CASE("the options that ranks compare do not depend on the number of ranks") {
   for (const char* line : {"--dataset synthetic", "--dataset synthetic --global-batch-size 96 --optimizer adamw",
                            "--dataset synthetic --macrobatch-size 1024", "--dataset synthetic --recipe fast",
                            "--dataset synthetic --lr 0.1 --warmup-epochs 1"}) {
@@ -166,7 +166,7 @@ TEST_CASE("what ranks compare does not depend on how many they are") {
   }
 }
 
-TEST_CASE("processes that come and go need a strategy that follows them") {
+TEST_CASE("elastic processes need an elastic strategy") {
   const auto checked = [](const std::string& line, bool elastic = true, int processes = 1, bool gpu = false) {
     auto o = parse(words("--dataset synthetic " + line));
     std::vector<std::string> built{"solo", "mpi", "gloo", "ps", "ps_async"};
@@ -201,7 +201,7 @@ TEST_CASE("processes that come and go need a strategy that follows them") {
         CHECK(o.strategy == "nccl");
         CHECK(o.backend == "cuda");
       }
-    // Gloo sums nothing of a GPU, however many there are at first.
+    // Gloo cannot sum tensors of a GPU, whatever the number of processes at first.
     CHECK(checked("--strategy gloo", true, 1, true).backend == "auto");
     CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy gloo --backend cuda", true, 1, true); }),
                    "[--strategy] expected nccl"));

@@ -15,7 +15,7 @@ using namespace tutti;
 using trainer::refuse_planted;
 namespace fs = std::filesystem;
 
-TEST_CASE("a run in /tmp begins in no folder that somebody else could have put there") {
+TEST_CASE("a run in /tmp does not use a folder that another user may have planted") {
   const test::TempFolder folder;
   const fs::path shared = folder.path() / "shared", own = folder.path() / "own";
   fs::create_directory(own);
@@ -23,7 +23,7 @@ TEST_CASE("a run in /tmp begins in no folder that somebody else could have put t
   fs::create_directory(shared);
   REQUIRE(::chmod(shared.c_str(), 01777) == 0);
 
-  // What is not there yet, one's own, and whatever nobody else could have made.
+  // A folder that does not exist yet, one's own folder, and folders that no other user can have made.
   CHECK_NOTHROW(refuse_planted(shared / "new", "--run-dir"));
   fs::create_directory(shared / "mine");
   CHECK_NOTHROW(refuse_planted(shared / "mine", "--run-dir"));
@@ -40,7 +40,7 @@ TEST_CASE("a run in /tmp begins in no folder that somebody else could have put t
                        UsageError);
 }
 
-TEST_CASE("a run in /tmp begins in no folder of another user") {
+TEST_CASE("a run in /tmp does not use a folder of another user") {
   if (::geteuid() != 0) {
     std::puts("SKIP: to give a folder to another user needs root");
     return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What --recipe fast stands for.
+// The options that --recipe fast sets.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
@@ -46,7 +46,7 @@ std::string error(const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("the recipe sets defaults, which options override") {
+TEST_CASE("the recipe sets defaults that options override") {
   RunOptions o = options("--recipe fast");
   CHECK(o.network == "cifar_fast");
   CHECK(o.depth == 8);
@@ -82,7 +82,7 @@ TEST_CASE("the recipe sets defaults, which options override") {
   CHECK(options("").warmup_lr == 0.001);
 }
 
-TEST_CASE("its rate is a triangle") {
+TEST_CASE("the recipe's learning rate is a triangle") {
   const RunOptions o = options("--recipe fast --lr 1");
   const Schedule rate = make_schedule(o, 50);
   const auto at = [&](std::int64_t step) { return rate(SchedulePoint{step, 50, 500, 1000, 1}); };
@@ -93,7 +93,7 @@ TEST_CASE("its rate is a triangle") {
   CHECK(at(307) == doctest::Approx(0.07 + 0.93 * 193 / 385));
 }
 
-TEST_CASE("what it prints as configuration reads back the same") {
+TEST_CASE("the printed configuration of the recipe reads back the same") {
   test::TempFolder folder;
   const auto file = (folder / "a.toml").string();
   for (const char* line : {"--recipe fast", "--recipe fast --width 0.25 --epochs 3 --lr 0.7 --tta 1",
@@ -111,7 +111,7 @@ TEST_CASE("what it prints as configuration reads back the same") {
   }
 }
 
-TEST_CASE("what does not go together") {
+TEST_CASE("options that conflict with the recipe are refused") {
   CHECK(contains(error("--recipe slow"), "[--recipe] expected fast"));
   CHECK(contains(error("--recipe fast --preset cifar-resnet50-28"), "[--recipe]"));
   CHECK(contains(error("--recipe fast --depth 32"), "[--depth]"));
@@ -122,7 +122,7 @@ TEST_CASE("what does not go together") {
   CHECK(contains(error("--recipe fast --zero-gamma"), "[--zero-gamma]"));
 }
 
-TEST_CASE("the first layer whitens the training images, and is random without them") {
+TEST_CASE("the first layer whitens the training images and is random without them") {
   const RunOptions o = options("--recipe fast --dataset synthetic --width 0.1");
   const Synthetic images({.size = 300, .seed = 4, .learnable = true});
   const AnyDataset train = images;
@@ -144,7 +144,7 @@ TEST_CASE("the first layer whitens the training images, and is random without th
     std::int32_t label = 0;
     Rng rng(0, Purpose::user);
     images.read(i, rng, Sample{image, label});
-    // The pixels that a shift may bring in are left out.
+    // Leaves out the pixels that a shift may bring in.
     moments.add(image, 32, 32, 2);
   }
   const std::vector<float> inverse(3, 1 / schema.stddev[0]);

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# train_cifar10 --recipe fast, on a narrow net and made-up images: learns, resumes, evaluates by several views.
+# train_cifar10 --recipe fast, on a narrow net and made-up images, learns, resumes and evaluates by several views.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
 tiny=(--recipe fast --ema-decay 0 --dataset synthetic --num-examples 600 --width 0.1 --batch-size 50 --threads 2 --seed 3)
-# accuracy: what the last run printed of its views.
+# accuracy: prints the accuracy over the views of the last run.
 accuracy() { sed -nE 's/^test, 6 views.* top-1 ([0-9.]+) %.*/\1/p' out; }
 
 expect 0 "1972802 parameters" --recipe fast --dry-run --batch-size 2
@@ -23,7 +23,7 @@ awk "BEGIN { exit !($accuracy > 50) }" || complain "it has not learned: $accurac
 grep -q '^test loss' out || complain "no accuracy of the images as they are"
 [[ $(key a epoch epoch | paste -sd' ') == "1 2 3" ]] || complain "epochs: $(cat a/log.jsonl)"
 [[ $(ls a/checkpoints | grep -c '^step-') == 1 ]] || complain "checkpoints: $(ls a/checkpoints)"
-# Evaluated again it is the same accuracy, whatever the weights of the first layer began with.
+# A second evaluation has the same accuracy, whatever the initial weights of the first layer.
 expect 0 "test, 6 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only
 [[ $(accuracy) == "$accuracy" ]] || complain "evaluated again: $(accuracy) instead of $accuracy"
 expect 0 "test, 2 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --tta 1
@@ -36,7 +36,7 @@ expect 0 "test loss" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --
 awk "BEGIN { d = 100 * $(key a views test_top1) - $accuracy; exit !(d < 0.01 && d > -0.01) }" ||
   complain "the log says $(key a views test_top1) of $accuracy %"
 
-# With averaged weights the views are evaluated with those, as the images as they are.
+# With averaged weights, both the views and the plain images are evaluated with them.
 expect 0 "test of averaged weights, 6 views" "${tiny[@]}" --epochs 3 --run-dir e --ema-decay 0.5
 [[ $(key e epoch test_loss) == "$(key a epoch test_loss)" ]] || complain "averaging changes the training"
 [[ -n $(key e views test_ema_loss) && -z $(key e views test_loss) ]] || complain "views: $(tail -n 2 e/log.jsonl)"
@@ -45,12 +45,12 @@ averaged=$(sed -nE 's/^test of averaged weights, 6 views.*: (loss .*)/\1/p' out)
 expect 0 "test of averaged weights, 6 views of each image: $averaged" "${tiny[@]}" --epochs 3 --run-dir e --ema-decay 0.5 \
   --resume --eval-only
 
-# In two parts it learns the same.
+# A run in two parts learns the same.
 expect 0 "done: 7 steps" "${tiny[@]}" --epochs 3 --run-dir b --max-steps 7
 expect 0 "going on from b/checkpoints/step-000000007" "${tiny[@]}" --epochs 3 --run-dir b --resume
 [[ $(accuracy) == "$accuracy" ]] || complain "in two parts: $(accuracy) instead of $accuracy"
 
-# The images are padded as --pad-mode says, whatever the colour of constant padding.
+# The images are padded according to --pad-mode, whatever the colour of constant padding.
 expect 0 "done: 36 steps" "${tiny[@]}" --epochs 3 --run-dir c --pad-mode constant
 expect 0 "done: 36 steps" "${tiny[@]}" --epochs 3 --run-dir d --fill-value 7
 [[ $(key c epoch train_loss) != "$(key a epoch train_loss)" ]] || complain "constant padding is reflected"

@@ -12,7 +12,7 @@ using namespace tutti;
 using std::chrono::milliseconds;
 using trainer::RunLock;
 
-TEST_CASE("a run's folder is one process's until that ends") {
+TEST_CASE("only one process at a time holds the lock of a run's folder") {
   const test::TempFolder folder;
   std::optional<RunLock> first(std::in_place);
   RunLock second, elsewhere;
@@ -25,7 +25,7 @@ TEST_CASE("a run's folder is one process's until that ends") {
   CHECK(second.take(folder.path(), milliseconds(0)));
 }
 
-TEST_CASE("a folder that cannot be locked is anybody's") {
+TEST_CASE("a folder that cannot be locked is open to all processes") {
   RunLock lock;
   CHECK(lock.take("/nowhere/at/all", milliseconds(0)));
   CHECK_NOTHROW(lock.require("/dev/null"));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""--trace of the training programs: what is in the timeline, of one process and of several, and of runs that end early."""
+"""--trace of the training programs: the timeline of one process, of several processes, and of runs that end early."""
 import collections
 import json
 import os
@@ -19,12 +19,12 @@ BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[
 LAUNCH, TRAIN = str(BUILD / "tools" / "tutti-launch"), str(BUILD / "examples" / "train_cifar10")
 TINY = ["--dataset", "synthetic", "--num-examples", "64", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "16",
         "--threads", "1", "--disp-batches", "1", "--seed", "3"]
-STEP = '"cat":"step","name":"step"'  # one that is over; the row has its name before
+STEP = '"cat":"step","name":"step"'  # a step that has ended; its row has a name before
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader,tcp"]
 
 
 def opened(text):
-    """The events as viewers read them, which do without the closing bracket."""
+    """Returns the events as viewers read them: the closing bracket may be missing."""
     text = text.rstrip()
     if not text.endswith("]"):
         text = text[:text.rindex("\n")] if not text.endswith("},") else text
@@ -57,7 +57,7 @@ class TraceCase(unittest.TestCase):
         return done.stdout + done.stderr
 
     def spans(self, whole=True):
-        """The spans, which are looked at: they lie in one another on each row, and each row and process has a name."""
+        """Returns the spans. Checks that they nest on each row, and that each row and process has a name."""
         text = self.trace.read_text()
         events = json.loads(text) if whole else opened(text)
         rows, named = collections.defaultdict(list), set()
@@ -99,7 +99,7 @@ class OneProcess(TraceCase):
         layers = {e["name"] for e in spans if e["cat"] == "compute"}
         for part in ("conv2d ", "conv2d_backward_weights", "batch_norm", "linear", "update"):
             self.assertTrue(any(part in name for name in layers), (part, layers))
-        # Layers lie within the passes of the step, those of the update included.
+        # Layers lie within the passes of the step, those of the update too.
         passes = [times(e) for e in spans if e["name"] in ("forward", "backward", "update") and e["cat"] == "step"]
         inside = [e for e in spans if e["cat"] == "compute"]
         self.assertTrue(all(any(b <= e["ts"] and times(e)[1] <= t + 0.002 for b, t in passes) for e in inside))
@@ -172,7 +172,7 @@ class SeveralProcesses(TraceCase):
             self.assertEqual(self.steps(spans, rank), list(range(1, steps + 1)))
             lanes = {e["cat"] for e in spans if e["pid"] == rank}
             self.assertGreaterEqual(lanes, {"step", "compute", "communication", "data", "evaluation"})
-        # Nobody comes out of a sum before all are in it.
+        # No rank leaves a sum before all ranks have entered it.
         sums = collections.defaultdict(list)
         for e in spans:
             if e["name"].startswith("all_reduce step "):
@@ -219,7 +219,7 @@ class SeveralProcesses(TraceCase):
 
     @staticmethod
     def trainings(launcher):
-        """The processes below a launcher that train."""
+        """Returns the processes below a launcher that train."""
         parents = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -260,7 +260,7 @@ class SeveralProcesses(TraceCase):
 
 
 class Values(TraceCase):
-    """TUTTI_TRACE=1."""
+    """The values of TUTTI_TRACE."""
 
     def train(self, *options, code=0, value="1"):
         done = subprocess.run([TRAIN, *TINY, "--run-dir", "run", *options], cwd=self.folder, capture_output=True, text=True,

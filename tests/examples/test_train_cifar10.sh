@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The program train_cifar10 from outside: exit codes, run folder, log, resume, signals.
+# Tests the program train_cifar10 from outside: exit codes, run folder, log, resume, signals.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
 tiny=(--dataset synthetic --num-examples 96 --image-shape "3,16,16" --depth 8 --batch-size 32 --threads 2 --seed 3)
 
 expect 0 "Optimisation:" --help
 expect 0 "per rank" --help
-# --help lists the strategies of this build, and what a build needs for the others.
+# --help lists the strategies of this build, and what to install for the others.
 words=$("$program" --help | tr -s ' \n' '  ')
 for strategy in mpi nccl gloo ps ps_async; do
   if "$program" --strategy $strategy 2>&1 | grep -q "and build again"; then
@@ -21,7 +21,7 @@ expect 2 "--no-such-option" --no-such-option
 expect 2 "[--gpus]" --gpus 0
 expect 2 "bf16" --dtype float16
 expect 3 "prepare-data --out DIR, in a source tree datasets/cifar10/prepare --out DIR, fetches" --data "$work/nowhere"
-# The folder of another data set: which option or program it is for.
+# The error for the folder of another data set names the option or program for it.
 mkdir -p classes/train/cat fashion && touch classes/train/cat/a.jpg fashion/train-images-idx3-ubyte
 expect 3 "train_imagenet --data-dir classes -m resnet18 --image-size 64 trains on these" --data classes
 expect 3 "add --dataset fashion_mnist" --data fashion
@@ -34,7 +34,8 @@ expect 2 "[--num-classes]" --dry-run --num-classes 5
 [[ $(ls -A) == out ]] || complain "files without a run: $(ls -A)"
 
 expect 0 "758624 parameters" --dry-run --preset cifar-resnet50-28 --batch-size 2
-# MXNet's word on small images; its bottlenecks; the other net by its own name, and on larger images by the old one.
+# MXNet's name selects its net for small images, with its bottlenecks. The other net has a name of its own, and is also
+# the net of the old name for larger images.
 expect 0 "758624 parameters" --dry-run --network resnet --num-layers 50 --image-shape 3,28,28 --batch-size 2
 expect 0 "1730784 parameters" --dry-run --network resnet --num-layers 110 --image-shape 3,28,28 --batch-size 2
 expect 0 "1703264 parameters" --dry-run --network resnet --num-layers 164 --image-shape 3,28,28 --batch-size 1
@@ -46,7 +47,7 @@ expect 0 "activations" --dry-run --network resnet --num-layers 20 --batch-size 2
 expect 0 "images/s" "${tiny[@]}" --test-io 1 --disp-batches 1
 [[ ! -e runs ]] || complain "--test-io made a run folder"
 
-# --print-config writes a file that runs again, and takes what another build or another machine can do.
+# --print-config writes a file that runs again, and accepts options that only another build or machine supports.
 expect 0 'strategy = "mpi"' --strategy mpi --print-config
 expect 0 'strategy = "nccl"' --strategy nccl --backend cuda --print-config
 "$program" "${tiny[@]}" --epochs 2 --disp-batches 1 --run-dir a --print-config >config
@@ -59,9 +60,9 @@ done
 [[ $(key a end status) == '"finished"' ]] || complain "no end in the log"
 expect 2 "[--run-dir]" --config config
 
-# Without --run-dir a folder of its own is made.
+# Without --run-dir, the program makes a new folder.
 expect 0 "files in runs/synthetic-resnet_preact8-" "${tiny[@]}" --max-steps 1
-# The same seed gives the same losses; a run in two parts, too.
+# The same seed gives the same losses, also for a run in two parts.
 expect 0 "epoch 2/2" --config config --run-dir b
 [[ $(key a step train_loss) == "$(key b step train_loss)" ]] || complain "same seed, other losses"
 expect 0 "done: 3 steps" --config config --run-dir c --max-steps 3
@@ -73,11 +74,11 @@ expect 0 "test loss" --config config --run-dir c --resume=best --eval-only
 expect 0 "beginning anew" "${tiny[@]}" --run-dir d --resume --max-steps 1
 expect 0 "--seed was" --config config --run-dir c --resume --seed 9
 expect 3 "resume with the model and optimizer options" --config config --run-dir c --resume --depth 14
-# Another run's checkpoint begins a new run, in an empty folder only.
+# The checkpoint of another run starts a new run, but only in an empty folder.
 expect 2 "a folder of its own" --config config --run-dir b --resume=c
 expect 0 "going on from" --config config --run-dir e --resume=c/ --epochs 3
 [[ -d e/checkpoints/step-000000009 && ! -d c/checkpoints/step-000000009 ]] || complain "wrote into another run's folder"
-# Back to an earlier epoch: the later checkpoints are given up.
+# Returning to an earlier epoch removes the later checkpoints.
 expect 0 "epoch 3/3" "${tiny[@]}" --epochs 3 --model-prefix m --audit
 steps=(m/checkpoints/step-*)
 [[ ${#steps[@]} == 3 ]] || complain "--model-prefix keeps every checkpoint: $(ls m/checkpoints)"
@@ -87,7 +88,7 @@ expect 0 "going on from m/checkpoints/step-000000003" "${tiny[@]}" --epochs 3 --
 grep -qx "rollback 1 4" m/audit-rank0.txt || complain "no rollback in the audit: $(cut -c1-20 m/audit-rank0.txt)"
 expect 3 "[--load-epoch]" "${tiny[@]}" --model-prefix m --load-epoch 7
 
-# Ways to compute convolutions: other roundings, the same net; words and backends that there are not.
+# Other ways to compute convolutions change the rounding, not the net. Unknown words and backends are refused.
 expect 2 "[--convolution]" "${tiny[@]}" --convolution fft
 expect 2 "onednn or eigen beside convolution 'winograd'" "${tiny[@]}" --backend reference --convolution winograd --max-steps 1
 for way in direct winograd; do
@@ -97,7 +98,8 @@ paste <(key way-direct step train_loss) <(key way-winograd step train_loss) | aw
   NF != 2 || ($1 - $2) ^ 2 > (1e-3 * $1) ^ 2 { print "losses of direct and winograd: " $0; bad = 1 }
   END { exit bad || NR != 3 }' || complain "winograd does not train as direct does"
 
-# What is measured is said, kept and used by the next run; a file that is damaged, of another processor or version is not.
+# The tuner prints its measurements and stores them, and the next run uses them. It ignores a file that is damaged or of
+# another processor or version.
 tune=(--config config --convolution tune --max-steps 1)
 if grep -qw avx2 /proc/cpuinfo && [[ ${TUTTI_ISA:-} != baseline ]]; then
   export XDG_CACHE_HOME=$work/kept
@@ -120,15 +122,15 @@ fi
 TUTTI_ISA=baseline expect 2 "AVX2 or AVX-512 beside convolution 'tune'" "${tune[@]}" --run-dir tuned-5
 expect 2 "onednn or eigen beside convolution 'tune'" "${tune[@]}" --backend reference --run-dir tuned-6
 
-# A loss that is not finite.
+# The loss is not finite.
 expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 20
 [[ $(key n end status) == '"failed"' ]] || complain "no failure in the log"
 
-# A disk that is full once a run has begun: a file of no more than 200 KiB stands for it.
+# The disk becomes full after the start of a run; a file limit of 200 KiB simulates it.
 "$program" "${tiny[@]}" --epochs 1 --run-dir f >/dev/null
 (
   trap '' XFSZ
-  export GCOV_PREFIX=$PWD/counts # what a build for tests/coverage.py counts would be cut off
+  export GCOV_PREFIX=$PWD/counts # otherwise the file limit cuts off the counts of tests/coverage.py
   ulimit -f 200
   expect 3 "checkpoint not written" "${tiny[@]}" --epochs 2 --run-dir f --resume
   grep -q "done: 6 steps, state NOT SAVED" out || complain "a full disk is not told of at the end: $(tail -n 3 out)"
@@ -139,7 +141,7 @@ grep -q '"event":"warning"' f/log.jsonl || complain "no warning in the log"
 [[ $(key f end status | paste -sd' ') == '"finished" "failed"' ]] || complain "the log's end: $(tail -n 1 f/log.jsonl)"
 expect 0 "going on from f/checkpoints/step-000000003" "${tiny[@]}" --epochs 2 --run-dir f --resume
 
-# Signals finish the step, save and leave.
+# On a signal the program finishes the step, saves and exits.
 for signal in INT:130 TERM:143; do
   rm -rf s
   "$program" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 --disp-batches 1 --run-dir s >out 2>&1 &
@@ -148,7 +150,7 @@ for signal in INT:130 TERM:143; do
     grep -q '"event":"step"' s/log.jsonl 2>/dev/null && break
     sleep 0.1
   done
-  # Meanwhile nobody else writes there.
+  # Meanwhile no other process may write to the folder.
   if [[ $signal == INT:* ]]; then
     expect 2 "[--run-dir] expected a folder that no other process writes to" "${tiny[@]}" --run-dir s --resume --max-steps 1
   fi
@@ -163,7 +165,7 @@ for signal in INT:130 TERM:143; do
     --run-dir s --resume --max-steps $((last + 1))
 done
 
-# Checkpoints by the clock, which a run that is killed goes on from; how the time of a step was spent.
+# Checkpoints by the clock, from which a killed run continues; and the parts of the time of a step.
 "$program" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 --save-seconds 0.2 --disp-batches 1 \
   --run-dir k >out 2>&1 &
 pid=$!
@@ -182,8 +184,8 @@ for name in data_wait comm_wait compute; do
     complain "no $name in the log: $(head -n 3 a/log.jsonl)"
 done
 
-# Event files for TensorBoard stand beside the log, unless told otherwise; nothing of the line that is written anew
-# gets into a pipe.
+# Event files for TensorBoard are next to the log by default. The progress line, which is rewritten on a terminal, does
+# not go to a pipe.
 compgen -G "a/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard"
 expect 0 "done" "${tiny[@]}" --run-dir t --no-tensorboard --epochs 1
 ! compgen -G "t/events.out.tfevents.*" >/dev/null || complain "a file for TensorBoard in spite of --no-tensorboard"
@@ -197,14 +199,14 @@ expect 2 "[--log-dir]" "${tiny[@]}" --train_dir td2 --log_dir ld --epochs 1
 expect 0 "going on from td" "${tiny[@]}" --train_dir td --log_dir ld --epochs 2 --resume
 [[ $(key ld epoch epoch | paste -sd' ') == "1 2" ]] || complain "a resumed run's log: $(cat ld/log.jsonl)"
 
-# Options by environment, a note of each.
+# Options from the environment, with a note for each.
 TUTTI_EPOCHS=1 TUTTI_RUN_DIR=ev expect 0 "--epochs comes from the environment's TUTTI_EPOCHS" "${tiny[@]}"
 [[ $(key ev epoch epoch) == 1 ]] || complain "TUTTI_EPOCHS has no effect"
 TUTTI_EPOHCS=1 expect 2 "did you mean TUTTI_EPOCHS" "${tiny[@]}"
 TUTTI_BATCH_SIZE=0 expect 2 "comes from the environment's TUTTI_BATCH_SIZE" --dataset synthetic --dry-run
 TUTTI_LR=0.3 expect 0 "lr comes from the environment's TUTTI_LR" --print-config
 
-# RecordIO of PNG images, as a file, as a folder, with a list of its own.
+# RecordIO of PNG images, as a file, as a folder, and with a list file.
 python3 - <<'PYTHON'
 import os, random, struct, zlib
 

@@ -12,9 +12,9 @@ launched gloo libgloo-dev
   complain "three ranks: status $?: $(tail -n 5 out)"
 grep -q "strategy gloo, 3 ranks" out || complain "three ranks: another strategy: $(cat out)"
 
-# The same weights as over MPI: ranks of a host sum in their order.
+# The weights are the same as over MPI: ranks of a host sum in their order.
 weights() { sha256sum <"$1/checkpoints/step-000000008/model.safetensors"; }
-run() { # run FOLDER OPTION...: two ranks that train over Gloo into the folder
+run() { # run FOLDER OPTION...: trains with two ranks over Gloo into the folder
   local folder=$1
   shift
   "$launch" -n 2 "$program" "${tiny[@]}" --epochs 2 --strategy gloo --run-dir "$folder" "$@" >out 2>&1 ||
@@ -27,7 +27,7 @@ else
     complain "over MPI: status $?: $(tail -n 5 out)"
   run shared
   [[ $(weights shared) == "$(weights over_mpi)" ]] || complain "other weights than over MPI"
-  # Of two numbers the sum is the same either way.
+  # The sum of two numbers is the same in either order.
   run plain --no-shared-memory
   [[ $(weights plain) == "$(weights over_mpi)" ]] || complain "--no-shared-memory: other weights than over MPI"
   run flat --no-hierarchical
@@ -36,13 +36,13 @@ else
   [[ $(weights bf16) != "$(weights over_mpi)" ]] || complain "--comm-wire bf16 does nothing"
 fi
 GLOO_SOCKET_IFNAME=lo run interface --no-shared-memory
-# It goes on.
+# The run continues.
 "$launch" -n 2 "$program" "${tiny[@]}" --epochs 1 --run-dir on --strategy gloo >out 2>&1 &&
   "$launch" -n 3 "$program" "${tiny[@]}" --epochs 2 --run-dir on --strategy gloo --resume >out 2>&1 ||
   complain "resuming: $(tail -n 5 out)"
 grep -q "going on from" out || complain "it began anew: $(cat out)"
 
-# refused WHAT TEXT COMMAND...: status 2, the text, no folder.
+# refused WHAT TEXT COMMAND...: checks for status 2, the text, and no new folder.
 refused() {
   local what=$1 text=$2
   shift 2
@@ -61,7 +61,7 @@ refused "no such interface" "[environment GLOO_SOCKET_IFNAME] expected a network
   env GLOO_SOCKET_IFNAME=none0 "$launch" -n 2 "$program" --strategy gloo
 refused "other options on a rank" "--lr" "$launch" -n 2 sh -c "exec \"\$@\" --lr 0.\$((TUTTI_RANK + 1))" sh "$program" --strategy gloo
 
-# process RANK: its number.
+# process RANK: prints its process id.
 process() {
   local p
   for p in $(pgrep -f "^$program.*--run-dir long"); do
@@ -69,7 +69,7 @@ process() {
       tr '\0' '\n' <"/proc/$p/environ" | grep -xF "TUTTI_RANK=$1" >/dev/null && echo "$p"
   done
 }
-# A rank that is killed or stopped is named, by the launcher and by the ranks that it leaves; all end.
+# The launcher and the remaining ranks name a rank that is killed or stopped; all end.
 for signal in KILL STOP; do
   for way in --shared-memory --no-shared-memory; do
     rm -rf long

@@ -7,7 +7,7 @@ set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/launched.sh"
 launched ps libzmq3-dev
 
-# The same weights as over MPI, whatever the number of servers: sums are taken in the order of the ranks.
+# The weights are the same as over MPI for any number of servers: the servers sum in the order of the ranks.
 weights() { sha256sum <"$1/checkpoints/step-000000008/model.safetensors"; }
 "$launch" -n 2 "$program" "${tiny[@]}" --epochs 2 --run-dir over_mpi --strategy mpi >out 2>&1 ||
   complain "over MPI: status $?: $(tail -n 5 out)"
@@ -18,8 +18,8 @@ for servers in 1 3; do
   grep -q "note: parameter server over windows, $servers server" out || complain "$servers servers: not said: $(cat out)"
   [[ $(weights "ps$servers") == "$(weights over_mpi)" ]] || complain "$servers servers: other weights than over MPI"
 done
-# Where windows are not wanted or cannot be had, sockets serve.
-# sockets FOLDER NOTE COMMAND...: it says so, and the weights are the same.
+# If windows are disabled or cannot be made, the job uses sockets. sockets FOLDER NOTE COMMAND...: checks that the note
+# is printed and the weights are the same.
 sockets() {
   local folder=$1 note=$2
   shift 2
@@ -33,7 +33,7 @@ sockets() {
 sockets unwanted "ZeroMQ, 2 servers" "$launch" -n 2 -s 2 "$program" --no-shared-memory
 sockets no_memfd "ZeroMQ, 1 server (no windows: memfd_create: Operation not permitted)" \
   "$launch" -n 2 -s 1 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_memfd.py" "$program"
-# Windows have no part in /dev/shm.
+# Windows do not use /dev/shm.
 if unshare -m mount -t tmpfs none /mnt 2>/dev/null; then
   # shellcheck disable=SC2016  # the inner shell expands it
   sockets small_shm "windows, 1 server" unshare -m bash -c 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"' bash \
@@ -52,8 +52,8 @@ done
 [[ $(weights two_bits0.5) != "$(weights two_bits0.1)" ]] || complain "--gc-threshold does nothing"
 "$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir one >out 2>&1 || complain "one worker: $(tail -n 5 out)"
 grep -q "strategy ps" out || complain "one worker with a server trains alone: $(cat out)"
-# Servers of one host are reached from this host alone.
-# listening PID: the addresses at which a process listens, as /proc/net/tcp writes them.
+# Servers of a single-host job accept connections from this host only. listening PID: prints the addresses at which a
+# process listens, in the form of /proc/net/tcp.
 listening() {
   local inode
   for inode in $(readlink "/proc/$1/fd/"* 2>/dev/null | sed -n 's/^socket:\[\([0-9]*\)\]$/\1/p'); do
@@ -68,7 +68,7 @@ for process in /proc/[0-9]*; do
   { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "TUTTI_STATE_DIR=$TUTTI_STATE_DIR" || continue
   for address in $(listening "${process#/proc/}"); do
     found=$((found + 1))
-    # 127.0.0.1, as it is and as an address of IPv6.
+    # 127.0.0.1, in its plain form and as an address of IPv6.
     [[ $address =~ ^(0000000000000000FFFF0000)?0100007F$ ]] || complain "$(tr '\0' ' ' <"$process/cmdline") listens at $address"
   done
 done
@@ -76,13 +76,13 @@ done
 kill -INT $job 2>/dev/null
 wait $job
 [[ $? == 130 ]] || complain "it does not end in order: $(tail -n 5 out)"
-# It goes on.
+# The run continues.
 "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 1 --run-dir on --strategy ps >out 2>&1 &&
   "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 2 --run-dir on --strategy ps --resume >out 2>&1 ||
   complain "resuming: $(tail -n 5 out)"
 grep -q "going on from" out || complain "it began anew: $(cat out)"
 
-# refused WHAT TEXT COMMAND...: status 2, the text, no folder.
+# refused WHAT TEXT COMMAND...: checks for status 2, the text, and no new folder.
 refused() {
   local what=$1 text=$2
   shift 2
@@ -105,7 +105,7 @@ refused "plain nothing" "[--ps-plain] expected strategy ps" "$program" --ps-plai
 refused "a bound that is none" "MXNET_KVSTORE_BIGARRAY_BOUND" env MXNET_KVSTORE_BIGARRAY_BOUND=1e6 "$launch" -n 2 -s 1 "$program" \
   --strategy ps
 
-# Of processes that were started otherwise than the others each is refused alone, and told the first difference.
+# Each process that was started with other options is refused separately, and gets the first difference.
 cat >otherwise <<'END'
 #!/bin/sh
 role=$1 rank=$2 option=$3 value=$4
@@ -128,7 +128,7 @@ otherwise worker 2 --lr 0.5 "--lr left out, as the others have, got 0.5"
 otherwise worker 0 --depth 14 "--depth 8, as the others have, got 14"
 otherwise worker 1 --seed 9 "--seed \"3\", as the others have, got \"9\""
 otherwise server 0 --depth 14 "--depth 8, as the workers have, got 14"
-# process ROLE RANK: its number.
+# process ROLE RANK: prints its process id.
 process() {
   local p
   for p in $(pgrep -f "^$program.*$work"); do
@@ -141,12 +141,12 @@ begun() {
   for _ in $(seq 300); do grep -qs '"epoch":2' "$1/log.jsonl" && return || sleep 0.1; done
   complain "$1 did not begin: $(tail -n 5 out)"
 }
-# What goes wrong on a worker is said, and the others hear of it.
+# An error on a worker is printed, and the other processes get a report of it.
 "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 9 --lr 1e6 --warmup-epochs 0 --run-dir diverges --strategy ps >out 2>&1
 [[ $? == 6 ]] || complain "a loss that is not finite: $(tail -n 5 out)"
 grep -q "train_cifar10: \[.*not finite\|train_cifar10: \[.*finite" out || complain "it is not said: $(cat out)"
 
-# A process that is killed is named, and the others end with 5.
+# The error names a process that is killed, and the others end with 5.
 for victim in "worker 1" "server 0"; do
   # shellcheck disable=SC2086
   set -- $victim
@@ -160,7 +160,7 @@ for victim in "worker 1" "server 0"; do
   grep -q "tutti-launch: \[$victim on localhost\] expected exit code 0, got its end by SIGKILL" out ||
     complain "$victim killed, and not named: $(tail -n 5 out)"
 done
-# Asked to stop, the workers finish their step and save, and the servers wait for them.
+# On a request to stop, the workers finish their step and save, and the servers wait for them.
 "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 10000 --run-dir "$work/stopped" --strategy ps >out 2>&1 &
 job=$!
 begun stopped

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# train_cifar10 with parameter servers whose processes are started one by one, without tutti-launch: told all addresses,
-# as TensorFlow's scripts are, or numbered by a scheduler, as MXNet's are.
+# train_cifar10 with parameter servers whose processes are started one by one, without tutti-launch. They get a list of
+# all addresses, as TensorFlow's scripts do, or numbers from a scheduler, as MXNet's do.
 set -uo pipefail
 program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
 [[ -x $program ]] || { echo "SKIP: no $program; CLI11 is missing" && exit 77; }
@@ -24,18 +24,18 @@ complain() {
   echo "FAILED: $*"
   failures=$((failures + 1))
 }
-# ports N: so many that are free.
+# ports N: prints N free ports.
 ports() { python3 -c "import socket
 s=[socket.create_server(('127.0.0.1',0)) for _ in range($1)]
 print(*(x.getsockname()[1] for x in s))"; }
-# lists: of 2 servers and 2 workers, at ports of their own.
+# lists: sets the lists of 2 servers and 2 workers, with new ports.
 lists() {
   # shellcheck disable=SC2046
   set -- $(ports 4)
   first=$1 second=$2
   list=(--ps_hosts "localhost:$1,localhost:$2" --worker_hosts "localhost:$3,localhost:$4")
 }
-# start RUN OPTIONS...: all four processes, or those of `all`; their output in RUN.ps0 and so on.
+# start RUN OPTIONS...: starts all four processes, or those of `all`; their output goes to RUN.ps0 and so on.
 all=(ps0 ps1 worker0 worker1)
 start() {
   local run=$1 each
@@ -47,7 +47,7 @@ start() {
     pids+=($!)
   done
 }
-# ended WHAT CODES RUN: waits for all; killed processes have 137.
+# ended WHAT CODES RUN: waits for all processes; the code of killed ones is 137.
 ended() {
   local codes="" p
   for p in "${pids[@]}"; do
@@ -56,14 +56,14 @@ ended() {
   done
   [[ $codes == "$2 " ]] || complain "$1: exit codes $codes, not $2: $(tail -n 4 "$3".*)"
 }
-# until FILE TEXT: waits until it stands there.
+# until_said FILE TEXT: waits until the file contains the text.
 until_said() {
   for _ in $(seq 1800); do grep -qsF -- "$2" "$1" && return || sleep 0.1; done
   complain "$1 does not say '$2': $(tail -n 5 "$1")"
 }
 said() { grep -qF -- "$2" "$1" || complain "$1 does not say '$2': $(tail -n 5 "$1")"; }
 
-# ---- told all addresses ----
+# ---- with a list of all addresses ----
 lists
 start whole --max_steps 60
 ended "a whole job" "0 0 0 0" whole
@@ -75,7 +75,7 @@ for w in 0 1; do
 done
 last=$(ls whole/checkpoints)
 [[ $last =~ ^step-00000006[0-9]$ ]] || complain "it saved $last"
-# The same command again goes on, whatever the letters of the key; and so does one that was not yet saved.
+# The same command continues the run, also with the key in other letter case. A run without a checkpoint starts again.
 start whole --max_steps 90 --ps-key-file same.key
 ended "going on" "0 0 0 0" whole
 said whole.worker0 "going on from $work/whole/checkpoints/$last"
@@ -86,7 +86,8 @@ ended "synchronous, begun before" "0 0 0 0" early
 said early.worker0 "strategy ps, 2 ranks"
 said early.worker0 "beginning anew"
 
-# A checkpoint by time, while it runs; a worker is killed and named, comes back, and a server is killed.
+# Checkpoints by time during the run. A worker is killed, is named in a message, and comes back; then a server is
+# killed.
 lists
 start lost --max_steps 100000000 --save-seconds 1 --audit
 until_said lost.worker1 "step 10,"
@@ -108,21 +109,21 @@ kill -9 "${pids[1]}"
 ended "a server killed" "5 137 5 5" lost
 said lost.ps0 "server 1 on localhost is gone"
 grep -qE "server 1 (on|at) .* is gone" lost.worker0 || complain "not named: $(tail -n 3 lost.worker0)"
-# One that does not come back is a loss at the end.
+# A worker that does not come back is reported as lost at the end.
 lists
 start missed --max_steps 400
 until_said missed.worker1 "step 10,"
 kill -9 "${pids[3]}"
 ended "a worker killed" "5 5 0 137" missed
 said missed.ps1 "rank 1 on localhost lost, and not back"
-# Where all wait for each other, it ends all.
+# If all wait for each other, the loss ends all.
 lists
 start together --max_steps 100000000 --strategy ps
 until_said together.worker1 "step 10,"
 kill -9 "${pids[3]}"
 ended "a synchronous worker killed" "5 5 5 137" together
 for each in ps0 ps1 worker0; do said together.$each "rank 1 on localhost is gone"; done
-# One that is stopped.
+# A worker is stopped.
 lists
 start stopped --max_steps 100000000 --rank-timeout 1
 until_said stopped.worker1 "step 10,"
@@ -131,7 +132,7 @@ until_said stopped.ps0 "[worker 1 on localhost] expected a process of the job un
 kill -9 "${pids[3]}" "${pids[0]}"
 ended "the first server killed" "137 5 5 137" stopped
 said stopped.ps1 "server 0 at localhost:$first, the arbiter of the job"
-# A signal to all.
+# All processes get a signal.
 lists
 start asked --max_steps 100000000
 until_said asked.worker1 "step 10,"
@@ -139,7 +140,7 @@ kill -TERM "${pids[@]}"
 ended "stopped in order" "0 0 143 143" asked
 said asked.worker0 "state saved"
 
-# ---- an evaluation beside it ----
+# ---- an evaluation during the training ----
 line='^[0-9-]{10} [0-9:]{8}\.[0-9]{6}: precision @ 1 = (0\.[0-9]{3}|1\.000)$'
 lists
 "$program" --checkpoint_dir "$work/judged" --eval_dir "$work/eval" --eval_interval_secs 0.2 >judge 2>&1 &
@@ -155,7 +156,7 @@ wait $judge
 (($(grep -cE "$line" judge) >= 3)) || complain "not evaluated: $(cat judge)"
 [[ $(grep -vcE "$line|no checkpoint|stopping after|^$" judge) == 0 ]] || complain "it says more: $(cat judge)"
 ls eval/events.out.tfevents.* >/dev/null || complain "no curve for TensorBoard"
-# Checkpoints that come and go while they are read.
+# Checkpoints come and go while they are read.
 newest=$(find judged/checkpoints -name 'step-*' | sort | tail -n 1)
 "$program" --checkpoint_dir judged --eval_dir eval --eval_interval_secs 0 >judge 2>&1 &
 judge=$!
@@ -185,8 +186,7 @@ judged 2 "two commands" "[--job-name] expected an evaluation, or one process of 
 judged 2 "another folder" "[--run-dir] expected --checkpoint-dir" --train_dir whole
 [[ ! -e none ]] || complain "an evaluation makes a run folder"
 
-# ---- what is wrong ----
-# refused CODE WHAT TEXT OPTIONS...: of one process.
+# ---- errors ---- refused CODE WHAT TEXT OPTIONS...: of one process.
 refused() {
   local code=$1 what=$2 text=$3
   shift 3
@@ -242,7 +242,7 @@ done
 refused 5 "no server" "expected server 0 at localhost:$first within 2000 ms, got no answer" "${good[@]}"
 refused 5 "no such host" "got no address of nowhere.invalid (" --ps_hosts nowhere.invalid:1 --worker_hosts localhost:2 "${key[@]}" \
   --job_name worker
-# hold: makes $held a port that another program has; $holder is that.
+# hold: takes a port, $held, with another program, $holder.
 hold() {
   rm -f held
   python3 -c "import socket,time
@@ -259,19 +259,19 @@ hold
 refused 5 "a port in use" "to listen at 127.0.0.1:$held, got Address already in use" --ps_hosts "localhost:$held" \
   --worker_hosts localhost:1 "${key[@]}" --job_name ps
 release
-# Too few: all say which and where.
+# Too few processes have started: each one prints which are missing and their addresses.
 lists
 all=(ps0 worker0 worker1)
 start few --comm-deadline 3
 ended "too few servers" "5 5 5" few
 all=(ps0 ps1 worker0 worker1)
 said few.ps0 "expected server 1 at localhost:$second within 3000 ms"
-# A worker waits as long, or hears first that server 0 has ended.
+# A worker waits as long, or learns earlier that server 0 has ended.
 for each in worker0 worker1; do
   grep -qF "expected server 0 at localhost:$first, the arbiter of the job, got the end of the connection" "few.$each" ||
     said few.$each "expected server 1 at localhost:$second within 3000 ms"
 done
-# A server whose port is taken, of several.
+# The port of one of several servers is taken.
 lists
 hold
 list[1]=localhost:$first,localhost:$held
@@ -283,7 +283,7 @@ said inuse.ps1 "to listen at 127.0.0.1:$held, got Address already in use"
 for each in ps0 worker0 worker1; do
   grep -qE "server 1 (on|at) localhost.* is gone" inuse.$each || complain "$each does not name it: $(tail -n 3 inuse.$each)"
 done
-# One of them differs: it is refused, and the others are told instead of waiting for it.
+# One of them has other options: it is refused, and the others get a report and do not wait for it.
 lists
 all=(ps0 ps1 worker0)
 start odd --strategy ps --comm-deadline 120
@@ -296,7 +296,7 @@ ended "a worker of other options" "5 5 5 2" odd
 for each in ps0 ps1 worker0; do said odd.$each "worker 1 on localhost was refused"; done
 all=(ps0 ps1 worker0 worker1)
 release
-# Other secrets, other lists, a number twice: each is told, and the job goes on.
+# Other secrets, other lists, a number used twice: each gets an error, and the job continues.
 lists
 start going --max_steps 100000000
 until_said going.worker1 "step 10,"
@@ -309,8 +309,7 @@ kill -0 "${pids[@]}" || complain "strangers end a job"
 kill -TERM "${pids[@]}"
 ended "a job with strangers" "0 0 143 143" going
 
-# ---- numbered by a scheduler ----
-# with_scheduler RUN STRATEGY OPTIONS...
+# ---- with numbers from a scheduler ---- with_scheduler RUN STRATEGY OPTIONS...
 with_scheduler() {
   local run=$1 strategy=$2 each
   shift 2

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # processors: 2
-# The tutorial's training program: it trains, evaluates, saves, goes on, and trains in two processes what it began in one.
+# The tutorial's training program trains, evaluates, saves and continues. Two processes continue a run that one process
+# started.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" training
 
@@ -11,7 +12,7 @@ grep -q "top-1 100.0 %" out || complain "it does not learn: $(cat out)"
 expect 0 "going on after step 48" run
 expect 2 "[make_strategy] expected solo" run ring
 
-# From the first epoch's checkpoint in two processes.
+# Two processes continue from the checkpoint of the first epoch.
 if [[ -x $(command -v mpirun) ]] && "$program" other mpi >/dev/null 2>&1; then
   cp -r other two
   newest=$(find two/checkpoints -maxdepth 1 -name 'step-*' | sort | tail -n 1)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What an evaluation says while it goes on.
+// The progress output of an evaluation.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -38,7 +38,7 @@ std::unique_ptr<BatchSource> eighty_images() {
       images, LoaderOptions{.placement = {.global_batch = 10}, .shuffle = false, .one_pass = true, .threads = 0});
 }
 
-// A pass of which each batch takes so many seconds.
+// Makes a pass in which each batch takes this number of seconds.
 void pass(WatchedSource& source, Shown& shown, double seconds) {
   source.start({0, 0});
   for (bool last = false; !last;) {
@@ -50,7 +50,7 @@ void pass(WatchedSource& source, Shown& shown, double seconds) {
 
 }  // namespace
 
-TEST_CASE("an evaluation that is short says nothing") {
+TEST_CASE("a short evaluation prints no progress") {
   for (const bool terminal : {false, true}) {
     Shown shown;
     WatchedSource source(eighty_images(), shown.options(terminal));
@@ -60,7 +60,7 @@ TEST_CASE("an evaluation that is short says nothing") {
   }
 }
 
-TEST_CASE("where no terminal is, a line each half minute; each pass begins anew") {
+TEST_CASE("without a terminal, progress is one line each half minute, and each pass starts again") {
   Shown shown;
   WatchedSource source(eighty_images(), shown.options(false));
   pass(source, shown, 16);
@@ -72,7 +72,7 @@ TEST_CASE("where no terminal is, a line each half minute; each pass begins anew"
   CHECK(shown.lines.empty());
 }
 
-TEST_CASE("on a terminal one line is written anew, and removed in the end") {
+TEST_CASE("on a terminal, one line is rewritten and removed at the end") {
   Shown shown;
   WatchedSource source(eighty_images(), shown.options(true));
   pass(source, shown, 2);
@@ -81,7 +81,7 @@ TEST_CASE("on a terminal one line is written anew, and removed in the end") {
   CHECK(shown.lines.back() == "\r\x1b[K");
 }
 
-TEST_CASE("a rank that is not the first says nothing") {
+TEST_CASE("only the first rank prints progress") {
   Shown shown;
   shown.first_rank = false;
   WatchedSource source(eighty_images(), shown.options(false));

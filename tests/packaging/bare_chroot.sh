@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Installs the Debian package with apt-get in a bare Debian that debootstrap makes, trains there, builds the downstream
-# example of the package with the compiler and the libraries that the package suggests, and takes the package away again.
-#   tests/packaging/bare_chroot.sh [SUITE]     bookworm, or another whose libraries are this machine's
-# Root, network and 3 GB below $TMPDIR; some 5 minutes. Not part of ./test.sh. TUTTI_BUILD_DIR names the build, else build.
+# example of the package with the compiler and the libraries that the package suggests, and removes the package again.
+#   tests/packaging/bare_chroot.sh [SUITE]     bookworm, or another suite with the same libraries as this machine
+# Needs root, the network and 3 GB below $TMPDIR; takes some 5 minutes. Not part of ./test.sh. TUTTI_BUILD_DIR is the
+# build folder (default: build).
 set -euo pipefail
 suite=${1:-bookworm}
 source_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -35,7 +36,7 @@ cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 [[ ! -d /etc/apt/apt.conf.d ]] || cp -n /etc/apt/apt.conf.d/*proxy* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
 cp "$package" "$root/tmp/tutti.deb"
 inside() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive ${http_proxy:+http_proxy="$http_proxy"} chroot "$root" "$@"; }
-# quietly COMMAND...: inside; its output is shown where it fails.
+# quietly COMMAND...: runs it inside; shows its output if it fails.
 quietly() { inside "$@" >"$work/log" 2>&1 || { tail -n 30 "$work/log" && fail "in the bare $suite: $*"; }; }
 
 quietly apt-get update

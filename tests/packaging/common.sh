@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Sourced by the tests of this folder after `set -euo pipefail`: a scratch folder $work and what they share.
+# The tests of this folder source this file after `set -euo pipefail`. It makes a scratch folder $work and defines
+# common functions.
 # shellcheck shell=bash
 : "${TUTTI_SOURCE_DIR:?}" "${TUTTI_BUILD_DIR:?}"
 export CXX=${TUTTI_CXX:-c++}
@@ -12,7 +13,7 @@ fail() {
   exit 1
 }
 
-# The components whose library is there, separated by ';'.
+# Prints the components whose library is installed, separated by ';'.
 components() {
   local component found=()
   for component in "$TUTTI_BUILD_DIR"/share/cmake/tutti/tutti-*-targets.cmake; do
@@ -34,7 +35,8 @@ components() {
   echo "${found[*]}"
 }
 
-# headers COMPONENTS: every header of tutti that needs no library but those of the components, separated by ';'.
+# headers COMPONENTS: prints each header of tutti that needs no libraries except those of the components, separated by
+# ';'.
 headers() {
   (cd "$TUTTI_SOURCE_DIR/include" && find tutti -name '*.hpp' | sort)
   local component
@@ -44,8 +46,8 @@ headers() {
   (cd "$TUTTI_BUILD_DIR/include" && find -L tutti/datasets -name '*.hpp' | sort)
 }
 
-# downstream BUILD_DIR OPTION...: configures, builds and runs examples/downstream with every component. Not optimised,
-# because whether it is found and linked does not depend on that; test_compilers.sh looks at the rest.
+# downstream BUILD_DIR OPTION...: configures, builds and runs examples/downstream with each component. Not optimised,
+# because finding and linking do not depend on it; test_compilers.sh tests the rest.
 downstream() {
   local build=$1
   shift
@@ -57,7 +59,7 @@ downstream() {
   "$build/downstream" || fail "the downstream program fails"
 }
 
-# install_moved PREFIX: installs to one folder and moves it to another, as a package that is unpacked elsewhere.
+# install_moved PREFIX: installs to one folder and moves it to another, like a package that is unpacked elsewhere.
 install_moved() {
   cmake --install "$TUTTI_BUILD_DIR" --prefix "$work/first place" >/dev/null
   mv "$work/first place" "$1"

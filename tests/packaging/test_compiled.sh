@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # processors: 2
-# tutti::compiled: the downstream project links the trainer, the executor and the kernels from a library that is compiled
-# once, and its own files hold none of them; as an installed package, and as a source tree that it takes in. With
-# TUTTI_IMPLEMENTATION, a file of the project compiles them.
+# tutti::compiled: the downstream project links the trainer, the executor and the kernels from a library that is
+# compiled once, and its own files do not contain them. Tested as an installed package, and as a source tree in the
+# project. With TUTTI_IMPLEMENTATION, a file of the project compiles them.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
 
-# has FUNCTION LETTERS FILE: is this function of tutti's in the file as one of these kinds of symbol? U: undefined.
+# has FUNCTION LETTERS FILE: succeeds if the file has this function of tutti as one of these kinds of symbol. U:
+# undefined.
 has() {
   nm -C "$3" >"$work/symbols"
   grep -qE " [$2] tutti::$1\\(" "$work/symbols"

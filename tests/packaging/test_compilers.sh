@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 # takes long
 # processors: 2
-# The downstream project with each compiler and standard that is promised: in a path with spaces, for plain x86-64, without
-# a warning; and each program run with every instruction set. C++20 takes oneDNN, C++23 Eigen. The first loss, which one
-# forward pass makes, must be the same to 1e-4, the last one, 16 steps later, to 1e-3: compilers and instruction sets make
-# fused multiply-adds of different products and sums, and steps amplify that.
+# Builds the downstream project with each compiler and standard that is promised, in a path with spaces, for plain
+# x86-64, without a warning, and runs each program with each instruction set. C++20 uses oneDNN, C++23 Eigen. The first
+# loss, which one forward pass makes, must be the same to 1e-4, the last one, 16 steps later, to 1e-3. Compilers and
+# instruction sets fuse different multiply-adds, and steps amplify the difference.
 #   test_compilers.sh [COMPILER...]    others, g++-11 for example
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -17,14 +17,14 @@ compilers=("$@")
 (($#)) || compilers=(g++-12 clang++-14 clang++-16)
 found=$(components)
 
-# The instruction sets of this machine; the program would quietly take less.
+# The instruction sets of this machine; the program would silently use a smaller one.
 here=(baseline)
 if grep -qw avx2 /proc/cpuinfo && grep -qw fma /proc/cpuinfo; then here+=(avx2); fi
 if grep -qw avx512f /proc/cpuinfo && grep -qw avx512bw /proc/cpuinfo && grep -qw avx512vl /proc/cpuinfo &&
   grep -qw avx512dq /proc/cpuinfo; then here+=(avx512); fi
 
-# build COMPILER STANDARD: the program "COMPILER STANDARD", and what the compiler says in a log of the same name. -O1,
-# because no more of it is looked at than whether it is right.
+# build COMPILER STANDARD: makes the program "COMPILER STANDARD", and a log of the same name with the compiler's output.
+# -O1, because the test only checks that the program is correct.
 build() {
   local name="$1 $2" flags=(-I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include") libraries=()
   if [[ $2 == c++20 && $found == *onednn* ]]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A component whose library is absent: find_package names the Debian package; the build of tutti itself goes on and says
-# so in one line. A component that does not exist is an error too.
+# If the library of a component is absent, find_package names the Debian package, and the build of tutti itself
+# continues and prints one line about it. A component that does not exist is an error too.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
@@ -39,7 +39,7 @@ says "component onednn is not built: no oneDNN (Debian: apt-get install libdnnl-
 says "component eigen is not built: no Eigen3 (Debian: apt-get install libeigen3-dev)"
 says "component mpi is not built: no MPIC (Debian: apt-get install libopenmpi-dev openmpi-bin)"
 
-# -march=native comes with the eigen component for those who ask.
+# The eigen component adds -march=native on request.
 if [[ $(components) == *eigen* ]]; then
   for choice in ON OFF; do
     try -D DOWNSTREAM_COMPONENTS=eigen -D TUTTI_EIGEN_NATIVE=$choice -D CMAKE_EXPORT_COMPILE_COMMANDS=ON || fail "no eigen"

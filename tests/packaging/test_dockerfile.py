@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Dockerfile: rules that each fails on a broken copy, the packages that ./quickstart.sh installs, and, where a Docker daemon answers,
-what its own checker says."""
+"""Dockerfile: rules that each fail on a broken copy, the packages that ./quickstart.sh installs, and, if a Docker
+daemon answers, the result of its own checker."""
 import os
 import re
 import shutil
@@ -76,7 +76,7 @@ class Dockerfile(unittest.TestCase):
             self.assertNotEqual(faults(self.text.replace(old, new)), [], old)
 
     def test_packages(self):
-        """It builds with all that ./quickstart.sh installs, and the programs' strategies."""
+        """The image builds with all packages that ./quickstart.sh installs, and has the programs' strategies."""
         wanted = re.search(r"^packages=\((.*)\)$", (ROOT / "quickstart.sh").read_text(), re.M)[1].split()
         for package in [*wanted, "libopenmpi-dev", "libgloo-dev", "libzmq3-dev"]:
             self.assertRegex(self.text, rf"(?<![\w-]){re.escape(package)}(?![\w-])")

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A program that includes every header and uses nothing of them emits no code: no class has a virtual function that makes
-# each unit emit its table and, with the table, all that its functions call (a key function is `inline` where it is
-# declared), and no header defines variables that are initialised at run time.
+# A program that includes each header and uses nothing of it emits no code. No class has a virtual function that makes
+# each unit emit its table, and with the table all functions that it calls (a key function is `inline` in its
+# declaration). No header defines variables that are initialised at run time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 most=1000 # bytes of text and data; an empty main() is 51
 
 flags=(-std=c++20 -O2 -pthread -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include" -isystem /usr/include/eigen3)
 here=$(components)
-# The GPU's libraries are loaded when the program runs; their headers suffice.
+# Programs load the GPU's libraries at run time, so their headers are enough.
 if [[ -f ${CUDA_PATH:-/usr/local/cuda}/include/cuda_runtime_api.h ]]; then
   flags+=(-isystem "${CUDA_PATH:-/usr/local/cuda}/include")
   here+=";cuda;nccl"
 fi
 for component in ${here//;/ }; do flags+=(-D "TUTTI_HAS_${component^^}=1"); done
 if [[ $here == *mpi* ]]; then
-  # The library's own flags are words that the shell has to split.
+  # The shell must split the flags of the library into words.
   # shellcheck disable=SC2207
   flags+=($(mpicxx --showme:compile))
 fi

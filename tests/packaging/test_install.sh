@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# An installed tutti that was moved afterwards: find_package with its components, and nothing in it that names a folder
-# of this machine.
+# An installed tutti that was moved afterwards: find_package works with its components, and no file contains a folder of
+# this machine.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
@@ -16,7 +16,7 @@ done
 [[ -x $work/prefix/share/tutti/datasets/cifar10/prepare ]] || fail "datasets/cifar10/prepare is not installed"
 bash "$work/prefix/share/tutti/datasets/cifar10/prepare" --help >/dev/null || fail "the installed prepare does not run"
 
-# Every header of the tree is installed.
+# Each header of the tree is installed.
 (cd "$TUTTI_SOURCE_DIR/include" && find tutti -name '*.hpp' | sort) >"$work/want"
 (cd "$TUTTI_SOURCE_DIR" && find backends datasets -name '*.hpp' | sed 's|^|tutti/|' | sort) >>"$work/want"
 (cd "$work/prefix/include" && find tutti -name '*.hpp') | sort >"$work/got"
@@ -25,7 +25,7 @@ diff "$work/want" "$work/got" || fail "the installed headers differ from the tre
 
 downstream "$work/build" -D "CMAKE_PREFIX_PATH=$work/prefix"
 
-# The version file: the same minor version, whatever the architecture.
+# The version file accepts the same minor version, on any architecture.
 version() {
   rm -rf "$work/version"
   mkdir "$work/version"

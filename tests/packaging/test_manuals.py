@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The manual pages and the completions of bash and zsh that an installation brings: they hold the options that each
-installed program's --help names, and complete them."""
+"""The manual pages and the completions of bash and zsh in an installation contain the options that each installed
+program's --help lists, and complete them."""
 import os
 import re
 import shutil
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
 OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
-# How many words zsh offers behind a line, which stands in a terminal of its own.
+# Prints the number of words that zsh offers after a line. zsh runs in a terminal of its own.
 ZSH = r"""
 zmodload zsh/zpty
 zpty one zsh -f -i
@@ -56,7 +56,7 @@ class Manuals(unittest.TestCase):
         return self.prefix / "share" / "man" / "man1" / f"{name}.1"
 
     def bash(self, name, *words, before=""):
-        """What bash completes the last of these words to."""
+        """Returns the words to which bash completes the last of these words."""
         function = "_tutti_" + re.sub(r"\W", "_", name)
         script = f'{before}\nsource "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); {function}; printf "%s\\n" "${{COMPREPLY[@]}}"'
         file = self.prefix / "share" / "bash-completion" / "completions" / name
@@ -87,12 +87,12 @@ class Manuals(unittest.TestCase):
                 self.assertRegex(shown, rf"(?m)^{heading}$", name)
             self.assertRegex(shown, rf"(?m)^ +{name} - \S", "whatis needs this line")
             self.assertEqual(set(OPTION.findall(shown)), set(OPTION.findall(text)), name)
-            # Every word of --help is there, apart from headings that are written otherwise.
+            # Each word of --help is in the page, except headings that are written differently.
             words = set(re.findall(r"[A-Za-z]{4,}", text)) - set(re.findall(r"[A-Za-z]{4,}", shown))
             self.assertLessEqual(words, {"Usage", "usage", "Options", "options", "Exit", "codes"}, name)
 
     def test_help_knows_every_option(self):
-        """Of programs whose --help is a text beside the table that reads their options."""
+        """For programs whose --help text is separate from the table that reads their options."""
         for name, folder in (("tutti-launch", "launch"), ("tutti-data", "data")):
             if name not in self.helps:
                 continue
@@ -112,7 +112,7 @@ class Manuals(unittest.TestCase):
             self.assertLessEqual({o.replace("_", "-") for o in listed}, offered, name)
 
     def test_bash_completes_words(self):
-        """Beginnings of options and their values, written in each of the ways that the programs take."""
+        """Completes beginnings of options and their values, in each of the forms that the programs accept."""
         if "train_cifar10" in self.helps:
             self.assertEqual(self.bash("train_cifar10", "--epo"), ["--epochs"])
             self.assertEqual(self.bash("train_cifar10", "--batch_s"), ["--batch-size"])
@@ -129,7 +129,7 @@ class Manuals(unittest.TestCase):
         self.assertEqual(self.bash("tutti-launch", "--launcher", "s"), ["ssh", "srun"])
         self.assertIn("prefix", self.bash("tutti-launch", "-n", "2", "pre"))
         self.assertEqual(self.bash("tutti-launch", "-n", "2", "--elastic_at", "s"), ["step"])
-        # Behind its command stand that one's words.
+        # After the name of a program, its own completion takes over.
         asked = "_command_offset() { COMPREPLY=(offset$1); }"
         self.assertEqual(self.bash("tutti-launch", "-n", "2", "train_cifar10", "--ep", before=asked), ["offset3"])
         self.assertEqual(self.bash("tutti-launch", "--log-dir", "=", "x", "prog", "", before=asked), ["offset4"])

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The oldest CMake that is promised, 3.22, configures, builds and installs all there is, and finds what it installed. A
-# stand-in for the compiler makes an empty object of every source, because what a compiler does is no matter of CMake's.
+# The oldest CMake that is promised, 3.22, configures, builds and installs the whole tree, and finds the installation. A
+# stand-in for the compiler makes an empty object of each source, because CMake does not depend on the compiler's
+# output.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 version=3.22.6
@@ -23,7 +24,7 @@ if [[ ! -f $cache/complete ]]; then
 fi
 [[ $("$cmake" --version) == "cmake version $version"* ]] || fail "expected CMake $version, got $("$cmake" --version)"
 
-# Compiles nothing, or a main that has a --help, of which the installation makes a manual page.
+# Compiles an empty object, or a main with a --help, from which the installation makes a manual page.
 cat >"$work/stand in" <<'S'
 #!/usr/bin/env bash
 compiler=$1
@@ -63,7 +64,7 @@ for file in bin/train_cifar10 bin/train_imagenet bin/tutti-launch bin/generate-t
 done
 if [[ $(components) == *eigen* && -z $(find "$work/own build" -name 'train_cifar10' -type f) ]]; then fail "not built"; fi
 
-# The tests too, which may need more, are at least configured.
+# The tests may need more, but they are at least configured.
 run "$cmake" -S "$TUTTI_SOURCE_DIR" -B "$work/own build" -D TUTTI_BUILD_TESTS=ON
 (cd "$TUTTI_SOURCE_DIR" && run "$cmake" --list-presets)
 

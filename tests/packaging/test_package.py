@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""infra/package/make_package.sh: each file of its archive asks for what the archive has; the programs, mpirun too, run
-in a root that has an older Debian and nothing of this machine, in /opt/tutti and elsewhere, and between hosts over ssh.
-TUTTI_ROOTS=jammy,noble,trixie names other systems for it: SYSTEMS."""
+"""infra/package/make_package.sh: each file of its archive needs only libraries of the archive. The programs, mpirun
+too, run in a root of an older Debian that has no files of this machine, in /opt/tutti and elsewhere, and between hosts
+over ssh. TUTTI_ROOTS=jammy,noble,trixie selects other systems, see SYSTEMS."""
 import os
 import re
 import shutil
@@ -19,7 +19,7 @@ import netns_cluster  # noqa: E402
 ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
 MAKE = ROOT / "infra" / "package" / "make_package.sh"
-# The version of each system's C library, and where it is had from. Debian 11's is older than that of any host that is promised.
+# The version of each system's C library, and its download address. Debian 11's is older than that of any promised host.
 DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
 SYSTEMS = {"bullseye": ("2.31", DEBIAN), "jammy": ("2.35", UBUNTU), "noble": ("2.39", UBUNTU), "trixie": ("2.41", DEBIAN)}
 TRAIN = ["--dataset", "synthetic", "--num-examples", "96", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "32",
@@ -46,7 +46,7 @@ def elf_files(top):
 
 
 def reads(path):
-    """What an ELF file asks for: (libraries, {name of a library's versions: [version]}, search paths)."""
+    """Returns the needs of an ELF file: (libraries, {name of a library's versions: [version]}, search paths)."""
     text = run("readelf", "-dVW", path).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", text)
     paths = re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", text)
@@ -58,7 +58,7 @@ def reads(path):
 
 
 def root_of(system):
-    """A folder with the files of a system; None, and why there is none."""
+    """Returns a folder with the files of a system, or None and the reason."""
     root, mirror = BUILD / "roots" / system, SYSTEMS[system][1]
     if os.geteuid() != 0 or run("unshare", "--mount", "--pid", "--fork", "--net", "true").returncode != 0:
         return None, "namespaces, which take root"
@@ -82,7 +82,7 @@ def root_of(system):
         shutil.rmtree(root, ignore_errors=True)
         return None, f"debootstrap: {why}"
     shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
-    for name in ("proc", "sys", "dev"):  # where it may not mount, debootstrap makes links to the machine's own
+    for name in ("proc", "sys", "dev"):  # if it may not mount, debootstrap makes links to the machine's own
         if (root / name).is_symlink():
             (root / name).unlink()
         (root / name).mkdir(exist_ok=True)
@@ -129,7 +129,7 @@ class Package(unittest.TestCase):
         self.assertEqual(done.stdout, "")
 
     def test_each_file_finds_what_it_needs_in_the_archive(self):
-        """Names and symbol versions, of programs, libraries and plugins alike."""
+        """Checks names and symbol versions of programs, libraries and plugins."""
         files = list(elf_files(self.top))
         self.assertGreater(len(files), 30)
         has = {p.name for folder in ("lib/tutti", "lib/tutti/c") for p in (self.top / folder).iterdir()}
@@ -164,7 +164,7 @@ class Package(unittest.TestCase):
         self.assertEqual([line for line in listed if line[0] != "l" and "w" in (line[5], line[8])], [])
 
     def in_root(self, root, *argv, environment=None):
-        """Runs argv in the root, which has /proc, /sys and a /dev of its own and no network."""
+        """Runs argv in the root, with /proc, /sys and a separate /dev, without network."""
         script = ('cd "$1" && mount -t proc proc proc && mount --rbind /sys sys && mount -t tmpfs tmpfs dev && mkdir dev/shm &&'
                   ' mknod -m 666 dev/null c 1 3 && mknod -m 666 dev/urandom c 1 9 && mknod -m 666 dev/zero c 1 5 &&'
                   ' mkdir dev/pts && mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts && ln -s pts/ptmx dev/ptmx &&'
@@ -202,12 +202,12 @@ class Package(unittest.TestCase):
         succeeds("/opt/tutti/bin/tutti-launch", "-n", "2", *train, "--strategy", "gloo", "--run-dir", "/tmp/b", tells="2 ranks")
         succeeds("/opt/tutti/bin/tutti-launch", "-n", "2", "-s", "1", *train, "--strategy", "ps", "--run-dir", "/tmp/c",
                  tells="2 ranks")
-        # By mpirun, which asks for ssh even where all is on one host.
+        # By mpirun, which needs ssh even if all ranks are on one host.
         isolated = ["--mca", "plm", "isolated", "--oversubscribe", "--allow-run-as-root", "-np", "2"]
         succeeds("/opt/tutti/bin/mpirun", *isolated, *train, "--strategy", "mpi", "--run-dir", "/tmp/d",
                  tells="strategy mpi, 2 ranks")
 
-        # Elsewhere.
+        # In another folder.
         (place / "srv").mkdir(exist_ok=True)
         (place / "opt/tutti").rename(place / "srv/its place")
         moved = "/srv/its place"
@@ -242,7 +242,7 @@ class Package(unittest.TestCase):
                 self.assertIn(f"interpreter: {loader}]", text)
 
     def test_between_hosts(self):
-        """Hosts whose PATH has neither the programs nor an mpirun; ranks are started by ssh."""
+        """Hosts whose PATH has neither the programs nor an mpirun; ssh starts the ranks."""
         top = self.unpack(self.work / "two")  # Open MPI's orted is not started from a path with spaces
         done = run(top / "setup.sh")
         self.assertEqual(done.returncode, 0, done.stderr)

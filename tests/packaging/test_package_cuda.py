@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""`infra/package/make_package.sh --cuda`: the archive brings CUDA's libraries where programs look first, unchanged, with what they
-need; it says what an archive trains on; and it refuses a build with another CUDA. With small stand-ins for PyPI's wheels."""
+"""`infra/package/make_package.sh --cuda`: the archive contains CUDA's libraries, unchanged, in the folder that programs
+search first, with the libraries that they need. A message says which GPUs the archive supports. A build with another
+CUDA is refused. Uses small stand-ins for PyPI's wheels."""
 import os
 import re
 import shutil
@@ -54,13 +55,13 @@ def pins(major):
 
 
 def libraries(major):
-    """The files that an archive brings, by the part of the wheel's name."""
+    """Returns the files of an archive for each wheel, by a part of the wheel's name."""
     return {"nvrtc": [f"libnvrtc.so.{major}", f"libnvrtc-builtins.so.{major}.0"], "cublas": [f"libcublasLt.so.{major}"],
             "cudnn": ["libcudnn.so.9", "libcudnn_graph.so.9"], "nccl": ["libnccl.so.2"]}
 
 
 def compiled(folder, name, *options):
-    """A shared library of this name."""
+    """Compiles a shared library with this name."""
     source = folder / "stand_in.cpp"
     source.write_text('extern "C" int stand_in() { return 1; }\n')
     done = run(CXX, "-shared", "-fPIC", "-g", f"-Wl,-soname,{name}", "-o", folder / name, source, *options)
@@ -69,7 +70,8 @@ def compiled(folder, name, *options):
 
 
 def make_wheels(folder, major):
-    """Wheels with the names and versions of the list; each has its libraries, one that is left out, and a licence."""
+    """Makes wheels with the names and versions of the list. Each has its libraries, one that is left out, and a
+    licence."""
     folder.mkdir(parents=True)
     built = folder.parent / "built"
     built.mkdir()
@@ -104,7 +106,7 @@ class PackageWithCuda(unittest.TestCase):
         self.assertIn(tells, done.stderr)
 
     def configured(self, cuda):
-        """A folder that looks like a configured build."""
+        """Makes a folder that looks like a configured build."""
         folder = Path(tempfile.mkdtemp(dir=self.work))
         (folder / "CMakeCache.txt").write_text(f"TUTTI_EIGEN_NATIVE:BOOL=OFF\nTUTTI_BUILT_CUDA:INTERNAL={cuda}\n")
         return folder
@@ -123,7 +125,7 @@ class PackageWithCuda(unittest.TestCase):
         self.assertFalse(wheels.exists(), "it fetches wheels for a build that it refuses")
 
     def test_it_says_on_what_the_archive_trains(self):
-        # These folders have no programs, so it ends after it has said so.
+        # These folders have no programs, so the script ends after its message.
         done = self.make("--build", self.configured(""))
         self.assertIn("the archive trains on processors only, because its programs are built without CUDA", done.stderr)
         self.assertIn("--cuda 12 or 13 fetches them", done.stderr)
@@ -164,10 +166,10 @@ class PackageWithCuda(unittest.TestCase):
         top = place / "tutti"
         folder = top / "lib/tutti/cuda"
         brought = sorted(name for names in libraries(CUDA).values() for name in names)
-        # As they were, with nothing stripped and no path changed.
+        # Unchanged: not stripped, with the original paths.
         for name in brought:
             self.assertEqual((folder / name).read_bytes(), (built / name).read_bytes(), name)
-        # What they need lies next to them: the archive's own C library by a link.
+        # The libraries that they need are next to them: the archive's own C library as a link.
         more = sorted({p.name for p in folder.iterdir()} - set(brought))
         self.assertEqual([n for n in more if n != "libz.so.1" and not (folder / n).is_symlink()], [])
         self.assertEqual(os.readlink(folder / "libm.so.6"), "../c/libm.so.6")
@@ -181,7 +183,7 @@ class PackageWithCuda(unittest.TestCase):
         self.assertRegex(about, rf"(?m)^cuda {CUDA}\.\d+$")
         self.assertIn("cuda_libraries own", about)
 
-        # A program of the archive opens them, and not those that the loader would find.
+        # A program of the archive opens these libraries and not those that the loader would find.
         probe = top / "bin" / "probe"
         (self.work / "probe.cpp").write_text(PROBE)
         headers = re.search(r"^CUDAdnn_INCLUDE_DIR:PATH=(.*)", CACHE, re.M)[1]
@@ -194,7 +196,7 @@ class PackageWithCuda(unittest.TestCase):
 
 
 class HostWithGpus(unittest.TestCase):
-    """A host's set-up logs that its GPUs are not used because the archive was built without CUDA."""
+    """The set-up of a host logs that its GPUs are not used because the archive was built without CUDA."""
 
     def test_the_log_of_a_host(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# pkg-config on an installed tutti that was moved afterwards.
+# pkg-config works with an installed tutti that was moved afterwards.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 if ! command -v pkg-config >/dev/null; then
@@ -14,7 +14,7 @@ want=$(sed -n 's/.*version = "\(.*\)";/\1/p' "$TUTTI_SOURCE_DIR/include/tutti/ve
 modules=(tutti)
 IFS=';' read -ra found <<<"$(components)"
 for component in "${found[@]}"; do modules+=("tutti-$component"); done
-# The flags are words that the shell has to split.
+# The shell must split the flags into words.
 # shellcheck disable=SC2046
 "$CXX" -std=c++20 -O0 "$TUTTI_SOURCE_DIR"/examples/downstream/{main,report}.cpp -o downstream \
   $(pkg-config --cflags --libs "${modules[@]}")

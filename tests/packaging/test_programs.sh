@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The installed programs and scripts, moved afterwards, find each other; the Debian package asks for the libraries that
-# they link; the archive with its shared libraries runs where there is a C library and nothing else.
+# The installed programs and scripts, moved afterwards, find each other. The Debian package depends on the libraries
+# that they link. The archive with its shared libraries runs on a system that only has a C library.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 programs=(tutti-launch tutti-check-audit tutti-report generate-trainer)
@@ -20,7 +20,7 @@ for program in "${programs[@]}"; do
 done
 [[ $("$prefix/bin/prepare-data" --help) == *"usage: prepare-data"* ]] || fail "the installed prepare-data does not run"
 
-# The scripts: each other through a link, and the program that was installed with them.
+# The scripts find each other through a link, and the program that was installed with them.
 mkdir fakes
 printf '#!/bin/sh\necho "$@"\n' | tee fakes/ssh fakes/mpirun >/dev/null
 chmod +x fakes/*
@@ -56,16 +56,17 @@ if command -v dpkg-shlibdeps >/dev/null; then
   dpkg-deb -x "$package" unpacked
   for program in "${programs[@]}"; do "unpacked/usr/bin/$program" --help >log || fail "$program of the Debian package does not run"; done
   if [[ -e unpacked/usr/lib/tutti ]]; then fail "the Debian package brings libraries of other packages"; fi
-  # dpkg takes it where this host's packages are installed, and not where none is; and takes it away again.
+  # dpkg installs it if this host's packages are installed, refuses it if they are not, and removes it again.
   as_root=()
   ((EUID == 0)) || as_root=(unshare --user --map-root-user)
   if "${as_root[@]}" true 2>/dev/null; then
     name=$(dpkg-deb -f "$package" Package)
     mkdir -p none/updates none/info host root
     touch none/status
-    cp -r /var/lib/dpkg/. host 2>/dev/null || [[ -s host/status ]] # the locks are root's
+    cp -r /var/lib/dpkg/. host 2>/dev/null || [[ -s host/status ]] # the locks belong to root
     rm -f host/lock*
-    # in_root DATABASE ARGUMENT...: dpkg with this database, on files in the folder root. Triggers are other packages'.
+    # in_root DATABASE ARGUMENT...: runs dpkg with this database on files in the folder root. Triggers belong to other
+    # packages.
     in_root() {
       local database=$1
       shift
@@ -99,7 +100,7 @@ for library in libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libutil
   [[ ! -e $of_c/$library ]] || cp -L "$of_c/$library" bare/lib
 done
 cp -L "$(readelf -l /bin/sh | sed -n 's/.*interpreter: \(.*\)\]/\1/p')" bare/lib64
-# In a mount namespace of its own with /proc, by which the loader knows where a program lies.
+# In a separate mount namespace with /proc, from which the loader knows the path of a program.
 mkdir bare/proc
 isolate=(unshare --mount)
 ((EUID == 0)) || isolate+=(--user --map-root-user)

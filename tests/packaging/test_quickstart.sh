@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# quickstart.sh with what is built already, on a few images: it trains, and the commands that it prints at the end run as they are.
+# quickstart.sh with existing programs, on a few images: it trains, and the commands that it prints at the end run
+# unchanged.
 set -euo pipefail
 : "${TUTTI_SOURCE_DIR:?}" "${TUTTI_BUILD_DIR:?}"
 work=$(mktemp -d)
@@ -15,7 +16,7 @@ mapfile -t programs < <(sed -n 's/^programs=(\(.*\))$/\1/p' "$TUTTI_SOURCE_DIR/q
 for program in "${programs[@]}"; do
   [[ -x $TUTTI_BUILD_DIR/examples/$program || -x $TUTTI_BUILD_DIR/tools/$program ]] || { echo "SKIP: $program is not built" && exit 77; }
 done
-# A tree whose build is there, in a folder with a space; nothing is installed and nothing is compiled.
+# A tree with a finished build, in a folder with a space; nothing is installed or compiled.
 mkdir -p "$root/.ci" "$work/bin"
 cp "$TUTTI_SOURCE_DIR/quickstart.sh" "$root/"
 ln -s "$TUTTI_BUILD_DIR" "$root/build"
@@ -37,7 +38,7 @@ mapfile -t commands < <(sed -n '/test accuracy/,$s/^  //p' out)
 ((${#commands[@]} == 3)) || fail "not three commands at the end: $(tail -n 12 out)"
 "$root/build/examples/save_images" images 8
 for command in "${commands[@]}"; do
-  # Few epochs will do.
+  # A few epochs are enough.
   bash -c "$command$([[ $command == *train_imagenet* ]] && echo " --num-epochs 1 --warmup-epochs 0")" >said 2>&1 || fail "$command: $(tail -n 5 said)"
   case $command in
     *tutti-report*) [[ -s $(echo "$root"/runs/*/report.html) ]] || fail "no report: $(cat said)" ;;

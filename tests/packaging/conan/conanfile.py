@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `conan create` builds with the package, and runs."""
+"""The program that `conan create` builds with the package, and runs."""
 import os
 
 from conan import ConanFile
