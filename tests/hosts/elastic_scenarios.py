@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What can happen to a job whose workers come and go, one scenario a test: the job lives, and no sample is lost or seen
-twice. Each notes what it took, for bench/experiments/elastic_scenarios.py."""
+"""Events in a job whose workers come and go, one scenario per test: the job survives, and no sample is lost or seen
+twice. Each test records its times for bench/elastic_scenarios.py."""
 import contextlib
 import os
 import re
@@ -17,8 +17,9 @@ LOST = r"worker \d+ on .*; the others go on|with it worker \d+"
 
 
 class Scenarios(ElasticTrainingCase):
-    TIMEOUT = 6  # --rank-timeout: longer than a worker that lives may be kept from its processor
-    NOTES = {}  # of each scenario: when it was noticed and when the next step began, in seconds, steps done twice,
+    TIMEOUT = 6  # --rank-timeout: longer than a busy machine may keep a live worker from its processor
+    NOTES = {}  # for each scenario: when the job noticed the event and when the next step began, in seconds, repeated
+                # steps,
     #             samples lost and seen twice
 
     # ---- the job ----
@@ -30,7 +31,7 @@ class Scenarios(ElasticTrainingCase):
         for reader in self.readers:
             reader.start()
 
-    # Read by threads, which say when each line came.
+    # Threads read the streams and record the time of each line.
     start, finish = HostsCase.start, HostsCase.finish
 
     def tell(self):
@@ -54,13 +55,13 @@ class Scenarios(ElasticTrainingCase):
         self.assertEqual(self.job.returncode, code, self.said())
 
     def stop(self):
-        """As its user does; then the audit says what was seen."""
+        """Stops the job as its user does; then the audit gives the samples that were seen."""
         self.job.send_signal(signal.SIGINT)
         self.ended(130)
         self.assertIn("state saved", self.said())
 
     def count(self):
-        """Samples lost and seen twice, in epochs that are over; of the last one, twice."""
+        """Returns the samples lost and seen twice in completed epochs; in the last epoch only those seen twice."""
         code, said = check_audit(self.run_dir)
         self.assertIn(code, (0, 3), said)
         epochs = re.findall(r"^epoch \d+: (\d+) of \d+ samples(?:, (\d+) seen again)?", said, re.M)
@@ -70,7 +71,7 @@ class Scenarios(ElasticTrainingCase):
         return lost, twice
 
     def when(self, pattern, since, seconds=60):
-        """The time of the first line that says so."""
+        """Returns the time of the first line that matches."""
         def find():
             if self.job.poll() is not None and not any(r.is_alive() for r in self.readers):
                 self.fail(f"the job ended: {self.said()[-6000:]}")
@@ -83,7 +84,7 @@ class Scenarios(ElasticTrainingCase):
         return self.fail(f"nobody said {pattern}: {self.said()[-6000:]}")
 
     def repeated(self):
-        """Steps that were shown again, by whoever went back."""
+        """Returns the number of steps that were shown again after a rollback."""
         most = again = 0
         for _, _, line in self.lines:
             if shown := re.search(r"epoch \d+ step \d+/\d+ \((\d+)(?: in all)?\)", line):
@@ -92,7 +93,7 @@ class Scenarios(ElasticTrainingCase):
         return again
 
     def note(self, begin, noticed, on, broken, ended=True):
-        """broken: a step that was under way was done again."""
+        """broken: a step that had begun was repeated."""
         if ended:
             self.stop()
         lost, twice = self.count()
@@ -105,7 +106,8 @@ class Scenarios(ElasticTrainingCase):
         return self.when(rf"after step \d+: {ranks} rank", since)
 
     def kill(self, index, number=signal.SIGKILL):
-        """The pid of a worker by its age, and when it was sent this. Over MPI there is none between two generations."""
+        """Sends a signal to a worker, selected by its age. Returns its pid and the time. Over MPI there is no worker
+        between two generations."""
         while True:
             there = wait_until(lambda: self.processes(TRAIN))
             _, pid = sorted(there.items())[index][1]
@@ -117,7 +119,7 @@ class Scenarios(ElasticTrainingCase):
     def gone(self, pid):
         wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
-    # ---- what can happen ----
+    # ---- the events ----
     def test_01_a_worker_is_killed(self):
         """a worker is killed in the middle of a step"""
         self.train("--restart-budget", 0)
@@ -163,7 +165,7 @@ class Scenarios(ElasticTrainingCase):
         self.cluster.cut(2)
         try:
             for pid in self.cluster.pids(2):
-                with contextlib.suppress(ProcessLookupError):  # gone with the one before
+                with contextlib.suppress(ProcessLookupError):  # it has ended with the previous one
                     os.kill(pid, signal.SIGKILL)
             on = self.goes_on(2, begin)
             self.wait_for_steps(20)
@@ -196,7 +198,7 @@ class Scenarios(ElasticTrainingCase):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
         self.gone(pid)
-        self.wait_for_steps(20)  # the launcher hears of its end long before, which is no matter of the job's
+        self.wait_for_steps(20)  # the launcher learns of its end much earlier, which does not affect the job
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_07_a_host_is_added(self):
@@ -291,7 +293,7 @@ class Scenarios(ElasticTrainingCase):
                 noticed = self.when("Nobody joins or leaves for it", begin)
             self.wait_for_steps(5)
             new = self.elastic / "new"
-            # Good ones, with all that they may have.
+            # Valid files, with all optional parts.
             new.write_text("# the hosts\n\n" + good.replace("\n", "\r\n"))
             new.rename(file)
             time.sleep(0.3)
@@ -312,7 +314,7 @@ class Scenarios(ElasticTrainingCase):
             self.wait_for_steps(20)
             wait_until(lambda: {h for h, _ in self.processes(TRAIN).values()} == set(hosts))
             self.wait_for_steps(20)
-            # Listed anew, so that the next failure is the first.
+            # The host is listed again, so that the next failure counts as its first.
             self.edit([hosts[-1]])
             wait_until(lambda: {h for h, _ in self.processes(TRAIN).values()} == {hosts[-1]})
             self.edit([0, 1, 2])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of elastic training share: a job of train_cifar10 on several hosts, its hosts file, what it logged, and
-which samples its audit says were seen."""
+"""Common part of the tests of elastic training: a job of train_cifar10 on several hosts, its hosts file, its log, and
+the samples in its audit."""
 import json
 import re
 import signal
@@ -13,18 +13,18 @@ from launch_case import wait_until
 TRAIN = str(BUILD / "examples" / "train_cifar10")
 CHECK_AUDIT = str(BUILD / "tools" / "tutti-check-audit")
 IMAGES, BATCH, EPOCHS = 960, 8, 6
-LONG = 4 * EPOCHS  # lasts until what is to happen to the job has happened, also where the test is held up
+LONG = 4 * EPOCHS  # lasts longer than the events of the test, also on a busy machine
 
 
 def check_audit(run, *options):
-    """What tutti-check-audit makes of a run: its exit code, and what it says."""
+    """Runs tutti-check-audit on a run. Returns its exit code and its output."""
     done = subprocess.run([CHECK_AUDIT, *map(str, options), str(run)], text=True, capture_output=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 
 class OutputInFiles:
-    """What a job says goes to files, and can be read while it runs: otherwise the launcher keeps it until somebody reads it,
-    and a job that says much waits for that."""
+    """Writes the output of a job to files, which can be read while it runs. Otherwise the launcher keeps the output
+    until it is read, and a job with much output waits for that."""
     def start(self, *arguments, **more):
         out, err = (open(self.folder / name, "w", encoding="utf-8") for name in ("out", "err"))
         with out, err:
@@ -62,7 +62,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         self.addCleanup(self.tell)
 
     def tell(self):
-        """Ends a job that a test did not see to its end, and prints what it said."""
+        """Ends a job that a test has not ended, and prints its output."""
         if self.job is not None and not hasattr(self.job, "err"):
             self.job.kill()
             self.finish(self.job)
@@ -74,7 +74,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def wait_for_steps(self, more):
-        """Until the job has gone so many steps further."""
+        """Waits until the job has run this number of further steps."""
         def step():
             return max((e["step"] for e in self.events() if e["event"] == "step"), default=0)
         if self.job.poll() is not None:
@@ -93,7 +93,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         return [line.split()[1:3] for line in log.read_text().splitlines()] if log.exists() else []
 
     def hosts_join_and_leave(self, epochs=2 * EPOCHS, steps=None):
-        """One joins, then the one that began the job leaves."""
+        """A host joins, then the host that started the job leaves."""
         self.begin("--elastic-at", "step", epochs=epochs)
         self.wait_for_steps(5)
         self.edit([0, 1, 2])
@@ -104,7 +104,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         self.check_end(epochs=epochs, steps=steps)
 
     def stop(self):
-        """Ends a job that goes on, as its user does."""
+        """Ends a running job as its user does."""
         self.job.send_signal(signal.SIGINT)
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 130, self.job.out + self.job.err)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests of tutti-launch on the cluster of several hosts."""
+"""Common part of the tests of tutti-launch on several hosts."""
 import os
 import subprocess
 import sys
@@ -15,14 +15,14 @@ CLUSTER = None
 
 
 class HostsCase(LaunchCase):
-    """Each test gets the hosts of CLUSTER; the class says how the launcher reaches them."""
+    """Gives each test the hosts of CLUSTER. The class defines how the launcher reaches them."""
 
     def setUp(self):
         super().setUp()
         self.cluster = CLUSTER
 
     def options(self):
-        # Time enough for a machine that does other things as well.
+        # Enough time on a machine with other load.
         return [*super().options(), "--ssh-config", self.cluster.ssh_config, "--connect-timeout", "40"]
 
     def state_files(self, job):
@@ -37,13 +37,13 @@ class HostsCase(LaunchCase):
                               env=self.environment, capture_output=True, timeout=300)
 
     def marked_on(self, host):
-        """The marked processes inside a host, by its network namespace."""
+        """Returns the marked processes inside a host, by its network namespace."""
         inside = set(self.cluster.pids(host))
         return {p: c for p, c in self.marked().items() if p in inside}
 
     def processes(self, program, role="worker"):
-        """Host and process id of each process of the job that runs this program in this role, by its number; not of the
-        one that only says how it is to be started."""
+        """Returns host and process id of each process of the job that runs this program in this role, by its number.
+        Leaves out the process that only prints how to start the program."""
         found = {}
         for host in range(self.cluster.count):
             for pid in self.cluster.pids(host):

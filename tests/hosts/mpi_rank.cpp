@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // optimised
 // header-only
-// A real MPI program for the launcher's tests: each rank says where it is, all sum their ranks, and one may fail.
+// A real MPI program for the launcher's tests: each rank prints its host, all ranks sum their numbers, and
+// one may fail.
 //   mpi_rank [abort RANK]
 #include <unistd.h>
 

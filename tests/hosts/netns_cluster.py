@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Several hosts on one machine: network namespaces with a name, an address and an sshd each, joined by a bridge.
+"""Several hosts on one machine: network namespaces, each with a name, an address and an sshd, joined by a bridge.
 
     with NetnsCluster(3) as cluster:
         cluster.run(0, ["hostname"])                 # inside host 0, without ssh
         subprocess.run(cluster.ssh(1, "hostname"))   # over ssh
 
-Files, processes and /dev/shm are shared with this machine, unless `private` names folders that each host has for
-itself. Needs root, iproute2 and openssh-server. What a cluster made is gone when it is left, whatever happened inside; what
-a killed one left is removed by the next one.
+The hosts share files, processes and /dev/shm with this machine, except the folders in `private`, of which each host has
+its own. Needs root, iproute2 and openssh-server. Leaving the block removes all parts of a cluster, also after an
+exception. If the process of a cluster was killed, the next cluster removes the remains.
 """
 import atexit
 import contextlib
@@ -31,11 +31,11 @@ DEVICE = re.compile(r"tt([0-9a-z]+)[bv]\d*")
 
 
 class Unavailable(Exception):
-    """Hosts cannot be made here, and why."""
+    """Hosts cannot be made on this machine; the message gives the reason."""
 
 
 def finish(program):
-    """Ends a test program; status 1 too where something of a cluster is left."""
+    """Ends a test program. The status is also 1 if parts of a cluster remain."""
     left = traces(os.getpid())
     if left:
         print("left of the cluster:", left)
@@ -77,7 +77,7 @@ def _pids_in(namespace):
 
 
 def runs(pid, program):
-    """Whether a process runs this file. The path of its link may be another one: a host's mounts are its own."""
+    """Returns whether a process runs this file. Compares files, not paths: a host has mounts of its own."""
     return os.path.samestat(os.stat(f"/proc/{pid}/exe"), os.stat(program))
 
 
@@ -86,7 +86,7 @@ def root_is_a_mount():
 
 
 def remove_stale():
-    """Removes what beds left whose process was killed."""
+    """Removes the beds of killed processes."""
     for name in _namespaces():
         match = NAMESPACE.fullmatch(name)
         if match and not Path(f"/proc/{match[1]}").exists():
@@ -101,7 +101,7 @@ def remove_stale():
 
 
 class Whole:
-    """What a "with" block finds whole or not at all: _make() makes it, close() takes away whatever there is of it."""
+    """A context that is entered completely or not at all: _make() makes it, close() removes all parts that exist."""
 
     def __enter__(self):
         try:
@@ -127,17 +127,17 @@ class NetnsCluster(Whole):
         self._made_bridge = False
         self._claimed = None
 
-    # What tests use.
+    # The interface of the tests.
     def address(self, host):
         return f"{self.net}.{10 + host}"
 
     @property
     def here(self):
-        """The address of this machine as the hosts see it."""
+        """Returns the address of this machine as the hosts see it."""
         return f"{self.net}.1"
 
     def hosts_file(self, slots=1, hosts=None, names=False):
-        """The path of a new hosts file."""
+        """Writes a new hosts file and returns its path."""
         path = Path(tempfile.mkstemp(dir=self.folder, prefix="hosts-")[1])
         slots = [slots] * self.count if isinstance(slots, int) else slots
         hosts = range(self.count) if hosts is None else hosts
@@ -152,15 +152,15 @@ class NetnsCluster(Whole):
         return ["ssh", "-F", self.ssh_config, "--", self.address(host), *command]
 
     def inside(self, host, argv):
-        """argv, to be run inside a host: its network, name and mounts, in "/"."""
-        # With its root too: entering a mount namespace leaves a chroot.
+        """Returns the command that runs argv inside a host: with its network, name and mounts, in "/"."""
+        # With the host's root too: entering a mount namespace leaves a chroot.
         return ["nsenter", f"--target={self.sshds[host].pid}", "--net", "--uts", "--mount", "--root", "--wd", "--", *argv]
 
     def run(self, host, argv, **options):
         return subprocess.run(self.inside(host, argv), **options)
 
     def cut(self, host):
-        """Takes the host's link away, as a pulled cable does: no connection is told."""
+        """Removes the host's link, like a pulled cable: no connection is notified."""
         _call("ip", "link", "set", self._veth(host), "down")
 
     def heal(self, host):
@@ -169,7 +169,7 @@ class NetnsCluster(Whole):
     def pids(self, host):
         return [p for p in _pids_in(self.names[host]) if not self._is_sshd(p)]
 
-    # How it is made.
+    # Construction.
     def _veth(self, host):
         return f"tt{self.short}v{host}"
 
@@ -197,7 +197,7 @@ class NetnsCluster(Whole):
         return super().__enter__()
 
     def _trap_signals(self):
-        """A signal unwinds the stack, so that the cluster goes as it does after an exception."""
+        """Makes signals unwind the stack, so that the cluster is removed as after an exception."""
         atexit.register(self.close)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -249,7 +249,7 @@ class NetnsCluster(Whole):
         common = Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else ""
         (self.folder / "etc_hosts").write_text(
             common + "".join(f"{self.address(h)} {self.names[h]}\n" for h in range(self.count)))
-        # Whoever logs in gets a plain shell and an empty home, whatever this machine's user has set up.
+        # A login gets a plain shell and an empty home, whatever the user of this machine has set up.
         (self.folder / "home").mkdir()
         shell = re.sub(r"^(root:[^:]*:0:0:[^:]*):.*$", rf"\1:{self.folder}/home:/bin/sh", Path("/etc/passwd").read_text(),
                        flags=re.M)
@@ -280,8 +280,8 @@ class NetnsCluster(Whole):
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nPidFile {self.folder}/sshd{host}.pid\n"
             "UsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\nUseDNS no\nLogLevel VERBOSE\n")
-        # In a mount namespace of its own: the cluster's names and users, sshd's folder in an empty /run, and the folders
-        # that this host has for itself. The namespace, and all of this, goes with the last of its processes.
+        # Runs in a mount namespace of its own, with the cluster's names and users, sshd's folder in an empty /run, and
+        # the private folders of this host. The namespace and these mounts vanish with its last process.
         script = ('cd / && hostname "$1" && mount --bind "$2/etc_hosts" /etc/hosts && mount --bind "$2/passwd" /etc/passwd '
                   '&& mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd /run/user && mkdir -m 0700 /run/user/$(id -u) '
                   '&& cluster=$2 number=$3 && shift 3 && for f; do '
@@ -305,7 +305,7 @@ class NetnsCluster(Whole):
         raise RuntimeError(f"the sshd of host {host} does not answer")
 
     def close(self):
-        """Removes everything; each step is tried whatever became of the others. Harmless when called again."""
+        """Removes all parts; tries each step even if another one failed. May be called again."""
         atexit.unregister(self.close)
         old = None
         if threading.current_thread() is threading.main_thread():
@@ -348,7 +348,7 @@ class NetnsCluster(Whole):
 
 
 def traces(pid):
-    """What is left of the cluster of a process: namespaces, devices, mounts, processes, folders."""
+    """Returns the remains of the cluster of a process: namespaces, devices, mounts, processes, folders."""
     found = [n for n in _namespaces() if n.startswith(f"tutti-{pid}-")]
     found += [d for d in _devices() if (m := DEVICE.fullmatch(d)) and int(m[1], 36) == pid]
     found += [m for m in Path("/proc/self/mounts").read_text().splitlines() if f"tutti-{pid}-" in m]

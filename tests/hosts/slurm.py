@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Slurm on a cluster of hosts: slurmctld and a munged on host 0, a slurmd on each host, with a configuration of their own.
+"""Slurm on a cluster of hosts: slurmctld and a munged on host 0, a slurmd on each host, with a separate configuration.
 
     with Slurm(cluster, cpus=4) as slurm:
         slurm.run(["srun", "-n", "2", "hostname"], capture_output=True)    # on host 0, as a user would
@@ -18,7 +18,7 @@ PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"
 
 
 def missing():
-    """What to install, in words; None where all is there."""
+    """Returns the packages to install, in words, or None if all are installed."""
     for program, package in PROGRAMS.items():
         if shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin") is None:
             return f"no {program} (Debian: apt-get install slurmctld slurmd slurm-client munge)"
@@ -35,10 +35,10 @@ class Slurm(Whole):
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
 
     def run(self, argv, host=0, **options):
-        """Runs a command on a host, or on this machine, which is no node, where host is None."""
+        """Runs a command on a host. If host is None, runs it on this machine, which is not a node."""
         argv = [str(a) for a in argv]
         options = {"text": True, "capture_output": True, "timeout": 300, "env": self.environment, **options}
-        # Hosts are entered in "/".
+        # The command enters the host in "/".
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder), *argv]
         try:
             return subprocess.run(inside if host is None else self.cluster.inside(host, inside), **options)
@@ -47,7 +47,7 @@ class Slurm(Whole):
             raise AssertionError(f"{' '.join(argv)}: no end within {options['timeout']} s\n{said}\n{self.state()}") from None
 
     def state(self):
-        """Jobs, nodes, logs and the processes of all hosts, for the report of a command that did not end."""
+        """Returns jobs, nodes, logs and the processes of all hosts, for the report of a command that did not end."""
         def output(*argv):
             done = subprocess.run(self.cluster.inside(0, list(argv)), text=True, capture_output=True, timeout=60, env=self.environment)
             return done.stdout + done.stderr
@@ -69,7 +69,8 @@ class Slurm(Whole):
         key.write_bytes(os.urandom(128))
         for name in names:
             (folder / name / "spool").mkdir(parents=True)
-        # No cgroup is made; slurmd would look for the kind of them in a /sys that "ip netns exec" has left without any.
+        # No cgroup is made, but slurmd would look up the kind of cgroups in /sys, which is empty inside "ip netns
+        # exec".
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (folder / "plugstack.conf").touch()
         (folder / "slurm.conf").write_text("\n".join([
@@ -113,7 +114,8 @@ class Slurm(Whole):
         raise RuntimeError(f"Slurm: no {what}:\n{said}\n{self.logs()}")
 
     def close(self):
-        """Ends what was started here, the last first; processes of jobs end with the cluster's hosts."""
+        """Ends the processes that this object started, the last first. Processes of jobs end with the cluster's hosts.
+        """
         if self.running:
             subprocess.run(["scancel", "--full", "--user=root"], env=self.environment, capture_output=True, timeout=300)
         for process in reversed(self.running):

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A job on four hosts whose members change at random, again and again: hosts join, leave and are replaced, workers are
-killed (the first one, two at once, one in the middle of a change), stopped and cut off, told to leave, connections of the
-launcher are killed, the hosts file is damaged. Then: the job lives, every sample was seen once an epoch, and the launcher
-and a worker that was there for the second half hold as many descriptors and threads, and as much memory, as before.
+"""A job on four hosts whose members change at random, again and again: hosts join, leave and are replaced; workers are
+killed (the first one, two at once, one during a change), stopped, cut off, and asked to leave; connections of the
+launcher are killed; the hosts file is damaged. The test checks that the job survives and that each sample was seen once
+per epoch. It also checks that the launcher, and a worker that was present in the second half, hold no more descriptors,
+threads and memory than before.
 
 usage: tests/hosts/soak_elastic.py [--events N] [--seed N] [--only KIND,KIND] [-- OPTIONS OF tutti-launch AND train_cifar10]
 
   --events  default: 200, some 15 minutes on 2 cores. --seed: default: from the clock, and printed. --only: these kinds
 
-TUTTI_BUILD_DIR is the build folder (default: build). Needs root. Status 1 where a promise was broken.
+TUTTI_BUILD_DIR is the build folder (default: build). Needs root. Exits with 1 if a promise was broken.
 """
 import argparse
 import contextlib
@@ -33,8 +34,8 @@ TIMEOUT = 2.0  # --rank-timeout
 
 
 class Resources:
-    """Of a process: its descriptors and threads by name, and resident MiB. What it has all the time: the least of some looks,
-    without a checkpoint that it writes."""
+    """The resources of a process: its descriptors and threads by name, and resident MiB. Takes the minimum of several
+    looks, each without a checkpoint in progress, because that is what the process always holds."""
     def __init__(self, pid):
         looks = [self.look(pid) for _ in range(20) if time.sleep(0.05) is None]
         self.descriptors, self.threads, self.mib = (min((look[i] for look in looks), key=key)
@@ -45,7 +46,7 @@ class Resources:
         descriptors, threads = Counter(), Counter()
         for folder, of, name in (("fd", descriptors, os.readlink), ("task", threads, lambda p: (p / "comm").read_text().strip())):
             for entry in Path(f"/proc/{pid}/{folder}").iterdir():
-                with contextlib.suppress(OSError):  # it has gone meanwhile
+                with contextlib.suppress(OSError):  # it has ended meanwhile
                     of[re.sub(r"\d+", "N", str(name(entry)))] += 1
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         return descriptors, threads, int(status["VmRSS"].split()[0]) / 1024
@@ -54,7 +55,7 @@ class Resources:
         return f"{self.descriptors.total()} descriptors, {self.threads.total()} threads, {self.mib:.2f} MiB"
 
     def more_than(self, then):
-        """What there is more of than there was, by name; nothing where that is not too much."""
+        """Returns the increase since `then`, by name, or an empty result if it is within the limit."""
         more = [f"{count} more of {name}" for now, was in ((self.descriptors, then.descriptors), (self.threads, then.threads))
                 if now.total() > was.total() for name, count in (now - was).items()]
         return more + ([f"{self.mib:.2f} MiB, which were {then.mib:.2f}"] if self.mib > 1.05 * then.mib else [])
@@ -75,7 +76,7 @@ class Soak(ElasticTrainingCase):
         self.read = 0
         self.recovery = {}
 
-    # What is known of the job.
+    # The state of the job.
     def events(self):
         log = self.run_dir / "log.jsonl"
         if log.exists():
@@ -93,7 +94,7 @@ class Soak(ElasticTrainingCase):
         return next((e["ranks"] for e in reversed(self.events()) if e["event"] == "members"), 2)
 
     def workers(self):
-        """Host -> pid, of those that train; the oldest first."""
+        """Returns host -> pid of the workers that train; the oldest first."""
         return {host: pid for _, (host, pid) in sorted(self.processes(TRAIN).items())}
 
     def alive(self):
@@ -119,7 +120,7 @@ class Soak(ElasticTrainingCase):
         self.until(lambda: self.step() >= goal, "no further steps")
 
     def whole(self):
-        """Until exactly those that are listed train."""
+        """Waits until exactly the listed hosts train."""
         self.until(lambda: set(self.workers()) == self.listed and self.ranks() == len(self.listed), "other members")
         self.goes_on()
 
@@ -132,7 +133,7 @@ class Soak(ElasticTrainingCase):
         hosts = [h for h in there if h != self.spared]
         return hosts[0] if first else self.random.choice(hosts)
 
-    # What happens. Each leaves the job changed; repair() follows.
+    # The events. Each leaves the job changed; repair() follows.
     def join_or_leave(self):
         self.set_hosts(self.some_hosts())
 
@@ -180,7 +181,7 @@ class Soak(ElasticTrainingCase):
         self.cluster.heal(host)
 
     def connection_killed(self):
-        """Its worker lives on until its lease is over."""
+        """The worker of the connection continues until its lease has ended."""
         host, pids = self.victim(), self.workers()
         address = self.cluster.address(host).encode()
         for child in Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split():
@@ -212,13 +213,13 @@ class Soak(ElasticTrainingCase):
         return hosts if self.spared is None else hosts | {self.spared}
 
     def repair(self):
-        """Another set of hosts, all of which get a worker: who failed or left is listed anew."""
+        """Lists another set of hosts; each gets a worker. Hosts that failed or left are listed again."""
         there = set(self.workers())
         target = self.some_hosts()
         keep = (there & target) or {next(iter(self.workers()))}
         self.set_hosts(keep)
         self.until(lambda: set(self.workers()) == keep, "other members")
-        time.sleep(0.5)  # the launcher looks at the file now and then
+        time.sleep(0.5)  # the launcher reads the file at intervals
         self.set_hosts(target)
         self.whole()
 
@@ -235,7 +236,7 @@ class Soak(ElasticTrainingCase):
         shm = files("/dev/shm")
         for i in range(EVENTS):
             if i == EVENTS // 2:
-                # From now on one is spared, so that there is something to compare.
+                # From now on one worker is spared, as the object of the comparison.
                 self.whole()
                 self.spared = next(iter(self.workers()))
             if i == EVENTS // 2 + 5 or (EVENTS < 12 and i == EVENTS // 2):

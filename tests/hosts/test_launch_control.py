@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The channel to the arbiter over ssh between hosts of its own network: meeting, secrecy, silence."""
+"""The channel to the arbiter over ssh between hosts of a separate network: meeting, secrecy, silence."""
 import os
 import signal
 from pathlib import Path
@@ -61,7 +61,7 @@ class Control(HostsCase):
                          r"within 4 s, got none; it is stopped, as by SIGSTOP\. hint: --rank-timeout sets the time\.")
 
     def test_cut_host_is_lost(self):
-        """Sooner than the host itself is given up."""
+        """The job loses a cut-off host before the launcher gives up the host itself."""
         job = self.start_ranks("--rank-timeout", 4, "--host-timeout", 60, CONTROL_RANK, "wait")
         self.cluster.cut(2)
         try:

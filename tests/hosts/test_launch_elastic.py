@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch --elastic between hosts of its own network: joining and leaving over ssh, a host that is cut off."""
+"""tutti-launch --elastic between hosts of a separate network: joining and leaving over ssh, and a host that is cut off.
+"""
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ from elastic_case import Job
 
 class Elastic(HostsCase):
     def job(self, *options, hosts=(), words=(), **more):
-        """With a worker here and one on each of these hosts."""
+        """Starts a job with a worker here and one on each of these hosts."""
         file = self.folder / "hosts"
         file.write_text("".join(f"{line}\n" for line in ("localhost", *map(self.cluster.address, hosts))))
         return Job(self, "-H", file, *options, words=("steps=30", "epochs=400", *words), **more)
@@ -65,7 +66,7 @@ class Elastic(HostsCase):
             self.cluster.heal(1)
         job.wait_for(3, workers=3)
         self.stop(job)
-        # Nothing of it was written once the others might be without it, however long it lived on.
+        # The worker wrote no part of it after the others may have continued without it, however long it lived.
         self.assertEqual({n for g, _, n in job.steps() if g == 2}, {0, 2})
         last = max(int(line.split()[1]) for line in writes.read_text().splitlines() if line.startswith("1 "))
         self.assertLess(last, job.begun(2))
@@ -77,7 +78,7 @@ class Elastic(HostsCase):
         self.cut("no word from it for 8 s")
 
     def test_unknown_host(self):
-        """Its key stands nowhere: it joins where that is allowed."""
+        """A host whose key is in no file joins if unknown keys are allowed."""
         for options, joins in (((), False), (("--accept-new-hosts",), True)):
             self.folder.joinpath("audit").unlink(missing_ok=True)
             known = self.folder / f"known-{joins}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: all
-"""tutti-launch through a real mpirun between hosts of its own network: who is where, blame, nothing left."""
+"""tutti-launch with a real mpirun between hosts of a separate network: placement, blame, no remains."""
 import contextlib
 import os
 import shutil
@@ -25,7 +25,8 @@ class Mpi(HostsCase):
         self.addCleanup(self.check_no_traces_of_mpi)
 
     def check_no_traces_of_mpi(self):
-        """Neither daemons nor files of Open MPI are left of a host. What clears up does so behind the job's end."""
+        """Checks that neither daemons nor files of Open MPI remain on a host. The cleanup may run after the end of the
+        job."""
         wait_until(lambda: not any(self.cluster.pids(h) for h in range(self.cluster.count)))
 
         def left():
@@ -148,7 +149,7 @@ class Mpi(HostsCase):
         job = self.run_ranks()
         killed = self.kill("-H", self.cluster.hosts_file())
         self.assertEqual(killed.returncode, 0, killed)
-        # mpirun ends the others when it hears of the first one, and may be faster than the second host's answer.
+        # mpirun ends the other ranks when it learns of the first one. It may be faster than the second host's answer.
         ended = killed.stdout.count("ended worker")
         self.assertIn((ended, killed.stdout.count("nothing was running")), [(2, 0), (1, 1)], killed)
         self.finish(job)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch over ssh between hosts of its own network: starting, blame, cut links, bad hosts, nothing left."""
+"""tutti-launch over ssh between hosts of a separate network: starting, blame, cut links, bad hosts, no remains."""
 import os
 import re
 import shutil
@@ -15,7 +15,7 @@ from netns_cluster import SSH_PORT
 from hosts_case import LAUNCH, PROGRESS_RANK, HostsCase, main
 from launch_case import wait_until
 
-# A folder that every host has for itself.
+# A folder of which each host has its own.
 PRIVATE = tempfile.mkdtemp(prefix="tutti-private-")
 STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 
@@ -36,13 +36,13 @@ class Ssh(HostsCase):
             self.assertRegex(done.out, re.compile(
                 rf"^\[{rank}\] {rank}/7 {self.cluster.names[host[rank]]} {local[rank]} {names[host[rank]]} "
                 rf"{self.cluster.address(0)}:\d+\|{re.escape(word)}\|{re.escape(word)}\|{re.escape(str(self.folder))}$", re.M))
-            # One folder for the logs of all, as a shared file system gives it.
+            # One folder for the logs of all hosts, as on a shared file system.
             self.assertIn(f"{rank}/7", (self.folder / "logs" / f"worker-{rank}.log").read_text())
 
     def test_this_host_too(self):
         hosts = self.folder / "hosts"
         hosts.write_text(f"{self.cluster.address(1)}\nlocalhost\n")
-        # Options of the program by environment reach every host.
+        # Options of the program from the environment reach each host.
         self.environment["TUTTI_EPOCHS"] = "a b"
         done = self.launch("-H", hosts, "sh", "-c", 'echo $(hostname) $TUTTI_ROOT; echo "epochs $TUTTI_EPOCHS"')
         self.assertIn("2 workers on 2 hosts, ssh; rank 0 on localhost", done.err)
@@ -53,7 +53,7 @@ class Ssh(HostsCase):
         self.assertRegex(done.out, re.compile(rf"^\[1\] {self.cluster.names[1]} {self.cluster.here}:\d+$", re.M))
 
     def test_this_host_by_its_address(self):
-        """Reached without ssh, which nobody answers here."""
+        """The launcher starts a process on this host without ssh; no sshd answers on it."""
         hosts = self.folder / "hosts"
         hosts.write_text(f"{self.cluster.address(1)}\n{self.cluster.here}\n")
         done = self.launch("-H", hosts, "sh", "-c", "echo $(hostname)")
@@ -61,7 +61,8 @@ class Ssh(HostsCase):
         self.assertIn(f"rank 0 on {self.cluster.here}", done.err)
 
     def test_program_is_asked_where_rank_0_will_be(self):
-        """It lies on the hosts only, and says there how it is started; another launcher that the same is told."""
+        """The program exists only on the hosts, and prints there how to start it. Another launcher gets the same
+        answer."""
         program = Path(PRIVATE) / "program"
         text = ("#!/bin/sh\n# tutti-launch may ask this program by TUTTI_ASK\n"
                 'if [ "$TUTTI_ASK" ]; then echo "asked on $(hostname) $A" >&2; exit 3; fi\n')
@@ -124,7 +125,8 @@ class Ssh(HostsCase):
             return -1
 
     def assert_stands(self, message, rank):
-        """A rank reports where it is, then writes it down; what hits it in between finds it one bucket further."""
+        """Compares the reported position. A rank reports its position and then writes it down; an event between the two
+        finds it one bucket further."""
         step, bucket = map(int, re.search(r"step (\d+), bucket (\d)", message).groups())
         self.assertIn(3 * step + bucket - self.at(rank), (0, 1), message)
 
@@ -151,7 +153,7 @@ class Ssh(HostsCase):
         self.assert_stands(self.message(job), 2)
 
     def test_cut_link(self):
-        """No side is told by the network; both end what they have, and the host is named with its rank."""
+        """The network notifies neither side. Both end their processes, and the error names the host with its rank."""
         job = self.run_ranks("--host-timeout", 4)
         self.cluster.cut(1)
         try:
@@ -220,7 +222,7 @@ class Ssh(HostsCase):
 
 
 class BadHosts(HostsCase):
-    """Each of these is one message that names the host, and nothing has run anywhere."""
+    """Each of these errors is one message that names the host, and no host has run a process."""
 
     def refused(self, code, *arguments):
         done = self.launch("-n", 2, *arguments, "touch", self.folder / "ran", code=code)
@@ -247,7 +249,7 @@ class BadHosts(HostsCase):
         self.assertIn("no-such-file", self.refused(3, "-H", "no-such-file"))
 
     def test_unreachable(self):
-        # Nobody has this address; nobody listens on that port; nobody knows that name.
+        # An unused address, a port without a server, and an unknown name.
         for host in (f"{self.cluster.net}.99", f"{self.cluster.address(1)}:2223", "no-such-host.invalid"):
             message = self.refused(5, "-H", self.hosts(f"{self.cluster.address(0)}\n{host}\n"))
             self.assertIn(f"[host {host.split(':')[0]}]", message)
@@ -326,7 +328,7 @@ class Sync(HostsCase):
         (work / "sub" / "data").write_text("of this host\n")
         (work / "say").write_text("#!/bin/sh\ncat sub/data; pwd; hostname\n")
         (work / "say").chmod(0o755)
-        # The launcher itself lies in the folder, so that it is copied too.
+        # The launcher itself is in the folder, so it is copied too.
         shutil.copy(LAUNCH, work / "tutti-launch")
         target = f"{PRIVATE}/it's a $(touch copy)"
         job = subprocess.run([str(work / "tutti-launch"), *self.options(), "-H", self.cluster.hosts_file(), "--sync-dst-dir",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The cluster of several hosts: what it gives, and that nothing is left of it however it ends."""
+"""The cluster of several hosts has the promised parts, and no part remains however it ends."""
 import os
 import signal
 import subprocess
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from netns_cluster import SSH_PORT, NetnsCluster, Unavailable, remove_stale, skip, traces
 
-# A cluster in a process of its own, which says so and then waits, or does what it is told.
+# A cluster in a separate process, which prints that it is ready and then waits, or runs the given code.
 PROGRAM = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -81,14 +81,14 @@ class Hosts(unittest.TestCase):
                 self.assertIn(f"{cluster.address(2)} {cluster.names[2]}", done.stdout)
             self.assertFalse(Path("/mnt/x").exists())
             self.assertEqual(cluster.run(0, ["cat", "/mnt/x"], capture_output=True).stdout, b"x\n")
-            # Hosts reach one another, until a link is cut.
+            # Hosts reach one another until a link is cut.
             reach = ["ssh-keyscan", "-T", "3", "-t", "ed25519", "-p", str(SSH_PORT), cluster.address(1)]
             self.assertIn(b"ed25519", cluster.run(0, reach, capture_output=True).stdout)
             cluster.cut(1)
             self.assertEqual(cluster.run(0, reach, capture_output=True).stdout, b"")
             cluster.heal(1)
             self.assertIn(b"ed25519", cluster.run(0, reach, capture_output=True).stdout)
-            # Only an authorized key opens a host.
+            # A host accepts only an authorized key.
             (cluster.folder / "authorized_keys").write_text((cluster.folder / "wrong_id.pub").read_text())
             refused = subprocess.run(cluster.ssh(0, "true"), capture_output=True, text=True, timeout=300)
             self.assertEqual(refused.returncode, 255, refused.stderr)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""Two hosts that run the scripts of generate-trainer as they are: encrypted, with a secret that stands nowhere, and
-named losses."""
+"""Two hosts run the scripts of generate-trainer unchanged: encrypted, with a secret that is never visible, and errors
+name losses."""
 import os
 import re
 import signal
@@ -16,7 +16,7 @@ from launch_case import wait_until
 
 TRAIN = str(BUILD / "examples" / "train_cifar10")
 GENERATE = str(BUILD / "tools" / "generate-trainer")
-# Writes what passes a network interface, as it stands there.
+# Writes the bytes that pass a network interface, unchanged.
 CAPTURE = """
 import socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
@@ -46,14 +46,14 @@ class Scripts(HostsCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def run_scripts(self):
-        """As the article does, in a loop over the hosts."""
+        """Runs the scripts as in the article, in a loop over the hosts."""
         for host in range(2):
             done = subprocess.run(self.cluster.ssh(host, f"bash {self.folder}/scripts/{self.cluster.address(host)}.sh"),
                                   text=True, capture_output=True, timeout=300)
             self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 
     def processes(self):
-        """{"ps0": pid, ...}"""
+        """Returns {"ps0": pid, ...}."""
         found = {}
         for host in range(2):
             for pid in self.cluster.pids(host):
@@ -95,7 +95,7 @@ class Scripts(HostsCase):
         self.until(lambda: not self.processes())
 
     def capture(self):
-        """What passes host 1's interface; returns a function that ends it and returns the bytes."""
+        """Captures the bytes on host 1's interface. Returns a function that ends the capture and returns the bytes."""
         file = self.folder / "capture"
         process = subprocess.Popen(self.cluster.inside(1, [sys.executable, "-c", CAPTURE, str(file)]),
                                    stdout=subprocess.PIPE, text=True)
@@ -152,13 +152,13 @@ class Scripts(HostsCase):
         for where in (seen, traffic):
             for form in (key.encode(), key.upper().encode(), bytes.fromhex(key)):
                 self.assertNotIn(form, where)
-        # The same commands again go on.
+        # The same commands continue the run.
         self.run_scripts()
         self.until(lambda: "going on from" in self.log("worker0") and "done: " in self.log("worker0"))
         self.until_gone()
 
     def test_in_clear(self):
-        """The capture shows what is not encrypted."""
+        """The capture contains text that is not encrypted."""
         self.generate("--max_steps=60", "--ps_plain")
         self.assertFalse((self.folder / "scripts" / "job.key").exists())
         captured = self.capture()
@@ -177,7 +177,7 @@ class Scripts(HostsCase):
         running = self.start_long()
         os.kill(running["worker1"], signal.SIGKILL)
         self.named(rf"rank 1 on {self.cluster.address(1)} is gone: its connection ended", ["ps0", "ps1"])
-        # The others go on, and it takes its place again.
+        # The others continue, and the worker takes its place again.
         before = self.log("worker0").count("step ")
         self.until(lambda: self.log("worker0").count("step ") > before + 2)
         script = (self.folder / "scripts" / f"{self.cluster.address(1)}.sh").read_text().splitlines()

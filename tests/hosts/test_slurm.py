@@ -43,7 +43,7 @@ class SlurmJob(unittest.TestCase):
         return said
 
     def stopped(self, command, *signal):
-        """Runs a batch script until it trains, sends the signal, and returns the steps of the checkpoints it has left."""
+        """Runs a batch script until it trains, sends the signal, and returns the steps of the remaining checkpoints."""
         file = SLURM.folder / f"{self.run_dir.name}.sh"
         file.write_text(f"#!/bin/sh\n{command}\n")
         out = file.with_suffix(".out")
@@ -101,7 +101,7 @@ class Srun(SlurmJob):
         self.refused("srun", "--mpi=none", "-n2", LAUNCH, "-n", 2, *self.train(), says=["leave 'srun' out"])
 
     def test_stops_in_order_and_goes_on(self):
-        # As Slurm does some time before the limit with --signal=TERM@60: to all processes of srun.
+        # Slurm does this before the time limit with --signal=TERM@60: to all processes of srun.
         steps = self.stopped(f"srun --mpi=pmix {words(self.train('--epochs', 100000))}", "--signal=TERM")
         said = self.run_job("srun", "--mpi=pmix", "-N2", "-n2", *self.train("--epochs", 100000, "--resume", "--max-steps", max(steps) + 2))
         self.assertIn(f"going on from {self.run_dir}/checkpoints/step-", said)
@@ -122,7 +122,7 @@ class Launch(SlurmJob):
         self.check_one_net(2)
 
     def test_a_batch_script_stops_in_order(self):
-        # As with --signal=B:TERM@60: to the batch script alone.
+        # Like --signal=B:TERM@60: only to the batch script.
         self.stopped(f"exec {LAUNCH} {words(self.train('--strategy', 'gloo', '--epochs', 100000))}", "--batch", "--signal=TERM")
 
     def test_a_node_of_the_allocation_joins(self):

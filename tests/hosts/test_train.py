@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 as six ranks on three hosts: it learns what six ranks of one host learn, and ends as it should."""
+"""train_cifar10 as six ranks on three hosts: it learns the same as six ranks on one host, and ends correctly."""
 import json
 import os
 import shlex
@@ -23,13 +23,14 @@ class Train(HostsCase):
     def setUp(self):
         super().setUp()
         net = f"{self.cluster.net}.0/24"
-        # What a machine's administrator says once. Ranks that share two cores must not spin inside MPI either.
+        # The settings of a machine's administrator. Ranks that share two cores must not spin inside MPI either.
         self.environment.update(OMPI_MCA_oob_tcp_if_include=net, OMPI_MCA_btl_tcp_if_include=net,
                                 OMPI_MCA_mpi_yield_when_idle="1")
         self.environment.pop("TUTTI_DATA", None)
 
     def command(self, run, *more):
-        """A net of 78,000 parameters in four buckets or so: the first one is that of the step's word."""
+        """Returns the command for a net of 78,000 parameters in about four buckets; the first one holds the step's
+        word."""
         return [TRAIN, "--dataset", "synthetic", "--num-examples", 960, "--image-shape", "3,16,16", "--depth", 8,
                 "--network", "resnet_postact", "--batch-size", 4, "--threads", 1, "--seed", 3, "--disp-batches", 1, "--lr", 0.01, "--warmup-epochs", 0,
                 "--kv-store", "dist_device_sync", "--run-dir", self.folder / run, *more]
@@ -49,17 +50,17 @@ class Train(HostsCase):
         return self.losses(run)
 
     def test_hosts_learn_what_one_host_learns(self):
-        # Sums whose rounding turns fewest activations of a net with few images to their other side.
+        # The algorithm whose rounding changes the sign of the fewest activations, for a net with few images.
         three = self.train("three", self.cluster.hosts_file(2), "--convolution", "direct")
         one = self.train("one", None, "--convolution", "direct")
         self.assertLess(sum(three[-5:]), sum(three[:5]))
-        # Other roundings grow from step to step, by how much depends on how the program was compiled.
+        # Rounding differences grow from step to step; the growth depends on the compilation of the program.
         for step, (a, b) in enumerate(zip(three, one)):
             self.assertLess(abs(a - b), (1e-5 if step < 5 else 1e-4) * abs(b), f"step {step}: {a} and {b}")
 
     def test_first_command_of_a_cluster(self):
-        """launch.py -n N -H hosts train_cifar10 --network resnet ... --kv-store dist_device_sync, and no other word: N ranks.
-        This host stands last in the file, has rank 0 and so the run's folder."""
+        """launch.py -n N -H hosts train_cifar10 --network resnet ... --kv-store dist_device_sync, without further
+        options, starts N ranks. This host is last in the file. It has rank 0 and therefore the run's folder."""
         hosts = self.folder / "hosts"
         hosts.write_text(f"root@{self.cluster.address(0)}\n{self.cluster.names[1]}\nlocalhost\n")
         for gpus in (["--gpus", ""], ["--gpus"]):
@@ -75,7 +76,7 @@ class Train(HostsCase):
     def test_launcher_that_starts_no_ranks(self):
         done = self.launch("--launcher", "ssh", "-H", self.cluster.hosts_file(), *self.command("no"), code=2)
         self.assertIn("[--launcher] expected mpi", self.message(done))
-        # What cannot be asked is started as it is, and refuses then.
+        # A program that cannot be asked for its options is started as it is, and then refuses.
         words = shlex.join(str(w) for w in self.command("no"))
         done = self.launch("-H", self.cluster.hosts_file(), "sh", "-c", words, code=2)
         self.assertIn("[--strategy mpi] expected 3 ranks, as many as processes were started, got 1 rank. hint: "
@@ -88,7 +89,7 @@ class Train(HostsCase):
         self.assertEqual(three, one)
 
     def run_long(self, *options):
-        """Six ranks that train until something ends them; the process ids of the ranks, by host."""
+        """Starts six ranks that train until an event ends them. Returns the process ids of the ranks, by host."""
         job = self.start("--mpi-arg", "--mca", "--mpi-arg", "btl", "--mpi-arg", "tcp,self", *options, "-H",
                          self.cluster.hosts_file(2), *self.command("long", "--epochs", 1000, "--comm-deadline", 60))
         log = self.folder / "long" / "log.jsonl"
@@ -101,7 +102,7 @@ class Train(HostsCase):
         return job, ranks
 
     def ranks_on(self, host):
-        """By local rank, from what the launcher told them."""
+        """Returns the ranks on a host by local rank, from the launcher's variables."""
         found = {}
         for pid in self.cluster.pids(host):
             try:
@@ -132,7 +133,7 @@ class Train(HostsCase):
 
     def test_cut_link(self):
         job, _ = self.run_long("--host-timeout", 5)
-        time.sleep(3)  # for the launcher to hear of every rank
+        time.sleep(3)  # for the launcher to learn of each rank
         self.cluster.cut(1)
         try:
             self.finish(job)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 while its workers come and go in order, and every sample is seen once an epoch. What else can happen is in
-elastic_scenarios.py."""
+"""train_cifar10 while its workers come and go in order; each sample is seen once per epoch. elastic_scenarios.py has
+the other events."""
 import contextlib
 import os
 import signal
@@ -18,7 +18,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.hosts_join_and_leave()
 
     def test_spot_instance_leaves(self):
-        """A worker that gets SIGTERM leaves in order, at once, and the job goes on."""
+        """A worker that gets SIGTERM leaves in order, at once, and the job continues."""
         self.begin()
         self.wait_for_steps(5)
         _, pid = self.processes(TRAIN)[1]
@@ -28,7 +28,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertIn("left the job", self.job.out)
 
     def test_all_leave(self):
-        """Who would leave nobody behind saves, as in any job that is stopped."""
+        """If all workers leave at once, they save, as in any job that is stopped."""
         self.begin(hosts=(0,), epochs=1000)
         self.wait_for_steps(5)
         _, pid = self.processes(TRAIN)[0]
@@ -38,7 +38,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertIn("state saved", self.job.out)
 
     def test_one_grows_at_epochs(self):
-        """A job that began with one worker; the launcher's signal then stops all."""
+        """A job grows from one worker; then a signal of the launcher stops all."""
         self.begin(hosts=(0,), epochs=100000)
         self.wait_for_steps(3)
         self.edit([0, 1])
@@ -51,8 +51,8 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertEqual(check_audit(self.run_dir)[0], 0, check_audit(self.run_dir))
 
     def test_batch_and_rate_follow_the_workers(self):
-        """Every image once an epoch, whatever the batch; the rate by degrees to that of the batch; and it goes on so when
-        the job is resumed by another number."""
+        """Each image is seen once per epoch, whatever the batch. The rate follows the batch in small steps. The same
+        holds when the job is resumed with another number of workers."""
         options = ("--elastic-batch", "worker", "--elastic-ramp-steps", 4, "--lr", 0.1, "--lr-schedule", "constant",
                    "--warmup-epochs", 0)
         self.begin("--elastic-at", "step", epochs=1000, program=options)
@@ -66,7 +66,7 @@ class ElasticTraining(ElasticTrainingCase):
         steps = [e for e in self.events() if e["event"] == "step"]
         self.assertLessEqual({16, 24}, {e["batch"] for e in steps})
         for before, now in zip(steps, steps[1:]):
-            goal = 0.1 * now["batch"] / 16  # which the rate reaches within four steps, and then stays at
+            goal = 0.1 * now["batch"] / 16  # the rate reaches it within four steps, and then stays
             self.assertLessEqual(abs(now["lr"] - goal), abs(before["lr"] - goal) + 1e-12, now)
         self.assertLess(abs(steps[4]["lr"] - 0.1), 1e-9)
         changes = [e for e in self.events() if e["event"] == "members"]
@@ -85,7 +85,8 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertEqual(check_audit(self.run_dir, "--epochs", seen["epoch"] + 1)[0], 0, check_audit(self.run_dir))
 
     def test_death_before_the_first_step(self):
-        """Whenever it comes, while workers are started, meet, or make ready what they train, the others train on."""
+        """At whatever time the death comes, while workers are started, meet, or prepare their net, the others train on.
+        """
         for number, delay in enumerate((0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
@@ -99,7 +100,7 @@ class ElasticTraining(ElasticTrainingCase):
                 self.assertEqual(self.events()[0]["event"], "start")
 
     def test_death_before_the_first_step_while_one_joins(self):
-        """Who joins waits until what is trained is ready. It takes a while to make, and one that is stopped holds it up."""
+        """A new worker waits until its net is ready. Preparing takes a while, and a stopped worker delays it."""
         for number, delay in enumerate((0.05, 0.07, 0.09, 0.12)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
@@ -111,20 +112,21 @@ class ElasticTraining(ElasticTrainingCase):
                 os.kill(pid, signal.SIGSTOP)
                 wait_until((self.elastic / "host_worker").exists)
                 self.edit([0, 1, 2])
-                with contextlib.suppress(AssertionError):  # where the job had not begun
+                with contextlib.suppress(AssertionError):  # if the job had not begun
                     wait_until(lambda: self.processes(TRAIN).get(2), 2)
                 time.sleep(0.7)
-                with contextlib.suppress(ProcessLookupError):  # where all this took so long that it was given up
+                with contextlib.suppress(ProcessLookupError):  # if this took so long that the job gave it up
                     os.kill(pid, signal.SIGKILL)
                 self.check_end(epochs=1)
                 self.assertIn(f"warning: worker {victim} on", self.job.err)
 
     def test_worker_that_cannot_write_its_audit(self):
-        """It ends behind a step that all have done, and whose samples it has not told of: rank 0 does."""
+        """The worker ends after a step that all have completed. It has not reported the samples of that step; rank 0
+        does."""
         audit = self.run_dir / "audit-rank1.txt"
         self.run_dir.mkdir()
         audit.symlink_to("/dev/full")
-        self.begin("--elastic-at", "step", "--restart-budget", 0, program=("--resume",))  # of a folder that is there
+        self.begin("--elastic-at", "step", "--restart-budget", 0, program=("--resume",))  # in a folder that exists
         self.finish(self.job)
         audit.unlink()
         self.check_end()
@@ -132,7 +134,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertIn(f"warning: worker 1 on {self.cluster.address(1)}: exit code 3; the others go on", self.job.err)
 
     def test_chief_is_stopped_while_it_saves(self):
-        """What it still writes when it goes on replaces nothing of those who went on without it."""
+        """The files that it still writes when it continues replace no file of the workers that went on without it."""
         self.begin("--elastic-at", "step", "--rank-timeout", 6, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 1, "--keep", 3))
         self.wait_for_steps(3)
@@ -150,7 +152,7 @@ class ElasticTraining(ElasticTrainingCase):
             if saves():
                 break
             os.kill(pid, signal.SIGCONT)
-        os.kill(agent, signal.SIGSTOP)  # which would kill it as soon as it is given up
+        os.kill(agent, signal.SIGSTOP)  # otherwise it kills the worker as soon as the job gives it up
         try:
             wait_until(lambda: any(e["event"] == "members" for e in self.events()))
             os.kill(pid, signal.SIGCONT)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 over MPI while its workers come and go, one mpirun after the other: hosts join and leave, ranks die, and
-every sample is seen once an epoch."""
+"""train_cifar10 over MPI while its workers come and go, one mpirun after the other: hosts join and leave, ranks die,
+and each sample is seen once per epoch."""
 import os
 import shutil
 import signal
@@ -34,11 +34,11 @@ class ElasticMpi(ElasticTrainingCase):
         return wait_until(lambda: self.processes(TRAIN).get(rank))[1]
 
     def members(self):
-        """Step and ranks of each change."""
+        """Returns step and ranks of each change."""
         return [(e["step"], e["ranks"]) for e in self.events() if e["event"] == "members"]
 
     def wait_for_members(self, ranks, count):
-        """Until so many changes have happened, and the last of them left so many."""
+        """Waits until this number of changes has happened, and the last one has left this number of ranks."""
         def there():
             if self.job.poll() is not None:
                 self.finish(self.job)
@@ -48,7 +48,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.wait_for_steps(3)
 
     def stop(self):
-        """Ends the job as its user does; whole epochs have had every sample once."""
+        """Ends the job as its user does; complete epochs have had each sample once."""
         self.job.send_signal(signal.SIGTERM)
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 143, self.job.out + self.job.err)
@@ -56,7 +56,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(check_audit(self.run_dir)[0], 0, check_audit(self.run_dir))
 
     def test_hosts_join_and_leave_at_steps(self):
-        """The last one is of hosts that began it, and another one has rank 0 then."""
+        """The last of the hosts that started the job leaves, and another host has rank 0 then."""
         self.begin("--elastic-at", "step", epochs=100000)
         self.edit([0, 1, 2])
         self.wait_for_members(3, 1)
@@ -67,12 +67,13 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(set(self.processes(TRAIN)), {0, 1})
         self.assertEqual(self.processes(TRAIN)[0][0], 1)
         self.assertEqual(self.cluster.pids(0), [])
-        # Not at the end of an epoch, whose steps are as many however many workers there are.
+        # Not at the end of an epoch, whose number of steps does not depend on the number of workers.
         self.assertTrue(any(step % (IMAGES // (2 * BATCH)) for step, _ in self.members()), self.members())
         self.stop()
 
     def test_a_job_of_one_grows_at_an_epoch(self):
-        """Behind the last step of an epoch; a broken hosts file changes nothing, and the last host stays."""
+        """The change comes after the last step of an epoch. A broken hosts file changes nothing, and the last host
+        stays."""
         self.begin(hosts=(0,), epochs=100000)
         (self.elastic / "host_worker").write_text("-oProxyCommand=touch /tmp/x\n")
         wait_until(lambda: "Nobody joins or leaves for it" in self.said())
@@ -80,14 +81,14 @@ class ElasticMpi(ElasticTrainingCase):
         self.wait_for_members(2, 1)
         step, _ = self.members()[0]
         self.assertEqual(step % (IMAGES // BATCH), 0)
-        (self.elastic / "new").write_text(f"{self.cluster.address(2)}:2223\n")  # nobody answers there
+        (self.elastic / "new").write_text(f"{self.cluster.address(2)}:2223\n")  # no server answers there
         (self.elastic / "new").rename(self.elastic / "host_worker")
         wait_until(lambda: "stays in the job until others have joined" in self.said())
         self.stop()
         self.assertEqual(self.logged()[0], ["ADDED", self.cluster.address(1)])
 
     def test_first_rank_dies_and_comes_back(self):
-        """All ranks go on from the last checkpoint; its steps are repeated, and none is twice in the audit."""
+        """All ranks continue from the last checkpoint; its later steps are repeated, and none is twice in the audit."""
         self.begin("--elastic-at", "step", epochs=100000, program=("--save-steps", 25))
         self.wait_for_steps(30)
         os.kill(self.pid(0), signal.SIGKILL)
@@ -110,7 +111,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_cut_off(self):
-        """A host whose link is cut is given up."""
+        """The job gives up a host whose link is cut."""
         self.begin("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 20))
         self.wait_for_steps(25)
@@ -124,7 +125,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.stop()
 
     def test_stopped(self):
-        """So is a rank that somebody has stopped, the first one here."""
+        """The job also gives up a rank that is stopped, here the first one."""
         self.begin("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 20))
         self.wait_for_steps(25)
@@ -134,7 +135,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertIn("worker 0 on " + self.cluster.address(0) + " has been stopped for 4 s", self.job.err)
 
     def test_spot_notice(self):
-        """A worker whose host is to be taken away leaves in order. Each host has a /run of its own."""
+        """A worker leaves in order if its host will be taken away. Each host has a /run of its own."""
         self.begin(epochs=100000, program=("--spot-notice", "/run/notice"))
         self.cluster.run(1, ["touch", "/run/notice"], check=True)
         try:
@@ -146,7 +147,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_newcomers_that_fail(self):
-        """Whose host is out of reach, has another key, or cannot be prepared: the others join and train on."""
+        """New hosts that are out of reach, have another key, or cannot be prepared: the others join and train on."""
         script = self.folder / "prepare.sh"
         script.write_text(f'#!/bin/sh\necho "prepares $TUTTI_HOST"\ntest "$TUTTI_HOST" != {self.cluster.address(3)}\n')
         script.chmod(0o755)

@@ -63,12 +63,12 @@ class Synchronous(WithServers):
 
 
 class Asynchronous(WithServers):
-    """Steps are dealt out: 8 images each, 120 an epoch, to whoever is there."""
+    """The job distributes steps, 8 images each, 120 per epoch, among the present workers."""
     STRATEGY = ("--strategy", "ps_async")
 
     def check_lost(self, deaths, epochs=EPOCHS):
-        """The end of a job some of whose workers were killed: nothing is missing, and a step that one of them had under
-        way may have been done twice."""
+        """Checks the end of a job with killed workers: no sample is missing, and a step that a killed worker had begun
+        may have been done twice."""
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
         _, said = check_audit(self.run_dir, "--epochs", epochs)
@@ -84,7 +84,7 @@ class Asynchronous(WithServers):
         self.assertIn("asynchronous parameter server over ZeroMQ with CURVE, 2 servers, windows to 1 on this host",
                       self.job.out)
         self.assertIn("left the job", self.job.out)
-        # Each worker has a file of its own, and had a share.
+        # Each worker has a separate file, and had a share of the steps.
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("audit-*")), [f"audit-rank{n}.txt" for n in range(3)])
         self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [3, 2])
         self.assertEqual([e["epoch"] for e in self.events() if e["event"] == "epoch"][-1], LONG)
@@ -101,7 +101,7 @@ class Asynchronous(WithServers):
         self.assertIn("warning: worker 1 on", self.job.err)
 
     def test_the_first_worker_dies(self):
-        """The next one shows the progress, writes the log, evaluates and saves."""
+        """The next worker prints the progress, writes the log, evaluates and saves."""
         self.begin("--restart-budget", 0, epochs=LONG)
         self.wait_for_steps(5)
         self.end_process("worker", 0)
@@ -114,7 +114,7 @@ class Asynchronous(WithServers):
         self.assertIn(f"step-{[e for e in self.events() if e['event'] == 'epoch'][-1]['step']:09}", max(saved))
 
     def test_death_before_the_first_step(self):
-        """Whenever it comes, also before rank 0 has brought what all begin with, the others train on."""
+        """At whatever time the death comes, also before rank 0 has sent the initial weights, the others train on."""
         for number, delay in enumerate((0.0, 0.06, 0.12, 0.18)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
@@ -126,8 +126,8 @@ class Asynchronous(WithServers):
                 self.check_lost(1, epochs=EPOCHS)
 
     def test_a_cut_off_worker_is_given_up(self):
-        """What it still pushes is refused when its host is there again, and its part is done by the others."""
-        # Steps have to go on for longer than the silence that is allowed: the change stands in the log with the next one.
+        """The servers refuse late pushes of the worker when its host is back, and the others do its part."""
+        # The steps must last longer than the allowed silence: the log shows the change with the next step.
         epochs = 2 * LONG
         self.begin("--rank-timeout", 6, "--restart-budget", 0, "-s", 1, epochs=epochs)
         self.wait_for_steps(5)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""Two hosts that do not reach each other, while both reach the launcher: one of them is given up, and the others train on."""
+"""Two hosts cannot reach each other, but both reach the launcher: the job gives up one of them, and the others train
+on."""
 import contextlib
 import re
 import subprocess
@@ -17,7 +18,7 @@ TIMEOUT = 4  # --rank-timeout
 
 class Unreached(ElasticTrainingCase):
     def route(self, change, host, other):
-        """Takes the way from a host to another one, and no other way, or gives it back."""
+        """Removes the route from one host to another, and no other route, or restores it."""
         subprocess.run(["ip", "-n", self.cluster.names[host], "route", change, "blackhole", f"{self.cluster.address(other)}/32"],
                        check=True, timeout=30)
 
@@ -35,7 +36,8 @@ class Unreached(ElasticTrainingCase):
         return [e["ranks"] for e in self.events() if e["event"] == "members"]
 
     def others_train_on(self, *ways, gone, hosts=(0, 1, 2), options=(), epochs=2 * LONG):
-        """The workers and servers `gone`, of one of the two hosts, are named and given up; the others do their work."""
+        """Checks that the workers and servers `gone`, of one of the two hosts, are named and given up, and the others
+        do their work."""
         self.begin("--elastic-at", "step", "--rank-timeout", TIMEOUT, *options, epochs=epochs, hosts=hosts)
         self.wait_for_steps(5)
         began = time.monotonic()
@@ -54,11 +56,11 @@ class Unreached(ElasticTrainingCase):
         self.assertNotIn("--restart-budget", self.job.err)
 
     def check_whole(self, epochs, steps):
-        """The end of a job that has seen each sample once in each epoch."""
+        """Checks the end of a job that has seen each sample once in each epoch."""
         self.check_end(epochs=epochs, steps=steps)
 
     def job_ends(self, way, gone, on, other, at, hosts, options=()):
-        """Without --elastic the job can lose neither of two: it ends, and names both."""
+        """Without --elastic the job can lose neither host: it ends, and names both."""
         self.job = self.start("--rank-timeout", TIMEOUT, *options, "-n", hosts, "-H", self.cluster.hosts_file(1, range(hosts)),
                               TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES, "--image-shape", "3,16,16",
                               "--depth", 8, "--batch-size", BATCH, "--threads", 1, "--epochs", 100000, "--disp-batches", 1,
@@ -90,7 +92,7 @@ class Gloo(Unreached):
         self.others_train_on((1, 0), (1, 2), gone=["worker 1"])
 
     def test_short_deadline(self):
-        """The operation ends before the time-out; the group that is formed then is not formed."""
+        """The operation ends before the time-out; the group that then forms does not form either."""
         self.STRATEGY = (*self.STRATEGY, "--comm-deadline", "2")
         self.others_train_on((1, 2), gone=["worker 2"])
 
@@ -98,7 +100,7 @@ class Gloo(Unreached):
         self.job_ends((1, 2), gone="worker 2", on=2, other="worker 1", at=1, hosts=3)
 
     def test_what_is_slow_is_not_cut(self):
-        """A cut that is over before the time-out: all members stay."""
+        """A cut that ends before the time-out has no effect: all members stay."""
         self.begin("--elastic-at", "step", "--rank-timeout", 3 * TIMEOUT, epochs=LONG, hosts=(0, 1, 2))
         self.wait_for_steps(5)
         with self.cut((1, 2)):
@@ -112,7 +114,7 @@ class Servers(Unreached):
     STRATEGY = ("--strategy", "ps")
 
     def test_both_ways(self):
-        """Each host has a worker and a server: those of one host are given up."""
+        """Each host has a worker and a server: the job gives up those of one host."""
         self.others_train_on((0, 1), (1, 0), gone=["server 1", "worker 1"], hosts=(0, 1), options=("-s", 2))
 
     def test_one_way_to_the_only_server(self):

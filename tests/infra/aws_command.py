@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A command of AWS's command line as the services' models have it: its service, operation, options and constants.
+"""Checks a command of AWS's command line against the models of the services: its service, operation, options and
+constants.
 
-    check_command("aws ec2 run-instances --count 1")     raises Refusal; words in capitals stand for values that a user gives
+    check_command("aws ec2 run-instances --count 1")     raises Refusal; words in capitals are placeholders for the user's values
 """
 import re
 import shlex
@@ -11,18 +12,18 @@ from botocore import xform_name
 
 from service_models import Refusal, operation_model, service_model, shape_faults
 
-# Options of every command, and whether they have a value.
+# Options of each command, and whether they have a value.
 GLOBAL = {"--region": True, "--query": True, "--output": True, "--profile": True, "--endpoint-url": True, "--no-cli-pager": False, "--cli-input-json": True,
           "--no-paginate": False, "--max-items": True, "--starting-token": True, "--page-size": True}
-# Commands that are the command line's own.
+# Commands of the command line itself.
 OWN = {("s3", "cp"): {"--recursive", "--quiet"}, ("s3", "sync"): {"--delete", "--quiet"}, ("s3", "ls"): {"--recursive"}, ("s3", "mb"): set(),
        ("ecr", "get-login-password"): set()}
-# Options that the command line adds to an operation, and the parameters that they stand for.
+# Options that the command line adds to an operation, and the parameters that they replace.
 MORE = {("ec2", "run-instances"): {"--count": ("--min-count", "--max-count")}}
 
 
 def check_command(text, whole=True):
-    """whole: no option that the operation needs may be missing."""
+    """whole: the command must have all options that the operation needs."""
     words = shlex.split(re.sub(r"\\\n", " ", text), comments=True)
     if words[:1] != ["aws"] or len(words) < 3:
         raise Refusal("InvalidCommand", f"{text!r} is no command of aws")
@@ -75,7 +76,7 @@ def check_options(service, operation, shape, words, whole):
 
 
 def check_values(option, shape, values):
-    """Constants, and the names of what is written Name=value,Name=value."""
+    """Checks constants, and the names in values of the form Name=value,Name=value."""
     if shape.type_name != "boolean" and not values:
         raise Refusal("InvalidCommand", f"{option} has no value")
     if shape.type_name not in ("list", "boolean") and len(values) > 1:
@@ -99,7 +100,8 @@ def check_pairs(option, shape, value):
 
 
 def commands_of(text):
-    """The commands of aws in a page: those of its blocks, and those that its sentences name, perhaps without all options."""
+    """Returns the commands of aws in a page: those of its blocks, and those in its sentences, which may lack options.
+    """
     whole = []
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():

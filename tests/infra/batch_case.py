@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Containers of a multi-node Batch job as hosts of a network of their own: their entry point with the main node and its
-children, each with the code that Batch would see; keys, input and output come from a stand-in for AWS."""
+"""Containers of a multi-node Batch job as hosts of a separate network: their entry point with the main node and its
+children, each with the exit code that Batch would see. A stand-in for AWS provides keys, input and output."""
 import logging
 import os
 import signal
@@ -65,7 +65,7 @@ class Node:
         return self.process.wait(seconds)
 
     def stop(self):
-        """As Batch does: SIGTERM to the container's first process."""
+        """Stops the container as Batch does: with SIGTERM to its first process."""
         self.process.send_signal(signal.SIGTERM)
 
 

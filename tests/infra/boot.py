@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Instances of a stack that setup_host.py sets up, each as a folder, with moto's server as the cloud."""
+"""Instances of a stack that setup_host.py sets up. Each is a folder, with moto's server as the cloud."""
 import sys
 
 from cloud import BOOTSTRAP, CloudCase, Stack

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of the hosts' set-up share: a cloud made of moto's server, with a stack of two groups and two queues; a server
-for instance metadata, wait handles and files; and hosts that boot in network namespaces."""
+"""Common part of the tests of the hosts' set-up: a cloud of moto's server, with a stack of two groups and two queues; a
+server for instance metadata, wait handles and files; and hosts that boot in network namespaces."""
 import json
 import logging
 import os
@@ -33,8 +33,8 @@ TOKEN = "the-token-of-the-metadata-service"
 
 
 class Web(ThreadingHTTPServer):
-    """At /<host>/latest/ the metadata of a host, by version 2 of the protocol; at /handle a wait handle, which keeps signals; at /files/
-    what `files` has: a status and bytes."""
+    """Serves the metadata of a host at /<host>/latest/, by version 2 of the protocol; a wait handle, which keeps
+    signals, at /handle; and the contents of `files`, a status and bytes each, at /files/."""
 
     daemon_threads = True
 
@@ -55,7 +55,7 @@ class Web(ThreadingHTTPServer):
 
 
 def signal_faults(signal):
-    """What CloudFormation would not take as a signal of a wait condition: sentences."""
+    """Returns, in sentences, why CloudFormation would refuse this as a signal of a wait condition."""
     if not isinstance(signal, dict):
         return ["a signal is an object"]
     found = [f"unknown field {name}" for name in signal.keys() - {"Status", "UniqueId", "Reason", "Data"}]
@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(200)
 
     def put_token(self):
-        """The token of IMDSv2: it lasts 1 s to 6 hours, and none is given to a proxy."""
+        """The token of IMDSv2: it lasts 1 s to 6 hours, and a proxy gets none."""
         if self.headers.get("X-Forwarded-For"):
             return self.refuse(403, "Forbidden", "no token is given to a proxy")
         seconds = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
@@ -155,7 +155,7 @@ def resource(kind, **properties):
 
 
 class Stack:
-    """What a host of the cluster meets of its stack. Instances get the addresses that the test says."""
+    """The part of the stack that a host of the cluster uses. Instances get the addresses that the test gives."""
 
     def __init__(self, cloud, net="10.99.0", name=None):
         self.cloud, self.net = cloud, net
@@ -183,7 +183,7 @@ class Stack:
                        for role in ("Master", "Worker")}
 
     def launch(self, role, ip):
-        """An instance of a group, or of the elastic workers' launch template."""
+        """Launches an instance of a group, or of the elastic workers' launch template."""
         how = {"LaunchTemplate": {"LaunchTemplateId": self.template}} if role == "ElasticWorker" else {"ImageId": "ami-12345678"}
         instance = self.ec2.run_instances(**how, MinCount=1, MaxCount=1, SubnetId=self.subnet, PrivateIpAddress=ip)["Instances"][0]
         if role != "ElasticWorker":
@@ -194,7 +194,7 @@ class Stack:
         self.sqs.send_message(QueueUrl=self.queues[role], MessageBody=message if isinstance(message, str) else json.dumps(message))
 
     def asg_setup(self, role, least, count):
-        """As the original's Lambda sends it, byte for byte."""
+        """Sends the message as the original's Lambda does, byte for byte."""
         self.send("Master", f'{{"status": "success", "launched": {count}, "min": {least}, "desired": {count}, "max": {count}, '
                   f'"event": "asg-setup", "asg": "{self.groups[role]}"}}')
 
@@ -203,13 +203,13 @@ class Stack:
         return [m["Body"] for m in got.get("Messages", [])]
 
     def left(self, role):
-        """How many messages a queue holds, seen or not."""
+        """Returns the number of messages in a queue, seen or not."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.sqs.get_queue_attributes(QueueUrl=self.queues[role], AttributeNames=names)["Attributes"]
         return sum(int(found[n]) for n in names)
 
     def environment(self, role, name, instance, ip, efs, **more):
-        """What user data exports, beside this process's own environment."""
+        """Returns the variables that user data exports, in addition to this process's environment."""
         return {
             **os.environ, "AWS_ENDPOINT_URL": self.cloud.endpoint, "AWS_REGION": REGION, "AWS_DL_URL_SUFFIX": "amazonaws.com", "AWS_DL_POLL_SECONDS": "0.3",
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.cloud.web.add_host(name, instance, ip), "AWS_DL_PYTHON": sys.executable,
@@ -240,7 +240,7 @@ def until(condition, seconds=30):
 
 
 class CloudCase(unittest.TestCase):
-    """Each test has a folder; processes that it starts are gone after it."""
+    """Gives each test a folder, and ends the processes that it started."""
 
     @classmethod
     def setUpClass(cls):
@@ -273,7 +273,7 @@ class CloudCase(unittest.TestCase):
 
 
 FAKES = {
-    # What a host of the cloud has and this machine may not: an NFS mount, and packages.
+    # Parts of a host in the cloud that this machine may lack: an NFS mount, and packages.
     "mount": 'echo "mount $*" >>"$TUTTI_FAKES_LOG"; for last; do :; done\nexec /bin/mount --rbind "$TUTTI_FAKE_EFS" "$last"\n',
     "apt-get": 'echo "apt-get $*" >>"$TUTTI_FAKES_LOG"\n',
     "nvidia-smi": "exit 9\n",
@@ -281,8 +281,8 @@ FAKES = {
 
 
 class CloudBed(netns_cluster.NetnsCluster):
-    """Hosts that have nothing but a system: their own /etc/hosts, /etc/profile.d, /etc/ssh, /opt, /usr/local/bin, /var/log and
-    home. User data makes the rest. They share one folder, which `mount -t nfs4` brings them; `data` is found there as data."""
+    """Hosts with a bare system: their own /etc/hosts, /etc/profile.d, /etc/ssh, /opt, /usr/local/bin, /var/log and
+    home. User data makes the rest. They share one folder, which `mount -t nfs4` mounts; it contains `data` as data."""
 
     def __init__(self, hosts, data=None):
         super().__init__(hosts)
@@ -311,7 +311,7 @@ class CloudBed(netns_cluster.NetnsCluster):
             (root / folder).mkdir(parents=True)
         (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
         (root / "etc/fstab").write_text("LABEL=root / ext4 defaults 0 1\n")
-        # Nothing of this machine's users.
+        # Without the users of this machine.
         (root / "etc/passwd").write_text(f"root:x:0:0:root:{root}/root:/bin/bash\nsshd:x:106:65534::/run/sshd:/usr/sbin/nologin\n")
         (root / "etc/ssh/ssh_config").write_text("Host *\n#   ForwardAgent no\n    SendEnv LANG\n")
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", root / "etc/ssh/ssh_host_ed25519_key"], check=True)
@@ -333,7 +333,7 @@ class CloudBed(netns_cluster.NetnsCluster):
 
 
 def make_package(cloud, folder):
-    """A package with our programs in a bucket; its address."""
+    """Makes a package with tutti's programs in a bucket and returns its address."""
     top = folder / "package" / "tutti"
     (top / "bin").mkdir(parents=True)
     (top / "share/tutti").mkdir(parents=True)

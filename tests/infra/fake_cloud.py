@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Stacks that moto creates in this process, with models of ours for what it lacks, and parameters refused as AWS would.
+"""Stacks that moto creates in this process, with models for the resources that it lacks. Parameters are refused as AWS
+would do.
 
     with fake_services() as aws:
         stack = aws.create("train", INFRA / "cloudformation/cluster.yaml", TuttiPackage="s3://b/k")
@@ -34,7 +35,7 @@ class Refused(Exception):
 
 
 class Model(CloudFormationModel):
-    """A resource that moto does not have: takes the properties that it knows and keeps them."""
+    """A resource that moto lacks: accepts the properties that it knows and stores them."""
     __module__ = "moto.cloudformation.models"  # its metaclass reads the service from this
     TYPE, REQUIRED, OPTIONAL, ATTRIBUTES = "", set(), set(), {}
 
@@ -49,7 +50,7 @@ class Model(CloudFormationModel):
         return name
 
     def check(self):
-        """Raises Refused where properties contradict each other."""
+        """Raises Refused if properties contradict each other."""
 
     @staticmethod
     def cloudformation_name_type():
@@ -136,7 +137,7 @@ class Created:
         described = client.describe_stacks(StackName=name)["Stacks"][0]
         self.name, self.id, self.status = name, described["StackId"], described["StackStatus"]
         self.outputs = {o["OutputKey"]: o["OutputValue"] for o in described.get("Outputs", [])}
-        # Those whose condition is false are listed without a name.
+        # Resources whose condition is false are listed without a name.
         listed = [r for r in client.describe_stack_resources(StackName=name)["StackResources"] if "LogicalResourceId" in r]
         self.resources = {r["LogicalResourceId"]: r.get("PhysicalResourceId") for r in listed}
         self.statuses = {r["LogicalResourceId"]: r["ResourceStatus"] for r in listed}
@@ -145,7 +146,8 @@ class Created:
 class FakeCloud:
     @staticmethod
     def create(stack_name, path, **parameters):
-        """Creates a stack of the template; moto has no images in SSM, so that AmiId is one that it has unless it is given."""
+        """Creates a stack of the template. moto has no images in SSM, so AmiId is one of moto's images unless it is
+        given."""
         template = load(path)
         if "AmiId" in template["Parameters"]:
             parameters = {"AmiId": IMAGE, **parameters}
@@ -166,7 +168,7 @@ class FakeCloud:
 
 
 def checked(parse):
-    """moto's reader of a resource, which refuses properties that its provider's schema does not have."""
+    """Wraps moto's reader of a resource: refuses properties that its provider's schema does not have."""
     def parse_and_check(logical_id, resource, resources):
         found = parse(logical_id, resource, resources)
         if found:
@@ -180,7 +182,7 @@ def checked(parse):
 
 @contextlib.contextmanager
 def fake_services(models=()):
-    """AWS as moto has it, empty, with the models above and further ones."""
+    """Yields an empty AWS of moto, with the models above and further ones."""
     tables = (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map)
     known = [m for m in CloudFormationModel.__subclasses__() if m is not Model]
     for table in tables:

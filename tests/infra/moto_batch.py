@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What infra/batch/batch.yaml needs and moto lacks: file systems, their repositories, key pairs and multi-node jobs, which refuse
-what AWS would refuse."""
+"""The parts of AWS that infra/batch/batch.yaml needs and moto lacks: file systems, their repositories, key pairs and
+multi-node jobs. They refuse the same requests as AWS."""
 import re
 
 import boto3
@@ -9,7 +9,8 @@ from fake_cloud import REGION, Model, Refused
 
 
 def fsx_faults(p):
-    """What is wrong with the properties of an AWS::FSx::FileSystem, in FSx's rules and not in cfn-lint's: sentences."""
+    """Returns, in sentences, the faults in the properties of an AWS::FSx::FileSystem by FSx's rules, without those that
+    cfn-lint finds."""
     lustre = p.get("LustreConfiguration", {})
     kind, found = lustre.get("DeploymentType", "SCRATCH_1"), []
     throughput = {"PERSISTENT_1": ("50", "100", "200"), "PERSISTENT_2": ("125", "250", "500", "1000")}.get(kind)
@@ -35,7 +36,7 @@ def fsx_faults(p):
 
 
 def association_faults(associations):
-    """The same of the associations of a file system: each with its properties."""
+    """Returns the same for the associations of a file system, each with its properties."""
     found = []
     for i, a in enumerate(associations):
         if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", a["DataRepositoryPath"]):
@@ -105,7 +106,7 @@ class KeyPair(Model):
 
 
 def job_faults(p):
-    """What is wrong with a job definition, of several nodes or of one container."""
+    """Returns the faults in a job definition, of several nodes or of one container."""
     found = []
     if p["Type"] == "container":
         nodes = {"MainNode": 0, "NumNodes": 1, "NodeRangeProperties": [{"Container": p["ContainerProperties"]}]}
@@ -136,7 +137,7 @@ def job_faults(p):
 
 
 def lowered(v):
-    """CloudFormation's names as Batch's API has them, and numbers that are text."""
+    """Returns a value with CloudFormation's names in the form of Batch's API, and with text numbers as numbers."""
     if isinstance(v, list):
         return [lowered(x) for x in v]
     if not isinstance(v, dict):
@@ -147,7 +148,7 @@ def lowered(v):
 
 
 class ComputeEnvironment(Model):
-    """Made by Batch's API; moto's CloudFormation asks for a role that Batch itself has long had."""
+    """Made by Batch's API. moto's CloudFormation requires a role, but Batch itself has had one for a long time."""
     __module__ = Model.__module__
     TYPE, REQUIRED = "AWS::Batch::ComputeEnvironment", {"Type", "ComputeResources"}
     OPTIONAL = {"State", "ReplaceComputeEnvironment"}
@@ -161,13 +162,14 @@ class ComputeEnvironment(Model):
         group = boto3.client("ec2", REGION).describe_security_groups()["SecurityGroups"][0]["GroupId"]
         made = boto3.client("batch", REGION).create_compute_environment(
             computeEnvironmentName="environment", type=self.properties["Type"], state=self.properties["State"], serviceRole=role,
-            # With EFA the groups stand in the launch template, which moto does not read.
+            # With EFA the groups are in the launch template, which moto does not read.
             computeResources={"securityGroupIds": [group], **lowered(self.properties["ComputeResources"])})
         self.physical_resource_id = made["computeEnvironmentArn"]
 
 
 class JobDefinition(Model):
-    """Registers the job by Batch's API, which moto has; its CloudFormation makes every job one of a single container."""
+    """Registers the job by Batch's API, which moto has. moto's CloudFormation makes each job one of a single container.
+    """
     __module__ = Model.__module__
     TYPE, REQUIRED = "AWS::Batch::JobDefinition", {"Type", "JobDefinitionName"}
     OPTIONAL = {"NodeProperties", "ContainerProperties", "Parameters", "RetryStrategy", "Timeout"}

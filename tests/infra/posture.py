@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What cfn-lint does not ask of cluster.yaml and elastic.yaml: questions, each of which is also asked of copies that are broken and
-must then find fault.
+"""Questions about cluster.yaml and elastic.yaml that cfn-lint does not ask. Each question is also asked of broken
+copies and must then find a fault.
 
     questions = Questions()
 
     @questions.ask
-    def nothing_is_open(stack):      # yields what is wrong
+    def nothing_is_open(stack):      # yields the faults
         ...
 
     class Posture(questions.case([("nothing_is_open", "cluster", "Resources/Group/Properties/Ports", [22]), ...])):
@@ -20,7 +20,7 @@ TEMPLATES = {name: load(INFRA / f"cloudformation/{name}.yaml") for name in ("clu
 PLAIN = {"TuttiPackage": "s3://my-bucket/tutti.tar"}
 WITH_SSH = {"TuttiPackage": "tutti.tar", "KeyName": "my-key", "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": "fs-12345678"}
 WITH_EFA = {"TuttiPackage": "s3://my-bucket/tutti.tar", "InstanceType": "p4d.24xlarge"}
-# Places of the templates.
+# Paths in the templates.
 MASTER = "Resources/MasterLaunchTemplate/Properties/LaunchTemplateData"
 STATEMENTS = "Properties/Policies/0/PolicyDocument/Statement"
 
@@ -46,7 +46,7 @@ def as_list(value):
 
 
 def statements(stack):
-    """Triples (name of the resource, statement, its actions)."""
+    """Returns triples (name of the resource, statement, its actions)."""
     for kind in ("AWS::IAM::Role", "AWS::IAM::Policy"):
         for name, p in of_type(stack, kind).items():
             documents = [x["PolicyDocument"] for x in p.get("Policies", [])] + ([p["PolicyDocument"]] if "PolicyDocument" in p else [])
@@ -56,7 +56,7 @@ def statements(stack):
 
 
 def ingress(stack):
-    """Tuples (group, protocol, from, to, source) of every rule, wherever it stands."""
+    """Returns tuples (group, protocol, from, to, source) of each rule in the template."""
     for name, p in of_type(stack, "AWS::EC2::SecurityGroup").items():
         for rule in p.get("SecurityGroupIngress", []):
             yield name, rule
@@ -80,7 +80,7 @@ class Questions:
         return [fault for parameters in (PLAIN, WITH_SSH, WITH_EFA) for fault in self.all[name](Stack(template, **parameters))]
 
     def case(self, broken):
-        """broken: question, template, path and what stands there then."""
+        """broken: question, template, path and the value there in the broken copy."""
         questions = self
 
         class Asked(unittest.TestCase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What CloudFormation takes as a resource, by the schemas of its resource providers, which cfn-lint brings along.
+"""Checks resources as CloudFormation does, by the schemas of its resource providers, which cfn-lint includes.
 
     check_resource("AWS::SQS::Queue", {"QueueName": "q"})      raises Refusal, with a sentence for each fault
     check_template(template)                                   the same for the sections of a template and a resource's attributes
@@ -35,7 +35,7 @@ def _as_number(value):
 
 
 def _type(validator, types, instance, schema):
-    """CloudFormation reads numbers and booleans that are text, and text that is a number."""
+    """CloudFormation accepts numbers and booleans written as text, and text written as a number."""
     types = [types] if isinstance(types, str) else types
     fits = {"string": isinstance(instance, (str, int, float)), "array": isinstance(instance, list), "object": isinstance(instance, dict),
             "boolean": isinstance(instance, bool) or str(instance).lower() in ("true", "false"),

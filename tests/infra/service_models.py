@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What AWS's services take, by the models that AWS publishes in botocore: the tests' stand-ins refuse everything else.
+"""Checks requests by the models of AWS's services, which AWS publishes in botocore. The tests' stand-ins refuse all
+others.
 
     check("cloudformation", "SignalResource", {...})      raises Refusal, with a sentence for each fault
 """
@@ -14,7 +15,7 @@ NUMBERS = {"integer": int, "long": int, "float": (int, float), "double": (int, f
 
 
 class Refusal(Exception):
-    """A request that the service's model does not have. code: the name of AWS's error."""
+    """A request that the service's model does not allow. code: the name of AWS's error."""
 
     def __init__(self, code, message):
         super().__init__(f"{code}: {message}")
@@ -47,7 +48,7 @@ def check(service, operation, parameters):
 
 @functools.lru_cache(maxsize=None)
 def compiled(pattern):
-    """AWS's patterns are Java's; those that Python does not read are not checked."""
+    """Compiles a pattern. AWS's patterns are Java's; those that Python cannot read are not checked."""
     try:
         return re.compile(pattern)
     except re.error:
@@ -55,7 +56,7 @@ def compiled(pattern):
 
 
 def shape_faults(shape, value, path):
-    """What the model does not allow in a value: sentences, each with the place of the fault."""
+    """Returns, in sentences, the faults of a value by the model, each with its place."""
     kind, name = shape.type_name, path or shape.name
     if kind == "structure":
         return structure_faults(shape, value, path)

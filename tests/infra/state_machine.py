@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Walks through a state machine of Step Functions: the part of the Amazon States Language that our definitions use, and
-an error for any other. A definition or a call that Step Functions or the called service would not take is refused. Time passes
-without waiting."""
+"""Runs a state machine of Step Functions: the part of the Amazon States Language that tutti's definitions use, and an
+error for all other parts. Refuses a definition or a call that Step Functions or the called service would refuse. Time
+passes without waiting."""
 import copy
 import fnmatch
 import json
@@ -12,7 +12,7 @@ from states_language import check_definition, parse_call, split_resource, task_s
 
 
 class TaskError(Exception):
-    """What a task fails with: its error's name and its cause."""
+    """The failure of a task: the name of the error and its cause."""
 
     def __init__(self, error, cause=""):
         super().__init__(f"{error}: {cause}")
@@ -29,7 +29,7 @@ EVENTS = {"Pass": 2, "Choice": 2, "Wait": 2, "Succeed": 2, "Fail": 2, "Task": 5,
 
 
 def to_service(shape, value):
-    """A task's parameters with the names that the service's model has."""
+    """Returns a task's parameters with the names of the service's model."""
     if shape.type_name == "structure" and isinstance(value, dict):
         names = {upper(n): n for n in shape.members}
         return {names.get(k, f"{k} (no name of Step Functions)"): to_service(shape.members[names[k]], v) if k in names else v
@@ -104,7 +104,7 @@ class Execution:
         return self.task(state, data)
 
     def map(self, state, data):
-        """Each item goes through states of its own; the first that fails ends it all."""
+        """Each item runs through states of its own; the first failure ends the whole map."""
         items, outer, results = self.get(state["ItemsPath"], data), self.states, []
         if not isinstance(items, list):
             self.status, self.error, self.cause = "FAILED", "States.Runtime", f"{state['ItemsPath']} is no array"
@@ -147,7 +147,7 @@ class Execution:
                 return data, None
 
     def ask(self, resource, parameters):
-        """Calls AWS with what its models take."""
+        """Calls AWS with parameters that its models accept."""
         sdk, service, action, _ = split_resource(resource)
         shape = task_shape(resource)
         if not sdk:
@@ -157,7 +157,7 @@ class Execution:
         try:
             check(service, upper(action), to_service(shape, parameters))
         except Refusal as e:
-            # Step Functions itself refuses names and types, and the service values.
+            # Step Functions itself refuses names and types, and the service refuses values.
             raise TaskError("States.Runtime" if re.search("no name of Step|is no |unknown|missing", e.message) else
                             f"{service}.{e.code}", e.message) from None
         result = self.call(resource, parameters)
@@ -200,7 +200,7 @@ class Execution:
                 for k, v in template.items()}
 
     def get(self, path, data):
-        """The value of a path, or of an intrinsic function."""
+        """Returns the value of a path, or of an intrinsic function."""
         return self.value(parse_call(path), data)
 
     def value(self, tree, data):
@@ -219,7 +219,7 @@ class Execution:
         return known[name](*(self.value(a, data) for a in arguments))
 
     def at(self, path, data):
-        """Behind a wildcard, what is absent is left out; before one it is an error."""
+        """After a wildcard, an absent value is left out; before one, it is an error."""
         whole = path
         if path.startswith("$$"):
             data, path = self.context, path[1:]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checks a definition of a state machine as Step Functions does when it is created: fields, operators, functions and resources
-that AWS's documents do not list are refused.
+"""Checks the definition of a state machine as Step Functions does when it is created. Refuses fields, operators,
+functions and resources that AWS's documents do not list.
 
     check_definition(definition)      raises Refusal, with a sentence for each fault
 """
@@ -29,13 +29,13 @@ TESTS = {"IsPresent": bool, "IsNull": bool, "IsBoolean": bool, "IsNumeric": bool
 for _kind, _type in (("String", str), ("Numeric", (int, float)), ("Timestamp", str)):
     for _order in ("Equals", "LessThan", "GreaterThan", "LessThanEquals", "GreaterThanEquals"):
         TESTS[_kind + _order], TESTS[_kind + _order + "Path"] = _type, str
-# Intrinsic functions: the least and the greatest number of arguments.
+# Intrinsic functions: the minimum and maximum number of arguments.
 FUNCTIONS = {"Array": (0, 99), "ArrayPartition": (2, 2), "ArrayContains": (2, 2), "ArrayRange": (3, 3), "ArrayGetItem": (2, 2), "ArrayLength": (1, 1),
              "ArrayUnique": (1, 1), "Base64Encode": (1, 1), "Base64Decode": (1, 1), "Hash": (2, 2), "JsonMerge": (3, 3), "StringToJson": (1, 1),
              "JsonToString": (1, 1), "MathRandom": (2, 3), "MathAdd": (2, 2), "StringSplit": (2, 2), "UUID": (0, 0), "Format": (1, 99)}
-# Of these a Fail state takes an error and a cause.
+# The functions that the error and the cause of a Fail state may use.
 FUNCTIONS_OF_FAIL = {"Format", "JsonToString", "ArrayGetItem", "Base64Encode", "Base64Decode", "Hash", "UUID"}
-# Optimised integrations: how they may be called, and the parameters that their pages list.
+# Optimised integrations: the ways to call them, and the parameters that their pages list.
 OPTIMISED = {
     "batch:submitJob": (("", ".sync"), {"ArrayProperties", "ContainerOverrides", "DependsOn", "JobDefinition", "JobName", "JobQueue", "Parameters",
                                         "RetryStrategy", "Tags", "PropagateTags", "Timeout"}),
@@ -49,12 +49,13 @@ CALL = re.compile(r"\s*States\.(\w+)\(")
 
 
 def upper(name):
-    """How Step Functions writes a service's parameter."""
+    """Returns the spelling of a service's parameter in Step Functions."""
     return name[:1].upper() + name[1:]
 
 
 def parse_call(text):
-    """The tree of an intrinsic function: a name with arguments, each a number, a text in quotes, a path or a call."""
+    """Returns the tree of an intrinsic function: a name with arguments, each a number, a text in quotes, a path or a
+    call."""
     tree, rest = _parse_value(text)
     if rest.strip():
         raise ValueError(f"{rest!r} after the function {text!r}")
@@ -271,7 +272,7 @@ class Checker:
             self.fault(where, e.message)
 
     def parameters(self, where, given, shape):
-        """Names and constants; what a path gives is seen when the task runs."""
+        """Checks names and constants; the value of a path is checked when the task runs."""
         if isinstance(shape, set):
             for name in {n.removesuffix(".$") for n in given} - shape:
                 self.fault(where, f"the field {name} is not supported by Step Functions")
@@ -293,7 +294,8 @@ class Checker:
 
 
 def split_resource(resource):
-    """The service, the operation and how it is called, of arn:aws:states:::aws-sdk:batch:submitJob or arn:aws:states:::batch:submitJob.sync."""
+    """Returns the service, the operation and the way to call it, of arn:aws:states:::aws-sdk:batch:submitJob or
+    arn:aws:states:::batch:submitJob.sync."""
     match = re.fullmatch(r"arn:aws:states:::(aws-sdk:)?(\w+):([a-z]\w*)(\.\w+)?", str(resource))
     if not match:
         raise Refusal("InvalidDefinition", f"{resource} is no resource of a task")
@@ -301,7 +303,8 @@ def split_resource(resource):
 
 
 def task_shape(resource):
-    """What a resource takes: the shape of its operation, or the names that an optimised integration lists."""
+    """Returns the parameters of a resource: the shape of its operation, or the names that an optimised integration
+    lists."""
     sdk, service, action, way = split_resource(resource)
     if not sdk:
         ways, names = OPTIMISED.get(f"{service}:{action}", ((), set()))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""moto that refuses what the services' published models do not list: operations, parameters, types, values, missing parameters.
+"""moto that refuses all that the services' published models do not list: operations, parameters, types, values, missing
+parameters.
 
     with strict(): ...      the same for moto in this process and for its server
 """
@@ -20,7 +21,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from service_models import shape_faults
 
 router_of = functools.lru_cache(maxsize=None)(get_service_router)
-# Of the query protocol itself, and of addresses that are signed.
+# Parameters of the query protocol itself, and of signed addresses.
 ENVELOPE = {"Action", "Version", "AWSAccessKeyId", "Signature", "SignatureMethod", "SignatureVersion", "Timestamp", "SecurityToken", "Expires"}
 JSON_TYPES = {"structure": dict, "map": dict, "list": list, "string": str, "boolean": bool, "integer": int, "long": int,
               "float": (int, float), "double": (int, float), "blob": str, "timestamp": (int, float, str)}
@@ -49,7 +50,7 @@ class Answer(HTTPException):
 
 
 class Asked:
-    """The parameters of a query, and which of them the service's model has asked for."""
+    """The parameters of a query. Records which of them the service's model has read."""
 
     def __init__(self, values):
         self.values, self.names = values, set()
@@ -74,7 +75,7 @@ class Asked:
 
 
 def json_faults(shape, value, path):
-    """What a body of JSON has that its model has not: names, and types that a parser would turn into others."""
+    """Returns the parts of a JSON body that its model does not have: names, and types that a parser would convert."""
     if value is None or getattr(shape, "is_document_type", False):
         return []
     wanted = JSON_TYPES[shape.type_name]
@@ -96,7 +97,7 @@ def json_faults(shape, value, path):
 
 
 def operation_of(response, request, service, protocol):
-    """The name of the operation and what of its parameters is in the address."""
+    """Returns the name of the operation and those of its parameters that are in the address."""
     if not protocol.startswith("rest"):
         return response._get_action(), {}
     try:
@@ -107,7 +108,7 @@ def operation_of(response, request, service, protocol):
 
 
 def request_faults(url_parameters, request, protocol, operation):
-    """Sentences, none for a request that the model has."""
+    """Returns the faults of a request in sentences; an empty list for a request that the model allows."""
     shape, values = operation.input_shape, Asked(request.values)
     if shape is None:
         return [f"unknown parameter {n}" for n in values.left()]
@@ -134,7 +135,7 @@ def check_request(response, request):
     try:
         service = get_service_model(response.boto3_service_name)
     except botocore.exceptions.UnknownServiceError:
-        return  # a page of moto's own
+        return  # a page of moto itself
     protocol = determine_request_protocol(service, request.content_type)
     length = request.headers.get("Content-Length")
     error = functools.partial(Answer, service.service_name, protocol)
@@ -158,7 +159,7 @@ def _setup_class(original):
         try:
             return original(self, request, *arguments, **named)
         finally:
-            # Also if moto has failed to read it: the answer is a refusal then, not status 500.
+            # Checks also if moto failed to read the request: the answer is then a refusal, not status 500.
             check_request(self, request)
     return setup_class
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Deletes a stack of a cluster that moto holds as CloudFormation does: each resource once nothing that names it is left, by AWS's own
-calls, which refuse what is in use. moto's delete_stack leaves half of these types and asks for little: what AWS asks is asked here.
+"""Deletes a cluster's stack in moto as CloudFormation does: each resource after all that name it, by AWS's own calls,
+which refuse resources in use. moto's delete_stack leaves half of these types and checks little, so the checks of AWS
+are made here.
 
-    teardown(created, template, parameters, random.Random(1))     in one of the orders that may be, by its choice(); StillInUse
+    teardown(created, template, parameters, random.Random(1))     in one of the possible orders, by its choice(); StillInUse
     teardown(..., rollback=True)                                  as after a creation that failed
 """
 import functools
@@ -15,7 +16,7 @@ from templates import Stack
 
 
 class StillInUse(Exception):
-    """What AWS calls a DependencyViolation."""
+    """The error that AWS calls a DependencyViolation."""
 
 
 def refuse(users, what):
@@ -25,12 +26,12 @@ def refuse(users, what):
 
 @functools.lru_cache
 def aws(service):
-    """Takes a tenth of a second to make one."""
+    """Returns a client. Making one takes a tenth of a second."""
     return boto3.client(service, REGION)
 
 
 def names_in(value):
-    """The names that a part of a template refers to."""
+    """Returns the names that a part of a template refers to."""
     if isinstance(value, list):
         return set().union(*map(names_in, value))
     if not isinstance(value, dict):
@@ -47,7 +48,7 @@ def names_in(value):
 
 
 def hosts():
-    """Instances that are not terminated."""
+    """Returns the instances that are not terminated."""
     return [i for r in aws("ec2").describe_instances()["Reservations"] for i in r["Instances"] if i["State"]["Name"] != "terminated"]
 
 
@@ -72,7 +73,7 @@ class Teardown:
             self.needs[name] = (names_in(resource) | set([after] if isinstance(after, str) else after)) & self.stack.resources.keys() - {name}
 
     def properties(self, name):
-        """With the ids of what they name."""
+        """Returns the properties, with the ids of the resources that they name."""
         def filled(v):
             if isinstance(v, list):
                 return [filled(x) for x in v]
@@ -83,12 +84,12 @@ class Teardown:
         return filled(self.stack.resources[name].get("Properties", {}))
 
     def template_of(self, host):
-        """The data of the launch template of an instance: moto forgets half of it."""
+        """Returns the data of the launch template of an instance: moto forgets half of it."""
         template = next((t["Value"] for t in host.get("Tags", []) if t["Key"] == "aws:ec2launchtemplate:id"), None)
         return next((self.properties(name)["LaunchTemplateData"] for name, physical in self.ids.items() if physical == template), {})
 
     def groups_of(self, host):
-        """The security groups of an instance."""
+        """Returns the security groups of an instance."""
         return [g for card in self.template_of(host).get("NetworkInterfaces", []) for g in card["Groups"]]
 
     def run(self, generator):
@@ -102,7 +103,7 @@ class Teardown:
                 getattr(self, kind)(name, self.ids[name])
             left.remove(name)
 
-    # A type each.
+    # One method per type.
     def ec2_vpc(self, _, i):
         refuse([s["SubnetId"] for s in aws("ec2").describe_subnets(Filters=[{"Name": "vpc-id", "Values": [i]}])["Subnets"]], i)
         refuse([g["GroupId"] for g in aws("ec2").describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [i]}])["SecurityGroups"]
@@ -133,7 +134,7 @@ class Teardown:
 
     def ec2_route(self, name, _):
         p = self.properties(name)
-        # Hosts that end still tell their queues and their logs.
+        # Hosts that shut down still use their queues and their logs.
         if p.get("NatGatewayId"):
             refuse([h["InstanceId"] for h in hosts()], "the way out")
         aws("ec2").delete_route(RouteTableId=p["RouteTableId"], DestinationCidrBlock=p["DestinationCidrBlock"])
@@ -197,7 +198,7 @@ class Teardown:
     def iam_role(self, _, i):
         iam = aws("iam")
         refuse([p["InstanceProfileName"] for p in iam.list_instance_profiles_for_role(RoleName=i)["InstanceProfiles"]], i)
-        # CloudFormation takes a role's own policies away; one that another resource has put there must have gone with it.
+        # CloudFormation removes a role's own policies. A policy that another resource has added must be deleted before.
         own = {p["PolicyName"] for name, physical in self.ids.items() if physical == i for p in self.properties(name).get("Policies", [])}
         refuse(set(iam.list_role_policies(RoleName=i)["PolicyNames"]) - own, i)
         for policy in own:
@@ -222,7 +223,7 @@ class Teardown:
         aws("sns").delete_topic(TopicArn=i)
 
     def lambda_permission(self, *_):
-        pass  # goes with its function
+        pass  # is deleted with its function
 
     def lambda_function(self, _, i):
         aws("lambda").delete_function(FunctionName=i)

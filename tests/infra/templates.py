@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""CloudFormation templates as the tests read them: what the functions in them give, and which parameters are refused."""
+"""CloudFormation templates as the tests read them: the values of their functions, and the parameters that they refuse.
+"""
 import base64
 import copy
 import re
@@ -16,7 +17,7 @@ PSEUDO = {"AWS::StackName": "train", "AWS::Region": "us-east-1", "AWS::AccountId
 
 
 class Loader(yaml.SafeLoader):
-    """Reads !Ref and its like in their long form."""
+    """Reads !Ref and similar tags in their long form."""
 
 
 def _function(loader, suffix, node):
@@ -41,12 +42,13 @@ def load(path):
 
 
 def all_templates():
-    """Paths of every template below infra/."""
+    """Returns the paths of all templates below infra/."""
     return [p for p in sorted(INFRA.rglob("*.yaml")) if "source" not in p.parts and "AWSTemplateFormatVersion" in p.read_text()]
 
 
 class Stack:
-    """A template with its parameters' values. References to resources stand as <Name>, their attributes as <Name.Attribute>."""
+    """A template with the values of its parameters. References to resources become <Name>, their attributes
+    <Name.Attribute>."""
 
     def __init__(self, template, **parameters):
         self.template = template
@@ -132,7 +134,8 @@ class Stack:
 
 
 def refusals(template, parameters):
-    """What CloudFormation says against these values: one sentence each, nothing where the stack would be created."""
+    """Returns CloudFormation's objections to these values, one sentence each; an empty list if the stack would be
+    created."""
     found = []
     for name in parameters.keys() - template["Parameters"].keys():
         found.append(f"{name} is no parameter")
@@ -164,7 +167,8 @@ CONSTRAINTS = {"AllowedPattern", "AllowedValues", "MinValue", "MaxValue", "MinLe
 
 
 def unproved_constraints(template, given, bad):
-    """Those that, were they the only one of their parameter, would refuse none of its values in `bad`."""
+    """Returns the constraints that would refuse none of the values in `bad` if they were the only one of their
+    parameter."""
     found = []
     for name, p in template["Parameters"].items():
         for constraint in p.keys() & CONSTRAINTS:
@@ -176,7 +180,7 @@ def unproved_constraints(template, given, bad):
 
 
 def changed(template, path, value):
-    """A copy with another value at a path such as "Resources/Vpc/Properties/CidrBlock"; DELETE takes it away."""
+    """Returns a copy with another value at a path such as "Resources/Vpc/Properties/CidrBlock"; DELETE removes it."""
     copied = copy.deepcopy(template)
     *way, last = [int(p) if p.isdigit() else p for p in path.split("/")]
     at = copied

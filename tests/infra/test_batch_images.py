@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The Dockerfiles of infra/batch: rules that each fails on a broken copy, and their steps run on a copy of this machine's
-files, where no packages can be installed: all others are."""
+"""The Dockerfiles of infra/batch: rules that each fail on a broken copy, and their steps, run on a copy of this
+machine's files without the installation of packages."""
 import json
 import os
 import re
@@ -19,7 +19,7 @@ INSTRUCTIONS = {"FROM", "ARG", "SHELL", "RUN", "COPY", "ENV", "EXPOSE", "WORKDIR
 
 
 def stages(text):
-    """Lists of instructions, (word, rest), one a stage; what stands before the first FROM is left out."""
+    """Returns lists of instructions, (word, rest), one per stage. Leaves out the instructions before the first FROM."""
     found = []
     text = re.sub(r"(?m)^\s*#.*\n", "", text)
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
@@ -66,7 +66,7 @@ def faults(text):
                     found.append("package lists stay")
             if "cmake -S" in rest and "-DTUTTI_EIGEN_NATIVE=OFF" not in rest:
                 found.append("programs for the processor of whoever builds the image")
-            # Debian makes host keys where openssh-server is installed.
+            # Debian makes host keys when openssh-server is installed.
             if "openssh-server" in rest and "/etc/ssh/ssh_host_*" not in rest:
                 found.append("host keys that all containers share")
     last = all_stages[-1]
@@ -123,7 +123,7 @@ class Rules(unittest.TestCase):
 
 
 class Steps(unittest.TestCase):
-    """Each on an overlay over this machine's files, which is Debian 12 as the image of Dockerfile.cpu is."""
+    """Runs each Dockerfile on an overlay over this machine's files, a Debian 12 like the image of Dockerfile.cpu."""
 
     @classmethod
     def setUpClass(cls):
@@ -147,7 +147,7 @@ class Steps(unittest.TestCase):
         for kind in ("dev", "proc"):
             subprocess.run(["mount", "--bind", f"/{kind}", cls.root / kind], check=True)
             cls.addClassCleanup(subprocess.run, ["umount", "-l", cls.root / kind])
-        # As the package openssh-server leaves it.
+        # The state after the installation of the package openssh-server.
         (cls.root / "etc" / "ssh").mkdir(exist_ok=True)
         (cls.root / "etc" / "ssh" / "ssh_host_made_key").write_text("PRIVATE KEY")
         (cls.root / "usr" / "local" / "bin" / "apt-get").write_text("#!/bin/sh\necho apt-get \"$@\"\n")
@@ -162,7 +162,7 @@ class Steps(unittest.TestCase):
 
     @classmethod
     def build(cls, all_stages):
-        """The build stage's programs come from this machine's build; the rest is done as it is written."""
+        """Takes the build stage's programs from this machine's build, and runs the other steps unchanged."""
         for word, rest in all_stages[0]:
             if word == "RUN" and "cmake" in rest:
                 for part in rest.split(" && "):
@@ -214,7 +214,7 @@ class Steps(unittest.TestCase):
             self.assertIn(f"/opt/tutti/bin/{name}", done.stdout)
         done = self.inside(["sh", "-c", "ldd /opt/tutti/bin/train_imagenet"])
         self.assertNotIn("not found", done.stdout)
-        # Libraries that no package of the list brings.
+        # Libraries that no package of the list provides.
         self.assertRegex(done.stdout, r"libdnnl\S* => /opt/tutti/bin/\.\./lib/tutti/")
 
     def test_entry_point_without_a_key(self):

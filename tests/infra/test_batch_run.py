@@ -11,13 +11,13 @@ from pathlib import Path
 
 from batch_case import SSH_PORT, BatchCase, new_key, run
 
-# Programs that say where they run.
+# Programs that print their place.
 WHERE = ["sh", "-c", 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $(hostname), TUTTI_X=$TUTTI_X"']
 
 
 class Nodes(BatchCase):
     def test_late_and_duplicate_children(self):
-        # The main node is neither the first one to come nor the one with index 0.
+        # The main node is neither the first to start nor the one with index 0.
         children = [self.start(0, *WHERE, nodes=3, main=1)]
         self.wait_for(children[0], "the main node does not answer yet")
         main = self.start(1, *WHERE, nodes=3, main=1, TUTTI_X="y", EXTRA_MPI_PARAMS="-x NOTHING_ELSE=1")
@@ -26,7 +26,7 @@ class Nodes(BatchCase):
         own = f"{self.cluster.address(0)} slots={os.cpu_count()}\n"
         with open(hostfile, "a") as out:
             out.write(f"rubbish; reboot\n{own}256.0.0.1 slots=2\n{own}{self.cluster.address(0)} slots=1\n10.0.0.1 slots=0\n")
-        time.sleep(1.5)  # A count of lines, or of lines that differ from the one before, would have enough.
+        time.sleep(1.5)  # a count of lines, or of lines that differ from the previous one, would be complete
         self.assertIsNone(main.process.poll(), self.say())
         self.assertNotIn("All nodes", main.log())
         children.append(self.start(2, *WHERE, nodes=3, main=1))
@@ -66,7 +66,7 @@ class Nodes(BatchCase):
         self.start(1, MAIN_TIMEOUT="2")
         main = self.start(0, "sh", "-c", "[ $OMPI_COMM_WORLD_RANK != 3 ] || exit 7; sleep 30", MPI_GPUS="4")
         self.assertIn("the training ended with code 7", self.ends(main, 7))
-        # Nobody stops this child: it ends by itself, without the main node.
+        # Batch does not stop this child: it ends by itself, without the main node.
         self.assertIn(f"expected {self.cluster.address(0)} to be there", self.ends(self.nodes[0], 5))
 
     def test_child_that_never_comes(self):
@@ -88,7 +88,7 @@ class Nodes(BatchCase):
         self.assertNotIn(self.cluster.address(1), (main.state / "hostfile").read_text())
 
     def test_who_passes_for_the_main_node(self):
-        # The cluster's own sshd would let this key in, and has another one itself.
+        # The cluster's own sshd would accept this key, and has another one itself.
         public = subprocess.run(["ssh-keygen", "-y", "-f", self.folder / "key"], capture_output=True, text=True, check=True).stdout
         with open(self.cluster.folder / "authorized_keys", "a") as out:
             out.write(public)
@@ -108,7 +108,7 @@ class Nodes(BatchCase):
         self.assertIn("[MPI_GPUS] expected at most", self.ends(self.start(0, *WHERE, nodes=1, MPI_GPUS="999"), 2))
 
     def test_data_that_is_not_there(self):
-        """As on a node that could not mount its file system."""
+        """The same as on a node that could not mount its file system."""
         log = self.ends(self.start(0, "true", nodes=1, JOB_DIR="/no/such/folder"), 3)
         self.assertIn("[JOB_DIR] expected the folder /no/such/folder, got none.", log)
         child, main = self.start(1, JOB_DIR="/no/such/folder"), self.start(0, "true")
@@ -116,7 +116,7 @@ class Nodes(BatchCase):
         self.assertIn("[JOB_DIR] expected the folder", self.ends(child, 3))
 
     def test_one_node(self):
-        """A job of a single container, to which Batch tells no number of nodes."""
+        """A job of a single container; Batch gives it no number of nodes."""
         none = {f"AWS_BATCH_JOB_{name}": None for name in ("NODE_INDEX", "NUM_NODES", "MAIN_NODE_INDEX")}
         log = self.ends(self.start(0, "sh", "-c", "echo it runs", nodes=1, key=("--one-node", "--key", "/job/key", "--"), **none), 0)
         self.assertIn("it runs", log)

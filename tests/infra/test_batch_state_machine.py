@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The state machine of infra/batch/job.yaml walked through with each step failing: no stack is left, and the end is the job's."""
+"""Runs the state machine of infra/batch/job.yaml with a failure in each step: no stack remains, and the end is that of
+the job."""
 import json
 import re
 import sys
@@ -38,9 +39,9 @@ def definition(template):
 
 
 class Aws:
-    """Stacks, a job and an export, as the state machine meets them. fail: answers of a call in place of its own, the last
-    one for good: an error, or None for its own. job: the statuses of the job, one for each look, the last one for good;
-    once it is terminated it has those of `terminated`."""
+    """Stacks, a job and an export, as the state machine sees them. fail: the answers to a call in place of the real
+    one, the last one for all later calls: an error, or None for the real one. job: the statuses of the job, one for
+    each look, the last one for all later looks; after its termination it has those of `terminated`."""
 
     def __init__(self, *, fail=None, job=("SUBMITTED", "STARTING", "RUNNING", "SUCCEEDED"), terminated=("RUNNING", "FAILED"), exports="SUCCEEDED", created="CREATE_COMPLETE", kept=0, foreign=False,
                  kind="multinode"):
@@ -57,7 +58,7 @@ class Aws:
             answer = given.pop(0) if len(given) > 1 else given[0]
             if isinstance(answer, TaskError):
                 if name == "createStack" and answer is LOST:
-                    self.create(p)  # done, and the answer was lost
+                    self.create(p)  # done, but the answer was lost
                 raise answer
         return {CFN + "createStack": self.create, CFN + "describeStacks": self.describe, CFN + "deleteStack": self.delete,
                 CFN + "describeStackResource": self.describe_resource, BATCH + "submitJob": self.submit,
@@ -177,7 +178,7 @@ class StateMachine(unittest.TestCase):
         aws = Aws(job=["RUNNABLE", "FAILED"])
         run = self.ends(aws, "FAILED", "JobFailed")
         self.assertEqual(run.cause, 'Job job-7 failed with the reason ["Essential container in task exited"]; exit codes of its attempts [1,6].')
-        self.assertIn("createDataRepositoryTask", self.names(aws))  # what it saved is kept
+        self.assertIn("createDataRepositoryTask", self.names(aws))  # the files that it saved are kept
         self.assertNotIn("terminateJob", self.names(aws))
 
     def test_time_limit(self):
@@ -189,14 +190,15 @@ class StateMachine(unittest.TestCase):
                 self.assertEqual((aws.reason, self.names(aws).count("terminateJob")), ("TimeLimitReached", 1))
                 looks = self.names(aws).count("describeJobs") - len(("RUNNING", "FAILED"))
                 self.assertEqual(looks, -(-limit // pace))
-                # It was stopped before its results were exported and its stack was deleted.
+                # The job was stopped before its results were exported and its stack was deleted.
                 order = [n for n in self.names(aws) if n in ("terminateJob", "createDataRepositoryTask", "deleteStack")]
                 self.assertEqual(order, ["terminateJob", "createDataRepositoryTask", "deleteStack"])
-        self.ends(Aws(job=["RUNNING"], terminated=["SUCCEEDED"]), "SUCCEEDED")  # it was done at that moment
+        self.ends(Aws(job=["RUNNING"], terminated=["SUCCEEDED"]), "SUCCEEDED")  # it ended at that moment
         self.ends(Aws(job=["RUNNING"], terminated=["RUNNING"]), "FAILED", "TimeLimitReached")  # it does not stop
 
     def test_batch_does_not_answer(self):
-        """A job goes on for half an hour of it; then it is stopped, because its stack would cost money without an end."""
+        """A job continues for half an hour of it; then it is stopped, because its stack would cost money without an
+        end."""
         lost = TaskError("Batch.ServerException", "internal error")
         aws = Aws(job=["RUNNING", "SUCCEEDED"], fail={"describeJobs": [lost] * 10 + [None]})
         self.ends(aws, "SUCCEEDED")
@@ -231,7 +233,8 @@ class StateMachine(unittest.TestCase):
             with self.subTest(name):
                 aws = Aws(fail={name: [LOST]})
                 if name == "describeStacks":
-                    # Nobody can say any more whether the stack is there: it was deleted, and the end says that it may remain.
+                    # The state of the stack can no longer be found out: it was deleted, and the end says that it may
+                    # remain.
                     run = walk(aws)
                     self.assertEqual((run.status, run.error), ("FAILED", "StackRemains"))
                     self.assertIn("deleteStack", self.names(aws))
@@ -255,7 +258,7 @@ class StateMachine(unittest.TestCase):
         for state in ("FAILED", "CANCELED"):
             self.assertIn(state, self.ends(Aws(exports=state), "FAILED", "ResultsWereNotExported").cause)
         self.assertLess(self.ends(Aws(exports="EXECUTING"), "FAILED", "ResultsWereNotExported").seconds, 5 * 3600)
-        # What the job says goes before it.
+        # The failure of the job takes precedence over it.
         self.ends(Aws(exports="FAILED", job=["FAILED"]), "FAILED", "JobFailed")
 
     def test_stubborn_stack(self):
@@ -272,7 +275,7 @@ class StateMachine(unittest.TestCase):
         self.assertEqual(aws.calls, [])
 
     def test_input_that_the_submission_could_not_take(self):
-        """No Catch catches that, so it must be seen before there is a stack."""
+        """No Catch handles that, so it must be found before there is a stack."""
         for name, values in (("TimeLimitSeconds", ("86400", 0, -1, 59.4, 2592001, 1e9, None, [60], True)),
                              ("Environment", ([{"name": "A", "value": "b"}], [{"Name": "A", "Value": 1}], [{"Name": "A"}], [7], ["A=b"], {"A": "b"},
                                               "A=b", None))):
@@ -297,12 +300,12 @@ class StateMachine(unittest.TestCase):
     def test_no_limit_that_would_skip_the_deletion(self):
         d = definition(TEMPLATE)
         self.assertNotIn("TimeoutSeconds", d)
-        # Step Functions ends an execution at 25,000 events. Every loop goes to its limit here.
+        # Step Functions ends an execution at 25,000 events. Each loop runs to its limit here.
         for limit in (21600, 86400, 648000, 2592000):
             aws = Aws(created=["CREATE_IN_PROGRESS"] * 178 + ["CREATE_COMPLETE"], job=["RUNNING"], terminated=["RUNNING"], exports="EXECUTING",
                       kept=10 ** 6)
             run = self.ends(aws, "FAILED", "StackRemains", left=["tutti-job-run-1"], given={**INPUT, "TimeLimitSeconds": limit})
-            self.assertGreater(run.events, 15000)  # the loops were all there
+            self.assertGreater(run.events, 15000)  # all loops have run
             self.assertLess(run.events, 25000)
             self.assertLess(run.seconds, 365 * 86400)
         # A retry of the submission would train again.
@@ -320,7 +323,8 @@ class StateMachine(unittest.TestCase):
                 ("CreateStack/Catch/1/Next", "Failed", Aws(fail={"createStack": [LOST]})),
                 ("ExportFailed/Next", "HowDidItEnd", Aws(exports="FAILED")),
                 ("IsJobFinished/Choices/0/Next", "HowDidItEnd", Aws())):
-            with unittest.mock.patch.object(state_machine, "check_definition"):  # it would refuse states that are not reached
+            with unittest.mock.patch.object(state_machine, "check_definition"):  # it would refuse states that are not
+                                                                                 # reached
                 run = walk(aws, changed(TEMPLATE, f"{states}/{path}", value))
             self.assertEqual((run.status is not None, list(aws.stacks)), (True, ["tutti-job-run-1"]), path)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""infra/batch/batch.yaml and job.yaml: cfn-lint, what cfn-lint does not see, and stacks of them. Each assertion fails on a broken copy."""
+"""infra/batch/batch.yaml and job.yaml: cfn-lint, rules that cfn-lint does not check, and stacks of them. Each assertion
+fails on a broken copy."""
 import base64
 import email
 import gzip
@@ -45,7 +46,7 @@ def container_of(stack):
 
 
 def statements(stack):
-    """Each role with every statement that it has."""
+    """Returns each role with all its statements."""
     for name, r in stack.resources.items():
         if r["Type"] == "AWS::IAM::Role":
             for policy in r["Properties"].get("Policies", []):
@@ -94,7 +95,7 @@ def check_nodes(stack):
     spot = stack.values["PurchaseOption"] == "spot"
     if (r["Type"], c["Type"]) != ("SPOT" if spot else "EC2", "MANAGED") or (spot and r["AllocationStrategy"] != "SPOT_CAPACITY_OPTIMIZED"):
         found.append("multi-node jobs run on On-Demand instances of a managed environment, and one node on Spot where it was asked for")
-    # One node needs no placement group, and a reservation has its own place.
+    # A single node needs no placement group, and a reservation has a fixed place.
     close = not spot and not stack.values["CapacityReservationId"]
     if ("PlacementGroup" in stack.resources, r.get("PlacementGroup")) != (close, "<PlacementGroup>" if close else None):
         found.append("one placement group")
@@ -114,7 +115,7 @@ def check_nodes(stack):
         found.append("a disk in clear")
     efa = [i for i in data.get("NetworkInterfaces", []) if i["InterfaceType"].startswith("efa")]
     container = container_of(stack)
-    # The groups stand in the interface where there is one, else in the environment: both are refused.
+    # The groups belong to the interface if there is one, otherwise to the environment: AWS refuses both.
     if bool(efa) != (stack.values["Efa"] == "true") or bool(efa) == ("SecurityGroupIds" in r):
         found.append("groups in two places, or in none")
     devices = [d["HostPath"] for d in container.get("LinuxParameters", {}).get("Devices", [])]
@@ -160,7 +161,8 @@ def check_job(stack):
     return found
 
 
-# The reasons for which Batch cancels a job that waits: https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
+# The reasons for which Batch cancels a waiting job:
+# https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
 REASONS = ("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY", "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE",
            "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT")
 
@@ -238,7 +240,7 @@ JOB_BROKEN = [
     (R + "StateMachineRole/Properties/Policies/0/PolicyDocument/Statement/0/Action", ["cloudformation:*"]),
     (R + "StateMachineRole/Properties/Policies/0/PolicyDocument/Statement/3/Resource", "*"),
 ]
-# A value that is refused for each constraint.
+# A refused value for each constraint.
 REFUSED = {"NumNodes": ["0", "1001", "many"], "InstanceType": ["p3.16xlarge", ""], "MaxvCpus": ["0", "200001"], "AmiId": ["ami-12", "x"],
            "ScratchGiB": ["10", "99999"], "Efa": ["yes"], "SharedMemoryMiB": ["1", "1048577"], "BatchSize": ["0", "65537"], "Attempts": ["0", "11"],
            "Image": ["tutti", "tutti; reboot", "x.com/tutti"], "TimeLimitSeconds": ["30", "1209601"], "JoinTimeoutSeconds": ["1", "86401"],
@@ -259,7 +261,7 @@ class Templates(unittest.TestCase):
     def test_text(self):
         for path in (BATCH, JOB):
             self.assertLess(path.stat().st_size, 51200, "--template-body takes no more")
-            # CloudFormation reads no aliases of YAML.
+            # CloudFormation does not read aliases of YAML.
             self.assertIsNone(re.search(r"(?m)(^|[:\s\[])[&*][A-Za-z]\w*\s*$", path.read_text()), path)
 
     def test_checks(self):
@@ -322,7 +324,7 @@ class Templates(unittest.TestCase):
         self.assertEqual(set(template["Parameters"]["InstanceType"]["AllowedValues"]), set(template["Mappings"]["Instances"]))
 
     def test_adapters_are_those_of_the_type(self):
-        """By what DescribeInstanceTypes says, as moto has it."""
+        """Compares with the answer of DescribeInstanceTypes in moto."""
         with gzip.open(Path(moto.__file__).parent / "ec2/resources/instance_types.json.gz") as file:
             types = json.load(file)
         template = load(BATCH)
@@ -363,7 +365,7 @@ class Templates(unittest.TestCase):
         self.assertFalse([a for role, s in statements(stack) for a in as_list(s["Action"]) if role == "InstanceRole" and "Parameter" in a])
 
     def test_the_stack_role_covers_what_the_providers_ask_for(self):
-        """The permissions that CloudFormation's schemas list for the handlers of these types."""
+        """Compares with the permissions that CloudFormation's schemas list for the handlers of these types."""
         role = {a for name, s in statements(Stack(load(JOB), **JOB_GIVEN)) if name == "StackRole" for a in as_list(s["Action"])}
         log_group = {"logs:CreateLogGroup", "logs:DeleteLogGroup", "logs:PutRetentionPolicy", "logs:TagResource", "logs:ListTagsForResource",
                      "logs:GetDataProtectionPolicy", "logs:DescribeLogGroups"}
@@ -378,7 +380,7 @@ class Templates(unittest.TestCase):
 
 
 class UserData(unittest.TestCase):
-    """The script of a node, with stand-ins for what it calls."""
+    """The script of a node, with stand-ins for the programs that it calls."""
 
     def setUp(self):
         data = Stack(load(BATCH), **GIVEN).resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["UserData"]
@@ -420,7 +422,7 @@ class UserData(unittest.TestCase):
                                r"defaults,noatime,flock,_netdev 0 0\n$")
 
     def test_a_node_without_the_file_system_shows_an_empty_folder(self):
-        """It stays: one that shut down would be replaced, for as long as the job waits."""
+        """The node stays: if it shut down, it would be replaced for as long as the job waits."""
         code, calls = self.run_script(mount=1, mountpoint=1)
         self.assertNotEqual(code, 0)
         self.assertNotIn("shutdown", calls)
@@ -460,7 +462,7 @@ class Stacks(unittest.TestCase):
                     aws.create("x", BATCH, **{**GIVEN, **self.network(), **setting})
             stack = aws.create("tutti-jobs", JOB, **JOB_GIVEN)
             self.assertEqual(set(stack.statuses.values()), {"CREATE_COMPLETE"})
-            # moto does not read a definition that is no text; test_batch_state_machine.py walks through it.
+            # moto does not read a definition that is not text; test_batch_state_machine.py runs it.
             made = boto3.client("stepfunctions", REGION).describe_state_machine(stateMachineArn=stack.outputs["StateMachine"])
             self.assertEqual(made["name"], "tutti-jobs")
 

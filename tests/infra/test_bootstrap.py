@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""setup_host.py makes masters and workers of instances, with moto's server as the cloud; each host writes below a folder."""
+"""setup_host.py makes masters and workers of instances, with moto's server as the cloud; each host writes below a
+folder."""
 import json
 import os
 import re
@@ -21,7 +22,7 @@ LOG = "var/log/dl_cfn_setup.log"
 
 class Cluster(Boot):
     def test_a_master_and_two_workers(self):
-        # What is no message of this stack comes first.
+        # A text that is not a message of this stack comes first.
         self.stack.send("Master", "no JSON \u2603")
         self.stack.send("Master", [1])
         self.stack.send("Master", {"event": "asg-setup", "status": "failure", "asg": self.stack.groups["Worker"], "min": 0, "desired": 1,
@@ -36,7 +37,7 @@ class Cluster(Boot):
         self.launch("Worker", 2)
         (self.root(1) / "etc").mkdir(parents=True)
         (self.root(1) / "etc/hosts").write_text("127.0.0.1 localhost\n10.1.1.1 deeplearning-worker7\n")
-        # SUCCESS in another case, as anybody may write it, and more than once.
+        # SUCCESS in another case, as a sender may write it, and more than once.
         self.stack.asg_setup("Master", 1, 1)
         self.stack.send("Master", {"event": "asg-setup", "status": "SUCCESS", "asg": self.stack.groups["Worker"], "min": 0, "desired": 2,
                                    "max": 2, "launched": 2})
@@ -62,7 +63,7 @@ class Cluster(Boot):
                          f"export DEEPLEARNING_WORKER_GPU_COUNT={2 if k == 1 else 0}", f"export EFS_MOUNT={self.efs}"):
                 self.assertEqual(profile.splitlines().count(line), 1, profile)
             self.assertNotIn("ELASTIC", profile)
-            # The master may log in, and nobody else; everybody knows everybody's host.
+            # Only the master may log in; all hosts know the keys of all hosts.
             self.assertEqual(self.read(k, "root/.ssh/authorized_keys"), self.read(0, "root/.ssh/id_ed25519.pub"))
             self.assertEqual((self.root(k) / "root/.ssh/authorized_keys").stat().st_mode & 0o777, 0o600)
             known = self.read(k, "root/.ssh/known_hosts")
@@ -72,13 +73,13 @@ class Cluster(Boot):
                 self.assertIn(f"{names} {key}\n", known)
         self.assertFalse((self.root(1) / "root/.ssh/id_ed25519").exists())
         self.assertEqual((self.root(0) / "root/.ssh/id_ed25519").stat().st_mode & 0o777, 0o600)
-        # Agents are handed on only where the stack has a key of its user.
+        # Agents are forwarded only if the stack has a key of its user.
         self.assertIn("ForwardAgent yes", self.read(1, "etc/ssh/ssh_config"))
         self.assertFalse((self.root(0) / "etc/ssh/ssh_config").exists())
 
         self.assertEqual(self.signals(), [("SUCCESS", self.instances[0])])
         self.assertEqual(self.stack.left("Master"), 0)
-        # Everyone has read the same message, which is still there; the two that were none are gone.
+        # All have read the same message, which remains; the two invalid ones are removed.
         self.assertEqual(self.stack.messages("Worker"),
                          ['{"event": "worker-setup", "master-ip": "10.99.0.7", "worker-ips": ["10.99.0.10", "10.99.0.13", "10.99.0.7"]}'])
         self.assertIn("other-WorkerAutoScalingGroup-1, which is not of this stack, is deleted", said[0])
@@ -89,7 +90,7 @@ class Cluster(Boot):
             for secret in (SECRET, HANDLE_SECRET, TOKEN, "PRIVATE KEY"):
                 self.assertNotIn(secret, said[k])
 
-        # Once more, as after a boot that was broken off: nothing is there twice.
+        # Runs again, as after an interrupted boot: no line is there twice.
         before = [(self.root(1) / f).read_text() for f in ("etc/hosts", "etc/profile.d/deeplearning.sh", "root/.ssh/known_hosts",
                                                              "root/.ssh/authorized_keys", "etc/ssh/ssh_config")]
         self.finish(self.boot("Worker", 1, AWS_DL_FORWARD_AGENT="true", PATH=f"{gpus}:{os.environ['PATH']}"))
@@ -101,7 +102,7 @@ class Cluster(Boot):
             self.launch(role, k)
         self.stack.asg_setup("Worker", 1, 2)
         self.stack.asg_setup("Master", 1, 1)
-        # What an instance has left that had its address before is no answer.
+        # The file of an earlier instance with the same address is no answer.
         old = self.efs / self.stack.shared / "hosts" / f"{self.ip(2)}.json"
         old.parent.mkdir(parents=True)
         old.write_text(json.dumps({"instance": "i-other", "keys": ["ssh-ed25519 AAAA"]}))
@@ -111,7 +112,7 @@ class Cluster(Boot):
         self.finish(worker)
         self.assertEqual(self.read(0, "opt/deeplearning/workers").count("\n"), 2)
         self.assertEqual(self.signals(), [("SUCCESS", self.instances[0])])
-        # It comes when the others have begun: it says so, and takes nothing away from them.
+        # A host that comes after the others have begun logs that, and takes nothing from them.
         said = self.finish(self.boot("Worker", 2), 1)
         self.assertIn(f"the cluster began without {self.ip(2)}", said)
         self.assertIn("launched later", said)
@@ -202,11 +203,11 @@ class GivesUp(Boot):
                              ({"AWS_DL_WAITCONDITION_TIMEOUT": "500"}, "is not more than")):
             with self.subTest(word=word):
                 self.assertIn(word, self.finish(self.boot("Master", 0, **change), 1))
-        # A master's stack hears of it.
+        # The stack of a master gets a signal.
         self.assertEqual(self.signals(), [("FAILURE", "setup_host")] * 5)
 
     def test_an_error_that_nobody_expected(self):
-        """The stack hears of it as of any other."""
+        """The stack gets a signal as for any other error."""
         env = self.stack.environment("Master", "x", "i-1", "10.99.0.7", self.efs)
         with unittest.mock.patch.dict(os.environ, env), unittest.mock.patch.object(setup_host.MasterSetup, "run", side_effect=KeyError("x")), \
                 unittest.mock.patch.object(sys, "argv", ["setup_host.py", "--root", str(self.root(0))]):
@@ -267,7 +268,7 @@ class Elastic(Boot):
 
 class Messages(unittest.TestCase):
     def test_those_of_the_originals(self):
-        """As their Lambda and their master send them, whose dictionaries have any order."""
+        """The messages of the originals' Lambda and master, whose dictionaries have any order."""
         asg = '{"status": "success", "launched": 2, "min": 0, "desired": 2, "max": 2, "event": "asg-setup", "asg": "s-WorkerAutoScalingGroup-1X"}'
         self.assertEqual(queue_messages.check_asg_setup(asg)["launched"], 2)
         workers = '{"worker-ips": ["10.0.0.12", "10.0.1.9"], "event": "worker-setup", "master-ip": "10.0.0.12"}'
@@ -285,7 +286,7 @@ class Text(unittest.TestCase):
     def test_user_data_may_stand_in_a_template(self):
         text = (BOOTSTRAP / "user_data.sh").read_text()
         self.assertNotIn("${", text)
-        self.assertLess(len(text), 12000)  # 16 KiB is what EC2 takes
+        self.assertLess(len(text), 12000)  # EC2 accepts 16 KiB
         self.assertNotRegex(text, r"(?m)^\s*set -\w*x")
         self.assertTrue(text.startswith("#!/bin/bash\n"))
 

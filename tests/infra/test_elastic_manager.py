@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""elastic_manager.py against moto's EC2, with the launcher's files written by hand; and when tutti-launch runs it."""
+"""elastic_manager.py against moto's EC2, with hand-written files of the launcher; and the conditions under which
+tutti-launch runs it."""
 import contextlib
 import os
 import re
@@ -38,7 +39,7 @@ class ManagerCase(CloudCase):
         return self.finish(self.manager, code)
 
     def instance(self, k, prepared=True):
-        """An elastic worker's instance and address."""
+        """Makes an elastic worker; returns its instance and address."""
         ip = f"10.99.0.{30 + k}"
         instance = self.stack.launch("ElasticWorker", ip)
         if prepared:
@@ -83,11 +84,11 @@ class Manager(ManagerCase):
         inode = os.fstat(old.fileno()).st_ino
         self.prepare(ip)
         until(lambda: self.status(instance) == "ADD_QUEUED")
-        # Replaced in one rename: who reads the old file reads all of it.
+        # The manager replaces the file in one rename: a reader of the old file reads all of it.
         self.assertNotEqual(self.hosts.stat().st_ino, inode)
         self.assertEqual(old.read(), "127.0.0.1 slots=2\n10.99.0.20 slots=2\n")
         self.assertEqual([p.name for p in self.dir.glob("*tmp*")], [])
-        # As many processes as the others have.
+        # As many processes as the other hosts have.
         self.assertEqual(self.hosts.read_text(), f"127.0.0.1 slots=2\n10.99.0.20 slots=2\n{ip} slots=2\n")
         self.assertEqual(self.stack.tags(instance)["Name"], f"{self.stack.name}-ElasticWorker")
         self.looks()
@@ -98,7 +99,7 @@ class Manager(ManagerCase):
         until(lambda: self.status(instance) == "REMOVAL_QUEUED")
         self.assertFalse(self.is_listed(ip))
         self.looks()
-        self.assertEqual(self.stack.state(instance), "running")  # as long as its worker is there
+        self.assertEqual(self.stack.state(instance), "running")  # as long as its worker exists
         self.tell("REMOVED", ip)
         until(lambda: self.stack.state(instance) == "terminated")
         self.assertEqual(self.status(instance), "REMOVED")
@@ -135,10 +136,10 @@ class Manager(ManagerCase):
         until(lambda: self.is_listed(ip))
         self.stack.ec2.stop_instances(InstanceIds=[instance])
         until(lambda: not self.is_listed(ip))
-        # Its address goes to another one, which has not prepared anything yet.
+        # Another instance gets its address, and has not prepared anything yet.
         self.stack.ec2.terminate_instances(InstanceIds=[instance])
         time.sleep(1.1)  # the launch time has whole seconds
-        self.stack.subnet = Stack(self.cloud).subnet  # where the address is free
+        self.stack.subnet = Stack(self.cloud).subnet  # if the address is free
         other, _ = self.instance(1, prepared=False)
         self.looks()
         self.assertFalse(self.is_listed(ip))
@@ -160,7 +161,7 @@ class Manager(ManagerCase):
         self.manager.kill()
         self.manager.wait()
         self.tell("ADDED", ip)
-        # Gone meanwhile: the new one knows that the line was the manager's.
+        # The instance has vanished meanwhile: the new one knows that the line was the manager's.
         gone, other = self.instance(2)
         self.manage()
         until(lambda: self.status(instance) == "ADDED" and self.is_listed(other))
@@ -170,7 +171,7 @@ class Manager(ManagerCase):
         self.manage()
         until(lambda: not self.is_listed(other))
         self.assertTrue(self.is_listed(ip))
-        # The job ends: who was to leave has left with it.
+        # The job ends: the hosts that were to leave have left with it.
         self.untag(instance)
         until(lambda: self.status(instance) == "REMOVAL_QUEUED")
         self.end()
@@ -184,7 +185,7 @@ class Manager(ManagerCase):
         with open(self.log, "a") as log:
             log.write(f"\n\xff x\n7 ADDED\nADDED {ip}\n7 LOST {ip} {time.time_ns()}\n7 ADDED {ip} never\n8 ADDED {ip} {time.time_ns()}")
         self.looks()
-        self.assertEqual(self.status(instance), "ADD_QUEUED")  # its last line is not whole yet
+        self.assertEqual(self.status(instance), "ADD_QUEUED")  # the last line of the log is not complete yet
         with open(self.log, "a") as log:
             log.write("\n")
         until(lambda: self.status(instance) == "ADDED")
@@ -201,7 +202,7 @@ class Manager(ManagerCase):
         time.sleep(0.5)
         self.assertFalse(self.hosts.exists())
         self.assertIsNone(self.status(instance))
-        self.hosts.write_text("127.0.0.1")  # no newline: half a line
+        self.hosts.write_text("127.0.0.1")  # without a newline: half a line
         until(lambda: self.is_listed(ip))
         (self.dir / "host_worker_instances").write_text('{"since": [')
         self.manager.kill()
@@ -232,7 +233,7 @@ class Manager(ManagerCase):
 
 
 class Launched(CloudCase):
-    """tutti-launch runs a manager exactly where both variables are set."""
+    """tutti-launch runs a manager if and only if both variables are set."""
 
     def setUp(self):
         super().setUp()
@@ -282,7 +283,7 @@ class Launched(CloudCase):
         out = self.finish(job, 130)
         self.assertEqual(len(re.findall(r"the elastic manager ended with 7; it is started again in [12] s", out)), 2, out)
         since = {re.search(r"'--since', '(\d+)'", call)[1] for call in self.called()}
-        self.assertEqual(len(since), 1)  # what counts of the log is the same for all
+        self.assertEqual(len(since), 1)  # the relevant part of the log is the same for all
 
     def test_it_ends_with_a_launcher_that_is_killed(self):
         self.write("time.sleep(100)\n")
@@ -299,7 +300,7 @@ class Launched(CloudCase):
                 return True
         until(gone)
 
-        # The worker, which nobody else waits for, saves its state before it ends.
+        # The worker saves its state before it ends; no other worker waits for it.
         def at_work():
             for command in Path("/proc").glob("[0-9]*/cmdline"):
                 with contextlib.suppress(OSError):

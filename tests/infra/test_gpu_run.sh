@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# tests/gpu/run.sh on a machine whose GPU, compiler and programs are played: its limits, its order, what it waits for
-# and what it leaves.
+# tests/gpu/run.sh on a machine with stand-ins for GPU, compiler and programs: its limits, its order, its waits and its
+# results.
 set -euo pipefail
 root=${TUTTI_SOURCE_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 work=$(mktemp -d)
@@ -24,7 +24,7 @@ case $1 in
   *) echo "NVIDIA H200, 9.0" ;;
 esac
 EOF
-# Time goes sixty times as fast for what runs under a limit.
+# Time runs sixty times as fast for commands under a limit.
 fake timeout <<EOF
 #!/bin/bash
 shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The function of the templates, cut out of them and run against stacks in moto with what Auto Scaling publishes: launches, failures,
-repeated, late, foreign and senseless events."""
+"""Extracts the function of the templates and runs it against stacks in moto with the events of Auto Scaling: launches,
+failures, repeated, late, foreign and senseless events."""
 import datetime
 import functools
 import itertools
@@ -33,12 +33,12 @@ def setUpModule():
 
 @functools.lru_cache
 def client_of(service):
-    """Takes a tenth of a second to make one."""
+    """Returns a client. Making one takes a tenth of a second."""
     return boto3.client(service, REGION)
 
 
 class Boto:
-    """boto3 for the function: what moto has, but for the activities of groups and the signals, which it does not."""
+    """boto3 for the function: moto's services, except the activities of groups and the signals, which moto lacks."""
 
     def __init__(self):
         self.activities, self.signals, self.fails, self.changes = [], [], False, []
@@ -73,7 +73,7 @@ class Client:
         return self.overridden.get(name) or getattr(self.real, name)
 
 
-# What Auto Scaling publishes; the names of the values are in their places.
+# The events of Auto Scaling; the names of the values are in their places.
 LAUNCH = ('{"Progress":50,"AccountId":"123456789012","Description":"Launching a new EC2 instance: INSTANCE",'
           '"RequestId":"f2a5c1b4-0000-4d2a-9d9a-2d6ba0f1f3c1","EndTime":"2018-11-18T13:02:11.911Z",'
           '"AutoScalingGroupARN":"arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:1:autoScalingGroupName/GROUP",'
@@ -96,7 +96,7 @@ TEST = ('{"AccountId":"123456789012","RequestId":"a1b2c3d4-1c3a-11e8-9d9a-2d6ba0
         '"AutoScalingGroupName":"GROUP","Service":"AWS Auto Scaling","Event":"autoscaling:TEST_NOTIFICATION",'
         '"Time":"2018-11-18T13:01:35.123Z"}')
 
-# Messages as Auto Scaling hands them on from EC2, and what of them a signal holds.
+# Messages of EC2 that Auto Scaling forwards, and the part of them in a signal.
 REFUSALS = {
     "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the instance bucket that the specified instance "
     "type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit. Launching EC2 "
@@ -157,7 +157,7 @@ class Function(unittest.TestCase):
             group.desired_capacity, group.min_size = (4, 0) if role == "Worker" else (1, 1)
 
     def launched(self, role, count, pending=0):
-        """Lets so many instances be in service, and so many more be on their way."""
+        """Sets the number of instances in service, and the number of those on their way."""
         self.groups[role].instance_states = self.states[role][:count + pending]
         for state in self.groups[role].instance_states[count:]:
             state.lifecycle_state = "Pending"
@@ -236,7 +236,7 @@ class Function(unittest.TestCase):
         self.assertEqual(self.groups["Worker"].desired_capacity, 4)
 
     def refused(self, message):
-        """The event of a launch of the master that EC2 refuses, in its words."""
+        """Returns the event of a launch of the master that EC2 refuses, in EC2's words."""
         self.launched("Master", 0)
         self.send(LAUNCH_ERROR.replace('"StatusMessage":"There is no capacity."', f'"StatusMessage":{json.dumps(message)}'), "Master")
 
@@ -251,7 +251,8 @@ class Function(unittest.TestCase):
         self.assertEqual(self.groups["Master"].desired_capacity, 1)
 
     def test_group_may_try_again_what_may_pass(self):
-        """Within the first minutes; if the launches go on failing, the stack hears of the last one before it gives up by itself."""
+        """Within the first minutes. If the launches continue to fail, the stack gets a signal of the last one before
+        its time-out."""
         begin = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
         for message, words in TRANSIENT.items():
             with self.subTest(message):
@@ -294,7 +295,7 @@ class Function(unittest.TestCase):
         self.nothing_happened()
 
     def test_a_failure_waits_for_other_launches(self):
-        """Instances that Auto Scaling starts at that moment are not in the group's list yet."""
+        """The group's list does not yet have the instances that Auto Scaling starts at that moment."""
         self.launched("Worker", 1)
         one = self.states["Worker"][0].instance.id
         going = {"ActivityId": "a-2", "StatusCode": "InProgress", "Description": "Launching a new EC2 instance: i-0aaaaaaaaaaaaaaaa"}
@@ -320,7 +321,8 @@ class Function(unittest.TestCase):
         self.assertEqual({s["UniqueId"] for s in self.boto.signals}, {"i-master"})
 
     def test_events_in_every_order(self):
-        """Three of four are there: whatever comes first, the group ends at three, and the master hears of three."""
+        """Three of four exist: in any order of events, the group ends at three, and the master gets the number three.
+        """
         for order in sorted(set(itertools.permutations([LAUNCH, LAUNCH_ERROR, LAUNCH, TERMINATE]))):
             self.groups["Worker"].desired_capacity = 4
             self.launched("Worker", 2, pending=1)
@@ -344,7 +346,7 @@ class Function(unittest.TestCase):
         self.nothing_happened()
 
     def test_groups_of_others(self):
-        """One of them is there, and complete."""
+        """One of them exists, and is complete."""
         boto3.client("autoscaling", REGION).create_auto_scaling_group(
             AutoScalingGroupName="other-WorkerAutoScalingGroup-1ABC", MinSize=1, MaxSize=1, DesiredCapacity=1,
             LaunchTemplate={"LaunchTemplateId": self.stack.resources["WorkerLaunchTemplate"]},
@@ -381,7 +383,7 @@ class Function(unittest.TestCase):
         self.assertEqual(self.sent(), [self.setup("Worker", 4, 4)])
 
     def test_a_call_that_fails_is_tried_again(self):
-        """Lambda calls a function again that ends with an error: so it must, with nothing lost."""
+        """Lambda repeats a call that ends with an error: it must, and no event is lost."""
         self.launched("Worker", 3)
         real = self.boto.client
         with unittest.mock.patch.object(self.boto, "client", side_effect=RuntimeError("Throttling")):

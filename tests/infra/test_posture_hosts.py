@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Questions to the templates of the clusters: what hosts are given, and when they come."""
+"""Questions about the templates of the clusters: the data of hosts, and the time at which they start."""
 import json
 import re
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Questions to the templates of the clusters: who may reach whom."""
+"""Questions about the templates of the clusters: the permitted connections."""
 import gzip
 import itertools
 import json
@@ -39,7 +39,7 @@ def nothing_is_open_to_the_world(stack):
 
 @questions.ask
 def adapters_reach_each_other_and_nothing_else(stack):
-    """EFA asks for a group that lets all in from itself, and all out to itself."""
+    """EFA needs a group that allows all traffic from itself and to itself."""
     if ("EfaGroup" in stack.resources) != has_efa(stack):
         yield "EfaGroup"
     out = [p for p in of_type(stack, "AWS::EC2::SecurityGroupEgress").values()]
@@ -78,7 +78,7 @@ def only_the_master_has_the_group_of_ssh(stack):
 def public_addresses_only_for_ssh(stack):
     for name, data in launch_templates(stack).items():
         first, *others = data["NetworkInterfaces"]
-        # EC2 refuses the word, whatever it says, for a host with several interfaces.
+        # EC2 refuses the field, whatever its value, for a host with several interfaces.
         want = None if others else name == "MasterLaunchTemplate" and has_ssh(stack)
         if first.get("AssociatePublicIpAddress") is not want or any("AssociatePublicIpAddress" in card for card in others):
             yield name
@@ -94,7 +94,7 @@ def hosts_stand_in_the_private_subnet(stack):
         if p["VPCZoneIdentifier"] != ["<PublicSubnet>" if public else "<PrivateSubnet>"]:
             yield name
     for name, data in launch_templates(stack).items():
-        # run-instances has no group that says where: each interface does.
+        # run-instances has no group that gives the subnet: each interface does.
         want = "<PrivateSubnet>" if name == "ElasticWorkerLaunchTemplate" else None
         if any(card.get("SubnetId") != want for card in data["NetworkInterfaces"]):
             yield name
@@ -151,7 +151,7 @@ class Posture(questions.case([
 
 
 def types_of_aws():
-    """What DescribeInstanceTypes says, as moto has it."""
+    """Returns the answer of DescribeInstanceTypes in moto."""
     with gzip.open(Path(moto.__file__).parent / "ec2/resources/instance_types.json.gz") as file:
         return json.load(file)
 
@@ -220,7 +220,7 @@ class Capacity(unittest.TestCase):
             for data in launch_templates(stack).values():
                 self.assertEqual(data["InstanceMarketOptions"], {"MarketType": "capacity-block"})
                 self.assertEqual(data["CapacityReservationSpecification"], {"CapacityReservationTarget": {"CapacityReservationId": self.ID}})
-                # It has its own place.
+                # It has a fixed place.
                 self.assertNotIn("Placement", data)
             self.assertNotIn("HostsPlacement", stack.resources)
             self.assertIn("needs the CapacityReservationId", "".join(refusals(template, {**given, "CapacityReservationId": ""})))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Questions to the templates of the clusters: who may do what."""
+"""Questions about the templates of the clusters: the permissions of each role."""
 import itertools
 import re
 import unittest
@@ -11,7 +11,8 @@ from templates import DELETE, INFRA, Stack
 questions = Questions()
 
 
-# What the agent of Session Manager asks for. AmazonSSMManagedInstanceCore would also let a host read every parameter of SSM.
+# The permissions of Session Manager's agent. AmazonSSMManagedInstanceCore would also let a host read each parameter of
+# SSM.
 SESSIONS = {"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
             "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"}
 
@@ -128,10 +129,10 @@ class Posture(questions.case([
 
 
 class Bootstrap(unittest.TestCase):
-    """What hosts run and what their roles allow fit together."""
+    """The programs of the hosts match the permissions of their roles."""
 
     def actions(self, which, role):
-        """Without those of Session Manager, whose agent is not ours."""
+        """Without the permissions of Session Manager, whose agent is not part of tutti."""
         return {action for name, _, actions in statements(Stack(TEMPLATES[which], **PLAIN)) if name == role for action in actions} - SESSIONS
 
     def test_hosts_ask_for_what_their_role_allows_and_the_role_for_nothing_else(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Questions to the templates of the clusters: what is encrypted, and what stays when a stack goes."""
+"""Questions about the templates of the clusters: encryption, and the resources that remain after a stack is deleted."""
 import json
 import re
 import unittest

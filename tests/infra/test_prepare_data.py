@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""prepare-data.py fetches what the stack's examples train with."""
+"""prepare-data.py fetches the data for the stack's examples."""
 import io
 import subprocess
 import sys
@@ -31,7 +31,7 @@ class PrepareData(CloudCase):
         files["rec/cifar10_val.rec"] = (200, setup_record)
         self.assertEqual(self.prepare("--format", "recordio", "--url", url).returncode, 0)
         files.clear()
-        self.assertEqual(self.prepare("--format", "recordio", "--url", url).returncode, 0)  # all is there
+        self.assertEqual(self.prepare("--format", "recordio", "--url", url).returncode, 0)  # all files exist
         self.assertEqual(sorted(p.name for p in (self.efs / "data").iterdir()), ["cifar10_train.rec", "cifar10_val.rec"])
 
     def test_binary_files(self):

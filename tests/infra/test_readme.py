@@ -18,7 +18,7 @@ TEXT = (INFRA / "README.md").read_text()
 
 
 def section(title):
-    """The lines below a heading, up to the next one of its rank."""
+    """Returns the lines below a heading, up to the next one of its rank."""
     match = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,2}} |\Z)", TEXT, re.M | re.S)
     assert match, f"no section {title}"
     return match[2]
@@ -45,7 +45,7 @@ class Readme(unittest.TestCase):
         self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", section("A cluster with changing workers")), known, "parameters")
 
     def test_it_begins_with_three_commands_on_a_processor_type(self):
-        """The command that shows the quota comes before them, and CloudFormation takes what they say."""
+        """The command that shows the quota comes before them, and CloudFormation accepts their values."""
         quota, commands = re.findall(r"^```sh\n(.*?)^```", TEXT, re.M | re.S)[:2]
         self.assertIn("aws service-quotas get-service-quota", quota)
         lines = commands.replace("\\\n", " ").strip().splitlines()
@@ -119,7 +119,7 @@ class Readme(unittest.TestCase):
                 self.assertEqual(word, mount, page)
 
     def test_commands_of_aws(self):
-        """Each has a service, an operation and options that AWS's models have."""
+        """Each has a service, an operation and options of AWS's models."""
         whole, named = commands_of(TEXT)
         self.assertGreater(len(whole), 15)
         self.assertGreater(len(named), 3)

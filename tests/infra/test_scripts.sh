@@ -61,7 +61,7 @@ printf 'localhost:2222\n[::9]:7\n' >some
 check "copyclust copies through a port, and to an IPv6 address" $'some localhost:/data \nsome [::9]:/data ' \
   "$("$scripts/copyclust" some some /data)"
 
-# The launcher reads the very same files: what it refuses for its text is refused here, and nothing else.
+# The launcher reads the same files: here the script refuses exactly the texts that the launcher refuses.
 launch=${TUTTI_BUILD_DIR:-/nowhere}/tools/tutti-launch
 if [[ -x $launch ]]; then
   mkdir refusing && printf '#!/bin/sh\nexit 255\n' >refusing/ssh && chmod +x refusing/ssh

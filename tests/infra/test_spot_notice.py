@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""An instance that is to be taken away tells the worker on it, whatever started it."""
+"""An instance that will be taken away notifies its worker, whatever started the worker."""
 import json
 import os
 import re
@@ -35,13 +35,13 @@ class Notice(CloudCase):
         said = self.finish(poller)
         self.assertEqual(json.loads(file.read_text())["action"], "terminate")
         self.assertIn("this instance ends: terminate at 2026-11-22T08:22:00Z", said)
-        # Questions have a token: without one the service answers 401, and the notice would not have come.
+        # Requests have a token: without one the service answers 401, and the notice would not arrive.
         bad = subprocess.run([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0", file], capture_output=True, timeout=300, check=False)
         self.assertEqual(bad.returncode, 2)
 
 
 class SpotService(Boot):
-    """What is left for the system to start on an instance that can be taken away."""
+    """The part that the system starts on an instance that can be taken away."""
 
     def setup_of(self, **metadata):
         env = self.stack.environment("Worker", "spot-host", "i-1", "10.99.0.7", self.efs)
@@ -60,7 +60,7 @@ class SpotService(Boot):
         text = unit.read_text()
         command = re.search(r"^ExecStart=(\S+) (\S+) /run/tutti-spot-notice$", text, re.M)
         self.assertTrue(os.access(command[1], os.X_OK) and os.path.isfile(command[2]), text)
-        # One that has told ends with 0; one that starts removes the file.
+        # It ends with 0 after a notice, and removes the file when it starts.
         self.assertIn("\nRestart=on-failure\n", text)
 
     def test_others_have_none(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Stacks of cluster.yaml and elastic.yaml, created in moto: what stands at the end, with and without SSH, an old file system, and
-elastic workers."""
+"""Stacks of cluster.yaml and elastic.yaml, created in moto: their final resources, with and without SSH, an old file
+system, and elastic workers."""
 import base64
 import re
 import subprocess
@@ -71,7 +71,7 @@ class Stacks(unittest.TestCase):
         self.assertIn(grows.outputs["ElasticWorkerLaunchTemplate"], grows.outputs["AddWorkerCommand"])
         self.assertNotIn("ElasticWorkerLaunchTemplate", plain.outputs)
         check_command(grows.outputs["AddWorkerCommand"])
-        # EC2 would take the default version, which stays the first one.
+        # EC2 would take the default version, which remains the first one.
         self.assertRegex(grows.outputs["AddWorkerCommand"], r"'LaunchTemplateId=lt-\w+,Version=\$Latest'")
 
     def test_outputs_are_what_a_batch_job_asks_for(self):
@@ -125,7 +125,7 @@ class Network(unittest.TestCase):
 
     def test_routes(self):
         for stack in (plain, ssh, grows):
-            # moto forgets which subnet has which table: test_posture.py asks the templates.
+            # moto forgets which subnet has which table: test_posture.py checks the templates.
             for name, target, gateway in (("Public", "GatewayId", "InternetGateway"), ("Private", "NatGatewayId", "NATGateway")):
                 table, = ec2("describe_route_tables", "RouteTables", RouteTableIds=[stack.resources[f"{name}RouteTable"]])
                 out = [r for r in table["Routes"] if r.get("DestinationCidrBlock") == "0.0.0.0/0"]
@@ -226,7 +226,7 @@ class Hosts(unittest.TestCase):
         self.assertIn("export ELASTIC_WORKER_TAG='grows-aws-dl-cfn-elastic-worker'\n", script)
 
     def test_an_elastic_worker(self):
-        """The command of the output AddWorkerCommand."""
+        """Runs the command of the output AddWorkerCommand."""
         instance, = boto3.client("ec2", REGION).run_instances(
             LaunchTemplate={"LaunchTemplateId": grows.outputs["ElasticWorkerLaunchTemplate"]}, MinCount=1, MaxCount=1)["Instances"]
         tags = {t["Key"]: t["Value"] for t in instance["Tags"]}

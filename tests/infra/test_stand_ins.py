@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Each stand-in for a service of AWS refuses what the service's published model does not list. A row is a wrong request and the
-words of its refusal; without the checks none of them is refused so."""
+"""Each stand-in for a service of AWS refuses requests that the service's published model does not list. A row is a
+wrong request and the words of its refusal. Without the checks, none is refused with these words."""
 import contextlib
 import functools
 import http.client
@@ -39,7 +39,7 @@ HANDLE = f"/handle?{HANDLE_SECRET}"
 
 @functools.lru_cache(maxsize=None)
 def client_of(service, endpoint):
-    """Sends what it is told."""
+    """A client that sends its parameters unchecked."""
     return boto3.client(service, REGION, endpoint_url=endpoint, config=Config(parameter_validation=False, retries={"total_max_attempts": 1}))
 
 
@@ -60,7 +60,7 @@ def http_refusal(url, method, path, headers=(), body=b"", length=True, chunked=F
         return "taken" if answer.status < 300 else f"{answer.status} {text}"
 
 
-# (service, operation, parameters, words): with botocore's own checks switched off, so that the request arrives.
+# (service, operation, parameters, words): botocore's own checks are off, so that the request arrives.
 OF_SERVICES = [
     ("autoscaling", "set_desired_capacity", {"AutoScalingGroupName": "", "DesiredCapacity": 1}, "AutoScalingGroupName has 1 characters at least"),
     ("autoscaling", "suspend_processes", {"ScalingProcesses": ["Launch"]}, "missing parameter AutoScalingGroupName"),
@@ -99,7 +99,7 @@ OF_SERVICES = [
     ("ssm", "put_parameter", {"Name": "/a", "Value": "v", "Type": "Secret"}, "Type is none of String, StringList, SecureString"),
     ("stepfunctions", "create_state_machine", {"name": "", "definition": "{}", "roleArn": "arn:aws:iam::123456789012:role/r"}, "name has 1 characters at least")]
 
-# (service, method, path, headers, body, words): what no client of AWS would send.
+# (service, method, path, headers, body, words): requests that no client of AWS would send.
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _JSON = {"Content-Type": "application/x-amz-json-1.0"}
 OF_PROTOCOLS = [
@@ -356,12 +356,12 @@ class Refuses(unittest.TestCase):
                 with self.subTest(ask.__name__, request=str(request)[:200]):
                     try:
                         said = ask(self, *request)
-                    except Exception as e:  # what comes of a request that nothing has checked
+                    except Exception as e:  # the result of a request without any check
                         said = f"taken, and then {type(e).__name__}"
                     self.assertNotRegex(said, f"(?s){words}")
 
     def test_right_requests_are_taken(self):
-        """The same in a form that the models have, so that it is the change that is refused."""
+        """The same in a form that the models have: the refusals above come from the changes."""
         for service, operation, parameters in (
                 ("sqs", "create_queue", {"QueueName": "right"}), ("s3", "create_bucket", {"Bucket": "bucket"}),
                 ("ec2", "describe_instances", {"Filters": [{"Name": "instance-state-name", "Values": ["running"]}]}),

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Stacks of cluster.yaml and elastic.yaml are deleted, in orders that CloudFormation may take: nothing that costs is left but a new file
-system, and an old one is as it was. An elastic worker that still runs keeps the network."""
+"""Stacks of cluster.yaml and elastic.yaml are deleted, in orders that CloudFormation may take. The only remaining
+resource that costs money is a new file system; an old one is unchanged. An elastic worker that still runs keeps the
+network."""
 import random
 import unittest
 
@@ -19,7 +20,7 @@ WITH_EFA = {**PLAIN, "InstanceType": "p4d.24xlarge", "WorkerCount": 1}
 
 
 def inventory():
-    """What there is, by kind. moto's own things of an empty account are in it too."""
+    """Returns all resources by kind, including those that moto puts into an empty account."""
     def ids(service, operation, key, name, keep=lambda x: True, **arguments):
         return {x[name] for x in getattr(model.aws(service), operation)(**arguments)[key] if keep(x)}
     return {
@@ -41,7 +42,7 @@ def inventory():
 
 
 class HostsLast:
-    """Of the orders that may be the one that is most likely to be refused."""
+    """Chooses the one of the possible orders that is most likely to be refused."""
 
     @staticmethod
     def choice(names):
@@ -73,7 +74,7 @@ class Deleted(unittest.TestCase):
                 created = aws.create("train", PATHS[which], **PLAIN)
                 teardown(created, TEMPLATES[which], PLAIN, HostsLast(), rollback=True)
                 self.assertEqual(inventory(), before)
-                # A policy that keeps the file system always is noticed.
+                # The test detects a policy that always keeps the file system.
                 created = aws.create("again", PATHS[which], **PLAIN)
                 kept = changed(TEMPLATES[which], "Resources/FileSystem/DeletionPolicy", "Retain")
                 teardown(created, kept, PLAIN, HostsLast(), rollback=True)
@@ -91,7 +92,7 @@ class Deleted(unittest.TestCase):
     def test_hosts_keep_their_placement_group(self):
         with fake_services() as aws:
             created = aws.create("train", PATHS["cluster"], **PLAIN)
-            # Without the names in the launch templates nothing says that they go first.
+            # Without the names in the launch templates, no dependency makes them go first.
             apart = TEMPLATES["cluster"]
             for name in ("MasterLaunchTemplate", "WorkerLaunchTemplate"):
                 apart = changed(apart, f"Resources/{name}/Properties/LaunchTemplateData/Placement/Fn::If/1/GroupName",

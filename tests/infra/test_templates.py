@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The templates below infra/: generated from their source, clean for cfn-lint, with parameters that refuse bad values; and the
-user data that they give to hosts."""
+"""The templates below infra/: generated from their source, clean for cfn-lint, with parameters that refuse bad values;
+and the user data that they give to hosts."""
 import ast
 import base64
 import itertools
@@ -97,7 +97,7 @@ class Lint(unittest.TestCase):
 
 
 SYSTEM_FOLDERS = "bin boot dev etc home lib lib64 opt proc root run sbin sys tmp usr var".split()
-# Per parameter: its default (None: it must be given), values that are taken, values that are refused.
+# For each parameter: its default (None: it must be given), accepted values, refused values.
 PARAMETERS = {
     "KeyName": ("", ["", "my-key", "a key of mine", "k" * 255], ["k" * 256, " key", "clé", "key\n"]),
     "WorkerCount": ("1", ["1", "31"], ["0", "-1", "many", ""]),
@@ -239,14 +239,14 @@ class Images(unittest.TestCase):
                 self.assertRegex(template["Parameters"]["InstanceType"]["ConstraintDescription"], rf"[ ,]{family}\b")
 
     def test_aws_has_every_type(self):
-        """By the list that botocore has of EC2's API."""
+        """Compares with the list in botocore's model of EC2's API."""
         import botocore.session
         known = botocore.session.get_session().get_service_model("ec2").shape_for("InstanceType").enum
         self.assertEqual([name for name, _ in generator.instance_types() if name not in known], [])
 
 
 def user_data(stack):
-    """The script of each role."""
+    """Returns the script of each role."""
     found = {}
     for name, resource in stack.resources.items():
         if resource["Type"] == "AWS::EC2::LaunchTemplate":

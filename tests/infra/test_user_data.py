@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""user_data.sh as a new host runs it, in a mount namespace: the stack hears of its failures, and the host's own apt-get installs
-although another process holds the lock of the package lists."""
+"""Runs user_data.sh as a new host does, in a mount namespace: the stack gets signals of its failures, and the host's
+own apt-get installs although another process holds the lock of the package lists."""
 import os
 import subprocess
 import sys
@@ -17,14 +17,15 @@ except ImportError as e:
 
 APT = "/usr/bin/apt-get"
 UNSHARE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
-# A first boot's folders; what the script writes goes no further.
+# The folders of a first boot; the files of the script stay in them.
 BOOT = """set -e
 for f in opt var/log; do mount --bind "$ROOT/$f" "/$f"; done
 mount --bind "$ROOT/fstab" /etc/fstab
 mount -t tmpfs tmpfs "$EFS_MOUNT"
 exec bash "$SCRIPT"
 """
-# The real apt-get, with folders and sources of its own. install succeeds if lists have been read, or if the test says so.
+# The real apt-get, with separate folders and sources. install succeeds if lists have been read, or if the test requests
+# it.
 FAKE_APT = """#!/bin/sh
 case "$*" in
   *install*)
@@ -44,7 +45,7 @@ FAKE_SLEEP = """#!/bin/sh
 echo "sleep $1" >>"$CALLS"
 [ "$(grep -c sleep "$CALLS")" != 3 ] || [ ! -p "$ROOT/end" ] || { echo end >"$ROOT/end" && read -r _ <"$ROOT/ended"; }
 """
-# Holds the lock until it is told.
+# Holds the lock until it gets a message.
 HOLDER = """import fcntl, sys
 root = sys.argv[1]
 lock = open(root + "/state/lists/lock", "w")
