@@ -30,12 +30,12 @@ class JobFacts {
   [[nodiscard]] std::string text() const;
   [[nodiscard]] static JobFacts parse(std::string_view text);
 
-  // The first fact in which the other one differs: its name and both values. Empty if none does.
+  // The first fact in which the other one differs: its name and both values. Empty if all are equal.
   struct Difference {
     std::string name, mine, other;
   };
   [[nodiscard]] Difference first_difference(const JobFacts& other) const;
-  // The first fact that both name, once, with different values; for those who know different things of a job.
+  // Compares only the facts that both have, once for each name; for processes that know different facts of a job.
   [[nodiscard]] Difference first_difference_in_common(const JobFacts& other) const;
 
  private:

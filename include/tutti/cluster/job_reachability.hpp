@@ -19,7 +19,7 @@
 
 namespace tutti {
 
-// Reports to the arbiter the members on other hosts that this process does not reach. The channel outlives it.
+// Reports to the arbiter the members on other hosts that this process does not reach. The channel must outlive it.
 class JobReachability {
  public:
   explicit JobReachability(ControlChannel& channel) : channel_(channel) {}
@@ -30,8 +30,8 @@ class JobReachability {
   JobReachability(const JobReachability&) = delete;
   JobReachability& operator=(const JobReachability&) = delete;
 
-  // Begins with a generation whose workers speak with each other. This one listens at `address`, of its host. Returns
-  // null if all are on one host.
+  // Begins with a generation whose workers exchange messages with each other. This worker listens at `address`, of its
+  // host. Returns null if all are on one host.
   [[nodiscard]] ReachabilityMonitor* begin_workers(const Assignment& a, const std::string& address) {
     const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
     std::vector<ReachabilityMonitor::Peer> peers;
@@ -41,7 +41,7 @@ class JobReachability {
     if (watch != nullptr && !std::exchange(listens_, true)) channel_.publish(key(a.id), watch->listen(address));
     return watch;
   }
-  // Begins with a generation in which this worker speaks with servers, at these addresses with their ports.
+  // Begins with a generation in which this worker exchanges messages with servers, at these addresses with their ports.
   [[nodiscard]] ReachabilityMonitor* begin_servers(const Assignment& a, const std::vector<std::string>& addresses) {
     const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
     std::vector<ReachabilityMonitor::Peer> peers;
@@ -50,8 +50,8 @@ class JobReachability {
     return begin(a, std::move(peers));
   }
 
-  // After the group has failed, see ReachabilityMonitor::await_peers(). CommunicationError if this process was given
-  // up.
+  // Call it after the group has failed, see ReachabilityMonitor::await_peers(). CommunicationError if this process was
+  // given up.
   void await_peers() {
     if (!watch_) return;
     watch_->await_peers([this] {
@@ -77,7 +77,7 @@ class JobReachability {
     watch_->begin(std::move(peers));
     return none ? nullptr : &*watch_;
   }
-  // Of another process, as it has published it; empty: it has not.
+  // Returns the address that another process has published; empty if it has not.
   [[nodiscard]] std::string address_of(control::ProcessId id) {
     try {
       return channel_.lookup_unless(key(id), std::chrono::seconds(1), stopped_).value_or("");
@@ -89,7 +89,7 @@ class JobReachability {
   ControlChannel& channel_;
   bool listens_ = false;
   std::atomic<bool> stopped_{false};
-  std::optional<ReachabilityMonitor> watch_;  // goes before what its thread uses
+  std::optional<ReachabilityMonitor> watch_;  // destroyed before the members that its thread uses
 };
 
 }  // namespace tutti

@@ -20,12 +20,12 @@
 #include <tutti/cluster/channel/lease.hpp>
 #include <tutti/core/error.hpp>
 
-// The arbiter decides which processes are in the job and issues one generation of members after another.
+// The arbiter decides which processes are in the job, and issues one generation of members after another.
 namespace tutti::control {
 
-// The arbiter: a state machine that has neither clock nor connections. What arrives is handed to it with the time, and
-// what it wants sent is taken from it. A process is heard of by its beats; one that is known to have ended is given up
-// at once, one that is silent after the whole time-out, see Lease. That a connection broke says nothing.
+// The arbiter: a state machine without clock and connections. Its caller hands it what arrives, with the time, and
+// takes what is to be sent. It gives up a process at once if that is known to have ended, and after the whole time-out
+// if no beats come, see Lease. A broken connection alone proves neither.
 class Arbiter {
  public:
   explicit Arbiter(const ArbiterOptions& options) : o_(options) {
@@ -34,7 +34,7 @@ class Arbiter {
     for (int i = 0; i < o_.servers; ++i) absent_.emplace(Role::server, i);
   }
 
-  // A message of the connection `connection`. Publish, Lookup and Forget are not its matter.
+  // Takes a message of the connection `connection`. Publish, Lookup and Forget are for ControlStore.
   void receive(ConnectionId connection, const Message& message, Time now) {
     if (const auto* m = std::get_if<Enrol>(&message)) return enrol(connection, *m, now);
     Process* p = find(connection);
@@ -55,32 +55,32 @@ class Arbiter {
     if (const auto* e = std::get_if<EpochStart>(&message))
       if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
   }
-  // The process of that connection has ended: nothing of it runs any more.
+  // Says that the process of that connection has ended: no part of it runs any more.
   void ended(ConnectionId connection, const std::string& how) {
     if (Process* p = find(connection); p != nullptr && p->state != State::gone) lose(*p, how);
     std::erase_if(processes_, [&](const Process& p) { return p.connection == connection; });
   }
-  // One of those that the job begins with has ended before it asked to be let in: the others begin without it.
+  // Says that a process that the job begins with ended before it asked to be let in. Elastic jobs begin without it.
   void never_comes(Role role, std::int32_t place) {
     if (founded_ || !o_.elastic) return;
     absent_.erase({role, place});
     start_first_generation();
   }
-  // Asks a member to leave in order, at the end of an epoch where changes wait for that; who joins and has not asked to
-  // be let in is let go when it does.
+  // Asks a member to leave in order: at the end of an epoch if changes wait for that. A process that has not asked to
+  // be let in yet is released when it asks.
   void ask_to_leave(ConnectionId connection) {
     Process* p = find(connection);
     if (p == nullptr && founded_) unwanted_.insert(connection);
     if (p != nullptr && p->state != State::gone) leave(*p, o_.at_epoch);
   }
-  // Whether the job could go on without these.
+  // Returns whether the job could go on without these.
   [[nodiscard]] bool can_spare(const std::set<ConnectionId>& connections) const {
     int workers = 0;
     for (const Process& p : processes_)
       workers += p.is(Role::worker) && !p.leaving && !connections.contains(p.connection) ? 1 : 0;
     return workers >= std::max(1, o_.min_workers);
   }
-  // Tells all that the job is to stop.
+  // Tells all processes that the job is to stop.
   void stop_all() {
     stopping_ = true;
     for (const Process& p : processes_)
@@ -88,14 +88,14 @@ class Arbiter {
     release_servers();
     try_issue();
   }
-  // Gives up whoever has been silent for too long. To be called often.
+  // Gives up the processes that have been silent for too long. Call it often.
   void tick(Time now) {
     for (Process& p : processes_)
       if (p.state != State::gone && now - p.heard >= o_.rank_timeout)
         lose(p, "no sign of life for " + seconds_text(o_.rank_timeout));
     if (unreachable_.is_due(now)) separate();
   }
-  // The arbiter was itself not able to hear: nobody's silence until now counts.
+  // Says that the arbiter itself could not receive: silence until now does not count for any process.
   void forgive(Time now) {
     for (Process& p : processes_) p.heard = now;
     unreachable_.postpone(now);
@@ -105,14 +105,14 @@ class Arbiter {
   [[nodiscard]] std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
   [[nodiscard]] ProcessId authority() const noexcept { return authority_; }
-  // The epoch that rank 0 said last.
+  // Returns the epoch that rank 0 reported last.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
-  // A member has done its work, and with it the job.
+  // Returns true once a member has done its work, which ends the work of the job.
   [[nodiscard]] bool finished() const noexcept { return finished_; }
   [[nodiscard]] bool stopping() const noexcept { return stopping_; }
-  // The members wait for others, because there are fewer than ArbiterOptions::min_workers.
+  // Returns true if the members wait for others, because there are fewer than ArbiterOptions::min_workers.
   [[nodiscard]] bool too_few() const noexcept { return too_few_; }
-  // Workers by age, and behind them the servers by their numbers.
+  // Returns the workers by age, then the servers by their numbers.
   [[nodiscard]] const std::vector<Member>& members() const noexcept { return members_; }
 
  private:
@@ -131,7 +131,7 @@ class Arbiter {
 
   // ---- being let in ----
   void enrol(ConnectionId connection, const Enrol& e, Time now) {
-    if (find(connection) != nullptr) return;  // it has had its answer
+    if (find(connection) != nullptr) return;  // it has been answered before
     Process p;
     p.member = {0, e.role, e.place, e.host};
     p.connection = connection;
@@ -157,7 +157,7 @@ class Arbiter {
     if (founded_ && !o_.elastic && !(o_.servers_restart && e.role == Role::server && again))
       return refuse(std::move(p), "the processes that the job began with", "one more", "");
     if (founded_ && differs(p)) return;
-    // Founders by their numbers, so that ranks are what their starter said.
+    // Founders get their numbers as identities, so that their ranks are those that the launcher gave them.
     p.member.id = !founder                 ? next_id_++
                   : e.role == Role::worker ? static_cast<ProcessId>(e.place)
                                            : static_cast<ProcessId>(o_.workers + e.place);
@@ -177,7 +177,7 @@ class Arbiter {
     decide(Decision::Kind::refused, p, p.why, fatal);
     processes_.push_back(std::move(p));
   }
-  // Compares with what the job's processes have in common; refuses it alone where it differs.
+  // Compares `p` with what the job's processes have in common. Refuses it, and no other process, if it differs.
   [[nodiscard]] bool differs(const Process& p) {
     const auto d = facts_.difference(p);
     if (!d) return false;
@@ -186,13 +186,13 @@ class Arbiter {
     if (fatal) end_job(p.member.name() + " was refused");
     return true;
   }
-  // Whether the job goes on without it, because others do its work or it comes back.
+  // Returns whether the job goes on without it, because others do its work or because it comes back.
   [[nodiscard]] bool can_lose(const Process& p) const {
     if (p.member.role == Role::worker) return o_.elastic;
     if (o_.servers_restart || !o_.elastic) return o_.servers_restart;
     return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });
   }
-  // There will be no generation any more. Members hear of a change; who waits for one, or to join, does so in vain.
+  // Rules out further generations. Members learn of it at a change, and processes that wait or join are given up.
   void end_job(const std::string& why) {
     if (over_.empty()) over_ = error_message("job", "all processes that it cannot do without", why, "");
     for (Process& p : processes_)
@@ -212,15 +212,15 @@ class Arbiter {
     level_ = Urgency::step;
     try_issue();
   }
-  // Refuses those that differ from most.
+  // Refuses the processes that differ from most.
   void choose_facts(Role role) {
     const auto odd = take_odd(processes_, role, facts_.choose(processes_, role));
     for (const Process& p : odd) (void)differs(p);
   }
 
   // ---- changes ----
-  // Tells the members that theirs is not the last generation, and issues the next as soon as that may be. Once told, it
-  // is not taken back, and only becomes more urgent.
+  // Tells the members that their generation will not be the last, and issues the next one as soon as possible. A change
+  // is never taken back; it only becomes more urgent.
   void change(Urgency level = Urgency::none) {
     level_ = std::max(level_, level);
     MembershipChange c{generation_, lost_};
@@ -235,7 +235,7 @@ class Arbiter {
   void lose(Process& p, const std::string& why, bool unreachable = false) {
     const bool was_member = p.state == State::member;
     p.state = State::gone;
-    // With the last one goes what was trained, unless servers have it.
+    // What was trained is lost with the last worker that has it, unless servers have it.
     const bool last = p.holds && !o_.servers_hold && !finished_ && !any([](const Process& q) { return q.holds; });
     const bool fatal = last || !can_lose(p);
     p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
@@ -254,7 +254,7 @@ class Arbiter {
   [[nodiscard]] bool any(F&& f) const {
     return any_candidate(processes_, f);
   }
-  // It has done its work, and so has the job, where it did not leave before the others.
+  // Notes that a process is done. So is the work of the job, unless the worker was to leave before the others.
   void done(Process& p) {
     const bool work_done = p.state == State::member && p.is(Role::worker) && !p.leaving;
     finished_ = finished_ || work_done;
@@ -274,14 +274,14 @@ class Arbiter {
       return try_issue();
     }
     if (p.leaving && (at_epoch || !p.leaves_at_epoch)) return;
-    // The last one does not leave but ends the job.
+    // The last worker does not leave: it ends the job.
     const bool others = any([&](const Process& q) { return &q != &p && q.is(Role::worker) && !q.leaving; });
     if (o_.elastic && p.is(Role::worker) && !others) return stop_all();
     p.leaving = true;
     p.leaves_at_epoch = at_epoch;
     change();
   }
-  // Releases the servers if no worker is left. Call when no other worker can come.
+  // Releases the servers if no worker is left. Call it when no other worker can come.
   void release_servers() {
     if (!founded_ || any([](const Process& p) { return p.is(Role::worker); })) return;
     for (Process& p : processes_)
@@ -302,8 +302,8 @@ class Arbiter {
     p.epoch_end = r.epoch_end;
     p.preparing = r.preparing;
     if (!over_.empty() && !o_.starter_ends) return give_up(p);
-    // The others wait for it in vain, unless all agreed on the step: after they stood, and on a change they had heard
-    // of.
+    // The others would wait for it forever, unless all agreed on the step. They agree only after their group was
+    // formed, and on a change that they had received.
     if (r.broken || !going_ || level_ == Urgency::none) return change(Urgency::broken);
     try_issue();
   }
@@ -324,12 +324,12 @@ class Arbiter {
 
   // ---- members that do not reach each other ----
   void unreachable(Process& p, const UnreachablePeers& u, Time now) {
-    // If members change over one by one, an operation outlasts a generation.
+    // If each member changes over for itself, an operation outlasts a generation.
     if (p.state == State::member && (!o_.reports || (u.generation == generation_ && !p.reported)))
       unreachable_.take(p, u, now);
   }
   void separate() {
-    // One after the other: whether the job can lose a member depends on those that are left.
+    // One member at a time: whether the job can lose a member depends on those that are left.
     while (over_.empty()) {
       const auto cut = choose_evicted(blocked_members(processes_, [this](const Process& p) { return can_lose(p); }));
       if (!cut) return;
@@ -343,7 +343,7 @@ class Arbiter {
     if (!founded_ || level_ == Urgency::none || !over_.empty()) return;
     const auto at_work = [](const Process& p) { return p.is(Role::worker) && p.state == State::member && !p.reported; };
     if (o_.reports && any(at_work)) return;
-    // A job that stops does so with whom it has.
+    // A job that stops does so with the workers that it has.
     const auto next = next_generation(processes_, o_, stopping_ || finished_ ? 1 : std::max(1, o_.min_workers));
     too_few_ = next.too_few;
     if (too_few_) {
@@ -372,7 +372,7 @@ class Arbiter {
       send(*p, NewGeneration{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
     }
     decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
-    // Those for whom it was not the end of an epoch wait for the next one.
+    // Processes for which this was not the end of an epoch wait for the next one.
     change();
   }
 
@@ -381,15 +381,15 @@ class Arbiter {
   std::uint64_t generation_ = 0, epoch_ = 0;
   Urgency level_ = Urgency::none;  // of the next generation
   bool founded_ = false, stopping_ = false, too_few_ = false;
-  bool going_ = false;                                // the generation stood
+  bool going_ = false;                                // the group of the generation was formed
   bool finished_ = false;                             // a member has done its work
-  std::string over_{};                                // why there will be no generation any more; empty: there will
+  std::string over_{};                                // why no further generation follows; empty: one may
   std::vector<Member> lost_{};                        // since the generation was issued
-  bool lost_stayer_ = false;                          // a worker of them had not been asked to leave
-  std::vector<Process> processes_;                    // until they have ended
-  std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
-  std::set<std::pair<Role, std::int32_t>> came_{};    // founders that have
-  std::set<ConnectionId> unwanted_{};                 // let go as soon as they ask to be let in
+  bool lost_stayer_ = false;                          // one of these was a worker that had not been asked to leave
+  std::vector<Process> processes_;                    // each until it has ended
+  std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked to be let in yet
+  std::set<std::pair<Role, std::int32_t>> came_{};    // founders that have asked
+  std::set<ConnectionId> unwanted_{};                 // released as soon as they ask to be let in
   std::vector<Member> members_;
   CommonFacts facts_;
   UnreachableTimer unreachable_{o_.rank_timeout};

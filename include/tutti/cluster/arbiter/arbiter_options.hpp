@@ -11,36 +11,36 @@
 
 namespace tutti::control {
 
-struct ArbiterOptions {          // what an Arbiter can be told
+struct ArbiterOptions {          // the options of an Arbiter
   int workers = 1, servers = 0;  // that the job begins with
   Time rank_timeout = std::chrono::seconds(10);
-  // A member that is lost, or joins later, makes the next generation; otherwise the loss of one ends the job.
+  // A member that is lost, or joins later, starts the next generation. Otherwise the loss of one ends the job.
   bool elastic = false;
-  // A server may come back under its number, which makes the next generation too.
+  // A server may come back under its number, which starts the next generation too.
   bool servers_restart = false;
-  // The servers have what is trained, so an elastic job loses it with a server rather than with its last worker.
-  // Otherwise servers may go as workers do, except for the last one.
+  // The servers have what is trained, so an elastic job loses it with a server and not with its last worker. Otherwise
+  // servers may leave as workers do, except for the last one.
   bool servers_hold = false;
-  // The next generation waits until each worker has reported that it has left the one before. Otherwise members change
-  // over each for itself.
+  // The next generation waits until each worker has reported that it has left the one before. Otherwise each member
+  // changes over for itself.
   bool reports = true;
-  // Whoever runs the arbiter ends all processes of a job that is over, so that those who wait need not be told.
+  // The caller of the arbiter ends all processes of a job that is over, so waiting processes need not be told.
   bool starter_ends = false;
-  // Whoever runs it starts others in the places of those that are lost.
+  // The caller of the arbiter starts other processes in the places of those that are lost.
   bool lost_are_replaced = false;
   int min_workers = 1;
-  // Who joins, and a member that is asked from outside to leave, waits for the end of an epoch.
+  // A process that joins waits for the end of an epoch, and so does a member that is asked from outside to leave.
   bool at_epoch = false;
 };
 
-// What the arbiter has found, for whoever runs it.
+// What the arbiter has decided, for its caller.
 struct Decision {
   enum class Kind {
-    lost,      // by its death or its silence (`why`); `fatal`: which ends the job
-    refused,   // `why`; `fatal` likewise
+    lost,      // by its end or its silence (`why`); `fatal`: this ends the job
+    refused,   // `why`; `fatal` as above
     left,      // as it wanted to
     issued,    // a generation: `generation`
-    standing,  // all its members stand
+    standing,  // all its members have formed their group
   };
   Kind kind = Kind::lost;
   ConnectionId connection = 0;
@@ -48,7 +48,7 @@ struct Decision {
   std::string why{};
   std::uint64_t generation = 0;
   bool fatal = false;
-  bool work_done = false;    // left: a member has done the work of the job, and was not on its way out before
+  bool work_done = false;    // left: a member has done the work of the job, and was not about to leave before
   bool unreachable = false;  // lost: it and another member do not reach each other
 };
 

@@ -18,14 +18,14 @@
 
 namespace tutti::control {
 
-// The arbiter and the store behind connections that carry frames, whatever they are: tutti-launch's pipes, or a
-// transport where scripts start the job. A frame that makes no sense closes its connection's account: nothing more is
-// taken from it.
+// The arbiter and its store for connections of any kind that carry frames: the sockets of tutti-launch, or a transport
+// if scripts start the job. After a frame that cannot be decoded, no further frame of its connection is accepted.
 class ArbiterService {
  public:
   explicit ArbiterService(const ArbiterOptions& options) : arbiter_(options) {}
 
-  // A frame of the connection `connection`, at a time. False where it makes no sense, once for a connection.
+  // Takes a frame of the connection `connection`, received at `now`. Returns false if it cannot be decoded, once for
+  // each connection.
   bool receive(ConnectionId connection, std::string_view frame, Time now) {
     Account& account = accounts_[connection];
     if (account.broken) return true;
@@ -38,9 +38,9 @@ class ArbiterService {
       return false;
     }
   }
-  // Has anything ever come from there?
+  // Returns whether a frame has ever come from there.
   [[nodiscard]] bool knows(ConnectionId connection) const { return accounts_.contains(connection); }
-  // The process behind it has ended.
+  // Says that the process of this connection has ended.
   void ended(ConnectionId connection, const std::string& how) {
     accounts_.erase(connection);
     store_.forget(connection);
@@ -48,10 +48,10 @@ class ArbiterService {
   }
   void tick(Time now) { arbiter_.tick(now); }
 
-  // Hands out what is to be sent: f(connection, frame).
+  // Calls f(connection, frame) for all that is to be sent.
   template <class F>
   void send(F&& f) {
-    // Who is a generation late may still look.
+    // A process that is one generation late may still look up keys.
     if (arbiter_.generation() > 1) store_.forget_before(arbiter_.generation() - 1);
     for (auto& m : arbiter_.take_messages()) out_.push_back(std::move(m));
     for (const Outgoing& o : std::exchange(out_, {}))

@@ -24,18 +24,18 @@ struct Candidate {
   std::string facts{};
   Time heard{};
   bool leaving = false, leaves_at_epoch = false, done = false, standing = false;
-  bool holds = false;                                           // what was trained, since its group stood
+  bool holds = false;                                           // it has what was trained: since its group was formed
   bool reported = false, epoch_end = false, preparing = false;  // of the present generation
   std::uint64_t step = 0;
   std::uint64_t operation = 0;           // of the present generation, in which it waits for longer than the time-out
   std::vector<ProcessId> unreachable{};  // the members that it does not reach meanwhile
-  std::string why{};                     // it is gone
+  std::string why{};                     // why it is gone
 
   [[nodiscard]] bool is(Role role) const noexcept { return state != State::gone && member.role == role; }
 };
 
-// Those of f(candidate) that are not gone: workers by age, then servers by their number, which one that comes back
-// keeps.
+// Returns those of f(candidate) that are not gone: workers by age, then servers by their number, which a server that
+// comes back keeps.
 template <class F>
 [[nodiscard]] std::vector<Candidate*> order_members(std::vector<Candidate>& all, F&& f) {
   std::vector<Candidate*> members;
@@ -53,17 +53,18 @@ template <class F>
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(t).count();
   return std::to_string(ms / 1000) + (ms % 1000 == 0 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s";
 }
-// Which numbers so many processes of a kind have.
+// Returns the numbers that so many processes of a kind have, as a text.
 [[nodiscard]] inline std::string numbers_text(int count) {
   if (count == 0) return "a job that begins with some of its kind";
   return count == 1 ? "number 0" : "a number from 0 to " + std::to_string(count - 1);
 }
-// The member with this identity, which must be there.
+// Returns the member with this identity, which must exist.
 [[nodiscard]] inline Candidate& member_of(std::vector<Candidate>& all, ProcessId id) {
   return *std::find_if(all.begin(), all.end(),
                        [&](const Candidate& c) { return c.state == Candidate::State::member && c.member.id == id; });
 }
-// Takes out of the list those of a role whose facts differ from the usual ones, which are null if there are none.
+// Removes from the list, and returns, those of a role whose facts differ from `usual`. Null: there are no usual facts,
+// and all of the role are removed.
 [[nodiscard]] inline std::vector<Candidate> take_odd(std::vector<Candidate>& all, Role role, const std::string* usual) {
   std::vector<Candidate> odd;
   std::erase_if(all, [&](const Candidate& c) {
@@ -73,7 +74,7 @@ template <class F>
   });
   return odd;
 }
-// Whether any that is not gone is of f(candidate).
+// Returns whether f(candidate) is true for any that is not gone.
 template <class F>
 [[nodiscard]] bool any_candidate(const std::vector<Candidate>& all, F&& f) {
   return std::any_of(all.begin(), all.end(),

@@ -13,10 +13,11 @@
 
 namespace tutti::control {
 
-// What the processes of a job have in common: all of a kind the same, and the servers what the workers say of it.
+// The facts that the processes of a job have in common: all of a kind have the same ones, and servers agree with the
+// workers on each fact that both have.
 class CommonFacts {
  public:
-  // How a process differs, as an error says it.
+  // How a process differs, in the words of an error message.
   struct Difference {
     std::string expected, got;
   };
@@ -28,8 +29,9 @@ class CommonFacts {
     return text_of(JobFacts::parse(usual->second).first_difference(JobFacts::parse(c.facts)), "others");
   }
 
-  // From here on that is what most of a kind have, or among as many the one with the lowest number: the odd one is
-  // refused, whoever it is. Null where there is none.
+  // Returns the facts that most of a kind have, and stores them for later comparisons. Of several that are equally
+  // frequent it takes those of the process with the lowest number. The processes that differ are refused, whatever
+  // their number. Returns null if there are no facts.
   [[nodiscard]] const std::string* choose(const std::vector<Candidate>& all, Role role) {
     std::map<std::string, int> count;
     const Candidate* usual = nullptr;
@@ -47,7 +49,7 @@ class CommonFacts {
   }
 
  private:
-  // Servers know less of a job, or more.
+  // Compares only the facts that both have: servers know fewer facts of a job, or more.
   [[nodiscard]] JobFacts::Difference from_workers(const Candidate& c) const {
     const auto workers = facts_.find(Role::worker);
     if (c.member.role != Role::server || workers == facts_.end()) return {};

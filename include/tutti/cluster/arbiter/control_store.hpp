@@ -17,15 +17,17 @@
 
 namespace tutti::control {
 
-using ConnectionId = std::uint64_t;  // a connection to the arbiter, as whoever carries the frames numbers it
-struct Outgoing {                    // a message, and to whom
+using ConnectionId = std::uint64_t;  // a connection to the arbiter, by the number that the carrier of the frames gave
+                                     // it
+struct Outgoing {                    // a message and its destination
   ConnectionId connection = 0;
   Message message;
 };
 
-// Where the processes of a job meet: texts by key, which the arbiter keeps for them. Any process sets any key, the last
-// one holds; who waits for a key is answered once it is set. What one job may keep and one process wait for is bounded.
-// Keys of a generation (generation_key() in comm/key_store.hpp) are forgotten when it is over.
+// The store over which the processes of a job meet: texts by key, which the arbiter keeps for them. Any process may set
+// any key, and the last value counts. A process that waits for a key is answered once it is set. Limits: the bytes of a
+// job, and the keys that one process waits for. Keys of a generation (generation_key() in comm/key_store.hpp) are
+// deleted when it is over.
 class ControlStore {
  public:
   static constexpr std::size_t most_bytes = std::size_t{64} << 20, most_waiting = 256, most_counters = 256;
@@ -71,7 +73,7 @@ class ControlStore {
     }
     out.push_back({connection, Value{d.request, true, std::to_string(next_numbers_[d.key]++)}});
   }
-  // The generations before this one are over.
+  // Deletes the keys of the generations before this one, which are over.
   void forget_before(std::uint64_t generation) {
     if (generation <= oldest_) return;
     oldest_ = generation;
@@ -95,7 +97,7 @@ class ControlStore {
     std::uint64_t request;
     std::string key;
   };
-  // Of generation_key().
+  // Returns the generation in a key of generation_key().
   [[nodiscard]] static std::optional<std::uint64_t> generation_of(std::string_view key) noexcept {
     std::uint64_t g = 0;
     if (!key.starts_with('@')) return {};
@@ -103,7 +105,7 @@ class ControlStore {
     if (e != std::errc{} || p == key.data() + key.size() || *p != '/') return {};
     return g;
   }
-  // With what the map itself takes.
+  // Returns the bytes of an entry, with those that the map itself needs.
   [[nodiscard]] static std::size_t size_of(const std::string& key, const std::string& value) noexcept {
     return key.size() + value.size() + 128;
   }
@@ -112,7 +114,7 @@ class ControlStore {
   std::map<std::string, std::uint64_t> next_numbers_;  // the next number
   std::vector<PendingLookup> waiting_;
   std::size_t bytes_ = 0;
-  std::uint64_t oldest_ = 0;  // generation whose keys are kept
+  std::uint64_t oldest_ = 0;  // the oldest generation whose keys are kept
 };
 
 }  // namespace tutti::control

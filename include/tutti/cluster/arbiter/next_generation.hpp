@@ -15,7 +15,7 @@
 
 namespace tutti::control {
 
-// Who would be in the next generation of the arbiter (arbiter.hpp).
+// The members that the next generation of the arbiter (arbiter.hpp) would have.
 struct NextGeneration {
   std::vector<Candidate*> members{};  // workers by age, then servers by their number
   int servers = 0;                    // of these
@@ -24,12 +24,12 @@ struct NextGeneration {
 
 namespace detail {
 
-// Nobody joins those who make ready what is trained.
+// Returns whether members are still making ready what is trained. No process joins these.
 [[nodiscard]] inline bool preparing(const std::vector<Candidate>& all) {
   return any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && c.preparing; });
 }
-// at_once: who joins does not wait for the end of an epoch, which comes too late; keep: nor does anybody leave, because
-// none of those who stay has what was trained.
+// at_once: a process that joins does not wait for the end of an epoch, which comes too late. keep: no member leaves
+// either, because none of those that stay has what was trained.
 [[nodiscard]] inline std::vector<Candidate*> next_members(std::vector<Candidate>& all, const ArbiterOptions& o,
                                                           bool at_once, bool keep) {
   using State = Candidate::State;
@@ -49,7 +49,7 @@ namespace detail {
 
 }  // namespace detail
 
-// least: workers that it has to have.
+// Returns the members of the next generation. least: workers that it must have.
 [[nodiscard]] inline NextGeneration next_generation(std::vector<Candidate>& all, const ArbiterOptions& o, int least) {
   using detail::workers_of;
   const auto stays = [](const Candidate* c) { return c->state == Candidate::State::member && c->is(Role::worker); };
@@ -60,14 +60,14 @@ namespace detail {
   if ((workers_of(members) > 0 || preparing) && std::none_of(members.begin(), members.end(), stays))
     members = detail::next_members(all, o, true, true);
   next.servers = static_cast<int>(members.size()) - workers_of(members);
-  // Who comes once they are ready counts already.
+  // Workers that come once the members are ready count already.
   const auto later = [](const Candidate& c) { return c.is(Role::worker) && c.state == Candidate::State::waiting; };
   const auto coming = preparing ? std::count_if(all.begin(), all.end(), later) : 0;
   next.too_few = workers_of(members) == 0 || workers_of(members) + coming < least;
   return next;
 }
 
-// How urgent the next generation is: it waits for the end of an epoch, or of a step, or the group is broken.
+// How urgent the next generation is: it waits for the end of an epoch or of a step, or the group is broken.
 enum class Urgency { none, epoch, step, broken };
 
 // Adds to `c` the processes that want to join and to leave. Returns how urgent these are.
@@ -105,7 +105,7 @@ enum class Urgency { none, epoch, step, broken };
   return (first == nullptr ? members.front() : first)->member.id;
 }
 
-// Names some of those that have not come.
+// Names some of those that have not come yet.
 [[nodiscard]] inline Waiting waiting_for(const std::set<std::pair<Role, std::int32_t>>& absent) {
   constexpr std::size_t most = 3;
   std::string missing;

@@ -9,17 +9,17 @@
 
 namespace tutti {
 
-// What a process is in a generation of its job.
+// The part of a process in a generation of its job.
 struct Assignment {
   std::uint64_t generation = 0;
-  control::ProcessId id = 0, authority = 0;  // authority: whose state the others take
+  control::ProcessId id = 0, authority = 0;  // authority: the process whose state the others take
   control::Role role = control::Role::worker;
   int rank = 0;                                   // among the workers, or the servers
   std::vector<control::Member> workers, servers;  // by rank
   std::chrono::milliseconds rank_timeout{0};
 };
 
-// As the arbiter says it.
+// Converts the message of the arbiter.
 [[nodiscard]] inline Assignment assignment_of(const control::NewGeneration& m) {
   Assignment a;
   a.generation = m.generation;

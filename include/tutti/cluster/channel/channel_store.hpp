@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// The texts that the processes of a job publish over their channels, which must outlive it.
+// Publishes and looks up the texts of a job's processes over their channels. The channel must outlive it.
 class ChannelStore : public KeyStore {
  public:
   explicit ChannelStore(ControlChannel& channel) : channel_(channel) {}

@@ -29,13 +29,13 @@
 
 namespace tutti {
 
-// A process's channel to the arbiter of its job. A thread of its own sends beats, so that the process is known to live
-// whatever it computes. It meets the other processes here too, by texts that it publishes and looks up; they stand in
+// A process's channel to the arbiter of its job. A thread of its own sends beats, so that the arbiter knows that the
+// process lives while it computes. Processes also meet here, by texts that they publish and look up and that appear in
 // no argument, environment or log. Under tutti-launch it needs neither port nor key. Calls come from any thread. Each
-// throws CommunicationError once the arbiter is gone or has given this process up, UsageError where it refused it.
+// throws CommunicationError once the arbiter is gone or gave this process up, UsageError if it refused it.
 class ControlChannel {
  public:
-  // The one that tutti-launch gives to each process; null where there is none, such as under mpirun. To be opened once.
+  // Opens the channel that tutti-launch gives to each process, once. Returns null if there is none: under mpirun, say.
   [[nodiscard]] static std::unique_ptr<ControlChannel> open() {
     auto link = control::link_of_environment();
     return link == nullptr ? nullptr : std::make_unique<ControlChannel>(std::move(link));
@@ -43,12 +43,12 @@ class ControlChannel {
   explicit ControlChannel(std::unique_ptr<control::FrameLink> link) : link_(std::move(link)) {
     thread_ = std::thread([this] { run(); });
   }
-  // A process that has been let in leaves, its work done, unless an error takes it away from it.
+  // A process that has been let in leaves with its work done, unless the destructor runs because of an exception.
   ~ControlChannel() {
     try {
       if (std::uncaught_exceptions() == exceptions_) leave();
     } catch (const std::exception&) {
-      // The arbiter is gone, and with it whoever would want to know.
+      // The arbiter is gone: there is no receiver for the message.
     }
     {
       const std::lock_guard lock(mutex_);
@@ -60,8 +60,8 @@ class ControlChannel {
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  // Asks to be let in, as what the environment says, and waits for the first generation. From here on this process is
-  // watched. UsageError names the first of `facts` in which it differs from the others.
+  // Asks to be let in, with role and rank from the environment, and blocks until the first generation. From here on the
+  // arbiter watches this process. UsageError names the first of `facts` in which it differs from the others.
   Assignment enrol(const LaunchEnvironment& e, const JobFacts& facts, std::chrono::milliseconds timeout) {
     return enrol(e.is_server() ? control::Role::server : control::Role::worker, e.rank, e.host, facts, timeout);
   }
@@ -70,7 +70,7 @@ class ControlChannel {
     ask_to_enrol(role, place, host, facts);
     return next_assignment(timeout);
   }
-  // The same, without waiting.
+  // Does the same without waiting.
   void ask_to_enrol(control::Role role, int place, const std::string& host, const JobFacts& facts) {
     send(control::Enrol{role, place, host, facts.text()});
     {
@@ -80,17 +80,17 @@ class ControlChannel {
     link_->wake();
   }
 
-  // Waits for an assignment that next_assignment() has not returned yet, or for the release of this process.
+  // Blocks until there is an assignment that next_assignment() has not returned yet, or until this process is released.
   [[nodiscard]] bool await_assignment(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     return wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); });
   }
-  // The assignment to a generation after the last that this returned; waits for it.
+  // Blocks until there is an assignment to a generation after the last one that this returned, and returns it.
   Assignment next_assignment(std::chrono::milliseconds timeout) {
     if (auto a = next_assignment_unless_released(timeout)) return *std::move(a);
     fail<CommunicationError>("control channel", "to be in the job", "to be let go");
   }
-  // The same, or nothing where this process is let go, as it or who started it had asked.
+  // Does the same. Returns no value if this process is released, because it or the launcher had asked for that.
   std::optional<Assignment> next_assignment_unless_released(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); }))
@@ -103,15 +103,15 @@ class ControlChannel {
   }
 
   // ---- texts for all processes ----
-  // Sets a key, of at most 256 bytes, to a value of at most 65536. It stays when this process is gone, but one of a
-  // generation (comm/key_store.hpp) goes with that; CommunicationError where it has.
+  // Sets a key, of at most 256 bytes, to a value of at most 65536 bytes. It stays when this process is gone. A key of a
+  // generation (comm/key_store.hpp) is deleted with the generation; CommunicationError if that is over.
   void publish(const std::string& key, const std::string& value) {
     const auto request = next_request();
     send(control::Publish{request, key, value});
     if (!answer_to(request, std::chrono::seconds(30), key))
       fail<CommunicationError>("control channel", "an answer of the job's arbiter", "none within 30 s");
   }
-  // The value of a key, for which it waits; CommunicationError where it is not there in time.
+  // Blocks until a key has a value and returns it. CommunicationError if it has none within the time-out.
   [[nodiscard]] std::string lookup(const std::string& key, std::chrono::milliseconds timeout) {
     const auto value = ask(key, true, timeout);
     if (!value)
@@ -119,22 +119,22 @@ class ControlChannel {
                                "is the process that does still there?");
     return *value;
   }
-  // The same, but nothing where it is not there in time, or once `stopped` is set: see stir().
+  // Does the same. Returns no value if the time-out is over, or once `stopped` is set, see stir().
   [[nodiscard]] std::optional<std::string> lookup_unless(const std::string& key, std::chrono::milliseconds timeout,
                                                          const std::atomic<bool>& stopped) {
     return ask(key, true, timeout, &stopped);
   }
-  // Makes who waits in lookup_unless() look at its `stopped`.
+  // Makes callers that wait in lookup_unless() check their `stopped`.
   void stir() {
     const std::lock_guard lock(mutex_);
     news_.notify_all();
   }
-  // The value of a key, or nothing where nobody has published it yet.
+  // Returns the value of a key, or no value if it has not been published yet.
   [[nodiscard]] std::optional<std::string> find(const std::string& key) {
     return ask(key, false, std::chrono::seconds(30));
   }
 
-  // The next number of a key: whoever asks first gets 0, and everybody another one.
+  // Returns the next number of a key. The first caller gets 0, and each caller another number.
   [[nodiscard]] std::uint64_t draw(const std::string& key) {
     const auto request = next_request();
     send(control::NextNumber{request, key});
@@ -145,7 +145,7 @@ class ControlChannel {
   }
 
   // ---- generations ----
-  // Whether this process may write what others read: false once it might have been given up.
+  // Returns whether this process may write what others read: false once it might have been given up.
   [[nodiscard]] bool may_write() const {
     const std::lock_guard lock(mutex_);
     return lease_.holds(control::now());
@@ -158,13 +158,13 @@ class ControlChannel {
                 [&] { return left_ || !enrolled_ || lease_.holds(control::now()); }) &&
            lease_.holds(control::now());
   }
-  // What is known of a change of the generation that next_assignment() returned last; nothing where it stands.
+  // Returns what is known of a change of the generation that next_assignment() returned last, or no value.
   [[nodiscard]] std::optional<control::MembershipChange> change() const {
     const std::lock_guard lock(mutex_);
     return change_ && change_->generation >= taken_ ? change_ : std::nullopt;
   }
-  // Calls f for each change, on the thread of the channel, which must not be held up; at once for one that is known.
-  // Once this returns nobody is in what was called before. f does not call it.
+  // Calls f for each change on the thread of the channel, so f must not block; and at once for a change that is known
+  // already. When this returns, no thread runs the function that was set before. f must not call on_change().
   void on_change(const std::function<void(const control::MembershipChange&)>& f) {
     std::optional<control::MembershipChange> known;
     {
@@ -181,20 +181,20 @@ class ControlChannel {
     on_end_ = std::move(f);
     if (error_) tell_end(lock);
   }
-  // This process has left the generation after `step`. broken: its step failed, for example because a process was lost;
+  // Reports that this process left the generation after `step`. broken: its step failed: a process was lost, say;
   // epoch_end: that step was the last of an epoch; preparing: it has no state yet that a joining process could take.
   void report(std::uint64_t step, bool broken, bool epoch_end, bool preparing = false) {
     send(control::Report{taken(), step, broken, epoch_end, preparing});
   }
-  // Says that this process waits in an operation and does not reach these members; with none: it waits no longer.
+  // Reports that this process waits in an operation without reaching these members; an empty list: it waits no more.
   void say_unreached(std::uint64_t operation, const std::vector<std::uint64_t>& members) {
     send(control::UnreachablePeers{taken(), operation, members});
   }
-  // Tells how far the job is. For rank 0, which all others follow.
+  // Reports the epoch of the job. Only rank 0 calls it, and all others follow rank 0.
   void epoch_begins(std::uint64_t epoch) { send(control::EpochStart{taken(), epoch}); }
-  // The group of the generation is formed, as far as this process has a part in it.
+  // Reports that this process has done its part in forming the group of the generation.
   void say_stands() { send(control::GroupReady{taken()}); }
-  // The same. Waits until all its members say so; false where a member was lost before.
+  // Does the same, and blocks until all members have reported it. Returns false if a member was lost before.
   [[nodiscard]] bool stands(std::chrono::milliseconds timeout) {
     const std::uint64_t generation = taken();
     say_stands();
@@ -207,9 +207,9 @@ class ControlChannel {
                                "not all of them");
     return !changed();
   }
-  // Leaves with the next generation, of which Assignment will tell the others; its work goes on until then.
+  // Asks to leave with the next generation; Assignment tells the others of it. This process works on until then.
   void ask_to_leave() { send(control::Leave{false}); }
-  // Leaves, its work done. It is not watched any more.
+  // Leaves with its work done. The arbiter does not watch this process any more.
   void leave() {
     {
       const std::lock_guard lock(mutex_);
@@ -219,12 +219,12 @@ class ControlChannel {
     }
     send(control::Leave{true});
   }
-  // The arbiter has let this process go, as it had asked to.
+  // Returns whether the arbiter has released this process, as was asked.
   [[nodiscard]] bool released() const {
     const std::lock_guard lock(mutex_);
     return released_;
   }
-  // The job is to stop.
+  // Returns whether the job is to stop.
   [[nodiscard]] bool stop_requested() const {
     const std::lock_guard lock(mutex_);
     return stop_requested_;
@@ -251,7 +251,7 @@ class ControlChannel {
     const std::lock_guard lock(sending_);
     control::split_message(bytes, [&](std::string_view frame) { link_->send(frame); });
   }
-  // Whether `done` held before the time was over. Throws what ended the channel.
+  // Returns whether `done` became true before the time-out. Throws what ended the channel.
   template <class F>
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, F&& done) {
     control::PauseTolerantTimer patience(timeout);
@@ -370,17 +370,17 @@ class ControlChannel {
   void assign(const control::NewGeneration& m) {
     assignment_ = assignment_of(m);
     lease_.set_timeout(assignment_->rank_timeout);
-    answered_ = true;  // from here on silence is counted, also if no beat is ever answered
-    // Several within a short time-out, too.
+    answered_ = true;  // from here on silence counts, even if no beat is ever answered
+    // Several beats within a short time-out, too.
     every_ = std::min<Clock::duration>(control::heartbeat_interval, assignment_->rank_timeout / 5);
   }
 
   std::unique_ptr<control::FrameLink> link_;
   std::mutex sending_;
-  std::mutex telling_;  // before the other one: held while on_change_ is called
+  std::mutex telling_;  // locked before mutex_: held while on_change_ is called
   mutable std::mutex mutex_;
   std::condition_variable news_;
-  control::MessageAssembler assembler_;  // the thread's
+  control::MessageAssembler assembler_;  // used by the thread only
   control::Lease lease_;
   std::optional<Assignment> assignment_;
   std::optional<control::MembershipChange> change_;
@@ -389,7 +389,7 @@ class ControlChannel {
   std::map<std::uint64_t, std::optional<control::Value>> answers_;
   std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
   std::string missing_;
-  bool answered_ = false;  // a beat or an assignment has come since the thread looked
+  bool answered_ = false;  // a beat was answered or an assignment has come since the thread checked last
   bool enrolled_ = false, left_ = false, released_ = false, stop_requested_ = false, stopping_ = false;
   std::exception_ptr error_;
   Clock::duration every_ = control::heartbeat_interval;

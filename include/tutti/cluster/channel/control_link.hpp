@@ -27,12 +27,13 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 
-// How the messages of control_messages.hpp travel: in frames, of which a long message takes several.
+// Carries the messages of control_messages.hpp in frames. A long message takes several frames.
 namespace tutti::control {
 
 inline constexpr std::size_t longest_frame = std::size_t{32} << 10;
 
-// The frames of a message, to be sent one behind the other: a byte that says whether more follow, and the bytes.
+// Splits a message into frames, which are to be sent one after the other: a byte that says whether more follow, then
+// the bytes.
 template <class F>  // f(std::string_view frame)
 void split_message(std::string_view bytes, F&& f) {
   std::string frame;
@@ -44,10 +45,10 @@ void split_message(std::string_view bytes, F&& f) {
   } while (!bytes.empty());
 }
 
-// Makes messages of frames again; CommunicationError for what no split_message() wrote.
+// Joins frames to messages again. CommunicationError for frames that split_message() did not write.
 class MessageAssembler {
  public:
-  // The bytes of a message where this frame was its last.
+  // Returns the bytes of a message if this frame was its last.
   [[nodiscard]] std::optional<std::string> take(std::string_view frame, std::size_t longest) {
     const bool right = !frame.empty() && frame.size() <= longest_frame && (frame[0] == '\0' || frame[0] == '\1');
     if (!right || bytes_.size() + frame.size() - 1 > longest) {
@@ -64,17 +65,17 @@ class MessageAssembler {
   std::string bytes_;
 };
 
-// A process's connection to the arbiter, whatever carries it. send() may be called by several threads, receive() by
-// one, beside them.
+// A process's connection to the arbiter over any carrier. Several threads may call send(), and one thread at the same
+// time receive().
 class FrameLink {
  public:
   FrameLink() = default;
   FrameLink(const FrameLink&) = delete;
   FrameLink& operator=(const FrameLink&) = delete;
   virtual ~FrameLink() = default;
-  // CommunicationError where the other end is gone or takes nothing for seconds.
+  // CommunicationError if the other end is gone or accepts no bytes for seconds.
   virtual void send(std::string_view frame) = 0;
-  // The next frame, or nothing within `wait` or after wake(). CommunicationError where the other end is gone.
+  // Returns the next frame, or no value after `wait` or after wake(). CommunicationError if the other end is gone.
   [[nodiscard]] virtual std::optional<std::string> receive(std::chrono::milliseconds wait) = 0;
   // Makes a receive() that waits, or the next one, return.
   virtual void wake() = 0;
@@ -122,7 +123,7 @@ class SocketLink : public FrameLink {
   }
 
   void wake() override {
-    // A full pipe wakes as well.
+    // A full pipe wakes the receiver as well.
     [[maybe_unused]] const ssize_t n = ::write(wake_write_.get(), "", 1);
   }
 
@@ -135,8 +136,8 @@ class SocketLink : public FrameLink {
   io::Descriptor socket_, wake_read_, wake_write_;
 };
 
-// The socket whose number stands in TUTTI_CONTROL, for the one who takes it first in this process; null where there is
-// none, as in a process that a program in between has started without its descriptors.
+// Returns the socket whose number is in TUTTI_CONTROL, to the first caller in this process. Returns null if there is
+// none: for example if another program started this process and did not pass on its descriptors.
 [[nodiscard]] inline std::unique_ptr<FrameLink> link_of_environment() {
   const char* text = std::getenv("TUTTI_CONTROL");
   const auto number = tutti::detail::number_between(text == nullptr ? "" : text, 3, 1 << 24);
@@ -147,7 +148,7 @@ class SocketLink : public FrameLink {
     return ::getsockopt(*number, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
   };
   if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != SOCK_SEQPACKET) return nullptr;
-  // The programs that this process starts do not get it, see SocketLink.
+  // Programs that this process starts do not get it, see SocketLink.
   static std::atomic_flag taken;
   if (taken.test_and_set()) return nullptr;
   return std::make_unique<SocketLink>(io::Descriptor(*number));

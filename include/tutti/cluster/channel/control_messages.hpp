@@ -12,8 +12,8 @@
 
 #include <tutti/core/error.hpp>
 
-// What the processes of a job and its arbiter (arbiter.hpp) say to each other, and how it stands in bytes: fields in
-// their order, numbers little-endian, texts and lists behind their length. What carries them is control_link.hpp's.
+// The messages between the processes of a job and its arbiter (arbiter.hpp), and their bytes: fields in their order,
+// numbers little-endian, the length of a text or list before its contents. control_link.hpp carries them.
 namespace tutti::control {
 
 inline constexpr const char* over = "a generation that is over";  // why a key of it is not kept
@@ -24,7 +24,7 @@ enum class Role : std::uint8_t { worker = 0, server = 1 };  // of a process
 
 [[nodiscard]] constexpr const char* name_of(Role r) noexcept { return r == Role::server ? "server" : "worker"; }
 
-// A process as the others know it. place: the number that its starter gave it, among the workers or the servers.
+// A process as the others know it. place: the number that the launcher gave it, among the workers or the servers.
 struct Member {
   ProcessId id = 0;
   Role role = Role::worker;
@@ -39,42 +39,42 @@ struct Member {
 
 // ---- a process to the arbiter ----
 
-// It asks to be let in. facts: JobFacts::text().
+// A process asks to be let in. facts: JobFacts::text().
 struct Enrol {
   Role role = Role::worker;
   std::int32_t place = 0;
   std::string host{}, facts{};
 };
-struct Heartbeat {  // a sign of life
+struct Heartbeat {  // shows that the process lives
   std::uint64_t number = 0;
 };
-// It has left the work of a generation, and stands behind so many steps. broken: because its step broke, so that the
-// others wait for it in vain; epoch_end: the last of these steps was the last of an epoch; preparing: it has nothing
-// yet that who joins could take, and makes it ready with those who do so too.
+// A process has left the work of a generation after so many steps. broken: its step failed, so the others would wait
+// for it forever; epoch_end: the last of these steps was the last of an epoch; preparing: it has no state yet that a
+// joining process could take, and makes it ready together with the others that are preparing.
 struct Report {
   std::uint64_t generation = 0, step = 0;
   bool broken = false, epoch_end = false, preparing = false;
 };
-// It has formed the group of a generation.
+// A process has formed the group of a generation.
 struct GroupReady {
   std::uint64_t generation = 0;
 };
-// It wants to leave: now, with its work done (`done`), or with the next generation.
+// A process wants to leave: now, with its work done (`done`), or with the next generation.
 struct Leave {
   bool done = true;
 };
-// Sets a key for all processes. Answered with a Value.
+// Sets a key for all processes. The answer is a Value.
 struct Publish {
   std::uint64_t request = 0;
   std::string key{}, value{};
 };
-// Asks for a key; `wait`: until it is there. Answered with a Value.
+// Asks for a key; `wait`: until it is set. The answer is a Value.
 struct Lookup {
   std::uint64_t request = 0;
   std::string key{};
   bool wait = false;
 };
-// Does not want the answer any more.
+// The process does not want the answer any more.
 struct Forget {
   std::uint64_t request = 0;
 };
@@ -83,14 +83,14 @@ struct EpochStart {
   std::uint64_t generation = 0, epoch = 0;
 };
 
-// Takes the next number of a key: 0, 1, ... Answered with a Value.
+// Takes the next number of a key: 0, 1, ... The answer is a Value.
 struct NextNumber {
   std::uint64_t request = 0;
   std::string key{};
 };
 
 // A process has waited in an operation of its generation for longer than the rank time-out, and does not reach these
-// members; with none: the operation has ended. All members of a generation count operations alike.
+// members. An empty list: the operation has ended. All members of a generation count operations alike.
 struct UnreachablePeers {
   std::uint64_t generation = 0, operation = 0;
   std::vector<ProcessId> members{};
@@ -98,36 +98,37 @@ struct UnreachablePeers {
 
 // ---- the arbiter to a process ----
 
-// Who is still missing before the first generation.
+// The processes that are still missing before the first generation.
 struct Waiting {
   std::string missing{};
 };
-// A generation with its members: workers by id, then servers by place. A rank is where one stands among its kind.
+// A generation with its members: workers by id, then servers by place. The rank of a process is its position among
+// those of its role.
 struct NewGeneration {
   std::uint64_t generation = 0;
   ProcessId you = 0;
-  ProcessId authority = 0;  // whose state all others take
+  ProcessId authority = 0;  // the process whose state all others take
   std::uint32_t rank_timeout_ms = 0;
   std::vector<Member> members{};
 };
-struct HeartbeatAck {        // to a question with this number
+struct HeartbeatAck {        // the answer to a beat
   std::uint64_t number = 0;  // of the beat
 };
-// It is not, or no longer, a process of the job. code: an ExitCode.
+// The process is not, or no longer, in the job. code: an ExitCode.
 struct Rejection {
   std::int32_t code = 0;
   std::string reason{};
 };
-// The members of a generation change. broken: it is to be left at once, and whatever waits is to be interrupted, since
-// a member was lost or its step broke; otherwise after a step that all agree on, at_epoch: which is the last of an
-// epoch. lost: all that this generation has lost until now.
+// The members of a generation change. broken: members leave it at once and interrupt what waits, because a member was
+// lost or its step failed. Otherwise they leave after a step that all agree on; at_epoch: after the last step of an
+// epoch. lost: all members that this generation has lost until now.
 struct MembershipChange {
   std::uint64_t generation = 0;
   std::vector<Member> lost{};
   std::uint32_t joining = 0, leaving = 0;
   bool broken = false, at_epoch = false;
 };
-// What ends a group at once: "the loss of worker 2 on b", say; empty where it works on.
+// Returns what ends a group at once, such as "the loss of worker 2 on b"; empty if the group works on.
 [[nodiscard]] inline std::string reason_of_end(const MembershipChange& c) {
   if (!c.broken) return "";
   std::string names;
@@ -135,18 +136,18 @@ struct MembershipChange {
   return names.empty() ? "a step that broke elsewhere" : "the loss of " + names;
 }
 
-// All members stand: the generation computes.
+// All members have formed their group: the generation computes.
 struct Start {
   std::uint64_t generation = 0;
 };
-// The next generation is without you, as you asked.
+// The process is not in the next generation, as it asked.
 struct LeaveGranted {};
-// The job is to stop, as SIGTERM says it to a program that runs alone.
+// The job is to stop, as after SIGTERM for a program that runs alone.
 struct Stop {};
 struct Value {  // of a key that was asked for
   std::uint64_t request = 0;
   bool found = false;
-  std::string value{};  // why not, where it was not found because of a limit
+  std::string value{};  // if a limit is the reason that it was not found: which one
 };
 
 using Message = std::variant<Enrol, Heartbeat, Report, GroupReady, Leave, Publish, Lookup, Forget, EpochStart, Waiting,
@@ -158,7 +159,7 @@ using Message = std::variant<Enrol, Heartbeat, Report, GroupReady, Leave, Publis
 inline constexpr std::size_t longest_message = std::size_t{1} << 20;
 inline constexpr std::size_t longest_key = 256, longest_value = std::size_t{64} << 10, longest_host = 255;
 
-// The fields of each message, for writing and for reading alike.
+// Lists the fields of each message, for writing and for reading.
 template <class C, class M>
 void visit_fields(C& c, M& m) {
   using T = std::remove_const_t<M>;
@@ -234,7 +235,7 @@ struct Reader {
     if (rest.size() < sizeof number) broken();
     std::uint64_t value = 0;
     for (std::size_t i = sizeof number; i-- > 0;) value = value << 8U | static_cast<unsigned char>(rest[i]);
-    // Of a flag and a role no other values exist.
+    // Flags and roles have no other values.
     if ((std::is_same_v<T, bool> || std::is_same_v<T, Role>)&&value > 1) broken();
     rest.remove_prefix(sizeof number);
     number = static_cast<T>(value);
@@ -282,7 +283,7 @@ template <std::size_t I = 0>
 
 }  // namespace detail
 
-// UsageError for a text that is too long, or a message over longest_message.
+// Returns the bytes of a message. UsageError if a text is too long, or the message longer than longest_message.
 [[nodiscard]] inline std::string encode(const Message& message) {
   detail::Writer w;
   w(static_cast<std::uint8_t>(message.index()));
@@ -292,7 +293,7 @@ template <std::size_t I = 0>
   return std::move(w.bytes);
 }
 
-// CommunicationError for anything that encode() does not write.
+// Returns the message of the bytes. CommunicationError for all that encode() does not write.
 [[nodiscard]] inline Message decode(std::string_view bytes) {
   if (bytes.empty() || bytes.size() > longest_message) detail::Reader::broken();
   detail::Reader r{bytes.substr(1)};

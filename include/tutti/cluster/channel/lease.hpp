@@ -12,9 +12,9 @@
 
 namespace tutti::control {
 
-using Time = std::chrono::nanoseconds;  // since any moment; never goes back
+using Time = std::chrono::nanoseconds;  // since a fixed moment; never goes back
 
-// A clock that goes on while a machine is suspended, as that of another host does.
+// Returns the time of a clock that goes on while a machine is suspended, as the clock of another host does.
 [[nodiscard]] inline Time now() noexcept {
   timespec t{};
   ::clock_gettime(CLOCK_BOOTTIME, &t);
@@ -28,7 +28,7 @@ inline constexpr std::chrono::milliseconds heartbeat_interval{500};
 class PauseTolerantTimer {
  public:
   static constexpr std::chrono::milliseconds slice{100};
-  static constexpr std::chrono::seconds longest_gap{1};  // of a thread that waits for a processor
+  static constexpr std::chrono::seconds longest_gap{1};  // for a thread that waits for a processor
 
   explicit PauseTolerantTimer(Time limit) : limit_(limit) {}
 
@@ -42,7 +42,7 @@ class PauseTolerantTimer {
     looked_ = now;
     return spent_ >= limit_;
   }
-  // How long to wait until the next look.
+  // Returns how long to wait until the next look.
   [[nodiscard]] std::chrono::nanoseconds next_wait() const noexcept {
     return std::min<std::chrono::nanoseconds>(slice, limit_ - spent_);
   }
@@ -52,20 +52,20 @@ class PauseTolerantTimer {
   bool begun_ = false;
 };
 
-// The process's side of the lease that keeps one whom the arbiter has given up from writing: it holds for three
-// quarters of the rank's time-out from when the last beat that was answered was sent. The arbiter heard that beat later
-// than it was sent, waits the whole time-out, and its clock is no third faster: so it gives nobody up who may still
-// write.
+// The process's side of the lease, which stops a process from writing before the arbiter gives it up. It holds for
+// three quarters of the rank time-out, counted from when the last answered beat was sent. The arbiter received that
+// beat after it was sent, waits the whole time-out, and its clock is not a third faster. So it never gives up a process
+// that may still write.
 class Lease {
  public:
   explicit Lease(Time timeout = {}) : timeout_(timeout) {}
   void set_timeout(Time timeout) noexcept { timeout_ = timeout; }
   [[nodiscard]] Time timeout() const noexcept { return timeout_; }
 
-  // The number of a beat that is sent now.
+  // Returns the number of a beat that is sent now.
   [[nodiscard]] std::uint64_t send_heartbeat(Time now) {
     sent_.emplace_back(++last_, now);
-    // What was sent longer ago gives no lease any more, whenever it is answered.
+    // A beat that was sent longer ago gives no lease any more, whenever it is answered.
     while (sent_.front().second + timeout_ < now) sent_.pop_front();
     return last_;
   }
@@ -77,7 +77,7 @@ class Lease {
   }
   [[nodiscard]] bool holds(Time now) const noexcept { return since_.first && now < since_.second + timeout_ / 4 * 3; }
   void end() noexcept { since_.first = false; }
-  // Beats that are remembered because their answer would give a lease.
+  // Returns how many beats are remembered because their answer would give a lease.
   [[nodiscard]] std::size_t unacknowledged() const noexcept { return sent_.size(); }
 
  private:

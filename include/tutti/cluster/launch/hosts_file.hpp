@@ -18,17 +18,17 @@
 
 // The hosts file: one host a line,
 //     [USER@]NAME[:PORT] [slots=N]        # comment
-// NAME is a host name, an IPv4 address or an IPv6 address in brackets, PORT that of its sshd, USER who logs in there, N
-// how many processes it takes (1 where it is not said). Blank lines, comments and CRLF are allowed, and lines that say
-// the same count once; anything else is refused.
+// NAME is a host name, an IPv4 address or an IPv6 address in brackets, PORT that of its sshd, USER the login name
+// there, N the number of processes for it (1 if it is not given). Blank lines, comments and CRLF are allowed, and equal
+// lines count once. All else is refused.
 namespace tutti {
 
 struct Host {        // a line of a hosts file
   std::string name;  // without brackets
-  int port = 0;      // 0: whatever ssh takes by itself
+  int port = 0;      // 0: the default of ssh
   int slots = 1;
   int line = 0;        // in the file, from 1
-  std::string user{};  // empty: whoever ssh takes by itself
+  std::string user{};  // empty: the default of ssh
 
   [[nodiscard]] bool operator==(const Host& other) const {
     return name == other.name && port == other.port && slots == other.slots && user == other.user;
@@ -41,7 +41,7 @@ inline constexpr int max_slots = 4096;
 
 namespace detail {
 
-// [USER@]NAME[:PORT]; nothing if it is something else.
+// Reads [USER@]NAME[:PORT]. Returns no value if it is something else.
 [[nodiscard]] inline std::optional<Host> parse_host_name(std::string_view text) {
   Host host;
   std::string_view rest;
@@ -133,8 +133,8 @@ namespace detail {
   return sum;
 }
 
-// The host of each of n processes, as an index: all slots of the first host, then those of the next, and from the
-// first again when there are more processes than slots.
+// Returns the host of each of n processes, as an index: all slots of the first host, then those of the next, and from
+// the first again if there are more processes than slots.
 [[nodiscard]] inline std::vector<std::size_t> place_processes(const std::vector<Host>& hosts, std::size_t n) {
   std::vector<std::size_t> place;
   place.reserve(n);

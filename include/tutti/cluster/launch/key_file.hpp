@@ -16,13 +16,13 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 
-// The key file of a job: what only its processes know, from which each derives its keys. 64 hexadecimal digits and the
-// end of the line, in a regular file that nobody but its owner may read.
+// The key file of a job: a secret that only its processes know, from which each derives its keys. It contains 64
+// hexadecimal digits and the end of the line, and is a regular file that only its owner may read.
 namespace tutti {
 
 inline constexpr std::size_t key_digits = 64;
 
-// What only the processes of a job get to know: 256 bits as hexadecimal digits.
+// Returns a secret for the processes of a job: 256 bits as hexadecimal digits.
 [[nodiscard]] inline std::string new_secret() {
   std::array<unsigned char, key_digits / 2> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != ssize_t{bytes.size()})
@@ -35,8 +35,8 @@ inline constexpr std::size_t key_digits = 64;
   return text;
 }
 
-// The secret in the text of a key file, in small letters. `where` names it. UsageError says what is wrong, and nothing
-// of what stands there.
+// Returns the secret in the text of a key file, in small letters. `where` names it. UsageError says what is wrong, and
+// repeats no part of the text.
 [[nodiscard]] inline std::string parse_key(std::string_view text, const std::string& where) {
   for (const char c : {'\n', '\r'})
     if (text.ends_with(c)) text.remove_suffix(1);
@@ -53,8 +53,8 @@ inline constexpr std::size_t key_digits = 64;
   return secret;
 }
 
-// Reads the key file `path`, which the option `where` names. UsageError where there is none, where it is a link, a
-// folder or something else, and where others than its owner may read or change it.
+// Reads the key file `path`, which the option `where` names. UsageError if it does not exist, if it is a link, a folder
+// or something else, or if others than its owner may read or change it.
 [[nodiscard]] inline std::string read_key_file(const io::Path& path, const std::string& where) {
   const std::string mode = "a file of mode 0600";
   int fd = -1;

@@ -12,37 +12,39 @@
 
 namespace tutti {
 
-// What a process learns from whoever started it: tutti-launch (TUTTI_*), Open MPI's mpirun (OMPI_COMM_WORLD_*), that of
-// another MPI (PMI_*), srun of Slurm with its PMIx (SLURM_*, PMIX_*), or nobody, which is a job of one process. The
-// first of these that is there holds.
+// What a process learns from its launcher: tutti-launch (TUTTI_*), Open MPI's mpirun (OMPI_COMM_WORLD_*), that of
+// another MPI (PMI_*), or srun of Slurm with its PMIx (SLURM_*, PMIX_*). Without a launcher it is a job of one process.
+// The first of these that is found counts.
 struct LaunchEnvironment {
   int rank = 0, size = 1;  // among the workers, or the servers, of the job
   int local_rank = 0, local_size = 1;
   int workers = 1, servers = 0;
   std::string role = "worker";  // or "server", "scheduler"
-  std::string role_variable;    // that said so
+  std::string role_variable;    // the variable that gave the role
   std::string host;             // this host's name in the hosts file
   std::string job;              // 16 hexadecimal digits
-  std::string secret;           // what only the ranks of the job know
-  std::string root;             // host:port where rank 0 may listen
-  int root_ports = 1;           // or at one of so many ports, from that one on
+  std::string secret;           // a secret that only the ranks of the job know
+  std::string root;             // host:port at which rank 0 may listen
+  int root_ports = 1;           // or at one of so many ports, counted from that one
   std::string report;           // file of this process's progress, see progress_report.hpp
-  bool elastic = false;         // processes come and go while the job runs: `rank` is a number, and size no count
-  bool new_worker = false;      // this one came when it had begun,
+  bool elastic = false;         // processes come and go while the job runs: `rank` is a number, and size is not the
+                                // number of ranks
+  bool new_worker = false;      // this one was added after the job had begun,
   int epoch_begin = 0;          // in this epoch
-  // Where the processes of a generation are all started anew: its number from 1 on (0: it is none), how many began the
-  // job, the file in which rank 0 leaves what those after it are to know, and what those before it left.
+  // For jobs in which each generation starts all its processes anew: the number of the generation, from 1 on (0: it
+  // is none), how many processes began the job, the file in which rank 0 stores what later generations are to know, and
+  // the file that earlier ones left.
   int generation = 0, founders = 0;
   std::string keep, kept;
-  bool servers_restart = false;  // a server that dies is started again
-  bool launched = false;         // false: nobody started it as one of several
-  // Of a job with servers whose processes scripts start one by one, as MXNet's do: host:port of its scheduler, which
-  // numbers them; and this process's own address as the others reach it, where it was told.
+  bool servers_restart = false;  // a server that crashes or is killed is started again
+  bool launched = false;         // false: no launcher started it as one of several
+  // For a job with servers whose processes are started one by one by scripts, as MXNet's are: host:port of its
+  // scheduler, which numbers them; and this process's own address as the others reach it, if it is set.
   std::string scheduler, node_host;
   bool numbered = true;           // false: rank is not known yet
   bool mpi = false;               // mpirun started it, alone or for tutti-launch, or srun did: MPI finds the others
   bool srun = false;              // srun did
-  std::optional<SlurmStep> step;  // of srun, in which this process runs, whoever started it
+  std::optional<SlurmStep> step;  // the step of srun in which this process runs, whatever launcher started it
   int torch_size = 1;             // processes that torchrun or another launcher of PyTorch's jobs started
 
   [[nodiscard]] bool is_server() const noexcept { return role == "server"; }
@@ -58,7 +60,7 @@ template <class Get>
   return value == nullptr ? "" : value;
 }
 
-// UsageError where it is set and no integer from low to high.
+// Reads an integer from low to high. UsageError if the variable is set to something else.
 template <class Get>
 [[nodiscard]] std::optional<int> number_variable(const Get& get, const char* name, int low, int high) {
   const char* value = get(name);
@@ -70,7 +72,7 @@ template <class Get>
   return number;
 }
 
-// The names by which one kind of starter tells a process where it stands.
+// The variables in which one kind of launcher gives a process its place.
 struct StarterNames {
   const char *rank, *size, *local_rank, *local_size;
 };
@@ -79,7 +81,7 @@ inline constexpr StarterNames mpi_names[] = {
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}};
 
-// Rank and size of one kind of starter; nothing where it did not start this process.
+// Returns rank and size from one kind of launcher; no value if it did not start this process.
 template <class Get>
 [[nodiscard]] std::optional<LaunchEnvironment> read_numbers(const Get& get, const StarterNames& names) {
   constexpr int most = 1 << 24;
@@ -100,7 +102,7 @@ template <class Get>
   return e;
 }
 
-// TUTTI_ROLE, else DMLC_ROLE, else a worker.
+// Reads TUTTI_ROLE, else DMLC_ROLE, else takes "worker".
 template <class Get>
 void read_role(const Get& get, LaunchEnvironment& e) {
   for (const char* name : {"TUTTI_ROLE", "DMLC_ROLE"}) {
@@ -114,8 +116,8 @@ void read_role(const Get& get, LaunchEnvironment& e) {
   }
 }
 
-// DMLC_PS_ROOT_URI and _PORT, which tell processes of a job with servers where its scheduler is. To a worker without
-// servers they say nothing.
+// Reads DMLC_PS_ROOT_URI and _PORT, which give processes of a job with servers the address of its scheduler. A worker
+// without servers ignores them.
 template <class Get>
 void read_scheduler(const Get& get, LaunchEnvironment& e) {
   const std::string host = text_variable(get, "DMLC_PS_ROOT_URI");
@@ -139,8 +141,8 @@ void read_scheduler(const Get& get, LaunchEnvironment& e) {
     fail<UsageError>("environment DMLC_NODE_HOST", "this host's name or address", {"'", printable(e.node_host), "'"});
 }
 
-// WORLD_SIZE of a launcher of PyTorch's jobs, such as torchrun --no-python, which also sets RANK and MASTER_ADDR; 1
-// otherwise. One of these alone may be left in a shell.
+// Returns WORLD_SIZE from a launcher of PyTorch's jobs, such as torchrun --no-python, which also sets RANK and
+// MASTER_ADDR; otherwise 1. One of these alone may be left over in a shell.
 template <class Get>
 [[nodiscard]] int read_torch_size(const Get& get) {
   for (const char* name : {"RANK", "MASTER_ADDR"})
@@ -150,7 +152,8 @@ template <class Get>
 
 }  // namespace detail
 
-// Reads the variables through `get`, which answers like std::getenv. UsageError names a variable that makes no sense.
+// Reads the variables through `get`, which answers like std::getenv. UsageError names a variable whose value is not
+// valid.
 template <class Get>
 [[nodiscard]] LaunchEnvironment read_launch_environment(const Get& get) {
   const auto ours = detail::read_numbers(get, detail::tutti_names);
@@ -161,7 +164,7 @@ template <class Get>
   e.step = read_slurm_step(get);
   e.torch_size = detail::read_torch_size(get);
   detail::read_role(get, e);
-  // A role is said by scripts, which number their processes themselves.
+  // DMLC_ROLE is set by scripts, which number their processes themselves.
   if (!ours && !mpi && e.step && e.step->pmix && e.role_variable != "DMLC_ROLE") {
     e.launched = e.mpi = e.srun = true;
     e.rank = e.step->rank;
@@ -170,19 +173,19 @@ template <class Get>
     e.local_size = e.step->local_size;
   }
   e.workers = e.size;
-  // mpirun -x hands them on where its ranks are to meet without MPI.
+  // mpirun -x passes them on if its ranks are to meet without MPI.
   e.job = detail::text_variable(get, "TUTTI_JOB");
   e.secret = detail::text_variable(get, "TUTTI_SECRET");
   e.root = detail::text_variable(get, "TUTTI_ROOT");
   e.root_ports = detail::number_variable(get, "TUTTI_ROOT_PORTS", 1, 100).value_or(1);
-  // DMLC_NUM_WORKER alone, left in a shell, has started nobody.
+  // DMLC_NUM_WORKER alone, left over in a shell, has started no process.
   if (ours || (!mpi && e.role_variable == "DMLC_ROLE")) {
     e.workers = detail::number_variable(get, "DMLC_NUM_WORKER", 0, 1 << 24).value_or(e.workers);
     e.servers = detail::number_variable(get, "DMLC_NUM_SERVER", 0, 1 << 24).value_or(0);
     if (!ours) detail::read_scheduler(get, e);
   }
   if (!ours) return e;
-  // One job inside a process of another: whose numbers hold is anybody's guess.
+  // One job inside a process of another: which numbers are meant cannot be known.
   if (mpi && (mpi->rank != e.rank || mpi->size != e.size))
     fail<UsageError>("environment", {"TUTTI_RANK ", e.rank, " of ", e.size, " from mpirun too"},
                      {"rank ", mpi->rank, " of ", mpi->size},
@@ -204,8 +207,8 @@ template <class Get>
   return read_launch_environment([](const char* name) { return std::getenv(name); });
 }
 
-// For programs whose processes all train: a server or a scheduler would be one trainer more than was asked for, and
-// workers that nobody numbered would train a net each. UsageError for these.
+// For programs whose processes all train. A server or a scheduler would be one trainer too many, and workers without
+// numbers would each train a net of their own. UsageError for these.
 inline void require_worker(const LaunchEnvironment& e) {
   if (!e.launched && e.step && e.step->size > 1) {
     const std::string n = std::to_string(e.step->size);
@@ -235,8 +238,8 @@ inline void require_worker(const LaunchEnvironment& e) {
                      {"tutti-launch -n ", e.workers, " starts as many; alone: unset DMLC_ROLE"});
 }
 
-// Compares how many processes were started with the size of the strategy that they train with: where the two differ
-// each would train a net of its own, with the batches and rates of all. UsageError names the command that works.
+// Compares the number of started processes with the size of the strategy that they train with. If the two differ, each
+// process would train a net of its own, with the batches and rates of all. UsageError names the command that works.
 inline void require_launched_size(const LaunchEnvironment& e, const std::string& strategy, int size) {
   if (size == e.size) return;
   const std::string n = std::to_string(e.size);

@@ -7,33 +7,34 @@
 #include <string>
 #include <string_view>
 
-// tutti-launch asks a program, before it starts it N times, how these N are to be started: it runs it once with its
-// arguments, the environment of rank 0, and TUTTI_ASK set. The program reads its command line, answers and stops:
+// Before tutti-launch starts a program N times, it asks the program how these N are to be started. It runs the program
+// once with its arguments, the environment of rank 0, and TUTTI_ASK set. The program reads its command line, answers
+// and stops:
 //     if (is_launcher_query()) return answer_launcher_query({"mpi", true});
-// Only a program that holds the text of is_launcher_query() is asked, so that nobody else's runs once more than it
-// should.
+// Only a program file that contains the text of is_launcher_query() is asked. So no other program runs once more than
+// it should.
 namespace tutti {
 
 struct LaunchInfo {        // how a program wants to be started
   std::string strategy{};  // the word for messages
-  bool over_mpi = false;   // its ranks find each other only where mpirun starts them
-  bool servers = false;    // it needs servers, and knows what to do as one
-  // A server that is started again goes on from what it kept.
+  bool over_mpi = false;   // its ranks find each other only if mpirun starts them
+  bool servers = false;    // it needs servers, and can run as one
+  // A server that is started again goes on from the state that it saved.
   bool servers_restart = false;
   // Its workers may come and go while it trains.
   bool elastic = false;
-  // Its servers have what is trained, and its workers wait for no other one.
+  // Its servers have what is trained, and no worker waits for another one.
   bool servers_hold = false;
 };
 
-// Is this the run in which the launcher asks?
+// Returns whether this is the run in which the launcher asks.
 [[nodiscard]] inline bool is_launcher_query() {
-  // The launcher looks for this in the program's file.
+  // The launcher searches the program's file for this.
   [[gnu::used]] static const char text[] = "tutti-launch may ask this program by TUTTI_ASK";
   return std::getenv(text + sizeof text - sizeof "TUTTI_ASK") != nullptr;
 }
 
-// Prints the answer; the result is main's.
+// Prints the answer. Returns the value for main to return.
 inline int answer_launcher_query(const LaunchInfo& a) {
   std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d%s%s%s\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
               a.servers ? 1 : 0, a.servers_restart ? " restart=1" : "", a.elastic ? " elastic=1" : "",
@@ -41,7 +42,7 @@ inline int answer_launcher_query(const LaunchInfo& a) {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
-// The launcher's side: the answer in a line, nothing where the line is none.
+// The launcher's side: returns the answer in a line, or no value if the line is not an answer.
 [[nodiscard]] inline std::optional<LaunchInfo> parse_launch_info(std::string_view line) {
   const auto take = [&](std::string_view start) {
     const bool there = line.starts_with(start);

@@ -13,7 +13,8 @@
 
 namespace tutti {
 
-// As whoever started this process says (TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET). UsageError where they say nothing of it.
+// Returns the options that the launcher of this process set (TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET). UsageError if
+// there are several ranks and these are not set.
 [[nodiscard]] inline RendezvousOptions rendezvous_of(const LaunchEnvironment& e) {
   RendezvousOptions o;
   o.job = e.job;

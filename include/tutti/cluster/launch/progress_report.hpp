@@ -16,17 +16,16 @@
 
 #include <tutti/io/file.hpp>
 
-// Where a rank is, told to the launcher on the side: a rank that is killed or stands still cannot say so itself. Each
-// process has a small file that it maps; the launcher's part on the same host reads it from there. A report is one
-// store to memory: no system call, nothing that could block or fail, and what was stored last is still there when the
-// process has been killed.
+// Reports the progress of a rank to the launcher, because a rank that is killed or hangs cannot report it itself. Each
+// process maps a small file, and the launcher's part on the same host reads it. A report is one store to memory: no
+// system call, no block, no failure. The last store is still in the file after the process has been killed.
 namespace tutti {
 
 enum class ProgressPhase : std::uint8_t {  // what a rank does
-  none = 0,                                // nothing reported yet
+  none = 0,                                // no report yet
   begin = 1,                               // the reduction of the bucket began
-  end = 2,                                 // and ended
-  idle = 3,                                // nothing to watch: not training, or done
+  end = 2,                                 // and has ended
+  idle = 3,                                // not to be watched: not training, or done
 };
 
 struct RankProgress {  // how far a rank has come
@@ -37,14 +36,15 @@ struct RankProgress {  // how far a rank has come
   [[nodiscard]] bool operator==(const RankProgress&) const = default;
 };
 
-// The layout of the file, native byte order: writer and reader share a host.
+// The layout of the file in native byte order: writer and reader are on one host.
 struct ProgressSlot {
   static constexpr std::uint64_t magic_value = 0x3152474f52505454;  // "TTPROGR1"
   static constexpr int max_bucket = 0xfffe;
 
   std::uint64_t magic = magic_value;
   std::uint64_t job = 0;       // the job's identity as a number
-  std::uint64_t position = 0;  // step << 24 | (bucket + 1) << 8 | phase, in one word so that it is never half old
+  std::uint64_t position = 0;  // step << 24 | (bucket + 1) << 8 | phase, in one word so that a reader never sees half
+                               // of an update
   std::uint64_t reserved[5] = {};
 
   // Steps count modulo 2^40, buckets up to 65534.
@@ -61,12 +61,12 @@ static_assert(sizeof(ProgressSlot) == 64 && std::atomic_ref<std::uint64_t>::is_a
 
 namespace detail {
 
-// A job's identity, hexadecimal digits, as the number in the slot.
+// Returns a job's identity, hexadecimal digits, as the number in the slot.
 [[nodiscard]] inline std::uint64_t job_number(const std::string& job) noexcept {
   return std::strtoull(job.c_str(), nullptr, 16);
 }
 
-// The mapped slot of a file; null if the file is no slot.
+// Returns the mapped slot of a file; null if the file is no slot.
 [[nodiscard]] inline ProgressSlot* map_slot(int fd) noexcept {
   struct stat status {};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != off_t{sizeof(ProgressSlot)})
@@ -77,12 +77,12 @@ namespace detail {
 
 }  // namespace detail
 
-// The sender, in the process that trains. Does nothing where no launcher waits for reports, and where its file is not
-// there or not what it should be: a report never fails a training step. Calls from several threads are allowed; the
-// last one counts.
+// The sender, in the process that trains. Does nothing if no launcher waits for reports, or if its file does not exist
+// or is not valid: a report never makes a training step fail. Calls from several threads are allowed; the last one
+// counts.
 class ProgressReporter {
  public:
-  // The file and the job that the environment names: TUTTI_REPORT, TUTTI_JOB.
+  // Takes the file and the job from the environment: TUTTI_REPORT, TUTTI_JOB.
   ProgressReporter() noexcept : ProgressReporter(std::getenv("TUTTI_REPORT"), std::getenv("TUTTI_JOB")) {}
   ProgressReporter(const char* file, const char* job) noexcept {
     if (file == nullptr || job == nullptr || *file == '\0') return;
@@ -102,10 +102,10 @@ class ProgressReporter {
 
   [[nodiscard]] bool active() const noexcept { return slot_ != nullptr; }
 
-  // The reduction of a bucket of a step begins, or has ended.
+  // Reports that the reduction of a bucket of a step begins, or has ended.
   void begin(std::uint64_t step, int bucket) noexcept { store(ProgressSlot::pack(step, bucket, ProgressPhase::begin)); }
   void end(std::uint64_t step, int bucket) noexcept { store(ProgressSlot::pack(step, bucket, ProgressPhase::end)); }
-  // Silence is no sign of trouble until the next begin or end.
+  // Reports that silence is no sign of trouble until the next begin or end.
   void idle() noexcept {
     if (slot_ == nullptr) return;
     const std::uint64_t last = std::atomic_ref(slot_->position).load(std::memory_order_relaxed);
@@ -124,10 +124,10 @@ class ProgressReporter {
   ProgressSlot* slot_ = nullptr;
 };
 
-// The reader, in the launcher: opens a slot, or makes it for a process to come.
+// The reader, in the launcher: opens a slot, or creates it for a process that starts later.
 class ProgressFile {
  public:
-  // Makes the file, which must not exist; FileError where it cannot.
+  // Creates the file, which must not exist. FileError if that fails.
   [[nodiscard]] static ProgressFile create(const io::Path& path, const std::string& job) {
     const auto fd = io::Descriptor::open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, "make", 0600);
     ProgressSlot slot;
@@ -141,7 +141,7 @@ class ProgressFile {
     file.job_ = slot.job;
     return file;
   }
-  // Nothing where there is no such file, or none of this job.
+  // Returns no value if there is no such file, or if it belongs to another job.
   [[nodiscard]] static std::optional<ProgressFile> open(const io::Path& path, const std::string& job) {
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return {};
@@ -162,7 +162,7 @@ class ProgressFile {
     if (slot_ != nullptr) ::munmap(slot_, sizeof(ProgressSlot));
   }
 
-  // Nothing where the process has written other things into its file.
+  // Returns no value if the process has written something else into its file.
   [[nodiscard]] std::optional<RankProgress> read() const noexcept {
     if (slot_->magic != ProgressSlot::magic_value || slot_->job != job_) return {};
     const auto progress = ProgressSlot::unpack(std::atomic_ref(slot_->position).load(std::memory_order_relaxed));

@@ -17,7 +17,7 @@
 // Jobs of workers and servers whose processes are started one by one, by scripts, without tutti-launch.
 namespace tutti {
 
-// An address that one process of the job has to itself.
+// An address that only one process of the job uses.
 struct HostPort {
   std::string host;  // without brackets
   int port = 0;
@@ -25,8 +25,8 @@ struct HostPort {
   [[nodiscard]] bool operator==(const HostPort&) const = default;
 };
 
-// "h0:2222,h1:2222", each as the hosts file writes a host, with a port and nothing else. UsageError names `option` and
-// what is wrong.
+// Reads "h0:2222,h1:2222": each host as in the hosts file, with a port, without user and slots. UsageError names
+// `option` and what is wrong.
 [[nodiscard]] inline std::vector<HostPort> parse_host_list(std::string_view text, const std::string& option) {
   constexpr std::size_t most = 65536;
   std::vector<HostPort> list;
@@ -52,22 +52,22 @@ struct HostPort {
   return list;
 }
 
-// This host alone is reached by that name.
+// Returns whether only processes of this host reach that name.
 [[nodiscard]] inline bool is_loopback(std::string_view host) {
   return host == "localhost" || host == "::1" || (host.starts_with("127.") && is_host_name(host));
 }
 
-// How the processes of such a job find each other. The arbiter of who is in it (arbiter.hpp) is in server 0, or in a
+// How the processes of such a job find each other. The arbiter of its members (arbiter.hpp) is in server 0, or in a
 // process of its own, the scheduler.
 struct ScriptedJob {
   std::string arbiter;              // host:port where it listens
-  bool in_server = true;            // server 0 has it
-  std::vector<HostPort> servers{};  // where each listens, by number; empty: they say it themselves
+  bool in_server = true;            // the arbiter is in server 0
+  std::vector<HostPort> servers{};  // the address at which each listens, by number; empty: they publish it themselves
   std::vector<HostPort> workers{};  // by rank, for their names; empty: likewise
   std::string secret{};             // of the key file; empty: there is none
   std::chrono::milliseconds rank_timeout = std::chrono::seconds(10);
 
-  // What all its processes have been told alike.
+  // Returns the terms that must be the same for all its processes.
   [[nodiscard]] std::string terms(int workers_of_it, int servers_of_it) const {
     std::string text = std::to_string(workers_of_it) + (workers_of_it == 1 ? " worker and " : " workers and ") +
                        std::to_string(servers_of_it) + (servers_of_it == 1 ? " server" : " servers");

@@ -12,7 +12,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
-// What Slurm says to the processes of a job in variables SLURM_*. `get` answers like std::getenv.
+// Reads the variables SLURM_* that Slurm sets for the processes of a job. `get` answers like std::getenv.
 namespace tutti {
 
 inline constexpr std::size_t max_slurm_nodes = 65536;
@@ -31,7 +31,8 @@ template <class Get>
   return value == nullptr ? "" : value;
 }
 
-// "01-03,7" between brackets: the numbers as Slurm writes them, with the zeros of the first of a range.
+// Expands "01-03,7" between brackets to the numbers as Slurm writes them, with the leading zeros of the first of a
+// range.
 [[nodiscard]] inline std::vector<std::string> slurm_numbers(std::string_view list, const std::string& variable,
                                                             std::string_view all) {
   constexpr std::string_view form = "nodes as a,b[01-03,7]";
@@ -57,8 +58,8 @@ template <class Get>
 
 }  // namespace detail
 
-// The nodes of a list as Slurm writes it, "a[01-03,7],b" or "rack[0-1]n[1-4]"; UsageError names `variable` where it is
-// none.
+// Expands a list of nodes as Slurm writes it: "a[01-03,7],b" or "rack[0-1]n[1-4]". UsageError names `variable` if it is
+// not such a list.
 [[nodiscard]] inline std::vector<std::string> expand_slurm_nodes(std::string_view list, const std::string& variable) {
   std::vector<std::string> nodes;
   std::vector<std::string> names{""};  // of the item that is being read
@@ -85,7 +86,7 @@ template <class Get>
       names = std::move(more);
       at = close;
     } else {
-      // No node is called longer; and what a hostile list costs stays small.
+      // No node has a longer name, and the cost of a hostile list stays small.
       for (std::string& n : names)
         if ((n += list[at]).size() > max_host_name) wrong();
     }
@@ -94,7 +95,7 @@ template <class Get>
   return nodes;
 }
 
-// "2(x3),1" is 2, 2, 2, 1: the tasks of each node; UsageError names `variable` where it is something else.
+// Expands "2(x3),1" to 2, 2, 2, 1: the tasks of each node. UsageError names `variable` if it is something else.
 [[nodiscard]] inline std::vector<int> expand_slurm_tasks(std::string_view list, const std::string& variable) {
   std::vector<int> tasks;
   for (std::size_t at = 0; at <= list.size();) {
@@ -118,10 +119,10 @@ template <class Get>
 
 // A process of srun.
 struct SlurmStep {
-  bool pmix = false;  // which Slurm's PMIx serves: an MPI that knows it finds the others
+  bool pmix = false;  // it runs under Slurm's PMIx, with which an MPI finds the others
   int rank = 0, size = 1, local_rank = 0, local_size = 1;
 };
-// Nothing where srun has not started this process. In a batch script there is no step.
+// Returns no value if srun has not started this process. A batch script has no step.
 template <class Get>
 [[nodiscard]] std::optional<SlurmStep> read_slurm_step(const Get& get) {
   const auto number = [&](const char* name, int low, int high, int otherwise) {
@@ -141,7 +142,7 @@ template <class Get>
     s.local_size = tasks[static_cast<std::size_t>(number("SLURM_NODEID", 0, static_cast<int>(tasks.size()) - 1, 0))];
     s.local_rank = number("SLURM_LOCALID", 0, s.local_size - 1, 0);
   }
-  // Of this step, not of one around it.
+  // The variables must be of this step, not of one that contains it.
   s.pmix = !detail::slurm_text(get, "PMIX_RANK").empty() && !detail::slurm_text(get, "SLURM_PROCID").empty() &&
            detail::slurm_text(get, "PMIX_NAMESPACE") ==
                "slurm.pmix." + detail::slurm_text(get, "SLURM_JOB_ID") + "." + detail::slurm_text(get, "SLURM_STEP_ID");
