@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Stands in for a process of a job that opens its channel: is let in, publishes where it is, looks up all others, and
-// does what it is told.
-//   control_rank [WHAT]...   facts=TEXT: what it says of itself; wait: for the loss of another; exit=CODE; sleep=MS;
+// Stands in for a process of a job that opens its channel: it is admitted, publishes its address, looks up all other
+// processes, and follows its arguments.
+//   control_rank [WHAT]...   facts=TEXT: its facts; wait: for the loss of another process; exit=CODE; sleep=MS;
 //                            enrol=MS: to wait for the others; serve=MS: a server serves until the workers are done,
-//                            and saves for so long; generations=N: a worker waits for that many;
-//                            nonsense: is what it says
+//                            and then saves for this time; generations=N: a worker waits for that many;
+//                            nonsense: sends it
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
       if (word == "wait") wait = true;
       if (word == "nonsense") nonsense = true;
     }
-    // SIGTERM follows the news at once.
+    // SIGTERM comes immediately after the update.
     if (wait) std::signal(SIGTERM, SIG_IGN);
     const LaunchEnvironment e = read_launch_environment();
     if (nonsense) {

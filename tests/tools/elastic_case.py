@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of tutti-launch --elastic share: a job, its hosts file, its log, and what its workers wrote; other hosts
-are names whose ssh is a script that runs the command here."""
+"""Common part of the tests of tutti-launch --elastic: a job, its hosts file, its log, and the files of its workers. The
+ssh of other hosts is a script that runs the command on this machine."""
 import os
 import re
 import signal
@@ -26,7 +26,7 @@ exec sh -c "$*"
 
 
 class Job:
-    """A job of elastic_rank that runs. words: what elastic_rank is to do, before=...: options of the launcher."""
+    """A running job of elastic_rank. words: arguments of elastic_rank, before=...: options of the launcher."""
 
     def __init__(self, case, *options, words=(), folder="elastic", epoch=5, **more):
         self.case = case
@@ -47,24 +47,24 @@ class Job:
         case.addCleanup(self.tell)
 
     def tell(self):
-        """What was said of a job that a test did not see to its end."""
+        """Prints the output of a job that a test has not ended."""
         if not self.ended:
             print("".join(self.out + self.err))
 
     def edit(self, *lines):
-        """A new hosts file, renamed into place."""
+        """Writes a new hosts file and renames it into place."""
         new = self.folder / "new"
         new.write_text("".join(f"{line}\n" for line in lines))
         new.rename(self.hosts)
 
     def steps(self):
-        """[(generation, step, number)] in the order in which they were done."""
+        """Returns [(generation, step, number)] in the order in which they were done."""
         if not self.audit.exists():
             return []
         return [tuple(map(int, line.split()[:3])) for line in self.audit.read_text().splitlines()]
 
     def begun(self, generation):
-        """When the first step of a generation was done, in ns."""
+        """Returns the time of the first step of a generation, in ns."""
         lines = [line.split() for line in self.audit.read_text().splitlines()]
         return min(int(line[3]) for line in lines if int(line[0]) == generation)
 
@@ -72,7 +72,7 @@ class Job:
         return max((g for g, _, _ in self.steps()), default=0)
 
     def wait_for(self, generation, workers=None):
-        """Until a step of this generation, or a later one, has been done by so many workers."""
+        """Waits until this number of workers has done a step of this generation or a later one."""
         def done():
             groups = {}
             for g, s, n in self.steps():
@@ -83,14 +83,14 @@ class Job:
         self.case.assertEqual(ended, "in time")
 
     def logged(self):
-        """Its lines without their times, which must be those of a clock, and grow."""
+        """Returns the lines of the log without their times, which must be those of a clock, and grow."""
         lines = [line.split() for line in self.log.read_text().splitlines()]
         times = [int(line[3]) for line in lines]
         assert times == sorted(times) and all(t > 1_600_000_000 * 10**9 for t in times), times
         return [" ".join(line[:3]) for line in lines]
 
     def pid(self, number):
-        """Of a worker, as the state folder has it."""
+        """Returns the pid of a worker from the state folder."""
         path = wait_until(lambda: next((self.case.runtime / "tutti" / "jobs").glob(f"*/worker-{number}.process"), None))
         return int(Path(path).read_text().split()[0])
 
@@ -98,8 +98,8 @@ class Job:
         os.kill(self.pid(number), signal)
 
     def end(self, code=0):
-        """Its end, and that what was done is a whole run: each step once by all members, but for those that a
-        generation broke off, which the next one repeats."""
+        """Waits for the end and checks that the steps form a whole run: all members have done each step once. If a
+        generation broke off, the next one repeats its step."""
         done = self.process
         done.wait(60)
         for reader in self.readers:
@@ -135,7 +135,7 @@ class ElasticCase(LaunchCase):
         return Job(self, *where, *options, words=words, **more)
 
     def stop(self, job):
-        """Ends a job that goes on, as its user does."""
+        """Ends a running job as its user does."""
         job.process.send_signal(signal.SIGTERM)
         done = job.end(code=143)
         self.assertIn("saved at step", done.out)

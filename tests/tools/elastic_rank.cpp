@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Stands in for a worker of a job whose members come and go: its steps are a sleep that ends when all members have
-// begun it, which they tell each other by texts of the channel.
-//   elastic_rank [WHAT]...   steps=MS: of a step; epoch=N: steps; epochs=N; load=MS: before a newcomer asks to be let
-//   in; after=FILE: who begins the job and does not die asks once there is one, and says that it waits;
-//                            dies=N:HOW: worker N of those who begin, which many such words may name; HOW: an exit
-//                            code, kill, or asked for one that is killed once it has asked to be let in;
-//                            facts=TEXT: of a newcomer; die: a newcomer does, at once; rigid: says that its members
-//                            cannot change; out=FILE: "GENERATION STEP NUMBER TIME_NS" for each step of each member;
-//                            writes=FILE: "NUMBER TIME_NS", always while it may write
+// Stands in for a worker of a job whose members come and go. A step is a sleep that ends when all members have
+// begun it; they tell each other by texts of the channel.
+//   elastic_rank [WHAT]...   steps=MS: of a step; epoch=N: steps; epochs=N; load=MS: before a newcomer asks for
+//   admission;
+//                            after=FILE: a first worker that does not die asks for admission when the file exists, and
+//                            prints that it waits;
+//                            dies=N:HOW: worker N of the first ones, may be repeated; HOW: an exit code, kill, or
+//                            asked: killed after it has asked for admission; facts=TEXT: of a newcomer; die: a newcomer
+//                            dies at once; rigid: reports that its members cannot change; out=FILE: "GENERATION STEP
+//                            NUMBER TIME_NS" for each step of each member; writes=FILE: "NUMBER TIME_NS", as long as it
+//                            may write
 #include <unistd.h>
 
 #include <atomic>
@@ -34,14 +36,14 @@ using std::chrono::milliseconds;
 
 std::atomic<bool> terminated{false};
 
-// What a member brings into a step, and the most of what all bring.
+// The vote of a member in a step. The result is the maximum of all votes.
 enum : int { nothing = 0, at_epoch = 1, at_step = 2, stop = 3, broken = 9 };
 
 [[nodiscard]] long long time_ns() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// What "dies=N:HOW" says of this worker.
+// Returns the HOW of "dies=N:HOW" for this worker.
 [[nodiscard]] std::string death_of(int number, int argc, char** argv) {
   const std::string begin = "dies=" + std::to_string(number) + ":";
   for (int i = 1; i < argc; ++i)
@@ -81,7 +83,7 @@ class Worker {
     const auto change = channel_.change();
     return change && (change->broken || change->generation > a_.generation);
   }
-  // The text of a member, or nothing once one was lost.
+  // Returns the text of a member, or an empty text after a loss.
   [[nodiscard]] std::string wait_for(const std::string& name) {
     for (; !lost(); std::this_thread::sleep_for(milliseconds(2)))
       if (auto value = channel_.find(name)) return *value;
@@ -94,7 +96,7 @@ class Worker {
     if (!state.empty()) step_ = std::atoi(state.c_str());
     return !state.empty();
   }
-  // What ended it.
+  // Returns the reason for its end.
   [[nodiscard]] int work() {
     const int mine = a_.workers.at(static_cast<std::size_t>(a_.rank)).place;
     while (step_ < last_) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of the ends of elastic jobs share: train_cifar10 on this host, each way in which a job can end, and what
-must agree then: the launcher's exit code, the last event of log.jsonl, and the launcher's last line."""
+"""Common part of the tests of the ends of elastic jobs: train_cifar10 on this host, each way in which a job can end,
+and the three results that must agree: the launcher's exit code, the last event of log.jsonl, and the launcher's last
+line."""
 import json
 import os
 import re
@@ -11,12 +12,12 @@ import time
 from launch_case import BUILD, LaunchCase, state, wait_until
 
 TRAIN = str(BUILD / "examples" / "train_cifar10")
-# The status of the last event of log.jsonl that an exit code goes with; none: the worker that writes it was killed.
+# For each exit code, the status of the last event of log.jsonl. None: the worker that writes it was killed.
 STATUS = {0: "finished", 130: "interrupted", 143: "interrupted", 6: "failed", 5: None}
 
 
 def lacks(strategy, package):
-    """Why the program has not got a strategy; nothing if it has."""
+    """Returns why the program lacks the strategy, or an empty text if it has it."""
     if not os.access(TRAIN, os.X_OK):
         return f"{TRAIN} has not been built"
     # Without data the program ends before it trains.
@@ -30,7 +31,7 @@ class EndingsCase(LaunchCase):
     STRATEGY = ()  # of the program
     OPTIONS = ()   # of the launcher
     SERVERS = 0
-    # Whether the others' state is lost with the last worker; otherwise the job waits for others for --min-timeout.
+    # True if the state is lost with the last worker. Otherwise the job waits --min-timeout for others.
     ENDS_WITH_LAST = True
 
     def setUp(self):
@@ -69,14 +70,14 @@ class EndingsCase(LaunchCase):
         return wait_until(found, 90)
 
     def wait_for_steps(self, more=3):
-        """Until the job has gone so many steps further."""
+        """Waits until the job has run this number of further steps."""
         def step():
             return max((e["step"] for e in self.events() if e["event"] == "step"), default=0)
         goal = step() + more
         self.wait(lambda: step() >= goal)
 
     def processes(self, role="worker"):
-        """{number: process id} of those that live."""
+        """Returns {number: process id} of the live processes."""
         files = (self.runtime / "tutti" / "jobs").glob(f"*/{role}-*.process")
         found = {}
         for f in files:
@@ -87,14 +88,15 @@ class EndingsCase(LaunchCase):
         return {number: pid for number, pid in sorted(found.items()) if state(pid)}
 
     def signal_workers(self, number):
-        """All at once: none of them does anything before the others have their signal, too."""
+        """Signals all at once: no worker acts before the others have their signal, too."""
         workers = self.processes().values()
         for number in (signal.SIGSTOP, number, signal.SIGCONT):
             for pid in workers:
                 os.kill(pid, number)
 
     def check(self, code, line):
-        """The end of the job: exit code, the log's last event, and the launcher's last line, which `line` is part of."""
+        """Checks the end of the job: exit code, last event of the log, and the launcher's last line, which contains
+        `line`."""
         self.job.wait(120)
         out, err = self.said()
         self.jobs += re.findall(r"job ([0-9a-f]{16})", err)
@@ -105,7 +107,7 @@ class EndingsCase(LaunchCase):
         self.assertEqual(status, STATUS[code], f"{last}\n{text}")
         lines = [x for x in err.splitlines() if x.startswith("tutti-launch: ")]
         self.assertIn(line, lines[-1], text)
-        # The launcher ends servers; that is no loss. Nothing goes on where nothing is left.
+        # The launcher ends servers; that is no loss. No warning may say that the job continues if no worker is left.
         self.assertEqual([x for x in lines if "warning: server" in x], [], text)
         if code not in (0, 5):
             self.assertEqual([x for x in lines if "go on" in x], [], text)
@@ -148,14 +150,15 @@ class EndingsCase(LaunchCase):
     def test_weights_are_not_finite(self):
         self.begin("--lr", "1e6", "--warmup-epochs", 0)
         err = self.check(6, "got exit code 6")
-        self.assertEqual(err.count("Launching worker"), 2, err)  # no other one is started for it
+        self.assertEqual(err.count("Launching worker"), 2, err)  # the launcher starts no other one for it
 
     def test_paused_as_a_whole(self):
-        """As when a machine is suspended: for longer than any time-out. Then the job goes on."""
+        """All processes pause for longer than any time-out, as if the machine were suspended. Then the job continues.
+        """
         seconds = 2
         self.begin(options=("--rank-timeout", seconds, "--host-timeout", seconds, "--restart-budget", 0))
         self.wait_for_steps()
-        # The launcher and its agents last: they are those that watch.
+        # The launcher and its agents are last, because they watch the others.
         workers = list(self.processes().values()) + list(self.processes("server").values())
         others = [pid for pid in self.marked() if pid not in workers and pid != self.job.pid]
         pids = [*workers, *others, self.job.pid]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of tutti-launch share: running it, and looking whether anything is left afterwards."""
+"""Common part of the tests of tutti-launch: runs it, and checks that no process or file remains."""
 import contextlib
 import os
 import re
@@ -21,7 +21,8 @@ ELASTIC_RANK = str(BUILD / "tests" / "tools" / "elastic_rank")
 
 
 def wait_until(condition, seconds=300):
-    """The first true value of condition(); fails after so many seconds, which are many: other tests may have the processors."""
+    """Returns the first true value of condition(). Fails after this time, which is long because other tests may use the
+    processors."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()
@@ -32,7 +33,7 @@ def wait_until(condition, seconds=300):
 
 
 def state(pid):
-    """The letter of a process's state; nothing if there is none, or a zombie."""
+    """Returns the letter of a process's state; an empty text if there is none, or a zombie."""
     with contextlib.suppress(OSError):
         letter = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return None if letter in "ZX" else letter
@@ -44,7 +45,7 @@ def parent(pid):
 
 
 class LaunchCase(unittest.TestCase):
-    """Each test has a folder, and a mark in the environment of all that it starts."""
+    """Gives each test a folder, and a mark in the environment of all processes that it starts."""
 
     def setUp(self):
         self.mark = f"TUTTI_TEST_MARK={uuid.uuid4().hex}"
@@ -69,19 +70,19 @@ class LaunchCase(unittest.TestCase):
         return process
 
     def finish(self, process, timeout=900):
-        """Waits for it; the result has returncode, out and err."""
+        """Waits for the process; the result has returncode, out and err."""
         process.out, process.err = process.communicate(timeout=timeout)
         self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
         return process
 
     def launch(self, *arguments, code=0, timeout=900, **more):
-        """Runs tutti-launch and expects its exit code."""
+        """Runs tutti-launch and checks its exit code."""
         done = self.finish(self.start(*arguments, **more), timeout)
         self.assertEqual(done.returncode, code, f"stdout:\n{done.out}\nstderr:\n{done.err}")
         return done
 
     def message(self, done):
-        """Its last word, which must be one message in one line."""
+        """Returns its last output, which must be one message in one line."""
         lines = [line for line in done.err.splitlines() if line.startswith("tutti-launch: [")]
         self.assertEqual(len(lines), 1, done.err)
         return lines[0]
@@ -95,7 +96,7 @@ class LaunchCase(unittest.TestCase):
             stream.close()
 
     def marked(self):
-        """{pid: command} of the processes that have the mark."""
+        """Returns {pid: command} of the processes with the mark."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -116,7 +117,7 @@ class LaunchCase(unittest.TestCase):
             self.assertEqual(self.state_files(job), [], "files of the job are left")
 
     def state_files(self, job):
-        """The files of a job in the folders where running jobs are recorded."""
+        """Returns the files of a job in the folders that record running jobs."""
         bases = (self.runtime, Path(f"/tmp/tutti-{os.geteuid()}"))
         return [str(p) for base in bases for p in base.rglob(f"*{job}*/*")]
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Stands in for a rank that trains: reports steps of three buckets, as many as it is told, one every so many
-// milliseconds. Other ranks than 0 follow rank 0 through a file as they would through a collective, so a rank that
-// stands still holds up the rest.
+// Stands in for a rank that trains: reports the given number of steps of three buckets, with a pause between them.
+// Other ranks follow rank 0 through a file as they would through a collective, so a rank that is stopped delays the
+// rest.
 //   progress_rank FOLDER STEPS MILLISECONDS [exit code]
 #include <chrono>
 #include <cstdio>

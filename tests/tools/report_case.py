@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What tests of tutti-report share: two runs of train_cifar10, their page, and a browser."""
+"""Common part of the tests of tutti-report: two runs of train_cifar10, their page, and a browser."""
 import base64
 import html.parser
 import json
@@ -50,7 +50,7 @@ class Page(html.parser.HTMLParser):
 
 
 def png(text):
-    """(width, height, rows) of a PNG file in Base64, which has no filter."""
+    """Returns (width, height, rows) of a PNG file in Base64, which has no filter."""
     data = base64.b64decode(text, validate=True)
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     at, chunks = 8, {}
@@ -89,7 +89,7 @@ class ReportCase(unittest.TestCase):
         out.unlink(missing_ok=True)
         said = self.report(code, "--out", out, *runs).stderr
         page = Page(out.read_text())
-        # One document, with nothing of elsewhere and no script but its own.
+        # One document, without external resources, and with no script except its own.
         self.assertEqual((page.count("script"), page.count("title"), page.count("h1"), page.count("link")), (2, 1, 1, 1))
         self.assertFalse([a for t, a in page.tags if "src" in a or not a.get("href", "data:").startswith("data:")])
         return json.loads(page.data), said
@@ -103,7 +103,7 @@ class ReportCase(unittest.TestCase):
         return done.stdout
 
     def evil_run(self):
-        """A run whose every string is EVIL."""
+        """Makes a run in which each string is EVIL."""
         start = {"event": "start", "version": "0.1.0", "backend": EVIL, "options": {EVIL: EVIL, "constructor": 1, "__proto__": EVIL}}
         epoch = {"event": "epoch", "epoch": 1, "step": 1, "train_loss": 1.0, "test_top" + EVIL: 0.5}
         lines = [start, {"event": "warning", "message": EVIL}, epoch, {"event": "end", "status": EVIL, "message": EVIL}]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Trains on two ranks while processes are interrupted, killed and stopped, the disk of the run fills up and its checkpoints are
-damaged, at random; each time that it ends it is started again. Some of its records cannot be read. The weights must be,
-bit by bit, those of a run that nobody disturbed.
+"""Trains on two ranks while processes are interrupted, killed and stopped, the disk of the run fills up and its
+checkpoints are damaged, at random; after each end the job is started again. Some of its records cannot be read. The
+weights must be those of an undisturbed run, bit by bit.
 
 usage: tests/tools/soak_resume.py [--minutes N] [--seed N] [--only KIND,KIND]
 
-  --minutes  default: 60; the last round is seen to its end. --seed: default: from the clock, and printed
+  --minutes  default: 60; the last round runs to its end. --seed: default: from the clock, and printed
 
-A job whose members change is soaked by tests/hosts/soak_elastic.py. TUTTI_BUILD_DIR is the build folder (default: build).
-The disk that fills up needs root. Status 1 where a promise was broken.
+tests/hosts/soak_elastic.py tests jobs whose members change. TUTTI_BUILD_DIR is the build folder (default: build). The
+disk that fills up needs root. Exits with 1 if a promise was broken.
 """
 import argparse
 import contextlib
@@ -30,11 +30,11 @@ from pathlib import Path
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", "build")).resolve()
 LAUNCH, TRAIN = BUILD / "tools" / "tutti-launch", BUILD / "examples" / "train_imagenet"
 CLASSES, IMAGES, SIDE, EPOCHS = 3, 16, 40, 8
-DISK = 700 << 20  # bytes, of the run's
+DISK = 700 << 20  # bytes, of the run's disk
 
 
 def png(rows):
-    """An image of rows of bytes, three a pixel."""
+    """Returns an image of rows of bytes, three per pixel."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     head = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
@@ -43,7 +43,7 @@ def png(rows):
 
 
 def make_images(folder, random_):
-    """Class folders, and in them an image that ends too early and one that is none."""
+    """Makes class folders, with one truncated image and one file that is no image."""
     for part in ("train", "val"):
         for label in range(CLASSES):
             place = folder / part / f"class{label}"
@@ -61,7 +61,7 @@ class Broken(Exception):
 
 
 class Run:
-    """A run of the program, started again whenever it has ended before its end."""
+    """A run of the program, started again whenever it has ended early."""
 
     def __init__(self, data, folder, work, seed):
         self.data, self.folder, self.work, self.seed = data, folder, work, seed
@@ -91,7 +91,7 @@ class Run:
         return last
 
     def wait_for_steps(self, more):
-        """Until it is so many steps further, or has ended."""
+        """Waits until it has done this number of further steps, or has ended."""
         begin, turns = self.step(), 0
         while self.job.poll() is None and not begin <= self.step() - more and turns < 4000:
             time.sleep(0.05)
@@ -99,7 +99,7 @@ class Run:
             begin = min(begin, self.step())  # it went back to a checkpoint
 
     def wait(self):
-        """Its exit code. A job that hangs is ended, and named."""
+        """Returns its exit code. Ends a job that hangs, and names it."""
         try:
             return self.job.wait(600)
         except subprocess.TimeoutExpired:
@@ -138,7 +138,7 @@ class Soak:
         if self.full:
             subprocess.run(["umount", "-l", self.disk], check=False)
 
-    # What happens to a job that runs. Afterwards it may have ended.
+    # The disturbances of a running job. Afterwards it may have ended.
     def interrupt(self):
         self.run.job.send_signal(signal.SIGINT)
         self.ends({0, 130})
@@ -174,7 +174,7 @@ class Soak:
                 f.write(bytes(1 << 20))
         self.run.wait_for_steps(self.random.randint(2, 9))
         ballast.unlink(missing_ok=True)
-        if self.run.job.poll() not in (None, 0, 3):  # 0: it still had room for the end
+        if self.run.job.poll() not in (None, 0, 3):  # 0: there was still room for the end
             raise Broken(f"a full disk: exit code {self.run.job.returncode}: {self.run.said()}")
 
     def damage_checkpoint(self):
@@ -205,7 +205,7 @@ class Soak:
         if code not in codes:
             raise Broken(f"exit code {code}, expected one of {sorted(codes)}: {self.run.said()}")
 
-    # A round: a quiet run, and one that is disturbed until it is through.
+    # A round: an undisturbed run, and one that is disturbed until it is complete.
     def round(self, number, kinds):
         data = self.work / f"data{number}"
         make_images(data, self.random)
@@ -251,7 +251,7 @@ def main():
             sys.exit(f"{program} has not been built")
     work = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
     soak = Soak(work, random.Random(args.seed))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made goes, the mount above all
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes the made files, above all the mount
     kinds = [soak.interrupt, soak.terminate, soak.kill_rank, soak.kill_launcher, soak.stop_rank, soak.damage_checkpoint]
     if soak.full:
         kinds.append(soak.fill_disk)

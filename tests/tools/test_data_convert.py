@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""tutti-data convert, resize and preprocess: what comes out is what went in, shrunk as asked."""
+"""tutti-data convert, resize and preprocess: the output is the input, shrunk as requested."""
 import json
 import os
 import shutil
@@ -40,7 +40,7 @@ class RoundTrip(DataCase):
         if not made:
             self.skipTest("no imagenet-sample.tar in $TUTTI_DATA or ../shared/data")
         self.through_all_forms("in", made, 5)
-        # Shrunk: one after the other in the same order, and each at most that large.
+        # Shrunk: in the same order, and each within the limit.
         self.run_tool("convert", "-i", "in", "-o", "g", "-s", "train", "--shards", 3, "-r", 200)
         self.run_tool("convert", "-i", "in", "-o", "h", "-s", "train", "--shards", 3)
         for (label, small), (same, image) in zip(records(self.folder / "g"), records(self.folder / "h"), strict=True):
@@ -166,7 +166,7 @@ class Images(DataCase):
         def peak(count):
             name = str(count)
             make_folder(self.folder / name / "train", count, ["large.jpg"])
-            # From a small process: what the parent of a process takes counts for the process too.
+            # From a small process: the memory of a process's parent counts for the process too.
             measure = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=2); "
                        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
             done = self.run_tool("-c", measure, PROGRAM, "convert", "-i", name, "-o", f"{name}-out", "-s", "train",
@@ -223,7 +223,7 @@ class Resize(DataCase):
         self.run_tool("resize", "-i", self.input, "-o", "out", "-r", 64, "--start_offset", 2)
         self.assertEqual([p.name for p in (self.folder / "out").glob("train-*")], ["train-00003-of-00003"])
         self.assertIn("00001", self.run_tool("verify", "out", code=3).stderr)
-        # The rest, and what was there is kept.
+        # The run continues with the missing files, and keeps the existing ones.
         kept = (self.folder / "out" / "train-00003-of-00003").stat().st_mtime_ns
         self.run_tool("resize", "-i", self.input, "-o", "out", "-r", 64)
         self.assertEqual((self.folder / "out" / "train-00003-of-00003").stat().st_mtime_ns, kept)
@@ -238,7 +238,7 @@ class Resize(DataCase):
     def test_several_machines(self):
         whole = ["-i", self.input, "--shards", 5, "--to", "tfrecord", "-s", "train"]
         self.run_tool("convert", *whole, "-o", "all")
-        # At once into one folder, and each into its own with the files put together.
+        # All at once into one folder, and each into a separate folder, with the files put together afterwards.
         ranges = [(0, 1), (2, 2), (3, 4)]
         parts = [subprocess.Popen([PROGRAM, "convert", *map(str, whole), "-o", "shared", "--first-shard", str(first),
                                    "--last-shard", str(last)], cwd=self.folder, stdout=subprocess.DEVNULL)

@@ -103,7 +103,7 @@ class BadInput(DataCase):
         self.assertIn("nowhere", self.message(source="nowhere"))
         self.assertIn("nowhere", self.run_tool("verify", "nowhere", code=3).stderr)
         self.assertIn("nowhere", self.run_tool("info", "nowhere", code=3).stderr)
-        # A missing split is said before anything is written.
+        # The error for a missing split comes before any file is written.
         self.run_tool("convert", "-i", "in", "-o", "both", code=3)
         self.assertFalse((self.folder / "both").exists())
 
@@ -139,7 +139,7 @@ class Verify(DataCase):
         self.assertIn("40 good records", self.run_tool("verify", "in").stdout)
 
     def test_every_flipped_bit_is_found(self):
-        # RecordIO has no checksums: there a bit of an image may go unseen.
+        # RecordIO has no checksums: a changed bit of an image may not be detected there.
         for form in ("packed", "tfrecord"):
             path = self.shard(self.made(form), form, 2)
             good = path.read_bytes()

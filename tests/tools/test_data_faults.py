@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""tutti-data when things go wrong: killed, in the way of other files, on a full disk."""
+"""tutti-data under faults: killed, blocked by other files, on a full disk."""
 import contextlib
 import fcntl
 import os
@@ -16,7 +16,8 @@ from data_case import FORMS, IMAGES, PROGRAM, DataCase, main, make_folder, recor
 
 class Interrupted(DataCase):
     def kill_when(self, words, out, shards):
-        """Starts it and kills it as soon as so many files are finished; returns whether it was still at work."""
+        """Starts the tool and kills it as soon as this number of files is finished. Returns whether it was still
+        running."""
         process = subprocess.Popen([PROGRAM, *map(str, words)], cwd=self.folder, env=self.environment,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(process.wait)
@@ -38,7 +39,7 @@ class Interrupted(DataCase):
                 out = self.folder / f"{form}-{shards}"
                 killed += self.kill_when([*words, out], out, shards)
                 before = {p.name: p.stat().st_ino for p in out.iterdir() if p.name.startswith("train")}
-                # Every file that has its name is whole.
+                # Each file with its final name is complete.
                 for name in before:
                     self.assertEqual((out / name).read_bytes(), whole[name], name)
                 if shards and len(before) < len(whole) - 1:
@@ -46,7 +47,7 @@ class Interrupted(DataCase):
                 self.run_tool(*words, out)
                 self.assertEqual(self.bits(out), whole)
                 after = {p.name: p.stat().st_ino for p in out.iterdir() if p.name.startswith("train")}
-                if form != "recordio":  # there a .rec without its .idx is written again
+                if form != "recordio":  # a .rec without its .idx is written again
                     self.assertEqual(before, {n: after[n] for n in before})
                 self.run_tool("verify", out)
             self.assertGreater(killed, 2)
@@ -128,7 +129,7 @@ class Existing(DataCase):
         self.run_tool("verify", "out")
 
     def test_a_shard_that_was_removed_is_written_again(self):
-        # A .rec without its .idx is none yet.
+        # A .rec without its .idx does not count yet.
         for form, name in (("packed", "train-00001-of-00003.tutti"), ("recordio", "train_1.rec"),
                            ("recordio", "train_1.idx")):
             shutil.rmtree(self.folder / "out", ignore_errors=True)
@@ -195,7 +196,8 @@ class Existing(DataCase):
             process = subprocess.Popen([PROGRAM, "convert", "-i", "large", "-o", "out", "-s", "train", "-r", "140",
                                         "--threads", "1"], cwd=self.folder, stdout=null, stderr=slave)
         os.close(slave)
-        # On a fast machine it would be over before anything is shown, so it stands still for longer than that.
+        # On a fast machine the tool would end before its first progress line, so the test stops it for longer than
+        # that.
         out = self.folder / "out"
         while process.poll() is None and not (out.is_dir() and any(out.iterdir())):
             time.sleep(0.005)
@@ -209,7 +211,7 @@ class Existing(DataCase):
         os.close(master)
         self.assertEqual(process.wait(), 0)
         self.assertRegex(text, rb"train: \d+/1500 images, \d+ images/s, .* MB/s, left ")
-        # And none in a file.
+        # A file gets no progress lines either.
         shutil.rmtree(self.folder / "out")
         self.assertEqual(self.convert().stderr, "")
 

@@ -55,7 +55,7 @@ Options parse(std::vector<std::string> words) { return parse_options(words); }
 
 }  // namespace
 
-TEST_CASE("the short side shrinks to the size, the aspect stays, nothing grows") {
+TEST_CASE("the short side shrinks to the size, the aspect ratio stays, and no image grows") {
   const ImageRules r{480};
   CHECK(size_by({}, {5000, 4000}) == ImageSize{5000, 4000});
   CHECK(size_by(r, {500, 480}) == ImageSize{500, 480});
@@ -75,7 +75,7 @@ TEST_CASE("the short side shrinks to the size, the aspect stays, nothing grows")
     }
 }
 
-TEST_CASE("results are taken in order, whatever the number of threads") {
+TEST_CASE("results are taken in order with any number of threads") {
   for (const int threads : {1, 2, 5}) {
     for (const std::int64_t n : {0, 1, 3, 100}) {
       std::vector<std::int64_t> got;
@@ -97,7 +97,7 @@ TEST_CASE("results are taken in order, whatever the number of threads") {
       CHECK(std::is_sorted(got.begin(), got.end()));
       CHECK(most <= threads);
     }
-    // The lowest error is thrown, and everything before it was taken.
+    // The lowest error is thrown, and all results before it were taken.
     std::int64_t taken = 0;
     const auto run = [&] {
       in_order<int>(
@@ -120,7 +120,7 @@ TEST_CASE("results are taken in order, whatever the number of threads") {
   }
 }
 
-TEST_CASE("an Example gets another image and keeps the rest") {
+TEST_CASE("an Example gets another image and keeps its other features") {
   const std::string before = some_example("old"), jpeg(300, 'j');
   const std::string after = replace_image(bytes_of(before), 20, 10, bytes_of(jpeg), "test");
   const auto e = imagenet::parse_image_example(bytes_of(after), "test");
@@ -140,11 +140,11 @@ TEST_CASE("an Example gets another image and keeps the rest") {
   });
   CHECK(names.size() == 10);
   for (const auto& [name, times] : names) CHECK(times == 1);
-  // Doing it again changes nothing.
+  // A second replacement changes nothing.
   CHECK(replace_image(bytes_of(after), 20, 10, bytes_of(jpeg), "test") == after);
 }
 
-TEST_CASE("damaged Examples are refused and nothing else happens") {
+TEST_CASE("damaged Examples are refused without a side effect") {
   const std::string good = some_example("old");
   Rng rng(3, Purpose::user);
   int refused = 0;
@@ -163,7 +163,7 @@ TEST_CASE("damaged Examples are refused and nothing else happens") {
   CHECK(refused > 100);
 }
 
-TEST_CASE("a manifest comes back, and tells how another differs") {
+TEST_CASE("a manifest is read back, and names its differences from another") {
   const TempFolder folder;
   Manifest m;
   m.split = "train";
@@ -204,13 +204,13 @@ TEST_CASE("a manifest comes back, and tells how another differs") {
   CHECK(contains(differs([](Manifest& o) { o.records = 5; }), "records 1281167"));
   CHECK(contains(differs([](Manifest& o) { o.form = "tfrecord"; }), "form \"packed\""));
 
-  // Names that are no UTF-8 are left out.
+  // Names that are not UTF-8 are left out.
   m.class_names = {"a", "\xff"};
   m.save(path);
   CHECK(Manifest::load(path)->class_names.empty());
 }
 
-TEST_CASE("what is no manifest is refused by name") {
+TEST_CASE("the error for an invalid manifest names the file") {
   const TempFolder folder;
   const auto path = Manifest::path_in(folder.path(), "train");
   Manifest m;
@@ -237,7 +237,7 @@ TEST_CASE("what is no manifest is refused by name") {
   }
 }
 
-TEST_CASE("names of shards") {
+TEST_CASE("names of shards follow each format") {
   CHECK(shard_name(Form::tfrecord, "train", 3, 1024) == "train-00003-of-01024");
   CHECK(shard_name(Form::packed, "validation", 0, 128) == "validation-00000-of-00128.tutti");
   CHECK(shard_name(Form::recordio, "train", 0, 1) == "train.rec");
@@ -245,7 +245,7 @@ TEST_CASE("names of shards") {
   CHECK(shard_name(Form::recordio, "validation", 12, 20) == "val_12.rec");
 }
 
-TEST_CASE("options: the names of older tools, and what is wrong by name") {
+TEST_CASE("options accept the names of older tools, and errors name the option") {
   const Options o = parse({"resize", "-i", "/data/imagenet", "-o", "x", "--num_preprocess_threads", "3",
                            "--num_intra_threads=2", "--num_inter_threads", "2", "--subset_name", "validation"});
   CHECK(o.rules.size == 480);

@@ -22,7 +22,8 @@ TRAIN, VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves bytes by path, with ranges; asks for a name and a key, answers with a status, or breaks off, if told to."""
+    """Serves bytes by path, with ranges. On request it asks for a name and a key, answers with a status, or breaks off.
+    """
 
     def __init__(self):
         self.files, self.requests, self.login, self.status, self.cut = {}, [], None, None, None
@@ -115,7 +116,7 @@ class ImageNet(DataCase):
         self.assertIn("there already", again.stdout)
         self.assertNotIn("unpacking", again.stderr)
         self.assertEqual(changed, changes())
-        # Nor are the archives needed any more.
+        # The archives are not needed any more either.
         shutil.rmtree(self.archives)
         self.prepare()
 
@@ -130,7 +131,7 @@ class ImageNet(DataCase):
 
     def test_interrupted_unpacking_goes_on(self):
         self.put_archives()
-        # The third class is cut off.
+        # The third class is truncated.
         whole = self.train
         broken = dict(self.inner)
         broken["n03.tar"] = broken["n03.tar"][:700]
@@ -242,7 +243,7 @@ class ImageNet(DataCase):
         # The script starts itself again without them.
         self.run_tool(*self.words("--url", server.url, *secret), program=str(PREPARE))
         self.check_output()
-        # tutti-data starts the script beside it, which finds the images there and starts tutti-data.
+        # tutti-data starts the script next to it, which finds the images there and starts tutti-data.
         server.requests.clear()
         shutil.rmtree(self.out / "train")
         tree = self.folder / "tree"
@@ -312,13 +313,13 @@ class Join(DataCase):
         server.requests.clear()
         self.assertIn("there already", self.run_tool(*words, program=str(JOIN), cwd=work).stderr)
         self.assertEqual(server.requests, [])
-        # Somewhere else, and through a link in a folder of programs.
+        # In another folder, and through a link in a folder of programs.
         (self.folder / "bin").mkdir()
         (self.folder / "bin" / "prepare-data").symlink_to(JOIN)
         server.cut = None
         self.run_tool(*words, "--out", "elsewhere", program=str(self.folder / "bin" / "prepare-data"), cwd=work)
         self.assertTrue((work / "elsewhere" / "cifar-10-batches-bin" / "data_batch_3.bin").exists())
-        # Alone it says what is missing.
+        # Alone it prints the missing part.
         alone = self.folder / "alone" / "prepare-data"
         alone.parent.mkdir()
         shutil.copy(JOIN, alone)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How elastic jobs over gloo and MPI end."""
+"""The ends of elastic jobs over gloo and MPI."""
 import unittest
 
 from endings_case import EndingsCase, lacks
@@ -14,7 +14,7 @@ class Gloo(EndingsCase):
 
 @unittest.skipIf(lacks("mpi", "libopenmpi-dev"), "no MPI")
 class Mpi(EndingsCase):
-    """Each generation is an mpirun of its own, which goes on from the last checkpoint."""
+    """Each generation is a separate mpirun, which continues from the last checkpoint."""
     STRATEGY = ("--strategy", "mpi", "--save-steps", "1")
     ENDS_WITH_LAST = False
 

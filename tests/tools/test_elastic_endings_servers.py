@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How elastic jobs with synchronous parameter servers end."""
+"""The ends of elastic jobs with synchronous parameter servers."""
 import unittest
 
 from endings_case import EndingsCase, lacks

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""Five epochs of CIFAR-10 in f64 and without batch norm, once by two workers that stay and once by one to three that come,
-leave and die: the weights, the momentum and the average of the weights are the same to 1e-9.
+"""Trains five epochs of CIFAR-10 in f64 and without batch norm, once with two workers that stay and once with one to
+three that come, leave and die: the weights, the momentum and the average of the weights are the same to 1e-9.
 
 usage: tests/tools/test_elastic_weights.py [--all]     (all 50,000 images, not the first 10,000)
 """
@@ -20,7 +20,7 @@ IMAGES = 10000
 
 
 def tensors(checkpoint):
-    """{name: numbers} of what a checkpoint holds in f64."""
+    """Returns {name: numbers} of the f64 tensors in a checkpoint."""
     found = {}
     for file in ("model", "optimizer"):
         data = (checkpoint / f"{file}.safetensors").read_bytes()
@@ -40,7 +40,7 @@ class ElasticWeights(LaunchCase):
         with open(self.elastic / "out", "w") as out:
             self.job = self.start("--elastic", "--elastic-dir", self.elastic, "--elastic-at", "step", "-n", 2, TRAIN, self.run, IMAGES,
                                   EPOCHS, pause, stdout=out, stderr=out)
-        # What end() closes.
+        # end() closes these.
         self.job.stdout = self.job.stderr = open(self.elastic / "out")
 
     def events(self, kind):
@@ -56,7 +56,7 @@ class ElasticWeights(LaunchCase):
         return wait_until(found, 120)
 
     def workers(self):
-        """[process id], the oldest first."""
+        """Returns [process id], the oldest first."""
         files = (self.runtime / "tutti" / "jobs").glob("*/worker-*.process")
         numbers = {int(f.stem.split("-")[1]): int(f.read_text().split()[0]) for f in files}
         return [numbers[n] for n in sorted(numbers) if state(numbers[n])]
@@ -67,7 +67,8 @@ class ElasticWeights(LaunchCase):
         new.rename(self.elastic / "host_worker")
 
     def change(self, at, do, sizes):
-        """At this share of the steps; the job has so many workers then, one after the other."""
+        """Makes a change at this share of the steps; the number of workers of the job then takes these values, one
+        after the other."""
         steps = EPOCHS * (-(-IMAGES // 32))
         self.wait(lambda: self.events("step") and self.events("step")[-1]["step"] >= at * steps)
         do()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# generate-trainer: what it writes for which hosts, and what it refuses.
+# generate-trainer writes the right scripts for each kind of hosts, and refuses bad arguments.
 set -uo pipefail
 generate=${TUTTI_BUILD_DIR:?}/tools/generate-trainer
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ chmod +x "in it/prog'ram"
 [[ $(stat -c %a "to/sh ared/job.key" "to/sh ared/a.example.sh") == $'600\n755' ]] || complain "modes: $(ls -l "to/sh ared")"
 grep -qxE '[0-9a-f]{64}' "to/sh ared/job.key" || complain "the key is none"
 grep -qF "$(cat "to/sh ared/job.key")" "to/sh ared"/*.sh out && complain "the key stands in a script"
-# What a process of the second host is started with, by a shell that begins elsewhere.
+# The command of a process of the second host, started by a shell in another folder.
 (cd / && bash "$work/to/sh ared/fe80::1.sh") || complain "the script: status $?"
 for _ in $(seq 100); do [[ $(cat lo\"gs/{ps1,worker2,worker3} 2>/dev/null | grep -c ps_key_file) == 3 ]] && break || sleep 0.1; done
 [[ $(ls lo\"gs) == $'ps1\nworker2\nworker3' ]] || complain "logs: $(ls lo\"gs)"
@@ -35,7 +35,7 @@ expect() {
 expect ps1 "" ps 1
 expect worker2 0 worker 2
 expect worker3 1 worker 3
-# Again: another key, in place of a link as well, whose target stays.
+# A second run makes another key, also in place of a link, whose target remains.
 key=$(cat "to/sh ared/job.key")
 ln -sf "$work/hosts" "to/sh ared/job.key"
 cp hosts before
@@ -43,13 +43,13 @@ cp hosts before
   complain "again: $(cat out)"
 [[ -f "to/sh ared/job.key" && ! -L "to/sh ared/job.key" && $(cat "to/sh ared/job.key") != "$key" ]] || complain "the same key"
 cmp -s hosts before || complain "it wrote through a link"
-# The caller's own choice of a backend stands.
+# The caller's own choice of a backend takes precedence.
 for own in --backend=onednn --gpus=; do
   "$generate" --workers_file_path hosts --worker_count 2 --worker_gpu_count 2 --trainer_script_dir own --training_script p "$own" >out 2>&1 ||
     complain "$own: $(cat out)"
   grep -q "backend=cuda" own/*.sh && complain "$own: --backend=cuda all the same"
 done
-# Without a GPU one worker on the processor; no key where the program has its own say.
+# Without a GPU there is one worker on the processor. There is no key if the arguments of the program exclude it.
 printf 'b\n' >one
 "$generate" --workers_file_path one --worker_count 1 --worker_gpu_count 0 --trainer_script_dir cpu --training_script p --ps-plain >out 2>&1 ||
   complain "no GPU: $(cat out)"

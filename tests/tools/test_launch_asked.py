@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch and programs that it asks how they are to be started: through MPI, with servers, or not at all."""
+"""tutti-launch and programs that it asks for their way to be started: through MPI, with servers, or without a launcher.
+"""
 from launch_case import LaunchCase, main
 
 
 class Asked(LaunchCase):
     def fake(self, answer, body='echo "$TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK $*"'):
-        """A program that says in its file that it may be asked; what it is asked with is in the file asked."""
+        """Makes a program whose file says that it may be asked. It writes the question to the file `asked`."""
         path = self.folder / "fake"
         path.write_text(f"""#!/bin/sh
 # tutti-launch may ask this program by TUTTI_ASK
@@ -34,7 +35,7 @@ fi
         self.assertIn("2 workers on 1 host, local; rank 0 on localhost", done.err)
 
     def test_only_who_says_so_is_asked(self):
-        """Anything else is started as it is, and no more often than that."""
+        """Any other program is started unchanged, and only once."""
         self.launch("-n", 2, "sh", "-c", "echo $TUTTI_RANK. $TUTTI_ASK >>ran")
         self.assertEqual(sorted((self.folder / "ran").read_text().split()), ["0.", "1."])
 
@@ -44,7 +45,7 @@ fi
         self.assertIn("[--launcher] expected mpi, because", self.message(done))
         self.assertIn("leave --launcher out", self.message(done))
         self.assertEqual(done.out, "")
-        # One is no job of several.
+        # One process is no job of several.
         self.assertIn("[0] 0/1 0", self.launch("-n", 1, "--launcher", "local", fake).out)
 
     def test_servers_of_a_program_that_has_none(self):
@@ -58,7 +59,7 @@ fi
         self.assertIn("[--num-servers] expected none with --launcher mpi", self.message(done))
 
     def test_servers_of_a_program_that_needs_them(self):
-        """As many as workers, beside them, unless the command line says how many."""
+        """There are as many servers as workers, in addition to them, unless the command line gives a number."""
         words = 'echo "$TUTTI_ROLE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $DMLC_NUM_WORKER $DMLC_NUM_SERVER"'
         fake = self.fake("echo TUTTI-ANSWER 1 strategy=ps mpi=0 servers=1", words)
         done = self.launch("-n", 1, "-s", 1, fake)
@@ -94,7 +95,7 @@ fi
                           self.message(done))
 
     def test_program_that_answers_something_else(self):
-        """Such as --help, which ends it before it is asked anything."""
+        """For example --help, which ends it before the question."""
         self.assertIn("[1] 1/2 1", self.launch("-n", 2, self.fake("echo usage")).out)
         done = self.launch("-n", 1, self.fake("kill -SEGV $$"))
         self.assertIn("warning:", done.err)

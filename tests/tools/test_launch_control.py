@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The channel of tutti-launch's processes to the arbiter in the launcher: being let in, texts for all, silence."""
+"""The channel of tutti-launch's processes to the arbiter in the launcher: admission, texts for all, silence."""
 import os
 import signal
 import time
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from launch_case import CONTROL_RANK, LaunchCase, main, state
 
-# So much of what a rank publishes would be seen if it stood somewhere.
+# A part of each rank's published text that the test would find if it were visible.
 SECRET = b"secret-of-worker"
 
 
 class Control(LaunchCase):
     def ranks(self, role="worker"):
-        """{rank: pid} of the running processes of a role, as the state folder has them."""
+        """Returns {rank: pid} of the running processes of a role, from the state folder."""
         found = {}
         for path in (self.runtime / "tutti" / "jobs").glob(f"*/{role}-*.process"):
             found[int(path.stem.split("-")[1])] = int(path.read_text().split()[0])
@@ -48,7 +48,7 @@ class Control(LaunchCase):
                 self.assertNotIn(SECRET, file.read_bytes(), file)
 
     def test_the_odd_one_is_refused_alone(self):
-        """Whoever it is: what most of them have counts."""
+        """Any process can be the odd one: the value of the majority counts."""
         for odd in (0, 1):
             script = f'f=a; [ $TUTTI_RANK = {odd} ] && f=b; exec "$0" facts=$f'
             done = self.launch("-n", 3, "sh", "-c", script, CONTROL_RANK, code=2)
@@ -90,7 +90,7 @@ class Control(LaunchCase):
             self.assertIn(f"[s{rank}] saved\n", done.out)
 
     def test_server_that_dies_is_started_again(self):
-        """Under its number, as another process, which all hear of."""
+        """It gets the same number, as another process, and all processes are notified."""
         job = self.start("-n", 2, "-s", 2, "--server-restarts", 2, CONTROL_RANK, "serve=0", "generations=3")
         said = [job.stdout.readline() for _ in range(8)]
         for generation in (2, 3):
@@ -120,7 +120,7 @@ class Control(LaunchCase):
             self.assertEqual(done.err.count(f"warning: worker {rank} on localhost says what makes no sense on its channel"), 1)
 
     def test_only_who_opens_the_channel_is_watched(self):
-        """So a program that never does may be stopped for as long as it likes, as before."""
+        """A program that never opens the channel may therefore be stopped for any time, as before."""
         job = self.start("-n", 1, "--rank-timeout", 1, "sh", "-c", "echo up; sleep 2.5; echo done")
         job.stdout.readline()
         pid = self.ranks()[0]
@@ -150,7 +150,7 @@ class Control(LaunchCase):
         self.assertTrue(job.out == "[0] 0123456789\n" * 700000 + "[0] the end 0\n", job.out[-200:])
 
     def test_no_channel_where_none_was_given(self):
-        """A program in between that closes what it was given, and one that tutti-launch did not start."""
+        """A program in between that closes its descriptors, and one that tutti-launch did not start."""
         close = "import os,sys,subprocess; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
         done = self.launch("-n", 1, "python3", "-c", close, CONTROL_RANK, code=4)
         self.assertIn("[0] no channel\n", done.out)

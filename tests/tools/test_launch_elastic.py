@@ -14,7 +14,7 @@ from launch_case import LAUNCH, main, parent, wait_until
 
 class Elastic(ElasticCase):
     def test_launcher_that_is_replaced(self):
-        """An update of the launcher's file while a job runs: who joins then is started by the new one."""
+        """The launcher's file is updated while a job runs: the new program starts later workers."""
         own = self.folder / "tutti-launch"
         shutil.copy(LAUNCH, own)
         job = self.job(launch=own)
@@ -25,7 +25,7 @@ class Elastic(ElasticCase):
         job.wait_for(2, workers=2)
         self.stop(job)
 
-    # ---- in order ----
+    # ---- orderly changes ----
     def test_starts_with_one_grows_and_shrinks(self):
         job = self.job()
         job.wait_for(1)
@@ -59,13 +59,13 @@ class Elastic(ElasticCase):
     def test_work_that_is_finished_ends_the_job(self):
         job = self.job(words=("steps=10", "epochs=12", "load=60000"))
         job.wait_for(1)
-        job.edit("localhost", A)  # who is still on its way is not waited for
+        job.edit("localhost", A)  # the job does not wait for a worker that has not arrived yet
         done = job.end()
         self.assertIn("[0] done at step 60\n", done.out)
         self.assertEqual(job.logged(), [])
 
     def test_replaced_in_one_edit_at_epochs(self):
-        """Who is removed goes now, who is added comes an epoch later."""
+        """A removed worker leaves now, an added one joins an epoch later."""
         job = self.job(hosts=("localhost", A, B))
         job.wait_for(1, workers=3)
         job.edit("localhost", A, C)
@@ -86,7 +86,7 @@ class Elastic(ElasticCase):
         self.stop(job)
 
     def test_the_only_other_host_is_replaced_although_two_are_needed(self):
-        """The new one comes first then."""
+        """The new one joins first in this case."""
         job = self.job("--min-workers", 2, hosts=("localhost", A))
         job.wait_for(1, workers=2)
         job.edit("localhost", B)
@@ -106,7 +106,7 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [])
 
     def test_worker_that_gets_sigterm_leaves(self):
-        """And its host stays unused until it is listed anew."""
+        """Its host stays unused until it is listed again."""
         job = self.job("--elastic-at", "step", hosts=("localhost", A))
         job.wait_for(1, workers=2)
         job.kill(1, signal.SIGTERM)
@@ -115,7 +115,7 @@ class Elastic(ElasticCase):
         time.sleep(1.5)
         self.assertEqual(job.logged(), [f"0 REMOVED {A}"])
         job.edit("localhost", DEAF)
-        wait_until(lambda: f"[host {DEAF}]" in "".join(job.err))  # so the edit has been read
+        wait_until(lambda: f"[host {DEAF}]" in "".join(job.err))  # so the launcher has read the edit
         job.edit("localhost", A)
         wait_until(lambda: job.logged() == [f"0 REMOVED {A}", f"1 ADDED {A}"])
         done = self.stop(job)
@@ -165,12 +165,12 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [f"0 REMOVED {A}", f"1 ADDED {A}"])
 
     def test_end_that_is_heard_when_the_others_stand_again(self):
-        """Of a worker that was given up, it means nothing: when the user stops the job, that is how it ends."""
+        """The end of a worker that was given up has no effect: when the user stops the job, that is its end."""
         job = self.job("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, hosts=("localhost", A))
         job.wait_for(1, workers=2)
         pid = job.pid(1)
         agent = parent(pid)
-        os.kill(agent, signal.SIGSTOP)  # so that nothing is heard of the worker
+        os.kill(agent, signal.SIGSTOP)  # so that the launcher gets no message of the worker
         try:
             job.wait_for(2, workers=1)
             os.kill(pid, signal.SIGKILL)
@@ -182,10 +182,10 @@ class Elastic(ElasticCase):
         job.process.send_signal(signal.SIGINT)
         done = job.end(code=130)
         self.assertIn("saved at step", done.out)
-        self.assertEqual(done.err.count("worker 1 on"), 1, done.err)  # that it was given up
+        self.assertEqual(done.err.count("worker 1 on"), 1, done.err)  # the message that it was given up
 
     def test_lost_agent(self):
-        """All of a host at once, as where its connection breaks."""
+        """All workers of a host end at once, as after a broken connection."""
         job = self.job("--elastic-at", "step", "--rank-timeout", 4, hosts=("localhost", f"{A} slots=2"))
         job.wait_for(1, workers=3)
         agent = parent(job.pid(1))
@@ -211,7 +211,7 @@ class Elastic(ElasticCase):
         job.kill(1, signal.SIGKILL)
         wait_until(lambda: job.logged() == [f"0 REMOVED {A}"])
         job.edit("localhost", B)
-        job.wait_for(2, workers=2)  # which does not wait for an epoch
+        job.wait_for(2, workers=2)  # it does not wait for an epoch
         self.stop(job)
 
     def test_host_that_fails_again_and_again(self):
@@ -239,7 +239,8 @@ class Elastic(ElasticCase):
 
     # ---- death before the job has begun ----
     def test_begins_without_who_dies_before(self):
-        """Killed or with an exit code, before it has asked to be let in or behind that, the first one too."""
+        """Workers are killed or exit with a code, before or after they have asked for admission; also the first worker.
+        """
         for victim, how, said in ((1, "3", "exit code 3"), (0, "kill", "its end by SIGKILL"),
                                   (1, "asked", "its end by SIGKILL")):
             with self.subTest(victim=victim, how=how):
@@ -253,7 +254,7 @@ class Elastic(ElasticCase):
                 go.touch()
                 job.wait_for(1, workers=2)
                 self.assertEqual({n for g, _, n in job.steps() if g == 1}, {0, 1, 2} - {victim})
-                job.wait_for(2, workers=3)  # it is started again, as one that joins
+                job.wait_for(2, workers=3)  # it is started again, as a new worker
                 done = self.stop(job)
                 self.assertIn("[3] joins as 3 of 3", done.out)
                 self.assertEqual(job.logged(), [f"0 REMOVED {where}", f"1 ADDED {where}"])
@@ -266,7 +267,8 @@ class Elastic(ElasticCase):
         def gone():
             return "".join(job.err).count("; the job begins without it\n")
         wait_until(lambda: gone() == 1)
-        wait_until(lambda: "[2] waits\n" in job.out)  # so the launcher knows that all of that host have been started
+        wait_until(lambda: "[2] waits\n" in job.out)  # so the launcher knows that all workers of that host have been
+                                                      # started
         os.kill(parent(job.pid(2)), signal.SIGKILL)
         wait_until(lambda: gone() == 2)
         go.touch()
@@ -275,7 +277,7 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [f"0 REMOVED {A}"])
 
     def test_all_die_before(self):
-        """What all have wrong is the job's own exit code; fewer than --min-workers are no job."""
+        """If all fail in the same way, that is the job's exit code; fewer than --min-workers cannot form a job."""
         job = self.job(hosts=("localhost", A), words=("dies=0:2", "dies=1:2"))
         done = job.end(code=2)
         self.assertIn("got exit code 2", self.message(done))

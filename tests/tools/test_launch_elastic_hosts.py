@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch --elastic: hosts that cannot join, the hosts file and what is wrong in it, and the command line."""
+"""tutti-launch --elastic: hosts that cannot join, the hosts file and its errors, and the command line."""
 import os
 import time
 
@@ -24,7 +24,7 @@ class ElasticHosts(ElasticCase):
         self.stop(job)
 
     def test_host_keys(self):
-        """Who joins must be known, unless an option says otherwise; who is there at the beginning need not."""
+        """A joining host must be known, unless an option allows others; a host of the beginning need not be."""
         for options, word in (((), "yes"), (("--accept-new-hosts",), "accept-new")):
             (self.folder / "ssh.log").unlink(missing_ok=True)
             self.folder.joinpath("audit").unlink(missing_ok=True)
@@ -114,7 +114,7 @@ class ElasticHosts(ElasticCase):
             self.assertEqual(said()[before:].count("\n"), 1, why)
         job.hosts.rmdir()
         self.assertEqual((job.logged(), job.generation()), ([], 1))
-        # CRLF, comments, and a line twice are none of these.
+        # CRLF, comments, and a line twice are no errors.
         replace(f"# mine\r\nlocalhost\r\n\r\n{A}\r\n{A}\r\n{B}  # new\r\n".encode())
         wait_until(lambda: job.logged() == [f"0 ADDED {B}"])
         self.stop(job)
@@ -189,7 +189,7 @@ class ElasticHosts(ElasticCase):
                     self.assertIn(f"tutti-launch: [{message}", self.message(done))
 
     def test_older_word(self):
-        """True and False mean what they say."""
+        """True and False have their meaning."""
         for word, there in (("False", ()), ("True", ("--elastic-dir", self.folder))):
             done = self.launch("--elastic-training-enabled", word, *there, "-n", 1, "sh", "-c",
                                "echo ${TUTTI_ELASTIC:-none} ${ELASTIC_TRAINING_ENABLED:-none}")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What tutti-launch makes of how processes ended, and of hosts that cannot be used.
+// The conclusions of tutti-launch from the ends of processes and from unusable hosts.
 #include <doctest/doctest.h>
 
 #include <signal.h>
@@ -35,7 +35,7 @@ using test::contains;
 
 namespace {
 
-// A job of one worker, which stands.
+// A job of one worker, which is formed.
 struct OneMember final : JobMembers {
   [[nodiscard]] bool opened(const std::string&) const override { return true; }
   [[nodiscard]] bool can_spare(const std::string&) const override { return false; }
@@ -53,7 +53,7 @@ struct OneMember final : JobMembers {
 
 }  // namespace
 
-TEST_CASE("whose fault it was") {
+TEST_CASE("the process at fault is found") {
   const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
     return ProcessExit{name, "h", {by_signal, code, why}};
   };
@@ -66,7 +66,7 @@ TEST_CASE("whose fault it was") {
   };
   CHECK(blamed({ending("0", false, 0, "own"), ending("1", true, 15, "stopped")}) == "nobody");
   CHECK(blamed({ending("0", false, 3, "own"), ending("1", false, 4, "own")}) == "0");
-  // Others notice the loss before the one that was lost is heard of.
+  // Others notice the loss before the launcher learns of the lost process.
   CHECK(blamed({ending("0", false, 5, "own"), ending("1", true, 9, "own"), ending("2", false, 5, "own")}) == "1");
   CHECK(blamed({ending("0", false, 5, "own"), ending("2", false, 5, "own")}) == "0");
   CHECK(blamed({ending("0", true, 15, "orphaned"), ending("1", false, 5, "own")}) == "1");
@@ -79,14 +79,14 @@ TEST_CASE("whose fault it was") {
   CHECK(exit_code_for({true, SIGABRT, "own"}) == 1);
 }
 
-TEST_CASE("what mpirun says of a rank") {
+TEST_CASE("messages of mpirun about a rank are understood") {
   CHECK(rank_that_mpirun_blames("MPI_ABORT was invoked on rank 12 in communicator MPI_COMM_WORLD") == 12);
   CHECK(rank_that_mpirun_blames("mpirun noticed that process rank 3 with PID 0 on node b exited on signal 9") == 3);
   CHECK_FALSE(rank_that_mpirun_blames("all is well on rank 3").has_value());
   CHECK_FALSE(rank_that_mpirun_blames("MPI_ABORT was invoked on rank x").has_value());
 }
 
-TEST_CASE("why a host could not be used") {
+TEST_CASE("the reason for an unusable host is found") {
   const Host b{"b", 0, 1, 1};
   auto p = connection_problem(b, false, 255, "Warning: x\nroot@b: Permission denied (publickey).\r\n", "/p");
   CHECK(p.code == 5);
@@ -100,7 +100,7 @@ TEST_CASE("why a host could not be used") {
   for (const char c : p.message) CHECK(static_cast<unsigned char>(c) >= 0x20);
 }
 
-TEST_CASE("what ranks of one mpirun come to") {
+TEST_CASE("the ends of the ranks of one mpirun give one result") {
   const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
     return ProcessExit{name, "h", {by_signal, code, why}};
   };
@@ -120,7 +120,7 @@ TEST_CASE("what ranks of one mpirun come to") {
   CHECK(!done_in_order({makes_way, killed})[1].good());
 }
 
-TEST_CASE("ranks of a generation know who they are, and what those before them left") {
+TEST_CASE("ranks of a generation know their numbers and the state that earlier ranks left") {
   Order o;
   o.elastic = o.through_mpi = o.joins = true;
   o.command = {"true"};
@@ -140,7 +140,7 @@ TEST_CASE("ranks of a generation know who they are, and what those before them l
   CHECK(!has("NEW_WORKER=1"));
 }
 
-TEST_CASE("the end of who was not wanted any more before it was heard of, or given up before, is nobody's") {
+TEST_CASE("the end of a worker that was given up or removed before is no failure") {
   const test::TempFolder folder;
   const Options o = parse_options({"--elastic", "--elastic-dir", folder.path().string(), "-n", "1", "true"});
   const Plan plan = make_plan(o);
@@ -154,7 +154,7 @@ TEST_CASE("the end of who was not wanted any more before it was heard of, or giv
   CHECK(elastic.meaning_of({"worker 4", "h", {true, SIGTERM, "own"}}) == Elastic::Meaning::none);
   CHECK(elastic.meaning_of({"worker 0", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::noted);
 
-  // A server whose host comes back when the job is told to stop.
+  // The host of a server comes back when the job is asked to stop.
   control::Decision lost;
   lost.kind = control::Decision::Kind::lost;
   lost.member.role = control::Role::server;
@@ -164,7 +164,7 @@ TEST_CASE("the end of who was not wanted any more before it was heard of, or giv
   CHECK(elastic.meaning_of({"server 0", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::noted);
 }
 
-TEST_CASE("the end of a worker, as the launcher takes it") {
+TEST_CASE("the launcher classifies the end of a worker") {
   using Meaning = Elastic::Meaning;
   const test::TempFolder folder;
   const Options o = parse_options({"--elastic", "--elastic-dir", folder.path().string(), "-n", "3", "true"});
@@ -182,7 +182,7 @@ TEST_CASE("the end of a worker, as the launcher takes it") {
   const End killed{true, SIGKILL, "own"}, failed{false, 3, "own"}, good{false, 0, "own"};
   elastic.hear({stands, ""});
 
-  SUBCASE("given up before: it is the job's until the others stand again") {
+  SUBCASE("given up before: it counts as the job's until the others have formed again") {
     for (const bool stand : {false, true}) {
       const std::string name = stand ? "worker 1" : "worker 2";
       elastic.hear({lost, name});
@@ -192,19 +192,19 @@ TEST_CASE("the end of a worker, as the launcher takes it") {
     }
     CHECK(said.find("SIGKILL") == std::string::npos);
   }
-  SUBCASE("killed when another one has done the work, and before") {
+  SUBCASE("killed after another worker has done the work, and before") {
     members.finishes = true;
     CHECK(elastic.meaning_of({"worker 1", "h", killed}) == Meaning::noted);
     CHECK(elastic.meaning_of({"worker 0", "h", good, true}) == Meaning::noted);
     CHECK(elastic.meaning_of({"worker 2", "h", killed}) == Meaning::none);
     CHECK(said.find("warning: worker 2 on h: its end by SIGKILL; the work was done") != std::string::npos);
   }
-  SUBCASE("failed by itself when another one has done the work") {
+  SUBCASE("failed by itself after another worker has done the work") {
     members.finishes = true;
     CHECK(elastic.meaning_of({"worker 0", "h", good, true}) == Meaning::noted);
     CHECK(elastic.meaning_of({"worker 2", "h", failed}) == Meaning::noted);
   }
-  SUBCASE("a loss that is not finite: others could only repeat it") {
+  SUBCASE("a loss that is not finite: the others could only repeat it") {
     const End not_finite{false, static_cast<int>(ExitCode::not_finite), "own"};
     CHECK_FALSE(elastic.ends_job({"worker 0", "h", killed}));
     CHECK_FALSE(elastic.ends_job({"worker 0", "h", failed}));
@@ -221,7 +221,7 @@ TEST_CASE("the end of a worker, as the launcher takes it") {
     elastic.hear({lost, "server 0"});
     CHECK(said.find("server 0") == std::string::npos);
   }
-  SUBCASE("done is who did the work to its end, not who left") {
+  SUBCASE("done is the worker that completed the work, not one that left") {
     control::Decision left;
     left.kind = control::Decision::Kind::left;
     elastic.hear({left, "worker 1"});
@@ -232,7 +232,7 @@ TEST_CASE("the end of a worker, as the launcher takes it") {
   }
 }
 
-TEST_CASE("what Open MPI leaves of its sessions is removed, another job's is not") {
+TEST_CASE("the remains of Open MPI's sessions are removed, those of another job are not") {
   const test::TempFolder temp;
   const fs::path top = temp.path() / "ompi.host.0", ours = top / "jf.1", other = top / "jf.2";
   const auto end = [&](const fs::path& session) {
@@ -245,7 +245,7 @@ TEST_CASE("what Open MPI leaves of its sessions is removed, another job's is not
   end(ours);
   CHECK_FALSE(fs::exists(top));
 
-  // A daemon that was ended between its two steps: the folder of all sessions is empty.
+  // A daemon was ended between its two steps: the folder of all sessions is empty.
   fs::create_directories(top);
   end(ours);
   CHECK_FALSE(fs::exists(top));
@@ -256,7 +256,7 @@ TEST_CASE("what Open MPI leaves of its sessions is removed, another job's is not
   CHECK_FALSE(fs::exists(ours));
   CHECK(fs::exists(other));
 
-  // No path of Open MPI's.
+  // Not a path of Open MPI.
   const fs::path foreign = temp.path() / "elsewhere" / "jf.1";
   fs::create_directories(foreign);
   end(foreign);

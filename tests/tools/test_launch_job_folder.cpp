@@ -25,7 +25,7 @@ namespace {
 
 const std::string job = "0123456789abcdef";
 
-// A state folder of the test's own.
+// A state folder for one test.
 struct StateFolder {
   StateFolder() { ::setenv("TUTTI_STATE_DIR", (temp / "state").c_str(), 1); }
   ~StateFolder() { ::unsetenv("TUTTI_STATE_DIR"); }

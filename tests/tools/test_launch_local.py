@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch on this host: what processes find, how they end, whose fault it was, and that nothing is left."""
+"""tutti-launch on this host: the environment of its processes, their ends, the blame, and no remains."""
 import contextlib
 import os
 import re
@@ -19,7 +19,7 @@ STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 class Local(LaunchCase):
     def setUp(self):
         super().setUp()
-        # --kill ends all jobs of the user; these tests are to see none but their own.
+        # --kill ends all jobs of the user; these tests must only see their own.
         self.environment["TUTTI_STATE_DIR"] = str(self.runtime / "tutti")
 
     def test_state_folder_is_an_absolute_path(self):
@@ -63,7 +63,7 @@ class Local(LaunchCase):
             done = self.launch("-n", 1, "--root-port", port, "true", code=2)
             self.assertIn(f"[--root-port] expected a port that is free, and the next one too, got {port}, which",
                           self.message(done))
-            while True:  # two neighbours that are free
+            while True:  # two adjacent free ports
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
                 with socket.socket() as next_one:
@@ -90,7 +90,7 @@ class Local(LaunchCase):
         for rank in range(2):
             head, *rest = (self.folder / "logs" / "deep" / f"worker-{rank}.log").read_text().splitlines()
             self.assertRegex(head, rf"^# rank {rank}, worker of job [0-9a-f]{{16}} \(night run\) on localhost, process \d+")
-            # Unchanged, up to the order of the two streams.
+            # Unchanged, except for the order of the two streams.
             text = "\n".join(rest)
             for part in (f"out {rank}", "err", "end"):
                 self.assertIn(part, text)
@@ -104,7 +104,7 @@ class Local(LaunchCase):
         (self.folder / "file").write_text("")
         done = self.launch("-n", 1, "--log-dir", "file/logs", "true", code=2)
         self.assertIn("file/logs", self.message(done))
-        self.assertNotIn("--sync-dst-dir", done.err)  # which copies to other hosts
+        self.assertNotIn("--sync-dst-dir", done.err)  # an option that copies to other hosts
 
     def test_exit_code_is_the_culprits(self):
         start = time.monotonic()
@@ -140,7 +140,7 @@ class Local(LaunchCase):
         said = re.search(r"\[worker 1 on localhost\].*SIGKILL, last reported at step (\d+), bucket (\d) \((begun|done)\)",
                          self.message(job))
         self.assertIsNotNone(said, job.err)
-        # It is reported before it is written down.
+        # It reports the position before it writes it down.
         at = int((self.folder / "at-1").read_text())
         self.assertIn(3 * int(said[1]) + int(said[2]) - at, (0, 1), self.message(job))
 
@@ -209,9 +209,9 @@ class Local(LaunchCase):
         wait_until(lambda: not self.marked())
 
     def stop_for_long(self, job, others):
-        """Stops the launcher, and what it started too, for longer than --host-timeout."""
+        """Stops the launcher, and with `others` also its processes, for longer than --host-timeout."""
         stopped = set()
-        # Again until there is no new one: a process may have started another before it was stopped, or have ended.
+        # Repeats until there is no new one: a process may have started another before it was stopped, or have ended.
         while new := ({job.pid} | (set(self.marked()) if others else set())) - stopped:
             stopped |= new
             for pid in new:
@@ -226,7 +226,7 @@ class Local(LaunchCase):
                 os.kill(pid, signal.SIGCONT)
 
     def test_launcher_that_stood_still(self):
-        """Its agents have ended what they had, and that is no success."""
+        """Its agents have ended their processes, and that is no success."""
         for code in (0, 143):
             job = self.start("-n", 2, "--host-timeout", 2, "bash", "-c",
                              f"trap 'exit {code}' TERM; echo up; while :; do sleep 0.1; done")
@@ -238,7 +238,7 @@ class Local(LaunchCase):
             self.assertIn("[host localhost] expected a word of tutti-launch within 2 s, got none", self.message(job))
 
     def test_machine_that_stood_still(self):
-        """A virtual machine is paused: nobody was silent."""
+        """A virtual machine is paused: no process was silent."""
         job = self.start("-n", 2, "--host-timeout", 4, "bash", "-c",
                          "echo up; while [ ! -e go ]; do sleep 0.1; done; echo the end")
         for _ in range(2):
@@ -297,7 +297,7 @@ class Local(LaunchCase):
         for folder in (job.parent.parent, job.parent, job):
             folder.chmod(0o700)
         node = os.uname().nodename
-        # The number of a process that lives, with another start time.
+        # The number of a live process, with another start time.
         (job / "worker-0.process").write_text(f"{other.pid} 1 {other.pid} 1 {node} localhost\n")
         (job / "worker-1.process").write_text("garbage\n")
         (job / "worker-2.process").write_text(f"1 1 1 1 {node} localhost\n")
@@ -322,7 +322,7 @@ class Local(LaunchCase):
         self.assertEqual(list((self.folder / "elsewhere").iterdir()), [])
 
     def test_output_that_nobody_reads(self):
-        """The job waits for its reader, is not given up meanwhile, and goes on."""
+        """The job waits for its reader, is not given up meanwhile, and continues."""
         job = self.start("-n", 1, "--host-timeout", 4, "sh", "-c", "yes 0123456789 | head -n 700000; echo the end")
         time.sleep(6)
         self.finish(job)
@@ -337,7 +337,7 @@ class Local(LaunchCase):
         self.assertRegex(done.err, r"job [0-9a-f]{16}: 2 workers on 1 host, ssh; rank 0 on localhost\n")
 
     def test_a_process_for_each_gpu(self):
-        """-n counts hosts then; the list is that of seq -s , and the program gets it whole."""
+        """-n counts hosts in this case. The list is that of seq -s , and the program gets it complete."""
         for words in (["-n", 1], []):
             for gpus in (["--gpus", "0,1,2"], ["--gpus=0,1,2"]):
                 done = self.launch(*words, "sh", "-c", 'echo "$TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK $*"', "sh", *gpus)
@@ -347,7 +347,7 @@ class Local(LaunchCase):
         done = self.launch("-n", 2, "true", "--gpus", "0,1", code=2)
         self.assertIn("[--num-workers] expected at most 1 host, because with --gpus in the command -n counts them, got 2.",
                       self.message(done))
-        # Empty, or left out by the shell: processors, and -n counts processes.
+        # If the list is empty, or left out by the shell, the job uses processors, and -n counts processes.
         for gpus in (["--gpus", ""], ["--gpus="], ["--gpus"], ["--gpus", "--network", "resnet"]):
             self.assertEqual(len(self.launch("-n", 2, "echo", *gpus).out.splitlines()), 2)
         with_servers = self.launch("-n", 1, "-s", 1, "sh", "-c", "echo $TUTTI_ROLE", "sh", "--gpus", "0,1")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""A training with parameter servers of which a process is killed, or stopped: it is named, and the others end."""
+"""A process of a training with parameter servers is killed or stopped: the error names it, and the others end."""
 import os
 import signal
 import subprocess

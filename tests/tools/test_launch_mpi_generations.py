@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""An elastic job over an mpirun that ends no rank: one that is not told to, or not told in time, lives on beside those of the next
-generation, and writes what they write. So the launcher's agents end what is left, whatever MPI does."""
+"""An elastic job over an mpirun that ends no rank. A rank that gets no signal, or gets it late, would live next to the
+ranks of the next generation and write the same files. The launcher's agents therefore end all remaining ranks, whatever
+MPI does."""
 import contextlib
 import os
 import signal
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from launch_case import PROGRESS_RANK, LaunchCase, main, wait_until
 
-# Starts the ranks through a daemon that takes no notice of them, nor of the end of mpirun.
+# Starts the ranks through a daemon that ignores their ends and the end of mpirun.
 MPIRUN = """#!/usr/bin/env python3
 import os, signal, subprocess, sys
 words = sys.argv[1:]
@@ -31,7 +32,7 @@ os.waitpid(daemon, 0)
 sys.exit(1)
 """
 
-# A program that says it trains over MPI, as the launcher asks it.
+# A program that answers the launcher's question with MPI.
 PROGRAM = """#!/bin/sh
 # tutti-launch may ask this program by TUTTI_ASK
 [ -z "$TUTTI_ASK" ] || { echo "TUTTI-ANSWER 1 strategy=mpi mpi=1 servers=0 elastic=1"; exit 0; }
@@ -68,7 +69,7 @@ class MpiGenerations(LaunchCase):
         return self.generations.read_text().split() if self.generations.exists() else []
 
     def ranks(self):
-        """Those of progress_rank that live: {pid: start}."""
+        """Returns the live processes of progress_rank: {pid: start}."""
         found = {}
         for pid in self.marked():
             with contextlib.suppress(OSError):

@@ -38,7 +38,7 @@ using namespace tutti::launch;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("the answer to the launcher's question") {
+TEST_CASE("the answer to the launcher's question is parsed") {
   CHECK_FALSE(is_launcher_query());
   ::setenv("TUTTI_ASK", "launch", 1);
   CHECK(is_launcher_query());
@@ -104,7 +104,7 @@ TEST_CASE("the answer to the launcher's question") {
   CHECK(contains(refused({"-n", "2", "--mpi-arg", "x"}, nccl), "[--mpi-arg]"));
 }
 
-TEST_CASE("no variable of the launcher is taken for an option of the training programs") {
+TEST_CASE("no variable of the launcher is an option of the training programs") {
   for (const std::string_view name : launcher_variables) {
     CAPTURE(name);
     CHECK((!name.starts_with("TUTTI_") ||
@@ -113,7 +113,7 @@ TEST_CASE("no variable of the launcher is taken for an option of the training pr
   }
 }
 
-TEST_CASE("who runs where") {
+TEST_CASE("ranks are assigned to hosts") {
   const test::TempFolder folder;
   const auto ranks_of = [&](const std::string& hosts, std::vector<std::string> words) {
     test::write_text(folder / "hosts", hosts);
@@ -123,15 +123,15 @@ TEST_CASE("who runs where") {
     for (const std::size_t site : plan.site_of_mpi_rank) text += plan.sites[site].host.name + " ";
     return text;
   };
-  // This host, wherever its line stands and whatever it is called there, has rank 0; else the first line.
+  // This host has rank 0, in any line and under any of its names. If it is not in the list, the first line has rank 0.
   CHECK(ranks_of("203.0.113.1 slots=2\n203.0.113.2\nlocalhost slots=2\n", {"c"}) ==
         "localhost localhost 203.0.113.1 203.0.113.1 203.0.113.2 ");
   CHECK(ranks_of("203.0.113.1\n127.0.0.1\n", {"-n", "1", "c"}) == "127.0.0.1 ");
   CHECK(ranks_of("203.0.113.1\n" + own_node() + "\n", {"c"}) == own_node() + " 203.0.113.1 ");
   CHECK(ranks_of("203.0.113.1\n203.0.113.2\n203.0.113.1\n", {"c"}) == "203.0.113.1 203.0.113.2 ");
-  // Two names of this host are one.
+  // Two names of this host are the same host.
   CHECK(ranks_of("localhost slots=2\n203.0.113.1\n127.0.0.1\n", {"c"}) == "localhost localhost 203.0.113.1 localhost ");
-  // The port is that of a host behind this one's address.
+  // A port belongs to another host that is reached through this one's address.
   CHECK(ranks_of("203.0.113.1\nlocalhost:2222\n", {"c"}) == "203.0.113.1 localhost ");
   CHECK(ranks_of("203.0.113.1\nsomebody-else@localhost\n", {"c"}) == "203.0.113.1 localhost ");
   for (const std::string& address : own_addresses()) {
@@ -139,7 +139,7 @@ TEST_CASE("who runs where") {
     CHECK(ranks_of("203.0.113.1\n" + address + "\n", {"c"}) == address + " 203.0.113.1 ");
   }
 
-  // With --gpus in the command -n counts hosts, each with a process a GPU.
+  // With --gpus in the command, -n counts hosts, each with one process per GPU.
   const std::string two = "203.0.113.1 slots=5\n203.0.113.2\n";
   CHECK(ranks_of(two, {"c", "--gpus", "0,1"}) == "203.0.113.1 203.0.113.1 203.0.113.2 203.0.113.2 ");
   CHECK(ranks_of(two, {"-n", "1", "c", "x", "--gpus=0,1,7"}) == "203.0.113.1 203.0.113.1 203.0.113.1 ");
@@ -164,7 +164,7 @@ TEST_CASE("who runs where") {
   CHECK(make_plan(parse_options({"c", "--gpus", "0,1,2"})).site_of_mpi_rank.size() == 3);
 }
 
-TEST_CASE("a quoted word reaches the shell's command as it is") {
+TEST_CASE("a quoted word reaches the shell's command unchanged") {
   for (const std::string word :
        {"plain",       "",        " ", "a b", "'", "''", "'; touch x; '", "$(touch x)", "`touch x`", "\\", "\\'",
         "\"",          "*",       "~", "!!",  "#", "-n", "a=b",           "${HOME}",    "|",         "&",  "<>",
@@ -183,7 +183,7 @@ TEST_CASE("a quoted word reaches the shell's command as it is") {
     CHECK_THROWS_AS((void)shell_quoted(bad), UsageError);
 }
 
-TEST_CASE("ssh sees only host names, after --") {
+TEST_CASE("ssh gets only host names, after --") {
   auto argv = ssh_arguments({}, {"b.example", 2222});
   REQUIRE(argv.size() > 4);
   for (const char* option :
@@ -208,10 +208,10 @@ TEST_CASE("ssh sees only host names, after --") {
   ::unsetenv("TUTTI_TEST_SECRET");
 }
 
-TEST_CASE("a port that is held is given to nobody else, and rank 0 can listen there") {
+TEST_CASE("a held port is given to no other process, and rank 0 can listen there") {
   const RendezvousPorts m = choose_rendezvous_ports(0, true);
   CHECK((m.port > 0 && m.ps_port > 0 && m.port != m.ps_port && m.ports == 1));
-  // As many as the system gives are others; both kinds are asked for.
+  // These take all ports that the system gives; both kinds are requested.
   std::vector<tcp::Socket> others;
   for (int i = 0; i < 500; ++i) {
     const tcp::Address any = tcp::any_address(i % 2 == 0 ? AF_INET : AF_INET6, 0);
@@ -237,7 +237,7 @@ TEST_CASE("a port that is held is given to nobody else, and rank 0 can listen th
   CHECK(new_secret() != new_secret());
 }
 
-TEST_CASE("an order arrives as it was sent") {
+TEST_CASE("an order arrives unchanged") {
   Order o;
   o.job = "0123456789abcdef";
   o.host = "b";
@@ -293,7 +293,7 @@ TEST_CASE("a stream is split into lines") {
   CHECK(lines[3].size() == LineSplitter::longest);
 }
 
-TEST_CASE("options, with - and _") {
+TEST_CASE("options are accepted with - and _") {
   ::setenv("TUTTI_TEST_VALUE", "from here", 1);
   const Options o = parse_options({"-n4",
                                    "-s",
@@ -331,7 +331,7 @@ TEST_CASE("options, with - and _") {
   CHECK(parse_options({"--help", "--nonsense"}).help);
 }
 
-TEST_CASE("a wrong option is refused by name") {
+TEST_CASE("the error for a wrong option names it") {
   using Words = std::vector<std::string>;
   for (const auto& refused : std::vector<std::pair<Words, std::string>>{
            {{}, "a command"},

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""A training job that is paused for longer than its time-outs: all its processes, as when a machine is suspended, or the
-launcher alone. It goes on, or the message says what was lost."""
+"""A training job pauses for longer than its time-outs: all its processes, as when a machine is suspended, or the
+launcher alone. The job continues, or the message names the loss."""
 import contextlib
 import json
 import os
@@ -53,8 +53,8 @@ class Paused(LaunchCase):
         self.assertIsNone(self.job.poll(), self.said())
 
     def pause(self, pids, seconds):
-        """Stops these one after the other for so long, which is longer than a time-out of the job, and lets them go on in the
-        reverse order: those that were stopped last have asked the others in vain."""
+        """Stops these one after the other for this time, which is longer than a time-out of the job, and continues them
+        in the reverse order: the processes that were stopped last have asked the others in vain."""
         try:
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
@@ -66,7 +66,7 @@ class Paused(LaunchCase):
                 os.kill(pid, signal.SIGCONT)
 
     def check_goes_on(self):
-        """All that were there train on, and end in order when they are told to."""
+        """All present workers train on, and end in order on request."""
         self.wait_for_steps(20)
         self.job.send_signal(signal.SIGINT)
         self.job.wait(120)
@@ -116,7 +116,8 @@ class Paused(LaunchCase):
         self.launcher_paused("-n", 2, "-s", 1, strategy="ps")
 
     def test_launcher_too_long(self):
-        """A worker that cannot know whether it may still write ends, and says why; the others go on, if there are any."""
+        """A worker that cannot know if it may still write ends, and prints the reason. The others continue, if there
+        are any."""
         self.begin("-n", 2, strategy="gloo", elastic=True, timeout=1)
         self.pause([self.job.pid], 6)
         wait_until(lambda: "warning: worker" in self.said())
@@ -126,7 +127,7 @@ class Paused(LaunchCase):
         self.assertIn(self.job.returncode, (130, 5), self.said())
 
     def test_ctrl_z(self):
-        """At a terminal, in a shell with job control: Ctrl-Z stops the launcher, fg lets it go on."""
+        """At a terminal, in a shell with job control: Ctrl-Z stops the launcher, fg continues it."""
         shell, terminal = pty.fork()
         if shell == 0:
             os.chdir(self.folder)
@@ -161,7 +162,7 @@ class Paused(LaunchCase):
 
     @staticmethod
     def read_all(terminal):
-        """What a shell shows has to be read, or it waits."""
+        """The output of a shell must be read, otherwise the shell waits."""
         with contextlib.suppress(OSError):
             while os.read(terminal, 4096):
                 pass

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a process that tutti-launch started reads of its environment and reports, and what is made of the reports.
+// The environment and the reports of a process that tutti-launch started, and the conclusions from the reports.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ LaunchEnvironment environment(const std::map<std::string, std::string>& variable
 
 }  // namespace
 
-TEST_CASE("the environment of a started process") {
+TEST_CASE("the environment of a started process is read") {
   CHECK_FALSE(environment({}).launched);
   CHECK(environment({}).size == 1);
   const auto e = environment({{"TUTTI_RANK", "2"},
@@ -61,7 +61,7 @@ TEST_CASE("the environment of a started process") {
                                    {"DMLC_NUM_SERVER", "2"}});
   CHECK((server.is_server() && server.workers == 4 && server.servers == 2));
   CHECK_FALSE((e.elastic || e.new_worker));
-  // One that came later has a number beyond the count of those that are there.
+  // A process that joined later has a number beyond the current count.
   const auto joins = environment({{"TUTTI_RANK", "7"},
                                   {"TUTTI_SIZE", "8"},
                                   {"DMLC_NUM_WORKER", "3"},
@@ -73,7 +73,7 @@ TEST_CASE("the environment of a started process") {
   CHECK_FALSE(environment({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"NEW_WORKER", "1"}}).new_worker);
 }
 
-TEST_CASE("an environment that makes no sense is refused") {
+TEST_CASE("an inconsistent environment is refused") {
   using V = std::map<std::string, std::string>;
   for (const V& bad :
        {V{{"TUTTI_RANK", "4"}, {"TUTTI_SIZE", "4"}}, V{{"TUTTI_RANK", "x"}, {"TUTTI_SIZE", "4"}},
@@ -97,9 +97,9 @@ TEST_CASE("an environment that makes no sense is refused") {
   CHECK(contains(alone, "tutti-launch -n N"));
 }
 
-TEST_CASE("who started a process, and whether it may train") {
+TEST_CASE("the environment tells which launcher started a process, and if it may train") {
   using V = std::map<std::string, std::string>;
-  // What is left in a shell has started nobody.
+  // Variables that remain in a shell do not count as a launcher.
   for (const V& stray : {V{{"DMLC_NUM_WORKER", "4"}}, V{{"DMLC_NUM_WORKER", "abc"}},
                          V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "1"}}, V{{"DMLC_ROLE", ""}},
                          V{{"DMLC_PS_ROOT_URI", "a"}, {"DMLC_NUM_WORKER", "3"}}}) {
@@ -113,14 +113,14 @@ TEST_CASE("who started a process, and whether it may train") {
     CHECK(contains(said(V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", role}, {"DMLC_ROLE", "worker"}}),
                    "[environment TUTTI_ROLE] expected worker, because "));
   }
-  // A launcher that numbers nobody.
+  // A launcher that gives no numbers.
   CHECK(contains(said(V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}), "tutti-launch -n 2 starts as many"));
   CHECK(contains(said(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}}), "mpirun -np 2"));
   CHECK_NOTHROW(require_worker(environment(V{{"SLURM_STEP_NUM_TASKS", "1"}})));
   CHECK_NOTHROW(require_worker(
       environment(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})));
-  // A launcher of PyTorch's jobs: the variables of other launchers come first, and one variable alone started no
-  // process.
+  // The launcher of PyTorch's jobs: the variables of other launchers take precedence, and a single variable does not
+  // count.
   const V torchrun{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
   CHECK(contains(said(torchrun), "[environment WORLD_SIZE] expected tutti-launch or mpirun to start the 2 processes"));
   CHECK(contains(said(torchrun), "tutti-launch -n 2 starts as many"));
@@ -145,7 +145,7 @@ TEST_CASE("who started a process, and whether it may train") {
                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
                       {"TUTTI_LOCAL_RANK", "1"},
                       {"TUTTI_LOCAL_SIZE", "2"}};
-  // tutti-launch's word holds before mpirun's.
+  // tutti-launch's variables take precedence over mpirun's.
   const auto both = environment(through_mpi);
   CHECK((both.mpi && both.rank == 1 && both.local_rank == 1 && both.local_size == 2));
   const auto hydra =
@@ -161,7 +161,7 @@ TEST_CASE("who started a process, and whether it may train") {
       contains(message_of<UsageError>([&] { require_launched_size(environment({}), "mpi", 2); }), "one rank, because"));
 }
 
-TEST_CASE("what a process reports can be read after it") {
+TEST_CASE("a report can be read after its process has ended") {
   const test::TempFolder folder;
   const std::string path = (folder / "slot").string();
   const char* job = "00000000000000ff";
@@ -181,7 +181,7 @@ TEST_CASE("what a process reports can be read after it") {
   CHECK_THROWS_AS((void)ProgressFile::create(path, job), DataError);
 }
 
-TEST_CASE("a report to nobody, to another job or to another file does nothing") {
+TEST_CASE("a report without a file, to another job or to another file has no effect") {
   const test::TempFolder folder;
   const std::string path = (folder / "slot").string();
   const ProgressFile file = ProgressFile::create(path, "1");
@@ -202,7 +202,7 @@ TEST_CASE("a report to nobody, to another job or to another file does nothing") 
   CHECK(file.read() == RankProgress{});
   CHECK_FALSE(ProgressFile::open(path, "2").has_value());
   CHECK_FALSE(ProgressFile::open(folder / "other", "1").has_value());
-  // A process may write anything into its file.
+  // A process may write any bytes into its file.
   const auto fd = io::Descriptor::open(path, O_WRONLY, "open");
   REQUIRE(::pwrite(fd.get(), "\xff\xff\xff\xff\xff\xff\xff\xff", 8, 16) == 8);
   CHECK_FALSE(file.read().has_value());
@@ -210,7 +210,7 @@ TEST_CASE("a report to nobody, to another job or to another file does nothing") 
   CHECK_FALSE(file.read().has_value());
 }
 
-TEST_CASE("the process that holds the others up") {
+TEST_CASE("the process that delays the others is found") {
   using std::chrono::seconds;
   const auto t = Clock::time_point{} + seconds(1000);
   const auto at = [](std::uint64_t step, int bucket, ProgressPhase phase) { return RankProgress{step, bucket, phase}; };
@@ -221,18 +221,18 @@ TEST_CASE("the process that holds the others up") {
   board.update("worker 3", "b", at(9, 0, ProgressPhase::idle), false, t);
   board.update("worker 4", "b", RankProgress{}, false, t);
   CHECK_FALSE(board.stalled(5, t + seconds(4)).has_value());
-  // Behind the others, although it was heard of later.
+  // It is at fault although its last sign came later than theirs.
   auto stall = board.stalled(5, t + seconds(7));
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
   const std::string text = board.describe(*stall);
   CHECK(contains(text, "worker 1 on b has stood still for 6 s at step 57, bucket 1 (begun)"));
   CHECK(contains(text, "worker 0 is at step 57, bucket 2 (begun)"));
-  // Also where its silence is a little younger than that of those who wait for it.
+  // Also if its silence is a little shorter than that of the processes that wait for it.
   stall = board.stalled(6.5, t + seconds(7));
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
-  // A stopped one is to blame wherever it is.
+  // A stopped process is at fault in any position.
   board.update("worker 2", "b", at(57, 2, ProgressPhase::begin), true, t + seconds(6));
   stall = board.new_stall(5, t + seconds(7));
   REQUIRE(stall.has_value());
@@ -251,7 +251,7 @@ TEST_CASE("the process that holds the others up") {
   CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
 }
 
-TEST_CASE("a process that does not come back from between two steps") {
+TEST_CASE("a process that does not return from between two steps is found") {
   using std::chrono::seconds;
   const auto t = Clock::time_point{} + seconds(1000);
   const auto at = [](std::uint64_t step, ProgressPhase phase) { return RankProgress{step, 1, phase}; };
@@ -262,7 +262,7 @@ TEST_CASE("a process that does not come back from between two steps") {
   auto stall = board.stalled(5, t + seconds(6));
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
-  // Nobody waits: nobody is to blame, but for one that is stopped.
+  // No process waits: none is at fault, except a stopped one.
   board.update("worker 0", "a", at(12, ProgressPhase::idle), false, t + seconds(7));
   CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
   board.update("worker 2", "b", at(9, ProgressPhase::idle), true, t + seconds(7));

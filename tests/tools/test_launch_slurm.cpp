@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// tutti-launch within a job of Slurm: which hosts it takes and how it reaches them.
+// tutti-launch within a job of Slurm: the hosts that it uses and its way to reach them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ auto getter(const VariableMap& variables) {
   };
 }
 
-// Sets variables of this process for as long as it lives.
+// Sets variables of this process during its lifetime.
 class Environment {
  public:
   explicit Environment(VariableMap v) : variables_(std::move(v)) {
@@ -62,7 +62,7 @@ TEST_CASE("the nodes of a job are its hosts") {
   CHECK(slurm_hosts(getter({{"SLURM_JOB_NODELIST", "a"}})).empty());
   CHECK(hosts({}) == std::vector<Host>{{"n1", 0, 2}, {"n2", 0, 2}, {"n3", 0, 1}});
   CHECK(hosts({{"SLURM_TASKS_PER_NODE", ""}}) == std::vector<Host>{{"n1"}, {"n2"}, {"n3"}});
-  // Those of a step, in a shell that srun has started.
+  // The nodes of a step, in a shell that srun has started.
   CHECK(hosts({{"SLURM_TASKS_PER_NODE", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}}) ==
         std::vector<Host>{{"n1"}, {"n2"}, {"n3"}});
   for (const std::pair<std::string, std::string>& wrong :
@@ -78,7 +78,7 @@ TEST_CASE("the nodes of a job are its hosts") {
   }
 }
 
-TEST_CASE("options within a job of Slurm") {
+TEST_CASE("options have other defaults within a job of Slurm") {
   const Environment inside(job);
   const auto options = [](std::vector<std::string> words) {
     words.emplace_back("program");
@@ -93,7 +93,7 @@ TEST_CASE("options within a job of Slurm") {
   CHECK(options({"--launcher", "mpi"}).slurm_job == "12");
   CHECK((options({"--launcher", "ssh"}).slurm_job.empty() && options({"--launcher", "ssh"}).allocation.size() == 3));
   CHECK((options({"--launcher", "local", "-n", "2"}).allocation.empty()));
-  // A file says otherwise.
+  // A hosts file takes precedence.
   CHECK((options({"-H", "hosts"}).allocation.empty() && options({"-H", "hosts"}).slurm_job.empty()));
 
   const auto said = [&](const std::vector<std::string>& words) {
@@ -106,14 +106,14 @@ TEST_CASE("options within a job of Slurm") {
   CHECK(contains(said({}), "leave 'srun' out"));
 }
 
-TEST_CASE("srun is for a job of Slurm") {
+TEST_CASE("srun needs a job of Slurm") {
   CHECK(contains(message_of<UsageError>([] {
                    (void)parse_options({"--launcher", "srun", "-n", "1", "program"});
                  }),
                  "[--launcher srun]"));
 }
 
-TEST_CASE("srun sees only names of nodes and of jobs") {
+TEST_CASE("srun gets only names of nodes and of jobs") {
   SshSettings s;
   s.slurm_job = "12";
   const auto words = ssh_arguments(s, {"n1"});
@@ -127,7 +127,7 @@ TEST_CASE("srun sees only names of nodes and of jobs") {
   }
 }
 
-TEST_CASE("a node is this host where Slurm's daemon says so") {
+TEST_CASE("a node is this host if Slurm's daemon names it") {
   CHECK_FALSE(is_here({"tutti-no-such-node"}));
   const Environment inside(VariableMap{{"SLURMD_NODENAME", "tutti-no-such-node"}});
   CHECK(is_here({"tutti-no-such-node"}));

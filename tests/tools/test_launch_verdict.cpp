@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The exit code of a job, from how its processes ended.
+// The exit code of a job as a function of the ends of its processes.
 #include <doctest/doctest.h>
 
 #include <signal.h>
@@ -37,7 +37,7 @@ struct Row {
   int interrupted;
   Cause cause;
   int code;
-  std::string blamed{};  // its name, or how that begins
+  std::string blamed{};  // its name, or the beginning of it
 };
 
 JobEnd job_of(const Row& r, bool elastic) {
@@ -51,7 +51,7 @@ JobEnd job_of(const Row& r, bool elastic) {
   return job;
 }
 
-// In each order in which the launcher may hear of the processes.
+// Checks each order in which the launcher may learn of the ends.
 void check(const Row& r, bool elastic) {
   JobEnd job = job_of(r, elastic);
   std::vector<std::size_t> order(job.endings.size());
@@ -76,10 +76,10 @@ const std::string server = "server 0";
 
 }  // namespace
 
-TEST_CASE("the exit code of a job, row by row, in each order of its endings") {
+TEST_CASE("the exit code of a job follows the table in each order of its endings") {
   const auto done = Cause::done, interrupted = Cause::interrupted, process = Cause::process, outside = Cause::outside;
   const std::string kill = "kill 9", zero = "exit 0";
-  SUBCASE("elastic") {
+  SUBCASE("elastic members") {
     const Row rows[] = {
         // The work was done.
         {{"work", "work"}, {}, 0, done, 0},
@@ -94,7 +94,7 @@ TEST_CASE("the exit code of a job, row by row, in each order of its endings") {
         {{"work", "exit 3"}, {zero}, 0, process, 3, "worker 1"},
         {{"work", "exit 3"}, {}, SIGINT, process, 3, "worker 1"},
         {{"work", "exit 6"}, {}, 0, process, 6, "worker 1"},
-        // Workers were told to leave, and the last one saved what was done: servers do not change that.
+        // Workers were asked to leave, and the last one saved its state: the servers do not change that.
         {{"exit 143", "exit 143"}, {}, 0, process, 143, "worker"},
         {{"left", "exit 143"}, {zero}, 0, process, 143, "worker 1"},
         {{"left", "exit 143"}, {zero, zero}, 0, process, 143, "worker 1"},
@@ -110,7 +110,7 @@ TEST_CASE("the exit code of a job, row by row, in each order of its endings") {
         {{"exit 130", "exit 3"}, {zero}, SIGINT, process, 3, "worker 1"},
         {{"exit 130", "kill 11"}, {}, SIGINT, process, 1, "worker 1"},
         {{"kill 9", "kill 2"}, {zero}, SIGINT, process, 5, "worker 0"},
-        // The last one that held what was trained is lost.
+        // The last worker that held the trained state is lost.
         {{kill}, {zero, "stopped"}, 0, process, 5, "worker 0"},
         {{kill, "exit 5"}, {"exit 5"}, 0, process, 5, "worker 0"},
         {{"vanished"}, {"stopped"}, 0, process, 5, "worker 0"},
@@ -121,14 +121,14 @@ TEST_CASE("the exit code of a job, row by row, in each order of its endings") {
         // Weights that are not finite.
         {{"exit 6", "exit 6"}, {"exit 5", "stopped"}, 0, process, 6, "worker"},
         {{"exit 6", "exit 5"}, {kill}, 0, process, 6, "worker 0"},
-        // Another program ended the job, or the launcher could not be heard.
+        // Another program ended the job, or the launcher could not be reached.
         {{"ended", "ended"}, {"ended"}, 0, outside, 143},
         {{"unheard", "ended"}, {"unheard"}, 0, outside, 5},
         {{}, {}, 0, done, 0},
     };
     for (const Row& r : rows) check(r, true);
   }
-  SUBCASE("with fixed members") {
+  SUBCASE("fixed members") {
     const Row rows[] = {
         {{zero, zero}, {zero}, 0, done, 0},
         {{zero, "exit 3"}, {zero}, 0, process, 3, "worker 1"},
@@ -147,7 +147,7 @@ TEST_CASE("the exit code of a job, row by row, in each order of its endings") {
   }
 }
 
-TEST_CASE("what the launcher found itself") {
+TEST_CASE("failures that the launcher found itself") {
   JobEnd job = job_of({{"exit 130", "exit 5"}, {}, SIGINT, Cause::done, 0}, true);
   job.problem = 5;
   CHECK((judge(job).cause == Cause::problem && judge(job).code == 5));
@@ -160,7 +160,7 @@ TEST_CASE("what the launcher found itself") {
   CHECK((judge(job).cause == Cause::lost_host && judge(job).code == 5));
   job.endings[0] = ending("worker 0", "exit 3");
   CHECK((judge(job).cause == Cause::process && judge(job).code == 3));
-  // mpirun counts if no process did anything wrong.
+  // mpirun counts if no process has failed.
   job = job_of({{"exit 0", "exit 0"}, {}, 0, Cause::done, 0}, false);
   job.mpirun = 5;
   CHECK((judge(job).cause == Cause::mpirun && judge(job).code == 5));
@@ -171,7 +171,7 @@ TEST_CASE("what the launcher found itself") {
   CHECK((judge(job).cause == Cause::done && judge(job).code == 0));
 }
 
-TEST_CASE("the exit code of a job: every combination of two workers, two servers and a signal") {
+TEST_CASE("the exit code of a job is consistent for every combination of two workers, two servers and a signal") {
   const std::vector<std::string> workers{"work",    "left",     "exit 130", "exit 143", "exit 3",  "exit 5",
                                          "exit 6",  "kill 9",   "kill 11",  "kill 2",   "kill 15", "stopped",
                                          "unheard", "orphaned", "vanished", "ended"};
@@ -196,7 +196,7 @@ TEST_CASE("the exit code of a job: every combination of two workers, two servers
             CHECK((v.code == 0) == (v.cause == Cause::done));
             const std::string blamed = v.blamed == nullptr ? "" : v.blamed->name;
             CHECK(!blamed.empty() == (v.cause == Cause::process || v.cause == Cause::outside));
-            // Equal failures count in the order in which they were heard of; here there is one at each kind of process.
+            // Equal failures count in the order of their reports; here there is one of each kind of process.
             std::reverse(job.endings.begin(), job.endings.end());
             if (a == b && s == t) CHECK(judge(job).code == v.code);
             // Servers count only if no worker explains the end.

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""From images of one's own to answers: class folders and what tutti-data makes of them are trained on, evaluated, predicted and exported,
-with the classes' names, and no program is told what a run's folder says."""
+"""From the user's images to answers: programs train, evaluate, predict and export with class folders and with
+tutti-data's files from them, with the names of the classes. No program needs an option for facts in the run's folder.
+"""
 import json
 import re
 import shutil
@@ -31,7 +32,7 @@ class OwnNet(PredictCase):
         cls.image = f"images/validation/{NAMES[2]}/1.png"
 
     def use(self, run_folder, classes, image=None):
-        """A run's folder is enough to predict, and to export."""
+        """A run's folder is enough to predict and to export."""
         answers, said = self.predict("--top", "100", run_folder, image or self.image)
         self.assertEqual(said, "")
         answer, = answers.values()
@@ -65,7 +66,7 @@ class OwnNet(PredictCase):
                 self.assertRegex(said, r"^net\.onnx: net-\d+, ")
         names, accuracy = self.confusion("runs/own")
         self.assertEqual(names, NAMES)
-        # What the program's own evaluation says of the test images, tutti-predict says too.
+        # tutti-predict gives the same answers for the test images as the program's own evaluation.
         answers, _ = self.predict("--averaged", "no", self.newest("runs/own"), "images/validation")
         right = sum(image.split("/")[2] == a["classes"][0]["class"] for image, a in answers.items())
         self.assertAlmostEqual(right / len(answers), accuracy)
@@ -106,7 +107,7 @@ class OwnNet(PredictCase):
         self.assertEqual([bool(averaged) for _, averaged in rows], [False, True])
         last = self.events("judged", "epoch")[-1]
         self.assertEqual([float(r) for r, _ in rows], [float(f"{100 * last[k]:.3f}") for k in ("test_top1", "test_ema_top1")])
-        # Another net's normalisation is told.
+        # A message reports the normalisation of another net.
         done = run(IMAGENET, *others, "--rgb-mean", "1,2,3", "--log-dir", "judged", cwd=self.folder)
         self.assertRegex(done.err, r"^warning: --rgb-mean was ")
 
@@ -118,7 +119,7 @@ class OwnNet(PredictCase):
                 run(IMAGENET, *words, cwd=self.folder)
                 self.use(f"run-{form}", NAMES)
                 self.assertEqual(self.confusion(f"run-{form}")[0], NAMES)
-        # More outputs than classes: the classes that there are keep their names in the report.
+        # More outputs than classes: the existing classes keep their names in the report.
         run(IMAGENET, "--data-dir", "packed", *TINY[2:], "--num-classes", "5", "--num-batches", "1", "--log-dir", "five", "--evaluate-every", "1", cwd=self.folder)
         self.assertEqual(self.confusion("five")[0], [*NAMES, "3", "4"])
         run(REPORT, "five", "--out", "five.html", cwd=self.folder)
@@ -159,7 +160,7 @@ class OwnNet(PredictCase):
                 done = run(program, *start, "--pretrained", base, "--run-dir", name, cwd=self.folder)
                 self.assertRegex(done.out, rf"\d+ tensors from {base}; the classifier begins anew, for another number of classes")
                 self.assertEqual(len(self.events(name, "start")), 1)
-        # With the same classes it is the whole net, and an evaluation may show it.
+        # With the same classes it is the whole net, and the run may begin with an evaluation.
         done = run(CIFAR, "--dataset", "synthetic", "--num-examples", "32", "--image-shape", "3,16,16", *SMALL, "--pretrained", "ten", "--eval-only", "--run-dir", "other", cwd=self.folder)
         self.assertRegex(done.out, r"\d+ tensors from ten\n")
         self.assertIn("test loss", done.out)

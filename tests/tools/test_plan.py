@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-plan: its table against numbers worked out by hand, a real run's log, and what it refuses."""
+"""tutti-plan: its table against numbers calculated by hand, the log of a real run, and the arguments that it refuses.
+"""
 import csv
 import json
 import os
@@ -31,7 +32,7 @@ class Plan(unittest.TestCase):
         return done.stdout
 
     def one_card(self, text):
-        """The last column of types with several network cards: efficiency with one of them."""
+        """Returns the last column for types with several network cards: efficiency with one of them."""
         return [float(row) for row in re.findall(r"^\| \d+ \|.*\| (\S+) % \|$", text, re.M)]
 
     def rows(self, text):
@@ -75,7 +76,7 @@ class Plan(unittest.TestCase):
         self.assertGreater(faster[16][1], rows[16][1])
         smaller = self.rows(self.plan("100:10", *HOST, "--bytes", 2, "--nodes", "16", "--images", 40000))
         self.assertGreater(smaller[16][1], rows[16][1])
-        # Several devices of an instance sum inside it first.
+        # Several devices of an instance first sum inside it.
         four = self.rows(self.plan("100:10", *HOST, "--devices", 4, "--nodes", "1,2", "--images", 40000))
         self.assertEqual(four[1][0], 40)
         self.assertTrue(300 < four[1][1] <= 400)
@@ -86,7 +87,7 @@ class Plan(unittest.TestCase):
         text = self.plan(*arguments, "--within-hours", rows[2][3] + 0.01, "--budget", rows[2][4] + 0.01)
         self.assertIn(f"hours: 2 for {rows[2][4]:.2f}", text)
         self.assertIn(f"at most: 2 in {rows[2][3]:.2f} hours", text)
-        # What comes before the first step takes time too.
+        # The work before the first step takes time too.
         text = self.plan(*arguments, "--setup-minutes", 60, "--within-hours", rows[2][3] + 0.01)
         self.assertIn("hours: 4 for", text)
         text = self.plan(*arguments, "--within-hours", 0.001, "--budget", 0.001)
@@ -110,7 +111,7 @@ class Plan(unittest.TestCase):
         text = self.plan("2500:256", "--type", "box", "--types", several, "--nodes", "1,8", tells="400 Gbit/s (100 a network card)")
         one = self.one_card(text)
         self.assertEqual([one[0], len(one)], [100, 2])
-        # As if the type had no more than that.
+        # As if the type had only that bandwidth.
         alone = self.rows(self.plan("2500:256", "--price", 1, "--devices", 8, "--network-gbit", 100, "--nodes", "1,8"))
         self.assertEqual(one, [row[2] for row in alone.values()])
         for name in ("small", "old"):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What tutti-launch reads of other processes, which end whenever they like.
+// The data that tutti-launch reads of other processes, which may end at any time.
 #include <doctest/doctest.h>
 
 #include <signal.h>
@@ -29,7 +29,7 @@ void reap(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a process tells its state, its parent and its environment, and nothing when it is gone") {
+TEST_CASE("a process has a state, a parent and an environment, and none of them after its end") {
   ::setenv("TUTTI_TEST_PROCESS", "is here", 1);
   const Started child = start_process({.argv = {"sleep", "1000"}});
   ::unsetenv("TUTTI_TEST_PROCESS");
@@ -48,7 +48,7 @@ TEST_CASE("a process tells its state, its parent and its environment, and nothin
   ::kill(child.pid, SIGKILL);
   siginfo_t ended{};
   CHECK(::waitid(P_PID, static_cast<id_t>(child.pid), &ended, WEXITED | WNOWAIT) == 0);
-  // Nobody has asked for its exit status yet.
+  // Its exit status has not been collected yet.
   CHECK(process_status(child.pid)->state == 'Z');
   CHECK(!lives(child.pid, status->start));
   CHECK(mine().empty());
@@ -58,8 +58,8 @@ TEST_CASE("a process tells its state, its parent and its environment, and nothin
   CHECK(!started_with(child.pid, "TUTTI_TEST_PROCESS=is here"));
 }
 
-TEST_CASE("a file that opens and cannot be read is empty") {
-  CHECK(proc_text(::getpid(), "mem").empty());  // nothing lies at address 0
+TEST_CASE("a file that opens but cannot be read is empty") {
+  CHECK(proc_text(::getpid(), "mem").empty());  // address 0 is not mapped
   CHECK(proc_text(::getpid(), "").empty());     // a folder
   CHECK(proc_text(::getpid(), "no such file").empty());
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-report: the page of runs that train_cifar10 has made, of damaged ones and of none."""
+"""tutti-report: the page of runs of train_cifar10, of damaged runs, and without a run."""
 import json
 import os
 import shutil
@@ -71,7 +71,7 @@ class Report(ReportCase):
         self.assertEqual([run["name"] for run in data["runs"]], ["first", "second"])
         self.assertIn("test_ema_top1", data["runs"][1]["epochs"])
         self.assertNotEqual(data["runs"][0]["options"]["lr"], data["runs"][1]["options"]["lr"])
-        # Two of one name are told apart by their paths.
+        # Two runs of one name are distinguished by their paths.
         shutil.copytree(self.folder / "first", self.folder / "other" / "first")
         data, _ = self.page(0, "first", "other/first/")
         self.assertEqual([run["name"] for run in data["runs"]], ["first", "other/first/"])
@@ -121,7 +121,7 @@ class Report(ReportCase):
         return folder
 
     def test_a_run_that_goes_on(self):
-        # Cut anywhere, as a reader may find it.
+        # Truncated at any byte, as a reader may find it.
         whole = (self.folder / "first" / "log.jsonl").read_bytes()
         for size in (0, 1, len(whole) // 3, len(whole) - 1):
             data, said = self.page(0, self.damaged(lambda log: log[:size]))
@@ -153,7 +153,7 @@ class Report(ReportCase):
         run = data["runs"][0]
         self.assertEqual(run["options"][EVIL], EVIL)
         self.assertEqual((run["status"], run["warnings"]), (EVIL, [EVIL]))
-        # A name that is no UTF-8.
+        # A name that is not UTF-8.
         odd = os.fsencode(self.folder) + b"/odd\xff"
         shutil.copytree(os.fsencode(self.folder / "first"), odd)
         done = subprocess.run([REPORT, "--out", "page.html", odd], cwd=self.folder, capture_output=True, timeout=300)

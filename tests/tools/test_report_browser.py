@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a browser makes of tutti-report's page: no error of its script, all curves, nothing that a run has smuggled in."""
+"""tutti-report's page in a browser: its script has no error, all curves appear, and no text of a run becomes code."""
 import json
 import re
 import sys
@@ -26,7 +26,7 @@ class ReportBrowser(ReportCase):
             self.assertGreater(len(faces), 4)
             self.assertTrue(all(a["alt"] and a["src"].startswith("data:image/png;base64,") for a in faces))
             self.assertEqual(sum(a.get("class") == "matrix" for _, a in dom.tags), 2)
-        # Options that only one run's program has are folded.
+        # Options that only one run's program has are collapsed.
         other = self.folder / "other"
         other.mkdir()
         log = (self.folder / "second" / "log.jsonl").read_text().splitlines()
@@ -44,7 +44,7 @@ class ReportBrowser(ReportCase):
         self.assertNotIn("<title>caught", evil)
         self.assertEqual(sum(a.get("onerror") is not None for _, a in Page(evil).tags), 0)
         self.page(0, "first")
-        # That a script's error is seen at all.
+        # Checks that the test would see an error of a script.
         broken = self.folder / "broken.html"
         broken.write_text((self.folder / "page.html").read_text().replace('"use strict";', '"use strict"; nowhere();'))
         with self.assertRaisesRegex(AssertionError, "nowhere"):

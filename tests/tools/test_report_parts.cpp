@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Parts of tutti-report: what is made of many rows, what a log tells, and what a page may hold.
+// Parts of tutti-report: the reduction of many rows, the reading of a log, and the contents of a page.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -55,7 +55,7 @@ std::vector<double> column(const io::Json& reduced, const char* which) {
 
 }  // namespace
 
-TEST_CASE("few rows stay as they are, of many the least and the greatest stay") {
+TEST_CASE("few rows stay unchanged, and many are reduced to minimum and maximum") {
   CHECK(column(reduce({1, 2.5, 3}, 3), "mean") == std::vector<double>{1, 2.5, 3});
   CHECK(reduce({1, 2, 3}, 3).find("min") == nullptr);
   const io::Json r = reduce({1, 3, 5, 9, 4}, 2);  // parts of 3 and 2 rows
@@ -75,7 +75,7 @@ TEST_CASE("few rows stay as they are, of many the least and the greatest stay") 
   CHECK(greatest == 70);
 }
 
-TEST_CASE("what is no number leaves a gap, a column of none is left out") {
+TEST_CASE("a value that is not a number leaves a gap, and a column without numbers is left out") {
   const io::Json r = reduce({none, none, 2, 4}, 2);
   CHECK(r.at("mean").as_array()[0].is_null());
   CHECK(r.at("min").as_array()[0].is_null());
@@ -101,7 +101,7 @@ TEST_CASE("parts of rows cover all of them, in order, and differ by one row") {
   }
 }
 
-TEST_CASE("no string of a run ends the script element, and it is read back equal") {
+TEST_CASE("no string of a run ends the script element, and each is read back equal") {
   const io::Json hostile = io::Json::object({{"</script><script>alert(1)</script>", "<!-- <script> ]]> & \"'"},
                                              {"quote\"", "\xE2\x80\xA8line\xE2\x80\xA9 \x01 \n \\"}});
   const std::string text = json_for_script(hostile);
@@ -110,7 +110,7 @@ TEST_CASE("no string of a run ends the script element, and it is read back equal
   CHECK(html_text("<b a='1' c=\"2\">&\xFF") == "&lt;b a=&#39;1&#39; c=&quot;2&quot;&gt;&amp;?");
 }
 
-TEST_CASE("a page's places are filled once, and not those in what was put in") {
+TEST_CASE("placeholders of a page are filled once, and not inside filled text") {
   RunData r;
   r.name = "{{script}}\xFF";
   const std::string page =
@@ -121,7 +121,7 @@ TEST_CASE("a page's places are filled once, and not those in what was put in") {
   CHECK(contains(page, R"("name":"{{script}}?")"));
 }
 
-TEST_CASE("lines are numbered, long ones are cut, one without an end is not whole") {
+TEST_CASE("lines are numbered, long ones are cut, and one without an end is incomplete") {
   const TempFolder folder;
   const std::string file = folder / "lines";
   struct Line {
@@ -141,13 +141,13 @@ TEST_CASE("lines are numbered, long ones are cut, one without an end is not whol
   CHECK(lines("").empty());
   CHECK(lines("a\n\n12345\n123456\nb") ==
         std::vector<Line>{{"a", 1, true}, {"", 2, true}, {"12345", 3, true}, {"12345", 4, false}, {"b", 5, false}});
-  // Across the reader's own pieces.
+  // Across the reader's own blocks.
   const auto many = lines(std::string(300'000, 'x') + "\n" + std::string(5, 'y') + "\n");
   CHECK(many == std::vector<Line>{{"xxxxx", 1, false}, {"yyyyy", 2, true}});
   CHECK_THROWS_AS(for_each_line(folder.path(), 5, [](std::string_view, std::int64_t, bool) {}), DataError);
 }
 
-TEST_CASE("steps that are done again after a resume count once") {
+TEST_CASE("steps that are repeated after a resume count once") {
   const RunData r = run_of(begun + step(1, 3, 1) + step(2, 2, 2) + step(3, 1, 3) + begun +
                            R"({"event":"resume","step":1,"epoch":1,"from":"x"})"
                            "\n" +
@@ -156,7 +156,7 @@ TEST_CASE("steps that are done again after a resume count once") {
                            "\n");
   CHECK(r.steps["step"] == std::vector<double>{1, 2});
   CHECK(r.steps["train_loss"] == std::vector<double>{3, 2.5});
-  // The second process's time comes behind the first one's.
+  // The second process's time comes after the first one's.
   CHECK(r.steps["time"] == std::vector<double>{1, 4});
   CHECK(r.resumed == std::vector<double>{1});
   CHECK(r.starts == 2);
@@ -165,7 +165,7 @@ TEST_CASE("steps that are done again after a resume count once") {
   CHECK(r.notes.empty());
 }
 
-TEST_CASE("a run that begins anew in a folder takes the place of the one before") {
+TEST_CASE("a run that starts again in a folder replaces the one before") {
   const RunData r = run_of(begun + step(1, 3, 1) + step(2, 2, 2) + begun + step(1, 5, 1));
   CHECK(r.steps["train_loss"] == std::vector<double>{5});
   CHECK(r.steps["time"] == std::vector<double>{1});
@@ -177,7 +177,7 @@ TEST_CASE("lines of a process that was given up do not count") {
                              "\n";
   const RunData r = run_of(begun + step(1, 3, 10, 1) + change + step(2, 9, 11, 1) + step(2, 2, 4, 2));
   CHECK(r.steps["train_loss"] == std::vector<double>{3, 2});
-  // Another process goes on, whose own clock began later.
+  // Another process continues, and its clock began later.
   CHECK(r.steps["time"] == std::vector<double>{10, 10});
   REQUIRE(r.changes.size() == 1);
   CHECK(r.changes[0].ranks == 3);
@@ -185,7 +185,7 @@ TEST_CASE("lines of a process that was given up do not count") {
   CHECK(r.changes[0].batch == 64);
 }
 
-TEST_CASE("epochs, with the k of their top-k") {
+TEST_CASE("epochs have the k of their top-k") {
   const RunData r = run_of(
       begun + step(5, 1, 4) +
       R"({"event":"epoch","epoch":1,"step":5,"train_loss":1.5,"test_loss":null,"test_top1":0.5,"test_top3":0.75,)"
@@ -198,7 +198,7 @@ TEST_CASE("epochs, with the k of their top-k") {
   CHECK(std::isnan(r.epochs["test_loss"][0]));
 }
 
-TEST_CASE("of a damaged log what is readable is shown, the rest is named") {
+TEST_CASE("the readable part of a damaged log is shown, and the rest is reported") {
   const RunData r = run_of(begun + step(1, 3, 1) + "{\"event\":\"step\",\"st\n" + "\xFF\xFE\n" +
                            R"({"event":"step","step":"two"})"
                            "\n"
@@ -220,7 +220,7 @@ TEST_CASE("of a damaged log what is readable is shown, the rest is named") {
   CHECK(contains(r.notes[1], "'dance'"));
 }
 
-TEST_CASE("a log of another version is read as far as it goes, and options of any form are shown") {
+TEST_CASE("a log of another version is read as far as possible, and options of any form are shown") {
   std::string deep = "1";
   for (int i = 0; i < 60; ++i) deep = "[" + deep + "]";
   const RunData r =
@@ -236,7 +236,7 @@ TEST_CASE("a log of another version is read as far as it goes, and options of an
   CHECK(io::parse_json(json_for_script(page_data(r, 10))).at("name").as_string().empty());
 }
 
-TEST_CASE("an evaluation is shown as it was written, or named") {
+TEST_CASE("an evaluation is shown as it was written, or reported") {
   const TempFolder folder;
   const std::string file = folder / "evaluation.json";
   const io::Json good = io::parse_json(
@@ -253,7 +253,7 @@ TEST_CASE("an evaluation is shown as it was written, or named") {
   const auto& worst = shown.at("worst").as_array();
   REQUIRE(worst.size() == 3);
   CHECK(worst[0].at("png").as_string() == "iVBORw0KGgo=");
-  // What is no picture is not handed to a browser.
+  // A file that is not a picture is not sent to a browser.
   CHECK(worst[1].find("png") == nullptr);
   CHECK(worst[2].find("png") == nullptr);
   CHECK(read(good, 2).at("worst").as_array().size() == 2);
@@ -284,7 +284,7 @@ TEST_CASE("an evaluation is shown as it was written, or named") {
   }
 }
 
-TEST_CASE("options of tutti-report") {
+TEST_CASE("options of tutti-report are checked") {
   const Options o = parse_options({"--out=a.html", "--title", "T", "run", "--", "--odd"});
   CHECK(o.out == "a.html");
   CHECK(o.title == "T");
