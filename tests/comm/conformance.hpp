@@ -14,8 +14,9 @@
 #include <tutti/comm/communicator.hpp>
 #include <tutti/core/rng.hpp>
 
-// What every communicator must do, as one list of cases. Each rank calls run() of a case with its communicator, in the
-// same order; a case throws where the communicator is wrong. No test framework, because ranks may be processes.
+// The requirements for all communicators, as one list of cases. Each rank calls run() of a case with its communicator,
+// in the same order. A case throws if the communicator is wrong. It needs no test framework, because ranks may be
+// processes.
 namespace tutti::conformance {
 
 inline void require(bool good, const std::string& what) {
@@ -24,7 +25,7 @@ inline void require(bool good, const std::string& what) {
 
 constexpr std::chrono::seconds patience{60};
 
-// The value that rank r brings for element i: whole numbers, so that sums are exact in every type.
+// Returns the value of rank r for element i: whole numbers, so that sums are exact in each type.
 inline int value_of(int r, std::size_t i) {
   return static_cast<int>((i * 7 + static_cast<std::size_t>(r) * 13) % 11) - 3;
 }
@@ -53,8 +54,8 @@ std::span<std::byte> bytes_of(std::vector<T>& v) {
   return std::as_writable_bytes(std::span(v));
 }
 
-// Sizes around the limits of the ways data can take: nothing, less than a cache line, a small message and one more,
-// several pieces of scratch memory and a bit.
+// Sizes around the limits of the data paths: empty, less than a cache line, a small message and one element more, and
+// several pieces of scratch memory plus a rest.
 inline const std::vector<std::size_t> counts{0, 1, 3, 17, 1000, 4096, 4097, 8193, 100'003, 300'007};
 
 template <Communicator C, class T>

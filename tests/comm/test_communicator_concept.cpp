@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is a Communicator and what is none: most of this is decided while it compiles.
+// The concept Communicator. The compiler decides most of these tests.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -22,7 +22,7 @@ using namespace tutti;
 
 namespace {
 
-// The least that a communicator has: one rank, which has nothing to do.
+// The minimum that a communicator must have: one rank, which has no work.
 struct Alone {
   [[nodiscard]] int rank() const { return 0; }
   [[nodiscard]] int size() const { return 1; }
@@ -58,7 +58,7 @@ static_assert(Communicator<Most>);
 static_assert(Communicator<ThreadCommunicator>);
 static_assert(DistributedStrategy<AllReduce<Least>>);
 
-// Without traits, or with some of its own, nothing is guessed.
+// Traits are not derived from functions.
 struct NoTraits : Alone, OnHost {};
 struct TraitsOfItsOwn {
   bool reads_device_memory = false, watches_ranks = false;
@@ -69,7 +69,7 @@ struct OtherTraits : Alone {
 static_assert(!Communicator<NoTraits>);
 static_assert(!Communicator<OtherTraits>);
 
-// A promise that is not kept, and something that nobody was promised.
+// A declared function that is missing, and an existing function that is not declared.
 struct BrokenPromise : Alone {
   static constexpr CommunicatorTraits traits{.reads_device_memory = true};
 };
@@ -88,7 +88,7 @@ static_assert(!Communicator<Misspelt>);
 static_assert(!Communicator<Unsaid>);
 static_assert(!Communicator<UnsaidToo>);
 
-// An operation of another signature.
+// An operation with another signature.
 struct LessOfIt : Least {
   Work all_reduce(std::span<std::byte>, ReduceOp, const std::string&) { return {}; }
 };
@@ -96,7 +96,7 @@ static_assert(!Communicator<LessOfIt>);
 
 }  // namespace
 
-TEST_CASE("the least communicator serves a strategy") {
+TEST_CASE("the minimal communicator serves a strategy") {
   Least c;
   AllReduce<Least> strategy(c);
   CHECK(strategy.size() == 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which ranks share a host, and what ends a group of them.
+// The ranks that share a host, and the events that end their group.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@
 using namespace tutti;
 using namespace std::chrono_literals;
 
-TEST_CASE("ranks of one host are told apart by their order, hosts by that of their first ranks") {
+TEST_CASE("ranks of one host are ordered by number, and hosts by their first ranks") {
   const std::vector<std::string> hosts{"b", "a", "b", "c", "a", "b"};
   for (int r = 0; r < 6; ++r) {
     const HostTopology p(r, hosts);
@@ -39,7 +39,7 @@ TEST_CASE("ranks of one host are told apart by their order, hosts by that of the
   CHECK((alone.size() == 1 && alone.is_leader() && alone.local_size() == 1));
 }
 
-TEST_CASE("the way of an operation follows from who shares memory") {
+TEST_CASE("the path of an operation follows from the ranks that share memory") {
   struct Network {};
   using Routes = HostRoutes<Network>;
   using Route = Routes::Route;
@@ -54,7 +54,7 @@ TEST_CASE("the way of an operation follows from who shares memory") {
   CHECK(Routes::choose(two, false, true) == Route::plain);
 }
 
-TEST_CASE("a flag calls who watches it, and keeps its first reason") {
+TEST_CASE("a flag calls its watchers, and keeps its first reason") {
   InterruptFlag flag;
   int calls = 0;
   flag.watch([&] { ++calls; });

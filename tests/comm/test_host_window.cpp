@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory that a process of a host shares with others: how it is made and sealed.
+// Memory that a process shares with others of its host: how it is made and sealed.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ std::string why_not(io::Descriptor fd, std::size_t bytes) {
 
 }  // namespace
 
-TEST_CASE("host window: zero, page aligned, all there, and never smaller") {
+TEST_CASE("a host window is zero, page aligned, fully allocated, and cannot shrink") {
   std::string why;
   const auto w = HostWindow::make((std::size_t{3} << 20) + 5, why);
   REQUIRE_MESSAGE(w != nullptr, why);
@@ -58,7 +58,7 @@ TEST_CASE("host window: zero, page aligned, all there, and never smaller") {
   CHECK((::fcntl(w->descriptor(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("host window: what lies where") {
+TEST_CASE("a host window has a fixed layout") {
   std::string why;
   const auto w = HostWindow::make(4096, why);
   REQUIRE(w != nullptr);
@@ -72,7 +72,7 @@ TEST_CASE("host window: what lies where") {
   CHECK(w->place_of(std::span(all.data() - 1, 10)) > 4096);
 }
 
-TEST_CASE("host window: where there can be none it says why") {
+TEST_CASE("the reason is reported if a host window cannot be made") {
   std::string why;
   CHECK(HostWindow::make(0, why) == nullptr);
   CHECK(HostWindow::make(std::size_t{1} << 60, why) == nullptr);
@@ -83,7 +83,7 @@ TEST_CASE("host window: where there can be none it says why") {
   CHECK(HostWindow::make(1 << 19, why) != nullptr);
 }
 
-TEST_CASE("host window: what its owner could take away, or does not have, is refused") {
+TEST_CASE("a host window that its owner could shrink, or that is too small, is refused") {
   constexpr std::size_t n = 1 << 20;
   const auto filled = [&](unsigned flags) {
     io::Descriptor fd = memory(n, flags);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory that processes of a host share: how it passes from process to process, and to whom not.
+// Memory that processes of a host share: how a process lends it to another one, and which processes get none.
 #include <doctest/doctest.h>
 
 #include <dirent.h>
@@ -40,7 +40,7 @@ using testing::made;
 
 namespace {
 
-// Texts of a fixed size between this process and one that it starts.
+// Sends texts of a fixed size between this process and a child process.
 template <class T>
 void put(int fd, const T& v) {
   if (::write(fd, &v, sizeof v) != ssize_t{sizeof v}) ::_exit(9);
@@ -51,7 +51,7 @@ T get(int fd) {
   if (::read(fd, &v, sizeof v) != ssize_t{sizeof v}) v = {};
   return v;
 }
-// A process that runs f(to it, from it) with windows of its own, and ends with what f returns.
+// A process that runs f(to it, from it) with its own windows. Its exit code is the result of f.
 struct Process {
   std::array<int, 2> there{}, back{};
   pid_t pid = -1;
@@ -74,7 +74,7 @@ struct Process {
     ::close(there[1]);
     ::close(back[0]);
   }
-  // Its exit status.
+  // Returns its exit status.
   int end() {
     int status = 0;
     if (pid > 0) ::waitpid(pid, &status, 0);
@@ -90,7 +90,8 @@ int descriptors() {
   ::closedir(d);
   return n;
 }
-// Waits for it: the thread at the door closes its end of a connection after who asked has closed the other.
+// Waits for the number: the window server's thread closes its end of a connection after the client has closed the
+// other.
 bool no_more_descriptors_than(int n) {
   const auto end = std::chrono::steady_clock::now() + 20s;
   while (descriptors() > n) {
@@ -99,7 +100,7 @@ bool no_more_descriptors_than(int n) {
   }
   return true;
 }
-// Mappings of memfds.
+// Returns the number of mappings of memfds.
 int mappings() {
   std::ifstream maps("/proc/self/maps");
   int n = 0;
@@ -109,7 +110,7 @@ int mappings() {
 
 }  // namespace
 
-TEST_CASE("process windows: another process reads and writes, and what it had stays when it is killed") {
+TEST_CASE("process windows: another process reads and writes, and its data stays when it is killed") {
   Process other([](int in, int out) {
     ProcessWindows windows;
     std::string why;
@@ -140,7 +141,7 @@ TEST_CASE("process windows: another process reads and writes, and what it had st
   CHECK(WIFSIGNALED(other.end()));
   its->bytes()[8] = std::byte{45};
   CHECK(its->bytes()[7] == std::byte{44});
-  // It is known, and another one of this process is not to be had.
+  // The window is known, and this process cannot have a second one.
   CHECK(windows.map(name, why) == its);
   WindowName second = name;
   ++second.number;
@@ -148,7 +149,7 @@ TEST_CASE("process windows: another process reads and writes, and what it had st
   CHECK(why == "its owner is not reached: it has ended, or is in another container");
 }
 
-TEST_CASE("process windows: a window is read without being mapped, and only one of that size") {
+TEST_CASE("process windows: a window is read without a mapping, and only with the right size") {
   constexpr std::size_t size = std::size_t{1} << 20;
   Process other([](int, int out) {
     ProcessWindows windows;
@@ -217,7 +218,7 @@ TEST_CASE("process windows: processes of other users get none, and lend none") {
   put(other.there[1], 'e');
   CHECK(other.end() == 0);
 
-  // One that does not look whom it speaks to is sent away by the door.
+  // A client that does not check its peer is refused by the window server.
   Process blunt([](int in, int out) {
     const auto server = get<WindowName>(in);
     if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
@@ -236,7 +237,7 @@ TEST_CASE("process windows: processes of other users get none, and lend none") {
   CHECK(windows.sent_away() == 2);
 }
 
-TEST_CASE("process windows: strangers at the door hold nobody up") {
+TEST_CASE("process windows: strangers do not delay the window server") {
   ProcessWindows windows, neighbour;
   const auto mine = made(windows, 4096);
   const WindowName name = windows.name_of(*mine);
@@ -259,11 +260,11 @@ TEST_CASE("process windows: strangers at the door hold nobody up") {
   wrong.server[0] = 'Z';
   CHECK(neighbour.map(wrong, why) == nullptr);
   CHECK(why == "a name that is none");
-  // An own one needs no door.
+  // A process maps its own window without the window server.
   CHECK(windows.map(name, why) == mine);
 }
 
-TEST_CASE("process windows: a size that nobody holds is used again, unless it was abandoned") {
+TEST_CASE("process windows: memory of an unused size is used again, unless it was abandoned") {
   ProcessWindows windows, neighbour;
   std::string why;
   auto w = made(windows, 8192);
@@ -285,12 +286,12 @@ TEST_CASE("process windows: a size that nobody holds is used again, unless it wa
   const auto third = made(windows, 8192);
   CHECK(!(windows.name_of(*third) == name));
   CHECK(windows.own() == 2);
-  // Of what nobody holds little is kept.
+  // Only a little unused memory is kept.
   for (std::size_t i = 1; i <= 50; ++i) (void)made(windows, i << 14);
   CHECK(windows.own() < 10);
 }
 
-TEST_CASE("process windows: who is shut out of one keeps the memory that was there, and others get the new") {
+TEST_CASE("process windows: a process that is shut out of a window keeps the old memory, and others get the new one") {
   ProcessWindows windows, stays, shut_out;
   std::string why;
   const auto w = made(windows, std::size_t{1} << 20);
@@ -322,7 +323,7 @@ TEST_CASE("process windows: who is shut out of one keeps the memory that was the
   CHECK(old->bytes()[3] == std::byte{1});
   CHECK(no_more_descriptors_than(fds));
   CHECK(mappings() <= maps + 1);
-  // Where there is no memory to be shared, it is this process's alone.
+  // If memory cannot be shared, it belongs to this process only.
   const test::SizeLimit limit(1 << 12);
   CHECK_FALSE(windows.renew(*w, why));
   CHECK(w->bytes().data() == at);
@@ -341,7 +342,8 @@ TEST_CASE("process windows: a thousand changes of a group leave no descriptor an
   std::shared_ptr<HostWindow> before;
   int fds = 0, maps = 0;
   for (int change = 0; change < 1000; ++change) {
-    // A newcomer in each generation, who leaves with it. What they have of each other is held while it lasts.
+    // Each generation has a newcomer, which leaves with it. Their mappings of each other last as long as the
+    // generation.
     ProcessWindows newcomer;
     const auto its = made(newcomer, 1 << 14);
     const auto neighbour = windows.map(name, why);
@@ -361,7 +363,7 @@ TEST_CASE("process windows: a thousand changes of a group leave no descriptor an
   CHECK(windows.neighbours() <= 3);
 }
 
-TEST_CASE("group windows: all ranks reach all, or none has any") {
+TEST_CASE("group windows: all ranks reach all, or no rank has any") {
   constexpr int ranks = 3;
   for (const bool fails : {false, true}) {
     std::vector<std::unique_ptr<ProcessWindows>> of(ranks);
@@ -378,7 +380,7 @@ TEST_CASE("group windows: all ranks reach all, or none has any") {
     for (int r = 0; r < ranks; ++r)
       threads.emplace_back([&, r] {
         int phase = 0;
-        // One of them asks for more than there is.
+        // One of them requests more than exists.
         const std::size_t bytes = fails && r == 1 ? std::size_t{1} << 60 : 100'000;
         groups[static_cast<std::size_t>(r)] =
             GroupWindows::make(*of[static_cast<std::size_t>(r)], r, ranks, bytes,

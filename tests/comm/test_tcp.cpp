@@ -19,8 +19,8 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("an address that swallows everything costs a moment, not the deadline") {
-  // A door with nobody behind it: Linux drops what comes once the queue is full.
+TEST_CASE("an address that drops all packets costs a moment, not the deadline") {
+  // A socket that accepts no connection: Linux drops further ones after its queue is full.
   int error = 0;
   std::string why;
   const auto address = [&](const char* host, int port) { return tcp::SystemLookup{}(host, port, true, why).at(0); };
@@ -55,5 +55,5 @@ TEST_CASE("a name server that does not answer costs no more than the deadline") 
   CHECK(tcp::addresses_of("name.invalid", 1, start + 100ms, why, slow).empty());
   CHECK(has(why, "in time"));
   CHECK(std::chrono::steady_clock::now() - start < 1500ms);
-  CHECK(tcp::addresses_of("127.0.0.1", 1, start + 100ms, why, slow).size() == 1);  // asks nobody
+  CHECK(tcp::addresses_of("127.0.0.1", 1, start + 100ms, why, slow).size() == 1);  // needs no name server
 }

@@ -26,7 +26,7 @@
 using namespace tutti;
 using namespace std::chrono_literals;
 
-TEST_CASE("threads: conformance") {
+TEST_CASE("threads conform") {
   for (const int size : {1, 2, 3, 4, 7})
     for (const auto& c : conformance::cases<ThreadCommunicator>()) {
       CAPTURE(size);
@@ -35,7 +35,7 @@ TEST_CASE("threads: conformance") {
     }
 }
 
-TEST_CASE("threads: a rank that does not come is named within the deadline") {
+TEST_CASE("threads: a missing rank is named within the deadline") {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<bool> over{false};
   std::atomic<int> named{0};
@@ -106,7 +106,7 @@ TEST_CASE("all_reduce strategy: the first fact that differs is named") {
   CHECK_NOTHROW(run_ranks(2, differing("0.2", false)));
 }
 
-TEST_CASE("all_reduce strategy: everyone takes rank 0's state") {
+TEST_CASE("all_reduce strategy: all ranks take rank 0's state") {
   run_ranks(3, [](ThreadCommunicator& c) {
     AllReduce<ThreadCommunicator> s(c);
     std::vector<float> same(100, 3.F), other(50'000, static_cast<float>(c.rank() + 5));
@@ -122,8 +122,8 @@ TEST_CASE("all_reduce strategy: everyone takes rank 0's state") {
   });
 }
 
-TEST_CASE("threads: a rank that throws waits for nobody, and the others hear of it") {
-  constexpr auto deadline = 60s;  // long enough that a wait for it would show
+TEST_CASE("threads: a rank that throws does not wait, and the others are notified") {
+  constexpr auto deadline = 60s;  // so long that a wait for it would be visible
   const auto start = std::chrono::steady_clock::now();
   for (const bool alone : {false, true}) {
     ThreadGroup group(2);
@@ -156,7 +156,7 @@ TEST_CASE("threads: a rank that throws waits for nobody, and the others hear of 
   CHECK_MESSAGE(std::chrono::steady_clock::now() - start < 20s, "it waited for its deadline");
 }
 
-TEST_CASE("threads: a wait leaves the word to who knows the rank") {
+TEST_CASE("threads: a wait lets the function that knows the rank write the error") {
   std::atomic<bool> over{false};
   std::string text;
   run_ranks(
@@ -167,7 +167,7 @@ TEST_CASE("threads: a wait leaves the word to who knows the rank") {
           return;
         }
         std::vector<float> v(10), w(10);
-        // The communication thread has the first of them; the wait begins a little later.
+        // The communication thread has the first one; the wait begins a little later.
         const Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, "first");
         Work b = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(w)), ReduceOp::sum, "second");
         std::this_thread::sleep_for(20ms);
@@ -182,7 +182,7 @@ TEST_CASE("threads: a wait leaves the word to who knows the rank") {
   CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
 }
 
-TEST_CASE("threads: a barrier has a deadline of its own") {
+TEST_CASE("threads: a barrier has a separate deadline") {
   std::atomic<bool> over{false};
   std::string text;
   const auto start = std::chrono::steady_clock::now();
@@ -208,9 +208,9 @@ TEST_CASE("threads: a barrier has a deadline of its own") {
   CHECK(std::chrono::steady_clock::now() - start < 20s);
 }
 
-TEST_CASE("threads: an interrupt ends what waits, and what comes later, long before the deadline") {
+TEST_CASE("threads: an interrupt ends current and later waits long before the deadline") {
   const auto start = std::chrono::steady_clock::now();
-  // The wait is in the caller's thread, or in the communication thread's, or an interrupt came before.
+  // The wait is in the caller's thread, or in the communication thread, or the interrupt came before.
   for (const int way : {0, 1, 2}) {
     CAPTURE(way);
     const bool begun = way == 1, before = way == 2;
@@ -232,7 +232,7 @@ TEST_CASE("threads: an interrupt ends what waits, and what comes later, long bef
     other.join();
     CHECK_THROWS_WITH_AS(sum("later"), doctest::Contains("this rank gave up"), CommunicationError);
     CHECK_THROWS_AS(c.barrier(600s), CommunicationError);
-    // Those who would wait for this rank hear of it.
+    // The ranks that would wait for this rank are notified.
     CHECK_THROWS_AS(never_comes.barrier(600s), CommunicationError);
   }
   ThreadGroup group(1);
@@ -244,7 +244,7 @@ TEST_CASE("threads: an interrupt ends what waits, and what comes later, long bef
   CHECK_MESSAGE(std::chrono::steady_clock::now() - start < 20s, "it waited for its deadline");
 }
 
-TEST_CASE("the hash of the ranks' state is XXH64 as it is defined, and as fast as the memory nearly is") {
+TEST_CASE("the hash of the ranks' state is XXH64 as defined, at nearly the speed of memory") {
   CHECK(xxh64("") == 0xef46db3751d8e999);
   CHECK(xxh64("a") == 0xd24ec4f1a98c6e5b);
   CHECK(xxh64("abc") == 0x44bc2cf5ad770999);
@@ -256,7 +256,7 @@ TEST_CASE("the hash of the ranks' state is XXH64 as it is defined, and as fast a
   std::string text(101, ' ');
   for (std::size_t n = 0; n < text.size(); ++n)
     for (const int bit : {0, 7}) {
-      // Every bit counts, at every length.
+      // Each bit counts, at each length.
       const auto before = xxh64(std::string_view(text).substr(0, n + 1));
       text[n] = static_cast<char>(text[n] ^ (1 << bit));
       CHECK(xxh64(std::string_view(text).substr(0, n + 1)) != before);
@@ -273,7 +273,7 @@ TEST_CASE("the hash of the ranks' state is XXH64 as it is defined, and as fast a
   };
   const double whole = best_of([&] { return xxh64(state); });
   MESSAGE("90 MiB in " << whole * 1000 << " ms");
-  // FNV-1a, a byte at a time, over a tenth of it.
+  // FNV-1a, one byte at a time, over a tenth of the data.
   const double bytes = best_of([&] {
     std::uint64_t h = 0xcbf29ce484222325;
     for (std::size_t i = 0; i < state.size() / 10; ++i) h = (h ^ static_cast<unsigned char>(state[i])) * 0x100000001b3;
@@ -282,7 +282,7 @@ TEST_CASE("the hash of the ranks' state is XXH64 as it is defined, and as fast a
   CHECK(whole < bytes * 10 / 2);
 }
 
-TEST_CASE("all_reduce strategy: messages and reports count the job's steps, ahead of a device too") {
+TEST_CASE("all_reduce strategy: messages and reports count the job's steps, also before a device has done them") {
   char name[] = "/tmp/tutti-report-XXXXXX";
   const io::Path folder = mkdtemp(name);
   const auto file = ProgressFile::create(folder / "slot", "1f");
@@ -306,7 +306,7 @@ TEST_CASE("all_reduce strategy: messages and reports count the job's steps, ahea
     statistics.wait();
     s.finish();
     CHECK(at() == RankProgress{41, 3, ProgressPhase::end});
-    // What a device was told to do has begun; it is over when somebody has waited for it.
+    // A device's queued work has begun; it has ended when a wait for it returns.
     s.begin_step(42, true);
     s.finish();
     CHECK(at() == RankProgress{42, 3, ProgressPhase::begin});

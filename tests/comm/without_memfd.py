@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""without_memfd.py COMMAND...: runs it as in a container whose filter of system calls knows no memfd_create."""
+"""without_memfd.py COMMAND...: runs the command as in a container whose system-call filter does not allow memfd_create.
+"""
 import ctypes
 import os
 import platform

@@ -22,7 +22,7 @@
 
 namespace tutti::testing {
 
-// A worker that says what it likes, and a server on its own.
+// A worker that sends any frames, and a server without other peers.
 struct Bare {
   ps::ThreadNetwork network{1};
   std::vector<std::string> log;
@@ -77,7 +77,7 @@ struct Bare {
   static void send(ps::ThreadWorkerEnd& from, const ps::Frame& f, std::vector<float> data) {
     from.send(0, ps::encode(f), std::as_bytes(std::span(data)), nullptr);
   }
-  // The next frame that comes to a worker, with its data as text or as numbers.
+  // The next frame that a worker receives, with its data as text or as numbers.
   struct Heard {
     ps::Frame frame;
     std::string text;

@@ -18,13 +18,13 @@
 
 namespace tutti::testing {
 
-// AllReduce of a rank that interrupts its communicator in one step: at its piece `piece`, from 0; where that is as many
-// as there are, when the step is over; -1, before it; -2, before it, where it gives up itself.
+// AllReduce of a rank that interrupts its communicator in one step. `piece` is the piece at which it does so, from 0;
+// the number of pieces means after the step; -1 means before it; -2 means before it, and the rank itself gives up.
 template <class C>
 class Breaking {
  public:
   static constexpr StrategyTraits traits = AllReduce<C>::traits;
-  // step: the job's, from 1; 0: none.
+  // step: the step of the job, from 1; 0: none.
   Breaking(C& communicator, std::int64_t step, int piece)
       : c_(communicator), s_(communicator), at_step_(step), at_piece_(piece) {}
 
@@ -55,7 +55,7 @@ class Breaking {
   void sum(std::span<double> v) { s_.sum(v); }
   void abort(const std::string& why, ExitCode code) noexcept { s_.abort(why, code); }
 
-  // Where a device works on for ranks that do not come, it must be told.
+  // A device that still works for absent ranks must be told.
   void let_go() {
     if constexpr (C::traits.reads_device_memory) c_.abort("a step broke", ExitCode::communication);
   }
@@ -69,7 +69,7 @@ class Breaking {
   int at_piece_, pieces_ = 0;
 };
 
-// Everything that a run needs to go on, as bytes.
+// Returns as bytes the whole state that a run needs to continue.
 inline std::vector<std::byte> state_of(Trainer& t) {
   t.commit();
   std::vector<std::byte> all;
@@ -99,7 +99,7 @@ inline TrainerOptions options_that_break() {
   o.bucket_bytes = 1 << 8;
   return o;
 }
-// The rows of a rank and of a step.
+// Returns the rows of a rank in a step.
 inline std::vector<std::uint8_t> images_that_break(std::int64_t step, int rank, std::int64_t rows) {
   std::vector<std::uint8_t> images(static_cast<std::size_t>(rows * 3 * 6 * 6));
   Rng rng(7, Purpose::user, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(rank));
@@ -107,7 +107,7 @@ inline std::vector<std::uint8_t> images_that_break(std::int64_t step, int rank, 
   return images;
 }
 
-// Whole steps and one behind them that may break off; returns what is wrong with what is left of it, or nothing.
+// Runs whole steps and one that may break off. Returns the faults of the state after it, or an empty text.
 template <class Strategy>
 std::string break_a_step(Backend& backend, Strategy& strategy, int micro_batches, bool breaks, int whole = 3) {
   Trainer t(backend, strategy, net_that_breaks(), options_that_break());

@@ -11,7 +11,7 @@
 
 namespace tutti::testing {
 
-// What jobs of these tests train on: images that a small net can learn, `side` pixels wide, in four classes.
+// The training images of the jobs in these tests: a small net can learn them; `side` pixels wide, four classes.
 struct JobImages {
   static constexpr std::int64_t tests = 24;
 
@@ -26,7 +26,7 @@ struct JobImages {
   [[nodiscard]] LoaderOptions test_options(int rank, int size) const {
     return {.placement = {global_batch, std::max(rank, 0), size}, .shuffle = false, .one_pass = true, .threads = 0};
   }
-  // At a rate that stays.
+  // With a constant rate.
   [[nodiscard]] FitOptions fit_options(std::int64_t epochs) const {
     FitOptions f{.epochs = epochs, .global_batch = global_batch, .report_every = 7};
     f.schedule = schedule::Constant{0.05};

@@ -26,7 +26,7 @@
 #include <tutti/train/server_update.hpp>
 #include <tutti/train/trainer.hpp>
 
-// A server of this process that owns the weights, and its workers.
+// A server in this process that owns the weights, and its workers.
 namespace tutti::test {
 
 // Owns the weights of all workers of this process.
@@ -34,7 +34,7 @@ class Owner {
  public:
   explicit Owner(std::function<void(const ServerPart&)> update) : update_(std::move(update)) {}
 
-  // The first one's state is everybody's.
+  // All workers get the first one's state.
   void synchronise(std::span<StateSpan> state) {
     const std::lock_guard lock(mutex_);
     for (StateSpan& s : state) {
@@ -127,7 +127,7 @@ class Worker {
 };
 static_assert(DistributedStrategy<Worker>);
 
-// Has what the owner has, and changes nothing of it.
+// Reads the state of the owner, and changes nothing of it.
 struct Reader : Worker {
   Reader(Owner& o, int rank, int size) : Worker(o, rank, size), owner(o) {}
   Work exchange(const Push& p) {

@@ -30,7 +30,7 @@ struct ServerJob {
   int workers = 2, servers = 1;
   std::chrono::milliseconds deadline = std::chrono::seconds(60), patience = std::chrono::seconds(60);
   std::size_t in_flight = ps::usual_in_flight;
-  std::uint64_t big_array = 1000;  // so that small data is divided too
+  std::uint64_t big_array = 1000;  // small, so that small data is divided too
   bool windows = false;            // between all of them, as if each were a process
 };
 
@@ -56,7 +56,7 @@ inline ps::WorkerOptions worker_options(const ServerJob& job, int rank) {
   return o;
 }
 
-// What servers and workers threw; empty where they did not.
+// The errors that servers and workers threw; empty if there was none.
 struct ServerJobErrors {
   std::vector<std::exception_ptr> servers, workers;
   void rethrow() const {
@@ -74,7 +74,7 @@ struct ServerJobErrors {
   }
 };
 
-// Runs f(end, rank) in a thread for each worker, beside threads that are the servers.
+// Runs f(end, rank) in a thread for each worker; further threads are the servers.
 template <class E>
 ServerJobErrors run_with_servers(const ServerJob& job, const E& ends,
                                  const std::function<void(std::unique_ptr<typename E::Worker>, int rank)>& f) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Several ranks that train one model, as threads: the same mathematics as one rank with the whole batch.
+// Several ranks, as threads, train one model: the result is that of one rank with the whole batch.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -91,7 +91,7 @@ Run train(B& backend, S& strategy, const TrainerOptions& o, std::int64_t begin, 
   return run;
 }
 
-// Ranks hold uneven parts of the batch; the last of four has none.
+// Ranks hold uneven parts of the batch; the last of four has no rows.
 template <class B>
 std::vector<Run> train_ranks(int ranks, const TrainerOptions& o, const Data& data, int parts = 1) {
   ThreadGroup group(ranks);
@@ -126,7 +126,7 @@ double largest_difference(const std::vector<std::byte>& a, const std::vector<std
 
 }  // namespace
 
-TEST_CASE("K ranks train like one: f64, weights within 1e-12") {
+TEST_CASE("K ranks train like one in f64, with weights within 1e-12") {
   const Data data(12);
   ReferenceBackend backend;
   Solo solo;
@@ -145,7 +145,7 @@ TEST_CASE("K ranks train like one: f64, weights within 1e-12") {
   }
 }
 
-TEST_CASE("K ranks train like one: f32, losses within 1e-6") {
+TEST_CASE("K ranks train like one in f32, with losses within 1e-6") {
   const Data data(12);
   CpuBackend backend({1});
   Solo solo;
@@ -156,7 +156,7 @@ TEST_CASE("K ranks train like one: f32, losses within 1e-6") {
         CHECK(std::abs(r.losses[i] - one.losses[i]) <= 1e-6 * std::abs(one.losses[i]));
 }
 
-TEST_CASE("clipping by the norm of all buckets") {
+TEST_CASE("clipping uses the norm of all buckets") {
   const Data data(12);
   auto o = options(DType::f64);
   o.clip_norm = 0.05;
@@ -169,7 +169,7 @@ TEST_CASE("clipping by the norm of all buckets") {
 
 namespace {
 
-// Runs f(trainer) on every rank.
+// Runs f(trainer) on each rank.
 void with_trainers(int ranks, const TrainerOptions& o, const std::function<void(Trainer&)>& f) {
   ThreadGroup group(ranks);
   std::vector<std::thread> threads;
@@ -186,7 +186,7 @@ void with_trainers(int ranks, const TrainerOptions& o, const std::function<void(
 
 }  // namespace
 
-TEST_CASE("a flag of one rank is seen by all in the same step") {
+TEST_CASE("all ranks see a flag of one rank in the same step") {
   const Data data(12);
   for (const std::uint32_t flag : {step_flag::stop, step_flag::membership, step_flag::stop | step_flag::membership})
     with_trainers(3, options(DType::f32), [&](Trainer& t) {
@@ -197,14 +197,14 @@ TEST_CASE("a flag of one rank is seen by all in the same step") {
     });
 }
 
-TEST_CASE("a loss that is not finite on one rank stops all, with the weights as they were") {
+TEST_CASE("a loss that is not finite on one rank stops all ranks with unchanged weights") {
   const Data data(12);
   with_trainers(3, options(DType::f32), [&](Trainer& t) {
     t.step(data.view(0, 4), 12, 0.01);
     std::vector<std::byte> before(t.executor().parameters().bytes()), after(before.size());
     std::memcpy(before.data(), t.executor().parameter_data(), before.size());
     if (t.strategy().rank() == 2) {
-      // This rank's weights are broken, so its loss is.
+      // This rank's weights are broken, and therefore its loss.
       static_cast<float*>(t.executor().parameter_data())[0] = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(before.data(), t.executor().parameter_data(), before.size());
       t.executor().parameters_changed();
@@ -239,7 +239,7 @@ TEST_CASE("ranks with other options or another net do not start") {
   CHECK(said[0].find("rank 1") != std::string::npos);
 }
 
-TEST_CASE("everyone goes on from rank 0's state") {
+TEST_CASE("all ranks continue from rank 0's state") {
   const Data data(12);
   with_trainers(3, options(DType::f32), [&](Trainer& t) {
     if (t.strategy().rank() == 0) {
@@ -254,12 +254,12 @@ TEST_CASE("everyone goes on from rank 0's state") {
 
 namespace {
 
-// The real strategy, which looks at the gradients that become final last whenever a bucket is handed to it.
+// Wraps the real strategy. When it gets a bucket, it looks at the gradients that become final last.
 struct Watching {
   Strategy s;
   const float* last_gradient = nullptr;
   std::vector<std::size_t> order{};  // of the buckets
-  int during_backward = 0;           // buckets handed over while that gradient was not final
+  int during_backward = 0;           // buckets that came while that gradient was not final
 
   static constexpr StrategyTraits traits{};
   [[nodiscard]] Membership membership() const { return s.membership(); }
@@ -279,15 +279,15 @@ struct Watching {
 
 }  // namespace
 
-TEST_CASE("state that lies in windows is read there by who lacks it, and travels where it cannot be") {
+TEST_CASE("ranks read missing state from windows, and get it as messages if windows are impossible") {
   constexpr std::size_t bytes = std::size_t{64} << 10;
   for (const bool reachable : {true, false}) {
     CAPTURE(reachable);
     ThreadGroup group(3);
     std::array<ProcessWindows, 3> windows;
     std::string why;
-    // Rank 1 has the state; 2 has the same, and 0 has come anew. Others find another window by rank 1's name, so what
-    // comes from there is told from what travels.
+    // Rank 1 has the state, 2 has the same, and 0 is new. Other ranks find another window under rank 1's name, so that
+    // the test can distinguish the data from there from the data in messages.
     const auto decoy = windows[1].make(bytes, why);
     REQUIRE(decoy != nullptr);
     std::memset(decoy->bytes().data(), 9, bytes);
@@ -319,7 +319,7 @@ TEST_CASE("state that lies in windows is read there by who lacks it, and travels
   }
 }
 
-TEST_CASE("the first bucket is on its way before the backward pass ends") {
+TEST_CASE("the first bucket is sent before the backward pass ends") {
   const Data data(8);
   ThreadGroup group(2);
   std::vector<std::thread> threads;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Asynchronous training by servers that own the weights, over threads: the bits of a single process with one worker,
-// everybody's steps with several, staleness, workers that go and come back.
+// Asynchronous training by servers that own the weights, over threads. One worker has the bits of a single process;
+// several workers count the steps of all; staleness is limited; workers leave and come back.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -82,7 +82,7 @@ class Servers {
     std::int64_t steps_per_epoch = 8, total = 24;
     std::optional<std::int64_t> staleness{};
     std::chrono::milliseconds patience = 60s;
-    bool windows = false;  // pushes and weights lie in windows
+    bool windows = false;  // pushes and weights are in windows
   };
   explicit Servers(Options o) : o_(std::move(o)), network(o_.servers), errors_(static_cast<std::size_t>(o_.servers)) {
     for (int s = 0; s < o_.servers; ++s) {
@@ -91,7 +91,7 @@ class Servers {
     }
   }
   ~Servers() { (void)join(); }
-  // What they threw, and said.
+  // Returns the errors that they threw, and their messages.
   std::vector<std::string> join() {
     for (auto& t : threads_)
       if (t.joinable()) t.join();
@@ -166,7 +166,7 @@ FitOptions fit_options(std::int64_t epochs) {
   return f;
 }
 
-// Waits for something that other threads do.
+// Waits for a condition that other threads fulfil.
 bool soon(const std::function<bool()>& f) {
   for (int i = 0; i < 10000; ++i) {
     if (f()) return true;
@@ -212,7 +212,7 @@ TEST_CASE("asynchronous servers: one worker trains to the bits of a single proce
   }
 }
 
-TEST_CASE("asynchronous servers: several workers, each for itself, count all steps") {
+TEST_CASE("asynchronous servers: several independent workers count all steps") {
   constexpr int workers = 3;
   Servers job({.servers = 2, .workers = workers, .steps_per_epoch = 24, .total = 144, .staleness = 4});
   std::vector<FitResult> results(workers);
@@ -245,7 +245,7 @@ TEST_CASE("asynchronous servers: several workers, each for itself, count all ste
   CHECK(results[0].last->train_loss < 1.2);  // of ln 4 at the start
 }
 
-TEST_CASE("asynchronous servers: a worker waits where it is too far ahead, until the slow one comes or leaves") {
+TEST_CASE("asynchronous servers: a worker too far in front waits until the slow one comes or leaves") {
   Servers job({.workers = 2, .staleness = 2});
   ReferenceBackend backend;
   auto fast = job.strategy(0), slow = job.strategy(1);
@@ -278,7 +278,7 @@ TEST_CASE("asynchronous servers: a worker waits where it is too far ahead, until
   CHECK(job.log().front().find("rank 1 is gone: it gave up; the others go on") != std::string::npos);
 }
 
-TEST_CASE("asynchronous servers: a worker that is started again goes on with what the servers have") {
+TEST_CASE("asynchronous servers: a worker that is started again continues with the servers' state") {
   Servers job({.servers = 2, .workers = 2, .staleness = 2});
   ReferenceBackend backend;
   auto first = job.strategy(0);
@@ -294,11 +294,11 @@ TEST_CASE("asynchronous servers: a worker that is started again goes on with wha
   CHECK(soon([&] { return job.log().size() >= 2; }));
   b.pull();
   auto again = job.strategy(0);
-  Trainer c(backend, *again, net(), options());  // with fresh weights, which do not count
+  Trainer c(backend, *again, net(), options());  // with fresh weights, which are not used
   c.synchronise();
   CHECK(c.counters().step == 4);
   CHECK(c.parameter("fc.weight").data()[0] == b.parameter("fc.weight").data()[0]);
-  // Nobody waits for what it did before, nor does it for others because of it.
+  // Other workers do not wait for its earlier steps, nor does it wait for others because of them.
   for (int i = 0; i < 2; ++i) c.step(more.next(), 0.1);
   CHECK(c.counters().step == 6);
   again.reset();
@@ -327,7 +327,7 @@ TEST_CASE("asynchronous servers: a worker of another kind is refused alone") {
 }
 
 TEST_CASE(
-    "asynchronous servers: workers agree on a text before there is a model; a later rank 0 hears the first one's") {
+    "asynchronous servers: workers agree on a text before a model exists, and a later rank 0 gets the first one's") {
   Servers job({.workers = 2});
   std::string heard;
   auto second = job.strategy(1);
@@ -347,7 +347,7 @@ TEST_CASE(
   CHECK(job.join()[0] == "");
 }
 
-TEST_CASE("asynchronous servers: nobody comes, or nobody is left") {
+TEST_CASE("asynchronous servers: the servers end if no worker comes, or none is left") {
   {
     Servers job({.patience = 50ms});
     CHECK(job.join()[0].find("expected a worker within 50 ms, got none") != std::string::npos);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Members of a job come and go, in order and by death, while it trains: every sample is seen once an epoch, and what
-// comes out is what one process comes to.
+// Members of a job come and go, in order and by death, while it trains. Each sample is seen once per epoch, and the
+// result is that of one process.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ void require_every_sample_once(const std::string& folder, std::int64_t epochs) {
   }
 }
 
-// All came to the end but the victim, with the weights of one.
+// Checks that all members except the victim ended well, with the same weights.
 void require_survived(const std::vector<ElasticJob::Ended>& ended, std::size_t victim, const std::string& folder) {
   for (std::size_t i = 0; i < ended.size(); ++i) {
     CHECK(ended[i].error == "");
@@ -90,7 +90,7 @@ TEST_CASE("a job that begins with one member grows and shrinks in order") {
   require_every_sample_once(folder.path(), 4);
 }
 
-TEST_CASE("a job survives the death of any member, the first one too") {
+TEST_CASE("a job survives the death of any member, also of the first one") {
   for (std::size_t victim = 0; victim < 3; ++victim)
     for (const std::int64_t step : {1, 20, 33}) {
       CAPTURE(victim);
@@ -104,7 +104,7 @@ TEST_CASE("a job survives the death of any member, the first one too") {
     }
 }
 
-TEST_CASE("sources that a function makes for each number of ranks, over 1, 3 and 2") {
+TEST_CASE("a function makes sources for each number of ranks, over 1, 3 and 2") {
   const test::TempFolder folder;
   ElasticJob job(1, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {
     slowly();
@@ -126,8 +126,8 @@ TEST_CASE("sources that a function makes for each number of ranks, over 1, 3 and
   for (const int n : {1, 2, 3}) CHECK(sizes.contains(n));
 }
 
-TEST_CASE("no change waits for a plan: those for one member more and one fewer are there") {
-  // Micro-batches of 5 rows at most, or shares computed at once.
+TEST_CASE("no change waits for a plan: plans for one member more and one fewer exist") {
+  // Micro-batches of at most 5 rows, or shares computed at once.
   for (const std::int64_t micro_batch : {5, 0}) {
     CAPTURE(micro_batch);
     struct Seen {
@@ -167,7 +167,7 @@ TEST_CASE("no change waits for a plan: those for one member more and one fewer a
   }
 }
 
-TEST_CASE("the batch follows the workers, and the rate by degrees; every sample is seen once an epoch") {
+TEST_CASE("the batch follows the workers, the rate changes in small steps, and each sample is seen once per epoch") {
   for (const bool makes : {false, true}) {
     CAPTURE(makes);
     const test::TempFolder folder;
@@ -187,7 +187,7 @@ TEST_CASE("the batch follows the workers, and the rate by degrees; every sample 
     job.batch_per_worker = ElasticJob::global_batch;
     job.ramp_steps = 4;
     job.makes_sources = makes;
-    // Falls to nothing over the run's images, whatever steps they were.
+    // Falls to zero over the images of the run, whatever its steps.
     job.rate = schedule::Poly(0.05, {.power = 1, .end = 0});
     const auto ended = job.run();
     REQUIRE(ended.size() == 2);
@@ -196,7 +196,7 @@ TEST_CASE("the batch follows the workers, and the rate by degrees; every sample 
     std::int64_t seen = 0, first = 0;
     for (const auto& [step, n] : images) {
       if (n > ElasticJob::global_batch && first == 0) first = step;
-      // The batch that the run began with has 20 steps an epoch, of which the last is short.
+      // The batch at the beginning of the run has 20 steps per epoch; the last one is short.
       const std::int64_t epoch = seen / ElasticJob::samples, into = seen % ElasticJob::samples;
       const double done = static_cast<double>(epoch * 20 + into / ElasticJob::global_batch) / 80;
       const double factor = first == 0 ? 1 : std::min(2.0, 1 + 0.25 * static_cast<double>(step - first));
@@ -239,13 +239,13 @@ TEST_CASE("the last server's death ends a job") {
 
 namespace {
 
-// Without servers, or with so many, of which one may die.
+// Without servers, or with this number of servers, of which one may die.
 void survive_random_changes(int servers) {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     CAPTURE(seed);
     const test::TempFolder folder;
     std::atomic<int> alive{3}, events{0}, pieces{0};
-    // A member that may go goes only where one is left that will not.
+    // A member may only go if another one is left that will stay.
     const auto may_go = [&] {
       for (int n = alive; n > 1;)
         if (alive.compare_exchange_weak(n, n - 1)) return true;
@@ -301,5 +301,5 @@ void survive_random_changes(int servers) {
 
 }  // namespace
 
-TEST_CASE("a job survives random joins, leaves and deaths in the middle of steps") { survive_random_changes(0); }
-TEST_CASE("so does one with servers, of which all but one die") { survive_random_changes(3); }
+TEST_CASE("a job survives random joins, leaves and deaths during steps") { survive_random_changes(0); }
+TEST_CASE("a job with servers survives them, if one server stays") { survive_random_changes(3); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The wire format of the parameter servers: what a frame is, byte by byte, and what is none.
+// The wire format of the parameter servers: valid frames byte by byte, and invalid ones.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using namespace tutti::ps;
 
 namespace {
 
-// Why a frame is none; empty: it is one, and says the same again.
+// Returns why a frame is refused. Empty: it is valid and encodes to the same bytes again.
 std::string refusal(const Frame& f, std::size_t data) {
   const Head head = encode(f);
   std::string_view why;
@@ -30,7 +30,7 @@ std::string refusal(const Frame& f, std::size_t data) {
   CHECK(encode(*again) == head);
   return "";
 }
-// Of a frame whose data lies behind its head.
+// Of a frame whose data follows its head.
 std::string refusal(const Frame& f) { return refusal(f, f.bytes); }
 
 Frame push(Operation operation = Operation::sum, std::uint32_t bytes = 64, DType dtype = DType::f32) {
@@ -55,7 +55,7 @@ constexpr std::uint64_t end_of_all = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-TEST_CASE("frames: the bytes of a head") {
+TEST_CASE("the head of a frame has fixed bytes") {
   Frame f = push(Operation::take, 0x00040302, DType::i64);
   f.bytes = 0x00080200;
   f.worker = 0x14131211;
@@ -89,7 +89,7 @@ TEST_CASE("frames: the bytes of a head") {
   CHECK(back->worker == f.worker);
   CHECK(back->place == f.place);
   CHECK(encode(*back) == head);
-  // What a frame says where nobody has set anything.
+  // A frame with default values.
   const Frame nothing;
   CHECK(nothing.kind == FrameKind::hello);
   CHECK(nothing.dtype == DType::u8);
@@ -102,7 +102,7 @@ TEST_CASE("frames: the bytes of a head") {
   CHECK_FALSE(nothing.has);
 }
 
-TEST_CASE("frames: no head of random bytes is taken for what it is not") {
+TEST_CASE("the frame decoder rejects random headers") {
   const Head good = encode(push());
   const auto changed = [&](std::size_t at, unsigned value) {
     Head head = good;
@@ -117,7 +117,7 @@ TEST_CASE("frames: no head of random bytes is taken for what it is not") {
   CHECK(changed(5, 7) == "an unknown operation");
   CHECK(changed(5, 255) == "an unknown operation");
   for (unsigned operation = 0; operation < 7; ++operation) {
-    // fetch brings nothing, but may.
+    // fetch may come with or without data.
     CAPTURE(operation);
     CHECK(changed(5, operation) == "");
   }
@@ -134,7 +134,7 @@ TEST_CASE("frames: no head of random bytes is taken for what it is not") {
   }
 }
 
-TEST_CASE("frames: sizes and places are those of whole elements within memory") {
+TEST_CASE("sizes and places of a frame are those of whole elements within memory") {
   CHECK(max_data == 1048576);
   CHECK(refusal(push(Operation::sum, 1048576)) == "");
   CHECK(refusal(push(Operation::sum, 1048576 + 4)) == "too much data");
@@ -145,7 +145,7 @@ TEST_CASE("frames: sizes and places are those of whole elements within memory") 
   CHECK(refusal(push(Operation::sum, 3, DType::u8)) == "");
   CHECK(refusal(push(Operation::sum, 3, DType::bf16)) == "parts of elements");
   CHECK(refusal(push(Operation::sum, 12, DType::f64)) == "parts of elements");
-  // What carries no elements may be of any size.
+  // A frame without elements may have any size.
   Frame text;
   text.kind = FrameKind::give_up;
   text.dtype = DType::f32;
@@ -170,7 +170,7 @@ TEST_CASE("frames: sizes and places are those of whole elements within memory") 
   CHECK(refusal(push(), 0) == "data of another size");
 }
 
-TEST_CASE("frames: what lies in a window has no data beside it") {
+TEST_CASE("a frame for a window has no data after it") {
   for (const Operation o : {Operation::sum, Operation::max, Operation::take, Operation::apply}) {
     CHECK(refusal(in_window(push(o)), 0) == "");
     CHECK(refusal(in_window(answer(o)), 0) == "");
@@ -191,13 +191,13 @@ TEST_CASE("frames: what lies in a window has no data beside it") {
   CHECK(refusal(bytes, 0) == "");
   ++bytes.place;
   CHECK(refusal(bytes, 0) == "a place that is none");
-  // Without a window the place says nothing.
+  // Without a window the place has no meaning.
   Frame f = push();
   f.place = 2;
   CHECK(refusal(f) == "");
 }
 
-TEST_CASE("frames: two bits are of gradients in f32 that are pushed") {
+TEST_CASE("two-bit frames push gradients in f32") {
   const auto packed = [](Frame f) {
     f.packed = true;
     return refusal(f, two_bit::bytes_of(f.bytes / 4));
@@ -216,7 +216,7 @@ TEST_CASE("frames: two bits are of gradients in f32 that are pushed") {
   CHECK(refusal(f) == "two bits of another size");
 }
 
-TEST_CASE("frames: who has the root's data already, and who brings nothing") {
+TEST_CASE("frames tell which workers have the root's data already, and which send none") {
   Frame f = push(Operation::take);
   f.has = true;
   CHECK(refusal(f) == "");
@@ -236,7 +236,7 @@ TEST_CASE("frames: who has the root's data already, and who brings nothing") {
   hello.has = true;
   CHECK(refusal(hello) == "nothing to be wanted");
 
-  // No data: of who is not the root, of what only asks, of an answer that says no more.
+  // No data: from a worker that is not the root, in a question, in an answer without content.
   Frame t = push(Operation::take);
   CHECK(refusal(t, 0) == "data of another size");
   t.root = 1;
@@ -253,7 +253,7 @@ TEST_CASE("frames: who has the root's data already, and who brings nothing") {
   }
 }
 
-TEST_CASE("frames: what operations are, and are called") {
+TEST_CASE("operations have fixed numbers and names") {
   for (const Operation o : {Operation::sum, Operation::max, Operation::take}) CHECK_FALSE(concerns_one_worker(o));
   for (const Operation o : {Operation::apply, Operation::fetch, Operation::store, Operation::lend})
     CHECK(concerns_one_worker(o));
@@ -278,7 +278,7 @@ TEST_CASE("frames: what operations are, and are called") {
         std::array<std::uint32_t, 10>{0, 1, 3, 16, 15, 0xfffffffb, 0xfffffffc, 0xfffffffd, 0xfffffffe, 0xffffffff});
 }
 
-TEST_CASE("frames: a greeting is read as it was written, and nothing else is") {
+TEST_CASE("a greeting is read as it was written, and all other bytes are refused") {
   CHECK(Greeting::max_name == 256);
   const auto same = [](const Greeting& g) {
     const auto back = decode_greeting(encode(g));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Work of single ranks that takes longer than a reduction may: the others wait, but not for ever.
+// Work of single ranks that takes longer than the deadline of a reduction: the others wait, but not for ever.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -42,7 +42,7 @@ Synthetic images() {
   return Synthetic({.size = 64, .height = side, .width = side, .classes = classes, .seed = 1, .learnable = true});
 }
 
-// Takes its time for each batch.
+// Takes a fixed time for each batch.
 class SlowSource final : public BatchSource {
  public:
   SlowSource(BatchSource& of, std::chrono::milliseconds time) : of_(of), time_(time) {}
@@ -67,7 +67,7 @@ class SlowSource final : public BatchSource {
 
 }  // namespace
 
-TEST_CASE("ranks wait for what some of them do beyond a reduction's deadline") {
+TEST_CASE("ranks wait for work of others beyond a reduction's deadline") {
   const std::vector<std::vector<int>> workers{{0}, {2}, {1, 2}, {0, 1, 2}, {}};
   std::atomic<int> passed{0}, worked{0}, caught{0};
   for (const auto& who : workers)
@@ -80,7 +80,7 @@ TEST_CASE("ranks wait for what some of them do beyond a reduction's deadline") {
             for (const int r : who)
               if (r == c.rank())
                 work = [&, r] {
-                  // The later ranks take longer.
+                  // Later ranks take longer.
                   std::this_thread::sleep_for(1s + r * 150ms);
                   ++worked;
                   if (fails) fail<DataError>("disk", "room", "none");
@@ -100,7 +100,7 @@ TEST_CASE("ranks wait for what some of them do beyond a reduction's deadline") {
   CHECK(caught == 1 + 1 + 2 + 3);
 }
 
-TEST_CASE("ranks do not wait for ever, and say for whom they did") {
+TEST_CASE("ranks do not wait for ever, and the error names the ranks that they waited for") {
   std::atomic<int> told{0};
   run_ranks(
       3,
@@ -120,7 +120,7 @@ TEST_CASE("ranks do not wait for ever, and say for whom they did") {
   CHECK(told == 3);
 }
 
-TEST_CASE("an evaluation may take a rank longer than a reduction, a batch may not") {
+TEST_CASE("an evaluation may take a rank longer than a reduction, but a batch may not") {
   for (const bool views : {false, true})
     for (const auto time : {150ms, 1500ms}) {
       CAPTURE(views);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Training where somebody else owns the weights: workers push and pull, each for itself, through the same trainer and
-// the same fit() as everywhere.
+// Training when a server owns the weights: each worker pushes and pulls on its own, through the same trainer and the
+// same fit() as all other training.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using namespace tutti::test;
 
 namespace {
 
-struct NotSaid : Worker {  // has what the traits do not tell of
+struct NotSaid : Worker {  // has functions that the traits do not declare
   static constexpr StrategyTraits traits{};
 };
 struct NoPull : Worker {
@@ -40,7 +40,7 @@ static_assert(!DistributedStrategy<NotSaid> && !DistributedStrategy<NoPull>);
 
 }  // namespace
 
-TEST_CASE("one worker whose weights somebody else owns trains to the same bits as one that has them") {
+TEST_CASE("one worker without its own weights trains to the same bits as one with them") {
   for (const AnyOptimizer& optimizer : {AnyOptimizer(Sgd{0.9, true}), AnyOptimizer(Adamw{})})
     for (const std::int64_t micro_batch : {0, 5}) {
       CAPTURE(optimizer.slots());
@@ -81,7 +81,7 @@ TEST_CASE("one worker whose weights somebody else owns trains to the same bits a
     }
 }
 
-TEST_CASE("workers that wait for no other one count each other's steps and see every sample once an epoch") {
+TEST_CASE("independent workers count each other's steps and see each sample once per epoch") {
   const TrainerOptions o = options(Sgd{0.9, false});
   constexpr int workers = 3, epochs = 8;
   Server server(o, workers * samples / batch, epochs * workers * samples / batch, batch);
@@ -121,7 +121,7 @@ TEST_CASE("workers that wait for no other one count each other's steps and see e
   CHECK(results[0].counters.step == last);  // it saves the steps of all
   CHECK(server.owner.steps() == workers * epochs * samples / batch);
   CHECK(last == server.owner.steps());
-  // What all of them have trained, whichever was the last, with the statistics of each batch.
+  // The result of all of them, whichever was the last, with the statistics of each batch.
   CpuBackend backend({1, {}, {}});
   Reader reader(server.owner, 0, workers);
   Trainer t(backend, reader, net(), o);
@@ -135,7 +135,7 @@ TEST_CASE("workers that wait for no other one count each other's steps and see e
 
 namespace {
 
-// Two workers of a server in one thread; the first one fits.
+// Two workers of a server in one thread; the first one runs fit().
 struct TwoWorkers {
   TrainerOptions o = options(Sgd{0.9, false});
   Server server{o, 8, 100, batch};
@@ -170,7 +170,7 @@ TEST_CASE("a worker stops when all workers together have done the steps") {
   CHECK(state_of(two.a) != std::vector<std::byte>{});
 }
 
-TEST_CASE("a worker that comes late goes on beside the others") {
+TEST_CASE("a worker that joins late continues together with the others") {
   TwoWorkers two(4, 20);
   FitOptions& f = two.f;
   two.a.synchronise();
@@ -181,14 +181,14 @@ TEST_CASE("a worker that comes late goes on beside the others") {
   std::vector<FitStep> steps;
   f.after_step = [&](const FitStep& s) { steps.push_back(s); };
   const FitResult r = fit(two.b, two.train_b, nullptr, f);
-  // 20 steps of two workers are 10 of each, of which an epoch has 8.
+  // 20 steps of two workers are 10 of each; an epoch has 8.
   REQUIRE(steps.size() == 22);
   CHECK(steps[0].epoch == 2);
   CHECK(steps[0].step_in_epoch == 3);
   CHECK(r.counters.step == 42);
 }
 
-TEST_CASE("numbers that are not finite are not pushed") {
+TEST_CASE("values that are not finite are not pushed") {
   const TrainerOptions o = options(Sgd{0.9, false});
   Server server(o, 8, 100, batch);
   Worker w(server.owner, 0, 1);
@@ -209,7 +209,7 @@ TEST_CASE("numbers that are not finite are not pushed") {
     return all;
   };
   const auto before = weights();
-  // A bias that a hand broke; the servers have it as it was.
+  // The test broke a bias; the servers have its earlier value.
   const Slice* bias = t.executor().parameters().find("fc.bias");
   REQUIRE(bias != nullptr);
   float& b = static_cast<float*>(t.executor().parameter_data())[bias->offset];
@@ -220,7 +220,7 @@ TEST_CASE("numbers that are not finite are not pushed") {
   CHECK(t.counters().step == 1);
 }
 
-TEST_CASE("what no server can do is refused before the first step") {
+TEST_CASE("options that no server can follow are refused before the first step") {
   Owner owner([](const ServerPart&) {});
   Worker w(owner, 0, 1);
   ReferenceBackend backend;
@@ -241,7 +241,7 @@ TEST_CASE("what no server can do is refused before the first step") {
                        UsageError);
 }
 
-TEST_CASE("a strategy that is held twice has the traits of the one inside") {
+TEST_CASE("a strategy inside two wrappers has the traits of the inner one") {
   Solo solo;
   AnyStrategy inner = AnyStrategy::refer(solo);
   AnyStrategy outer = AnyStrategy::refer(inner);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Workers and servers as threads: sums, strangers, frames that come twice or at the wrong time, and who is lost.
+// Workers and servers as threads: sums, strangers, repeated and unexpected frames, and the names of lost processes.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -47,7 +47,7 @@ std::span<std::byte> bytes_of(std::vector<float>& v) { return std::as_writable_b
 
 }  // namespace
 
-TEST_CASE("parameter server: conformance over threads") {
+TEST_CASE("parameter server: threads conform") {
   for (const bool windows : {false, true})
     for (const int workers : {1, 2, 3, 5})
       for (const int servers : {1, 2, 3})
@@ -111,7 +111,7 @@ TEST_CASE("parameter server: f32 that travels as bf16 is added up in f32 and rou
         if (v[i] != static_cast<float>(bf16(sum))) conformance::require(false, "element " + std::to_string(i));
       }
     }
-    // Nothing else is narrowed.
+    // Other types are not narrowed.
     std::vector<double> w{1e-9 + rank};
     c.all_reduce(DType::f64, std::as_writable_bytes(std::span(w)), ReduceOp::sum, "wide").wait();
     CHECK(w[0] == doctest::Approx(3e-9 + 3).epsilon(1e-14));
@@ -121,11 +121,11 @@ TEST_CASE("parameter server: f32 that travels as bf16 is added up in f32 and rou
   }).rethrow();
 }
 
-TEST_CASE("parameter server: who has the root's data already is sent none") {
+TEST_CASE("parameter server: a worker that has the root's data already gets none") {
   run({.workers = 3, .servers = 2}, [](Worker& c) {
     std::vector<float> v(300'000, static_cast<float>(c.rank() + 1));
     c.broadcast(bytes_of(v), 1, "state", c.rank() == 2).wait();
-    // What rank 0 has is taken for the same, and stays.
+    // Rank 0's data counts as the same, and stays.
     CHECK(v == std::vector<float>(v.size(), c.rank() == 0 ? 1.F : 2.F));
   }).rethrow();
   Bare job(2);
@@ -146,7 +146,7 @@ TEST_CASE("parameter server: who has the root's data already is sent none") {
   CHECK(mine.values.empty());
   CHECK(its.values == std::vector<float>{1, 2});
   job.stop();
-  // Sums are everybody's.
+  // All workers get sums.
   std::string_view why;
   auto sum = Bare::push(0, 77, 2);
   sum.has = true;
@@ -154,7 +154,7 @@ TEST_CASE("parameter server: who has the root's data already is sent none") {
   CHECK(why == "nothing to be wanted");
 }
 
-TEST_CASE("parameter server: a worker that does not come is named") {
+TEST_CASE("parameter server: a missing worker is named") {
   const auto errors = run({.workers = 3, .deadline = 200ms}, [&](Worker& c) {
     std::vector<float> v(10);
     if (c.rank() == 1) return std::this_thread::sleep_for(600ms);
@@ -176,7 +176,7 @@ TEST_CASE("parameter server: different operations are an error, not a wrong sum"
     CHECK(testing::ServerJobErrors::text(e).find("the same operation on all ranks") != std::string::npos);
 }
 
-TEST_CASE("parameter server: a worker that gives up is named, and who it was says so itself") {
+TEST_CASE("parameter server: a worker that gives up is named, and reports itself") {
   const auto errors = run({.workers = 3, .servers = 2}, [](Worker& c) {
     std::vector<float> v(5000);
     c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 1 bucket 0").wait();
@@ -190,7 +190,7 @@ TEST_CASE("parameter server: a worker that gives up is named, and who it was say
                   text(r));
 }
 
-TEST_CASE("parameter server: what is destroyed by an exception waits for nobody, and the others hear of it") {
+TEST_CASE("parameter server: destruction by an exception does not wait, and the others are notified") {
   const auto start = std::chrono::steady_clock::now();
   const auto errors = run({}, [](Worker& c) {
     std::vector<float> v(5000);
@@ -204,13 +204,13 @@ TEST_CASE("parameter server: what is destroyed by an exception waits for nobody,
   CHECK(std::chrono::steady_clock::now() - start < 20s);
 }
 
-TEST_CASE("parameter server: a worker's and a server's end without a word are named") {
+TEST_CASE("parameter server: a worker or a server that ends without a message is named") {
   ps::ThreadNetwork network(2);
   const testing::ServerJob job{.workers = 2, .servers = 2};
   const auto errors =
       testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {
         if (rank == 1) {
-          // Says hello to both and vanishes.
+          // Greets both servers and vanishes.
           ps::Frame f;
           f.worker = 1;
           f.generation = 1;
@@ -219,7 +219,7 @@ TEST_CASE("parameter server: a worker's and a server's end without a word are na
             f.bytes = static_cast<std::uint32_t>(greeting.size());
             end->send(s, ps::encode(f), greeting, nullptr);
           }
-          // Once both have let everybody in.
+          // After both have admitted all workers.
           for (int s = 0; s < 2; ++s) {
             const auto e = end->receive(std::chrono::steady_clock::now() + 60s);
             CHECK(e.what == ps::Event<ps::ThreadMessage>::What::message);
@@ -266,7 +266,7 @@ TEST_CASE("parameter server: a server that ends is named") {
   CHECK_MESSAGE(text.find("server 1 at a thread is gone: it ended") != std::string::npos, text);
 }
 
-TEST_CASE("server: a frame that comes twice is answered twice and added once") {
+TEST_CASE("server: a repeated frame is answered twice and added once") {
   Bare job(2);
   ps::ThreadWorkerEnd other(job.network);
   Bare::hello(*job.end, 0, 77, 2);
@@ -281,7 +281,7 @@ TEST_CASE("server: a frame that comes twice is answered twice and added once") {
   const auto again = Bare::hear(other);
   CHECK(again.frame.kind == ps::FrameKind::answer);
   CHECK(again.values == std::vector<float>{11, 22});
-  // Once both say that the round is over, such a frame is one of another time.
+  // After both report the end of the round, such a frame belongs to another round.
   for (const std::uint64_t round : {2U, 1U, 3U}) {
     auto f = Bare::push(0, 77, round), g = Bare::push(1, 88, round);
     f.done = g.done = 2;
@@ -294,13 +294,13 @@ TEST_CASE("server: a frame that comes twice is answered twice and added once") {
   CHECK(job.server.counts().stale == 2);
 }
 
-TEST_CASE("server: strangers, frames of another time and what is none change nothing") {
+TEST_CASE("server: strangers, frames of another round and invalid frames change nothing") {
   Bare job(2);
   ps::ThreadWorkerEnd other(job.network), stranger(job.network);
   const std::vector<std::byte> noise(80, std::byte{0x5a});
   stranger.send(0, noise, {}, nullptr);
   stranger.send(0, std::span(noise).first(3), noise, nullptr);
-  // Another job's, another kind's, and one whose place is taken.
+  // Of another job, of another kind, and one whose place is taken.
   Bare::hello(*job.end, 0, 77, 2);
   Bare::hello(stranger, 1, 5, 3);
   CHECK(Bare::hear(stranger).text == "workers 2 here and 3 there");
@@ -314,7 +314,7 @@ TEST_CASE("server: strangers, frames of another time and what is none change not
   CHECK(Bare::hear(stranger).text == "this worker is not one of the job");
   Bare::hello(other, 1, 88, 2);
   CHECK(Bare::hear(*job.end).frame.kind == ps::FrameKind::welcome);
-  // In the name of rank 1, which it is not; of another session, another generation; with a root that is none.
+  // In the name of rank 1, which it is not; of another session; of another generation; with an invalid root.
   Bare::send(stranger, Bare::push(1, 88, 1), {100, 100});
   Bare::send(*job.end, Bare::push(0, 76, 1), {100, 100});
   auto old = Bare::push(0, 77, 1);
@@ -336,10 +336,10 @@ TEST_CASE("server: strangers, frames of another time and what is none change not
   CHECK(job.server.counts().strangers == 5);
   CHECK(job.server.counts().stale == 3);
   CHECK(!job.log.empty());
-  CHECK(job.log.size() < 4);  // a line a second
+  CHECK(job.log.size() < 4);  // one line per second
 }
 
-TEST_CASE("server: a worker has only so much under way") {
+TEST_CASE("server: the unanswered frames of a worker are limited") {
   Bare job(2, 16);
   ps::ThreadWorkerEnd other(job.network);
   Bare::hello(*job.end, 0, 77, 2);
@@ -353,7 +353,7 @@ TEST_CASE("server: a worker has only so much under way") {
   CHECK(job.server.counts().too_much == 1);
 }
 
-TEST_CASE("placement: large arrays lie on all servers, small ones on one") {
+TEST_CASE("placement: large arrays are divided among all servers, small ones are on one") {
   const auto of = [](std::uint64_t key, std::size_t elements, int servers) {
     std::vector<std::array<std::size_t, 3>> parts;
     ps::place(key, elements, 4, servers, 1'000'000, [&](int s, std::size_t begin, std::size_t end) {
@@ -375,7 +375,7 @@ TEST_CASE("placement: large arrays lie on all servers, small ones on one") {
     CHECK(at - parts[s][1] > 1'300'000);
   }
   CHECK(at == 4'000'012);
-  // Small ones spread.
+  // Small ones are distributed.
   std::vector<int> count(4);
   for (std::uint64_t key = 1; key <= 400; ++key) ++count[static_cast<std::size_t>(ps::server_of(key, 4))];
   for (const int n : count) CHECK(n == 100);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Training by parameter servers: the same mathematics as one process, the same bits as an all-reduce, whole steps.
+// Training by parameter servers: the result of one process, the bits of an all-reduce, and whole steps.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -43,7 +43,7 @@ Graph net() {
   return std::move(b).take();
 }
 
-// Twenty steps with twelve rows, of which each rank has its part; returns the weights, as bytes.
+// Runs twenty steps with twelve rows, of which each rank has its part. Returns the weights as bytes.
 template <class B, class S>
 std::vector<std::byte> train(B& backend, S& strategy, DType compute, bool batch_norm) {
   TrainerOptions o = testing::options_that_break();
@@ -77,7 +77,7 @@ std::vector<std::byte> train_by_servers(int workers, int servers, DType compute,
 
 }  // namespace
 
-TEST_CASE("parameter servers train like one process: f64, weights within 1e-12") {
+TEST_CASE("parameter servers train like one process in f64, with weights within 1e-12") {
   ReferenceBackend backend;
   Solo solo;
   const auto one = train(backend, solo, DType::f64, false);
@@ -138,7 +138,7 @@ TEST_CASE("parameter servers: a step that breaks at any piece leaves the state o
   }
 }
 
-TEST_CASE("parameter servers: facts that differ are named, and everyone takes rank 0's state") {
+TEST_CASE("parameter servers: facts that differ are named, and all workers take rank 0's state") {
   ps::ThreadNetwork network(2);
   const testing::ServerJob job{.workers = 3, .servers = 2};
   testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {

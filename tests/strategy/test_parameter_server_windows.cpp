@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameter servers that read and write in the windows of their workers: jobs in which some have none, frames that name
-// what was not lent, and a worker that scribbles.
+// Parameter servers that read and write in the windows of their workers: jobs in which some workers have none, frames
+// that name memory that was not lent, and a worker that overwrites its window.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ std::vector<float> all_reduced(int workers, std::size_t n) {
   return want;
 }
 
-// Runs f(communicator) as a job in which workers and servers have windows, or have not.
+// Runs f(communicator) as a job in which some workers and servers have windows.
 testing::ServerJobErrors run_mixed(const std::vector<bool>& workers, const std::vector<bool>& servers, bool bf16_wire,
                                    const std::function<void(Worker&)>& f, float threshold = 0) {
   const testing::ServerJob job{.workers = static_cast<int>(workers.size()),
@@ -97,7 +97,7 @@ testing::ServerJobErrors run_mixed(const std::vector<bool>& workers, const std::
 
 }  // namespace
 
-TEST_CASE("windows: where some workers and servers have none, the bits are the same") {
+TEST_CASE("windows: the bits are the same if some workers and servers have none") {
   constexpr std::size_t n = 700'001;
   const std::vector<float> want = all_reduced(3, n);
   struct Who {
@@ -123,7 +123,7 @@ TEST_CASE("windows: where some workers and servers have none, the bits are the s
         c.all_reduce(DType::f32, own, ReduceOp::sum, "bits").wait();
         conformance::require(std::memcmp(own.data(), want.data(), own.size()) == 0, "other bits");
       }
-      // From each worker in turn, whether it has a window or not.
+      // From each worker in turn, with a window or without.
       for (int root = 0; root < 3; ++root) {
         const auto v = values(c.rank() == root ? root + 10 : c.rank(), n);
         std::memcpy(own.data(), v.data(), own.size());
@@ -134,7 +134,7 @@ TEST_CASE("windows: where some workers and servers have none, the bits are the s
   }
 }
 
-TEST_CASE("windows: f32 as bf16 has the bits that it has in frames") {
+TEST_CASE("windows: f32 as bf16 has the same bits as in frames") {
   constexpr std::size_t n = 300'001;
   std::vector<float> want;
   for (const bool windows : {false, true})
@@ -153,7 +153,7 @@ TEST_CASE("windows: f32 as bf16 has the bits that it has in frames") {
     }).rethrow();
 }
 
-TEST_CASE("windows: two bits of a gradient mean what they mean in frames") {
+TEST_CASE("windows: two-bit gradients have the same meaning as in frames") {
   constexpr std::size_t n = 300'016, plain = 64;
   std::vector<std::byte> want;
   for (const bool windows : {false, true})
@@ -178,7 +178,7 @@ TEST_CASE("windows: two bits of a gradient mean what they mean in frames") {
         .rethrow();
 }
 
-TEST_CASE("windows: frames that name what was not lent are refused, counted, and change nothing") {
+TEST_CASE("windows: frames for memory that was not lent are refused, counted, and change nothing") {
   ProcessWindows of_server, of_workers;
   Bare job(2, ps::usual_in_flight, &of_server);
   ps::ThreadWorkerEnd other(job.network);
@@ -200,7 +200,8 @@ TEST_CASE("windows: frames that name what was not lent are refused, counted, and
   };
   const auto said = [&](const ps::WindowOffer& loan) { return std::string(lend(loan).text.c_str()); };
   const WindowName name = of_workers.name_of(*window);
-  // Records of no form; a door that is none, or is shut; a window that is not there, or is smaller than is said.
+  // Malformed records; a window server that does not exist or is closed; a window that does not exist or is smaller
+  // than announced.
   CHECK(lend({1, name}, 255).frame.kind == ps::FrameKind::refuse);
   CHECK(lend({0, name}).frame.kind == ps::FrameKind::refuse);
   CHECK(lend({17, name}).frame.kind == ps::FrameKind::refuse);
@@ -231,8 +232,8 @@ TEST_CASE("windows: frames that name what was not lent are refused, counted, and
     CHECK(heard.frame.kind == ps::FrameKind::refuse);
     CHECK(heard.text == "a place outside of the windows that were lent");
   }
-  // Of another worker. What is half an element, lies beyond all memory, brings data, or is where no window can be is no
-  // frame.
+  // Of another worker. A frame is invalid if it names half an element, a place beyond all memory, or a place that no
+  // window can have, or if it brings data.
   ps::Frame f = push(1, 0);
   f.worker = 1;
   f.session = 88;
@@ -252,7 +253,7 @@ TEST_CASE("windows: frames that name what was not lent are refused, counted, and
   v[2] = 1;
   v[3] = 2;
   Bare::send(*job.end, push(1, 8), {});
-  Bare::send(*job.end, push(1, 8), {});  // twice: answered twice, and added once
+  Bare::send(*job.end, push(1, 8), {});  // repeated: answered twice, and added once
   Bare::send(other, Bare::push(1, 88, 1), {10, 20});
   CHECK(Bare::hear(other).values == std::vector<float>{11, 22});
   const auto heard = Bare::hear(*job.end);
@@ -269,7 +270,7 @@ TEST_CASE("windows: frames that name what was not lent are refused, counted, and
   CHECK(job.server.counts().repeated == 2);
 }
 
-TEST_CASE("windows: who scribbles over its own harms nobody else") {
+TEST_CASE("windows: a worker that overwrites its own window harms no other") {
   constexpr std::size_t n = 300'000;
   run_mixed({true, true}, {true}, false, [&](Worker& c) {
     const auto own = c.allocate(n * sizeof(float));
@@ -280,7 +281,7 @@ TEST_CASE("windows: who scribbles over its own harms nobody else") {
       std::thread scribbler;
       if (c.rank() == 1)
         scribbler = std::thread([&] {
-          // The first half, in all ways a window can change.
+          // The first half, in all ways in which a window can change.
           for (unsigned i = 0; !done; ++i) std::memset(own.data(), static_cast<int>(i), own.size() / 2);
         });
       c.all_reduce(DType::f32, own, ReduceOp::sum, "sum").wait();

@@ -9,7 +9,7 @@
 using namespace tutti;
 using namespace std::chrono_literals;
 
-TEST_CASE("sends under way are waited for until the deadline") {
+TEST_CASE("pending sends are waited for until the deadline") {
   ps::PendingSends sends;
   const auto now = std::chrono::steady_clock::now();
   CHECK(sends.wait(now));
@@ -17,7 +17,7 @@ TEST_CASE("sends under way are waited for until the deadline") {
   sends.begin();
   sends.end();
   CHECK(!sends.none());
-  // Whatever the deadline, it asks for a moment first.
+  // With any deadline, it first asks for a moment.
   CHECK(!sends.wait(now - 1s));
   CHECK(!sends.wait(std::chrono::steady_clock::now() + 5ms));
   std::thread later([&] {

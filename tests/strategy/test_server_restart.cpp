@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Servers that own weights, lost and started again: workers wait for them, and what a server had kept counts.
+// Servers that own weights are lost and started again: workers wait for them, and the stored state of a server counts.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -43,7 +43,7 @@ ArenaLayout layout() {
   return l;
 }
 
-// A server that takes gradients off as they are, in a thread of its own.
+// A server that subtracts gradients unchanged, in a thread of its own.
 class ServerThread {
  public:
   ServerThread(ps::ThreadNetwork& network, int index, int servers, const ps::ServerState* from = nullptr)
@@ -69,7 +69,7 @@ class ServerThread {
       }
     });
   }
-  // Without a word to its workers.
+  // Ends without a message to its workers.
   ~ServerThread() { end(); }
   void end() {
     if (!thread_.joinable()) return;
@@ -79,7 +79,7 @@ class ServerThread {
     server_.reset();
   }
   void wait() { thread_.join(); }
-  // What it has kept once it had done so many steps.
+  // Returns the state that it stored after this number of steps.
   ps::ServerState kept(std::int64_t steps) {
     for (;; std::this_thread::sleep_for(1ms)) {
       const std::lock_guard lock(mutex_);
@@ -127,7 +127,7 @@ struct Worker {
 
 }  // namespace
 
-TEST_CASE("a server that is started again goes on from what it kept; steps since are lost, counted and logged") {
+TEST_CASE("a restarted server continues from its stored state, and later steps are lost, counted and logged") {
   ps::ThreadNetwork network(2);
   std::optional<ServerThread> first(std::in_place, network, 0, 2);
   ServerThread second(network, 1, 2);
@@ -140,7 +140,7 @@ TEST_CASE("a server that is started again goes on from what it kept; steps since
   for (const float g : {8.F, 16.F}) w.step(g);
   CHECK(w.weights.front() == 100 - 31);
   first.reset();
-  // A step that begins while it is away is done when it is back.
+  // A step that begins during its absence completes after its return.
   std::thread starts([&] {
     std::this_thread::sleep_for(300ms);
     first.emplace(network, 0, 2, &kept);
@@ -160,7 +160,7 @@ TEST_CASE("a server that is started again goes on from what it kept; steps since
   CHECK_MESSAGE(first->log.find("server 0 has lost 2 steps of rank 0, done since it kept its state") == 0, first->log);
 }
 
-TEST_CASE("what a server had kept is not applied again when the worker sends it again") {
+TEST_CASE("steps in a server's stored state are not applied again when the worker repeats them") {
   ps::ThreadNetwork network(1);
   auto worker = std::make_unique<ps::ThreadWorkerEnd>(network);
   const auto hello = [&] {
@@ -185,7 +185,7 @@ TEST_CASE("what a server had kept is not applied again when the worker sends it 
     f.bytes = static_cast<std::uint32_t>(data.size() * sizeof(float));
     worker->send(0, ps::encode(f), std::as_bytes(std::span(data)), nullptr);
   };
-  // The next answer's numbers.
+  // Returns the numbers of the next answer.
   const auto answer = [&] {
     for (;;) {
       const auto e = worker->receive(std::chrono::steady_clock::now() + 20s);
@@ -224,7 +224,7 @@ TEST_CASE("what a server had kept is not applied again when the worker sends it 
   CHECK(server.counts.repeated == 1);
 }
 
-TEST_CASE("a server that does not come back is named, and so is one that nobody starts again") {
+TEST_CASE("a server that does not come back is named, also one that cannot be restarted") {
   for (const bool returns : {true, false}) {
     ps::ThreadNetwork network(1);
     std::optional<ServerThread> server(std::in_place, network, 0, 1);
@@ -245,7 +245,7 @@ TEST_CASE("a server that does not come back is named, and so is one that nobody 
   }
 }
 
-TEST_CASE("a server does not wait for workers that had ended before it was started again") {
+TEST_CASE("a server does not wait for workers that had ended before its start") {
   ps::ThreadNetwork network(1);
   ps::WeightStore store(layout(), 0, {}, [](const ServerPart&) {});
   ps::ServerState kept;
@@ -266,7 +266,7 @@ TEST_CASE("a server does not wait for workers that had ended before it was start
   thread.join();
 }
 
-TEST_CASE("what cannot be a server's state is refused") {
+TEST_CASE("an invalid state of a server is refused") {
   ps::WeightStore store(layout(), 1, {}, [](const ServerPart&) {});
   const auto refused = [&](ps::ServerState::Piece piece) {
     ps::ServerState s;
@@ -281,7 +281,7 @@ TEST_CASE("what cannot be a server's state is refused") {
   const auto bytes = [](std::size_t count) { return std::vector<std::byte>(count); };
   CHECK(refused({ps::arena::weights, 0, bytes(n * 4 + 4096)}));
   CHECK(refused({ps::arena::weights, ~std::uint64_t{0} - 8, bytes(64)}));
-  CHECK(refused({2, 0, bytes(64)}));  // a second slot, of an optimizer with one
+  CHECK(refused({2, 0, bytes(64)}));  // a second slot, for an optimizer with one
   CHECK(refused({77, 0, bytes(64)}));
   CHECK_FALSE(refused({1, 64, bytes(64)}));
 }

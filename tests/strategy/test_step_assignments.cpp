@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Steps that a server deals out to workers who come and go: who has which, whom the server hears, and where in the data
-// they are.
+// A server assigns steps to workers that come and go: the assignments, the workers that the server accepts, and the
+// positions of the steps in the data.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -26,7 +26,7 @@ using namespace tutti;
 using namespace std::chrono_literals;
 using Kind = StepAssignments::Reply::Kind;
 
-TEST_CASE("a step is one worker's, and that of one who leaves another one's") {
+TEST_CASE("a step belongs to one worker, and a leaving worker's step goes to another") {
   ps::StepAssigner assigner;
   for (std::int64_t n = 0; n < 4; ++n) CHECK(assigner.assign(n % 2 == 0 ? 3 : 8, 5).number == n);
   assigner.complete(3, 0);
@@ -39,7 +39,7 @@ TEST_CASE("a step is one worker's, and that of one who leaves another one's") {
   assigner.complete(9, 4);
   assigner.complete(3, 1);
   CHECK(assigner.assign(9, 5).kind == Kind::wait);  // 3 has 2
-  assigner.complete(9, 2);                          // which is not its to tell of
+  assigner.complete(9, 2);                          // a step of another worker
   CHECK(assigner.assign(9, 5).kind == Kind::wait);
   assigner.leave(3);
   CHECK(assigner.assign(9, 5).number == 2);
@@ -52,7 +52,7 @@ TEST_CASE("a step is one worker's, and that of one who leaves another one's") {
   CHECK(ps::decode_assignment(ps::encode(StepAssignments::Reply{Kind::step, 7})).number == 7);
 }
 
-TEST_CASE("a step's number says where it begins") {
+TEST_CASE("the number of a step determines its position") {
   for (const EpochEnd end : {EpochEnd::short_step, EpochEnd::run_on})
     for (const std::int64_t size : {1, 7, 24, 25})
       for (const std::int64_t batch : {1, 3, 8})
@@ -126,7 +126,7 @@ class OpenServer {
       const std::lock_guard lock(mutex_);
       news_ = std::move(numbers);
     }
-    // Looked at every 20 ms.
+    // It checks every 20 ms.
     for (bool taken = false; !taken; std::this_thread::sleep_for(2ms)) {
       const std::lock_guard lock(mutex_);
       taken = !news_;
@@ -165,7 +165,7 @@ std::int64_t next(AsyncParameterServer<ps::ThreadWorkerEnd>& w, std::int64_t lim
 
 }  // namespace
 
-TEST_CASE("a server hears whom the job has, by numbers that grow") {
+TEST_CASE("a server follows the workers of the job, by numbers that grow") {
   OpenServer server;
   const auto refused = [&](int number) {
     try {
@@ -186,13 +186,13 @@ TEST_CASE("a server hears whom the job has, by numbers that grow") {
   CHECK(next(*fifth) == 1);
   CHECK(next(*fifth) == 2);
   fifth->did_step(1);
-  server.set({0, 9});  // 5 was given up, and has not been told
+  server.set({0, 9});  // 5 was given up, and does not know it
   CHECK_THROWS_AS((void)next(*fifth), CommunicationError);
   CHECK(refused(5));
   auto ninth = server.worker(9);
   CHECK(next(*ninth) == 2);
   CHECK(next(*first) == 3);
-  first.reset();  // leaves in order, with two undone
+  first.reset();  // leaves in order, with two steps undone
   CHECK(next(*ninth, 4) == 0);
   CHECK(next(*ninth, 4) == 3);
   CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(Kind::wait));
@@ -201,7 +201,7 @@ TEST_CASE("a server hears whom the job has, by numbers that grow") {
   ninth->did_step(-1);
   CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(Kind::over));
   ninth.reset();
-  // Nobody is there any more, and others may come still.
+  // No worker is left, but others may still come.
   server.set({0, 9, 12});
   auto twelfth = server.worker(12);
   CHECK(next(*twelfth, 4) == -static_cast<std::int64_t>(Kind::over));

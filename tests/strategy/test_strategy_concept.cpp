@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What is a DistributedStrategy and what is none: a function under another name, or one that the traits do not tell of,
-// does not compile.
+// The concept DistributedStrategy: a type with a function under another name, or with one that the traits do not
+// declare, does not compile.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -40,7 +40,7 @@ struct Nameless {
 struct Traitless : Plain {
   int traits;
 };
-struct Silent : Plain {  // has what the traits do not tell of
+struct Silent : Plain {  // has functions that the traits do not declare
   void begin_step(std::int64_t, bool) {}
   void settled() {}
 };
@@ -58,16 +58,16 @@ struct Following : Plain {
   [[nodiscard]] std::chrono::milliseconds deadline() const { return std::chrono::seconds(7); }
   void wait_until(const std::function<bool()>&, const std::string&) { ++waits; }
 };
-struct Timeless : Plain {  // whoever waits for ranks says how long
+struct Timeless : Plain {  // a strategy that waits for ranks must have a time-out
   static constexpr StrategyTraits traits{.watches_ranks = true};
   void wait_until(const std::function<bool()>&, const std::string&) {}
 };
 
-struct Fixed : Plain {  // says that its members change, and nothing of them
+struct Fixed : Plain {  // declares that its members change, without the functions for it
   static constexpr StrategyTraits traits{.changes_members = true};
 };
 
-struct Least final : ElasticMembership {  // no more than it must say
+struct Least final : ElasticMembership {  // only the required functions
   [[nodiscard]] bool joining() const override { return joins; }
   [[nodiscard]] Change change() override { return Change::none; }
   [[nodiscard]] bool next_generation(const LeaveReport&) override { return true; }
@@ -87,7 +87,7 @@ static_assert(!DistributedStrategy<Fixed>);
 
 }  // namespace
 
-TEST_CASE("a strategy that is held as a value is asked what its traits tell of, and nothing else") {
+TEST_CASE("a strategy held as a value has exactly the functions that its traits declare") {
   using namespace std::chrono_literals;
   Following s;
   AnyStrategy any = AnyStrategy::refer(s);
@@ -115,7 +115,7 @@ TEST_CASE("a strategy that is held as a value is asked what its traits tell of, 
   CHECK(any.membership().generation == 7);
 }
 
-TEST_CASE("one process alone: all that training asks of a strategy is done at once") {
+TEST_CASE("one process alone fulfils all requests of training at once") {
   AnyStrategy any = AnyStrategy::make<Solo>();
   CHECK(any.name() == "solo");
   CHECK(any.size() == 1);
@@ -127,7 +127,7 @@ TEST_CASE("one process alone: all that training asks of a strategy is done at on
   CHECK(sums == std::array<double, 2>{1, 2});
 }
 
-TEST_CASE("a strategy whose members come and go is taken for one of the usual kind in what it does not say") {
+TEST_CASE("an elastic strategy counts as a usual one in everything that it does not declare") {
   Least least;
   ElasticMembership& m = least;
   CHECK(!m.restarts_processes());

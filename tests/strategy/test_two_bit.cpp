@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Gradients in two bits: the rule, against golden bytes and a model of it; what travels; what servers make of it.
+// Gradients in two bits: the rule, against golden bytes and a model of it; the messages; and the sums of the servers.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -30,7 +30,7 @@ using namespace tutti;
 
 namespace {
 
-// What a worker sends goes through here, and is counted.
+// Passes a worker's messages on and counts them.
 class CountingEnd : public ps::ThreadWorkerEnd {
  public:
   using ps::ThreadWorkerEnd::ThreadWorkerEnd;
@@ -53,7 +53,7 @@ Ends ends_of(ps::ThreadNetwork& network) {
           [&](int) { return std::make_unique<CountingEnd>(network); }};
 }
 
-// The rule, written down a second time: one number at a time, in doubles where that is exact.
+// The rule in a second form: one number at a time, in doubles if that is exact.
 class Model {
  public:
   explicit Model(float threshold) : t_(threshold) {}
@@ -69,7 +69,7 @@ class Model {
   float t_, kept_ = 0;
 };
 
-// Three buckets of a layout; the flags stand before the first.
+// Three buckets of a layout; the flags are before the first one.
 constexpr std::array<std::size_t, 3> buckets{300'000, 17, 1000};
 constexpr std::size_t flags = 64;
 float gradient(int worker, int step, std::size_t i) {
@@ -79,7 +79,7 @@ float gradient(int worker, int step, std::size_t i) {
 
 }  // namespace
 
-TEST_CASE("two bits: golden bytes") {
+TEST_CASE("two bits: the encoding has golden bytes") {
   using ps::two_bit::bytes_of;
   CHECK(bytes_of(1) == 8);
   CHECK(bytes_of(16) == 8);
@@ -88,7 +88,7 @@ TEST_CASE("two bits: golden bytes") {
 
   const std::vector<std::vector<float>> steps{{0.5F, -0.5F, 0.49F, -0.25F, 3.F, 0.F},
                                               {0.F, 0.F, 0.02F, -0.25F, 0.F, 0.1F}};
-  // 11 10 00 00, 11 00 00 00; 00 00 11 10, 11 00 00 00: what is over goes on being sent.
+  // 11 10 00 00, 11 00 00 00; 00 00 11 10, 11 00 00 00: the remainder is sent in later steps.
   const std::vector<std::vector<unsigned>> words{{0xe0, 0xc0, 0, 0}, {0x0e, 0xc0, 0, 0}};
   const std::vector<std::vector<float>> values{{0.5F, -0.5F, 0, 0, 0.5F, 0}, {0, 0, 0.5F, -0.5F, 0.5F, 0}};
   std::vector<float> kept(6);
@@ -107,7 +107,7 @@ TEST_CASE("two bits: golden bytes") {
   }
   CHECK(kept == std::vector<float>{0, 0, 0.49F + 0.02F - 0.5F, 0, 2, 0.1F});
 
-  // What is not finite is neither lost nor kept quiet.
+  // A value that is not finite is neither lost nor hidden.
   constexpr float inf = std::numeric_limits<float>::infinity();
   std::vector<float> none(3), out(3);
   std::vector<std::byte> bytes(bytes_of(3));
@@ -121,7 +121,7 @@ TEST_CASE("two bits: golden bytes") {
   }
 }
 
-TEST_CASE("two bits: servers add up what the rule sends, in a sixteenth of the bytes; flags and statistics go whole") {
+TEST_CASE("two bits: servers add up the rule's values in a sixteenth of the bytes; flags and statistics stay whole") {
   constexpr float threshold = 0.3F;
   for (const int servers : {1, 2}) {
     ps::ThreadNetwork network(servers);
@@ -168,13 +168,13 @@ TEST_CASE("two bits: servers add up what the rule sends, in a sixteenth of the b
     std::size_t numbers = 0;
     for (const std::size_t n : buckets) numbers += n;
     const double wide = 2 * 3 * static_cast<double>(numbers) * sizeof(float), here = 2 * 3 * flags;
-    // A few bytes more where parts end.
+    // A few bytes more at the ends of parts.
     CHECK(static_cast<double>(CountingEnd::sent) - here >= wide / 16);
     CHECK(static_cast<double>(CountingEnd::sent) - here < wide / 16 * 1.01);
   }
 }
 
-TEST_CASE("two bits: a server that owns weights applies what the rule sends") {
+TEST_CASE("two bits: a server that owns weights applies the rule's values") {
   constexpr float threshold = 0.25F;
   constexpr std::size_t n = 5000;
   ps::ThreadNetwork network(1);
@@ -185,7 +185,7 @@ TEST_CASE("two bits: a server that owns weights applies what the rule sends") {
   slice.name = "w";
   slice.count = n;
   layout.slices = {slice};
-  // Takes gradients off as they are.
+  // Subtracts gradients unchanged.
   ps::WeightStore store(layout, 0, {}, [](const ServerPart& p) {
     for (std::size_t i = 0; i < p.end - p.begin; ++i)
       static_cast<float*>(p.weights)[i] -= static_cast<const float*>(p.gradients)[i];
@@ -211,9 +211,9 @@ TEST_CASE("two bits: a server that owns weights applies what the rule sends") {
           .wait();
       CHECK(weights == want);
     }
-    // What comes back is as wide as ever.
+    // The answer has full width.
     CHECK(CountingEnd::sent == 4 * ps::two_bit::bytes_of(n));
-    // In another generation nothing is kept of this one.
+    // Another generation does not keep the remainder of this one.
     a.attach(layout, {});
     for (float& g : gradients) g = threshold * 0.75F;
     a.begin_step(5, false);
@@ -224,7 +224,7 @@ TEST_CASE("two bits: a server that owns weights applies what the rule sends") {
   thread.join();
 }
 
-TEST_CASE("two bits: what cannot be is refused") {
+TEST_CASE("two bits: impossible requests are refused") {
   ps::Frame f;
   f.kind = ps::FrameKind::push;
   f.dtype = DType::f32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Steps are whole: ranks that survive one that breaks, at whatever piece, stand where they stood before it; and the
-// members of a job may change between any two steps.
+// Steps are whole: ranks that survive a broken step, at any piece, have the state from before it. The members of a job
+// may change between any two steps.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ using namespace tutti;
 
 namespace {
 
-// What three ranks say of a step that rank 1 breaks at this piece.
+// Returns the reports of three ranks on a step that rank 1 breaks at this piece.
 std::vector<std::string> break_at(int piece, int micro_batches, bool breaks) {
   std::vector<std::string> said(3);
   run_ranks(3, [&](ThreadCommunicator& c) {
@@ -70,11 +70,11 @@ TEST_CASE("a step that breaks at any piece leaves the state of the step before")
     }
 }
 
-TEST_CASE("a step that breaks at any moment leaves each rank before or behind it") {
+TEST_CASE("a step that breaks at any moment leaves each rank before or after it") {
   for (int round = 0; round < 8; ++round) {
     constexpr int ranks = 3;
     ThreadGroup group(ranks);
-    // What every rank had after each step, and what it has in the end.
+    // The state of each rank after each step, and its final state.
     std::array<std::map<std::int64_t, std::vector<std::byte>>, ranks> after;
     std::array<std::vector<std::byte>, ranks> left;
     std::array<std::int64_t, ranks> at{};
@@ -131,9 +131,10 @@ constexpr std::int64_t global_batch = 12, steps_an_epoch = 40, samples = global_
 
 struct Phase {
   int ranks;
-  std::int64_t until;  // so many steps have been done
+  std::int64_t until;  // runs until this number of steps
 };
-// Two epochs by the members of one phase after the other. Returns rank 0's weights, and what each epoch has seen.
+// Trains two epochs with the members of one phase after the other. Returns rank 0's weights, and the samples that each
+// epoch has seen.
 std::vector<double> train_in_phases(const std::vector<Phase>& phases, std::array<std::vector<std::int64_t>, 2>& seen) {
   std::size_t most = 0;
   std::vector<std::unique_ptr<ThreadGroup>> groups;
@@ -206,7 +207,7 @@ std::vector<double> train_in_phases(const std::vector<Phase>& phases, std::array
 
 }  // namespace
 
-TEST_CASE("a job goes from one rank to two, four, three and one in the middle of an epoch") {
+TEST_CASE("a job goes from one rank to two, four, three and one during an epoch") {
   std::array<std::vector<std::int64_t>, 2> seen_by_one, seen;
   const auto one = train_in_phases({{1, 1000}}, seen_by_one);
   const auto changing = train_in_phases({{1, 7}, {2, 15}, {4, 23}, {3, 31}, {1, 43}, {2, 1000}}, seen);
@@ -221,8 +222,8 @@ TEST_CASE("a job goes from one rank to two, four, three and one in the middle of
   }
 }
 
-TEST_CASE("a job goes on with other members after a step that broke") {
-  // Three ranks, of which one gives up in step 4; two of them go on, and with them one that is new.
+TEST_CASE("a job continues with other members after a broken step") {
+  // Three ranks; one gives up in step 4. Two of them continue, together with a new one.
   ThreadGroup before(3), after(3);
   std::barrier all(4);
   std::array<std::vector<std::byte>, 4> states;
@@ -270,7 +271,7 @@ TEST_CASE("a job goes on with other members after a step that broke") {
     });
   for (auto& t : threads) t.join();
   for (const auto& e : errors) CHECK(e == "");
-  // As if nothing had happened.
+  // The result of an undisturbed run.
   std::vector<std::byte> whole;
   run_ranks(3, [&](ThreadCommunicator& c) {
     CpuBackend backend({1});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// strict_state_dict FOLDER: trains the net of tests/golden/make_golden.py for some steps, checkpoints it into FOLDER
-// and writes FOLDER/evaluation.safetensors with what it then makes of a few images. For test_pytorch_loads.py.
+// strict_state_dict FOLDER: trains the net of tests/golden/make_golden.py for some steps, saves a checkpoint in FOLDER
+// and writes its results for a few images to FOLDER/evaluation.safetensors. test_pytorch_loads.py runs it.
 #include <array>
 #include <cstdint>
 #include <iostream>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a checkpoint says of its net without being told: the graph, how images are made ready, and the classes' names.
+// The contents that a checkpoint has without options: the graph, the preparation of images, and the names of the
+// classes.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -29,7 +30,7 @@ namespace {
 
 const std::vector<std::string> kinds{"sun", "moon", "star & comet", "planet"};
 
-// Eight images of 12x10 with a class each.
+// Eight images of 12x10, each of a separate class.
 MemoryDataset stored(std::vector<std::string> names = kinds) {
   Schema s;
   s.name = "sky";
@@ -78,7 +79,7 @@ struct Training {
 
 }  // namespace
 
-TEST_CASE("a loop written by hand leaves checkpoints that say their net, its images and its classes") {
+TEST_CASE("a hand-written training loop leaves checkpoints with their net, images and classes") {
   Folder folder;
   Training t;
   Loader loader(Augmented(stored(), windows(true)), {.placement = {.global_batch = 4}, .seed = 1});
@@ -95,12 +96,12 @@ TEST_CASE("a loop written by hand leaves checkpoints that say their net, its ima
   CHECK(card.image.scale.width == 10);
   CHECK(card.image.window.pad == 0);
   CHECK(is_of_torch(folder.path / "night"));
-  // The weights fit the net that the file tells of, and it predicts what the trainer does.
+  // The weights fit the net in the file, and it predicts the same as the trainer.
   const auto file = interchange::open_model((folder.path / "night").string());
   CHECK_NOTHROW((void)interchange::load_model(file, *card.graph, interchange::Averaged::automatic));
 }
 
-TEST_CASE("without a step there is a card all the same: the net, and images of its size") {
+TEST_CASE("a trainer without a step writes a card with the net and its image size") {
   Folder folder;
   Training t;
   t.trainer.commit();
@@ -114,7 +115,7 @@ TEST_CASE("without a step there is a card all the same: the net, and images of i
   CHECK(card.image.scale.height == 8);
 }
 
-TEST_CASE("fit() tells of the test images, from its first checkpoint on") {
+TEST_CASE("fit() records the test images from its first checkpoint on") {
   Folder folder;
   Training t;
   Loader training(Augmented(stored({}), windows(true)), {.placement = {.global_batch = 4}, .seed = 1});
@@ -141,7 +142,7 @@ TEST_CASE("fit() tells of the test images, from its first checkpoint on") {
   }
 }
 
-TEST_CASE("what a program says of its net stands before what the trainer tells") {
+TEST_CASE("the program's own description of the net takes precedence over the trainer's") {
   Folder folder;
   Training t;
   t.trainer.commit();
@@ -151,7 +152,7 @@ TEST_CASE("what a program says of its net stands before what the trainer tells")
   checkpoints.save(t.trainer);
   CHECK(card_of(folder.path).name == "mine");
   CHECK(card_of(folder.path).classes.size() == 4);
-  SUBCASE("further entries alone leave the card to the trainer") {
+  SUBCASE("additional entries leave the card to the trainer") {
     Folder other;
     Checkpoints more(other.path.string(), 2, io::Json::object(), {{"author", "me"}});
     more.save(t.trainer);
@@ -163,7 +164,7 @@ TEST_CASE("what a program says of its net stands before what the trainer tells")
   }
 }
 
-TEST_CASE("encoded images are prepared as an evaluation does it, whatever is random in training") {
+TEST_CASE("encoded images are prepared as in an evaluation, without the random parts of training") {
   ImageAugment a = ImageAugment::torchvision(Split::train);
   a.height = a.width = 64;
   a.short_side = 72;
@@ -181,7 +182,7 @@ TEST_CASE("encoded images are prepared as an evaluation does it, whatever is ran
   CHECK_NOTHROW((void)interchange::ImagePreparer(preparation_of(a), 3));
 }
 
-TEST_CASE("an evaluation that is the best so far saves a checkpoint, whatever the interval") {
+TEST_CASE("an evaluation with the best result so far saves a checkpoint at any interval") {
   Folder folder;
   Run run;
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
@@ -201,7 +202,7 @@ TEST_CASE("an evaluation that is the best so far saves a checkpoint, whatever th
   CHECK(io::CheckpointStore(folder.path).best()->metric == doctest::Approx(3));
   CHECK(run.recorder.epochs[2].best);
   CHECK_FALSE(run.recorder.epochs[3].best);
-  SUBCASE("unless nothing is to be saved, or not the best") {
+  SUBCASE("unless saving is off, or not of the best") {
     for (const bool never : {true, false}) {
       Folder other;
       Run again;
@@ -213,7 +214,7 @@ TEST_CASE("an evaluation that is the best so far saves a checkpoint, whatever th
   }
 }
 
-TEST_CASE("weights are loaded whatever optimizer the run had") {
+TEST_CASE("weights are loaded from a run with any optimizer") {
   Folder folder;
   {
     Checkpoints checkpoints(folder.path, 2, io::Json::object());

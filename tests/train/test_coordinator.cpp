@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The duties of a job's coordinator go to the new rank 0 when the members change.
+// The duties of a job's coordinator move to the new rank 0 when the members change.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -42,7 +42,7 @@ using namespace tutti;
 
 namespace {
 
-constexpr std::int64_t global_batch = 12, samples = 58;  // five steps an epoch
+constexpr std::int64_t global_batch = 12, samples = 58;  // five steps per epoch
 constexpr std::int64_t change_after = 8;
 
 struct Left {};
@@ -53,12 +53,12 @@ struct Saved : FitListener {
   void epoch(const EpochReport& r) override { best += r.best ? "1" : "0"; }
 };
 
-// What a member of the job has printed and saved.
+// The output and the checkpoints of one member.
 struct Told {
   std::string printed, saved, best, error;
 };
 
-// Three members, of which the coordinator leaves after a step; the others go on, and with them one that is new.
+// Three members. The coordinator leaves after a step; the others continue with a new member.
 class Job {
  public:
   explicit Job(std::string folder) : folder_(std::move(folder)) {}
@@ -145,7 +145,7 @@ class Job {
   std::array<Told, 4> told_;
 };
 
-// The events of a log and their steps.
+// Returns the events of a log with their steps.
 std::string events_of(const std::string& file) {
   std::ifstream in(file);
   std::string line, all;
@@ -160,7 +160,7 @@ std::string events_of(const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("the new rank 0 prints, logs, saves and knows the best, when rank 0 has left") {
+TEST_CASE("the new rank 0 prints, logs, saves and knows the best result after rank 0 has left") {
   const test::TempFolder folder;
   const auto told = Job(folder.path().string()).run();
   for (const Told& t : told) CHECK(t.error == "");
@@ -185,7 +185,7 @@ TEST_CASE("the new rank 0 prints, logs, saves and knows the best, when rank 0 ha
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) CHECK(check_audit(audits, epoch, samples).exactly_once());
 }
 
-TEST_CASE("the chief opens its logs once it can, where a member was lost before; so does who takes its place") {
+TEST_CASE("a coordinator opens its logs late if a member was lost before, and so does its successor") {
   for (const int rank : {0, 1}) {
     const test::TempFolder folder;
     ThreadGroup first(1), both(2), again(2), alone(1);
@@ -219,7 +219,7 @@ TEST_CASE("the chief opens its logs once it can, where a member was lost before;
   }
 }
 
-TEST_CASE("rank 0's text is everybody's") {
+TEST_CASE("all ranks get rank 0's text") {
   run_ranks(3, [](ThreadCommunicator& c) {
     AllReduce strategy(c);
     const std::string own = "text of rank " + std::to_string(c.rank());

@@ -24,7 +24,7 @@ Graph net() {
   Builder b(3, side, side);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
   x = nn::conv_bn(b, "conv1", "bn1", x, {.out = 8}, {.relu = true});
-  // Position matters: a view has logits of its own.
+  // The position matters: each view has different logits.
   x = b.max_pool("pool", x, {2, 2, 2, 0});
   x = nn::conv(b, "conv2", x, {.out = 8, .kernel = 4, .padding = 0});
   b.softmax_cross_entropy(nn::linear(b, "fc", x, classes, {Init::he_uniform, 1}), 0.1F, 2);
@@ -45,7 +45,7 @@ std::vector<double> logits(Trainer& t, const std::vector<std::uint8_t>& image) {
 
 }  // namespace
 
-TEST_CASE("a view is shifted, with the mirror image behind the edge, and mirrored") {
+TEST_CASE("a view is shifted, with mirrored pixels beyond the edge, and mirrored") {
   // One row of four pixels, two channels.
   const std::vector<std::uint8_t> row{10, 11, 20, 21, 30, 31, 40, 41};
   std::vector<std::uint8_t> out(row.size());
@@ -73,7 +73,7 @@ TEST_CASE("a view is shifted, with the mirror image behind the edge, and mirrore
   CHECK(moved == std::vector<std::uint8_t>{4, 5, 6, 7, 8, 9, 4, 5, 6, 14, 15, 16, 17, 18, 19, 14, 15, 16});
 }
 
-TEST_CASE("views of each level, their weights") {
+TEST_CASE("each level has its views and weights") {
   CHECK(test_views(0).size() == 1);
   CHECK(test_views(1).size() == 2);
   CHECK(test_views(2).size() == 6);
@@ -85,7 +85,7 @@ TEST_CASE("views of each level, their weights") {
   CHECK_THROWS_AS((void)test_views(3), UsageError);
 }
 
-TEST_CASE("loss and hits are those of the mean logits, and of one view those of an evaluation") {
+TEST_CASE("loss and hits are those of the mean logits, and those of one view are those of an evaluation") {
   CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, net(), {.seed = 3});

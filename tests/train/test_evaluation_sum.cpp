@@ -62,7 +62,7 @@ TEST_CASE_TEMPLATE("an evaluation is the sum of its batches, however many", B, R
     CHECK(r.loss == one_by_one.mean_loss());
     CHECK(r.top1 == one_by_one.top1_rate());
     CHECK(r.images == size);
-    // What was taken is not told again.
+    // A second call returns no rows.
     CHECK(sum.take().rows == 0);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The training loop: what it reports, audits and calls.
+// The training loop: its reports, audits and callbacks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST_CASE("a run reports, evaluates and saves") {
   CHECK(run.recorder.warnings.empty());
 }
 
-TEST_CASE("a run that was stopped in the middle of an epoch and resumed is the same bits as one never stopped") {
+TEST_CASE("a run that was stopped during an epoch and resumed has the same bits as an uninterrupted one") {
   Run whole;
   whole.go(nullptr, {.epochs = 3});
   Folder folder;
@@ -65,7 +65,7 @@ TEST_CASE("a run that was stopped in the middle of an epoch and resumed is the s
   CHECK(second.bits() == whole.bits());
 }
 
-TEST_CASE("the audit of a run shows each sample once an epoch") {
+TEST_CASE("the audit of a run shows each sample once per epoch") {
   Folder folder;
   const std::string path = audit_file(folder.path, 0).string();
   {
@@ -85,12 +85,12 @@ TEST_CASE("the audit of a run shows each sample once an epoch") {
   for (int n : seen) CHECK(n == 2);
 }
 
-TEST_CASE("the audit counts steps once that a run did again after it had been killed") {
+TEST_CASE("the audit counts the steps that a run repeated after a kill once") {
   Folder folder;
   const std::vector<std::string> paths{audit_file(folder.path, 0).string()};
   const auto warn = [](const std::string& w) { FAIL(w); };
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
-  // Without checkpoints a run leaves what a killed one does: an audit of steps that were not saved.
+  // A run without checkpoints leaves the same as a killed one: an audit of steps that were not saved.
   const auto killed_after = [&](std::int64_t steps, bool resume) {
     Run run;
     if (resume) REQUIRE(checkpoints.resume_latest(run.trainer, warn));
@@ -106,7 +106,7 @@ TEST_CASE("the audit counts steps once that a run did again after it had been ki
   killed_after(8, true);
   CHECK(check_audit(paths, 1, samples).missing > 0);
   {
-    // A run that has nothing to do is where its checkpoint is, too.
+    // A run that has no more work also reports the position of its checkpoint.
     Run run;
     REQUIRE(checkpoints.resume_latest(run.trainer, warn));
     run.go(&checkpoints, {.epochs = 1}, folder.path.string());
@@ -124,7 +124,7 @@ TEST_CASE("max_steps and stop_at_train_top1 end a run") {
   CHECK(r.counters.epoch == 1);
 }
 
-TEST_CASE("steps that run on across epochs: full ones, as many as fit, and resumed anywhere the same bits") {
+TEST_CASE("steps that run on across epochs are full, as many as fit, and have the same bits when resumed anywhere") {
   Folder folder;
   const std::vector<std::string> paths{audit_file(folder.path, 0).string()};
   const FitOptions three{.epochs = 3, .report_epochs = false};
@@ -141,7 +141,7 @@ TEST_CASE("steps that run on across epochs: full ones, as many as fit, and resum
     CHECK(run.recorder.epochs[1].step == 9);
     CHECK(run.recorder.epochs[2].step == 13);
     CHECK(run.recorder.steps.back().steps_per_epoch == 4);
-    // A run that is over stays so.
+    // A completed run stays complete.
     CHECK(run.go(nullptr, three).counters.step == 13);
     whole = run.bits();
   }
@@ -164,7 +164,7 @@ TEST_CASE("steps that run on across epochs: full ones, as many as fit, and resum
   }
 }
 
-TEST_CASE("a report has the rate of its step and of the next, summaries have an interval of their own") {
+TEST_CASE("a report has the rate of its step and of the next, and summaries have a separate interval") {
   Run run;
   const Schedule schedule = [](const SchedulePoint& p) { return 0.1 - 0.01 * static_cast<double>(p.step); };
   run.go(nullptr, {.epochs = 2, .schedule = schedule, .summary_every = 4});
@@ -183,7 +183,7 @@ TEST_CASE("a report has the rate of its step and of the next, summaries have an 
   CHECK(s[0].train_loss == doctest::Approx(loss));
 }
 
-TEST_CASE("callbacks after each step and each epoch, and resume by all ranks") {
+TEST_CASE("fit calls back after each step and each epoch, and all ranks resume") {
   Folder folder;
   Checkpoints checkpoints(folder.path);
   std::vector<FitStep> steps;
@@ -211,7 +211,7 @@ TEST_CASE("callbacks after each step and each epoch, and resume by all ranks") {
 
 namespace {
 
-// A data set of which some samples cannot be read.
+// A data set with some unreadable samples.
 struct Damaged {
   Synthetic whole;
   std::vector<std::int64_t> bad;
@@ -226,7 +226,7 @@ struct Damaged {
 
 }  // namespace
 
-TEST_CASE("records that are skipped are named once and then counted, training and test images alike") {
+TEST_CASE("skipped records are named once and then counted, for training and test images") {
   Run run;
   const Damaged train{run.train, {7, 41}}, held{run.held, {20}};
   Loader training(train, {.placement = {batch, 0, 1}, .seed = 9, .threads = 2, .skip_bad_records = true});
@@ -248,7 +248,7 @@ TEST_CASE("records that are skipped are named once and then counted, training an
   }
 }
 
-TEST_CASE("a metric of one's own is a mean over all rows, and picks the best checkpoint") {
+TEST_CASE("a user's metric is a mean over all rows, and selects the best checkpoint") {
   const BatchMetric hits = [](std::span<const float> logits, std::span<const std::int32_t> labels) {
     double right = 0;
     for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -265,7 +265,7 @@ TEST_CASE("a metric of one's own is a mean over all rows, and picks the best che
   CHECK(*r.last->test->metric == doctest::Approx(r.last->test->top1));
   CHECK(*r.last->test_ema->metric == doctest::Approx(r.last->test_ema->top1));
 
-  // One that only falls: the first checkpoint stays the best.
+  // A metric that only falls: the first checkpoint remains the best.
   Folder folder;
   Checkpoints checkpoints(folder.path);
   double next = 0;

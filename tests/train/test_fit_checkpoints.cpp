@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the training loop saves, and what it does with checkpoints that are not as they should be.
+// The checkpoints of the training loop, and its reaction to damaged ones.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using namespace tutti::testing;
 
 namespace {
 
-// The checkpoint `from` with its model's tensors and counters changed, as one of the run in `to`.
+// Copies the checkpoint `from` with changed model tensors and counters, as one of the run in `to`.
 template <class Change>
 void save_changed(const io::LoadedCheckpoint& from, const std::filesystem::path& to, Change&& change) {
   io::CheckpointData data;
@@ -53,7 +53,7 @@ std::int64_t count_in(std::span<const io::TensorRecord> records, const std::stri
 
 }  // namespace
 
-TEST_CASE("checkpoints tell batch norm's batches, go on counting, and need not have them") {
+TEST_CASE("checkpoints have the batch counts of batch norm, continue them, and may lack them") {
   Folder folder;
   const auto warn = [](const std::string& w) { FAIL(w); };
   const io::Json no_options = io::Json::object();
@@ -91,7 +91,7 @@ TEST_CASE("checkpoints tell batch norm's batches, go on counting, and need not h
     CHECK(next.trainer.counters().batches == 5);
     CHECK(next.bits() == run.bits());
   }
-  SUBCASE("of a norm that the model has not") {
+  SUBCASE("of a norm that the model does not have") {
     Folder other;
     save_changed(*loaded, other.path, [](io::CheckpointData& d) {
       d.model.push_back(*std::find_if(d.model.begin(), d.model.end(), is_count));
@@ -111,7 +111,7 @@ TEST_CASE("checkpoints tell batch norm's batches, go on counting, and need not h
   }
 }
 
-TEST_CASE("a damaged checkpoint is named and the one before it is used") {
+TEST_CASE("a damaged checkpoint is named and the previous one is used") {
   Folder folder;
   {
     Checkpoints checkpoints(folder.path, 3, io::Json::object());
@@ -144,7 +144,7 @@ TEST_CASE("a checkpoint of another model is refused") {
   CHECK_THROWS_AS(checkpoints.resume_latest(other, [](const std::string&) {}), DataError);
 }
 
-TEST_CASE("a checkpoint that cannot be written is said and training goes on") {
+TEST_CASE("a checkpoint that cannot be written is reported and training continues") {
   Folder folder;
   std::ofstream(folder.path / "checkpoints") << "a file where the folder should be";
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
@@ -155,7 +155,7 @@ TEST_CASE("a checkpoint that cannot be written is said and training goes on") {
   CHECK(run.recorder.paths.empty());
 }
 
-TEST_CASE("checkpoints by steps alone, at the end too, and no evaluation that nobody asked for") {
+TEST_CASE("with checkpoints by steps only, also at the end, there is no evaluation without an option") {
   const auto saved = [](FitOptions o) {
     Folder folder;
     Checkpoints checkpoints(folder.path, 100, io::Json::object());

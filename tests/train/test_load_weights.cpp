@@ -29,7 +29,7 @@ Graph net(int classes) {
 
 struct Run {
   explicit Run(int classes, TrainerOptions o = {}) : trainer(backend, solo, net(classes), std::move(o)) {}
-  // The values of all tensors of the model, by committed copy.
+  // Returns the values of all tensors of the model, from the committed copy.
   std::vector<float> values(const std::string& prefix = "") {
     trainer.commit();
     std::vector<float> all;
@@ -57,7 +57,7 @@ const io::TensorRecord& find(const std::vector<io::TensorRecord>& list, const st
 
 }  // namespace
 
-TEST_CASE("weights come back, whatever they were before") {
+TEST_CASE("loading restores weights, whatever their values were") {
   const test::TempFolder folder;
   Run from(10, {.seed = 1}), to(10, {.seed = 2});
   io::save_safetensors(folder / "w.safetensors", from.records());
@@ -69,7 +69,7 @@ TEST_CASE("weights come back, whatever they were before") {
   CHECK(to.trainer.counters() == Counters{});
 }
 
-TEST_CASE("a checkpoint's folder is taken too, with its number of batches") {
+TEST_CASE("a checkpoint's folder is accepted too, with its number of batches") {
   const test::TempFolder folder;
   Run from(10, {.seed = 1}), to(10, {.seed = 2});
   from.trainer.counters().step = 3;
@@ -82,7 +82,7 @@ TEST_CASE("a checkpoint's folder is taken too, with its number of batches") {
   CHECK(to.trainer.counters().batches == 7);
 }
 
-TEST_CASE("the average of the weights begins at them") {
+TEST_CASE("the average of the weights starts with the loaded values") {
   const test::TempFolder folder;
   Run from(10, {.seed = 1}), to(10, {.ema_decay = 0.9, .seed = 2});
   io::save_safetensors(folder / "w.safetensors", from.records());
@@ -115,7 +115,7 @@ TEST_CASE("f64 and bf16 are converted") {
   CHECK(std::equal(fc.begin(), fc.end(), half.begin(), [](float a, bf16 b) { return a == static_cast<float>(b); }));
 }
 
-TEST_CASE("fine-tuning keeps the classifier's initial values, when asked for") {
+TEST_CASE("fine-tuning keeps the classifier's initial values on request") {
   const test::TempFolder folder;
   Run from(10, {.seed = 1}), to(3, {.seed = 2});
   io::save_safetensors(folder / "w.safetensors", from.records());
@@ -130,7 +130,7 @@ TEST_CASE("fine-tuning keeps the classifier's initial values, when asked for") {
   CHECK(to.values("layer3.") == from.values("layer3."));
   CHECK(to.values("conv1.") == from.values("conv1."));
 
-  SUBCASE("as many classes: it is loaded") {
+  SUBCASE("a classifier with the same number of classes is loaded") {
     Run same(10, {.seed = 3});
     CHECK(load_weights(same.trainer, folder / "w.safetensors", {.skip_classifier = true}).skipped.empty());
     CHECK(same.values() == from.values());
@@ -145,7 +145,7 @@ TEST_CASE("fine-tuning keeps the classifier's initial values, when asked for") {
     CHECK(same.values("fc.") == own);
     CHECK(same.values("layer1.") == from.values("layer1."));
   }
-  SUBCASE("a classifier of other inputs is no fine-tuning") {
+  SUBCASE("a classifier with other inputs is refused") {
     auto records = from.records();
     const std::vector<float> other(10 * 20);
     for (auto& t : records)
@@ -155,7 +155,7 @@ TEST_CASE("fine-tuning keeps the classifier's initial values, when asked for") {
   }
 }
 
-TEST_CASE("all that differs is named, and nothing is changed") {
+TEST_CASE("the error names all differences, and no tensor changes") {
   const test::TempFolder folder;
   Run from(10, {.seed = 1}), to(10, {.seed = 2});
   auto records = from.records();
@@ -169,7 +169,7 @@ TEST_CASE("all that differs is named, and nothing is changed") {
   }
   records.push_back(io::make_record<float>("layer9.weight", {5}, values));
   records.push_back(io::make_record<float>("fc2.bias", {5}, values));
-  // A count is welcome where there is a batch norm, and only there.
+  // A count is accepted if and only if there is a batch norm.
   records.push_back({"bn1.num_batches_tracked", DType::i64, Shape{}, std::as_bytes(std::span(&count, 1))});
   records.push_back({"bn9.num_batches_tracked", DType::i64, Shape{}, std::as_bytes(std::span(&count, 1))});
   io::save_safetensors(folder / "w.safetensors", records);
@@ -191,7 +191,7 @@ TEST_CASE("all that differs is named, and nothing is changed") {
   CHECK(to.trainer.counters().batches == 0);
 }
 
-TEST_CASE("a file that is none") {
+TEST_CASE("a file that is not a weights file") {
   const test::TempFolder folder;
   Run to(10);
   test::write_text(folder / "w.safetensors", "PK\x03\x04 this is a zip archive, as torch.save writes them");
@@ -199,7 +199,7 @@ TEST_CASE("a file that is none") {
   CHECK_THROWS_AS(load_weights(to.trainer, folder / "none.safetensors"), Error);
 }
 
-TEST_CASE("tensors that may be missing keep what they hold") {
+TEST_CASE("tensors that may be missing keep their values") {
   const test::TempFolder folder;
   Run from(10, {.seed = 1}), to(10, {.seed = 2});
   auto records = from.records();
@@ -208,7 +208,7 @@ TEST_CASE("tensors that may be missing keep what they hold") {
   io::save_safetensors(folder / "w.safetensors", records);
   CHECK_THROWS_WITH_AS(load_weights(to.trainer, folder / "w.safetensors"), doctest::Contains("missing: fc.bias [10]"),
                        DataError);
-  // What is named may be there, too.
+  // The named tensors may also exist.
   const LoadedWeights r =
       load_weights(to.trainer, folder / "w.safetensors", {.may_be_missing = {"fc.bias", "fc.weight"}});
   CHECK(r.skipped == std::vector<std::string>{"fc.bias"});

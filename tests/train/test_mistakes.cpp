@@ -41,7 +41,7 @@ Mistakes of_one(MistakeSum& sum) {
   return sum.take(alone);
 }
 
-// [rows, 3] of numbers that depend on the index alone.
+// Adds rows of [rows, 3] logits that depend only on the index.
 void add_rows(MistakeSum& sum, std::int64_t begin, std::int64_t end) {
   std::vector<float> logits;
   std::vector<std::int32_t> labels;
@@ -68,7 +68,7 @@ void check_equal(const Mistakes& a, const Mistakes& b) {
   }
 }
 
-// Hears what fit() tells.
+// Records the reports of fit().
 struct Hears : FitListener {
   std::vector<Mistakes> all;
   std::vector<EpochReport> epochs;
@@ -85,13 +85,13 @@ Graph net() {
 
 }  // namespace
 
-TEST_CASE("images by label and answer, and those that are most wrong") {
+TEST_CASE("mistakes are counted by label and answer, and the worst images are listed") {
   MistakeSum sum(3);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> logits{2, 0, 0, /**/ 0, 3, 0, /**/ 0, 0, 1, /**/ 9, 9, 9, /**/ nan, 0, 0, /**/ 1, 1, 0};
   sum.add(logits, std::vector<std::int32_t>{0, 0, 1, -1, 2, 1}, std::vector<std::int64_t>{10, 11, 12, 13, 14, 15});
   const Mistakes m = of_one(sum);
-  // The unreadable image and the one without an answer do not count; of equal answers the first one does.
+  // The unreadable image and the one without an answer do not count. Of equal answers the first one counts.
   CHECK(m.images == 4);
   CHECK(m.classes == 3);
   CHECK(m.confusion == std::vector<double>{1, 1, 0, 1, 0, 1, 0, 0, 0});
@@ -103,11 +103,11 @@ TEST_CASE("images by label and answer, and those that are most wrong") {
   CHECK(m.worst[0].sure == doctest::Approx(std::exp(3.0) / (std::exp(3.0) + 2)));
   CHECK(m.worst[1].index == 12);
   CHECK(m.worst[2].index == 15);
-  // It begins anew.
+  // The sum starts again.
   CHECK(of_one(sum).images == 0);
 }
 
-TEST_CASE("several ranks tell what one tells") {
+TEST_CASE("several ranks report the same as one rank") {
   MistakeSum all(3);
   add_rows(all, 0, 200);
   const Mistakes expected = of_one(all);
@@ -129,7 +129,7 @@ TEST_CASE("several ranks tell what one tells") {
   }
 }
 
-TEST_CASE("many classes: no matrix, but the images") {
+TEST_CASE("with many classes there is no matrix, but the images are listed") {
   const auto classes = MistakeSum::most_classes + 1;
   MistakeSum sum(classes);
   std::vector<float> logits(static_cast<std::size_t>(classes));
@@ -142,7 +142,7 @@ TEST_CASE("many classes: no matrix, but the images") {
   CHECK(m.worst[0].said == 7);
 }
 
-TEST_CASE("each evaluation of a training tells it, and the file has the last one") {
+TEST_CASE("each evaluation of a training reports its mistakes, and the file has the last one") {
   const TempFolder folder;
   CpuBackend backend;
   const Synthetic images({.size = 40, .height = 4, .width = 4, .classes = 4, .seed = 2, .learnable = true});
@@ -197,7 +197,7 @@ TEST_CASE("each evaluation of a training tells it, and the file has the last one
     CHECK(label == m.worst[0].label);
     CHECK(*png == write_png(pixels, 4, 4, 3));
   }
-  // Nobody asked: nobody is told.
+  // Without a listener there is no report.
   Solo solo;
   Trainer t(backend, solo, net(), {.seed = 3});
   Loader train(images, {.placement = {.global_batch = 8}}),
@@ -209,7 +209,7 @@ TEST_CASE("each evaluation of a training tells it, and the file has the last one
   CHECK(hears.epochs.size() == 1);
 }
 
-TEST_CASE("a file that cannot be written is complained about, once") {
+TEST_CASE("a file that cannot be written is reported once") {
   const TempFolder folder;
   std::vector<std::string> complaints;
   EvaluationFile file(folder / "none", Synthetic({.size = 4, .height = 4, .width = 4, .classes = 4, .seed = 2}),
@@ -220,7 +220,7 @@ TEST_CASE("a file that cannot be written is complained about, once") {
   CHECK(contains(complaints[0], "evaluation.json is not written"));
 }
 
-TEST_CASE("a PNG file is read back, its extents are checked") {
+TEST_CASE("a PNG file is read back, and its extents are checked") {
   std::vector<std::uint8_t> image(300 * 100 * 3);  // more than a block of 65,535 bytes
   for (std::size_t i = 0; i < image.size(); ++i) image[i] = static_cast<std::uint8_t>(i * 7);
   const std::string png = write_png(image, 100, 300, 3);
@@ -232,7 +232,7 @@ TEST_CASE("a PNG file is read back, its extents are checked") {
   CHECK_THROWS_AS((void)write_png({}, 0, 0, 1), UsageError);
 }
 
-TEST_CASE("a thumbnail is of means, and what is small stays as it is") {
+TEST_CASE("a thumbnail has mean values, and a small image stays unchanged") {
   const std::vector<std::uint8_t> image{0, 2, 10, 20, /**/ 4, 6, 30, 41};
   const Thumbnail half = make_thumbnail(image, 2, 4, 1, 2);
   CHECK(half.height == 1);
@@ -247,7 +247,7 @@ TEST_CASE("a thumbnail is of means, and what is small stays as it is") {
   CHECK(make_thumbnail(image, 1, 2, 4, 8).pixels == std::vector<std::uint8_t>{0, 2, 10, 4, 6, 30});
 }
 
-TEST_CASE("Base64 as RFC 4648 has it") {
+TEST_CASE("Base64 follows RFC 4648") {
   const std::pair<const char*, const char*> pairs[] = {
       {"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}};
   for (const auto& [bytes, text] : pairs) {

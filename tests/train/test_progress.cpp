@@ -14,7 +14,7 @@ using test::contains;
 
 namespace {
 
-// Report of step `n` of a run of 3 epochs of 10 steps that began at second 0 and takes 2 s a step.
+// Returns the report of step `n` of a run with 3 epochs of 10 steps that began at second 0 and takes 2 s per step.
 StepReport at_step(std::int64_t n) {
   StepReport r;
   r.epoch = (n - 1) / 10 + 1;
@@ -31,7 +31,7 @@ StepReport at_step(std::int64_t n) {
   return r;
 }
 
-// A display whose clock and output the test holds.
+// A display with a clock and an output of the test.
 struct Screen {
   explicit Screen(bool terminal, std::size_t width = 200) : columns(width) {
     o.terminal = terminal;
@@ -48,7 +48,7 @@ struct Screen {
 
 }  // namespace
 
-TEST_CASE("durations") {
+TEST_CASE("durations are printed in their units") {
   CHECK(format_duration(0) == "0 s");
   CHECK(format_duration(59.4) == "59 s");
   CHECK(format_duration(59.6) == "1:00");
@@ -60,7 +60,7 @@ TEST_CASE("durations") {
   CHECK(format_duration(HUGE_VAL) == "?");
 }
 
-TEST_CASE("time left: constant steps") {
+TEST_CASE("time left is exact for constant steps") {
   TimeEstimate e;
   const TimeLeft left = e.step(at_step(2));
   CHECK(left.epoch == doctest::Approx(16));
@@ -70,7 +70,7 @@ TEST_CASE("time left: constant steps") {
   CHECK(later.run == doctest::Approx(50));
 }
 
-TEST_CASE("time left: evaluations count for the run") {
+TEST_CASE("time left includes evaluations") {
   TimeEstimate e;
   e.step(at_step(10));
   e.epoch_done(20 + 5);  // 5 s of evaluation
@@ -81,7 +81,7 @@ TEST_CASE("time left: evaluations count for the run") {
   CHECK(left.run == doctest::Approx(15 * 2 + 2 * 5));
 }
 
-TEST_CASE("time left: nothing is guessed after a resume, and max_steps ends it early") {
+TEST_CASE("time left is not guessed after a resume, and max_steps shortens it") {
   TimeEstimate e(18);
   StepReport r = at_step(12);
   r.seconds = 3;  // of this process
@@ -92,7 +92,7 @@ TEST_CASE("time left: nothing is guessed after a resume, and max_steps ends it e
   CHECK(left.epoch == doctest::Approx(8));
 }
 
-TEST_CASE("the terminal's line says it all and fits") {
+TEST_CASE("the terminal's line has all values and fits") {
   const std::string line = progress_line(at_step(14), {12, 220}, 200);
   for (const char* part :
        {"epoch 2/3", "4/10", "640 images/s", "loss 1.2500", "top-1 50.00 %", "lr 0.1", "left: epoch 12 s, run 3:40"})
@@ -104,7 +104,7 @@ TEST_CASE("the terminal's line says it all and fits") {
   CHECK_FALSE(contains(progress_line(at_step(14), {}, 200), "left"));
 }
 
-TEST_CASE("plain lines") {
+TEST_CASE("plain lines have all values") {
   const std::string line = step_line(at_step(14), {12, 220});
   for (const char* part : {"epoch 2 ", "step 4/10 (14)", "640.0 images/s", "loss 1.2500", "top-1 50.00 %", "lr 0.1",
                            "data wait 7 %", "left 3:40"})
@@ -114,7 +114,7 @@ TEST_CASE("plain lines") {
   CHECK(contains(step_line(of_workers, {}), "step 4/10 (27 in all)"));
 }
 
-TEST_CASE("the epoch's line") {
+TEST_CASE("the epoch's line has all values") {
   EpochReport r;
   r.epoch = 2;
   r.epochs = 3;
@@ -155,7 +155,7 @@ TEST_CASE("the epoch's line") {
   CHECK(contains(epoch_line(r), "averaged weights loss 0.7000 top-1 73.45 %"));
 }
 
-TEST_CASE("on a terminal the line is written anew, ten times a second at most") {
+TEST_CASE("on a terminal the line is rewritten, at most ten times a second") {
   Screen s(true, 50);
   ProgressDisplay p(s.o);
   p.step(at_step(1));
@@ -194,7 +194,7 @@ TEST_CASE("a warning does not run into the terminal's line") {
   CHECK(s.out.ends_with("\n"));
 }
 
-TEST_CASE("without a terminal every report is a line") {
+TEST_CASE("without a terminal each report is a line") {
   Screen s(false);
   ProgressDisplay p(s.o);
   p.step(at_step(1));

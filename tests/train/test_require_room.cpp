@@ -17,13 +17,13 @@ namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-// A backend that says how much memory is left.
+// A backend that reports the amount of free memory.
 struct Short : ReferenceBackend {
   std::size_t free = 100 * mib;
   [[nodiscard]] std::string name() const override { return "short"; }
   [[nodiscard]] std::size_t free_bytes() const override { return free; }
 };
-// And what it holds, and what else helps.
+// Also reports the memory that it holds, and gives advice.
 struct Knowing : Short {
   explicit Knowing(std::string advice = "--option") : hint(std::move(advice)) {}
   std::string hint;
@@ -49,7 +49,7 @@ Graph net() {
   return std::move(b).take();
 }
 
-// ReferenceBackend, with little memory.
+// ReferenceBackend with little memory.
 struct Little : ReferenceBackend {
   std::size_t free = 1 * mib;
   [[nodiscard]] std::size_t free_bytes() const override { return free; }
@@ -58,12 +58,12 @@ struct Little : ReferenceBackend {
 
 }  // namespace
 
-TEST_CASE("what is wanted, held and free, and the largest batch that fits") {
+TEST_CASE("the error has the memory that is wanted, held and free, and the largest batch that fits") {
   CHECK(refusal(Short{}, 100, mib) == "");
   CHECK(refusal(Short{}, 101, mib) ==
         "[short] expected 101 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
         "of 101, got 100 MiB free. hint: at most about 100 rows fit: use --batch-size, or --precision bf16.");
-  // What earlier runs allocated counts as free, and not as held.
+  // Memory that earlier runs allocated counts as free, not as held.
   CHECK(refusal(Knowing{}, 120, mib, 20 * mib) == "");
   CHECK(refusal(Knowing{""}, 300, mib, 20 * mib) ==
         "[short] expected 300 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
@@ -73,14 +73,14 @@ TEST_CASE("what is wanted, held and free, and the largest batch that fits") {
         "of 2, got 100 MiB free. hint: not even one row fits: end other programs that use the device.");
 }
 
-TEST_CASE("a backend's own advice stands behind the rest") {
+TEST_CASE("the backend's own advice follows the other hints") {
   CHECK(refusal(Knowing{}, 300, mib)
             .ends_with("hint: at most about 100 rows fit: use --batch-size, --precision bf16, or --option."));
   CHECK(refusal(Knowing{}, 1, 200 * mib)
             .ends_with("hint: not even one row fits: end other programs that use the device, or use --option."));
 }
 
-TEST_CASE("an executor asks before it allocates, and what was said to fit does fit") {
+TEST_CASE("an executor checks before it allocates, and the batch that the error gives does fit") {
   Little b;
   Executor e(b, net());
   std::string said;

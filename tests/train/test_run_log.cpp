@@ -55,7 +55,7 @@ EpochReport an_epoch() {
 
 }  // namespace
 
-TEST_CASE("every event has its keys and is there at once") {
+TEST_CASE("each event has its keys and is written at once") {
   TempFolder folder;
   RunLog log(folder.path(), 5, no_complaint);
   log.start(io::Json::object({{"version", "1.2.3"}, {"options", io::Json::object({{"depth", 20}})}}));
@@ -86,7 +86,7 @@ TEST_CASE("every event has its keys and is there at once") {
   CHECK(lines[3].at("message").as_string() == "bad bytes ?");
 }
 
-TEST_CASE("an evaluation by several views, with averaged weights or not") {
+TEST_CASE("an evaluation by several views is logged, with averaged weights or without") {
   TempFolder folder;
   RunLog log(folder.path(), 5, no_complaint);
   const EvaluationReport e{0.75, 0.625, 0.9375, 10000, 5000};
@@ -108,7 +108,7 @@ TEST_CASE("an evaluation by several views, with averaged weights or not") {
   CHECK(lines[1].find("test_top1") == nullptr);
 }
 
-TEST_CASE("what was not measured is null") {
+TEST_CASE("values that were not measured are null") {
   TempFolder folder;
   RunLog log(folder.path(), 3, no_complaint);
   EpochReport r = an_epoch();
@@ -129,7 +129,7 @@ TEST_CASE("what was not measured is null") {
   CHECK(lines[1].at("test_ema_top3").as_double() == 0.95);
 }
 
-TEST_CASE("a resumed run appends, and half a line of a killed one is cut off") {
+TEST_CASE("a resumed run appends, and half a line of a killed run is cut off") {
   TempFolder folder;
   { RunLog(folder.path(), 5, no_complaint).step(a_step(40)); }
   { std::ofstream(folder / "log.jsonl", std::ios::app) << R"({"event":"st)"; }
@@ -148,7 +148,7 @@ TEST_CASE("a resumed run appends, and half a line of a killed one is cut off") {
         io::Json::object({{"event", "end"}, {"status", "interrupted"}, {"step", 21}, {"message", "signal 2"}}));
 }
 
-TEST_CASE("a full disk is complained about once, and whole lines stay") {
+TEST_CASE("a full disk is reported once, and complete lines remain") {
   TempFolder folder;
   std::vector<std::string> complaints;
   RunLog log(folder.path(), 5, [&](const std::string& c) { complaints.push_back(c); });
@@ -171,7 +171,7 @@ TEST_CASE("a full disk is complained about once, and whole lines stay") {
   CHECK(complaints.size() == 2);
 }
 
-TEST_CASE("a folder that is not there is an error") {
+TEST_CASE("a missing folder is an error") {
   TempFolder folder;
   CHECK_THROWS_AS(RunLog(folder / "no such folder", 5, no_complaint), io::FileError);
 }
@@ -198,7 +198,7 @@ TEST_CASE("TensorBoard gets the same curves") {
   CHECK(files == 1);
 }
 
-TEST_CASE("lines of a job whose members change hold the generation, and all the batch") {
+TEST_CASE("lines of a job whose members change have the generation and the whole batch") {
   TempFolder folder;
   RunLog log(folder.path(), 5, no_complaint, 3);
   StepReport r = a_step(20);

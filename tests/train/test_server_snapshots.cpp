@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a server keeps to go on from: whole, of its job, or skipped with a word.
+// The stored state of a server: it is complete and of the same job, or it is skipped with a message.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ bool same(const ps::ServerState& a, const ps::ServerState& b) {
                     });
 }
 
-// The servers' folder of a run, and what was logged.
+// The servers' folder of a run, and its log messages.
 struct Scene {
   test::TempFolder folder;
   std::vector<std::string> log;
@@ -62,7 +62,7 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("a server's newest state comes back as it was, and two are kept") {
+TEST_CASE("a server's newest state is read back, and two states are kept") {
   Scene s;
   CHECK_FALSE(s.open().newest());
   s.write({0, 10, 20, 20});
@@ -72,7 +72,7 @@ TEST_CASE("a server's newest state comes back as it was, and two are kept") {
   const auto found = again.newest();
   REQUIRE(found);
   CHECK(same(*found, state(20)));
-  // It goes on beside what is there.
+  // It continues next to the existing files.
   again.write(state(30));
   again.wait();
   CHECK(io::path_exists(s.of_step("20")));
@@ -98,7 +98,7 @@ TEST_CASE("a damaged state of a server is skipped, with the reason") {
   CHECK(s.log.size() == 3);
 }
 
-TEST_CASE("a server's state is its job's alone") {
+TEST_CASE("a server's state is only valid for its own job") {
   Scene s;
   s.write({70, 80}, "another job");
   CHECK_FALSE(s.open().newest());
@@ -110,7 +110,7 @@ TEST_CASE("a server's state is its job's alone") {
   CHECK(s.log.empty());
 }
 
-TEST_CASE("a state that cannot be written is said, and the one before stays") {
+TEST_CASE("a state that cannot be written is reported, and the previous one remains") {
   Scene s;
   s.write({10});
   auto again = s.open();

@@ -13,7 +13,7 @@ namespace {
 int times_called = 0;
 void count(int) { ++times_called; }
 
-// Runs f in a child process; its wait status.
+// Runs f in a child process and returns its wait status.
 template <class F>
 int in_child(F&& f) {
   const pid_t child = ::fork();
@@ -29,7 +29,7 @@ int in_child(F&& f) {
 
 }  // namespace
 
-TEST_CASE("each signal asks to stop, with its exit code") {
+TEST_CASE("each signal requests a stop, with its exit code") {
   for (const int number : {SIGINT, SIGTERM}) {
     StopSignals signals;
     CHECK_FALSE(StopSignals::stop_requested());
@@ -41,7 +41,7 @@ TEST_CASE("each signal asks to stop, with its exit code") {
   }
 }
 
-TEST_CASE("the first signal decides; SIGTERM again changes nothing") {
+TEST_CASE("the first signal decides, and a second SIGTERM changes nothing") {
   StopSignals signals;
   ::raise(SIGTERM);
   ::raise(SIGTERM);
@@ -64,7 +64,7 @@ TEST_CASE("a second SIGINT ends the process at once") {
   CHECK(WEXITSTATUS(after_term) == 130);
 }
 
-TEST_CASE("what was set before comes back") {
+TEST_CASE("the earlier handlers are restored") {
   struct sigaction mine {};
   struct sigaction before {};
   mine.sa_handler = &count;
@@ -86,7 +86,7 @@ TEST_CASE("what was set before comes back") {
   CHECK(WIFSIGNALED(status));
 }
 
-TEST_CASE("it works where a shell started the process with SIGINT ignored") {
+TEST_CASE("signals work if a shell started the process with SIGINT ignored") {
   const int status = in_child([] {
     ::signal(SIGINT, SIG_IGN);
     StopSignals signals;
@@ -96,7 +96,7 @@ TEST_CASE("it works where a shell started the process with SIGINT ignored") {
   CHECK(WEXITSTATUS(status) == 7);
 }
 
-TEST_CASE("there is one at a time") {
+TEST_CASE("only one object exists at a time") {
   StopSignals signals;
   CHECK_THROWS_AS(StopSignals{}, UsageError);
   ::raise(SIGINT);

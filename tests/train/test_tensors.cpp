@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tensors out of a trainer, and in and out of files.
+// Reading tensors from a trainer, and reading and writing them in files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ Tensor<std::uint8_t> images(std::int64_t rows) {
 
 }  // namespace
 
-TEST_CASE("a parameter by its name, before and after a step") {
+TEST_CASE("a parameter is read by its name, before and after a step") {
   CpuBackend backend({1});
   Solo solo;
   Trainer trainer(backend, solo, net(), {.seed = 5});
@@ -61,7 +61,7 @@ TEST_CASE("a parameter by its name, before and after a step") {
                        UsageError);
 }
 
-TEST_CASE("what the net says of images, in batches that are not full too") {
+TEST_CASE("the logits of images are returned, also for partial batches") {
   ReferenceBackend backend;
   Solo solo;
   Trainer trainer(backend, solo, net(), {.compute = DType::f64, .seed = 5});
@@ -70,7 +70,7 @@ TEST_CASE("what the net says of images, in batches that are not full too") {
   CHECK(logits.shape() == Shape{7, 5});
   CHECK(trainer.predict(all, 3) == logits);
   CHECK(trainer.predict(all, 7) == logits);
-  // Its loss is the evaluation's.
+  // Their loss is that of the evaluation.
   const std::vector<std::int32_t> labels{0, 1, 2, 3, 4, 0, 1};
   double loss = 0;
   for (std::int64_t i = 0; i < 7; ++i) {
@@ -85,7 +85,7 @@ TEST_CASE("what the net says of images, in batches that are not full too") {
   CHECK_THROWS_AS((void)trainer.predict(all, 0), UsageError);
 }
 
-TEST_CASE("tensors in a file, by name and type") {
+TEST_CASE("tensors in a file are read by name and type") {
   const test::TempFolder folder;
   const std::string path = folder / "t.safetensors";
   Tensor<float> a(Shape{2, 3}, 0.5F);

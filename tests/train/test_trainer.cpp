@@ -42,7 +42,7 @@ TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics w
   Trainer a(backend, solo, small_net(true), {}), b(backend, solo, small_net(true), {.micro_batch = 7});
   CHECK(!a.runs_ahead());
   Metrics sum;
-  // Rows 0 to 5 and 6 to 11: as few micro-batches as 7 rows at most allow, of the same size.
+  // Rows 0 to 5 and 6 to 11: the fewest micro-batches of at most 7 rows, with equal sizes.
   const std::size_t pixels = data.images.size() / 12;
   Batch batch;
   batch.images = data.images;
@@ -67,13 +67,13 @@ TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics w
   CHECK(a.counters().samples == 36);
   CHECK(a.counters().batches == 6);
   CHECK_THROWS_AS(a.step(std::span<const BatchView>{}, 12, 0.1), UsageError);
-  // What a step came to is kept for a few more.
+  // The result of a step stays available for a few more steps.
   auto first = a.step(parts, 12, 0.1);
   for (int i = 0; i < 3; ++i) a.step(parts, 12, 0.1);
   CHECK(first.wait().metrics.rows == 12);
   a.step(parts, 12, 0.1);
   CHECK_THROWS_AS((void)first.wait(), UsageError);
-  // Who writes steps down takes another end of a step, which knows nothing of those before.
+  // A caller that records steps uses another step finisher, which does not know the earlier steps.
   auto before = a.step(parts, 12, 0.1);
   StepTrace trace;
   a.trace(&trace);
@@ -82,7 +82,7 @@ TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics w
   CHECK(a.take_metrics().rows > 12);
 }
 
-TEST_CASE("gradient accumulation is the mathematics of one large batch") {
+TEST_CASE("gradient accumulation gives the same result as one large batch") {
   const Data data(12);
   const auto run = [&](std::vector<std::int64_t> cuts) {
     ReferenceBackend backend;
@@ -102,7 +102,7 @@ TEST_CASE("gradient accumulation is the mathematics of one large batch") {
   for (std::size_t i = 0; i < whole.size(); ++i) CHECK(parts[i] == doctest::Approx(whole[i]).epsilon(1e-12));
 }
 
-TEST_CASE("the committed copy takes everything back, the counters too") {
+TEST_CASE("the committed copy restores the whole state, also the counters") {
   const Data data(12);
   CpuBackend backend;
   Solo solo;
@@ -121,7 +121,7 @@ TEST_CASE("the committed copy takes everything back, the counters too") {
   CHECK(weights(t) == committed);
   CHECK(t.counters().step == 1);
   CHECK(t.counters().samples == 12);
-  // Momentum and running statistics came back as well: the next step is the same bits.
+  // Momentum and running statistics are restored too: the next step has the same bits.
   CHECK(next() == one);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("committed tensors have their names") {
   CHECK(!has(model, "momentum.conv1.weight"));
 }
 
-TEST_CASE("a loss scale changes nothing but what overflows") {
+TEST_CASE("a loss scale changes only values that overflow") {
   const Data data(12);
   CpuBackend backend;
   Solo solo;
@@ -159,7 +159,7 @@ TEST_CASE("a loss scale changes nothing but what overflows") {
   o.dynamic_loss_scale = true;
   CHECK(trained(o) == plain);
 
-  // From a scale that overflows it comes down, a step at a time without any effect; then it trains.
+  // A scale that overflows decreases, one step at a time without any effect; then the trainer trains.
   Trainer t(backend, solo, small_net(true), o);
   auto* w = static_cast<float*>(t.executor().parameter_data());
   for (const Slice& s : t.executor().parameters().slices)
@@ -194,8 +194,8 @@ TEST_CASE("gradients that are not finite at any scale stop the run") {
   Solo solo;
   Trainer t(backend, solo, small_net(false), {.dynamic_loss_scale = true});
   t.counters().scale_exponent = 0;
-  // Weights whose product f32 holds, and with it the loss, but not that of all but the first, and with it their
-  // gradient.
+  // f32 can hold the product of the weights, and therefore the loss. It cannot hold the product of all except the first
+  // one, and therefore not the gradient of the first one.
   auto* w = static_cast<float*>(t.executor().parameter_data());
   for (const Slice& s : t.executor().parameters().slices)
     for (std::size_t i = 0; i < s.count; ++i)
@@ -251,7 +251,7 @@ TEST_CASE("the weight average follows the weights and can be evaluated") {
   CHECK_THROWS_AS(none.with_ema([] {}), UsageError);
 }
 
-TEST_CASE("a batch without rows still takes part") {
+TEST_CASE("a batch without rows takes part in the step") {
   CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The rate where the global batch follows the number of workers, and the schedule's place by samples.
+// The learning rate when the global batch follows the number of workers, and the position in the schedule by samples.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -11,7 +11,7 @@ using detail::follow_batch;
 using detail::rate_factor;
 using detail::steps_done;
 
-TEST_CASE("the rate is linear in the batch, and goes over by degrees") {
+TEST_CASE("the rate is linear in the batch and changes in small steps") {
   Counters c;
   follow_batch(c, 64, 64, 10);  // the run begins: no ramp
   CHECK(rate_factor(c, 10) == 1);
@@ -20,7 +20,7 @@ TEST_CASE("the rate is linear in the batch, and goes over by degrees") {
   CHECK(rate_factor(c, 10) == 1);
   c.step = 105;
   CHECK(rate_factor(c, 10) == 1.5);
-  // A change within the ramp goes on from where the rate is; the same batch changes nothing.
+  // A change during the ramp continues from the current rate. The same batch changes nothing.
   follow_batch(c, 128, 64, 10);
   follow_batch(c, 32, 64, 10);
   CHECK(rate_factor(c, 10) == 1.5);
@@ -32,20 +32,20 @@ TEST_CASE("the rate is linear in the batch, and goes over by degrees") {
   CHECK(rate_factor(c, 10) == 0.5);
   CHECK(rate_factor(c, 0) == 0.5);
 
-  // At once.
+  // Without a ramp.
   follow_batch(c, 192, 64, 0);
   CHECK(rate_factor(c, 0) == 3);
-  // A schedule that is for another batch: what is learnt with stays the same, and so does where it goes.
+  // A schedule for another batch: the current rate stays the same, and so does its target.
   follow_batch(c, 192, 128, 0);
   CHECK(rate_factor(c, 0) == 1.5);
-  // With fewer than it was to begin with.
+  // With fewer workers than at the beginning.
   Counters fewer;
   follow_batch(fewer, 48, 64, 10);
   CHECK(rate_factor(fewer, 10) == 0.75);
 }
 
-TEST_CASE("the schedule's place is that of the samples, whatever the batch was") {
-  // Of 100 samples, batches of 32 make 4 steps an epoch.
+TEST_CASE("the position in the schedule follows the samples, whatever the batch was") {
+  // With 100 samples, batches of 32 make 4 steps per epoch.
   CHECK(steps_done({0, 0}, 100, 32, EpochEnd::short_step) == 0);
   CHECK(steps_done({0, 96}, 100, 32, EpochEnd::short_step) == 3);
   CHECK(steps_done({2, 48}, 100, 32, EpochEnd::short_step) == 9);
