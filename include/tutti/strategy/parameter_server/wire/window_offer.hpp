@@ -38,8 +38,8 @@ struct WindowOffer {
   detail::put(at, l.window.edition);
   return bytes;
 }
-[[nodiscard]] inline std::optional<WindowOffer> decode_window_offer(
-    std::span<const std::byte> bytes) noexcept {  // empty: not an offer
+// Returns the offer in these bytes, or nullopt if they are no offer.
+[[nodiscard]] inline std::optional<WindowOffer> decode_window_offer(std::span<const std::byte> bytes) noexcept {
   if (bytes.size() != WindowOffer::record) return {};
   const std::byte* at = bytes.data();
   WindowOffer l;
