@@ -64,8 +64,8 @@ cmake --build build --parallel "$(nproc)"
 
 log=build/ctest.log
 status=0
-# Two places more than processors: three tests at a time may mostly wait.
-ctest --test-dir build --output-on-failure --no-tests=error --parallel $(($(nproc) + 2)) --resource-spec-file "$PWD/build/tests/lanes.json" \
+# Three more than the number of processors: three tests at a time may mostly wait.
+ctest --test-dir build --output-on-failure --no-tests=error --parallel $(($(nproc) + 3)) --resource-spec-file "$PWD/build/tests/lanes.json" \
   "${leave_out[@]}" --output-junit ctest.xml "$@" 2>&1 | tee "$log" || status=$?
 
 echo

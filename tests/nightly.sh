@@ -63,7 +63,7 @@ piece() {
   case $1 in
     build) TUTTI_NIGHTLY=1 ./test.sh -N ;;
     tests-*) TUTTI_CHECK_ALL=1 TUTTI_FUZZ_SEED=0 ctest --test-dir build -L "^${1#tests-}\$" --no-tests=error --output-on-failure \
-      --parallel $(($(nproc) + 1)) --resource-spec-file "$PWD/build/tests/lanes.json" ;;
+      --parallel $(($(nproc) + 3)) --resource-spec-file "$PWD/build/tests/lanes.json" ;;
     sanitize-*) tests/sanitize.sh --preset "${1#sanitize-}" ;;
     mutants-*) tests/mutants/run.py --only "${1#mutants-}" ;;
     coverage) tests/coverage.py --all --check ;;

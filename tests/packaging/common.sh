@@ -7,6 +7,8 @@ export CXX=${TUTTI_CXX:-c++}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
+# With a compiler cache: the name of $work is another one in each run.
+export CCACHE_BASEDIR=$work
 
 fail() {
   echo "$*"
@@ -59,8 +61,13 @@ downstream() {
   "$build/downstream" || fail "the downstream program fails"
 }
 
-# install_moved PREFIX: installs to one folder and moves it to another, like a package that is unpacked elsewhere.
+# install_moved PREFIX: an installed tutti that was moved to another folder, like a package that is unpacked elsewhere. Under
+# ctest it is a copy of the installation of test_stage.sh.
 install_moved() {
+  if [[ -n ${TUTTI_STAGE:-} && -f $TUTTI_STAGE/complete ]]; then
+    cp -a "$TUTTI_STAGE/prefix" "$1"
+    return
+  fi
   cmake --install "$TUTTI_BUILD_DIR" --prefix "$work/first place" >/dev/null
   mv "$work/first place" "$1"
 }

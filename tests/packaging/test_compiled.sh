@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
+# needs: stage
 # processors: 2
 # tutti::compiled: the downstream project links the trainer, the executor and the kernels from a library that is
 # compiled once, and its own files do not contain them. Tested as an installed package, and as a source tree in the

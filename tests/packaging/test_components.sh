@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
+# needs: stage
 # If the library of a component is absent, find_package names the Debian package, and the build of tutti itself
 # continues and prints one line about it. A component that does not exist is an error too.
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
+# needs: stage
 # An installed tutti that was moved afterwards: find_package works with its components, and no file contains a folder of
 # this machine.
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# needs: stage
 """The manual pages and the completions of bash and zsh in an installation contain the options that each installed
 program's --help lists, and complete them."""
 import os
@@ -40,9 +41,15 @@ class Manuals(unittest.TestCase):
     def setUpClass(cls):
         cls.work = tempfile.TemporaryDirectory()
         cls.prefix = Path(cls.work.name) / "prefix"
-        done = run("cmake", "--install", BUILD, "--prefix", cls.prefix)
-        assert done.returncode == 0, done.stderr
-        if "it takes python3" in done.stdout:
+        stage = Path(os.environ.get("TUTTI_STAGE", "/nonexistent"))
+        if (stage / "complete").is_file():
+            shutil.copytree(stage / "prefix", cls.prefix, symlinks=True)
+            said = (stage / "log").read_text()
+        else:
+            done = run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+            assert done.returncode == 0, done.stderr
+            said = done.stdout
+        if "it takes python3" in said:
             print("SKIP: the manual pages were not made: no python3 when this tree was configured")
             sys.exit(77)
         cls.helps = {p.name: done.stdout for p in sorted((cls.prefix / "bin").iterdir())
