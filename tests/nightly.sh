@@ -47,6 +47,8 @@ while (($#)); do
 done
 ((${#only[@]})) || only=("${pieces[@]}")
 mkdir -p "$out"
+# Where ./test.sh unpacks real images for the tests.
+if [[ -z ${TUTTI_DATA:-} && -d build/data ]]; then export TUTTI_DATA=$PWD/build/data; fi
 
 # tree: names the sources, with what is not committed.
 tree() {
