@@ -22,8 +22,8 @@
 
 namespace tutti::testing {
 
-// An arbiter in this process, and what carries frames between it and channels, over pairs of sockets as tutti-launch's
-// agents have them.
+// An arbiter in this process. It carries frames between the arbiter and channels over pairs of sockets, as
+// tutti-launch's agents do.
 class ArbiterHarness {
  public:
   explicit ArbiterHarness(const control::ArbiterOptions& o) : service_(o) {
@@ -33,11 +33,11 @@ class ArbiterHarness {
     stopping_ = true;
     thread_.join();
   }
-  // Of the next seat, from 0.
+  // Opens a channel for the next connection, from 0.
   [[nodiscard]] std::unique_ptr<ControlChannel> channel() {
     return std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(socket()));
   }
-  // What such a channel speaks through, for one of another process.
+  // Returns the socket of such a channel, for a channel in another process.
   [[nodiscard]] io::Descriptor socket() {
     std::array<int, 2> ends{};
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
@@ -61,8 +61,8 @@ class ArbiterHarness {
     const std::lock_guard lock(mutex_);
     return f(service_.arbiter());
   }
-  // Another process, made while this one's thread, which has begun, asks for no memory: AddressSanitizer's allocator
-  // would stay locked in it.
+  // Forks while this object's thread, which has begun, allocates no memory: otherwise AddressSanitizer's allocator
+  // would stay locked in the child.
   [[nodiscard]] pid_t fork() {
     while (!began_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const std::lock_guard lock(mutex_);

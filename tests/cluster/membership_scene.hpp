@@ -12,7 +12,7 @@
 #include <tutti/cluster/arbiter/arbiter.hpp>
 #include <tutti/cluster/job_facts.hpp>
 
-// An arbiter for tests of its rules, one scene each.
+// An arbiter for tests of its rules. Each test is one scene.
 namespace tutti::control {
 
 [[nodiscard]] inline std::string facts(const std::string& model) {
@@ -22,7 +22,7 @@ namespace tutti::control {
   return f.text();
 }
 
-// An arbiter with what it has said: seats are numbered as the test likes.
+// An arbiter and its messages. The test chooses the numbers of connections.
 class Scene {
  public:
   explicit Scene(const ArbiterOptions& o) : arbiter(o) {}
@@ -47,13 +47,13 @@ class Scene {
     take();
   }
   void send_heartbeat(ConnectionId connection) { tell(connection, Heartbeat{++beats}); }
-  // All workers of the list report the same step, and stand.
+  // All workers of the list report their steps, and their group is ready.
   void change_over(const std::vector<std::pair<ConnectionId, std::uint64_t>>& reports) {
     const std::uint64_t left = arbiter.generation();
     for (const auto& [connection, step] : reports) tell(connection, Report{left, step});
   }
 
-  // The last message of a kind that was sent to a seat.
+  // Returns the last message of a kind that was sent to a connection.
   template <class M>
   [[nodiscard]] std::optional<M> last(ConnectionId connection) const {
     std::optional<M> found;

@@ -26,7 +26,7 @@ inline RendezvousOptions options(int port, int rank, int size, std::chrono::mill
   return {"127.0.0.1", port, job, secret, rank, size, deadline};
 }
 
-// What a call says against it; empty if it went well.
+// Returns the error of a call; empty if it succeeded.
 inline std::string trouble(TcpRendezvous& meet, Bytes& data) {
   try {
     meet(std::as_writable_bytes(std::span(data)));
@@ -36,7 +36,7 @@ inline std::string trouble(TcpRendezvous& meet, Bytes& data) {
   }
 }
 
-// Another rank in a thread; what it got and what went wrong.
+// Another rank in a thread, with its data and its error.
 struct Other {
   Bytes data{};
   std::string error;
@@ -57,7 +57,7 @@ struct Other {
 
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Listens at a port of this host that is free.
+// Listens at a free port of this host.
 inline tcp::Socket open_door() {
   int error = 0;
   auto s = tcp::listen_on(tcp::any_address(AF_INET, 0), 8, error);

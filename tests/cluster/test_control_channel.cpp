@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ControlChannel against an arbiter in this process, over pairs of sockets as tutti-launch's agents have them.
+// ControlChannel with an arbiter in this process, over pairs of sockets as in tutti-launch's agents.
 #include <doctest/doctest.h>
 
 #include <poll.h>
@@ -73,7 +73,7 @@ void wait_until(F&& f) {
 
 }  // namespace
 
-TEST_CASE("processes are let in and find each other's texts") {
+TEST_CASE("processes are admitted and find each other's texts") {
   ArbiterHarness harness(options(3, 1));
   std::vector<std::unique_ptr<ControlChannel>> c;
   for (int i = 0; i < 4; ++i) c.push_back(harness.channel());
@@ -97,7 +97,7 @@ TEST_CASE("processes are let in and find each other's texts") {
                  "[control channel] expected 'nowhere' within 50 ms, got nobody who published it."));
   CHECK_THROWS_AS(c[0]->publish(std::string(257, 'k'), "x"), UsageError);
   CHECK_THROWS_AS(c[0]->publish("", "x"), UsageError);
-  // All that is possible at once, from several threads of one process.
+  // All operations at once, from several threads of one process.
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
@@ -110,13 +110,13 @@ TEST_CASE("processes are let in and find each other's texts") {
     });
   for (auto& t : threads) t.join();
   wait_until([&] { return c[0]->may_write() && c[3]->may_write(); });
-  // When the workers are done the server is let go.
+  // When the workers are done, the server is released.
   for (int i = 0; i < 3; ++i) c[static_cast<std::size_t>(i)]->leave();
   CHECK_FALSE(c[0]->may_write());
   wait_until([&] { return c[3]->released(); });
 }
 
-TEST_CASE("who waits for a text in a store can be woken, and hears that the channel has ended") {
+TEST_CASE("a wait for a text in a store can be woken, and ends with the channel") {
   ArbiterHarness harness(options(1));
   const auto c = harness.channel();
   ChannelStore store(*c);
@@ -153,7 +153,7 @@ TEST_CASE("who waits for a text in a store can be woken, and hears that the chan
   CHECK_THROWS_AS(store.publish("x", "y"), CommunicationError);
 }
 
-TEST_CASE("who is refused, who is missing, and an arbiter that is gone") {
+TEST_CASE("a refusal, a missing process and a lost arbiter are errors") {
   ArbiterHarness harness(options(2));
   auto first = harness.channel(), again = harness.channel();
   CHECK(contains(
@@ -170,7 +170,7 @@ TEST_CASE("who is refused, who is missing, and an arbiter that is gone") {
   CHECK_FALSE(first->may_write());
 }
 
-TEST_CASE("a loss is told of, and the next generation formed") {
+TEST_CASE("a loss is reported, and the next generation forms") {
   ArbiterHarness harness(options(3, 0, true));
   std::vector<std::unique_ptr<ControlChannel>> c;
   for (int i = 0; i < 3; ++i) c.push_back(harness.channel());
@@ -194,7 +194,7 @@ TEST_CASE("a loss is told of, and the next generation formed") {
   CHECK(a.authority == 1);
   CHECK(a.workers.size() == 2);
   CHECK_FALSE(c[0]->change().has_value());
-  // One more is lost while the group is formed.
+  // One more is lost while the group forms.
   (void)c[1]->next_assignment(20s);
   std::thread dies([&] { harness.ended(1); });
   CHECK_FALSE(c[0]->stands(20s));
@@ -202,11 +202,11 @@ TEST_CASE("a loss is told of, and the next generation formed") {
   c[0]->report(5, true, false);
   CHECK(c[0]->next_assignment(20s).workers.size() == 1);
   CHECK(c[0]->stands(20s));
-  // What comes too late for a generation ends nobody who goes on with the next.
+  // A late message of a generation ends no process that continues with the next one.
   c[0]->publish(generation_key(3, "door"), "x");
   CHECK_THROWS_AS(c[0]->publish(generation_key(1, "door"), "x"), CommunicationError);
   CHECK_FALSE(c[0]->find(generation_key(1, "door")).has_value());
-  // Who was given up hears so.
+  // A process that was given up gets a message.
   wait_until([&] {
     try {
       (void)c[2]->find("x");
@@ -217,7 +217,7 @@ TEST_CASE("a loss is told of, and the next generation formed") {
   });
 }
 
-TEST_CASE("what a change calls is over once something else, or nothing, is to be called") {
+TEST_CASE("a callback is over once another one, or none, is set") {
   std::atomic<bool> begun{false}, goes_on{false}, over{false};
   ArbiterHarness harness(options(2, 0, true));
   std::vector<std::unique_ptr<ControlChannel>> c;
@@ -239,7 +239,7 @@ TEST_CASE("what a change calls is over once something else, or nothing, is to be
   other.join();
 }
 
-TEST_CASE("who leaves in order is let go, and the last one is told to stop the job") {
+TEST_CASE("a process that leaves in order is released, and the last one is told to stop the job") {
   auto o = options(2, 0, true);
   o.at_epoch = true;
   ArbiterHarness harness(o);
@@ -262,7 +262,7 @@ TEST_CASE("who leaves in order is let go, and the last one is told to stop the j
   CHECK_THROWS_AS((void)c[0]->next_assignment(20s), CommunicationError);
   CHECK(c[1]->next_assignment(20s).workers.size() == 1);
 
-  // That one joins, at the end of the epoch, does not keep a group from standing.
+  // A worker that joins at the end of the epoch does not keep a group from forming.
   std::unique_ptr<ControlChannel> joins = harness.channel();
   std::thread waits([&] {
     CHECK(joins->enrol(control::Role::worker, 2, "h", facts("a"), 20s).generation == 3);
@@ -288,7 +288,7 @@ TEST_CASE("who leaves in order is let go, and the last one is told to stop the j
   CHECK_FALSE(c[1]->change().has_value());
 }
 
-TEST_CASE("beats keep a busy process in the job, and the lease ends when nobody answers them") {
+TEST_CASE("beats keep a busy process in the job, and its lease ends if they are not answered") {
   auto o = options(1);
   o.rank_timeout = 1200ms;
   ArbiterHarness harness(o);
@@ -341,7 +341,7 @@ class SilentAfterAssignment final : public control::FrameLink {
     if (const auto* beat = std::get_if<control::Heartbeat>(&m); beat != nullptr && !beaten_) {
       beaten_ = true;
       frames_.push_back(frame_of(control::HeartbeatAck{beat->number}));
-      frames_.push_back({});  // the channel looks at what it has heard
+      frames_.push_back({});  // the channel checks its received frames
       control::NewGeneration issued{};
       issued.generation = 1;
       issued.rank_timeout_ms = 200;
@@ -377,7 +377,7 @@ class SilentAfterAssignment final : public control::FrameLink {
 
 }  // namespace
 
-TEST_CASE("an arbiter that is silent from the assignment on is noticed") {
+TEST_CASE("a process detects an arbiter that is silent after the assignment") {
   ControlChannel c(std::make_unique<SilentAfterAssignment>());
   std::promise<std::string> ended;
   c.on_end([&](const std::string& why) { ended.set_value(why); });
@@ -387,7 +387,7 @@ TEST_CASE("an arbiter that is silent from the assignment on is noticed") {
   CHECK(why.get() == "no answer");
 }
 
-TEST_CASE("there is a channel where TUTTI_CONTROL names a socket that keeps frames apart") {
+TEST_CASE("a channel exists if TUTTI_CONTROL names a socket that preserves frames") {
   for (const char* none : {"", "2", "x", "999999"}) {
     ::setenv("TUTTI_CONTROL", none, 1);
     CHECK(ControlChannel::open() == nullptr);

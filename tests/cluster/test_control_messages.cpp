@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The bytes of the messages between a process and the arbiter, and what the arbiter's desk does with others.
+// The bytes of the messages between a process and the arbiter, and the reaction of the arbiter's service to other
+// bytes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ namespace {
 
 constexpr auto most = std::numeric_limits<std::uint64_t>::max();
 
-// One of each kind, and their extremes.
+// One message of each kind, and their extremes.
 [[nodiscard]] std::vector<Message> samples() {
   const Member m{most, Role::server, -1, std::string(255, 'h')};
   return {Enrol{Role::server, 7, "host", std::string("model\0a\0", 8)},
@@ -75,7 +76,7 @@ constexpr auto most = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-TEST_CASE("messages come back as they were written") {
+TEST_CASE("messages are decoded as they were encoded") {
   std::size_t last = 0;
   for (const Message& m : samples()) {
     const std::string bytes = encode(m);
@@ -85,7 +86,7 @@ TEST_CASE("messages come back as they were written") {
     CHECK(m.index() >= last);
     last = m.index();
   }
-  CHECK(last + 1 == std::variant_size_v<Message>);  // none is missing above
+  CHECK(last + 1 == std::variant_size_v<Message>);  // no kind is missing above
   const auto issued = std::get<NewGeneration>(decode(encode(NewGeneration{1, 2, 3, 4, {{5, Role::server, 6, "h"}}})));
   CHECK((issued.generation == 1 && issued.you == 2 && issued.authority == 3 && issued.rank_timeout_ms == 4));
   CHECK(issued.members.at(0) == Member{5, Role::server, 6, "h"});
@@ -93,7 +94,7 @@ TEST_CASE("messages come back as they were written") {
   CHECK(encode(Report{0x0102, 3, false, true}) == std::string("\2\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\1\0", 20));
 }
 
-TEST_CASE("bytes that are cut off, too many or of no kind are refused") {
+TEST_CASE("bytes that are truncated, too many or of an unknown kind are refused") {
   for (const Message& m : samples()) {
     const std::string bytes = encode(m);
     const std::size_t step = bytes.size() > 2000 ? 997 : 1;
@@ -103,7 +104,7 @@ TEST_CASE("bytes that are cut off, too many or of no kind are refused") {
   CHECK(is_refused(std::string(1, static_cast<char>(std::variant_size_v<Message>))));
   CHECK(is_refused(std::string(1, '\xff')));
   CHECK(is_refused(std::string("\4\2", 2)));  // a flag of 2
-  // A length that promises more than there is takes no memory.
+  // A length beyond the end of the message allocates no memory.
   CHECK(is_refused(std::string("\5") + std::string(8, '\0') + "\xff\xff\xff\xff"));
   CHECK(is_refused(std::string("\x9") + std::string(28, '\0') + "\xff\xff\xff\xff"));
   CHECK(is_refused(std::string("\x13") + std::string(16, '\0') + "\xff\xff\xff\xff"));
@@ -129,7 +130,7 @@ TEST_CASE("long messages travel in several frames") {
   MessageAssembler assembler;
   for (const std::string& bad : {std::string(), std::string("\2x"), std::string(longest_frame + 1, '\0')})
     CHECK_THROWS_AS((void)assembler.take(bad, longest_message), CommunicationError);
-  // No more than a message may have is ever kept.
+  // The receiver never stores more than a message may have.
   const std::string part = "\1" + std::string(longest_frame - 1, 'x');
   bool refused = false;
   for (int i = 0; i < 40 && !refused; ++i) {
@@ -144,7 +145,7 @@ TEST_CASE("long messages travel in several frames") {
   CHECK(refused);
 }
 
-TEST_CASE("the store forgets what belongs to generations that are over, and nothing else") {
+TEST_CASE("the store removes the entries of past generations, and no others") {
   ControlStore store;
   std::vector<Outgoing> out;
   const auto value = [&](const std::string& key) {
@@ -163,7 +164,7 @@ TEST_CASE("the store forgets what belongs to generations that are over, and noth
   out.clear();
   store.publish(1, Publish{1, "@2/b", "v"}, out);
   CHECK_FALSE(std::get<Value>(out.at(0).message).found);
-  // However often the members change, there is room.
+  // There is room after any number of changes.
   for (std::uint64_t g = 4; g < 3000; ++g) {
     out.clear();
     store.publish(1, Publish{1, generation_key(g, "a"), std::string(100000, 'v')}, out);
@@ -172,7 +173,7 @@ TEST_CASE("the store forgets what belongs to generations that are over, and noth
   }
 }
 
-TEST_CASE("the desk: keys and values, those who wait for one, and who speaks nonsense") {
+TEST_CASE("the service stores keys and values, answers waiting processes, and refuses nonsense") {
   ArbiterOptions options;
   ArbiterService service(options);
   std::vector<std::pair<ConnectionId, Message>> said;
@@ -207,7 +208,7 @@ TEST_CASE("the desk: keys and values, those who wait for one, and who speaks non
   tell(2, Publish{6, "", "w"});
   CHECK_FALSE(value(0).found);
 
-  // What one waits for, and what all keep, is bounded.
+  // The pending lookups of one process, and the entries of all, are limited.
   for (std::uint64_t i = 0; i < ControlStore::most_waiting; ++i) tell(4, Lookup{i, "none", true});
   CHECK(said.empty());
   tell(4, Lookup{999, "none", true});

@@ -49,7 +49,7 @@ TEST_CASE("lines become hosts") {
   CHECK(host_and_port("a", 7) == "a:7");
 }
 
-TEST_CASE("anything else is refused with its line") {
+TEST_CASE("a line of any other form is refused with its number") {
   const std::string nul("a\0b", 3);
   for (const std::string& bad : {std::string("-oProxyCommand=touch x"),
                                  std::string("-oProxyCommand=touch"),
@@ -105,13 +105,13 @@ TEST_CASE("anything else is refused with its line") {
   CHECK(contains(message_of<DataError>([] { (void)parse_hosts("a\nb\na slots=2\n", "f"); }), "the same as in line 1"));
   for (const char* other : {"a:22", "u@a", "a slots=3"})
     CHECK(!message_of<DataError>([&] { (void)parse_hosts(std::string("a\n") + other + "\n", "f"); }).empty());
-  // Lines that say the same count once, wherever they stand.
+  // Equal lines count once, in any order.
   CHECK(parse_hosts("a\nb\na\n", "f").size() == 2);
   CHECK(contains(message_of<DataError>([] { (void)parse_hosts("# nothing\n\n", "f"); }), "[f] expected a host"));
   CHECK(!message_of<DataError>([] { (void)parse_hosts(std::string(max_hosts_file_bytes + 1, '\n'), "f"); }).empty());
 }
 
-TEST_CASE("a file is read, a missing one is named") {
+TEST_CASE("a file is read, and the error for a missing one names it") {
   const test::TempFolder folder;
   test::write_text(folder / "hosts", "a slots=2\nb\n");
   CHECK(read_hosts_file(folder / "hosts").size() == 2);

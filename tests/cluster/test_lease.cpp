@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What keeps a process that was given up from writing, and the clock by which it counts.
+// The lease keeps a process that was given up from writing; this tests it and its clock.
 #include <doctest/doctest.h>
 #include <time.h>
 
@@ -10,7 +10,7 @@
 using namespace tutti::control;
 using namespace std::chrono_literals;
 
-TEST_CASE("a lease remembers what could still give one, and counts beats from 1") {
+TEST_CASE("a lease keeps the beats that can still renew it, and counts beats from 1") {
   Lease lease;
   lease.set_timeout(8s);
   CHECK(lease.send_heartbeat(100s) == 1);
@@ -28,7 +28,7 @@ TEST_CASE("a lease remembers what could still give one, and counts beats from 1"
   CHECK(heartbeat_interval == 500ms);
 }
 
-TEST_CASE("patience counts the time that passes between looks, and a pause as one slice") {
+TEST_CASE("patience adds up the time between looks, and counts a pause as one slice") {
   PauseTolerantTimer p(2s);
   CHECK_FALSE(p.is_over(100s));
   CHECK(p.next_wait() == 100ms);
@@ -42,7 +42,7 @@ TEST_CASE("patience counts the time that passes between looks, and a pause as on
   CHECK(PauseTolerantTimer(0s).is_over(5s));
 }
 
-TEST_CASE("the clock is the one that goes on while a machine is suspended") {
+TEST_CASE("the clock continues while a machine is suspended") {
   const auto read = [] {
     timespec t{};
     REQUIRE(::clock_gettime(CLOCK_BOOTTIME, &t) == 0);

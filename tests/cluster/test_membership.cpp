@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's rules: who is let in, with which number, and given up. Changes: test_membership_changes.cpp; random
-// schedules: test_membership_random.cpp.
+// The arbiter's rules: the processes that are admitted, their numbers, and the processes that are given up. Changes:
+// test_membership_changes.cpp; random schedules: test_membership_random.cpp.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -13,7 +13,7 @@ using namespace tutti;
 using namespace tutti::control;
 using namespace std::chrono_literals;
 
-TEST_CASE("the first generation begins when all are there, with the ranks that their starter said") {
+TEST_CASE("the first generation begins when all are present, with the ranks from their starter") {
   Scene s(options(3, 2));
   s.enrol(7, Role::server, 1);
   s.enrol(5, Role::worker, 2);
@@ -38,7 +38,7 @@ TEST_CASE("the first generation begins when all are there, with the ranks that t
   CHECK(s.ids() == "0 1 2 3 4");
   CHECK(s.count(Decision::Kind::issued) == 1);
 
-  // It computes once all have formed their group, and is told so once.
+  // It computes once all have formed their group, and gets the message once.
   for (const ConnectionId connection : {3U, 1U, 5U, 9U, 9U}) s.tell(connection, GroupReady{1});
   s.tell(7, GroupReady{2});
   CHECK_FALSE(s.last<Start>(3).has_value());
@@ -47,7 +47,7 @@ TEST_CASE("the first generation begins when all are there, with the ranks that t
   CHECK(s.count(Decision::Kind::standing) == 1);
 }
 
-TEST_CASE("who differs from most is refused alone, whoever it is and whenever it came") {
+TEST_CASE("a process that differs from most is refused alone, at any place in the order") {
   for (int odd = 0; odd < 3; ++odd)
     for (int first = 0; first < 3; ++first) {
       Scene s(options(3, 0, true));
@@ -64,17 +64,17 @@ TEST_CASE("who differs from most is refused alone, whoever it is and whenever it
       CHECK(s.count(Decision::Kind::refused) == 1);
       CHECK(s.arbiter.members().size() == 2);
       for (const Member& m : s.arbiter.members()) CHECK(m.place != odd);
-      // One that comes later is measured by the same.
+      // A later process is compared with the same majority.
       s.enrol(8, Role::worker, 8, "b");
       CHECK(s.last<Rejection>(8)->code == 2);
     }
-  // Of two that differ the first number counts.
+  // Of two that differ, the lower number counts.
   Scene two(options(2, 1));
   two.enrol(4, Role::server, 0, "a");
   two.enrol(1, Role::worker, 1, "b");
   two.enrol(0, Role::worker, 0, "a");
   CHECK(two.last<Rejection>(1)->code == 2);
-  // A job that cannot be without it does not begin, and the others do not wait for that.
+  // A job that needs the process does not begin, and the others do not wait for it.
   for (const ConnectionId connection : {0U, 4U}) {
     CHECK(two.last<Rejection>(connection)->code == 5);
     CHECK(two.last<Rejection>(connection)->reason ==
@@ -84,7 +84,7 @@ TEST_CASE("who differs from most is refused alone, whoever it is and whenever it
   CHECK(two.decisions.back().fatal);
 }
 
-TEST_CASE("one that is lost before the first generation ends a job that cannot be without it, for all who wait") {
+TEST_CASE("a loss before the first generation ends a job that needs the process, for all that wait") {
   for (const bool server : {false, true}) {
     Scene s(options(2, 2));
     s.enrol(10, Role::server, 0);
@@ -92,7 +92,7 @@ TEST_CASE("one that is lost before the first generation ends a job that cannot b
     s.ended(server ? 10 : 1);
     CHECK(s.decisions.back().fatal);
     CHECK(s.last<Rejection>(0)->code == 5);
-    // And for who comes behind them.
+    // Also for later processes.
     s.enrol(11, Role::server, 1);
     CHECK(s.last<Rejection>(11)->reason == "[job] expected all processes that it cannot do without, got " +
                                                std::string(server ? "server 0 on h10" : "worker 1 on h1") +
@@ -101,7 +101,7 @@ TEST_CASE("one that is lost before the first generation ends a job that cannot b
   }
 }
 
-TEST_CASE("of an elastic job servers may go but the last, or none where they have what is trained") {
+TEST_CASE("an elastic job may lose all servers except the last, or none if they hold the trained state") {
   auto o = options(2, 2, true);
   const auto found = [](Scene& s) {
     s.workers(2);
@@ -122,7 +122,7 @@ TEST_CASE("of an elastic job servers may go but the last, or none where they hav
   o.reports = false;
   Scene holding(o);
   found(holding);
-  // The last worker takes nothing with it; a server does.
+  // The last worker takes no state with it; a server does.
   holding.ended(0);
   holding.ended(1);
   CHECK_FALSE(holding.decisions.back().fatal);
@@ -135,10 +135,10 @@ TEST_CASE("of an elastic job servers may go but the last, or none where they hav
   CHECK(holding.last<Rejection>(6)->code == 5);
 }
 
-TEST_CASE("a server is compared with other servers, and with the workers in what both say") {
+TEST_CASE("a server is compared with other servers, and with workers in their common facts") {
   const auto server = [](const std::string& model, const std::string& port) {
     JobFacts f;
-    f.add("port", port);  // only servers say so
+    f.add("port", port);  // only servers have this fact
     f.add("model", model);
     return f.text();
   };
@@ -156,7 +156,7 @@ TEST_CASE("a server is compared with other servers, and with the workers in what
   CHECK(scene(server("a", "1"), server("a", "1")).empty());
   CHECK(scene(server("a", "1"), server("a", "2")) ==
         "11: [server 1 on h] expected port 1, as the others have, got 2; ");
-  // The workers are right, whoever comes first among the servers.
+  // The workers' value counts, whichever server comes first.
   CHECK(scene(server("b", "1"), server("a", "1")) ==
         "10: [server 0 on h] expected model a, as the workers have, got b; ");
   CHECK(scene(server("b", "1"), server("b", "1")) ==
@@ -164,7 +164,7 @@ TEST_CASE("a server is compared with other servers, and with the workers in what
         "11: [server 1 on h] expected model a, as the workers have, got b; ");
 }
 
-TEST_CASE("numbers that are taken, or that the job does not have") {
+TEST_CASE("a number that is taken, or that the job does not have, is refused") {
   Scene s(options(2));
   s.enrol(1, Role::worker, 0);
   s.enrol(2, Role::worker, 0);
@@ -176,7 +176,7 @@ TEST_CASE("numbers that are taken, or that the job does not have") {
   CHECK(s.last<Rejection>(4).has_value());
   s.enrol(5, Role::server, 0);
   CHECK(s.last<Rejection>(5).has_value());
-  s.enrol(1, Role::worker, 1);  // a second time, which says nothing
+  s.enrol(1, Role::worker, 1);  // a repeated request without effect
   CHECK(s.arbiter.generation() == 0);
   s.enrol(6, Role::worker, 1);
   CHECK(s.arbiter.generation() == 1);
@@ -184,14 +184,14 @@ TEST_CASE("numbers that are taken, or that the job does not have") {
   s.enrol(7, Role::worker, 1);
   CHECK(s.last<Rejection>(7)->reason ==
         "[worker 1 on h7] expected the processes that the job began with, got one more.");
-  // Who was refused gets nothing else, whatever it says.
+  // A refused process gets no further message, whatever it sends.
   s.tell(7, Heartbeat{1});
   CHECK_FALSE(s.last<HeartbeatAck>(7).has_value());
-  s.tell(99, Heartbeat{1});  // who has never asked
+  s.tell(99, Heartbeat{1});  // a connection that has never asked
   CHECK_FALSE(s.last<HeartbeatAck>(99).has_value());
 }
 
-TEST_CASE("silence counts from the last beat, for the whole time") {
+TEST_CASE("silence counts from the last beat, for the whole time-out") {
   Scene s(options(3));
   s.workers(3);
   s.pass(9s);
@@ -205,7 +205,8 @@ TEST_CASE("silence counts from the last beat, for the whole time") {
   CHECK(s.decisions.back().member.name() == "worker 1 on h1");
   CHECK(s.decisions.back().why == "no sign of life for 10 s");
   CHECK(s.decisions.back().fatal);
-  // The others hear of it, the lost one when it speaks again; no further generation of a job that cannot lose one.
+  // The others get a report; the lost process gets one at its next message. A job that cannot lose one has no further
+  // generation.
   CHECK(s.last<MembershipChange>(0)->lost.at(0).name() == "worker 1 on h1");
   CHECK_FALSE(s.last<MembershipChange>(1).has_value());
   s.send_heartbeat(1);
@@ -215,7 +216,7 @@ TEST_CASE("silence counts from the last beat, for the whole time") {
   CHECK(s.arbiter.generation() == 1);
 }
 
-TEST_CASE("an arbiter that could not hear gives nobody up for that") {
+TEST_CASE("an arbiter that could not receive gives up no process for that") {
   Scene s(options(2));
   s.workers(2);
   s.now += 60s;
@@ -226,7 +227,7 @@ TEST_CASE("an arbiter that could not hear gives nobody up for that") {
   CHECK(s.count(Decision::Kind::lost) == 2);
 }
 
-TEST_CASE("a server comes back under its number, and nobody else") {
+TEST_CASE("only a server comes back under its number") {
   ArbiterOptions o = options(2, 2);
   o.servers_restart = true;
   o.reports = false;
@@ -264,7 +265,7 @@ TEST_CASE("the lease holds for three quarters of the time from the sending of th
   lease.acknowledge(second);
   CHECK(lease.holds(106s + 999ms));
   CHECK_FALSE(lease.holds(107s));
-  // Answers that come late, twice or for nothing give no more than what they are for.
+  // Answers that are late, repeated or not requested extend the lease no further than their own beat allows.
   lease.acknowledge(first);
   lease.acknowledge(second + 5);
   CHECK_FALSE(lease.holds(107s));
@@ -275,7 +276,7 @@ TEST_CASE("the lease holds for three quarters of the time from the sending of th
   CHECK_FALSE(lease.holds(111s));
 }
 
-TEST_CASE("a job whose members may change begins without who never comes, or comes and dies") {
+TEST_CASE("an elastic job begins without a process that never comes, or that comes and dies") {
   Scene s(options(4, 0, true));
   s.enrol(0, Role::worker, 0);
   s.enrol(3, Role::worker, 3);
@@ -284,28 +285,28 @@ TEST_CASE("a job whose members may change begins without who never comes, or com
   CHECK(s.last<Waiting>(0)->missing == "worker 1, worker 2");
   s.arbiter.never_comes(Role::worker, 1);
   s.arbiter.never_comes(Role::worker, 7);
-  s.arbiter.never_comes(Role::worker, 0);  // who is there stays
+  s.arbiter.never_comes(Role::worker, 0);  // a present process stays
   CHECK(s.arbiter.generation() == 0);
   s.enrol(2, Role::worker, 2);
   REQUIRE(s.last<NewGeneration>(2).has_value());
   CHECK(s.last<NewGeneration>(2)->generation == 1);
   CHECK(s.ids() == "0 2");
   for (const ConnectionId connection : {0U, 2U}) s.tell(connection, GroupReady{1});
-  // Then nobody is missed any more, and the place is free for who joins.
+  // Then no process is missing, and a joining one may take the place.
   s.arbiter.never_comes(Role::worker, 2);
   CHECK(s.ids() == "0 2");
   s.enrol(9, Role::worker, 1);
   s.change_over({{0, 5}, {2, 5}});
   CHECK(s.ids() == "0 2 4");
 
-  // The last who is missed is.
+  // The last missing process is.
   Scene t(options(2, 0, true));
   t.enrol(1, Role::worker, 1);
   t.arbiter.never_comes(Role::worker, 0);
   t.tell(1, Heartbeat{1});
   CHECK(t.last<NewGeneration>(1).has_value());
 
-  // Where members stay, all must come.
+  // In a job with fixed members, all must come.
   Scene u(options(2));
   u.enrol(1, Role::worker, 1);
   u.arbiter.never_comes(Role::worker, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's rules: how one generation follows another one.
+// The arbiter's rules: the transition from one generation to the next.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -26,7 +26,7 @@ Scene after_two_deaths(int workers) {
 
 }  // namespace
 
-TEST_CASE("a loss: survivors report, the one with most steps is the authority, then the oldest") {
+TEST_CASE("after a loss survivors report, and the authority has the most steps, then the greatest age") {
   Scene s(options(4, 0, true));
   s.workers(4);
   for (ConnectionId connection = 0; connection < 4; ++connection) s.tell(connection, GroupReady{1});
@@ -45,13 +45,13 @@ TEST_CASE("a loss: survivors report, the one with most steps is the authority, t
   CHECK_FALSE(s.last<NewGeneration>(0)->generation == 2);
 }
 
-TEST_CASE("a death between reports is part of the same change; one behind them makes one generation more") {
+TEST_CASE("a death between reports is part of the same change, and a later one starts another generation") {
   Scene s = after_two_deaths(4);
   CHECK(s.arbiter.generation() == 1);
   s.tell(3, Report{1, 3});
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.ids() == "1 3");
-  // The next one comes while the group is formed.
+  // The next one comes while the group forms.
   s.tell(1, GroupReady{2});
   s.ended(3);
   CHECK(s.last<MembershipChange>(1)->generation == 2);
@@ -68,7 +68,7 @@ TEST_CASE("a death between reports is part of the same change; one behind them m
   CHECK(t.ids() == "1");
 }
 
-TEST_CASE("leaving in order: with the next generation, and then it is let go") {
+TEST_CASE("a process leaves in order with the next generation, and is then released") {
   Scene s(options(3, 0, true));
   s.workers(3);
   s.tell(0, Leave{false});
@@ -80,10 +80,10 @@ TEST_CASE("leaving in order: with the next generation, and then it is let go") {
   CHECK(s.last<NewGeneration>(0)->generation == 1);
   CHECK(s.count(Decision::Kind::left) == 1);
   CHECK(s.count(Decision::Kind::lost) == 0);
-  s.pass(60s);  // nobody waits for it
+  s.pass(60s);  // no process waits for it
   CHECK(s.count(Decision::Kind::lost) == 2);
 
-  // Asked from outside, and all at once.
+  // The request comes from outside, and for all at once.
   Scene t(options(2, 0, true));
   t.workers(2);
   t.arbiter.ask_to_leave(1);
@@ -91,7 +91,7 @@ TEST_CASE("leaving in order: with the next generation, and then it is let go") {
   CHECK(t.ids() == "0");
 }
 
-TEST_CASE("who is done leaves alone; a step that broke calls a change; too few members wait") {
+TEST_CASE("a process that is done leaves alone, a broken step calls a change, and too few members wait") {
   Scene s(options(2, 1, true));
   s.workers(2);
   s.enrol(5, Role::server, 0);
@@ -111,7 +111,7 @@ TEST_CASE("who is done leaves alone; a step that broke calls a change; too few m
   CHECK(broke.ids() == "0 1");
   CHECK(broke.arbiter.generation() == 2);
 
-  // Nor is one waited for that is done meanwhile.
+  // A process that is done meanwhile is not waited for either.
   Scene done(options(3, 0, true));
   done.workers(3);
   done.ended(0);
@@ -131,12 +131,12 @@ TEST_CASE("who is done leaves alone; a step that broke calls a change; too few m
   CHECK(few.ids() == "2 3");
 }
 
-TEST_CASE("a change in order waits for the step, or the epoch, that all agree on") {
+TEST_CASE("an orderly change waits for the step, or the epoch, that all agree on") {
   ArbiterOptions o = options(2, 0, true);
   o.at_epoch = true;
   Scene s(o);
   s.workers(2);
-  s.enrol(7, Role::worker, 7);  // while the first group is formed, which goes on
+  s.enrol(7, Role::worker, 7);  // while the first group forms; it continues
   CHECK(s.last<MembershipChange>(0)->at_epoch);
   CHECK_FALSE(s.last<MembershipChange>(0)->broken);
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{1});
@@ -144,7 +144,7 @@ TEST_CASE("a change in order waits for the step, or the epoch, that all agree on
   s.tell(0, EpochStart{1, 3});
   s.tell(0, EpochStart{0, 9});  // of another generation
   CHECK(s.arbiter.epoch() == 3);
-  // A member leaves with the next step, which is none for who joins.
+  // A member leaves with the next step; a joining worker waits for the end of the epoch.
   s.tell(1, Leave{false});
   CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
   CHECK(s.last<MembershipChange>(0)->joining == 1);
@@ -153,7 +153,7 @@ TEST_CASE("a change in order waits for the step, or the epoch, that all agree on
   CHECK(s.ids() == "0");
   CHECK(s.last<LeaveGranted>(1).has_value());
   CHECK_FALSE(s.last<NewGeneration>(7).has_value());
-  // Which is said again, and does not keep the group from standing.
+  // The request is repeated, and does not keep the group from forming.
   CHECK(s.last<MembershipChange>(0)->generation == 2);
   CHECK(s.last<MembershipChange>(0)->at_epoch);
   s.tell(0, GroupReady{2});
@@ -162,7 +162,7 @@ TEST_CASE("a change in order waits for the step, or the epoch, that all agree on
   CHECK(s.ids() == "0 2");
   CHECK(s.arbiter.authority() == 0);
   for (const ConnectionId connection : {0U, 7U}) s.tell(connection, GroupReady{3});
-  // From outside: at the end of the epoch, but for a loss, which comes at once.
+  // The request comes from outside: it waits for the end of the epoch. A loss takes effect at once.
   s.arbiter.ask_to_leave(7);
   s.enrol(8, Role::worker, 8);
   CHECK(s.last<MembershipChange>(0)->at_epoch);
@@ -177,7 +177,7 @@ TEST_CASE("a change in order waits for the step, or the epoch, that all agree on
   CHECK(s.ids() == "0 3 4");
 }
 
-TEST_CASE("one that reports what the others cannot know of breaks their step") {
+TEST_CASE("a report that the others cannot know of breaks their step") {
   for (const bool broken : {true, false}) {
     Scene s(options(3, 0, true));
     s.workers(3);
@@ -186,7 +186,7 @@ TEST_CASE("one that reports what the others cannot know of breaks their step") {
     CHECK(s.last<MembershipChange>(0)->broken);
     CHECK_FALSE(s.last<MembershipChange>(2).has_value());
   }
-  // Also where a change in order was pending.
+  // Also if an orderly change was pending.
   Scene s(options(3, 0, true));
   s.workers(3);
   for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, GroupReady{1});
@@ -201,7 +201,7 @@ TEST_CASE("one that reports what the others cannot know of breaks their step") {
   CHECK(s.ids() == "0 2");
 }
 
-TEST_CASE("what was trained is handed on before its last holder leaves, and lost with it") {
+TEST_CASE("the trained state is handed on before its last holder leaves, and is lost with the holder") {
   for (const bool at_epoch : {false, true}) {
     ArbiterOptions o = options(1, 0, true);
     o.at_epoch = at_epoch;
@@ -231,7 +231,7 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
     CHECK(s.decisions.back().fatal);
     CHECK(s.arbiter.generation() == 3);
   }
-  // Who is not wanted any more before it asks to be let in is let go when it does.
+  // A process that was removed before it asks for admission is released when it asks.
   Scene loads(options(1, 0, true));
   loads.workers(1);
   loads.tell(0, GroupReady{1});
@@ -241,7 +241,7 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
   loads.enrol(8, Role::worker, 1);
   loads.tell(0, Report{1, 2});
   CHECK(loads.ids() == "0 2");
-  // Who leaves stays for whoever comes, where those who were to go on are lost; it goes where the job stops.
+  // A leaving process stays for a joining one if the others are lost; it goes if the job stops.
   for (const bool stops : {false, true}) {
     ArbiterOptions replaced = options(2, 0, true);
     replaced.lost_are_replaced = true;
@@ -267,7 +267,7 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
     CHECK(s.ids() == "2");
     CHECK(s.last<LeaveGranted>(1).has_value());
   }
-  // Nor does it stay where nobody starts others.
+  // It also goes if no other process can be started.
   Scene alone(options(2, 0, true));
   alone.workers(2);
   for (const ConnectionId connection : {0U, 1U}) alone.tell(connection, GroupReady{1});
@@ -275,7 +275,7 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
   alone.ended(0);
   alone.tell(1, Report{1, 5, true, false});
   CHECK(alone.last<LeaveGranted>(1).has_value());
-  // Before anything stood nothing is lost, and servers keep what they have.
+  // Before a group has formed, no state is lost, and servers keep theirs.
   Scene begin(options(1, 0, true));
   begin.workers(1);
   begin.ended(0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's rules where one condition more or less decides: each of these was found by changing a rule.
+// The arbiter's rules at their limits, one condition more or less. A mutation of the rule showed the need for each
+// test.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -15,7 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Founded with so many workers, who stand.
+// A job with this number of workers, whose group is ready.
 Scene standing(const ArbiterOptions& o) {
   Scene s(o);
   s.workers(o.workers);
@@ -24,7 +25,7 @@ Scene standing(const ArbiterOptions& o) {
   for (int i = 0; i < o.servers; ++i) s.tell(static_cast<ConnectionId>(100 + i), GroupReady{1});
   return s;
 }
-// How often a seat was sent that.
+// Returns how often a connection was sent a message of this kind.
 template <class M>
 int times(const Scene& s, ConnectionId connection) {
   int n = 0;
@@ -34,7 +35,7 @@ int times(const Scene& s, ConnectionId connection) {
 
 }  // namespace
 
-TEST_CASE("before anybody has come nothing is known") {
+TEST_CASE("before the first process comes the state is empty") {
   const Scene s(options(2));
   CHECK(s.arbiter.generation() == 0);
   CHECK(s.arbiter.authority() == 0);
@@ -44,7 +45,7 @@ TEST_CASE("before anybody has come nothing is known") {
   CHECK_FALSE(s.arbiter.stopping());
 }
 
-TEST_CASE("decisions name whom they concern, and end the job where they say so alone") {
+TEST_CASE("decisions name their process, and end the job only if they say so") {
   Scene s = standing(options(2, 0, true));
   const auto last = [&](Decision::Kind kind) {
     std::optional<Decision> found;
@@ -66,7 +67,7 @@ TEST_CASE("decisions name whom they concern, and end the job where they say so a
   CHECK_FALSE(last(Decision::Kind::left)->fatal);
 }
 
-TEST_CASE("how long somebody was silent is said in seconds and tenths") {
+TEST_CASE("the duration of a silence is given in seconds and tenths") {
   for (const auto& [timeout, text] : {std::pair{2500ms, "2.5 s"}, std::pair{1999ms, "1.9 s"},
                                       std::pair{999500ms, "999.5 s"}, std::pair{3000ms, "3 s"}}) {
     ArbiterOptions o = options(1);
@@ -78,7 +79,7 @@ TEST_CASE("how long somebody was silent is said in seconds and tenths") {
   }
 }
 
-TEST_CASE("a seat is free when its process has ended") {
+TEST_CASE("a connection is free when its process has ended") {
   Scene s = standing(options(2, 0, true));
   s.ended(1);
   s.tell(0, Report{1, 4, true, false});
@@ -87,7 +88,7 @@ TEST_CASE("a seat is free when its process has ended") {
   CHECK(s.last<MembershipChange>(0)->joining == 1);
 }
 
-TEST_CASE("who was asked to leave while it was there, or before the job began, may come") {
+TEST_CASE("a host that was asked to leave while present, or before the job began, may join") {
   Scene s = standing(options(2, 0, true));
   s.arbiter.ask_to_leave(1);
   s.ended(1);
@@ -101,7 +102,7 @@ TEST_CASE("who was asked to leave while it was there, or before the job began, m
   CHECK(t.ids() == "0");
 }
 
-TEST_CASE("servers are no workers that a job could go on with") {
+TEST_CASE("servers are no workers with which a job could continue") {
   auto o = options(1, 1, true);
   Scene s = standing(o);
   CHECK_FALSE(s.arbiter.can_spare({0}));
@@ -109,14 +110,14 @@ TEST_CASE("servers are no workers that a job could go on with") {
   CHECK_FALSE(standing(o).arbiter.can_spare({0}));
 }
 
-TEST_CASE("who asks for a place that the job does not begin with") {
+TEST_CASE("a place that the job does not begin with is only given to a joining process") {
   Scene none(options(2));
   none.enrol(5, Role::server, 0);
   CHECK(none.last<Rejection>(5)->reason == "[server 0 on h5] expected a job that begins with some of its kind, got 0.");
   Scene one(options(1, 1));
   one.enrol(5, Role::server, 1);
   CHECK(one.last<Rejection>(5)->reason == "[server 1 on h5] expected number 0, got 1.");
-  // The first number behind the founders' is the next one's, once.
+  // The next process gets the first number after those of the founders, once.
   Scene s(options(2, 0, true));
   s.enrol(7, Role::worker, 2);
   s.enrol(8, Role::worker, 3);
@@ -124,7 +125,7 @@ TEST_CASE("who asks for a place that the job does not begin with") {
   CHECK(s.ids() == "0 1 2 3");
 }
 
-TEST_CASE("who comes again where only servers may, or nobody") {
+TEST_CASE("a returning process is refused unless it is a server that may restart") {
   auto o = options(2, 2);
   o.servers_restart = true;
   Scene s = standing(o);
@@ -137,7 +138,7 @@ TEST_CASE("who comes again where only servers may, or nobody") {
   CHECK(t.decisions.back().fatal);  // although there is another one
   t.enrol(9, Role::server, 0);
   CHECK(t.last<Rejection>(9)->code == 2);
-  // A job that may lose workers and whose server comes back loses nothing by its last server.
+  // A job that may lose workers, and whose server comes back, loses no state with its last server.
   o = options(2, 1, true);
   o.servers_restart = true;
   Scene u = standing(o);
@@ -161,13 +162,13 @@ TEST_CASE("servers are released when the last worker is lost, if no other one ca
       CHECK(times<LeaveGranted>(s, 100) == (how == "finished" ? 1 : 0));
       if (how != "finished") s.ended(0);
       if (how == "lost before the stop") s.arbiter.stop_all();
-      s.send_heartbeat(100);  // takes what was said
-      // Otherwise other workers may come, or the job is over and hears so.
+      s.send_heartbeat(100);  // takes the messages
+      // Otherwise other workers may come, or the job is over and they are told so.
       CHECK(times<LeaveGranted>(s, 100) == (how == "neither" ? 0 : 1));
     }
 }
 
-TEST_CASE("who comes to a job that is over, or stops, hears so and nothing else") {
+TEST_CASE("a process that comes to a job that is over, or stops, gets that message only") {
   Scene s(options(3));
   s.enrol(0, Role::worker, 0);
   s.ended(0);
@@ -186,7 +187,7 @@ TEST_CASE("who comes to a job that is over, or stops, hears so and nothing else"
   CHECK(stops.last<Stop>(5).has_value());
 }
 
-TEST_CASE("who was refused is told again when it speaks; who is done, or was let go, is not") {
+TEST_CASE("a refused process is told again at its next message, but not one that is done or released") {
   Scene s = standing(options(2, 0, true));
   s.enrol(9, Role::worker, 0);
   CHECK(times<Rejection>(s, 9) == 1);
@@ -202,7 +203,7 @@ TEST_CASE("who was refused is told again when it speaks; who is done, or was let
   CHECK(times<Rejection>(s, 8) == 0);
 }
 
-TEST_CASE("a job is over for those who wait and those who have reported, unless its starter ends it") {
+TEST_CASE("a job is over for waiting and reported processes, unless its starter ends it") {
   for (const bool starter : {false, true}) {
     ArbiterOptions o = options(3);
     o.starter_ends = starter;
@@ -216,7 +217,7 @@ TEST_CASE("a job is over for those who wait and those who have reported, unless 
   }
 }
 
-TEST_CASE("who has reported hears of the end of its job; who is given up, why") {
+TEST_CASE("a reported process learns of the end of its job, and one that is given up learns why") {
   Scene s = standing(options(3));
   s.tell(0, Report{1, 5, true, false});
   s.ended(2);
@@ -227,7 +228,7 @@ TEST_CASE("who has reported hears of the end of its job; who is given up, why") 
         "[worker 2 on h2] expected a process of the job, got one that was given up: SIGKILL.");
 }
 
-TEST_CASE("whom one generation has lost is no matter of the next") {
+TEST_CASE("a process that one generation has lost has no effect on the next") {
   ArbiterOptions o = options(3, 0, true);
   o.lost_are_replaced = true;
   Scene s = standing(o);
@@ -237,14 +238,14 @@ TEST_CASE("whom one generation has lost is no matter of the next") {
   s.enrol(5, Role::worker, 5);
   CHECK(s.last<MembershipChange>(0)->generation == 2);
   CHECK(s.last<MembershipChange>(0)->lost.empty());
-  // Nobody is waited for in the place of one that was lost before.
+  // No process is waited for in place of one that was lost before.
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Leave{false});
   s.ended(5);
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{2, 6});
   for (const ConnectionId connection : {0U, 1U}) CHECK(s.last<LeaveGranted>(connection).has_value());
 }
 
-TEST_CASE("the work is done when a worker that belongs to the group and stays says so") {
+TEST_CASE("the work is done when a worker that is in the group and stays reports it") {
   Scene server = standing(options(2, 1, true));
   server.tell(100, Leave{true});
   CHECK_FALSE(server.arbiter.finished());
@@ -258,7 +259,7 @@ TEST_CASE("the work is done when a worker that belongs to the group and stays sa
   CHECK_FALSE(leaving.arbiter.finished());
   leaving.tell(0, Leave{true});
   CHECK(leaving.arbiter.finished());
-  // Nor does it make a generation.
+  // It does not make a generation either.
   ArbiterOptions o = options(2, 0, true);
   o.reports = false;
   Scene each = standing(o);
@@ -266,7 +267,7 @@ TEST_CASE("the work is done when a worker that belongs to the group and stays sa
   CHECK(each.arbiter.generation() == 1);
 }
 
-TEST_CASE("who joins comes with the next step, or the epoch's end; a server with the next step") {
+TEST_CASE("a worker joins with the next step or at the epoch's end, and a server with the next step") {
   Scene s = standing(options(1, 0, true));
   s.enrol(5, Role::worker, 5);
   CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
@@ -279,7 +280,7 @@ TEST_CASE("who joins comes with the next step, or the epoch's end; a server with
   CHECK_FALSE(t.last<MembershipChange>(0)->at_epoch);
 }
 
-TEST_CASE("who waits may go again, and takes nobody along") {
+TEST_CASE("a waiting process may go again, without an effect on the others") {
   Scene s = standing(options(1, 0, true));
   s.enrol(5, Role::worker, 5);
   s.tell(0, Leave{false});
@@ -291,7 +292,7 @@ TEST_CASE("who waits may go again, and takes nobody along") {
   CHECK_FALSE(s.arbiter.stopping());
 }
 
-TEST_CASE("who leaves says so once, unless it is more urgent then") {
+TEST_CASE("a leaving process reports it once, unless it becomes more urgent") {
   ArbiterOptions o = options(2, 0, true);
   o.at_epoch = true;
   Scene s = standing(o);
@@ -309,13 +310,13 @@ TEST_CASE("who leaves says so once, unless it is more urgent then") {
   s.arbiter.ask_to_leave(1);
   s.pass(0s);
   CHECK(s.said.size() == more);
-  // The last one of a job whose members stay does not stop it by leaving.
+  // The last worker of a job with fixed members does not stop the job by leaving.
   Scene fixed = standing(options(1));
   fixed.tell(0, Leave{false});
   CHECK_FALSE(fixed.last<Stop>(0).has_value());
 }
 
-TEST_CASE("reports of another generation, or of who is no member, count for nothing") {
+TEST_CASE("reports of another generation, or of a process that is no member, are ignored") {
   Scene s = standing(options(3, 0, true));
   s.ended(2);
   s.tell(1, Report{0, 99, true, false});
@@ -331,7 +332,7 @@ TEST_CASE("reports of another generation, or of who is no member, count for noth
   CHECK_FALSE(t.last<MembershipChange>(0)->broken);
 }
 
-TEST_CASE("nobody stands in a group that has lost somebody") {
+TEST_CASE("a group that has lost a member is never ready") {
   Scene s(options(3, 0, true));
   s.workers(3);
   s.ended(2);
@@ -340,7 +341,7 @@ TEST_CASE("nobody stands in a group that has lost somebody") {
   CHECK(s.count(Decision::Kind::standing) == 0);
 }
 
-TEST_CASE("who reports before its group stood breaks it, though somebody waits to join") {
+TEST_CASE("a report before the group was ready breaks it, even if a process waits to join") {
   for (const bool second : {false, true}) {
     Scene s(options(2, 0, true));
     s.workers(2);
@@ -357,13 +358,13 @@ TEST_CASE("who reports before its group stood breaks it, though somebody waits t
   }
 }
 
-TEST_CASE("the state is that of a worker") {
+TEST_CASE("the state comes from a worker") {
   Scene s = standing(options(2, 1, true));
   s.tell(100, Report{1, 99, true, false});
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 5, true, false});
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.arbiter.authority() == 0);
-  // Where members change over each for itself, of the oldest who has done as much.
+  // If each member changes on its own, it comes from the oldest of those with the most steps.
   ArbiterOptions o = options(2, 0, true);
   o.reports = false;
   Scene t = standing(o);
@@ -371,7 +372,7 @@ TEST_CASE("the state is that of a worker") {
   CHECK(t.arbiter.authority() == 0);
 }
 
-TEST_CASE("within an epoch, too, one is let in whom the last holder hands on to what was trained") {
+TEST_CASE("a process may join within an epoch if the last holder hands the trained state on to it") {
   for (const bool stops : {false, true}) {
     ArbiterOptions o = options(1, 0, true);
     o.at_epoch = true;
@@ -386,7 +387,7 @@ TEST_CASE("within an epoch, too, one is let in whom the last holder hands on to 
   }
 }
 
-TEST_CASE("what a process is in a generation") {
+TEST_CASE("a process has a role and a number in each generation") {
   const Member w0{3, Role::worker, 0, "a"}, w1{5, Role::worker, 4, "b"}, s0{7, Role::server, 0, "c"},
       s1{9, Role::server, 1, "d"};
   const NewGeneration issued{6, 9, 3, 2500, {w0, w1, s0, s1}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's rules: who joins, and what members wait for who are too few.
+// The arbiter's rules: the processes that join, and the rule by which too few members wait for others.
 #include <doctest/doctest.h>
 
 #include "membership_scene.hpp"
@@ -8,7 +8,7 @@ using namespace tutti;
 using namespace tutti::control;
 using namespace std::chrono_literals;
 
-TEST_CASE("who joins waits until the members have reported, and is the youngest") {
+TEST_CASE("a joining process waits until the members have reported, and is the youngest") {
   Scene s(options(2, 0, true));
   s.workers(2);
   for (ConnectionId connection = 0; connection < 2; ++connection) s.tell(connection, GroupReady{1});
@@ -21,7 +21,7 @@ TEST_CASE("who joins waits until the members have reported, and is the youngest"
   CHECK(s.ids() == "0 1 2");
   CHECK(s.last<NewGeneration>(9)->you == 2);
   CHECK(s.arbiter.authority() == 0);
-  // Who goes before it came is not waited for, and numbers are not given twice.
+  // A process that goes before it has joined is not waited for, and numbers are not given twice.
   s.enrol(10, Role::worker, 18);
   const auto said = s.said.size();
   s.ended(10);
@@ -32,7 +32,7 @@ TEST_CASE("who joins waits until the members have reported, and is the youngest"
   CHECK(s.ids() == "0 1 2 4");
 }
 
-TEST_CASE("below the least number of members they wait; who joins does not wait for an epoch then") {
+TEST_CASE("below the minimum, members wait, and a joining process then does not wait for an epoch") {
   ArbiterOptions o = options(3, 0, true);
   o.at_epoch = true;
   o.min_workers = 3;
@@ -48,7 +48,7 @@ TEST_CASE("below the least number of members they wait; who joins does not wait 
   CHECK_FALSE(s.arbiter.too_few());
   CHECK(s.ids() == "0 1 3");
 
-  // A job that stops does so with whom it has.
+  // A stopping job stops with the processes that it has.
   for (const ConnectionId connection : {0U, 1U, 6U}) s.tell(connection, GroupReady{2});
   s.ended(1);
   for (const ConnectionId connection : {0U, 6U}) s.tell(connection, Report{2, 6, true, false});
@@ -59,7 +59,7 @@ TEST_CASE("below the least number of members they wait; who joins does not wait 
   CHECK(s.ids() == "0 3");
 }
 
-TEST_CASE("who comes when the work is done is let go") {
+TEST_CASE("a process that comes after the work is done is released") {
   Scene s(options(1, 0, true));
   s.workers(1);
   s.tell(0, GroupReady{1});
@@ -72,7 +72,7 @@ TEST_CASE("who comes when the work is done is let go") {
   CHECK(s.arbiter.generation() == 1);
 }
 
-TEST_CASE("nobody joins those who make ready what is trained") {
+TEST_CASE("no process joins while the members make the trained state ready") {
   // One of three is lost before the first step, while another one waits to join.
   const auto make_ready = [](Scene& s) {
     s.workers(3);
@@ -85,11 +85,11 @@ TEST_CASE("nobody joins those who make ready what is trained") {
   make_ready(s);
   CHECK(s.ids() == "1 2");
   for (const ConnectionId connection : {1U, 2U}) s.tell(connection, GroupReady{2});
-  CHECK(s.last<MembershipChange>(1)->joining == 1);  // it comes with the first step
+  CHECK(s.last<MembershipChange>(1)->joining == 1);  // it joins with the first step
   for (const ConnectionId connection : {1U, 2U}) s.tell(connection, Report{2, 1});
   CHECK(s.ids() == "1 2 3");
 
-  // It counts already where there must be so many.
+  // It counts for the minimum already.
   ArbiterOptions o = options(3, 0, true);
   o.min_workers = 3;
   Scene enough(o);
@@ -105,7 +105,7 @@ TEST_CASE("nobody joins those who make ready what is trained") {
   few.enrol(8, Role::worker, 8);
   CHECK(few.ids() == "1 2");
 
-  // Nor do all leave who could hand it on.
+  // All processes that could hand it on cannot leave either.
   Scene leave(options(1, 0, true));
   leave.workers(1);
   leave.tell(0, GroupReady{1});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The arbiter and processes with clocks of their own, over connections that delay, through random schedules of joins,
-// leaves, deaths, stops and cuts, against a simple model of what it may do. A schedule is a function of its seed.
+// The arbiter and processes with their own clocks, over connections with delays, through random schedules of joins,
+// leaves, deaths, stops and cuts. A simple model of the permitted actions checks them. A schedule is a function of its
+// seed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,8 +30,8 @@ namespace {
 constexpr Time turn = 10ms, rank_timeout = 2s;
 constexpr std::uint64_t steps_an_epoch = 10;
 
-// One process, as ControlChannel and a training loop would have it. It computes steps that end together: none ends
-// before all members have begun it, so two members are never further apart than one.
+// One process, with the behaviour of ControlChannel and a training loop. Its steps end together with those of the
+// others: no step ends before all members have begun it, so two members are never more than one step apart.
 struct Process {
   enum class Doing { starting, waiting, forming, formed, computing, left, over };
 
@@ -39,8 +40,8 @@ struct Process {
   bool odd = false;      // of another build
   double rate = 1;       // of its clock
   Time stopped_until{};  // it does not run before
-  Time cut_until{};      // nothing passes before
-  Time acts_at{};        // what it does next takes until then
+  Time cut_until{};      // no message passes before
+  Time acts_at{};        // its next action lasts until then
   Doing doing = Doing::starting;
   bool alive = true, wants_to_leave = false, breaks = false;
   std::optional<MembershipChange> changing{};  // of its generation
@@ -49,7 +50,7 @@ struct Process {
   ProcessId id = 0, authority = 0;
   Lease lease{rank_timeout};
   Time next_beat{};
-  // Messages under way, with the time before which they do not arrive.
+  // Messages on their way, with the earliest time of their arrival.
   std::deque<std::pair<Time, Message>> to_arbiter{}, from_arbiter{};
 };
 
@@ -69,7 +70,7 @@ class World {
       for (Process& p : processes_) act(p);
     }
   }
-  // With nothing in the way any more, all that live are in one generation, which computes.
+  // Removes all disturbances: then all live processes are in one generation, which computes.
   void settle() {
     for (Process& p : processes_) p.cut_until = Time{};
     run(3 * rank_timeout, false);
@@ -145,7 +146,7 @@ class World {
     }
   }
 
-  // ---- connections: in order, as late as they like ----
+  // ---- connections: in order, with any delay ----
   void send(Process& p, Message m) {
     const Time last = p.to_arbiter.empty() ? Time{} : p.to_arbiter.back().first;
     p.to_arbiter.emplace_back(std::max(last, now_ + some(30ms)), std::move(m));
@@ -166,7 +167,7 @@ class World {
     }
   }
   void take() {
-    // What was decided is looked at before anybody hears of it.
+    // The model checks a decision before any process learns of it.
     for (const Decision& d : arbiter_.take_decisions()) check(d);
     for (Outgoing& o : arbiter_.take_messages()) {
       Process& p = processes_.at(o.connection);
@@ -185,13 +186,13 @@ class World {
   void check(const Decision& d) {
     if (d.kind == Decision::Kind::refused) REQUIRE(processes_.at(d.connection).odd);
     if (d.kind == Decision::Kind::lost) {
-      // With the last one that has it goes what was trained.
+      // The trained state goes with its last holder.
       const bool last = holders_.contains(d.connection) &&
                         std::none_of(holders_.begin(), holders_.end(),
                                      [&](ConnectionId s) { return s != d.connection && inside_.contains(s); });
       REQUIRE(d.fatal == (last && !finished_));
       over_ = over_ || d.fatal;
-      // Who still may write is not given up: neither now nor as long as it does not hear from the arbiter.
+      // A process that may still write is not given up: not now, and not as long as it does not hear from the arbiter.
       const Process& p = processes_.at(d.connection);
       REQUIRE_FALSE((p.alive && p.lease.holds(clock(p))));
       ++losses_;
@@ -210,7 +211,7 @@ class World {
   void check_generation(std::uint64_t generation) {
     REQUIRE(generation == last_generation_ + 1);
     last_generation_ = generation;
-    // Members: all who are in, by age, each once; but who joins may have to wait for the end of an epoch.
+    // The members are all admitted processes by age, each once. A joining one may have to wait for the end of an epoch.
     const auto& members = arbiter_.members();
     std::size_t stay = 0;
     bool epoch_end = true;
@@ -233,7 +234,7 @@ class World {
       const ConnectionId connection = connection_of.at(m.place);
       connections.insert(connection);
       const bool was = members_.contains(connection);
-      // Everyone who stays has reported, so nobody computes in the generation before any more.
+      // Each process that stays has reported, so none computes in the previous generation any more.
       if (was) REQUIRE(reports_.contains(connection));
       if (was && (!authority || reports_.at(connection).step > most)) {
         authority = m.id;
@@ -265,7 +266,7 @@ class World {
       p.next_beat = clock(p) + 300ms;
       send(p, Heartbeat{p.lease.send_heartbeat(clock(p))});
     }
-    // What it writes is of a generation that has it as a member, or of none that was issued without it.
+    // It writes for a generation that has it as a member, or for one before any generation without it was issued.
     if (p.doing == Doing::computing && p.lease.holds(clock(p))) REQUIRE(inside_.contains(p.connection));
     if (now_ < p.acts_at) return;
     switch (p.doing) {
@@ -286,14 +287,15 @@ class World {
     p.acts_at = now_ + some(80ms);
   }
   void compute(Process& p) {
-    // Two generations never compute at the same time, but where one was given up and may not write.
+    // Two generations never compute at the same time, except if one was given up and may not write.
     for (const Process& q : processes_)
       if (q.alive && q.doing == Process::Doing::computing && inside_.contains(q.connection) &&
           inside_.contains(p.connection))
         REQUIRE(q.generation == p.generation);
     if (std::exchange(p.wants_to_leave, false)) send(p, Leave{false});
     if (std::exchange(p.breaks, false)) return report(p, true);
-    // What one of them has heard of a change all learn in the next step, and leave behind it or the last of its epoch.
+    // All learn of a change in the step after the first one of them does, and change after it, or after the last step
+    // of its epoch.
     auto& until = agreed_[p.generation];
     if (p.changing) {
       const std::uint64_t end = (p.step / steps_an_epoch + 1) * steps_an_epoch;
@@ -333,7 +335,7 @@ class World {
     }
     if (const auto* g = std::get_if<Start>(&m);
         g != nullptr && g->generation == p.generation && p.doing == Doing::formed) {
-      // It takes the state of the authority, which nobody is ahead of.
+      // It takes the state of the authority, and no member is further.
       for (const Process& q : processes_)
         if (q.id == p.authority && q.generation == p.generation) p.step = std::max(p.step, q.step);
       go_on(p, Doing::computing);
@@ -360,8 +362,8 @@ class World {
   std::set<ConnectionId> inside_, gone_, members_, stopped_;
   std::set<ProcessId> ids_;
   std::map<ConnectionId, Report> reports_;
-  std::set<ConnectionId> holders_;                 // members of a group that stood
-  std::map<std::uint64_t, std::uint64_t> agreed_;  // the step behind which a generation is left
+  std::set<ConnectionId> holders_;                 // members of a group that was ready
+  std::map<std::uint64_t, std::uint64_t> agreed_;  // the step after which a generation ends
   std::uint64_t last_generation_ = 0;
   int losses_ = 0, waited_ = 0;
   bool over_ = false, finished_ = false;
@@ -369,13 +371,13 @@ class World {
 
 }  // namespace
 
-TEST_CASE("random schedules of joins, leaves, deaths, stops and cuts") {
+TEST_CASE("random schedules of joins, leaves, deaths, stops and cuts keep the rules") {
   const char* one = std::getenv("TUTTI_TEST_SEED");
   const std::uint64_t first = one == nullptr ? 1 : std::strtoull(one, nullptr, 10);
   std::uint64_t generations = 0;
   int losses = 0, ends = 0, waited = 0;
   for (std::uint64_t seed = first; seed < first + (one == nullptr ? 300 : 1); ++seed) {
-    CAPTURE(seed);  // TUTTI_TEST_SEED=<seed> runs this one alone
+    CAPTURE(seed);  // TUTTI_TEST_SEED=<seed> runs only this one
     World world(seed, 1 + static_cast<int>(seed % 5), seed % 2 == 0);
     world.run(30s, true);
     world.settle();
@@ -384,7 +386,7 @@ TEST_CASE("random schedules of joins, leaves, deaths, stops and cuts") {
     ends += world.over() ? 1 : 0;
     waited += world.waited();
   }
-  // The schedules do something, and seldom end the job.
+  // The schedules make changes, and rarely end the job.
   if (one == nullptr) CHECK(generations > 2000);
   if (one == nullptr) CHECK(losses > 500);
   if (one == nullptr) CHECK(ends < 60);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A process that waits for its group finds the peers that it does not reach, and no other ones.
+// A process that waits for its group finds exactly the peers that it cannot reach.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -69,7 +69,7 @@ class FullServer {
 
 }  // namespace
 
-TEST_CASE("a peer that takes no connection is reported once the time-out is over, and taken back when the wait is") {
+TEST_CASE("a peer that accepts no connection is reported after the time-out, and taken back after the wait") {
   Reports here, there;
   ReachabilityMonitor other(1s, there.taker());
   const std::string open = other.listen("127.0.0.1");
@@ -136,13 +136,13 @@ TEST_CASE("after an operation that failed, peers are tried at once") {
   fail_in(patient);
   patient.await_peers([] { return false; });
   CHECK(reports.count() == 0);
-  // It does not wait for a peer that it does not reach either, once it is told to stop.
+  // It does not wait for an unreachable peer either after a request to stop.
   patient.begin({peer(1, full.address())});
   fail_in(patient);
   int asked = 0;
   patient.await_peers([&] { return ++asked == 5; });
   CHECK(asked == 5);
-  // The peer that it does not reach is reported after the time-out, as in an operation that lasts.
+  // The unreachable peer is reported after the time-out, as in a long operation.
   ReachabilityMonitor watch(500ms, reports.taker());
   watch.begin({peer(7, full.address()), peer(8, open)});
   fail_in(watch);

@@ -19,7 +19,7 @@
 using namespace tutti;
 using namespace tutti::rendezvous_test;
 
-TEST_CASE("all ranks get what rank 0 has, call after call") {
+TEST_CASE("all ranks get rank 0's data, call after call") {
   constexpr int size = 5;
   TcpRendezvous root(options(0, 0, size));
   const int port = root.port();
@@ -43,7 +43,7 @@ TEST_CASE("all ranks get what rank 0 has, call after call") {
       for (const auto v : got[r][call]) CHECK(v == 1000 + call);
 }
 
-TEST_CASE("a rank may come before rank 0 does") {
+TEST_CASE("a rank may come before rank 0") {
   int port = 0;
   {
     const TcpRendezvous first(options(0, 0, 2));
@@ -60,14 +60,14 @@ TEST_CASE("a rank may come before rank 0 does") {
   CHECK(other.data == data);
 }
 
-TEST_CASE("one rank meets nobody and needs no port") {
+TEST_CASE("one rank alone needs no port") {
   TcpRendezvous alone(options(0, 0, 1));
   Bytes data{42};
   CHECK(trouble(alone, data) == "");
   CHECK(data[0] == 42);
 }
 
-TEST_CASE("ranks that do not come are named, to those who came too") {
+TEST_CASE("missing ranks are named, also to the ranks that came") {
   TcpRendezvous root(options(0, 0, 4, 500ms));
   Other here(options(root.port(), 2, 4, 500ms));
   Bytes data{};
@@ -90,7 +90,7 @@ TEST_CASE("rank 0 that does not come") {
   CHECK_MESSAGE(has(error, "rank 0 within 300 ms"), error);
 }
 
-TEST_CASE("a rank that comes twice, or whose call is another") {
+TEST_CASE("a rank that comes twice, or with another call, is refused") {
   TcpRendezvous root(options(0, 0, 3));
   const int port = root.port();
   Bytes data{};
@@ -136,7 +136,7 @@ TEST_CASE("a rank that is killed while it waits may come again") {
   CHECK(two.error == "");
 }
 
-TEST_CASE("wrong options") {
+TEST_CASE("wrong options are refused") {
   CHECK_THROWS_AS(TcpRendezvous(options(1, 2, 2)), UsageError);
   CHECK_THROWS_AS(TcpRendezvous(options(1, -1, 2)), UsageError);
   CHECK_THROWS_AS(TcpRendezvous(options(1, 0, 2, 1s, std::string(65, 'a'))), UsageError);
@@ -148,7 +148,7 @@ TEST_CASE("wrong options") {
   CHECK_THROWS_AS(TcpRendezvous(options(first.port(), 0, 2)), CommunicationError);
 }
 
-TEST_CASE("options from the launcher's variables") {
+TEST_CASE("options come from the launcher's variables") {
   LaunchEnvironment e;
   CHECK(rendezvous_of(e).size == 1);
   e.size = 4;
@@ -175,13 +175,13 @@ TEST_CASE("options from the launcher's variables") {
   CHECK(o.size == 4);
 }
 
-TEST_CASE("rank 0 listens where it must and no further, and takes the next port where one is taken") {
+TEST_CASE("rank 0 listens only at the necessary addresses, and takes the next port if one is taken") {
   const TcpRendezvous here(options(0, 0, 2));
   std::string why;
   const auto soon = [] { return std::chrono::steady_clock::now() + 1s; };
   CHECK(tcp::connect_to("127.0.0.1", here.port(), soon(), why));
   CHECK_FALSE(tcp::connect_to("127.0.0.2", here.port(), soon(), why));
-  // Of three ports rank 0 takes the one that is free; the others look at each.
+  // Of three ports, rank 0 takes the free one; the others try each.
   auto base = options(here.port(), 0, 2);
   base.ports = 3;
   TcpRendezvous root(base);

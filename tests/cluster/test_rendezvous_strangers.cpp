@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The meeting of ranks over TCP, where others than the job's ranks come or listen.
+// The meeting of ranks over TCP when strangers connect or listen.
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -29,7 +29,7 @@ using namespace tutti::rendezvous_test;
 
 namespace {
 
-// Writes to the port as somebody who is no rank would; the connection stays open as long as the result.
+// Writes to the port as a stranger; the connection stays open during the lifetime of the result.
 tcp::Socket stranger(int port, const std::string& says) {
   std::string why;
   auto s = tcp::connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + 5s, why);
@@ -38,7 +38,7 @@ tcp::Socket stranger(int port, const std::string& says) {
   return *std::move(s);
 }
 
-// Everything that goes through it between a rank and rank 0, up to so many bytes from the rank.
+// Records all bytes between a rank and rank 0, up to a number of bytes from the rank.
 struct Wiretap {
   tcp::Socket listener = open_door();
   std::string heard;
@@ -69,7 +69,7 @@ struct Wiretap {
   ~Wiretap() { thread.join(); }
 };
 
-// Listens, and says the same to everybody.
+// Listens, and sends the same to each client.
 class Impostor {
  public:
   explicit Impostor(std::string says) : says_(std::move(says)), thread_([this] { run(); }) {}
@@ -99,10 +99,10 @@ class Impostor {
 
 }  // namespace
 
-TEST_CASE("whoever is not of this job is turned away, and the job goes on") {
+TEST_CASE("strangers are refused, and the job continues") {
   TcpRendezvous root(options(0, 0, 2));
   const int port = root.port();
-  // Only what rank 0 proves is final: somebody else may be at the port for a while.
+  // Only rank 0's proven answers are final: a stranger may hold the port for a while.
   std::map<std::string, RendezvousOptions> wrong{
       {"another job is at this port", options(port, 1, 2, 200ms, "fedcba9876543210")},
       {"another job is at this port.", options(port, 1, 2, 200ms, "0123456789abcde")},
@@ -125,7 +125,7 @@ TEST_CASE("whoever is not of this job is turned away, and the job goes on") {
   CHECK(right.data == data);
 }
 
-TEST_CASE("a rank with another secret ends at once, and rank 0 says once that it was there, and goes on") {
+TEST_CASE("a rank with another secret ends at once, and rank 0 reports it once and continues") {
   std::vector<std::string> warnings;
   RendezvousOptions o = options(0, 0, 2);
   o.warn = [&](const std::string& text) { warnings.push_back(text); };
@@ -152,7 +152,7 @@ TEST_CASE("a rank with another secret ends at once, and rank 0 says once that it
   CHECK_MESSAGE(has(warnings[0], "somebody who came as rank 1 from 127.0.0.1 has another TUTTI_SECRET"), warnings[0]);
 }
 
-TEST_CASE("rank 0 that waited in vain tells of refused secrets") {
+TEST_CASE("after a vain wait, rank 0 reports refused secrets") {
   TcpRendezvous root(options(0, 0, 3, 1500ms));
   Bytes data{};
   std::string error;
@@ -165,7 +165,7 @@ TEST_CASE("rank 0 that waited in vain tells of refused secrets") {
                 error);
 }
 
-TEST_CASE("who refuses a rank at one of several ports does not end the job") {
+TEST_CASE("a stranger that refuses a rank at one of several ports does not end the job") {
   Impostor impostor("tuttirv2" + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(32, 'n') + "tuttirv2" +
                     std::string("\0\0\0\0\4\0\0\0", 8) + std::string(32, 'p') + "away");
   auto o = options(impostor.port(), 1, 2);
@@ -207,7 +207,7 @@ TEST_CASE("garbage on the port does no harm") {
   CHECK(right.data == data);
 }
 
-TEST_CASE("something else at rank 0's port") {
+TEST_CASE("another program at rank 0's port is not believed") {
   const tcp::Socket listener = open_door();
   const int port = tcp::port_of(listener);
   std::thread other([&] {
@@ -225,7 +225,7 @@ TEST_CASE("something else at rank 0's port") {
   CHECK_MESSAGE((has(error, "something else") || has(error, "no answer")), error);
 }
 
-TEST_CASE("the secret does not travel, and what was said once opens nothing again") {
+TEST_CASE("the secret is not sent, and a repeated proof opens nothing") {
   TcpRendezvous root(options(0, 0, 3));
   Bytes data{};
   data.fill(11);
@@ -234,7 +234,7 @@ TEST_CASE("the secret does not travel, and what was said once opens nothing agai
   {
     Wiretap tap(root.port());
     Other one(options(tcp::port_of(tap.listener), 1, 3));
-    // The rank's part: its hello and its proof come before anything that rank 0 says to the data.
+    // The rank's part: its hello and its proof come before any data of rank 0.
     std::this_thread::sleep_for(300ms);
     Other two(options(root.port(), 2, 3));
     two.join();
@@ -249,7 +249,7 @@ TEST_CASE("the secret does not travel, and what was said once opens nothing agai
   CHECK(error == "");
   CHECK(has(said, "0123456789abcdef"));  // the public name
   CHECK_FALSE(has(said, "a secret"));
-  // Whoever says the same again, as rank 2, is not let in: rank 0 has drawn another number.
+  // A client that repeats the same bytes as rank 2 is refused: rank 0 has drawn another number.
   TcpRendezvous again(options(0, 0, 2, 500ms));
   std::thread waiting([&] { error = trouble(again, data); });
   const std::size_t hello = 8 + 16 + 64 + 32, challenge = 8 + 8 + 32;
@@ -258,7 +258,7 @@ TEST_CASE("the secret does not travel, and what was said once opens nothing agai
   CHECK_MESSAGE(has(error, "nothing from rank 1"), error);
 }
 
-TEST_CASE("strangers neither hold up the door nor keep a core busy, whatever they say") {
+TEST_CASE("strangers neither delay admission nor keep a core busy, whatever they send") {
   TcpRendezvous root(options(0, 0, 4));
   Bytes data{};
   data.fill(5);
@@ -270,13 +270,13 @@ TEST_CASE("strangers neither hold up the door nor keep a core busy, whatever the
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     busy = static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
   });
-  // More than there is room for, and they stay.
+  // More connections than the limit, and they stay.
   std::vector<tcp::Socket> idle;
   for (int i = 0; i < 400; ++i) idle.push_back(stranger(root.port(), i % 2 == 0 ? "" : "tuttirv2"));
   std::mt19937 draw(1);
   const auto start = std::chrono::steady_clock::now();
   Other one(options(root.port(), 1, 4));
-  // Beginnings of the truth, with a bit that is wrong, and noise.
+  // Correct beginnings, with a wrong bit, and noise.
   for (int i = 0; i < 200; ++i) {
     std::string says = "tuttirv2";
     for (const std::uint32_t number : {2U, 4U, 1U, 128U}) says.append(reinterpret_cast<const char*>(&number), 4);
@@ -294,13 +294,13 @@ TEST_CASE("strangers neither hold up the door nor keep a core busy, whatever the
   CHECK(error == "");
   for (const Other* o : {&one, &two, &three}) CHECK_MESSAGE((o->error == "" && o->data == data), o->error);
   CHECK(std::chrono::steady_clock::now() - start < 8s);
-#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // under which 600 greetings take as much
+#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // with a sanitizer, 600 greetings take as much
   CHECK_MESSAGE(busy < 0.25, busy.load());
 #endif
 }
 
-TEST_CASE("somebody else at rank 0's port is not believed, and rank 0 may come yet") {
-  // A challenge, and whatever the proof is an answer with data.
+TEST_CASE("a stranger at rank 0's port is not believed, and rank 0 may come later") {
+  // A challenge, and an answer with data to any proof.
   auto impostor =
       std::make_unique<Impostor>("tuttirv2" + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(32, 'n') + "tuttirv2" +
                                  std::string("\1\0\0\0\x80\0\0\0", 8) + std::string(32, 'p') + std::string(128, 'd'));

@@ -9,18 +9,18 @@
 
 using namespace tutti;
 
-TEST_CASE("a server that its workers have ended ends with 0") {
+TEST_CASE("a server that its workers have ended exits with 0") {
   bool served = false;
   CHECK(run_server_process([&](const auto& stop_requested) { served = !stop_requested(); }) == 0);
   CHECK(served);
 }
 
-TEST_CASE("what a server throws without a signal is the caller's") {
+TEST_CASE("without a signal, the caller gets the error of a server") {
   CHECK_THROWS_AS((void)run_server_process([](const auto&) { fail<CommunicationError>("server", "workers", "none"); }),
                   CommunicationError);
 }
 
-TEST_CASE("a signal ends a server whose workers have not come, with the signal's code") {
+TEST_CASE("a signal ends a server without workers, with the signal's code") {
   for (const int number : {SIGTERM, SIGINT}) {
     CAPTURE(number);
     detail::server_signal = 0;
@@ -31,7 +31,7 @@ TEST_CASE("a signal ends a server whose workers have not come, with the signal's
       fail<CommunicationError>("server", "workers", "none");
     });
     CHECK(code == 128 + number);
-    // The second one ends the process at once.
+    // The second signal ends the process at once.
     const bool ends_at_once = std::signal(number, SIG_DFL) == SIG_DFL;
     CHECK(ends_at_once);
   }

@@ -33,7 +33,7 @@ Variables of_srun() {
 
 }  // namespace
 
-TEST_CASE("nodes as Slurm writes them") {
+TEST_CASE("Slurm's lists of nodes are read") {
   const auto nodes = [](const char* list) { return expand_slurm_nodes(list, "SLURM_JOB_NODELIST"); };
   CHECK(nodes("a[01-03,7],b") == Nodes{"a01", "a02", "a03", "a7", "b"});
   CHECK(nodes("n") == Nodes{"n"});
@@ -75,7 +75,7 @@ TEST_CASE("nodes as Slurm writes them") {
   CHECK_THROWS_AS((void)nodes(("a[1-60000]" + std::string(5000, 'b')).c_str()), UsageError);
 }
 
-TEST_CASE("tasks of each node as Slurm writes them") {
+TEST_CASE("Slurm's numbers of tasks per node are read") {
   const auto tasks = [](const char* list) { return expand_slurm_tasks(list, "SLURM_TASKS_PER_NODE"); };
   CHECK(tasks("2(x3),1") == std::vector<int>{2, 2, 2, 1});
   CHECK(tasks("5") == std::vector<int>{5});
@@ -86,13 +86,13 @@ TEST_CASE("tasks of each node as Slurm writes them") {
   }
 }
 
-TEST_CASE("a process of srun is a rank where PMIx serves it") {
+TEST_CASE("a process of srun is a rank if PMIx serves it") {
   const auto e = environment(of_srun());
   CHECK((e.launched && e.mpi && e.srun && e.rank == 3 && e.size == 4 && e.workers == 4));
   CHECK((e.local_rank == 1 && e.local_size == 2 && e.starter_of_mpi() == "srun"));
   CHECK_NOTHROW(require_worker(e));
 
-  // The PMIx of a step around this one, or none.
+  // The PMIx of an outer step, or none.
   for (const char* name : {"", "slurm.pmix.7.1", "slurm.pmix.8.2", "1234567"}) {
     CAPTURE(name);
     auto v = of_srun();
@@ -100,7 +100,7 @@ TEST_CASE("a process of srun is a rank where PMIx serves it") {
     CHECK_FALSE(environment(v).launched);
     CHECK_THROWS_AS(require_worker(environment(v)), UsageError);
   }
-  // Others' words hold before it.
+  // The variables of other launchers take precedence.
   auto v = of_srun();
   v["TUTTI_RANK"] = "0";
   v["TUTTI_SIZE"] = "1";
@@ -126,13 +126,13 @@ TEST_CASE("a process of srun is a rank where PMIx serves it") {
     broken[wrong.first] = wrong.second;
     CHECK_THROWS_AS((void)environment(broken), UsageError);
   }
-  // Without these it is a rank all the same.
+  // Without these variables it is still a rank.
   for (const char* name : {"SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE"}) {
     auto less = of_srun();
     less.erase(name);
     CHECK((environment(less).rank == 3 && environment(less).mpi));
   }
-  // Its number it needs.
+  // Its number is required.
   auto less = of_srun();
   less.erase("SLURM_PROCID");
   CHECK_FALSE(environment(less).mpi);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The rule by which one of two members that do not reach each other is given up, and the arbiter that applies it.
+// The rule that selects one of two members that cannot reach each other, and the arbiter that applies it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Workers 0, 1, ... and, from 100 on, servers, that all wait in operation 7 and name each other as `cuts` say.
+// Returns workers 0, 1, ... and, from 100 on, servers. All wait in operation 7 and name each other as in `cuts`.
 std::vector<BlockedMember> waiting(int workers, int servers, const std::vector<CutPair>& cuts) {
   std::vector<BlockedMember> all;
   for (int i = 0; i < workers; ++i) all.push_back({static_cast<ProcessId>(i), Role::worker, true, 7, {}});
@@ -44,7 +44,7 @@ std::string gone(std::vector<BlockedMember> all) {
 
 }  // namespace
 
-TEST_CASE("of two that do not reach each other the one goes that fewer reach, then the younger") {
+TEST_CASE("of two members without a connection, the one that fewer reach is given up, then the younger") {
   struct Row {
     const char* what;
     int workers, servers;
@@ -74,9 +74,9 @@ TEST_CASE("of two that do not reach each other the one goes that fewer reach, th
   }
 }
 
-TEST_CASE("what is slow is not cut: it takes two that both wait and do not reach each other") {
+TEST_CASE("a slow member is not cut off: both must wait and not reach each other") {
   auto all = waiting(3, 0, {{1, 2}});
-  all[2].operation = 0;  // it computes, and says nothing
+  all[2].operation = 0;  // it computes, and does not report
   CHECK(gone(all).empty());
   all[2].operation = 7;
   CHECK(gone(all) == "2 for 1");
@@ -91,9 +91,9 @@ TEST_CASE("what is slow is not cut: it takes two that both wait and do not reach
   CHECK(gone(all) == "0 for 1");
 }
 
-TEST_CASE("two that do not reach each other may wait in operations that differ") {
-  // The last message of operation 7 was lost on its way to worker 2. Worker 0 had got all that it waits for there, and
-  // waits in the next operation. A root of broadcasts can be several operations ahead.
+TEST_CASE("two members without a connection may wait in different operations") {
+  // The last message of operation 7 to worker 2 was lost. Worker 0 had received all its messages of that operation, and
+  // waits in the next one. A root of broadcasts can be several operations further.
   for (const std::uint64_t ahead : {1U, 2U, 5U}) {
     CAPTURE(ahead);
     auto all = waiting(3, 0, {{0, 2}});
@@ -116,12 +116,12 @@ TEST_CASE("two that do not reach each other may wait in operations that differ")
   CHECK(s.decisions.back().member.name() == "worker 2 on h2");
 }
 
-TEST_CASE("the arbiter gives up one of a pair that is cut, once all had time to say so") {
+TEST_CASE("the arbiter gives up one of a pair without a connection after all had time to report") {
   Scene s(options(3, 0, true));
   s.workers(3);
   for (const ConnectionId connection : {0U, 1U, 2U}) s.tell(connection, GroupReady{1});
   s.tell(1, UnreachablePeers{1, 4, {2}});
-  s.pass(600ms);  // nothing of worker 2: it may be slow
+  s.pass(600ms);  // no report of worker 2: it may be slow
   CHECK(s.count(Decision::Kind::lost) == 0);
   s.tell(1, UnreachablePeers{1, 4, {2}});
   s.tell(2, UnreachablePeers{1, 4, {1, 0}});
@@ -139,19 +139,19 @@ TEST_CASE("the arbiter gives up one of a pair that is cut, once all had time to 
   CHECK(reason_of_end(*s.last<MembershipChange>(0)) == "the loss of worker 2 on h2");
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 3, true});
   CHECK(s.ids() == "0 1");
-  // Reports of the last generation count no longer, whether they came before or after its end.
+  // Reports of the last generation do not count, whether they came before its end or after.
   s.tell(0, UnreachablePeers{1, 4, {1}});
   s.tell(1, UnreachablePeers{2, 1, {0}});
   s.pass(1s);
   CHECK(s.count(Decision::Kind::lost) == 1);
-  // A report that was taken back counts no longer either.
+  // A report that was taken back does not count either.
   s.tell(0, UnreachablePeers{2, 1, {1}});
   s.tell(1, UnreachablePeers{2, 1, {}});
   s.pass(1s);
   CHECK(s.count(Decision::Kind::lost) == 1);
 }
 
-TEST_CASE("a pair that is cut ends a job that can lose no member") {
+TEST_CASE("a pair without a connection ends a job that can lose no member") {
   Scene s(options(2));
   s.workers(2);
   s.tell(0, UnreachablePeers{1, 1, {1}});
