@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tutti/backends/make/backend.hpp>
+#include <tutti/backends/make/job.hpp>
 #include <tutti/backends/make/strategy.hpp>
 
 // Backends and strategies by name: those with which the program was linked (tutti::onednn, tutti::mpi and so on). With

@@ -6,15 +6,18 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/run_main.hpp>
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/data/augment.hpp>
 #include <tutti/data/dataset.hpp>
+#include <tutti/data/images/images.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/engine/dump.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/graph/summary.hpp>
+#include <tutti/models/model.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
@@ -25,6 +28,7 @@
 #include <tutti/tensor/tensor.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/fit.hpp>
+#include <tutti/train/fit_job.hpp>
 #include <tutti/train/load_weights.hpp>
 #include <tutti/train/tensor_files.hpp>
 #include <tutti/train/trainer.hpp>

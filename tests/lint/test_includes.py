@@ -15,7 +15,7 @@ BELOW = {
     "graph": {"tensor", "core"},
     "nn": {"graph", "tensor", "core"},
     "optim": {"core"},
-    "models": {"nn", "graph", "tensor", "core"},
+    "models": {"nn", "graph", "tensor", "data", "io", "core"},
     "engine": {"optim", "graph", "tensor", "core"},
     "data": {"io", "core"},
     "comm": {"io", "core"},

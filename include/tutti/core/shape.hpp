@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
 #include <string>
 
@@ -68,6 +69,11 @@ class Shape {
   std::string r = "[";
   for (int i = 0; i < s.rank(); ++i) r += (i ? ", " : "") + std::to_string(s[i]);
   return r + "]";
+}
+// A template, so that <ostream> is needed only where a shape is printed.
+template <class Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const Shape& s) {
+  return out << to_string(s);
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
@@ -43,6 +44,11 @@ enum class Init : std::uint8_t {  // The initial values of a parameter.
 };
 
 struct Initializer {  // The initial values and their gain.
+  Initializer() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): Init::xavier_normal is an initializer of gain 1
+  Initializer(Init how, double gain = 1, std::shared_ptr<const std::vector<float>> values = {})
+      : kind(how), scale(gain), given(std::move(values)) {}
+
   Init kind = Init::zeros;
   // standard deviation (normal), half width (uniform); gain for He, Xavier and the other outputs of dirac
   double scale = 1;

@@ -7,3 +7,14 @@
 #include <tutti/optim/schedule_parse.hpp>
 #include <tutti/optim/schedule_point.hpp>
 #include <tutti/optim/schedule_steps.hpp>
+
+namespace tutti {
+
+using schedule::Constant;
+using schedule::Cosine;
+using schedule::CosineRestarts;
+using schedule::LinearCosine;
+using schedule::Poly;
+using schedule::Warmup;
+
+}  // namespace tutti

@@ -36,7 +36,8 @@ struct FitStep {
 
 struct FitOptions {  // what fit() can be told
   std::int64_t epochs = 1;
-  std::int64_t global_batch = 128;
+  // Images of a step, of all ranks together; 0: as the training source has it, or 128 if a function makes the sources.
+  std::int64_t global_batch = 0;
   Schedule schedule = schedule::Constant{0.1};
   std::int64_t report_every = 20;     // steps
   std::int64_t summary_every = 0;     // steps; 0: no summaries

@@ -385,16 +385,3 @@ class FitRun {
 #include <tutti/train/fit_dealt.hpp>
 #include <tutti/train/fit_generations.hpp>
 #include <tutti/train/fit_step_end.hpp>
-
-namespace tutti {
-
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Coordinator& coordinator,
-                                  const FitOptions& o) {
-  return detail::FitRun(trainer, &train, test, nullptr, coordinator, o).run();
-}
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Coordinator& coordinator,
-                                  const FitOptions& o) {
-  return detail::FitRun(trainer, nullptr, nullptr, &make, coordinator, o).run();
-}
-
-}  // namespace tutti

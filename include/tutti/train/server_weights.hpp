@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <tutti/cluster/job_facts.hpp>
 #include <tutti/cluster/launch/launch_environment.hpp>
+#include <tutti/core/error.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/graph/graph.hpp>
@@ -41,6 +43,9 @@ class ServerWeights {
   // backend: on the host; outlives this.
   ServerWeights(Backend& backend, const Graph& model, const TrainerOptions& t, const FitOptions& how,
                 const ServedSteps& steps) {
+    if (how.global_batch < 1)
+      fail<UsageError>("server weights", "FitOptions::global_batch, of all workers together",
+                       std::to_string(how.global_batch));
     Solo solo;
     Trainer as_workers(backend, solo, model, t);
     const ArenaLayout& layout = as_workers.executor().parameters();

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +12,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/images/image_augment.hpp>
 #include <tutti/data/images/image_decoder.hpp>
-#include <tutti/data/images/image_preparation.hpp>
+#include <tutti/data/images/image_input.hpp>
 #include <tutti/data/records/records.hpp>
 
 namespace tutti {
@@ -25,21 +23,11 @@ class EncodedImages {
  public:
   // `name` is for messages, e.g. "imagenet train". Throws UsageError for an invalid augmentation.
   EncodedImages(std::string name, AnyRecords records, ImageDecoders decoders, ImageAugment augment)
-      : records_(std::move(records)), decoders_(std::move(decoders)), augmenter_(std::move(augment)) {
-    const ImageAugment& a = augmenter_.augment();
-    schema_.name = std::move(name);
-    schema_.channels = 3;
-    schema_.height = a.height;
-    schema_.width = a.width;
-    schema_.classes = records_.classes();
-    schema_.block = records_.block();
-    schema_.mean = a.mean.empty() ? std::vector<float>(3, 0.0F) : a.mean;
-    schema_.stddev = a.stddev.empty() ? std::vector<float>(3, 1.0F) : a.stddev;
-    if (auto names = records_.class_names(); names.size() == static_cast<std::size_t>(schema_.classes))
-      schema_.class_names = std::move(names);
-    schema_.preparation = std::make_shared<const ImagePreparation>(preparation_of(a));
-    schema_.check();
-  }
+      : records_(std::move(records)),
+        decoders_(std::move(decoders)),
+        augmenter_(std::move(augment)),
+        schema_(encoded_schema(std::move(name), records_.classes(), records_.block(), records_.class_names(),
+                               augmenter_.augment())) {}
 
   [[nodiscard]] std::int64_t size() const { return records_.size(); }
   [[nodiscard]] const Schema& schema() const noexcept { return schema_; }

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <span>
@@ -20,6 +22,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/find_files.hpp>
+#include <tutti/data/images/image_input.hpp>
 #include <tutti/data/records/shard_files.hpp>
 #include <tutti/io/file.hpp>
 
@@ -123,15 +126,23 @@ inline void read_image_file(const io::Path& file, std::vector<std::uint8_t>& byt
 }  // namespace image_folder
 
 // A folder of class folders as Records: label k is the k-th class, by sorted folder names. The names are stored one
-// after the other in one block of memory: about 40 bytes for each image. Copies share them.
+// after the other in one block of memory: about 40 bytes for each image. Copies share them. fit(job, net, ...) and
+// Images take a folder as it is: `input` says what the net sees of an image.
 class ImageFolder {
  public:
   // Throws DataError if the folder has no class folders, or if a class folder (which it names) has no images. With
   // `classes` (e.g. those of the training images), a sorted list, labels are positions in it, and a class folder that
   // is not in it is an error.
-  explicit ImageFolder(const io::Path& folder, const std::vector<std::string>& classes = {})
+  explicit ImageFolder(const io::Path& folder) : ImageFolder(folder, ImageInput{}) {}
+  // A template, so that braces with names of members are an ImageInput.
+  template <std::same_as<std::vector<std::string>> Names>
+  ImageFolder(const io::Path& folder, const Names& classes) : ImageFolder(folder, ImageInput{}, classes) {}
+  ImageFolder(const io::Path& folder, std::initializer_list<std::string> classes)
+      : ImageFolder(folder, ImageInput{}, classes) {}
+  ImageFolder(const io::Path& folder, ImageInput input, const std::vector<std::string>& classes = {})
       : shared_(std::make_shared<Shared>()) {
     shared_->folder = folder;
+    shared_->input = std::move(input);
     const auto found = image_folder::folders_in(folder);
     if (found.empty())
       fail<DataError>("image folder", {"a folder for each class in ", folder.native()}, contents_of(folder));
@@ -151,6 +162,7 @@ class ImageFolder {
       const std::string prefix = name + "/";
       for (const auto& image : images) shared_->add(prefix, image, static_cast<std::int32_t>(at - names.begin()));
     }
+    shared_->describe();
   }
 
   // Returns the images of one folder without class folders, like ImageNet's validation images: line k of the text file
@@ -183,10 +195,15 @@ class ImageFolder {
                         {"\"", lines[k].substr(0, 60), "\""});
       set.shared_->add("", images[k], static_cast<std::int32_t>(at - names.begin()));
     }
+    set.shared_->describe();
     return set;
   }
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(shared_->labels.size()); }
+  [[nodiscard]] const io::Path& folder() const noexcept { return shared_->folder; }
+  // What a net sees of these images, and the schema of that: the extents, normalisation and classes of a Model.
+  [[nodiscard]] const ImageInput& input() const noexcept { return shared_->input; }
+  [[nodiscard]] const Schema& schema() const noexcept { return shared_->schema; }
   [[nodiscard]] int classes() const noexcept { return static_cast<int>(shared_->class_names.size()); }
   [[nodiscard]] std::int64_t block() const noexcept { return 1; }
   [[nodiscard]] const std::vector<std::string>& class_names() const noexcept { return shared_->class_names; }
@@ -208,6 +225,12 @@ class ImageFolder {
     std::vector<std::uint64_t> ends;  // the end of each path
     std::vector<std::int32_t> labels;
     image_folder::LeftOut left_out;
+    ImageInput input;
+    Schema schema;
+    void describe() {
+      schema = encoded_schema("image folder " + folder.string(), static_cast<int>(class_names.size()), 1, class_names,
+                              input.augment(Split::test));
+    }
     void add(std::string_view prefix, std::string_view name, std::int32_t label) {
       if (labels.size() >= most_records)
         fail<DataError>({"image folder ", folder.native()}, "at most 2^32 - 1 images", "more");

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// Trains a net of your own on folders of images, pets/train/CLASS and pets/val/CLASS, alone or in as many processes as
+// tutti-launch, mpirun or srun start. Started again, it goes on from its newest checkpoint.
+// [train]
+#include <tutti/backends/make.hpp>
+#include <tutti/tutti.hpp>
+
+using namespace tutti;
+
+int main() {
+  return run_main([] {
+    Job job;  // the fastest backend here, and the processes that were started
+    ImageFolder train("pets/train"), test("pets/val");
+    Model net(train.schema());
+    auto x = net.conv_bn(net.images(), {.out = 16});
+    for (int c : {32, 64, 128}) x = net.residual(x, {.out = c, .stride = 2});
+    net.classifier(x);
+    fit(job, net,
+        {.train = train,
+         .test = test,
+         .batch = 64,
+         .epochs = 20,
+         .optimizer = Sgd{.momentum = 0.9},
+         .schedule = Cosine(0.1),
+         .run = "runs/pets"});
+  });
+}
+// [/train]

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <errno.h>
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/exit_code_of.hpp>
+
+namespace tutti {
+
+// Thrown by fit(job, ...) in a process whose part ends before the run does, after everything is saved and said:
+// interrupted (130, 143), started anew with other members (75), left the others (0), or failed after the reason was
+// printed. run_main() ends the process with the code and prints nothing.
+class RunEnded : public Error {
+ public:
+  explicit RunEnded(const std::string& message, int code) : Error(message, static_cast<ExitCode>(code)) {}
+};
+
+// What main() returns: runs f() and returns its result, or 0 if it has none. If f() throws, prints "program: error" on
+// standard error and returns the exit code of docs/errors.md.
+//   int main() { return tutti::run_main([] { ... }); }
+template <class F>
+[[nodiscard]] int run_main(const char* program, F&& f) noexcept {
+  return exit_code_of(program, [&]() -> int {
+    try {
+      if constexpr (std::is_void_v<std::invoke_result_t<F>>)
+        return std::forward<F>(f)(), static_cast<int>(ExitCode::ok);
+      else
+        return std::forward<F>(f)();
+    } catch (const RunEnded& e) {
+      return e.exit_code();
+    }
+  });
+}
+// With the program's own name.
+template <class F>
+[[nodiscard]] int run_main(F&& f) noexcept {
+  return run_main(::program_invocation_short_name, std::forward<F>(f));
+}
+
+}  // namespace tutti

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/images/image_augment_options.hpp>
+#include <tutti/data/images/image_preparation.hpp>
+
+// How image files of any size become the input of a net: what ImageFolder and Images are told.
+namespace tutti {
+
+struct ImageInput {
+  std::int64_t size = 64;     // height and width of the net's input, in pixels
+  double least_area = 0.35;   // training images show a random part of the image: at least this share of its area
+  bool mirror = true;         // mirrors half of the training images, left to right
+  ColourJitter colour{};      // of training images
+  std::vector<float> mean{};  // per channel on the 0..255 scale; empty: ImageNet's
+  std::vector<float> stddev{};
+
+  // What is done with an image of this split: a random part of it to train on, its centre to evaluate.
+  [[nodiscard]] ImageAugment augment(Split split) const {
+    if (size < 1 || size > 4096) fail<UsageError>("image size", "1 to 4096 pixels", std::to_string(size));
+    ImageAugment a = ImageAugment::torchvision(split);
+    a.height = a.width = size;
+    a.short_side = static_cast<int>(size * 9 / 8);
+    if (!mean.empty()) a.mean = mean;
+    if (!stddev.empty()) a.stddev = stddev;
+    if (split == Split::test) return a;
+    a.least_area = least_area;
+    a.mirror = mirror;
+    a.colour = colour;
+    return a;
+  }
+};
+
+// The schema of encoded images as a net sees them. class_names: one per class, else they are left out.
+[[nodiscard]] inline Schema encoded_schema(std::string name, int classes, std::int64_t block,
+                                           std::vector<std::string> class_names, const ImageAugment& a) {
+  Schema s;
+  s.name = std::move(name);
+  s.channels = 3;
+  s.height = a.height;
+  s.width = a.width;
+  s.classes = classes;
+  s.block = block;
+  s.mean = a.mean.empty() ? std::vector<float>(3, 0.0F) : a.mean;
+  s.stddev = a.stddev.empty() ? std::vector<float>(3, 1.0F) : a.stddev;
+  if (class_names.size() == static_cast<std::size_t>(classes)) s.class_names = std::move(class_names);
+  s.preparation = std::make_shared<const ImagePreparation>(preparation_of(a));
+  s.check();
+  return s;
+}
+
+}  // namespace tutti

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <tutti/cluster/job_facts.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/shape.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/images/images.hpp>
+#include <tutti/graph/graph.hpp>
+#include <tutti/train/data_facts.hpp>
+#include <tutti/train/fit_job.hpp>
+#include <tutti/train/trainer_options.hpp>
+
+// What fit(job, net, recipe) makes of its recipe, and refuses, before processes meet.
+namespace tutti::detail {
+
+inline void check_recipe(const FitRecipe& r) {
+  const auto at_least = [](const char* what, std::int64_t least, std::int64_t value) {
+    if (value < least)
+      fail<UsageError>(std::string("fit .") + what, std::to_string(least) + " or more", std::to_string(value));
+  };
+  at_least("batch", 1, r.batch);
+  at_least("epochs", 1, r.epochs);
+  at_least("keep", 1, r.keep);
+  at_least("threads", 0, r.threads);
+  at_least("evaluate_every", 0, r.evaluate_every);
+  at_least("save_every", 0, r.save_every);
+  at_least("max_steps", 0, r.max_steps);
+  at_least("batch_per_worker", 0, r.batch_per_worker);
+  at_least("ramp_steps", 0, r.ramp_steps);
+  at_least("micro_batch", 0, r.micro_batch);
+}
+
+// Refuses images that the net does not take: other extents, other classes.
+inline void check_net(const Graph& net, const Schema& images) {
+  if (net.metrics == no_value)
+    fail<UsageError>("fit net", "a net that ends with a classifier", "one without",
+                     "Model::classifier() or Builder::softmax_cross_entropy() ends it");
+  const Shape takes = net[net.images].shape, given{1, images.channels, images.height, images.width};
+  if (takes != given)
+    fail<ShapeError>("fit net", "images " + to_string(takes) + ", as the net takes them",
+                     to_string(given) + " of " + images.name, "Model net(train.schema()) takes them as they are");
+  const std::int64_t classes = net[net.logits].shape[1];
+  if (classes < images.classes)
+    fail<UsageError>("fit net",
+                     "an output for each of the " + std::to_string(images.classes) + " classes of " + images.name,
+                     std::to_string(classes));
+}
+
+// The images of a run in their roles.
+struct FitImages {
+  AnyDataset train;
+  std::optional<AnyDataset> test;
+};
+
+[[nodiscard]] inline FitImages images_of(const FitRecipe& r, TrainingJob& job) {
+  const Schema& s = r.train.schema();
+  if (r.train.size() == 0) fail<DataError>(s.name, "images to train on", "none");
+  if (s.classes < 2)
+    fail<DataError>(s.name, "two classes or more", s.class_names.empty() ? "one" : "one, " + s.class_names.front(),
+                    "a class is a folder of images: train/cat, train/dog");
+  const auto decoders = [&job]() -> const ImageDecoders& { return job.decoders(); };
+  FitImages images{r.train.dataset(Split::train, decoders), std::nullopt};
+  if (!r.test) return images;
+  const Schema& t = r.test->schema();
+  if (r.test->size() == 0) fail<DataError>(t.name, "images to test on", "none");
+  if (t.channels != s.channels || t.height != s.height || t.width != s.width)
+    fail<UsageError>(t.name, "images " + to_string(Shape{s.channels, s.height, s.width}) + ", as " + s.name + " has",
+                     to_string(Shape{t.channels, t.height, t.width}));
+  if (!s.class_names.empty() && !t.class_names.empty())
+    images.test = r.test->with_classes(s.class_names).dataset(Split::test, decoders);
+  else if (t.classes <= s.classes)
+    images.test = r.test->dataset(Split::test, decoders);
+  else
+    fail<DataError>(t.name, "the " + std::to_string(s.classes) + " classes of the training images",
+                    std::to_string(t.classes));
+  return images;
+}
+
+// What all processes must have alike, besides the net and the optimizer, which the trainer compares.
+[[nodiscard]] inline JobFacts facts_of(const FitRecipe& r, const FitImages& images) {
+  JobFacts f;
+  const auto add = [&f](const char* name, std::int64_t value) { f.add(name, std::to_string(value)); };
+  add("fit .batch", r.batch);
+  add("fit .epochs", r.epochs);
+  add("fit .max_steps", r.max_steps);
+  add("fit .evaluate_every", r.evaluate_every);
+  add("fit .save_every", r.save_every);
+  add("fit .batch_per_worker", r.batch_per_worker);
+  add("fit .ramp_steps", r.ramp_steps);
+  f.add("fit .run", r.run);
+  add_data(f, "training images", images.train, r.skip_damaged);
+  if (images.test) add_data(f, "test images", *images.test, r.skip_damaged);
+  return f;
+}
+
+[[nodiscard]] inline TrainerOptions trainer_options_of(const FitRecipe& r, JobFacts facts) {
+  TrainerOptions t;
+  t.compute = r.precision;
+  t.optimizer = r.optimizer;
+  t.weight_decay = r.weight_decay;
+  t.clip_norm = r.clip_norm;
+  t.ema_decay = r.average;
+  t.seed = r.seed;
+  t.micro_batch = r.micro_batch;
+  t.must_agree = std::move(facts);
+  return t;
+}
+
+[[nodiscard]] inline FitOptions fit_options_of(const FitRecipe& r) {
+  FitOptions how;
+  how.epochs = r.epochs;
+  how.global_batch = r.batch;
+  how.schedule = r.schedule;
+  how.evaluate_every = r.evaluate_every;
+  how.save_every = r.save_every;
+  how.save_last = true;
+  how.max_steps = r.max_steps;
+  how.batch_per_worker = r.batch_per_worker;
+  how.ramp_steps = r.ramp_steps;
+  how.metric = r.metric;
+  how.mistakes = !r.run.empty();
+  how.after_epoch = r.after_epoch;
+  return how;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What fit_job.hpp declares.
+
+#include <tutti/cluster/elastic_membership.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/run_main.hpp>
+#include <tutti/train/fit_job.hpp>
+#include <tutti/train/fit_job_checks.hpp>
+#include <tutti/train/fit_job_run.hpp>
+#include <tutti/train/server_weights.hpp>
+#include <tutti/train/signals.hpp>
+
+namespace tutti {
+
+TUTTI_CORE_FUNCTION EpochReport fit(TrainingJob& job, const Builder& net, const FitRecipe& recipe) {
+  detail::check_recipe(recipe);
+  detail::check_net(net.graph(), recipe.train.schema());
+  // What takes long to load is loaded before the processes meet, and before this one joins a running job.
+  const detail::FitImages images = detail::images_of(recipe, job);
+  const TrainerOptions options = detail::trainer_options_of(recipe, detail::facts_of(recipe, images));
+  const FitOptions how = detail::fit_options_of(recipe);
+  JoinOptions join;
+  join.facts = options.must_agree;
+  join.make_weights = server_weights(job.backend(), net.graph(), options, how, images.train.size());
+  AnyStrategy& strategy = job.join(join);
+  const StopSignals signals;
+  try {
+    detail::JobRun run(job, strategy, net.graph(), recipe, images, options, how);
+    return run.train();
+  } catch (const RunEnded&) {
+    throw;
+  } catch (const Error& e) {
+    // Where members come and go, the others go on without this process, unless all are to be started anew.
+    const ElasticMembership* const members = strategy.members();
+    if (strategy.size() == 1 || (members != nullptr && !members->restarts_processes())) throw;
+    strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
+    if (job.has_servers()) throw;
+    throw RunEnded(e.what(), e.exit_code());  // abort() has printed it
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// Job: one object for the backend, the other processes and the decoders.
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <string>
+
+#include <tutti/backends/make.hpp>
+#include <tutti/engine/backend.hpp>
+
+using namespace tutti;
+
+namespace {
+
+// A variable of the environment while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+}  // namespace
+
+TEST_CASE("a job of one process chooses a backend and trains alone") {
+  Job job;
+  CHECK(job.backend().name() == make_backend()->name());
+  CHECK(job.rank() == 0);
+  CHECK(job.size() == 1);
+  CHECK(job.strategy().name() == "solo");
+  CHECK(&job.join({}) == &job.strategy());  // meets the others once
+  CHECK_FALSE(job.has_servers());
+}
+
+TEST_CASE("the options of a job choose, and without them the environment") {
+  const Variable backend("TUTTI_BACKEND", "reference"), threads("TUTTI_THREADS", "1");
+  Job job;
+  CHECK(job.backend().name() == "reference");
+  const std::string fastest = built_backends().front() == "cuda" ? "reference" : built_backends().front();
+  CHECK(Job({.backend = fastest}).backend().name() == fastest);
+}
+
+TEST_CASE("a backend or a strategy that was not linked is refused, with what names it") {
+  CHECK_THROWS_WITH_AS((void)Job({.backend = "abacus"}).backend(), doctest::Contains("[Job backend] expected auto or"),
+                       UsageError);
+  CHECK_THROWS_WITH_AS((void)Job({.strategy = "ring"}).strategy(), doctest::Contains("[Job strategy] expected solo"),
+                       UsageError);
+  const Variable strategy("TUTTI_STRATEGY", "ring");
+  CHECK_THROWS_WITH_AS((void)Job().rank(), doctest::Contains("[environment TUTTI_STRATEGY] expected solo"), UsageError);
+  const Variable threads("TUTTI_THREADS", "many");
+  CHECK_THROWS_WITH_AS(Job(), "[environment TUTTI_THREADS] expected 0 to 4096 threads, got 'many'.", UsageError);
+}
