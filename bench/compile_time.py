@@ -19,7 +19,7 @@ from compile_cost import PROGRAMS, commands, measure  # noqa: E402
 
 # For each of PROGRAMS: the target (seconds, MB), and the seconds reached on the machine of bench/RESULTS.md.
 TARGETS = [(2.0, 500), (9.0, 500), (2.5, 300)]
-REACHED = [3.1, 17.2, 2.0]
+REACHED = [3.1, 17.2, 1.7]
 # Seconds of the yardsticks at that time; the second by the ratio of tutti.hpp to it.
 YARDSTICKS = [3.65, 1.15]
 SLACK = 1.25
