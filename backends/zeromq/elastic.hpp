@@ -49,7 +49,7 @@ class PeerDirectory {
   }
   // Connects to servers that serve the whole job. New workers may join later, also from other hosts.
   void meet_for_good(const Assignment& a, InterruptFlag& flag) {
-    const InterruptWatch watch(flag, [this] { channel_.stir(); });
+    const InterruptWatch watch(flag, [this] { channel_.wake_lookups(); });
     const bool server = a.role == control::Role::server;
     host_ = host_of(a);
     one_host_ = is_loopback(host_);
@@ -77,7 +77,7 @@ class PeerDirectory {
   [[nodiscard]] const KeyPair& keys() const noexcept { return keys_; }
   // Starts a generation. CommunicationError if a process has not published its key in time, or once `flag` is raised.
   void meet(const Assignment& a, InterruptFlag& flag) {
-    const InterruptWatch watch(flag, [this] { channel_.stir(); });
+    const InterruptWatch watch(flag, [this] { channel_.wake_lookups(); });
     const bool server = a.role == control::Role::server;
     const auto& mine = (server ? a.servers : a.workers).at(static_cast<std::size_t>(a.rank));
     host_ = host_of(a);
@@ -118,7 +118,7 @@ class PeerDirectory {
                                                      std::to_string(a.generation)}));
   }
   [[nodiscard]] std::vector<ServerEndpoint> endpoints(const Assignment& a, InterruptFlag& flag) {
-    const InterruptWatch watch(flag, [this] { channel_.stir(); });
+    const InterruptWatch watch(flag, [this] { channel_.wake_lookups(); });
     std::vector<ServerEndpoint> list;
     list.reserve(a.servers.size());
     for (const control::Member& s : a.servers)

@@ -80,7 +80,7 @@ class AsyncGroupFactory {
   // connected worker has another watch, and there can be only one.
   [[nodiscard]] std::vector<ServerEndpoint> find_endpoints(const Assignment& a, std::int32_t number,
                                                            ControlChannel& channel, InterruptFlag& flag) {
-    const InterruptWatch watch(flag, [&channel] { channel.stir(); });
+    const InterruptWatch watch(flag, [&channel] { channel.wake_lookups(); });
     std::vector<ServerEndpoint> endpoints;
     for (std::size_t s = 0; s < a.servers.size(); ++s) {
       const int server = static_cast<int>(s);
@@ -134,7 +134,7 @@ class Admission {
       channel_.publish(admitted_key(index_, m.place), "1");
       news_ = true;
     }
-    channel_.say_stands();
+    channel_.report_group_ready();
   }
   void dismiss() {
     const std::lock_guard lock(mutex_);

@@ -184,7 +184,7 @@ class ServerRendezvous {
   }
   void take_number() {
     const int there = start_.is_server() ? start_.servers : start_.workers;
-    const std::uint64_t number = channel_->draw("ps/number/" + start_.role);
+    const std::uint64_t number = channel_->next_number("ps/number/" + start_.role);
     if (number >= static_cast<std::uint64_t>(there))
       fail<UsageError>(start_.role, {there, " of them, as the job was told"}, "one more",
                        "a process of this job is not started again by itself");
@@ -213,7 +213,7 @@ class ServerRendezvous {
           if (lost_.empty()) lost_ = m.name() + " is gone";
         }
         stopped_ = true;
-        channel.stir();
+        channel.wake_lookups();
       }
     });
   }

@@ -177,9 +177,9 @@ TEST_CASE("a loss is reported, and the next generation forms") {
   (void)enrol(c, 3);
   std::atomic<int> told{0};
   c[0]->on_change([&](const control::MembershipChange& change) { told += static_cast<int>(change.lost.size()); });
-  std::thread other([&] { CHECK(c[1]->stands(20s)); });
-  std::thread third([&] { CHECK(c[2]->stands(20s)); });
-  CHECK(c[0]->stands(20s));
+  std::thread other([&] { CHECK(c[1]->await_group_ready(20s)); });
+  std::thread third([&] { CHECK(c[2]->await_group_ready(20s)); });
+  CHECK(c[0]->await_group_ready(20s));
   other.join();
   third.join();
   CHECK_FALSE(c[0]->change().has_value());
@@ -197,11 +197,11 @@ TEST_CASE("a loss is reported, and the next generation forms") {
   // One more is lost while the group forms.
   (void)c[1]->next_assignment(20s);
   std::thread dies([&] { harness.ended(1); });
-  CHECK_FALSE(c[0]->stands(20s));
+  CHECK_FALSE(c[0]->await_group_ready(20s));
   dies.join();
   c[0]->report(5, true, false);
   CHECK(c[0]->next_assignment(20s).workers.size() == 1);
-  CHECK(c[0]->stands(20s));
+  CHECK(c[0]->await_group_ready(20s));
   // A late message of a generation ends no process that continues with the next one.
   c[0]->publish(generation_key(3, "door"), "x");
   CHECK_THROWS_AS(c[0]->publish(generation_key(1, "door"), "x"), CommunicationError);
@@ -246,8 +246,8 @@ TEST_CASE("a process that leaves in order is released, and the last one is told 
   std::vector<std::unique_ptr<ControlChannel>> c;
   for (int i = 0; i < 2; ++i) c.push_back(harness.channel());
   (void)enrol(c, 2);
-  std::thread other([&] { CHECK(c[1]->stands(20s)); });
-  CHECK(c[0]->stands(20s));
+  std::thread other([&] { CHECK(c[1]->await_group_ready(20s)); });
+  CHECK(c[0]->await_group_ready(20s));
   other.join();
   c[0]->epoch_begins(7);
   wait_until([&] { return harness.ask([](control::Arbiter& a) { return a.epoch(); }) == 7; });
@@ -266,14 +266,14 @@ TEST_CASE("a process that leaves in order is released, and the last one is told 
   std::unique_ptr<ControlChannel> joins = harness.channel();
   std::thread waits([&] {
     CHECK(joins->enrol(control::Role::worker, 2, "h", facts("a"), 20s).generation == 3);
-    CHECK(joins->stands(20s));
+    CHECK(joins->await_group_ready(20s));
   });
   wait_until([&] { return c[1]->change().has_value(); });
   CHECK(c[1]->change()->at_epoch);
-  CHECK(c[1]->stands(20s));
+  CHECK(c[1]->await_group_ready(20s));
   c[1]->report(5, false, true);
   CHECK(c[1]->next_assignment(20s).workers.size() == 2);
-  CHECK(c[1]->stands(20s));
+  CHECK(c[1]->await_group_ready(20s));
   waits.join();
 
   joins->ask_to_leave();

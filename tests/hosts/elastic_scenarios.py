@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Events in a job whose workers come and go, one scenario per test: the job survives, and no sample is lost or seen
-twice. Each test records its times for bench/elastic_scenarios.py."""
+twice. Each test records its times for bench/experiments/elastic_scenarios.py."""
 import contextlib
 import os
 import re

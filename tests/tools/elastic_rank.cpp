@@ -62,7 +62,8 @@ class Worker {
       std::printf("generation %d: rank %d of %zu, authority %d\n", static_cast<int>(a_.generation), a_.rank,
                   a_.workers.size(), static_cast<int>(a_.authority));
       std::fflush(stdout);
-      const int why = channel_.stands(std::chrono::seconds(60)) && take_over() ? work() : static_cast<int>(broken);
+      const int why =
+          channel_.await_group_ready(std::chrono::seconds(60)) && take_over() ? work() : static_cast<int>(broken);
       if (why == nothing) return std::printf("done at step %d\n", step_) < 0 ? 1 : 0;
       if (why == stop) {
         std::printf("saved at step %d\n", step_);

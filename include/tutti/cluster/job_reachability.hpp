@@ -25,7 +25,7 @@ class JobReachability {
   explicit JobReachability(ControlChannel& channel) : channel_(channel) {}
   ~JobReachability() {
     stopped_ = true;
-    channel_.stir();
+    channel_.wake_lookups();
   }
   JobReachability(const JobReachability&) = delete;
   JobReachability& operator=(const JobReachability&) = delete;
@@ -68,7 +68,7 @@ class JobReachability {
     if (!watch_)
       watch_.emplace(a.rank_timeout, [this](std::uint64_t operation, const std::vector<std::uint64_t>& members) {
         try {
-          channel_.say_unreached(operation, members);
+          channel_.report_unreachable(operation, members);
         } catch (const Error&) {
           // The channel has ended: this process is no longer in the job.
         }

@@ -129,7 +129,7 @@ class Elastic final : public ElasticMember {
       if (!next_assignment(leaving)) return false;
       try {
         form_group();
-        if (channel_->stands(options_.rendezvous_timeout)) return true;
+        if (channel_->await_group_ready(options_.rendezvous_timeout)) return true;
       } catch (const CommunicationError&) {
         // The arbiter names the lost process and makes another generation. A process that was given up learns it there.
       }

@@ -49,7 +49,7 @@ class Arbiter {
       if (!founded_) send(*p, waiting_for(absent_));
     }
     if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
-    if (const auto* s = std::get_if<GroupReady>(&message)) stands(*p, *s);
+    if (const auto* s = std::get_if<GroupReady>(&message)) on_group_ready(*p, *s);
     if (const auto* u = std::get_if<UnreachablePeers>(&message)) unreachable(*p, *u, now);
     if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p) : leave(*p, false);
     if (const auto* e = std::get_if<EpochStart>(&message))
@@ -93,7 +93,7 @@ class Arbiter {
     for (Process& p : processes_)
       if (p.state != State::gone && now - p.heard >= o_.rank_timeout)
         lose(p, "no sign of life for " + seconds_text(o_.rank_timeout));
-    if (unreachable_.is_due(now)) separate();
+    if (unreachable_.is_due(now)) evict_unreachable();
   }
   // Says that the arbiter itself could not receive: silence until now does not count for any process.
   void forgive(Time now) {
@@ -214,7 +214,7 @@ class Arbiter {
   }
   // Refuses the processes that differ from most.
   void choose_facts(Role role) {
-    const auto odd = take_odd(processes_, role, facts_.choose(processes_, role));
+    const auto odd = take_mismatched(processes_, role, facts_.choose(processes_, role));
     for (const Process& p : odd) (void)differs(p);
   }
 
@@ -307,7 +307,7 @@ class Arbiter {
     if (r.broken || !going_ || level_ == Urgency::none) return change(Urgency::broken);
     try_issue();
   }
-  void stands(Process& p, const GroupReady& s) {
+  void on_group_ready(Process& p, const GroupReady& s) {
     const bool takes_part = p.state == State::member && s.generation == generation_ && !p.reported;
     if (!takes_part || level_ == Urgency::broken || p.standing) return;
     p.standing = true;
@@ -328,7 +328,7 @@ class Arbiter {
     if (p.state == State::member && (!o_.reports || (u.generation == generation_ && !p.reported)))
       unreachable_.take(p, u, now);
   }
-  void separate() {
+  void evict_unreachable() {
     // One member at a time: whether the job can lose a member depends on those that are left.
     while (over_.empty()) {
       const auto cut = choose_evicted(blocked_members(processes_, [this](const Process& p) { return can_lose(p); }));

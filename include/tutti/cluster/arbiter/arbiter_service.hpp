@@ -27,22 +27,22 @@ class ArbiterService {
   // Takes a frame of the connection `connection`, received at `now`. Returns false if it cannot be decoded, once for
   // each connection.
   bool receive(ConnectionId connection, std::string_view frame, Time now) {
-    Account& account = accounts_[connection];
-    if (account.broken) return true;
+    Session& session = sessions_[connection];
+    if (session.broken) return true;
     try {
-      const auto bytes = account.assembler.take(frame, longest_message);
-      if (bytes) obey(connection, decode(*bytes), now);
+      const auto bytes = session.assembler.take(frame, longest_message);
+      if (bytes) dispatch(connection, decode(*bytes), now);
       return true;
     } catch (const CommunicationError&) {
-      account.broken = true;
+      session.broken = true;
       return false;
     }
   }
   // Returns whether a frame has ever come from there.
-  [[nodiscard]] bool knows(ConnectionId connection) const { return accounts_.contains(connection); }
+  [[nodiscard]] bool knows(ConnectionId connection) const { return sessions_.contains(connection); }
   // Says that the process of this connection has ended.
   void ended(ConnectionId connection, const std::string& how) {
-    accounts_.erase(connection);
+    sessions_.erase(connection);
     store_.forget(connection);
     arbiter_.ended(connection, how);
   }
@@ -61,12 +61,12 @@ class ArbiterService {
   [[nodiscard]] const Arbiter& arbiter() const noexcept { return arbiter_; }
 
  private:
-  struct Account {
+  struct Session {
     MessageAssembler assembler;
     bool broken = false;
   };
 
-  void obey(ConnectionId connection, const Message& message, Time now) {
+  void dispatch(ConnectionId connection, const Message& message, Time now) {
     if (const auto* p = std::get_if<Publish>(&message)) {
       store_.publish(connection, *p, out_);
     } else if (const auto* l = std::get_if<Lookup>(&message)) {
@@ -82,7 +82,7 @@ class ArbiterService {
 
   Arbiter arbiter_;
   ControlStore store_;
-  std::map<ConnectionId, Account> accounts_;
+  std::map<ConnectionId, Session> sessions_;
   std::vector<Outgoing> out_;
 };
 

@@ -65,7 +65,8 @@ template <class F>
 }
 // Removes from the list, and returns, those of a role whose facts differ from `usual`. Null: there are no usual facts,
 // and all of the role are removed.
-[[nodiscard]] inline std::vector<Candidate> take_odd(std::vector<Candidate>& all, Role role, const std::string* usual) {
+[[nodiscard]] inline std::vector<Candidate> take_mismatched(std::vector<Candidate>& all, Role role,
+                                                            const std::string* usual) {
   std::vector<Candidate> odd;
   std::erase_if(all, [&](const Candidate& c) {
     const bool is_odd = c.is(role) && !(usual != nullptr && c.facts == *usual);

@@ -25,7 +25,7 @@ class ChannelStore : public KeyStore {
     return channel_.lookup_unless(key, std::max(left, std::chrono::milliseconds(0)), stopped);
   }
   std::optional<std::string> find(const std::string& key) override { return channel_.find(key); }
-  void wake() noexcept override { channel_.stir(); }
+  void wake() noexcept override { channel_.wake_lookups(); }
 
  private:
   ControlChannel& channel_;

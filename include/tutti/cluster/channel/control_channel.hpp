@@ -119,13 +119,13 @@ class ControlChannel {
                                "is the process that does still there?");
     return *value;
   }
-  // Does the same. Returns no value if the time-out is over, or once `stopped` is set, see stir().
+  // Does the same. Returns no value if the time-out is over, or once `stopped` is set, see wake_lookups().
   [[nodiscard]] std::optional<std::string> lookup_unless(const std::string& key, std::chrono::milliseconds timeout,
                                                          const std::atomic<bool>& stopped) {
     return ask(key, true, timeout, &stopped);
   }
   // Makes callers that wait in lookup_unless() check their `stopped`.
-  void stir() {
+  void wake_lookups() {
     const std::lock_guard lock(mutex_);
     news_.notify_all();
   }
@@ -135,7 +135,7 @@ class ControlChannel {
   }
 
   // Returns the next number of a key. The first caller gets 0, and each caller another number.
-  [[nodiscard]] std::uint64_t draw(const std::string& key) {
+  [[nodiscard]] std::uint64_t next_number(const std::string& key) {
     const auto request = next_request();
     send(control::NextNumber{request, key});
     const auto answer = answer_to(request, std::chrono::seconds(30), key);
@@ -187,17 +187,17 @@ class ControlChannel {
     send(control::Report{taken(), step, broken, epoch_end, preparing});
   }
   // Reports that this process waits in an operation without reaching these members; an empty list: it waits no more.
-  void say_unreached(std::uint64_t operation, const std::vector<std::uint64_t>& members) {
+  void report_unreachable(std::uint64_t operation, const std::vector<std::uint64_t>& members) {
     send(control::UnreachablePeers{taken(), operation, members});
   }
   // Reports the epoch of the job. Only rank 0 calls it, and all others follow rank 0.
   void epoch_begins(std::uint64_t epoch) { send(control::EpochStart{taken(), epoch}); }
   // Reports that this process has done its part in forming the group of the generation.
-  void say_stands() { send(control::GroupReady{taken()}); }
+  void report_group_ready() { send(control::GroupReady{taken()}); }
   // Does the same, and blocks until all members have reported it. Returns false if a member was lost before.
-  [[nodiscard]] bool stands(std::chrono::milliseconds timeout) {
+  [[nodiscard]] bool await_group_ready(std::chrono::milliseconds timeout) {
     const std::uint64_t generation = taken();
-    say_stands();
+    report_group_ready();
     std::unique_lock lock(mutex_);
     const auto changed = [&] {
       return change_ && (change_->generation > generation || (change_->generation == generation && change_->broken));

@@ -116,7 +116,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
       now_ = *std::move(next);
     }
     workers_->set_place({now_.rank, static_cast<int>(now_.workers.size()), now_.generation});
-    channel_->say_stands();
+    channel_->report_group_ready();
     return true;
   }
   // The servers have the state.

@@ -70,7 +70,7 @@ void serve_generations(ControlChannel& channel, const ElasticOptions& o, Form&& 
     try {
       const auto server = form(*a, channel, *flag);
       const InterruptWatch watch(*flag, [&server] { server->stop(); });
-      channel.say_stands();
+      channel.report_group_ready();
       server->run();
     } catch (const CommunicationError&) {
       // The arbiter names the lost process, and the workers request the next generation.
