@@ -163,7 +163,7 @@ endfunction()
 
 # tutti_add_room(<room> [HEADER_ONLY]): the library tutti_tools_<room> of the files tools/<room>/**.cpp, without those
 # of other rooms. Programs and tests link it if they include one of its headers. HEADER_ONLY: it uses the headers of
-# include/ alone and links nothing of tutti::compiled.
+# include/ alone and does not link tutti::compiled.
 function(tutti_add_room room)
   cmake_parse_arguments(PARSE_ARGV 1 arg "HEADER_ONLY" "" "")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/${room}/*.cpp")

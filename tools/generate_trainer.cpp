@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Writes a script for each host that starts its processes of a job with parameter servers, see generate_trainer/options.hpp.
+// Writes a script for each host that starts its processes of a job with parameter servers, see
+// generate_trainer/options.hpp.
 #include <cstdio>
 #include <string>
 #include <vector>
