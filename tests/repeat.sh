@@ -3,7 +3,7 @@
 # Runs each test that waits many times next to busy processes, and counts the failures. Not part of ./test.sh.
 #   tests/repeat.sh [--times N] [--load N] [--lanes N] [--label LABEL] [--only REGEX] [--build FOLDER] [--out FOLDER]
 # --times 20: runs of each test. --load 12: busy processes. --lanes 3: tests that run at the same time. --label waits: the
-# tests with this label of ctest; --only: of these, the tests whose names match. --build build: where everything was built
+# tests with this label of ctest; --only: of these, the tests with a matching name. --build build: where everything was built
 # by ./test.sh. --out BUILD/repeat: results.tsv has a line for each run, and each failure has a log.
 # A run that results.tsv has already is not repeated: a script that was stopped continues when it is started again. Prints
 # a table at the end. Exit code 1: a run failed. 2: bad options.
@@ -40,7 +40,7 @@ touch "$out/results.tsv"
 mapfile -t names < <(ctest --test-dir "$build" -N -L "^($label)\$" -R "$only" | sed -n 's/^ *Test *#[0-9]*: //p')
 ((${#names[@]})) || die "[--only] expected a test with the label $label that matches \"$only\", got none"
 
-# run ROUND NAME: one run, whose line is written when it is over.
+# run ROUND NAME: one run; its line is written when it is over.
 run() {
   local round=$1 name=$2 begin=$SECONDS result=green log quoted
   log=$out/${name//[^A-Za-z0-9_.-]/_}.$round.log
