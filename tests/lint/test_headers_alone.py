@@ -107,7 +107,7 @@ def main():
                 bad += 1
                 print(f"{name} does not compile alone:\n{said}")
         passed.add(good)
-    print(f"{len(files)} headers, {len(names)} checked, {len(precompiled)} of them precompiled, {bad} do not compile alone")
+    print(f"{len(files)} headers, {len(names)} checked with {len(precompiled)} precompiled headers, {bad} do not compile alone")
     return 1 if bad or not files else 0
 
 
