@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// A part of a batch [begin, end) as the executor takes it.
+// Returns the rows [begin, end) of a batch in the form that the executor takes.
 [[nodiscard]] inline BatchView view_of(const Batch& b, std::int64_t begin, std::int64_t end) {
   BatchView v;
   v.rows = end - begin;

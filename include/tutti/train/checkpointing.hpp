@@ -18,57 +18,58 @@ class Json;              // io/json/json_value.hpp
 class LoadedCheckpoint;  // io/checkpoint/checkpoint_load.hpp
 }  // namespace io
 
-// What a checkpoint is made of, put together: the trainer's committed tensors by name, its counters, the run's options.
-// It depends neither on the number of ranks nor on the backend. model.safetensors says which net it is, how its images
-// are made ready and what its classes are called, as the trainer and its batches tell: enough for tutti-predict,
-// tutti-export and interchange::open_model().
+// Assembles checkpoints: the trainer's committed tensors by name, its counters, the run's options. A checkpoint depends
+// neither on the number of ranks nor on the backend. model.safetensors describes the net, the preparation of its images
+// and the names of its classes, as the trainer and its batches give them: enough for tutti-predict, tutti-export and
+// interchange::open_model().
 class Checkpoints {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // In run_dir/checkpoints. The newest `keep` stay, and the best.
+  // Checkpoints are in run_dir/checkpoints. Keeps the newest `keep`, and the best.
   TUTTI_CORE_FUNCTION explicit Checkpoints(const std::string& run_dir, int keep = 2);
-  // options: of the run, to be read in each checkpoint.
-  // metadata: further entries of model.safetensors. interchange::model_metadata() there takes the place of what the
-  // trainer tells, for another name or another preparation of images.
+  // options: those of the run; stored readably in each checkpoint. metadata: additional entries of model.safetensors.
+  // If it contains interchange::model_metadata(), that replaces the trainer's description, for example to give another
+  // name or another preparation of images.
   TUTTI_CORE_FUNCTION Checkpoints(const std::string& run_dir, int keep, io::Json options,
                                   std::vector<std::pair<std::string, std::string>> metadata = {});
   TUTTI_CORE_FUNCTION ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // Goes on from the newest checkpoint that is whole, which rank 0 reads and the others take from it: all ranks call
-  // it. False where there is none yet. Each bad one is named to `warn`, by default on the standard error.
+  // Continues from the newest complete checkpoint. All ranks call it: rank 0 reads the checkpoint, and the others take
+  // the state from rank 0. Returns false if there is no checkpoint yet. Reports each bad one to `warn`; default:
+  // standard error.
   TUTTI_CORE_FUNCTION bool resume(Trainer& trainer, const Warn& warn = {});
 
-  // Writes the committed state; returns the checkpoint's folder. Throws without touching earlier checkpoints.
+  // Writes the committed state. Returns the checkpoint's folder. If it throws, earlier checkpoints are unchanged.
   TUTTI_CORE_FUNCTION std::string save(Trainer& trainer);
 
-  // Whether the metric beats those of all checkpoints before.
+  // Returns true if the metric is better than those of all earlier checkpoints.
   [[nodiscard]] TUTTI_CORE_FUNCTION bool is_best(double metric) const;
-  // Remembers the checkpoint of `step` as the best if its metric beats all before it.
+  // Marks the checkpoint of `step` as the best if its metric is better than all before it.
   TUTTI_CORE_FUNCTION bool mark_if_best(std::int64_t step, double metric, const Warn& warn);
 
-  // Learns the best metric so far from the folder, where another rank has saved until now.
+  // Reads the best metric so far from the folder, after another rank has saved until now.
   TUTTI_CORE_FUNCTION void take_over();
 
-  // Where the members of the job change: said by the rank that saves from now on, before its first checkpoint in this
-  // generation. What was written by earlier ones of steps behind `step`, or is written yet, does not count. generation
-  // 0: there are none, in a run that begins anew.
+  // For jobs with changing members: the rank that saves from now on calls it before its first checkpoint in this
+  // generation. Checkpoints that earlier ranks wrote for steps after `step` do not count, even if they are written
+  // later. generation 0: a run that starts again, without generations.
   TUTTI_CORE_FUNCTION void begin_generation(std::int64_t generation, std::int64_t step);
-  // The latest that has been here; 0: none.
+  // Returns the latest generation that has saved here; 0: none.
   [[nodiscard]] TUTTI_CORE_FUNCTION std::int64_t latest_generation() const;
-  // Called before anything is seen to change in the folder; throws where this process may not write any more.
+  // f is called before each visible change in the folder, and throws if this process may not write any more.
   TUTTI_CORE_FUNCTION void set_require_right(std::function<void()> f);
 
-  // Of one rank, which the others take the state from by Trainer::synchronise(). Puts the newest valid checkpoint into
-  // the trainer; false where there is none. Each bad one is named to `warn`.
+  // Called on one rank; the others take the state from it by Trainer::synchronise(). Puts the newest valid checkpoint
+  // into the trainer. Returns false if there is none. Reports each bad one to `warn`.
   TUTTI_CORE_FUNCTION bool resume_latest(Trainer& trainer, const Warn& warn);
   TUTTI_CORE_FUNCTION void resume_best(Trainer& trainer);
   TUTTI_CORE_FUNCTION void resume_from(Trainer& trainer, const std::string& path);
   TUTTI_CORE_FUNCTION void resume_from(Trainer& trainer, const io::LoadedCheckpoint& loaded);
-  // Puts the weights, their average if the trainer has one, and the counters into the trainer, and starts the optimizer
-  // afresh: an evaluation needs no more, whatever the run's optimizer was.
+  // Puts the weights, their average if the trainer has one, and the counters into the trainer, and resets the
+  // optimizer. This is enough for an evaluation, whatever optimizer the run had.
   TUTTI_CORE_FUNCTION void load_weights(Trainer& trainer, const io::LoadedCheckpoint& loaded);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What checkpointing.hpp declares.
+// Definitions of checkpointing.hpp.
 
 #include <algorithm>
 #include <cstddef>
@@ -36,9 +36,9 @@ struct Checkpoints::Parts {
 
 namespace detail {
 
-// A batch norm of PyTorch's has a third buffer beside its two statistics, the number of batches it has seen. Strict
-// loaders miss it, or begin to count at zero. Here all of a net's have seen as many. Its name, where `name` is that
-// of the first statistic.
+// In PyTorch a batch norm has a third buffer in addition to its two statistics: the number of batches it has seen.
+// Without it, strict loaders fail, or the count starts at zero. Here all batch norms of a net have seen the same
+// number. Returns the name of this buffer if `name` is that of the first statistic.
 inline std::optional<std::string> batches_seen(const std::string& name) {
   constexpr std::string_view statistic = "running_mean";
   if (!name.ends_with(statistic)) return std::nullopt;
@@ -56,7 +56,7 @@ inline std::vector<io::TensorRecord> records(const std::vector<StateSpan>& spans
   return list;
 }
 
-// Every tensor of the run must be there with its shape, and nothing else but the numbers of batches.
+// Requires each tensor of the run with its shape, and allows no other tensors except the numbers of batches.
 inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& file,
                          std::span<const io::TensorRecord> records, const std::vector<StateSpan>& spans) {
   const std::string where = "checkpoint " + (loaded.path() / file).string();
@@ -186,7 +186,7 @@ TUTTI_CORE_FUNCTION void Checkpoints::begin_restore(Trainer& trainer, const io::
     return loaded.counters().at(key, where).as_integer(where);
   };
   Counters c{number("step"), number("epoch"), number("consumed"), number("samples")};
-  // Earlier checkpoints do not tell.
+  // Earlier checkpoints do not store it.
   if (loaded.counters().find("scale_exponent") != nullptr) {
     c.scale_exponent = std::clamp<std::int64_t>(number("scale_exponent"), 0, 126);
     c.scale_steps = number("scale_steps");

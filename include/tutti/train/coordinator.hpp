@@ -21,31 +21,32 @@ namespace tutti {
 
 class AuditLog;  // data/audit.hpp
 
-// What is done beside training, by the job's coordinator or by all ranks. Every rank holds the same.
+// Duties in addition to training, of the job's coordinator or of all ranks. All ranks have the same options.
 struct CoordinatorOptions {
-  Checkpoints* checkpoints = nullptr;     // that the coordinator saves; null: none
-  std::vector<FitListener*> listeners{};  // told on the coordinator alone; they outlive it
-  // Makes further listeners, which open files, when this rank becomes the coordinator; they are gone when it is so no
-  // more. takes_over: another rank has been the coordinator before.
+  Checkpoints* checkpoints = nullptr;     // saved by the coordinator; null: none
+  std::vector<FitListener*> listeners{};  // called on the coordinator only; must outlive it
+  // Makes further listeners, which open files, when this rank becomes the coordinator. They are destroyed when it
+  // ceases to be the coordinator. takes_over: another rank has been the coordinator before.
   std::function<std::vector<std::unique_ptr<FitListener>>(bool takes_over)> open{};
-  // Whether this rank saves, too, beside the coordinator: asked whenever the members are others, of all ranks at once.
+  // Returns true if this rank saves too, in addition to the coordinator. Called on all ranks at once after each change
+  // of members.
   std::function<bool()> saves_too{};
-  std::string audit{};  // folder in which each rank writes its audit-rank<N>.txt; empty: none does
+  std::string audit{};  // folder in which each rank writes its audit-rank<N>.txt; empty: no audit
 };
 
-// A step that broke off for some of its ranks, and was whole for others, whose state all have taken over.
+// A step that broke off on some ranks and was complete on others. All have taken over the state of these.
 struct CompletedStep {
   Position began{};
   std::int64_t step = 0;
-  int ranks = 1;  // that it was divided among
+  int ranks = 1;  // the number of ranks that shared it
   std::int64_t global_batch = 0;
-  const BatchSource* source = nullptr;  // of its samples
+  const BatchSource* source = nullptr;  // the source of its samples
   double seconds = 0;                   // since then, for the report
   std::int64_t next_batch = 0;          // the global batch from now on, for the report
 };
 
-// The coordinator of a job is its rank 0: it shows the progress, writes the log, saves, and knows the best checkpoint.
-// Which rank that is is asked each time, so the duties go to another when the members change (Trainer::reform).
+// The coordinator of a job is its rank 0: it prints the progress, writes the log, saves, and knows the best checkpoint.
+// The rank is checked at each use, so the duties move when the members change (Trainer::reform).
 class Coordinator {
  public:
   TUTTI_CORE_FUNCTION explicit Coordinator(Trainer& trainer, CoordinatorOptions duties = {});
@@ -53,39 +54,39 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Whether this rank is the coordinator now.
+  // Returns true if this rank is the coordinator now.
   [[nodiscard]] bool is_coordinator() const { return trainer_.strategy().rank() == 0; }
 
-  // Takes the duties over or lays them down, where the members are others than when it was called last. All ranks call
-  // it, with the trainer where they go on from: fit() does, when it begins and after each step and epoch. closed: the
-  // coordinator writes the samples of all its ranks into the audit, for some of these may be gone, and had not come to
-  // it.
+  // Takes on or ends the duties if the members have changed since the last call. All ranks call it, with the trainer at
+  // the state from which they continue. fit() does so when it begins and after each step and epoch. closed: if set, the
+  // coordinator writes the samples of all ranks of that step into the audit, because some of these ranks may have ended
+  // before they could do it.
   TUTTI_CORE_FUNCTION void on_membership_change(const CompletedStep* closed = nullptr);
 
-  // Blocks until this process may write what others read. Throws CommunicationError if it was given up, or if it cannot
-  // learn within the rank time-out that it was not.
+  // Blocks until this process may write files that others read. Throws CommunicationError if it was given up, or if it
+  // cannot find that out within the rank time-out.
   TUTTI_CORE_FUNCTION void require_right() const;
 
-  // Whether anybody hears what is told here.
+  // Returns true if there is a listener on this rank.
   [[nodiscard]] bool listens() const { return is_coordinator() && !(duties_.listeners.empty() && opened_.empty()); }
-  // Calls `what` for each listener of the coordinator; nothing elsewhere.
+  // Calls `what` for each listener of the coordinator. Does nothing on other ranks.
   TUTTI_CORE_FUNCTION void tell(FunctionRef<void(FitListener&)> what);
-  // Tells a warning; a rank that saves beside the coordinator has the standard error for it.
+  // Passes a warning to the listeners. A rank that saves in addition to the coordinator writes it to standard error.
   TUTTI_CORE_FUNCTION void warn(const std::string& text);
 
-  // Of the members, that has been in the run's folder (Counters::generation).
+  // Returns the latest generation of members that has used the run's folder (Counters::generation).
   [[nodiscard]] std::int64_t latest_generation() const {
     return duties_.checkpoints != nullptr ? duties_.checkpoints->latest_generation() : 0;
   }
 
-  // Whether the coordinator saves anything.
+  // Returns true if the coordinator saves.
   [[nodiscard]] bool saves() const { return duties_.checkpoints != nullptr; }
-  // What this rank saves with, null where it saves nothing.
+  // Returns the checkpoints of this rank; null if it does not save.
   [[nodiscard]] Checkpoints* checkpoints() const {
     return is_coordinator() || saves_too_ ? duties_.checkpoints : nullptr;
   }
 
-  // Writes down which samples this rank's part of a step had.
+  // Writes the samples of this rank's part of a step into the audit.
   TUTTI_CORE_FUNCTION void audit(const Batch& batch, std::int64_t step);
 
  private:
@@ -97,11 +98,12 @@ class Coordinator {
   CoordinatorOptions duties_;
   std::optional<Membership> known_;
   std::vector<std::unique_ptr<FitListener>> opened_;
-  bool serves_ = false;       // as coordinator: has taken over what there was, and opened its logs
-  bool another_was_ = false;  // coordinator before
+  bool serves_ = false;       // as coordinator: has taken over the existing state, and opened its logs
+  bool another_was_ = false;  // another rank was the coordinator before
   bool saves_too_ = false, audits_generations_ = false, begins_run_ = true, assigned_ = false;
   std::unique_ptr<AuditLog> audit_;
-  int audit_number_ = 0;         // of its file and in its lines: the rank, or what no other worker ever has
+  int audit_number_ = 0;         // in the name and the lines of its file: the rank, or a number that no other worker
+                                 // ever has
   std::int64_t audited_ = 0;     // the last step
   std::int64_t generation_ = 0;  // of the run
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What coordinator.hpp declares.
+// Definitions of coordinator.hpp.
 
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +39,7 @@ TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* 
   known_ = now;
   generation_ = trainer_.counters().generation;
   saves_too_ = duties_.checkpoints != nullptr && duties_.saves_too && duties_.saves_too();
-  // Where steps are dealt out no generation takes one back, and each worker has a file of its own for good.
+  // If steps are assigned, no generation takes one back, and each worker keeps a file of its own.
   ElasticMembership* const members = trainer_.strategy().members();
   const StepAssignments* const assignments = members != nullptr ? members->step_assignments() : nullptr;
   audit_number_ = assignments != nullptr ? assignments->number() : now.rank;
@@ -51,7 +51,7 @@ TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* 
     serves_ = false;
     return opened_.clear();
   }
-  // Who was coordinator before may not have come to it: a member was lost while the audit was opened.
+  // The previous coordinator may not have opened them: a member was lost while the audit was opened.
   if (!serves_) {
     if (another_was_ && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();
     if (duties_.open) opened_ = duties_.open(another_was_);
@@ -88,15 +88,15 @@ TUTTI_CORE_FUNCTION void Coordinator::begin_generation(bool first) {
   } catch (const CommunicationError&) {
     throw;
   } catch (const Error& e) {
-    // Where there are no generations nothing was to be written; what is wrong with the folder is said when the run
-    // saves.
+    // Without generations no write was necessary here; an error of the folder is reported when the run saves.
     if (generation_ == 0) return;
     warn("the folder of checkpoints does not tell that the members have changed: " + std::string(e.what()));
   }
 }
 
-// A rank of another number goes on with another file. Where lines hold the generation nobody waits for that. Elsewhere
-// nobody opens a file that its writer has not closed, and nobody goes on before all files are rolled back.
+// A rank with a new number continues with another file. If lines contain the generation, ranks need not wait for that.
+// Otherwise no rank opens a file before its writer has closed it, and no rank continues before all files are rolled
+// back.
 TUTTI_CORE_FUNCTION void Coordinator::open_audit(const Membership& now, const CompletedStep* closed) {
   const auto all_here = [&] {
     double word = 0;
@@ -154,7 +154,7 @@ TUTTI_CORE_FUNCTION void Coordinator::complete_step(const CompletedStep& closed)
 TUTTI_CORE_FUNCTION void Coordinator::audit(const Batch& b, std::int64_t step) {
   if (!audit_) return;
   if (generation_ > 0) require_right();
-  // The trainer was set back since.
+  // The trainer was rolled back since.
   if (step <= audited_) audit_->rollback(b.epoch, step);
   audited_ = step;
   detail::audit_parts({b.epoch, step, audit_number_, audits_generations_ ? generation_ : 0, b.indices}, b.epochs,

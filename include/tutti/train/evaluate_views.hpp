@@ -29,16 +29,16 @@
 // Evaluation by the mean logits of several views of each image.
 namespace tutti {
 
-// An image shifted by (dy, dx) pixels, what is missing taken from its mirror image at the edge (without the edge
-// itself), then mirrored left to right or not.
+// An image shifted by (dy, dx) pixels and then optionally mirrored left to right. Missing pixels come from the mirror
+// image at the edge (without the edge itself).
 struct TestView {
   std::int64_t dy = 0, dx = 0;
   bool mirror = false;
   double weight = 1;  // of its logits
 };
 
-// 0: the image as it is. 1: mirrored too. 2: that too, with half of the weight, and shifted by a pixel to both ends of
-// a diagonal, each mirrored and not (Jordan 2024).
+// Returns the views of a level. 0: the unchanged image. 1: also mirrored. 2: also shifted by a pixel to both ends of a
+// diagonal, each mirrored and not, with half of the weight (Jordan 2024).
 [[nodiscard]] inline std::vector<TestView> test_views(int level) {
   if (level < 0 || level > 2) fail<UsageError>("test_views", "level 0, 1 or 2", level);
   if (level == 0) return {{}};
@@ -51,25 +51,25 @@ struct TestView {
   return views;
 }
 
-// Throws ShapeError where a shift is as long as a side of the images [n, channels, h, w], or longer than `most`.
+// Throws ShapeError if a shift is as long as a side of the images [n, channels, h, w], or longer than `most`.
 inline void check_view(const Shape& image, const TestView& view, std::int64_t most) {
   const std::int64_t h = std::min(image[2], most + 1), w = std::min(image[3], most + 1);
   if (std::abs(view.dy) >= h || std::abs(view.dx) >= w)
     fail<ShapeError>("make_view", {"a shift of less than ", h, "x", w, " pixels"}, {view.dy, "x", view.dx});
 }
-// The same windows with this view of each; they show no shift of their own.
+// Makes this view of each window. The windows must not be shifted yet.
 inline void make_view(std::span<const ImageWindow> windows, const Shape& image, const TestView& view,
                       std::vector<ImageWindow>& to) {
   check_view(image, view, 127);
   to.assign(windows.begin(), windows.end());
   for (ImageWindow& w : to) {
-    // Of a window that is mirrored itself a view is shifted the other way.
+    // In a mirrored window, a view shifts in the other direction.
     w.shift_y = static_cast<std::int8_t>(view.dy);
     w.shift_x = static_cast<std::int8_t>(w.mirror != 0 ? -view.dx : view.dx);
     w.mirror = static_cast<std::int8_t>((w.mirror != 0) != view.mirror ? 1 : 0);
   }
 }
-// Writes a view of `rows` images [h, w, channels] to `dst`. Throws ShapeError where a shift is as long as a side.
+// Writes a view of `rows` images [h, w, channels] to `dst`. Throws ShapeError if a shift is as long as a side.
 inline void make_view(const std::uint8_t* src, std::int64_t rows, const Shape& image, const TestView& view,
                       std::uint8_t* dst) {
   const std::int64_t channels = image[1], h = image[2], w = image[3];
@@ -84,9 +84,9 @@ inline void make_view(const std::uint8_t* src, std::int64_t rows, const Shape& i
     }
 }
 
-// One pass over a data set with the present weights, over all ranks, by the weighted mean of the logits of `views`.
-// Loss and hits are those of the model's own loss. Throws UsageError where there is no view or the weights do not add
-// up to 1. kept_bytes: of logits that a device keeps before the host waits for them.
+// Runs one pass over a data set with the current weights, over all ranks, with the weighted mean of the logits of
+// `views`. Loss and hits are those of the model's own loss. Throws UsageError if there is no view or the weights do not
+// add up to 1. kept_bytes: logits that a device keeps before the host waits for them.
 TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source,
                                                     const std::vector<TestView>& views,
                                                     std::size_t kept_bytes = std::size_t{1} << 20);

@@ -20,19 +20,20 @@
 
 namespace tutti {
 
-// RUN/evaluation.json: of the last evaluation the confusion matrix and the images that it was most wrong about, where
-// FitOptions::mistakes says so. Each evaluation replaces it. "confusion" are triples one after the other: label, class
-// that was said, images; pairs without an image are left out. "png" is a small copy of the image, in Base64.
+// Writes RUN/evaluation.json: the confusion matrix of the last evaluation and its worst-classified images, if
+// FitOptions::mistakes is set. Each evaluation replaces the file. "confusion" is a flat list of triples: label,
+// predicted class, number of images; pairs without an image are left out. "png" is a small copy of the image, in
+// Base64.
 class EvaluationFile : public FitListener {
  public:
-  static constexpr std::int64_t format = 1, most_pixels = 72;  // a side
+  static constexpr std::int64_t format = 1, most_pixels = 72;  // per side
 
-  // test: what is evaluated; an image that cannot be read stands there without its picture.
+  // test: the evaluated data. An unreadable image is listed without its picture.
   EvaluationFile(const io::Path& run_dir, AnyDataset test, std::function<void(const std::string&)> complain)
       : path_(run_dir / "evaluation.json"), test_(std::move(test)), careful_(path_.string(), std::move(complain)) {}
 
   void mistakes(const Mistakes& m) override {
-    // The other ranks may wait, and the disk be slow.
+    // The other ranks may wait, and the disk may be slow.
     careful_([&] { io::replace_file(path_, io::write_json(json_of(m)) + "\n"); });
   }
 
@@ -40,7 +41,7 @@ class EvaluationFile : public FitListener {
   [[nodiscard]] io::Json json_of(const Mistakes& m) const {
     io::Json::Array names, confusion, worst;
     const std::vector<std::string>& known = test_.schema().class_names;
-    // The net may have more outputs than the data set has classes: these have numbers.
+    // The net may have more outputs than the data set has classes: the additional ones have numbers.
     if (!known.empty())
       for (std::size_t k = 0; k < static_cast<std::size_t>(m.classes); ++k)
         names.emplace_back(k < known.size() ? utf8_text(known[k]) : std::to_string(k));

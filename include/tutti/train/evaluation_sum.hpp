@@ -10,8 +10,9 @@
 
 namespace tutti {
 
-// The metrics of evaluations, summed in the order of the batches. Where a device evaluates, the host starts one batch
-// after the other and waits in take(), and once in `Executor::kept_metrics` batches. One at a time for an executor.
+// The metrics of evaluations, summed in the order of the batches. If a device evaluates, the host starts one batch
+// after the other, and waits in take() and once every `Executor::kept_metrics` batches. An executor allows one of these
+// at a time.
 class EvaluationSum {
  public:
   explicit EvaluationSum(Executor& e) : e_(e) {}
@@ -23,7 +24,7 @@ class EvaluationSum {
     e_.keep_metrics(count_);
     ++count_;
   }
-  // Since it was asked last. Throws DataError where a label is no class.
+  // Returns the sum since the last call. Throws DataError if a label is no class.
   [[nodiscard]] Metrics take() {
     fetch();
     return std::exchange(sum_, {});
@@ -41,8 +42,8 @@ class EvaluationSum {
   }
 
   Executor& e_;
-  std::size_t count_ = 0;  // of evaluations whose metrics the executor keeps
-  Metrics sum_;            // of those before
+  std::size_t count_ = 0;  // evaluations with metrics that the executor keeps
+  Metrics sum_;            // of the evaluations before those
 };
 
 }  // namespace tutti

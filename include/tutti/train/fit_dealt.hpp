@@ -10,7 +10,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/train/fit_run.hpp>
 
-// A run whose steps are dealt out to workers who come and go, each for itself (StepAssignments).
+// A run with assigned steps (StepAssignments). Its workers come and go independently of each other.
 namespace tutti::detail {
 
 inline bool FitRun::begin_assigned() {
@@ -18,7 +18,7 @@ inline bool FitRun::begin_assigned() {
     if (!members_->next_generation({})) return false;
     trainer_.reform();
   }
-  // With the place in the data that all steps begin at, and the steps since then.
+  // Includes the position from which all steps count, and the steps since then.
   const std::int64_t first = at_.step - trainer_.steps_behind();
   sources_.make(o_, strategy_.rank(), strategy_.size());
   share_.first_batch = sources_.first_batch();
@@ -31,7 +31,7 @@ inline bool FitRun::begin_assigned() {
   coordinator_.on_membership_change();
   await_step();
   if ((share_.flags & step_flag::stop) != 0) stop();
-  // Whoever was to evaluate and save is lost.
+  // The worker that was to evaluate and save is lost.
   if (ended_ && strategy_.rank() == 0 && at_.step > first) {
     share_.step = at_.step;
     share_.finish_pending = share_.last_of_epoch = 1;
@@ -40,7 +40,7 @@ inline bool FitRun::begin_assigned() {
   return !gone_;
 }
 
-// Servers alone know how far all have come.
+// Only servers know the progress of all.
 inline void FitRun::note_progress() {
   (void)strategy_.others_at_work();
   at_.step = std::max(at_.step, strategy_.progress());
@@ -62,8 +62,8 @@ inline void FitRun::follow_members() {
   }
 }
 
-// Others may still be lost whose steps this worker is to do, and the job's end is the coordinator's, who may be lost
-// too.
+// Other workers may still be lost, and this worker then does their steps. The coordinator reports the end of the job,
+// and may be lost too.
 inline void FitRun::await_step() {
   using Kind = StepFeed::Kind;
   for (;;) {
@@ -87,7 +87,7 @@ inline void FitRun::end_assigned_step(const Batch& batch) {
   if (gone_) return;
   if (ended_) note_progress();
   share_.step = at_.step;
-  // The epoch ends for this worker where it goes on behind it. Steps of one that is lost may lie before that.
+  // The epoch ends for this worker when it continues after it. Steps of a lost worker may lie before that.
   const std::int64_t epoch = ended_ ? feed_->last_epoch() : std::max(batch.epoch, passed_epochs_);
   const bool goes_on = !ended_ && (share_.flags & step_flag::stop) == 0;
   share_.last_of_epoch = ended_ || (goes_on && feed_->epoch() > epoch) ? 1 : 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What fit.hpp declares.
+// Definitions of fit.hpp.
 
 #include <algorithm>
 #include <cstddef>

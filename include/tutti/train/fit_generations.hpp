@@ -15,7 +15,7 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/train/fit_run.hpp>
 
-// Where a run begins, and the way from one generation of its members to the next.
+// The beginning of a run, and the transition from one generation of its members to the next.
 namespace tutti::detail {
 
 inline bool FitRun::start_first_generation() {
@@ -41,8 +41,8 @@ inline bool FitRun::start_first_generation() {
 
 inline void FitRun::read_ahead() {
   BatchSource* const source = sources_.train();
-  if (source == nullptr) return;  // a function makes it of a rank that is not known yet
-  // As many rows as this process may have.
+  if (source == nullptr) return;  // a function makes it after the rank is known
+  // The maximum number of rows of this process.
   const std::int64_t most = trainer_.options().micro_batch;
   Placement of = source->placement();
   of.rank = 0;
@@ -71,7 +71,7 @@ inline void FitRun::name_generation() {
 
 inline void FitRun::take_place() {
   if (!strategy_.owns_weights()) return;
-  // Servers take no gradients before rank 0 has brought them weights.
+  // Servers accept no gradients before rank 0 has sent them weights.
   if (members_ == nullptr && !trainer_.synchronised()) trainer_.synchronise();
   if (!strategy_.came_late()) return;
   const Placement of = train().placement();
@@ -90,7 +90,7 @@ inline void FitRun::stop_for_restart() {
 }
 
 inline bool FitRun::all_leave() {
-  // The wish may have come after this step began: processes that are started anew would not know it.
+  // The request may have come after this step began: new processes would not know it.
   ask_to_leave();
   double leaving = asked_to_leave_ ? 1 : 0;
   strategy_.sum({&leaving, 1});
@@ -167,7 +167,7 @@ inline void FitRun::follow(const Stopwatch& since) {
 }
 
 inline void FitRun::place() {
-  // What a source that goes has not told of yet is told of with the next.
+  // Counts that a source has not reported before it ends are reported with the next one.
   const auto count = [&](int sign) {
     if (sources_.train() == nullptr) return;
     for (double* t : {&steps_.waited, &summaries_.waited, &epoch_waited_}) *t += sign * train().seconds_waited();
@@ -179,7 +179,7 @@ inline void FitRun::place() {
   follow_batch();
   sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
   foresee();
-  // Full steps of more images may be more than the epochs have left.
+  // Full steps of more images may be more than the remaining steps of the epochs.
   if (o_.batch_per_worker > 0 && share_.step > 0 && ends()) share_.finish_pending = 1;
 }
 
@@ -188,7 +188,7 @@ inline void FitRun::foresee() {
   if (!changes_in_place()) return;
   const int rank = strategy_.rank(), size = strategy_.size();
   const EpochEnd end = train().placement().epoch_end;
-  // Who joins comes behind all others; who leaves may be one before this rank.
+  // A joining rank comes after all others; a leaving rank may come before this one.
   for (const auto& [r, n] : {std::pair{rank - 1, size - 1}, {rank, size - 1}, {rank, size + 1}}) {
     if (r < 0 || r >= n) continue;
     const std::int64_t batch = global_batch_of(n), last = train().size() % batch;

@@ -36,7 +36,7 @@ namespace tutti::detail {
 // step rolls the step back and repeats it with the remaining ranks; after a step it repeats what follows the step.
 class FitRun {
  public:
-  // Sources, or what makes them.
+  // Sources, or the function that makes them.
   FitRun(Trainer& trainer, BatchSource* train, BatchSource* test, const MakeSources* make, Coordinator& coordinator,
          const FitOptions& o)
       : trainer_(trainer),
@@ -90,7 +90,7 @@ class FitRun {
           return leave_result();
       } catch (const CommunicationError&) {
         if (assignments_ != nullptr && left_in_order()) return leave_result();
-        // One that was given up itself ends here.
+        // A process that was given up itself ends here.
         if (members_ == nullptr || assignments_ != nullptr || members_->restarts_processes() ||
             !members_->await_right())
           throw;
@@ -119,7 +119,7 @@ class FitRun {
   [[nodiscard]] std::int64_t global_batch_of(int ranks) const {
     return o_.batch_per_worker > 0 ? o_.batch_per_worker * ranks : share_.first_batch;
   }
-  // The schedule counts steps of the batch that the run began with; if steps are assigned, those of all workers.
+  // The schedule counts steps of the batch at the beginning of the run; if steps are assigned, those of all workers.
   [[nodiscard]] std::int64_t schedule_step() const {
     if (strategy_.owns_weights()) return at_.step;
     return steps_done(position(), train().size(), share_.first_batch, train().placement().epoch_end);
@@ -145,19 +145,19 @@ class FitRun {
     detail::follow_batch(at_, global_batch(), of_rate, o_.ramp_steps);
   }
 
-  // The first generation of the job, or all there is. False where this process has left.
+  // Starts the first generation of the job, or the only one. Returns false if this process has left.
   bool start_first_generation();
-  // Generations grow over a run that is resumed, also from an earlier step than the last.
+  // Generation numbers grow over a run that is resumed, also if it resumes from an earlier step than the last.
   void count_generations();
   void name_generation();
 
   [[nodiscard]] static double share_of(double seconds, const Rate& rate) {
     return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
   }
-  // Others' steps may have come between.
+  // Steps of other workers may have come between.
   [[nodiscard]] bool passed(std::int64_t every) const { return at_.step / every > share_.before / every; }
 
-  // Where workers wait for no other one, one that comes late goes on beside them.
+  // If workers do not wait for each other, a late one continues together with them.
   void take_place();
 
   void begin() {
@@ -176,11 +176,10 @@ class FitRun {
     if (members_ != nullptr && strategy_.rank() == 0) members_->epoch_begins(at_.epoch);
   }
 
-  // ---- a step ----
-  // What this rank says to all in a step of this batch.
+  // ---- a step ---- Returns the flags that this rank sends to all in a step of this batch.
   [[nodiscard]] std::uint32_t wanted(const Batch& batch) {
     std::uint32_t flags = o_.stop_requested() ? step_flag::stop : 0;
-    // One clock for all: they save after the same step.
+    // One clock for all ranks: they save after the same step.
     if (o_.save_every_seconds > 0 && strategy_.rank() == 0 && since_save_.seconds() >= o_.save_every_seconds) {
       flags |= step_flag::save;
       since_save_.restart();
@@ -204,7 +203,7 @@ class FitRun {
     const Span span(Lane::step, "step", {}, at_.step + 1);
     Batch batch = next();
     const std::int64_t images = batch.global_count;
-    // Of a push, as if all who began the job had one beside it.
+    // For a push: as if each founder of the job had made one at the same time.
     if (feed_) batch.global_count *= assignments_->founders();
     coordinator_.require_right();
     const std::uint32_t mine = wanted(batch);
@@ -213,7 +212,7 @@ class FitRun {
     const Position began = position();
     Trainer::Pending pending = trainer_.step(batch, lr, mine);
     std::uint32_t flags = pending.flags();
-    // Who leaves behind an epoch leaves behind its last step.
+    // A process that leaves after an epoch leaves after its last step.
     if (members_ != nullptr && batch.last_of_epoch) flags |= pending.wait().flags;
     skipped_rows_ += static_cast<double>(batch.skipped);
     if (batch.skipped > 0) name_skipped(train());
@@ -234,7 +233,7 @@ class FitRun {
     share_.lr = lr;
     share_.finish_pending = 1;
     if (feed_) end_assigned_step(batch);
-    // Where steps run ahead, asking waits for them.
+    // If steps run asynchronously on a device, this query waits for them.
     if (!trainer_.runs_ahead() || reports() || summarises() || epoch_done())
       take_metrics();
     else
@@ -260,45 +259,46 @@ class FitRun {
     return due || (epoch_done() && (o_.report_epochs || ends()));
   }
   [[nodiscard]] bool summarises() const { return o_.summary_every > 0 && (passed(o_.summary_every) || ends()); }
-  // Whether a checkpoint of this metric is to be saved as the best so far. All ranks call it and get the same answer.
+  // Returns true if a checkpoint of this metric shall be saved as the best so far. All ranks call it and get the same
+  // answer.
   [[nodiscard]] bool saves_as_best(double metric);
   [[nodiscard]] bool saves_by_steps() const {
     return (o_.save_every_steps > 0 && passed(o_.save_every_steps)) || (share_.flags & step_flag::save) != 0;
   }
 
-  // ---- what ranks do together behind it ----
+  // ---- the common work of the ranks after a step ----
   void end_step();
-  // The run ends here and can be resumed.
+  // Ends the run here; it can be resumed.
   void stop();
-  // So do these processes, and others resume it.
+  // Ends these processes; others resume the run.
   void stop_for_restart();
 
   [[nodiscard]] StepReport report_on(ReportWindow& w, UtilisationMean& of_window);
-  // Where workers wait for no other one, one does it for all.
+  // If workers do not wait for each other, one of them evaluates for all.
   [[nodiscard]] bool evaluates() const {
     return sources_.test() != nullptr && (!strategy_.owns_weights() || strategy_.rank() == 0);
   }
-  // Returns whether the epoch has reached what ends the run.
+  // Returns true if the epoch has reached a condition that ends the run.
   bool end_epoch();
   void tell_mistakes(MistakeSum& seen, const EpochReport& r);
   [[nodiscard]] double skipped_by_all();
   // Calls record_skipped() for each bad record of the source that has not been named yet.
   void name_skipped(BatchSource& source);
-  // Where workers wait for no other one, what is evaluated and saved at the end has the steps of all of them.
+  // If workers do not wait for each other, the final evaluation and checkpoint include the steps of all.
   void wait_for_pushes();
   void begin_epoch();
   void save(std::optional<double> metric = {});
 
-  // ---- steps that are dealt out: nobody waits for another one, nor takes its state, which servers have ----
-  // False where this process has left.
+  // ---- assigned steps: workers do not wait for each other, and servers have the state ---- Returns false if this
+  // process has left.
   bool begin_assigned();
-  // Behind a step, where others have come or gone: this worker's rank may be another one.
+  // After a step and a change of members: this worker's rank may have changed.
   void follow_members();
-  // Waits until there is a step for this worker, or none will come.
+  // Waits until there is a step for this worker, or no further one.
   void await_step();
   void end_assigned_step(const Batch& batch);
   void note_progress();
-  // Who was let go in the middle of something has no right to end it.
+  // A process that was released in the middle of an operation has no right to end it.
   [[nodiscard]] bool left_in_order() const {
     return members_->change() != ElasticMembership::Change::none && !members_->next_generation({});
   }
@@ -309,16 +309,15 @@ class FitRun {
     members_->ask_to_leave();
   }
 
-  // ---- other members ----
-  // Whether this process goes from one generation to the next.
+  // ---- other members ---- Returns true if this process continues from one generation to the next.
   [[nodiscard]] bool changes_in_place() const {
     return members_ != nullptr && assignments_ == nullptr && !members_->restarts_processes();
   }
-  // Notes the shares of a step that this rank has with one rank more or fewer; their plans are made between steps.
+  // Records the shares of a step that this rank has with one rank more or fewer; their plans are made between steps.
   void foresee();
   void plan_ahead();
-  // Rows of the plan that is made before there are members; 0: none. With limited micro-batches the largest plan, so
-  // that no change fails for lack of memory; otherwise that of the smallest share of a process that joins.
+  // Rows of the plan that is made before there are members; 0: none. With limited micro-batches it is the largest plan,
+  // so that no change fails for lack of memory. Otherwise it is the smallest share of a joining process.
   [[nodiscard]] std::int64_t rows_before_members() const {
     if (!changes_in_place()) return 0;
     const std::int64_t most = trainer_.options().micro_batch;
@@ -327,40 +326,41 @@ class FitRun {
     if (!members_->joining()) return 0;
     return o_.batch_per_worker > 0 ? all : part_of(all, 0, members_->most_members()).count;
   }
-  // For a process that is about to join: its source has read something before others wait for it.
+  // For a process that will join: its source reads data before others wait for it.
   void read_ahead();
-  // Nobody would be left to go on.
+  // Returns true if no member would remain.
   [[nodiscard]] bool all_leave();
-  // Goes on in the next generation. broken: what was under way is to be done again. False where this process has left.
+  // Continues in the next generation. broken: the current step is repeated. Returns false if this process has left.
   bool change_members(bool broken);
-  // Where steps run ahead, more than the last one may have broken.
+  // If steps run asynchronously on a device, more than the last one may be broken.
   void roll_back();
-  // What each has of the epoch's sums becomes everybody's; false where somebody was lost meanwhile.
+  // Adds up the epoch's sums of all ranks. Returns false if a rank was lost meanwhile.
   bool sum_up();
-  // The trainer's state and what all know of the run are taken over together: whoever is lost meanwhile, they fit.
+  // Takes over the trainer's state and the common facts of the run together: they stay consistent if a rank is lost
+  // meanwhile.
   void take_state();
-  // Some members may have come to the step that others stand at by their state alone, and some may be gone.
+  // Some members may have reached the current step only by taking over the state, and some may have left.
   void follow(const Stopwatch& since);
   void place();
   FitResult leave_result();
 
   Trainer& trainer_;
   AnyStrategy& strategy_;
-  ElasticMembership* members_;  // null: they stay
+  ElasticMembership* members_;  // null: they do not change
   RunSources sources_;
   Coordinator& coordinator_;
   const FitOptions& o_;
   Counters& at_;
-  StepAssignments* assignments_;  // null: each step is everybody's
+  StepAssignments* assignments_;  // null: each step is shared by all ranks
   std::optional<StepFeed> feed_;
-  std::int64_t passed_epochs_ = 0;     // by this worker, of steps that are dealt out
-  bool ended_ = false, gone_ = false;  // none is left of these; this process was let go
-  int workers_;                        // where they wait for no other one, each one's step counts
+  std::int64_t passed_epochs_ = 0;     // of this worker, for assigned steps
+  bool ended_ = false, gone_ = false;  // no assigned step remains; this process was released
+  int workers_;                        // if they do not wait for each other, the step of each counts
   FitResult result_;
   RunShare share_;
   std::int64_t saved_at_ = -1;              // step
-  std::vector<std::int64_t> shares_ahead_;  // rows; their plans may be made still
-  // Of the last few steps, what there was before them.
+  std::vector<std::int64_t> shares_ahead_;  // rows; their plans are still to be made
+  // The state before each of the last few steps.
   struct StepSnapshot {
     RunShare share;
     double skipped_rows = 0;
@@ -369,15 +369,15 @@ class FitRun {
   bool over_ = false, best_ = false, asked_to_leave_ = false;
   Stopwatch since_start_, since_save_, epoch_watch_;
   UtilisationReadings busy_;
-  Metrics epoch_;  // this rank's, not summed yet
+  Metrics epoch_;  // of this rank, not summed yet
   Metrics own_;    // of the step, if they are known
   Rate epoch_rate_;
   ReportWindow steps_, summaries_;
   double epoch_waited_ = 0, epoch_exchanged_ = 0;
   std::int64_t skipped_before_ = 0;
-  double skipped_rows_ = 0;      // that no metrics were reduced by yet
+  double skipped_rows_ = 0;      // not yet in reduced metrics
   std::set<std::string> named_;  // messages about skipped records
-  bool holds_state_;             // false: of a newcomer that has not taken it over yet
+  bool holds_state_;             // false: a newcomer that has not taken it over yet
 };
 
 }  // namespace tutti::detail

@@ -14,7 +14,7 @@
 #include <tutti/train/mistakes.hpp>
 #include <tutti/train/save_checkpoint.hpp>
 
-// What ranks do together behind a step and behind an epoch.
+// The common work of the ranks after a step and after an epoch.
 namespace tutti::detail {
 
 inline void FitRun::end_step() {
@@ -36,7 +36,7 @@ inline void FitRun::end_step() {
     save();
   if (stop && !reached && !ends()) this->stop();
   share_.finish_pending = 0;
-  // What ranks do together in this step is done: the members may change.
+  // The common work of the ranks in this step is done: the members may change.
   if (o_.after_step)
     o_.after_step(
         {share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr, own_.mean_loss(), math::llround(own_.rows)});
@@ -118,7 +118,7 @@ inline bool FitRun::end_epoch() {
                (o_.save_last && last_epoch) || saves_by_steps();
   std::optional<double> metric;
   if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
-  // Where each worker goes its own way, the one that evaluates saves alone.
+  // If each worker is independent, only the one that evaluates saves.
   if (!saves && metric) saves = saves_as_best(*metric);
   if (saves) {
     save(metric);

@@ -24,13 +24,13 @@
 
 namespace tutti {
 
-// What the ranks of a job add up in a step: the gradients, bucket by bucket as backward makes them final, in front of
-// them the step's flags, and the running statistics. Its memory stays where it is, however many ranks there are.
+// The data that the ranks of a job add up in a step: the gradients, bucket by bucket as the backward pass makes them
+// final, the step's flags before them, and the running statistics. Its memory stays in place for any number of ranks.
 class GradientExchange final : public Exchange {
  public:
   GradientExchange(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o)
       : b_(backend), s_(strategy), o_(o) {}
-  // What an error has left under way still writes into this memory.
+  // Operations that still run after an error write into this memory.
   ~GradientExchange() override {
     if (!b_.memory().on_host() && pinned_ == nullptr) return;
     for (Work& w : works_) let_end(w);
@@ -40,13 +40,13 @@ class GradientExchange final : public Exchange {
   GradientExchange& operator=(const GradientExchange&) = delete;
 
   [[nodiscard]] bool alone() const { return s_.size() == 1 && !s_.owns_weights(); }
-  // Whether gradients of a device pass through memory of the host, because the strategy reads no other.
+  // Returns true if a device's gradients pass through host memory, because the strategy reads no other memory.
   [[nodiscard]] bool staged() const { return !alone() && !b_.memory().on_host() && !s_.reads_device_memory(); }
   [[nodiscard]] std::size_t trainable() const noexcept { return trainable_; }  // slices, which come first
   [[nodiscard]] std::byte* flags() const noexcept { return all_; }
   [[nodiscard]] std::byte* state_sums() const noexcept { return state_sums_; }
 
-  // The gradients lie behind the step's flags, so that one reduction takes these along, and before a place for the
+  // The gradients are placed after the step's flags, so that one reduction includes both, and before a place for the
   // running statistics.
   std::unique_ptr<Executor> make_executor(const Graph& model) {
     const auto place = [&](const ArenaLayout& parameters, const ArenaLayout& states) -> void* {
@@ -64,29 +64,29 @@ class GradientExchange final : public Exchange {
     require_something_to_share();
     return e;
   }
-  // The members of the job are others now: what was sent before does not count.
+  // The members of the job have changed: earlier sums do not count.
   void begin_generation() {
     require_something_to_share();
     for (Work& w : works_) w = {};
     states_work_ = {};
-    // A sum that was broken off may have left something between the tensors, where no gradient is ever written.
+    // A broken sum may have written between the tensors, which gradients never fill.
     b_.memory().zero(all_, StepFlags::bytes + e_->parameters().bytes() + e_->states().bytes());
     begin();
   }
 
-  // Writes down when things happen, from `since` on; null: nothing.
+  // Records the times of events, relative to `since`; null: no recording.
   void trace(StepTrace* t, const Stopwatch* since) noexcept {
     trace_ = t;
     since_ = since;
   }
-  // Seconds that this rank has waited for reductions.
+  // Returns the seconds that this rank has waited for reductions.
   [[nodiscard]] double seconds_waited() const noexcept { return seconds_waited_; }
 
   void begin() noexcept {
     next_ = 0;
     held_back_ = false;
   }
-  // Sends nothing more of this step.
+  // Sends no more of this step.
   void hold_back() noexcept { held_back_ = true; }
   void send(std::size_t slices, FunctionRef<void()> write_flags) override {
     while (next_ < buckets_.size() && buckets_[next_].last <= slices) {
@@ -144,7 +144,7 @@ class GradientExchange final : public Exchange {
     note_ready(bytes.size());
     return s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, sent(bytes), flags});
   }
-  // The backward pass still reads the weights, so the new ones wait elsewhere.
+  // The backward pass still reads the weights, so the new ones are kept in another place.
   Work push(const Bucket& k) {
     const std::size_t bytes = (k.end - k.begin) * unit();
     note_ready(bytes);
@@ -167,7 +167,8 @@ class GradientExchange final : public Exchange {
         b_.memory().copy(to, pulled_ + at, bytes);
     }
   }
-  // What the strategy is given of these bytes of the arena: themselves, or a copy in pinned memory of the host.
+  // Returns the memory that the strategy gets for these bytes of the arena: the bytes themselves, or a copy in pinned
+  // host memory.
   [[nodiscard]] std::span<std::byte> sent(std::span<std::byte> bytes) {
     if (!staged()) return bytes;
     if (pinned_ == nullptr) {
@@ -180,7 +181,7 @@ class GradientExchange final : public Exchange {
     b_.memory().copy_out(copy, bytes.data(), bytes.size());
     return {copy, bytes.size()};
   }
-  // What came of it goes back.
+  // Copies the result back.
   void receive(std::span<std::byte> bytes) {
     if (pinned_ != nullptr && !bytes.empty())
       b_.memory().copy_in(bytes.data(), static_cast<std::byte*>(pinned_.get()) + (bytes.data() - all_), bytes.size());
@@ -196,7 +197,7 @@ class GradientExchange final : public Exchange {
     try {
       work.wait();
     } catch (const std::exception&) {
-      // It was told before, or whoever is lost is named by what ended this rank.
+      // It was told before, or the error that ended this rank names the lost rank.
     }
   }
   void wait_for(Work& work) {
@@ -215,10 +216,10 @@ class GradientExchange final : public Exchange {
   AnyStrategy& s_;
   const TrainerOptions& o_;
   Executor* e_ = nullptr;
-  Buffer memory_;                                 // where the strategy has none of its own
-  std::shared_ptr<void> pinned_, pulled_pinned_;  // of the host, where pieces of a device pass through it
+  Buffer memory_;                                 // if the strategy has none of its own
+  std::shared_ptr<void> pinned_, pulled_pinned_;  // of the host, if pieces of a device pass through it
   Buffer pulled_memory_;
-  std::byte* pulled_ = nullptr;  // weights that somebody else owns, as they come: in one of these two
+  std::byte* pulled_ = nullptr;  // incoming weights that servers own: in one of these two
   std::byte *all_ = nullptr, *state_sums_ = nullptr;
   std::size_t trainable_ = 0, next_ = 0;
   bool held_back_ = false;

@@ -7,16 +7,17 @@
 
 namespace tutti {
 
-// Gradients of the micro-batches of one step, added up in memory of their own while each next one fills the arena.
+// Adds up the gradients of the micro-batches of one step in separate memory, while each next micro-batch fills the
+// arena.
 class GradientSum {
  public:
   explicit GradientSum(Backend& backend) : b_(backend) {}
 
-  // Takes the memory, ahead of what may not allocate.
+  // Allocates the memory before a phase that must not allocate.
   void reserve(const ArenaLayout& p) {
     if (sum_.bytes() == 0) sum_ = Buffer(b_.memory(), p.bytes());
   }
-  // Adds a micro-batch's; behind the last one the arena holds the sum.
+  // Adds the gradients of a micro-batch. After the last one the arena holds the sum.
   void add(const ArenaLayout& p, void* gradients, bool first, bool last) {
     reserve(p);
     if (first)

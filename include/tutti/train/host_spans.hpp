@@ -12,7 +12,8 @@
 
 namespace tutti::detail {
 
-// State of some memory for who reads the host's alone: where it lies in a device's, copies that can be put back.
+// State for readers that only access host memory: the original if it is in host memory, otherwise copies that can be
+// put back.
 class HostSpans {
  public:
   HostSpans(Memory& memory, std::vector<StateSpan> state) : m_(memory), there_(std::move(state)), here_(there_) {
@@ -25,7 +26,7 @@ class HostSpans {
     }
   }
   [[nodiscard]] std::span<StateSpan> spans() noexcept { return span_of(here_); }
-  // What somebody has written into them becomes the state.
+  // Makes the contents of the copies the state.
   void put_back() {
     for (std::size_t i = 0; i < copies_.size(); ++i)
       if (!copies_[i].empty()) m_.copy_in(there_[i].bytes.data(), copies_[i].data(), copies_[i].size());

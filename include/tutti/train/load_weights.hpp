@@ -11,17 +11,17 @@
 
 namespace tutti {
 
-struct LoadedWeights {  // what it has found
+struct LoadedWeights {  // the result
   std::size_t loaded = 0;
-  std::vector<std::string> skipped;  // tensors that kept what they held
+  std::vector<std::string> skipped;  // tensors that kept their values
 };
 
 // Puts the parameters and running statistics of a safetensors file (torchvision's names) into a trainer, and into the
-// average of its weights where it keeps one. path: the file; a checkpoint's folder; or a run's folder, of which the
-// best checkpoint is taken, else the newest. f32, f64 and bf16 are converted. The optimizer's state and the counters
-// stay as they are, but for the number of batches that batch norms have seen (num_batches_tracked, which may be
-// absent). Every tensor must be there with its shape, but those that may be missing, and no other: else a DataError
-// names all that differ, and nothing is changed. Each rank may read the file, or one of them before
+// average of its weights if it keeps one. path: the file; a checkpoint's folder; or a run's folder, whose best
+// checkpoint is taken, or the newest if there is no best. Converts f32, f64 and bf16. The optimizer's state and the
+// counters stay unchanged, except for the number of batches that batch norms have seen (num_batches_tracked, which may
+// be absent). The file must have each tensor with its shape, except those that may be missing, and no other tensor.
+// Otherwise a DataError names all differences, and nothing changes. Each rank may read the file, or one of them before
 // Trainer::synchronise().
 TUTTI_CORE_FUNCTION LoadedWeights load_weights(Trainer& trainer, const std::string& path,
                                                const LoadWeightsOptions& o = {});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What load_weights.hpp declares.
+// Definitions of load_weights.hpp.
 
 #include <string>
 #include <vector>

@@ -35,12 +35,12 @@ void add_values(DType t, const std::byte* from, std::size_t count, double weight
     with_float_type(t, add);
 }
 
-// What a model says of the batch that was run last, in f32 on the host.
+// The logits of the batch that ran last, in f32 on the host.
 class LogitsOnHost {
  public:
   explicit LogitsOnHost(Executor& e) : e_(e) {}
 
-  // [rows, classes], until it is asked again. Waits for the run.
+  // Returns [rows, classes], valid until the next call. Waits for the run.
   [[nodiscard]] std::span<const float> of_last_run(std::int64_t rows) {
     const Graph& g = e_.graph();
     const TensorRef z = e_.value(g.logits);
@@ -58,8 +58,8 @@ class LogitsOnHost {
   std::vector<float> values_;
 };
 
-// What a model says of batches: kept in the backend's memory until it is full, so that where a device evaluates the
-// host waits seldom.
+// The logits of batches. Keeps them in the backend's memory until it is full, so that the host rarely waits if a device
+// evaluates.
 class LogitBuffer {
  public:
   struct Batch {
@@ -75,7 +75,7 @@ class LogitBuffer {
       const std::size_t count = labels.size() * static_cast<std::size_t>(classes);
       add_values(type, logits.data() + run * count * size_of(type), count, weight, sums);
     }
-    // Those of the first run.
+    // Returns the logits of the first run.
     [[nodiscard]] std::vector<float> as_floats() const {
       std::vector<float> values(labels.size() * static_cast<std::size_t>(classes));
       add_run(0, 1, values.data());
@@ -83,8 +83,8 @@ class LogitBuffer {
     }
   };
 
-  // Of the model of e, which outlives this. runs: of each batch, such as several views. kept_bytes: of memory, or as
-  // much as one batch takes. then: gets each batch, in their order.
+  // e: must outlive this. runs: per batch, such as several views. kept_bytes: limit of the memory, at least as much as
+  // one batch takes. then: called with each batch, in their order.
   LogitBuffer(Executor& e, std::size_t runs, std::size_t kept_bytes, std::function<void(const Batch&)> then)
       : e_(e),
         runs_(runs),
@@ -92,7 +92,7 @@ class LogitBuffer {
         classes_(e.graph()[e.graph().logits].shape.row_numel()),
         then_(std::move(then)) {}
 
-  // Those of the run that was started last, of a batch with these labels and indices; runs come in their order.
+  // Adds the run that was started last, of a batch with these labels and indices. Runs come in their order.
   void add(std::size_t run, std::span<const std::int32_t> labels, std::span<const std::int64_t> indices) {
     const TensorRef z = e_.value(e_.graph().logits);
     const std::size_t bytes = labels.size() * static_cast<std::size_t>(classes_) * size_of(z.dtype);
@@ -107,7 +107,7 @@ class LogitBuffer {
     e_.backend().memory().copy(memory_.at(used_), z.data, bytes);
     used_ += bytes;
   }
-  // Hands out what is kept.
+  // Passes the stored logits on.
   void take() {
     std::vector<std::byte> host(std::exchange(used_, 0));
     const auto batches = std::exchange(batches_, {});

@@ -18,7 +18,8 @@
 
 namespace tutti {
 
-// Whether images that do not change lie in the device's memory; automatic: up to 1 GiB and a quarter of what is free.
+// Controls if unchanging images are kept in the device's memory. automatic: up to 1 GiB and a quarter of the free
+// memory.
 enum class OnDevice : std::uint8_t { automatic, yes, no };
 
 namespace detail {
@@ -43,8 +44,9 @@ inline bool lies_on_device(Backend& backend, const AnyDataset& d, OnDevice wante
 
 }  // namespace detail
 
-// Batches of a data set as the backend takes them fastest: from its own memory, or from a loader whose slots a device
-// reads by itself. `where` is for messages. `resident`: the bytes in the backend's memory are added to it.
+// Returns batches of a data set in the fastest form for the backend: from its own memory, or from a loader with slots
+// that a device reads by itself. `where` is for messages. `resident`: the bytes in the backend's memory are added to
+// it.
 [[nodiscard]] inline std::unique_ptr<BatchSource> make_source(Backend& backend, const AnyDataset& d, LoaderOptions l,
                                                               OnDevice on_device = OnDevice::automatic,
                                                               std::size_t* resident = nullptr,

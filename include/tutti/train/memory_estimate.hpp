@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-// What a training takes on one rank, in bytes.
+// The memory of a training on one rank, in bytes.
 struct MemoryEstimate {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, states = 0, activations = 0, scratch = 0, packed = 0,
               committed = 0, batches = 0;
@@ -17,7 +17,7 @@ struct MemoryEstimate {
   }
 };
 
-// One line: "memory: activations 3.1 MiB, ...".
+// Formats one line: "memory: activations 3.1 MiB, ...".
 [[nodiscard]] TUTTI_CORE_FUNCTION std::string to_string(const MemoryEstimate& m);
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What mistakes.hpp declares.
+// Definitions of mistakes.hpp.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace tutti {
 
 namespace detail {
 
-// The same order on all ranks, and whatever their number.
+// The order is the same on all ranks and for any number of ranks.
 [[nodiscard]] inline bool worse(const WrongImage& a, const WrongImage& b) {
   return a.loss != b.loss ? a.loss > b.loss : a.index < b.index;
 }
@@ -73,7 +73,7 @@ TUTTI_CORE_FUNCTION Mistakes MistakeSum::take(AnyStrategy& strategy) {
     for (const double v :
          {1.0, static_cast<double>(w.index), static_cast<double>(w.label), static_cast<double>(w.said), w.loss, w.sure})
       *to++ = v;
-  // A few at a time, because a strategy may take memory for them.
+  // A few at a time, because a strategy may allocate memory for them.
   constexpr std::size_t some = std::size_t{1} << 15;
   for (std::size_t at = 0; at < all.size(); at += some)
     strategy.sum(span_of(all).subspan(at, std::min(some, all.size() - at)));

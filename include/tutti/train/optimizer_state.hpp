@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// What a step does to the parameters that learn; trainable: slices, which come first.
+// Returns the rules by which a step updates the trainable parameters. trainable: number of slices, which come first.
 [[nodiscard]] inline UpdateRules make_update_rules(const ArenaLayout& p, const TrainerOptions& o,
                                                    std::size_t trainable) {
   UpdateRules rules;
@@ -40,7 +40,7 @@ namespace tutti {
 // The optimizer's state and its rules for a model's parameters.
 class OptimizerState {
  public:
-  // trainable: slices, which come first.
+  // trainable: number of slices, which come first.
   OptimizerState(Backend& backend, const TrainerOptions& o, const Executor& e, std::size_t trainable)
       : b_(backend), e_(e), rules_(make_update_rules(e.parameters(), o, trainable)) {
     for (int i = 0; i < o.optimizer.slots(); ++i) slots_.emplace_back(backend.memory(), e.parameters().bytes());
@@ -48,11 +48,11 @@ class OptimizerState {
 
   [[nodiscard]] const UpdateRules& rules() const noexcept { return rules_; }
   [[nodiscard]] const std::vector<Buffer>& slots() const noexcept { return slots_; }
-  // No state, as at the start of training.
+  // Clears the state, as at the start of training.
   void restart() {
     for (auto& s : slots_) b_.memory().zero(s.data(), s.bytes());
   }
-  // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
+  // Returns the part of the loss from weight decay: half of its rate times the squared norm of the decayed weights.
   [[nodiscard]] double l2_penalty() {
     const DType t = e_.parameters().dtype;
     double term = 0;

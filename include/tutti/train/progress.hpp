@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-// "48 s", "3:07", "1:02:03", "2 d 5 h"; "?" for what is no time.
+// Formats "48 s", "3:07", "1:02:03", "2 d 5 h"; "?" for an invalid time.
 [[nodiscard]] inline std::string format_duration(double seconds) {
   if (!(seconds >= 0) || seconds > 1e10) return "?";
   const auto s = static_cast<std::int64_t>(math::llround(seconds));
@@ -38,19 +38,19 @@ namespace tutti {
   return text;
 }
 
-// What is left, in seconds; negative where it is not known yet.
+// The remaining time, in seconds; negative if it is not known yet.
 struct TimeLeft {
   double epoch = -1, run = -1;
 };
 
-// Foresees the end from the reports' own times. Pure in what it is told.
+// Predicts the end from the times in the reports. Depends only on its inputs.
 class TimeEstimate {
  public:
-  // `max_steps`: an end before the last epoch's; 0: none.
+  // `max_steps`: an end before that of the last epoch; 0: none.
   explicit TimeEstimate(std::int64_t max_steps = 0) : max_steps_(max_steps) {}
 
   TimeLeft step(const StepReport& r) {
-    // A gap that spans an evaluation says nothing about a step.
+    // A gap that spans an evaluation does not measure a step.
     if (r.step > last_.step && r.epoch == last_.epoch && r.seconds > last_.seconds) {
       const double now = (r.seconds - last_.seconds) / static_cast<double>(r.step - last_.step);
       step_seconds_ = step_seconds_ > 0 ? 0.7 * step_seconds_ + 0.3 * now : now;
@@ -67,8 +67,8 @@ class TimeEstimate {
     return {static_cast<double>(in_epoch) * step_seconds_,
             static_cast<double>(in_run) * step_seconds_ + ends * between_};
   }
-  // Learns what an epoch takes beside its steps: evaluation and checkpoint. Called once the epoch is done, so from
-  // `seconds` on the clock of the step reports.
+  // Measures the time of an epoch in addition to its steps: evaluation and checkpoint. Call it once the epoch is done,
+  // with `seconds` on the clock of the step reports.
   void epoch_done(double seconds) { between_ = std::max(seconds - last_.seconds, 0.0); }
 
  private:
@@ -77,8 +77,8 @@ class TimeEstimate {
   double step_seconds_ = 0, between_ = 0;
 };
 
-// "epoch 3/15 204/391  4321 images/s  loss 0.8123  top-1 71.30 %  lr 0.0931  left: epoch 12 s, run 3:40", shorter where
-// that does not fit into `columns` characters, and cut where nothing else helps.
+// Formats "epoch 3/15 204/391  4321 images/s  loss 0.8123  top-1 71.30 %  lr 0.0931  left: epoch 12 s, run 3:40". The
+// line is shortened if it does not fit into `columns` characters, and finally cut.
 [[nodiscard]] inline std::string progress_line(const StepReport& r, const TimeLeft& left, std::size_t columns) {
   const auto format = [&](const char* form) {
     char text[320];
@@ -96,8 +96,8 @@ class TimeEstimate {
   return line;
 }
 
-// The same for a file: one line a report, with the step, the share of time that waited for data, the GPU's utilisation.
-// "(27 in all)" is the step of the whole job if that is not what this process has counted, as with asynchronous
+// The same for a file: one line per report, with the step, the share of time that waited for data, and the GPU's
+// utilisation. "(27 in all)" is the step of the whole job if it differs from this process's count, as with asynchronous
 // workers.
 [[nodiscard]] inline std::string step_line(const StepReport& r, const TimeLeft& left) {
   char text[320];
@@ -121,7 +121,7 @@ class TimeEstimate {
   return line;
 }
 
-// What an epoch came to, on a terminal and in a file.
+// Formats the result of an epoch, for a terminal and a file.
 [[nodiscard]] inline std::string epoch_line(const EpochReport& r, std::int64_t top_k = 5) {
   char text[320];
   std::snprintf(text, sizeof text, "epoch %lld/%lld  train loss %.4f top-1 %.2f %%", static_cast<long long>(r.epoch),
@@ -152,12 +152,12 @@ class TimeEstimate {
   return line;
 }
 
-struct ProgressOptions {  // what ProgressDisplay can be told
-  bool terminal = false;  // one line that is written anew, else a line a report
+struct ProgressOptions {  // options of ProgressDisplay
+  bool terminal = false;  // true: one line that is rewritten; false: one line per report
   std::int64_t top_k = 5;
   std::int64_t max_steps = 0;
-  double interval = 0.1;  // seconds between two versions of the terminal's line, at least
-  // How it reaches the world; tests bring their own.
+  double interval = 0.1;  // minimum seconds between two versions of the terminal's line
+  // Writes to the output; tests replace it.
   std::function<void(std::string_view)> write = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
@@ -175,13 +175,13 @@ struct ProgressOptions {  // what ProgressDisplay can be told
   };
 };
 
-// Is the standard output a terminal that can write a line anew?
+// Returns true if standard output is a terminal that can rewrite a line.
 [[nodiscard]] inline bool stdout_is_terminal() {
   const char* term = std::getenv("TERM");
   return ::isatty(STDOUT_FILENO) != 0 && term != nullptr && std::string_view(term) != "dumb";
 }
 
-// Shows the user how a run goes.
+// Shows the progress of a run to the user.
 class ProgressDisplay : public FitListener {
  public:
   explicit ProgressDisplay(ProgressOptions o = {}) : o_(std::move(o)), estimate_(o_.max_steps) {}
@@ -218,19 +218,19 @@ class ProgressDisplay : public FitListener {
   }
   void ended(const RunEnd&) override { end_line(); }
 
-  // A line of its own.
+  // Prints a separate line.
   void line(const std::string& text) {
     o_.write((open_ ? rewritten(text) : text) + "\n");
     open_ = false;
   }
-  // Goes to the start of a new line, e.g. before the program ends or writes itself.
+  // Goes to the start of a new line, e.g. before the program ends or prints itself.
   void end_line() {
     if (open_) o_.write("\n");
     open_ = false;
   }
 
  private:
-  // The text in the place of the terminal's last line. Appended piece by piece: GCC 12 warns of "\r" + text.
+  // Returns the text that replaces the terminal's last line. Appended piece by piece: GCC 12 warns about "\r" + text.
   [[nodiscard]] static std::string rewritten(const std::string& text) {
     std::string line;
     line.reserve(text.size() + 4);

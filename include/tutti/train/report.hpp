@@ -14,7 +14,7 @@ namespace tutti {
 
 struct Mistakes;  // train/mistakes.hpp
 
-// What a training loop tells about a logged step: means over the steps since the last report. Whole job.
+// The values of a logged step: means over the steps since the last report, for the whole job.
 struct StepReport {
   std::int64_t epoch = 0;          // from 1
   std::int64_t step = 0;           // updates done, from 1
@@ -28,25 +28,25 @@ struct StepReport {
   double next_lr = 0;    // of the step after it
   double data_wait = 0;  // share of the time that waited for data, 0..1
   double seconds = 0;    // since the start of this process's training
-  // Share of the time in which the update waited for the other ranks' gradients, 0..1; what is left was computing.
-  // Nothing where a device waits by itself.
+  // Share of the time in which the update waited for the other ranks' gradients, 0..1; the rest is computation. No
+  // value if a device waits by itself.
   std::optional<double> comm_wait{};
-  // Share of the time in which rank 0's GPU computed, 0..1, by the GPU's own counters: the mean of a reading a second,
-  // each of the last second or less, at least one. Nothing where there is no GPU or it does not tell.
+  // Share of the time in which rank 0's GPU computed, 0..1, by the GPU's own counters: the mean of one reading per
+  // second, each of the last second or less, at least one. No value if there is no GPU or it does not report.
   std::optional<double> gpu_utilisation{};
   std::int64_t global_batch =
-      0;  // images of this step, all ranks together; fewer where it is the short last of an epoch
+      0;  // images of this step, all ranks together; fewer if it is the short last step of an epoch
 };
 
 struct EvaluationReport {               // of held-out images; shares lie in 0..1
   double loss = 0, top1 = 0, topk = 0;  // rates 0..1
   std::int64_t images = 0;
   double images_per_second = 0;
-  std::optional<double> metric{};  // of one's own, where one was asked for
+  std::optional<double> metric{};  // of the user's metric, if there is one
 
-  // Share of the images whose class the net finds likeliest, 0..1: another name of top1.
+  // Returns the share of correctly classified images, 0..1: another name of top1.
   [[nodiscard]] double accuracy() const { return top1; }
-  // What tells a better net from a worse one.
+  // Returns the value that decides which net is better.
   [[nodiscard]] double judged_by() const { return metric.value_or(top1); }
 };
 
@@ -56,7 +56,7 @@ class EpochEvaluation : public std::optional<EvaluationReport> {
   using std::optional<EvaluationReport>::optional;
   using std::optional<EvaluationReport>::operator=;
 
-  // 0..1. UsageError if the epoch was not evaluated.
+  // Returns a share in 0..1. Throws UsageError if the epoch was not evaluated.
   [[nodiscard]] double accuracy() const { return evaluated().accuracy(); }
   [[nodiscard]] double loss() const { return evaluated().loss; }
 
@@ -67,23 +67,23 @@ class EpochEvaluation : public std::optional<EvaluationReport> {
   }
 };
 
-struct EpochReport {       // what FitListener::epoch() gets
+struct EpochReport {       // the argument of FitListener::epoch()
   std::int64_t epoch = 0;  // from 1
   std::int64_t step = 0;
   std::int64_t epochs = 0;
   double train_loss = 0, train_top1 = 0, train_topk = 0;
   EpochEvaluation test, test_ema;
-  double images_per_second = 0;                    // of training alone
+  double images_per_second = 0;                    // of training only
   double lr = 0;                                   // of the epoch's last step
   double seconds = 0;                              // training and evaluation
-  bool best = false;                               // the best test_top1, or metric of one's own, so far
-  std::int64_t skipped = 0;                        // training records that could not be read
-  std::optional<double> data_wait{}, comm_wait{};  // as a step's, of the time of training alone
-  std::optional<double> gpu_utilisation{};         // as a step's
-  std::int64_t global_batch = 0;                   // of the epoch's last step, as a step's
+  bool best = false;                               // the best test_top1, or user's metric, so far
+  std::int64_t skipped = 0;                        // unreadable training records
+  std::optional<double> data_wait{}, comm_wait{};  // like that of a step, of the time of training only
+  std::optional<double> gpu_utilisation{};         // like that of a step
+  std::int64_t global_batch = 0;                   // of the epoch's last step, like that of a step
 };
 
-// "epoch 3 of 20: loss 0.4120, accuracy 85.10 %, test loss 0.5011, test accuracy 82.40 %"
+// Formats "epoch 3 of 20: loss 0.4120, accuracy 85.10 %, test loss 0.5011, test accuracy 82.40 %"
 [[nodiscard]] inline std::string to_string(const EpochReport& r) {
   char text[160];
   std::snprintf(text, sizeof text, "epoch %lld of %lld: loss %.4f, accuracy %.2f %%", static_cast<long long>(r.epoch),
@@ -110,39 +110,41 @@ struct ViewsReport {
   EvaluationReport test;
 };
 
-// The ranks of the job are others, from the step after `step` on.
+// The ranks of the job have changed, from the step after `step` on.
 struct MembersReport {
   std::int64_t step = 0;
   int ranks = 1;
-  double seconds = 0;             // that the change took, from what ended the generation before; 0: not known
-  std::int64_t generation = 0;    // that begins; grows over the whole run
+  double seconds = 0;             // duration of the change, from the event that ended the previous generation; 0: not
+                                  // known
+  std::int64_t generation = 0;    // the new one; grows over the whole run
   std::int64_t global_batch = 0;  // of its steps; 0: not known
 };
 
-// How a run ended: "finished", "interrupted" or "failed", and then why.
+// The end of a run: "finished", "interrupted" or "failed", and then the reason.
 struct RunEnd {
   std::string status;
   std::int64_t step = 0;
   std::string message{};
 };
 
-// Who listens to a training loop: progress lines, log files. Called on the loop thread of the job's coordinator.
+// Interface for the events of a training loop: progress lines, log files. Called on the loop thread of the job's
+// coordinator.
 class FitListener {
  public:
   virtual ~FitListener() = default;
   virtual void step(const StepReport&) {}
-  // The same in an interval of its own, FitOptions::summary_every.
+  // The same at a separate interval, FitOptions::summary_every.
   virtual void summary(const StepReport&) {}
   virtual void epoch(const EpochReport&) {}
-  // Of the evaluation that the next epoch() tells of, where FitOptions::mistakes says so.
+  // For the evaluation that the next epoch() reports, if FitOptions::mistakes is set.
   virtual void mistakes(const Mistakes&) {}
-  // Something the user must see although training goes on, e.g. a checkpoint that could not be written.
+  // A message that the user must see although training continues, e.g. a checkpoint that could not be written.
   virtual void warning(const std::string&) {}
   virtual void saved(const std::string& /*path*/) {}
   virtual void members(const MembersReport&) {}
-  // All steps are done, so many seconds after fit() was called.
+  // All steps are done, this number of seconds after the call of fit().
   virtual void finished(double /*seconds*/) {}
-  // Told by the program, which knows of both.
+  // Called by the program, not by fit().
   virtual void views(const ViewsReport&) {}
   virtual void ended(const RunEnd&) {}
 };

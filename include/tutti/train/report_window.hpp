@@ -37,11 +37,11 @@ class Rate {
   Stopwatch watch_;
 };
 
-// What happened since the last report of one kind.
+// The events since the last report of one kind.
 struct ReportWindow {
   Metrics metrics;
   Rate rate;
-  double waited = 0, exchanged = 0;  // seconds for data and for other ranks, at its start
+  double waited = 0, exchanged = 0;  // seconds of waiting for data and for other ranks, at its start
 };
 
 }  // namespace tutti::detail

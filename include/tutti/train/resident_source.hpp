@@ -23,22 +23,23 @@
 #include <tutti/tensor/memory.hpp>
 #include <tutti/train/batch_view.hpp>
 
-// Batches of a data set that lies in the backend's memory whole.
+// Batches of a data set that is completely in the backend's memory.
 namespace tutti {
 
-// What a data set takes in a backend's memory; 0: it cannot lie there, because its images are made anew each time.
+// Returns the size of a data set in a backend's memory; 0: it cannot be kept there, because its images are made again
+// each time.
 [[nodiscard]] inline std::size_t resident_bytes(const AnyDataset& d) {
   if (d.stored() == nullptr) return 0;
   const auto each = static_cast<std::size_t>(d.stored()->stored().image_bytes()) + sizeof(std::int32_t);
   return each * static_cast<std::size_t>(d.size());
 }
 
-// Gives out the batches that a Loader with the same options would, bit by bit, as windows: the images were copied to
-// the backend's memory once, and a step costs the host the random numbers of its rows.
+// Returns the same batches, bit by bit, as a Loader with the same options, as windows. The images were copied to the
+// backend's memory once, and a step costs the host only the random numbers of its rows.
 class ResidentSource final : public BatchSource {
  public:
-  // Copies the images. UsageError for a data set whose images are made anew each time, DeviceError where memory does
-  // not do. Of the options those of the loader's ring do not matter.
+  // Copies the images. Throws UsageError for a data set that makes its images again each time, DeviceError if the
+  // memory is not enough. Ignores the options of the loader's ring.
   ResidentSource(Backend& backend, AnyDataset dataset, LoaderOptions options)
       : dataset_(std::move(dataset)),
         schema_(std::make_shared<const Schema>(dataset_.schema())),
@@ -137,7 +138,7 @@ class ResidentSource final : public BatchSource {
   [[nodiscard]] const ResidentImages& images() const noexcept { return resident_; }
 
  private:
-  // Room for the largest share that this rank can get.
+  // Allocates for the largest share that this rank can get.
   void reserve() {
     options_.placement.check();
     const Placement& p = options_.placement;
@@ -153,7 +154,7 @@ class ResidentSource final : public BatchSource {
     images_ = Buffer(memory, size * bytes);
     labels_ = Buffer(memory, size * sizeof(std::int32_t));
     host_labels_.resize(size);
-    // A few MiB at a time: the host has the images already, or makes them up one by one.
+    // A few MiB at a time: the host has the images already, or makes them one by one.
     const std::size_t some = std::clamp<std::size_t>((std::size_t{8} << 20) / bytes, 1, size);
     std::vector<std::uint8_t> chunk(some * bytes);
     for (std::size_t begin = 0; begin < size; begin += some) {

@@ -15,7 +15,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 
-// The folder that fit(job, ...) writes a run to: whose it is, and that one process at a time writes there.
+// The folder that fit(job, ...) writes a run to: its owner, and the lock by which one process at a time writes there.
 namespace tutti::detail {
 
 // UsageError for a folder that another user may have prepared: in a folder that everybody may write to, such as /tmp, a

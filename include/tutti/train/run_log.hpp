@@ -23,7 +23,7 @@ namespace detail {
 // JSON has no NaN and no infinity; they become null.
 inline io::Json finite(double v) { return math::is_finite(v) ? io::Json(v) : io::Json(); }
 
-// Calls `write`; after a failure complains once, and then only when writing has worked again in between.
+// Calls `write`. After a failure it complains once, and complains again only after a successful write.
 class FaultTolerantWriter {
  public:
   FaultTolerantWriter(std::string what, std::function<void(const std::string&)> complain)
@@ -45,8 +45,8 @@ class FaultTolerantWriter {
   bool failing_ = false;
 };
 
-// Where a step's time went: waiting for data, for other ranks, and computing. Null where a device waits by itself. The
-// GPU's utilisation where one tells it.
+// Adds the shares of a step's time: waiting for data, waiting for other ranks, and computing. Null if a device waits by
+// itself. Adds the GPU's utilisation if it is known.
 inline void set_shares(io::Json& line, double data_wait, const std::optional<double>& comm_wait,
                        const std::optional<double>& gpu_utilisation) {
   line.set("data_wait", finite(data_wait));
@@ -57,18 +57,18 @@ inline void set_shares(io::Json& line, double data_wait, const std::optional<dou
 
 }  // namespace detail
 
-// A run's diary, RUN/log.jsonl: one JSON object a line, appended and visible at once. "event" is "start", "resume",
-// "step", "epoch", "members", "views", "warning" or "end". Rates lie in 0..1, train_loss is the cross entropy without
-// L2; test_* are null where an epoch was not evaluated; test_ema_* are those of the averaged weights. "views" tells of
-// the evaluation by several views of each image that may follow the last epoch: how many, and test_* or test_ema_*.
-// What a run that went back to an earlier step has written after it stays, before the line {"event":"resume","step":N}.
-// Where the members of the job change, each line has the generation that wrote it, and "members" begins one: lines of
-// an earlier one that stand behind it are of a process that had been given up, and do not count. A full disk is
-// complained about, and training goes on.
+// A run's log, RUN/log.jsonl: one JSON object per line, appended and visible at once. "event" is "start", "resume",
+// "step", "epoch", "members", "views", "warning" or "end". Rates are in 0..1, and train_loss is the cross entropy
+// without L2. test_* are null if an epoch was not evaluated; test_ema_* are those of the averaged weights. "views"
+// reports the evaluation by several views of each image that may follow the last epoch: their number, and test_* or
+// test_ema_*. If a run goes back to an earlier step, the later lines stay before the line {"event":"resume","step":N}.
+// If the members of the job change, each line has the generation that wrote it, and "members" begins a generation:
+// later lines of an earlier generation come from a process that had been given up, and do not count. A full disk is
+// reported, and training continues.
 class RunLog : public FitListener {
  public:
-  // Throws io::FileError where the file cannot be opened at all.
-  // generation: of the members, where these change (Counters::generation).
+  // Throws io::FileError if the file cannot be opened at all. generation: of the members, if these change
+  // (Counters::generation).
   RunLog(const io::Path& run_dir, std::int64_t top_k, std::function<void(const std::string&)> complain,
          std::int64_t generation = 0)
       : top_k_(std::to_string(top_k)),
@@ -76,7 +76,7 @@ class RunLog : public FitListener {
         lines_(run_dir / "log.jsonl"),
         generation_(generation) {}
 
-  // `facts`: version, backend, options and what else identifies the run.
+  // `facts`: version, backend, options and other facts that identify the run.
   void start(const io::Json& facts) {
     io::Json line = event("start");
     for (const auto& [key, value] : facts.as_object()) line.set(key, value);
@@ -154,7 +154,7 @@ class RunLog : public FitListener {
 // The same curves for TensorBoard: RUN/events.out.tfevents.*.
 class TensorboardLog : public FitListener {
  public:
-  // `summaries`: points are those of FitOptions::summary_every, not of every report.
+  // `summaries`: the points are those of FitOptions::summary_every, not of each report.
   TensorboardLog(const io::Path& run_dir, std::function<void(const std::string&)> complain, bool summaries = false)
       : careful_("the file for TensorBoard", std::move(complain)), events_(run_dir), summaries_(summaries) {}
 

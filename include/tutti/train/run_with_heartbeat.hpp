@@ -16,14 +16,14 @@
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/strategy/strategy.hpp>
 
-// How ranks wait for work of one another that takes longer than a reduction's deadline: who is at work says so four
-// times in each deadline, and who is done listens until all are.
+// Lets ranks wait for work of one another that takes longer than a reduction's deadline. A working rank reports four
+// times in each deadline, and a rank that is done listens until all are.
 namespace tutti {
 
-// Runs f, which may be empty, on each rank, and returns when all ranks are done: a collective call. It takes ten times
-// the strategy's deadline at most. f touches neither the strategy nor a device, because it runs in a thread of
-// its own. What it throws is thrown on its rank; CommunicationError on all ranks, which names `what` and who is not
-// done, where it takes longer.
+// Runs f, which may be empty, on each rank, and returns when all ranks are done: a collective call. It may take ten
+// times the strategy's deadline. f uses neither the strategy nor a device, because it runs in a separate thread. An
+// error of f is thrown on its rank. If the time is over, CommunicationError is thrown on all ranks; it has `what` and
+// the ranks that are not done.
 template <WatchesRanks S>
 void run_with_heartbeat(S& strategy, const std::string& what, const std::function<void()>& f) {
   using namespace std::chrono;
@@ -61,7 +61,7 @@ void run_with_heartbeat(S& strategy, const std::string& what, const std::functio
   const milliseconds deadline = strategy.deadline();
   const auto start = steady_clock::now();
   for (;;) {
-    double word[] = {0, 0};  // ranks at work, and those of them that are too late: all decide alike
+    double word[] = {0, 0};  // working ranks, and those of them that are too late: all decide alike
     {
       std::unique_lock lock(work.mutex);
       const bool done = work.over.wait_for(lock, deadline / 4, [&] { return work.done; });
@@ -86,15 +86,15 @@ void run_with_heartbeat(S& strategy, const std::string& what, const std::functio
   if (work.error) std::rethrow_exception(work.error);
 }
 
-// For work in pieces, each of which may take half of the deadline, in the thread that calls the strategy. The pieces of
-// a rank may be more than another's.
+// For work in pieces that each may take half of the deadline, in the thread that calls the strategy. One rank may have
+// more pieces than another.
 template <WatchesRanks S>
 class HeartbeatScope {
  public:
-  // Where all ranks begin.
+  // All ranks begin here.
   explicit HeartbeatScope(S& strategy) : s_(strategy) {}
 
-  // Between two pieces.
+  // Call it between two pieces.
   void go_on() {
     if (s_.size() > 1 && clock::now() - heard_ >= s_.deadline() / 4) all_done(false);
   }

@@ -17,12 +17,12 @@ namespace tutti::detail {
 
 struct SavedCheckpoint {
   bool saved = false;   // by this rank
-  bool failed = false;  // it could not
-  bool best = false;    // the metric of the state is the best yet
+  bool failed = false;  // saving failed
+  bool best = false;    // the metric of the state is the best so far
 };
 
-// Commits the state, and whoever has that duty saves it; all ranks call it. metric: of the state, if there is one. A
-// disk that is full is told of and ends nothing.
+// Commits the state; the rank with that duty saves it. All ranks call it. metric: of the state, if there is one. A full
+// disk is reported and does not end the run.
 inline SavedCheckpoint save_checkpoint(Trainer& trainer, Coordinator& coordinator, std::optional<double> metric) {
   SavedCheckpoint done;
   Checkpoints* const checkpoints = coordinator.checkpoints();
@@ -48,7 +48,7 @@ inline SavedCheckpoint save_checkpoint(Trainer& trainer, Coordinator& coordinato
   } catch (const CommunicationError&) {
     throw;
   } catch (const Error& e) {
-    // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
+    // The earlier checkpoint is unchanged. Losing the run because of a full disk would be worse than continuing.
     done.failed = true;
     coordinator.warn("checkpoint not written: " + std::string(e.what()));
   }

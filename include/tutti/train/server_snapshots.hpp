@@ -25,9 +25,9 @@
 
 namespace tutti {
 
-// What a server of asynchronous training keeps of its state, so that one started again under its number goes on from
-// there: the two newest, as checkpoints (io/checkpoint/checkpoint.hpp) in a folder of its own. They belong to one job:
-// another one's weights are what its workers bring.
+// The stored states of a server of asynchronous training, from which a restarted server with the same number continues:
+// the two newest, as checkpoints (io/checkpoint/checkpoint.hpp) in a separate folder. They belong to one job: the
+// workers of another job bring their own weights.
 class ServerSnapshots {
  public:
   using Log = std::function<void(const std::string&)>;
@@ -37,7 +37,7 @@ class ServerSnapshots {
   ServerSnapshots(const ServerSnapshots&) = delete;
   ServerSnapshots& operator=(const ServerSnapshots&) = delete;
 
-  // The newest of this job that is whole; of each that is passed over the log says why.
+  // Returns the newest complete state of this job. The log has the reason for each that is skipped.
   [[nodiscard]] std::optional<ps::ServerState> newest() {
     for (const io::Path& path : store_.list()) {
       try {
@@ -54,8 +54,8 @@ class ServerSnapshots {
     return std::nullopt;
   }
 
-  // Writes it on a thread of its own. While that goes on, what comes is left out: so is a state that is there already.
-  // Errors are logged; earlier snapshots stay.
+  // Writes the state in a separate thread. Drops states that come meanwhile, and a state that exists already. Errors
+  // are logged; earlier snapshots stay.
   void write(ps::ServerState&& state) {
     if (state.steps == written_ || !idle()) return;
     wait();
@@ -63,7 +63,7 @@ class ServerSnapshots {
     set_busy(true);
     thread_ = std::thread([this, s = std::move(state)] {
       try {
-        // What another job left would pass for older or newer states of this one.
+        // States of another job would count as older or newer states of this one.
         if (!begun_) io::remove_tree(folder_);
         begun_ = true;
         save(s);
@@ -76,7 +76,7 @@ class ServerSnapshots {
   void wait() {
     if (thread_.joinable()) thread_.join();
   }
-  // For the end of a job, whose checkpoint has all. The folder above goes with the last server's.
+  // For the end of a job: its checkpoint has the whole state. The last server also removes the parent folder.
   void remove() {
     wait();
     io::remove_tree(folder_);
@@ -158,7 +158,7 @@ class ServerSnapshots {
   Log log_;
   std::mutex mutex_;
   bool busy_ = false;
-  bool begun_ = false;  // the thread's, and before it this one's
+  bool begun_ = false;  // used by the thread, and before its start by this one
   std::int64_t written_ = -1;
   std::thread thread_;
 };

@@ -31,16 +31,16 @@ namespace tutti {
 // The steps of such a job, which the servers' learning rate follows.
 struct ServedSteps {
   std::int64_t images = 0;                    // of the training set
-  int workers = 1;                            // that begin the job
-  bool elastic = false;                       // workers come and go; a step is one worker's then
-  EpochEnd epoch_end = EpochEnd::short_step;  // as the workers' loaders have it
+  int workers = 1;                            // at the beginning of the job
+  bool elastic = false;                       // workers come and go; a step then belongs to one worker
+  EpochEnd epoch_end = EpochEnd::short_step;  // as in the workers' loaders
 };
 
-// The weights that a server owns, and how a push of gradients changes them. Net and options are the workers' own: a
+// The weights that a server owns, and their update by a push of gradients. Net and options are those of the workers: a
 // worker with others is refused when it attaches.
 class ServerWeights {
  public:
-  // backend: on the host; outlives this.
+  // backend: on the host; must outlive this.
   ServerWeights(Backend& backend, const Graph& model, const TrainerOptions& t, const FitOptions& how,
                 const ServedSteps& steps) {
     if (how.global_batch < 1)
@@ -62,10 +62,11 @@ class ServerWeights {
   [[nodiscard]] ps::WeightStore& store() noexcept { return *store_; }
 
  private:
-  // What must be the same at the workers. They compute in a precision of their own: GPUs in another than processors.
+  // Returns the facts that must be the same on the workers. Their precision may differ: that of GPUs from that of
+  // processors.
   static JobFacts facts_of(const Trainer& as_workers) {
     JobFacts f;
-    const JobFacts all = as_workers.facts();  // a temporary would end before the loop
+    const JobFacts all = as_workers.facts();  // a temporary would be destroyed before the loop
     for (const auto& [name, value] : all.facts())
       if (name != "precision") f.add(name, value);
     return f;
@@ -84,8 +85,8 @@ class ServerWeights {
   std::unique_ptr<ps::WeightStore> store_;
 };
 
-// For StrategyOptions::make_weights: makes the weights in a server's process from what the program trains with.
-// `images` is the size of the training set. Backend and net outlive the strategy.
+// For StrategyOptions::make_weights: makes the weights in a server's process from the arguments of the training.
+// `images` is the size of the training set. Backend and net must outlive the strategy.
 [[nodiscard]] inline auto server_weights(Backend& backend, const Graph& model, TrainerOptions options, FitOptions how,
                                          std::int64_t images, EpochEnd epoch_end = EpochEnd::short_step) {
   return [&backend, &model, options = std::move(options), how = std::move(how), images,

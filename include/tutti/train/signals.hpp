@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-// While one lives, SIGINT and SIGTERM ask the training loop to stop after its step instead of ending the process; a
-// second SIGINT ends it at once with status 130. There is at most one at a time.
+// While an object exists, SIGINT and SIGTERM ask the training loop to stop after its step instead of ending the
+// process. A second SIGINT ends it at once with status 130. Only one object may exist at a time.
 class StopSignals {
  public:
   StopSignals() {
@@ -24,7 +24,7 @@ class StopSignals {
     struct sigaction action {};
     action.sa_handler = &StopSignals::handle;
     ::sigemptyset(&action.sa_mask);
-    // Reads and writes go on, so that no file is left half written because somebody asked for a stop.
+    // Restarts reads and writes, so that a request to stop leaves no half-written file.
     action.sa_flags = SA_RESTART;
     for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &action, &before_[i]);
   }
@@ -36,9 +36,9 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   [[nodiscard]] static bool stop_requested() noexcept { return received().load(std::memory_order_relaxed) != 0; }
-  // The first signal that came; 0 before.
+  // Returns the first signal that came; 0 before.
   [[nodiscard]] static int signal_number() noexcept { return received().load(std::memory_order_relaxed); }
-  // 130 after SIGINT, 143 after SIGTERM; 0 before.
+  // Returns 130 after SIGINT, 143 after SIGTERM; 0 before.
   [[nodiscard]] static int exit_code() noexcept { return stop_requested() ? 128 + signal_number() : 0; }
 
  private:
@@ -53,7 +53,7 @@ class StopSignals {
     return value;
   }
 
-  // Only what POSIX allows in a handler.
+  // Uses only functions that POSIX allows in a handler.
   static void handle(int number) {
     int none = 0;
     if (received().compare_exchange_strong(none, number)) {

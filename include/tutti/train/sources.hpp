@@ -14,19 +14,19 @@ namespace tutti {
 
 struct FitOptions;  // train/fit.hpp
 
-// Where a rank takes its batches from; no test: nothing is evaluated.
+// The batches of a rank. Without `test` there is no evaluation.
 struct Sources {
   std::unique_ptr<BatchSource> train, test{};
 };
 
-// Makes the sources of a rank of so many, whose placements say so: called when a run begins and whenever its members
-// are others, on each of them. arguments: those of fit(), whose global_batch is that of the beginning; batches become
-// what FitOptions::batch_per_worker says. What takes long to load is made before, and only referred to.
+// Makes the sources of one rank of `size`; their placements must match. Called on each rank when a run begins and after
+// each change of members. arguments: those of fit(), with the global_batch of the beginning; batches follow
+// FitOptions::batch_per_worker. Load large data before, and only refer to it here.
 using MakeSources = std::function<Sources(const FitOptions& arguments, int rank, int size)>;
 
 namespace detail {
 
-// The sources of a run: its caller's, which are placed anew when the members change, or those that a function makes.
+// The sources of a run: the caller's, which are placed again when the members change, or those that a function makes.
 class RunSources {
  public:
   RunSources(BatchSource* train, BatchSource* test, const MakeSources* make) : make_(make), train_(train), test_(test) {
@@ -35,10 +35,10 @@ class RunSources {
 
   [[nodiscard]] BatchSource* train() const noexcept { return train_; }
   [[nodiscard]] BatchSource* test() const noexcept { return test_; }
-  // The global batch that the training source came with.
+  // Returns the global batch that the training source came with.
   [[nodiscard]] std::int64_t first_batch() const noexcept { return batch_; }
 
-  // For a rank of so many.
+  // Makes them for one rank of `size`.
   void make(const FitOptions& arguments, int rank, int size) {
     if (make_ == nullptr) return;
     made_ = (*make_)(arguments, rank, size);
@@ -55,7 +55,7 @@ class RunSources {
     }
     remember();
   }
-  // Goes on at p as a rank of so many, in steps of this global batch.
+  // Continues at p as one rank of `size`, in steps of this global batch.
   void start(Position p, int rank, int size, std::int64_t global_batch) {
     const auto place = [&](const BatchSource& s, std::int64_t batch) {
       Placement to = s.placement();
@@ -65,7 +65,7 @@ class RunSources {
       return to;
     };
     train_->start(p, place(*train_, global_batch));
-    // So that fewer ranks need no more memory to evaluate.
+    // Keeps the rows per rank: an evaluation with fewer ranks then needs no more memory.
     if (test_ != nullptr) test_->start({}, place(*test_, test_rows_ * size));
   }
 

@@ -16,27 +16,27 @@
 
 namespace tutti {
 
-// How far a run is. All of it is committed together with the tensors.
+// The progress of a run. All of it is committed together with the tensors.
 struct Counters {
   std::int64_t step = 0;      // updates done
-  std::int64_t epoch = 0;     // from 0; the one that the next step belongs to
-  std::int64_t consumed = 0;  // samples of that epoch already seen, by all ranks together
+  std::int64_t epoch = 0;     // from 0; the one of the next step
+  std::int64_t consumed = 0;  // samples of that epoch that all ranks together have seen
   std::int64_t samples = 0;   // since the start
-  std::int64_t batches = 0;   // that batch norm has seen: a step has as many as it has micro-batches
-  // Of a dynamic loss scale: its power of two, and the steps since it changed.
+  std::int64_t batches = 0;   // that batch norm has seen: a step has one per micro-batch
+  // Of a dynamic loss scale: its power of two, and the steps since its last change.
   std::int64_t scale_exponent = 16, scale_steps = 0;
-  // Of the members, where these change; grows over the whole run, however often it is resumed. 0: they have not
-  // changed.
+  // Number of the generation, if the members change; grows over the whole run, also when it is resumed. 0: they have
+  // not changed.
   std::int64_t generation = 0;
-  // Where the global batch follows the number of workers: the batch that the schedule's rate is for, and what the rate
-  // is multiplied by, from and to where and since which step.
+  // For a global batch that follows the number of workers: the batch of the schedule's rate, and the factor of the
+  // rate: its start, its target, and the step of the change.
   std::int64_t rate_batch = 0;
   double rate_from = 1, rate_to = 1;
   std::int64_t rate_step = 0;
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 
-// The counters like a tensor, for peers.
+// Returns the counters as a tensor, for peers.
 [[nodiscard]] inline StateSpan counters_span(Counters& c) {
   static_assert(std::is_trivially_copyable_v<Counters> && sizeof(Counters) % sizeof(std::int64_t) == 0);
   return {"counters",
@@ -45,24 +45,24 @@ struct Counters {
           std::as_writable_bytes(std::span(&c, 1))};
 }
 
-// One arena of the training state and what its slices are called in a checkpoint.
+// One arena of the training state, and the names of its slices in a checkpoint.
 struct StateArena {
   const ArenaLayout* layout = nullptr;
   std::byte* data = nullptr;
   std::string prefix;      // before the slice's name
-  bool optimizer = false;  // which file it belongs to
+  bool optimizer = false;  // the file that it belongs to
 };
 
-// A second copy of everything a run needs to go on: recovery, late joiners and checkpoints read it and nothing else,
-// because the arenas themselves change while a step runs.
+// A second copy of the whole state that a run needs to continue. Recovery, late joiners and checkpoints read only this
+// copy, because the arenas change while a step runs.
 class CommittedState {
  public:
   CommittedState() = default;
   CommittedState(const CommittedState&) = delete;
   CommittedState& operator=(const CommittedState&) = delete;
 
-  // Lies in this memory, of so many bytes as the arenas have together, from now on; empty: in its own, which is there
-  // then. So it takes no memory later.
+  // Uses this memory from now on; its size must be that of the arenas together. Empty: allocates memory of its own now,
+  // so that no later call allocates.
   void lie_in(std::span<std::byte> memory, std::size_t bytes);
 
   // Copies the arenas out of the backend's memory.
@@ -75,11 +75,12 @@ class CommittedState {
 
   [[nodiscard]] StateSpan counters_span() { return tutti::counters_span(counters_); }
 
-  // The tensors by name, views into this copy. With `optimizer` the optimizer's, else the model's.
+  // Returns the tensors by name, as views into this copy: those of the optimizer with `optimizer`, otherwise those of
+  // the model.
   [[nodiscard]] std::vector<StateSpan> tensors(const std::vector<StateArena>& arenas, bool optimizer);
-  // Room for tensors to be filled in from outside, e.g. a checkpoint or a peer; then restore().
+  // Allocates for tensors that come from outside, e.g. from a checkpoint or a peer; call restore() after filling them.
   void reserve(const std::vector<StateArena>& arenas, const Counters& counters);
-  // The same, where all of it will be filled in.
+  // The same, if all of it will be filled.
   void expect(const std::vector<StateArena>& arenas, const Counters& counters);
 
   [[nodiscard]] static std::size_t bytes_of(const std::vector<StateArena>& arenas) noexcept {

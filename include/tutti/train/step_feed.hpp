@@ -12,7 +12,7 @@
 
 namespace tutti::detail {
 
-// Where a run's n-th step begins that is behind `base`, in steps of so many samples.
+// Returns the position of step n after `base`, for steps of `size` samples.
 [[nodiscard]] constexpr Position position_of(std::int64_t n, Position base, std::int64_t size, std::int64_t batch,
                                              EpochEnd end) noexcept {
   if (end == EpochEnd::run_on) {
@@ -24,12 +24,12 @@ namespace tutti::detail {
   return {base.epoch + 1 + (n - here) / each, (n - here) % each * batch};
 }
 
-// The steps that are dealt out to this worker, and the source that reads their batches ahead.
+// The steps that are assigned to this worker, and the source that reads their batches in advance.
 class StepFeed {
  public:
   using Kind = StepAssignments::Reply::Kind;
 
-  // base: where all steps begin; most: of all workers together; batch: of one worker.
+  // base: position from which all steps count; most: number of steps of all workers together; batch: of one worker.
   StepFeed(StepAssignments& from, BatchSource& source, Position base, std::int64_t batch, std::int64_t epochs,
            std::int64_t most)
       : from_(from), source_(source), base_(base), batch_(batch), end_(source.placement().epoch_end) {
@@ -38,8 +38,8 @@ class StepFeed {
   }
   [[nodiscard]] std::int64_t batch() const noexcept { return batch_; }
 
-  // Takes what has come, and asks for more, so that the source reads ahead. Returns what is next: a step, or why there
-  // is none. wait: for the answers.
+  // Takes new assignments and requests more, so that the source reads in advance. Returns the next kind: a step, or the
+  // reason why there is none. wait: blocks until the answers come.
   [[nodiscard]] Kind poll(bool wait) {
     const std::size_t ahead = static_cast<std::size_t>(std::max(source_.reads_ahead(), 1)) + 1;
     if (asked_ == 0 && steps_.size() < ahead) ask(ahead - steps_.size());
@@ -55,17 +55,17 @@ class StepFeed {
     if (!steps_.empty() && steps_.size() + asked_ < ahead) ask(1);
     return steps_.empty() ? kind_ : Kind::step;
   }
-  // The epoch of the next step, where look() has found one.
+  // Returns the epoch of the next step, if poll() has found one.
   [[nodiscard]] std::int64_t epoch() const {
     return position_of(steps_.front(), base_, source_.size(), batch_, end_).epoch;
   }
-  // Of the last step that there is.
+  // Returns the epoch of the last existing step.
   [[nodiscard]] std::int64_t last_epoch() const {
     return position_of(std::max<std::int64_t>(limit_ - 1, 0), base_, source_.size(), batch_, end_).epoch;
   }
-  // The batch of the next step.
+  // Returns the batch of the next step.
   [[nodiscard]] const Batch& next() { return source_.next(); }
-  // Its step was done, and all that tells of it.
+  // Reports that the step and all its reports are done.
   void complete() {
     from_.complete(steps_.front());
     steps_.erase(steps_.begin());
@@ -81,7 +81,7 @@ class StepFeed {
   Position base_;
   std::int64_t batch_, limit_ = 0;
   EpochEnd end_;
-  std::vector<std::int64_t> steps_;  // this worker's, the one under way first
+  std::vector<std::int64_t> steps_;  // of this worker; the current one is first
   std::size_t asked_ = 0;
   Kind kind_ = Kind::wait;
 };

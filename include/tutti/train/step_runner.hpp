@@ -29,13 +29,13 @@
 
 namespace tutti {
 
-// Training steps from the first op to the updated weights. Where a device ends them itself (Backend::step_finisher), as
-// one captured piece where the backend captures, the host stays at most a few steps ahead and learns afterwards what
-// they came to: of a single rank when somebody asks or StepFinisher::kept steps later, of several ranks one step later,
-// at the same step on all of them. Elsewhere a step is over when it has been started.
+// Runs training steps from the first op to the updated weights. If a device ends them itself (Backend::step_finisher),
+// in one captured piece if the backend captures, the host is at most a few steps in front and learns the results later.
+// With a single rank that is when a caller asks, or StepFinisher::kept steps later; with several ranks it is one step
+// later, at the same step on all of them. Otherwise a step has ended when its start returns.
 class StepRunner {
  public:
-  // All of it outlives this. counters: of the trainer. device: null where the host ends all steps.
+  // All arguments must outlive this. counters: of the trainer. device: null if the host ends all steps.
   StepRunner(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o, Executor& executor,
              GradientExchange& exchange, Counters& counters, const ModelState& state, const UpdateRules& rules,
              std::unique_ptr<StepFinisher> device)
@@ -51,22 +51,22 @@ class StepRunner {
         end_(device_ ? device_.get() : &host_) {
     // One bucket's readiness calls back into the exchange.
     on_ready_ = [this](std::size_t ready) { exchange_.send(ready, [this] { add(); }); };
-    // What several ranks need is there before others join: no change fails for want of it.
+    // Allocates for several ranks before others join: no change fails for lack of memory.
     if (device_ && s_.members() != nullptr) device_->begin_generation(2);
     begin_generation();
   }
 
   [[nodiscard]] bool runs_ahead() const noexcept { return end_->runs_ahead(); }
-  // Of as many ranks as the strategy has now; nothing is under way.
+  // Starts with the strategy's current number of ranks; no step is running.
   void begin_generation() {
     const int ranks = s_.size();
     host_.begin_generation(ranks);
     if (device_) device_->begin_generation(ranks);
     if (StepFinisher* const to = select_finisher(); to != end_) switch_finisher(to);
   }
-  // As StepFinisher has it.
+  // Returns StepFinisher's spare memory.
   [[nodiscard]] std::span<std::byte> spare() { return runs_ahead() ? end_->spare() : std::span<std::byte>(); }
-  // Writes down each step from now on, which the host then ends; null: no more.
+  // Records each step from now on; the host then ends the steps. null: stops recording.
   void trace(StepTrace* t) {
     settle();
     trace_ = t;
@@ -74,11 +74,11 @@ class StepRunner {
     switch_finisher(select_finisher());
   }
 
-  // Starts a step of these micro-batches; next() - 1 names it. Returns the flags of all ranks that are known: of this
-  // step where it is over or the rank is alone, else of the step before.
+  // Starts a step of these micro-batches; its number is next() - 1. Returns the known flags of all ranks: those of this
+  // step if it has ended or there is one rank, otherwise those of the step before.
   std::uint32_t start(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
-    if (std::exchange(broken_, false)) settled_ = known_ = next_;  // nobody rolled back
-    // Memory that a plan takes or gives back waits for the device, and this for ranks that may be gone.
+    if (std::exchange(broken_, false)) settled_ = known_ = next_;  // the caller did not roll back
+    // Plans that allocate or free memory wait for the device, which may wait for lost ranks.
     if (runs_ahead() && std::any_of(parts.begin(), parts.end(),
                                     [&](const BatchView& p) { return p.rows > 0 && !e_.has_plan(p.rows, true); }))
       settle();
@@ -104,16 +104,15 @@ class StepRunner {
   }
   [[nodiscard]] std::uint64_t next() const noexcept { return next_; }
 
-  // Waits for all steps that were started. Their scale of the loss goes into the counters. Throws NotFiniteError, with
-  // the counters and the weights as they were before it, where one was not finite; DataError where its labels were
-  // wrong.
+  // Waits for all started steps and writes their loss scale into the counters. Throws NotFiniteError if a step was not
+  // finite, with the counters and the weights as before it; DataError if its labels were wrong.
   void settle() {
     if (settled_ == next_ || broken_) return;
     settled_flags_ = collect(next_ - 1);
     settled_ = next_;
     s_.settled();
   }
-  // Waits for a step, one of the last few, and all others; its flags are not told again.
+  // Waits for all steps and returns the result of one of the last few; its flags are not reported again.
   [[nodiscard]] StepResult result(std::uint64_t number) {
     settle();
     settled_flags_ = 0;
@@ -125,7 +124,7 @@ class StepRunner {
     const StepOutcome o = end_->outcome(number);
     return {{o.metrics[0], o.metrics[1], o.metrics[2], o.metrics[3]}, o.flags};
   }
-  // Of this rank's rows, summed over the steps since it was asked last. Waits.
+  // Returns the metrics of this rank's rows, summed over the steps since the last call. Waits.
   Metrics take_metrics() {
     settle();
     Metrics m = std::exchange(waiting_, {});
@@ -133,7 +132,7 @@ class StepRunner {
     const StepOutcome o = end_->outcome(next_ - 1);
     return m += {o.sums[0], o.sums[1], o.sums[2], o.sums[3]};
   }
-  // The state is replaced from outside: what was started before does not count.
+  // The state is replaced from outside: earlier steps do not count.
   void forget() {
     waiting_ = {};
     begins_sums_ = true;
@@ -143,8 +142,8 @@ class StepRunner {
     sent_ = {-1, 0};
     end_->resume();
   }
-  // Undoes a step that broke off, and what was started after it: weights, statistics and counters are those of the last
-  // step that is known to be whole. Whatever is not broken is waited for.
+  // Undoes a broken step and all later ones: weights, statistics and counters are those of the last step that is known
+  // to be complete. Waits for all steps that are not broken.
   void roll_back() {
     try {
       settle();
@@ -152,7 +151,7 @@ class StepRunner {
       broken_ = true;
     }
     if (!broken_) return;
-    // What take_metrics() is to tell of the steps that are whole.
+    // The metrics of complete steps for take_metrics().
     Metrics whole = waiting_;
     if (!begins_sums_ && known_ > sums_since_) {
       const StepOutcome o = end_->outcome(known_ - 1);
@@ -173,7 +172,7 @@ class StepRunner {
     friend bool operator==(const Scale&, const Scale&) = default;
   };
 
-  // A device does not see what passes through the host, where ranks have come to one that was alone.
+  // A device does not see data that passes through the host, if ranks have joined one that was alone.
   [[nodiscard]] StepFinisher* select_finisher() {
     return device_ && trace_ == nullptr && !exchange_.staged() ? device_.get() : &host_;
   }
@@ -210,7 +209,7 @@ class StepRunner {
     last_ = last;
     part_rows_ = part.rows;
     exchange_.begin();
-    // Where nobody listens, nothing is asked between the segments of a plan.
+    // Without a listener there is no callback between the segments of a plan.
     const bool sole = first && last, listens = sole && part.rows > 0 && !exchange_.alone();
     if (!sole) sum_.reserve(e_.parameters());
     key_.assign({(first ? 1U : 0U) + (last ? 2U : 0U), s_.membership().generation, end_->variant(number)});
@@ -238,7 +237,7 @@ class StepRunner {
       e_.parameters_changed();
   }
 
-  // The counters are the trainer's to change, e.g. by a checkpoint.
+  // The trainer may change the counters, e.g. after loading a checkpoint.
   void send_scale() {
     const Scale now{counters_.scale_exponent, counters_.scale_steps};
     if (!o_.dynamic_loss_scale || now == sent_) return;
@@ -246,7 +245,7 @@ class StepRunner {
     end_->set_scale(now.exponent, now.steps);
   }
 
-  // Waits for a step and looks at what it came to; returns the flags of all ranks.
+  // Waits for a step and checks its result. Returns the flags of all ranks.
   std::uint32_t collect(std::uint64_t number) {
     wait(number);
     const StepOutcome o = end_->outcome(number);
@@ -265,13 +264,13 @@ class StepRunner {
       wait_for(number);
     } catch (...) {
       broken_ = true;
-      settled_ = next_;  // errors are told once
+      settled_ = next_;  // errors are reported once
       throw;
     }
   }
   void wait_for(std::uint64_t number) {
     if (exchange_.alone() || !runs_ahead()) return end_->wait(number);
-    // Who waits for other ranks' gradients notices that one is gone.
+    // A wait for other ranks' gradients detects a lost rank.
     s_.wait_until([&] { return end_->done(number); }, "a step");
   }
   [[noreturn]] void stop(std::uint64_t number, const StepOutcome& o) {
@@ -303,15 +302,15 @@ class StepRunner {
   Executor::OnReady on_ready_, silent_;
   std::vector<std::uint64_t> key_;
   std::array<Counters, StepFinisher::kept> before_;
-  // Steps started; of those waited for; of those known to be whole.
+  // Number of steps that were started; that were waited for; that are known to be complete.
   std::uint64_t next_ = 0, settled_ = 0, known_ = 0;
-  std::uint64_t first_of_end_ = 0;  // of the present end
-  std::uint64_t sums_since_ = 0;    // the first step of the metrics that take_metrics() will tell
+  std::uint64_t first_of_end_ = 0;  // of the current finisher
+  std::uint64_t sums_since_ = 0;    // the first step of the next metrics of take_metrics()
   bool broken_ = false;
-  std::uint32_t settled_flags_ = 0;  // of the last one that was waited for
+  std::uint32_t settled_flags_ = 0;  // of the last step that was waited for
   bool first_ = true, last_ = true;
   std::int64_t part_rows_ = 0;
-  Metrics waiting_;  // of steps that another end did
+  Metrics waiting_;  // of steps of another finisher
   bool begins_sums_ = true;
   Scale sent_;
   StepTrace* trace_ = nullptr;

@@ -17,7 +17,7 @@
 // Tensors in safetensors files, which PyTorch and others read and write.
 namespace tutti {
 
-// A tensor that outlives this, by the name that a file gives it.
+// A tensor with its name in a file. The tensor must outlive this.
 struct NamedTensor {
   template <class T>
   NamedTensor(std::string n, const Tensor<T>& t)
@@ -28,17 +28,17 @@ struct NamedTensor {
   std::span<const std::byte> bytes;
 };
 
-// save_tensors("w.safetensors", {{"weight", w}, {"bias", b}}): writes the file whole or not at all. UsageError for a
-// name twice.
+// save_tensors("w.safetensors", {{"weight", w}, {"bias", b}}): writes the file completely or not at all. Throws
+// UsageError if a name is used twice.
 TUTTI_CORE_FUNCTION void save_tensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 
 namespace detail {
-// room: gives memory for the values of a tensor of this shape.
+// room: returns memory for the values of a tensor of this shape.
 TUTTI_CORE_FUNCTION void load_tensor(const std::string& path, const std::string& name, DType dtype,
                                      const std::function<void*(const Shape&)>& room);
 }  // namespace detail
 
-// DataError where the file, or a tensor of that name and type in it, is not there.
+// Throws DataError if the file does not exist or has no tensor of that name and type.
 template <class T>
 [[nodiscard]] Tensor<T> load_tensor(const std::string& path, const std::string& name) {
   Tensor<T> t;

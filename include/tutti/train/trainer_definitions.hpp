@@ -27,10 +27,10 @@
 #include <tutti/train/weight_average.hpp>
 #include <tutti/version.hpp>
 
-// What trainer.hpp declares. Included by it, except where it is compiled elsewhere (core/separate.hpp).
+// Definitions of trainer.hpp, which includes this file unless they are compiled in another unit (core/separate.hpp).
 namespace tutti {
 
-// What the pieces of a step need. They refer to each other.
+// The parts of a step. They refer to each other.
 struct Trainer::Parts {
   Parts(Backend& b, AnyStrategy& s, const TrainerOptions& o, const Graph& model)
       : as_built(model),
@@ -49,7 +49,7 @@ struct Trainer::Parts {
 
 namespace detail {
 
-// What a server can do with one push, which holds a part of the model's gradients.
+// Requires options that a server can apply to one push, which holds a part of the model's gradients.
 inline void require_pushes(const TrainerOptions& o) {
   const auto refuse = [](const char* what, const char* hint) {
     fail<UsageError>("trainer",
@@ -73,14 +73,14 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   if (s_.owns_weights()) detail::require_pushes(o_);
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);
   parts_->state = model_state();
-  // A device does not ask a user's own optimizer, nor servers.
+  // A device supports neither a user's own optimizer nor servers.
   const bool on_host =
       s_.owns_weights() || parts_->exchange.staged() || (o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio());
   const UpdateRules& rules = parts_->optimizer.rules();
   parts_->steps = std::make_unique<StepRunner>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state,
                                                rules, on_host ? nullptr : b_.step_finisher(parts_->state, rules));
   initialize();
-  // What is taken over or handed over when the members change is there before they do.
+  // Memory for handing over the state is allocated before the members change.
   if (ElasticMembership* const m = s_.members();
       m != nullptr && !m->restarts_processes() && m->step_assignments() == nullptr) {
     const std::size_t bytes = CommittedState::bytes_of(arenas());
@@ -212,7 +212,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> extra) 
     parts_->steps->forget();
 }
 
-// From device to device, into a second copy that is taken over once it is whole.
+// Copies from device to device, into a second copy that is used once it is complete.
 TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra) {
   const std::vector<StateSpan> arenas = arena_spans();
   std::vector<StateSpan> state = arenas;
@@ -310,7 +310,7 @@ TUTTI_CORE_FUNCTION std::vector<StateArena> Trainer::arenas() {
   return list;
 }
 
-// Arenas as whoever owns the weights has them.
+// Returns the arenas in the form of the servers that own the weights.
 TUTTI_CORE_FUNCTION std::vector<StateSpan> Trainer::arena_spans() {
   std::vector<StateSpan> list;
   for (const StateArena& a : arenas())

@@ -9,11 +9,11 @@
 #include <tutti/train/memory_estimate.hpp>
 #include <tutti/train/trainer.hpp>
 
-// What trainer.hpp declares about the memory that a training takes.
+// Definitions of trainer.hpp about the memory of a training.
 namespace tutti {
 
 TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory(std::int64_t rows, std::int64_t evaluation_rows) {
-  // A device has memory of its own, of which its executor says itself what is lacking, before it allocates any.
+  // A device has separate memory; its executor reports the lacking amount before it allocates any.
   if (!b_.memory().on_host()) return prepare(rows, evaluation_rows);
   const std::int64_t most = std::max(rows_at_a_time(rows), evaluation_rows), few = std::min<std::int64_t>(most, 4);
   executor_->prepare(few, true);
@@ -34,7 +34,8 @@ TUTTI_CORE_FUNCTION bool Trainer::plan_ahead(std::int64_t rows) {
     const std::int64_t of_part = begin_of(i + 1, n, rows) - begin_of(i, n, rows);
     if (of_part == 0 || executor_->has_plan(of_part, true)) continue;
     settle();
-    // A share that is computed at once needs more memory with one rank fewer. The host has it, or has not then either.
+    // A share that is computed at once needs more memory with one rank fewer. The host either has it then or fails
+    // then, too.
     const bool grows = o_.micro_batch == 0 && b_.memory().on_host();
     if (grows) executor_->prepare(of_part, true);
     if (grows || executor_->prepare_within_memory(of_part)) return true;

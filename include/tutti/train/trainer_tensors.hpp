@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What trainer.hpp declares about tensors.
+// Definitions of trainer.hpp about tensors.
 
 #include <algorithm>
 #include <cstddef>
@@ -57,7 +57,7 @@ TUTTI_CORE_FUNCTION Tensor<float> Trainer::predict(const Tensor<std::uint8_t>& i
   settle();
   Tensor<float> logits(Shape{given[0], g[g.logits].shape[1]});
   detail::LogitsOnHost of_batch(*executor_);
-  const std::vector<std::int32_t> labels(static_cast<std::size_t>(std::min(batch, given[0])));  // nobody looks at these
+  const std::vector<std::int32_t> labels(static_cast<std::size_t>(std::min(batch, given[0])));  // these have no effect
   for (std::int64_t row = 0; row < given[0]; row += batch) {
     const std::int64_t rows = std::min(batch, given[0] - row);
     executor_->start_evaluation({images.row(row).data(), labels.data(), rows});

@@ -9,7 +9,7 @@
 
 namespace tutti::detail {
 
-// The mean of readings since it was last taken.
+// The mean of the readings since the last take.
 class UtilisationMean {
  public:
   void add(double reading) {
@@ -28,20 +28,20 @@ class UtilisationMean {
   int readings_ = 0;
 };
 
-// Reads a device's utilisation once a second, for a device tells the mean of its last second or less, and before a
-// report that no reading has come before.
+// Reads a device's utilisation once a second, because a device reports the mean of its last second or less. Also reads
+// before a report without a reading.
 class UtilisationReadings {
  public:
   UtilisationMean steps, summaries, epoch;
 
   explicit UtilisationReadings(std::function<std::optional<double>()> read) : read_(std::move(read)) {}
-  // Before the first step that somebody hears of.
+  // Call it before the first step that is reported.
   void begin() {
     if (std::exchange(begun_, true)) return;
-    // A device that says nothing now is not asked again. What it says is of the time before training.
+    // A device that gives no value now is not read again. Its value is of the time before training.
     if (!read_()) read_ = nullptr;
   }
-  // After each step that somebody hears of. The flags: which means a report is about to take.
+  // Call it after each step that is reported. The flags: the means that a report is about to take.
   void step(bool of_steps, bool of_summaries, bool of_epoch) {
     begin();
     if (!read_) return;
@@ -53,7 +53,7 @@ class UtilisationReadings {
     if (!reading) return;
     for (auto* m : {&steps, &summaries, &epoch}) m->add(*reading);
   }
-  // After an evaluation: the device's last second is not one of training.
+  // Call it after an evaluation: the device's last second is not one of training.
   void pause_is_over() { since_.restart(); }
 
  private:

@@ -24,18 +24,18 @@ class WeightAverage {
   [[nodiscard]] std::byte* weights() const noexcept { return weights_.at(0); }
   [[nodiscard]] std::byte* states() const noexcept { return states_.at(0); }
 
-  // What remains of the average in this step, from 1. The decay grows to its value over the first steps: an average
-  // that starts at random weights would stay there long.
+  // Returns the share of the average that remains in this step, from 1. The decay grows to its value over the first
+  // steps: otherwise an average that starts at random weights would stay there for a long time.
   [[nodiscard]] static double decay(double limit, std::int64_t step) {
     const auto t = static_cast<double>(step);
     return std::min(limit, (1 + t) / (10 + t));
   }
-  // Begins anew at the present weights.
+  // Starts again at the current weights.
   void restart() {
     b_->memory().copy(weights_.data(), e_->parameter_data(), weights_.bytes());
     b_->memory().copy(states_.data(), e_->state_data(), states_.bytes());
   }
-  // The average in place of the weights and the other way round.
+  // Exchanges the average and the weights.
   void swap() {
     swap(weights_, e_->parameter_data());
     swap(states_, e_->state_data());

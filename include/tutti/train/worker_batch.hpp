@@ -7,18 +7,18 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/train/state.hpp>
 
-// Rates where the global batch follows the number of workers (FitOptions::batch_per_worker): linear in it, as in Goyal
-// et al., "Accurate, large minibatch SGD", 2017, and after a change of it by degrees.
+// Rates for a global batch that follows the number of workers (FitOptions::batch_per_worker): linear in it, as in Goyal
+// et al., "Accurate, large minibatch SGD", 2017. After a change of the batch, the rate changes in small steps.
 namespace tutti::detail {
 
-// What the schedule's rate is multiplied by in the step that comes.
+// Returns the factor of the schedule's rate in the next step.
 [[nodiscard]] inline double rate_factor(const Counters& c, std::int64_t ramp_steps) {
   if (ramp_steps <= 0 || c.step >= c.rate_step + ramp_steps) return c.rate_to;
   const double t = static_cast<double>(c.step - c.rate_step) / static_cast<double>(ramp_steps);
   return c.rate_from + (c.rate_to - c.rate_from) * std::max(t, 0.0);
 }
 
-// The batch is this from now on. rate_batch: that the schedule's rate is for.
+// Sets the batch from now on. rate_batch: the batch of the schedule's rate.
 inline void follow_batch(Counters& c, std::int64_t batch, std::int64_t rate_batch, std::int64_t ramp_steps) {
   if (c.rate_batch > 0 && c.rate_batch != rate_batch) {
     const double was = static_cast<double>(c.rate_batch) / static_cast<double>(rate_batch);
@@ -33,7 +33,8 @@ inline void follow_batch(Counters& c, std::int64_t batch, std::int64_t rate_batc
   c.rate_step = c.step;
 }
 
-// Where a run stands in steps of a global batch, whatever its own steps were: by the samples that it has seen.
+// Returns the position of a run in steps of a global batch, whatever its own steps were: by the samples that it has
+// seen.
 [[nodiscard]] inline std::int64_t steps_done(Position at, std::int64_t size, std::int64_t batch, EpochEnd end) {
   if (end == EpochEnd::run_on) return (at.epoch * size + at.consumed) / batch;
   return at.epoch * steps_per_epoch(size, batch) + at.consumed / batch;
