@@ -18,13 +18,13 @@
 #include <tutti/backends/cuda/ops/conv_op.hpp>
 #include <tutti/backends/cuda/ops/loss_op.hpp>
 #include <tutti/backends/cuda/ops/update_ops.hpp>
+#include <tutti/backends/cuda/ops/weight_gradients.hpp>
 #include <tutti/backends/cuda/options.hpp>
 #include <tutti/backends/cuda/pack_table.hpp>
 #include <tutti/backends/cuda/staging.hpp>
 #include <tutti/backends/cuda/step_finisher.hpp>
 #include <tutti/backends/cuda/step_graph.hpp>
 #include <tutti/backends/cuda/utilisation.hpp>
-#include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/step/step_finisher.hpp>

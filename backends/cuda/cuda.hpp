@@ -28,8 +28,8 @@
 #include <tutti/backends/cuda/ops/private_ops.hpp>
 #include <tutti/backends/cuda/ops/simple_ops.hpp>
 #include <tutti/backends/cuda/ops/stem.hpp>
+#include <tutti/backends/cuda/ops/weight_gradients.hpp>
 #include <tutti/backends/cuda/options.hpp>
-#include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/custom_kernel.hpp>

@@ -8,7 +8,7 @@
 
 #include <tutti/backends/cuda/cudnn/conv_problem.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
-#include <tutti/backends/cuda/weight_gradients.hpp>
+#include <tutti/backends/cuda/ops/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
