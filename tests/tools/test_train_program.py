@@ -117,21 +117,27 @@ class TrainProgram(LaunchCase):
         self.assertGreaterEqual(self.accuracy(), 0.9)
 
     def test_a_worker_joins_while_it_trains(self):
-        if not built("gloo"):
-            self.skipTest("no strategy gloo")
         self.images("train", 60)
-        elastic = self.folder / "elastic"
-        elastic.mkdir()
-        (elastic / "host_worker").write_text("localhost slots=1\n")
-        job = self.start("--elastic", "--elastic-dir", elastic, "-n", 1, TRAIN, env=dict(self.environment, TUTTI_STRATEGY="gloo"))
-        wait_until(lambda: self.events("epoch"))
-        new = elastic / "new"
-        new.write_text("localhost slots=2\n")
-        new.rename(elastic / "host_worker")
-        self.finish(job)
-        self.assertEqual(job.returncode, 0, job.out + job.err)
-        self.assertIn(2, [e["ranks"] for e in self.events("members")], job.out + job.err)
-        self.assertGreaterEqual(self.accuracy(), 0.9)
+        for strategy, words in (("gloo", ("-n", 1)), ("mpi", ("-n", 1)), ("ps", ("-n", 1, "-s", 1)), ("ps_async", ("-n", 1, "-s", 1))):
+            with self.subTest(strategy=strategy):
+                if not built(strategy):
+                    print("no strategy", strategy)
+                    continue
+                shutil.rmtree(self.folder / "runs", ignore_errors=True)
+                elastic = self.folder / f"elastic-{strategy}"
+                elastic.mkdir()
+                (elastic / "host_worker").write_text("localhost slots=1\n")
+                job = self.start("--elastic", "--elastic-dir", elastic, *words, TRAIN, env=dict(self.environment, TUTTI_STRATEGY=strategy))
+                wait_until(lambda: self.events("epoch"))
+                new = elastic / "new"
+                new.write_text("localhost slots=2\n")
+                new.rename(elastic / "host_worker")
+                self.finish(job)
+                self.assertEqual(job.returncode, 0, job.out + job.err)
+                # Over MPI the processes are started anew, two of them, and go on from the checkpoint.
+                ranks = [e["world"] for e in self.events("start")] if strategy == "mpi" else [e["ranks"] for e in self.events("members")]
+                self.assertIn(2, ranks, job.out + job.err)
+                self.assertGreaterEqual(self.accuracy(), 0.9)
 
     def test_what_is_wrong_with_the_folders_is_said(self):
         shutil.rmtree(self.folder / "pets" / "val")
