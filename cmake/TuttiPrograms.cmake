@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# How tutti's own programs (tests, examples, benchmarks) are compiled; nothing here reaches who uses tutti.
+# Compiles tutti's own programs (tests, examples, benchmarks). These settings do not affect projects that use tutti.
 get_property(tutti_multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
 if(NOT CMAKE_BUILD_TYPE AND NOT tutti_multi_config)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
@@ -16,15 +16,16 @@ if(TUTTI_SANITIZE)
   target_compile_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
                                                          -fno-sanitize-recover=all -g1)
   target_link_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
-  # An index beyond the size of a vector or span, which may lie within memory that is valid.
+  # Finds an index past the end of a vector or span, even if it lies in valid memory.
   target_compile_definitions(tutti_program_options INTERFACE _GLIBCXX_ASSERTIONS)
   add_library(tutti_sanitizer_defaults OBJECT "${PROJECT_SOURCE_DIR}/tests/sanitizer_defaults.cpp")
   target_compile_definitions(tutti_sanitizer_defaults PRIVATE "TUTTI_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
   target_link_libraries(tutti_program_options INTERFACE $<TARGET_OBJECTS:tutti_sanitizer_defaults>)
 endif()
 
-# The components and other libraries that a source file names in its #include lines, followed through "quoted" includes.
-# Sets <out> to the words found (component names, make, decoders, CLI11, benchmark, and tools_<room> if it includes a header that
+# Finds the components and other libraries that a source file names in its #include lines, and follows "quoted"
+# includes. Sets <out> to the words found (component names, make, decoders, CLI11, benchmark, and tools_<room> if it
+# includes a header that
 # has a .cpp file next to it in tools/<room>), and <out>_files to the files read.
 function(tutti_used_libraries out source)
   set(seen)
@@ -93,7 +94,7 @@ function(tutti_resolve_libraries out used text header_only)
         continue()
       endif()
     elseif(library STREQUAL "make")
-      # Every component that is there.
+      # All components that exist.
       set(link tutti_compiled_make)
       if(header_only)
         get_property(link GLOBAL PROPERTY TUTTI_COMPONENTS)

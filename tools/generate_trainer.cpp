@@ -9,8 +9,8 @@
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/version.hpp>
 
-#include "generate_trainer/options.hpp"
-#include "generate_trainer/scripts.hpp"
+#include "tools/generate_trainer/options.hpp"
+#include "tools/generate_trainer/scripts.hpp"
 
 int main(int argc, char** argv) {
   using namespace tutti;

@@ -9,8 +9,8 @@
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/version.hpp>
 
-#include "data/commands.hpp"
-#include "data/options.hpp"
+#include "tools/data/commands.hpp"
+#include "tools/data/options.hpp"
 
 namespace {
 

@@ -13,8 +13,8 @@
 #include <tutti/io/file_writer.hpp>
 #include <tutti/version.hpp>
 
-#include "predict/model_options.hpp"
-#include "predict/words.hpp"
+#include "tools/predict/model_options.hpp"
+#include "tools/predict/words.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Starts the processes of a job on this host or on many, see launch/options.hpp.
+// Starts the processes of a job on this host or on many, see launch/cli/options.hpp.
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,14 +11,14 @@
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/version.hpp>
 
-#include "launch/commands.hpp"
-#include "launch/elastic_site.hpp"
-#include "launch/guard.hpp"
-#include "launch/job_state.hpp"
-#include "launch/launcher.hpp"
-#include "launch/options.hpp"
-#include "launch/program_query.hpp"
-#include "launch/ssh.hpp"
+#include "tools/launch/agent/guard.hpp"
+#include "tools/launch/cli/options.hpp"
+#include "tools/launch/elastic/elastic_site.hpp"
+#include "tools/launch/host/job_state.hpp"
+#include "tools/launch/host/ssh.hpp"
+#include "tools/launch/job/commands.hpp"
+#include "tools/launch/launcher.hpp"
+#include "tools/launch/program_query.hpp"
 
 namespace {
 

@@ -21,11 +21,11 @@
 #include <tutti/engine/inference.hpp>
 #include <tutti/version.hpp>
 
-#include "data/progress.hpp"
-#include "predict/answer.hpp"
-#include "predict/images.hpp"
-#include "predict/model_options.hpp"
-#include "predict/options.hpp"
+#include "tools/data/progress.hpp"
+#include "tools/predict/answer.hpp"
+#include "tools/predict/images.hpp"
+#include "tools/predict/model_options.hpp"
+#include "tools/predict/options.hpp"
 
 namespace {
 

@@ -11,10 +11,10 @@
 #include <tutti/train/run_log.hpp>
 #include <tutti/version.hpp>
 
-#include "report/options.hpp"
-#include "report/page.hpp"
-#include "report/read_run.hpp"
 #include "report_page.hpp"
+#include "tools/report/options.hpp"
+#include "tools/report/page.hpp"
+#include "tools/report/read_run.hpp"
 
 namespace {
 

@@ -39,6 +39,11 @@ BACKENDS = {
     "turbojpeg": ("data", r"turbojpeg\.h|jpeglib\.h|jerror\.h"),
 }
 
+# Each application of tools/: the other ones whose headers it may include. Its files include "tools/<application>/...".
+ROOMS = {"trainer": set(), "launch": set(), "data": set(), "report": set(), "predict": {"data"}, "generate_trainer": {"launch"}}
+# The folders of tools/launch, from the lowest one: each includes itself and those before it.
+LAUNCH = ("host", "agent", "cli", "job", "elastic", "mpi", "")
+
 STANDARD = set("""
     algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits
     clocale cmath codecvt compare complex concepts condition_variable coroutine csetjmp csignal cstdarg cstddef cstdint
@@ -101,13 +106,36 @@ def tutti_allowed(path, header):
     return False
 
 
+def room_allowed(path, header):
+    """May the file include "tools/..."?"""
+    parts, target = path.split("/"), header.split("/")
+    room = target[1] if len(target) > 2 else ""
+    if room not in ROOMS:
+        return False
+    if parts[0] == "examples":
+        return room == "trainer"
+    if parts[0] != "tools" or len(parts) == 2:  # tests and benchmarks; main functions
+        return parts[0] in ("tools", "tests", "bench")
+    if room != parts[1]:
+        return room in ROOMS.get(parts[1], ())
+    if room == "launch":
+        of, to = ("/".join(p[2:-1]) for p in (parts, target))
+        return of in LAUNCH and to in LAUNCH and LAUNCH.index(to) <= LAUNCH.index(of)
+    return True
+
+
 def complaint(path, bracket, header):
     """Why the file may not include the header; None if it may."""
     library = path.split("/")[0] in ("include", "backends", "datasets")
     if "cudnn_frontend" in header:
         return "cudnn_frontend.h costs every user half a minute of compile time"
+    if bracket == '"' and library:
+        return "library headers use <tutti/...>"
+    if bracket == '"' and header.startswith("tools/"):
+        return None if room_allowed(path, header) else "this application may not include that one"
     if bracket == '"':
-        return "library headers use <tutti/...>" if library else None
+        inside = path.startswith("tools/") and path.count("/") > 1
+        return 'files of an application include "tools/<application>/..."' if inside else None
     if header.startswith("tutti/"):
         return None if tutti_allowed(path, header) else "this folder may not include that one"
     if header in STANDARD or SYSTEM.fullmatch(header):
@@ -134,6 +162,9 @@ def check_the_checker():
             ("backends/eigen/a.hpp", "<Eigen/Core>"), ("backends/nccl/a.hpp", "<tutti/backends/cuda/x.hpp>"),
             ("datasets/cifar10/a.hpp", "<tutti/data/x.hpp>"), ("examples/a.cpp", "<CLI/CLI.hpp>"),
             ("tests/core/a.cpp", "<doctest/doctest.h>"), ("tests/core/a.cpp", '"b.hpp"'),
+            ("tools/predict/a.cpp", '"tools/data/progress.hpp"'), ("tools/tutti_data.cpp", '"tools/data/commands.hpp"'),
+            ("tools/launch/job/a.hpp", '"tools/launch/host/process.hpp"'), ("tools/launch/launcher.cpp", '"tools/launch/mpi/a.hpp"'),
+            ("examples/a.cpp", '"tools/trainer/task.hpp"'), ("tests/tools/a.cpp", '"tools/launch/job/plan.hpp"'),
             ("include/tutti/train/a.hpp", "<tutti/strategy/x.hpp>"), ("include/tutti/tutti.hpp", "<tutti/train/x.hpp>"),
             ("backends/turbojpeg/a.hpp", "<jpeglib.h>"),
             ("backends/stb/a.hpp", "<stb/stb_image.h>"), ("backends/stb/a.hpp", "<tutti/data/x.hpp>"), ("src/a.cpp", "<tutti/backends/eigen/x.hpp>"),
@@ -141,6 +172,9 @@ def check_the_checker():
             ("backends/make/a.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/make/a.hpp", "<tutti/backends/make/x.hpp>")]
     bad = [("include/tutti/core/a.hpp", "<tutti/io/x.hpp>"), ("include/tutti/core/a.hpp", "<Eigen/Core>"),
            ("include/tutti/nn/a.hpp", "<tutti/engine/x.hpp>"), ("include/tutti/strategy/a.hpp", "<tutti/graph/x.hpp>"),
+           ("tools/data/a.cpp", '"tools/predict/words.hpp"'), ("tools/data/a.cpp", '"images.hpp"'),
+           ("tools/launch/host/a.hpp", '"tools/launch/job/plan.hpp"'), ("tools/launch/job/a.hpp", '"tools/launch/launcher.hpp"'),
+           ("examples/a.cpp", '"tools/launch/job/plan.hpp"'), ("tools/trainer/a.cpp", '"tools/nothing/a.hpp"'),
            ("include/tutti/core/a.hpp", '"x.hpp"'), ("include/tutti/core/a.hpp", "<tutti/tutti.hpp>"),
            ("backends/eigen/a.hpp", "<oneapi/dnnl/dnnl.hpp>"), ("backends/eigen/a.hpp", "<tutti/train/x.hpp>"),
            ("backends/stb/a.hpp", "<tutti/engine/executor.hpp>"), ("src/a.cpp", "<Eigen/Core>"),

@@ -100,10 +100,10 @@ class Manuals(unittest.TestCase):
 
     def test_help_knows_every_option(self):
         """For programs whose --help text is separate from the table that reads their options."""
-        for name, folder in (("tutti-launch", "launch"), ("tutti-data", "data")):
+        for name, folder in (("tutti-launch", "launch/cli"), ("tutti-data", "data")):
             if name not in self.helps:
                 continue
-            source = (ROOT / "tools" / folder / "options.hpp").read_text()
+            source = (ROOT / "tools" / folder / "options.cpp").read_text()
             table = re.findall(r'"(--[a-z][a-z0-9-]*)"', source[source.index("option_table("):])
             self.assertGreater(len(table), 10, name)
             said = set(OPTION.findall(self.helps[name].replace("_", "-")))

@@ -15,19 +15,19 @@
 #include <tutti/cluster/arbiter/arbiter_options.hpp>
 
 #include "data/temp_folder.hpp"
-#include "tools/launch/blame.hpp"
-#include "tools/launch/commands.hpp"
-#include "tools/launch/elastic.hpp"
-#include "tools/launch/job_folder.hpp"
-#include "tools/launch/job_members.hpp"
-#include "tools/launch/job_state.hpp"
-#include "tools/launch/job_verdict.hpp"
-#include "tools/launch/link.hpp"
-#include "tools/launch/mpi.hpp"
-#include "tools/launch/mpi_verdict.hpp"
-#include "tools/launch/options.hpp"
-#include "tools/launch/plan.hpp"
-#include "tools/launch/wire.hpp"
+#include "tools/launch/cli/options.hpp"
+#include "tools/launch/elastic/elastic.hpp"
+#include "tools/launch/host/job_state.hpp"
+#include "tools/launch/host/wire.hpp"
+#include "tools/launch/job/blame.hpp"
+#include "tools/launch/job/commands.hpp"
+#include "tools/launch/job/job_folder.hpp"
+#include "tools/launch/job/job_members.hpp"
+#include "tools/launch/job/job_verdict.hpp"
+#include "tools/launch/job/link.hpp"
+#include "tools/launch/job/mpi.hpp"
+#include "tools/launch/job/plan.hpp"
+#include "tools/launch/mpi/mpi_verdict.hpp"
 
 using namespace tutti;
 using namespace tutti::launch;

@@ -14,9 +14,9 @@
 #include <tutti/io/file_error.hpp>
 
 #include "data/temp_folder.hpp"
-#include "tools/launch/job_state.hpp"
-#include "tools/launch/rank_process.hpp"
-#include "tools/launch/wire.hpp"
+#include "tools/launch/agent/rank_process.hpp"
+#include "tools/launch/host/job_state.hpp"
+#include "tools/launch/host/wire.hpp"
 
 using namespace tutti;
 using namespace tutti::launch;

@@ -15,22 +15,23 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/cluster/launch/key_file.hpp>
 #include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/error.hpp>
 
 #include "data/temp_folder.hpp"
-#include "tools/launch/blame.hpp"
-#include "tools/launch/commands.hpp"
-#include "tools/launch/mpi.hpp"
-#include "tools/launch/mpi_verdict.hpp"
-#include "tools/launch/options.hpp"
-#include "tools/launch/plan.hpp"
+#include "tools/launch/cli/options.hpp"
+#include "tools/launch/host/quote.hpp"
+#include "tools/launch/host/rendezvous_ports.hpp"
+#include "tools/launch/host/ssh.hpp"
+#include "tools/launch/host/wire.hpp"
+#include "tools/launch/job/blame.hpp"
+#include "tools/launch/job/commands.hpp"
+#include "tools/launch/job/mpi.hpp"
+#include "tools/launch/job/plan.hpp"
+#include "tools/launch/mpi/mpi_verdict.hpp"
 #include "tools/launch/program_query.hpp"
-#include "tools/launch/quote.hpp"
-#include "tools/launch/rendezvous_ports.hpp"
-#include "tools/launch/ssh.hpp"
-#include "tools/launch/wire.hpp"
 #include "tools/trainer/environment.hpp"
 
 using namespace tutti;

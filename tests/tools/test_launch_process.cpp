@@ -16,7 +16,7 @@
 #include <tutti/io/file.hpp>
 
 #include "data/temp_folder.hpp"
-#include "tools/launch/progress_board.hpp"
+#include "tools/launch/job/progress_board.hpp"
 
 using namespace tutti;
 using namespace tutti::launch;

@@ -12,10 +12,10 @@
 #include <tutti/core/error.hpp>
 
 #include "data/temp_folder.hpp"
-#include "tools/launch/options.hpp"
-#include "tools/launch/plan.hpp"
-#include "tools/launch/slurm.hpp"
-#include "tools/launch/ssh.hpp"
+#include "tools/launch/cli/options.hpp"
+#include "tools/launch/host/slurm.hpp"
+#include "tools/launch/host/ssh.hpp"
+#include "tools/launch/job/plan.hpp"
 
 using namespace tutti;
 using namespace tutti::launch;

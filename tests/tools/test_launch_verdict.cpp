@@ -12,7 +12,7 @@
 
 #include <tutti/core/error.hpp>
 
-#include "tools/launch/job_verdict.hpp"
+#include "tools/launch/job/job_verdict.hpp"
 
 using namespace tutti;
 using namespace tutti::launch;

@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "tools/launch/process.hpp"
+#include "tools/launch/host/process.hpp"
 
 using namespace tutti;
 using namespace tutti::launch;

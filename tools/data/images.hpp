@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
-#include <tutti/backends/decoders.hpp>
-#include <tutti/core/error.hpp>
 #include <tutti/data/images/image_decoder.hpp>
 #include <tutti/data/images/image_header.hpp>
 #include <tutti/data/images/resize.hpp>
-#if defined(TUTTI_HAS_TURBOJPEG)
-#include <tutti/backends/turbojpeg/encode.hpp>
-#endif
 
 namespace tutti::data_tool {
 
@@ -35,15 +26,7 @@ struct ImageSize {
 };
 
 // What the rules make of an image. The aspect is kept up to rounding; nothing gets larger unless it is stretched.
-[[nodiscard]] inline ImageSize size_by(const ImageRules& rules, ImageSize is) {
-  if (rules.size <= 0) return is;
-  if (rules.stretch) return {rules.size, rules.size};
-  const int shorter = std::min(is.width, is.height);
-  if (shorter <= rules.size) return is;
-  const double scale = static_cast<double>(rules.size) / shorter;
-  const auto scaled = [&](int side) { return std::max(rules.size, static_cast<int>(std::lround(side * scale))); };
-  return {scaled(is.width), scaled(is.height)};
-}
+[[nodiscard]] ImageSize size_by(const ImageRules& rules, ImageSize is);
 
 // Applies the rules to one image after another. One a thread.
 class ImageWork {
@@ -66,34 +49,7 @@ class ImageWork {
   }
 
  private:
-  void write(std::vector<std::uint8_t>& bytes, const ImageHeader& header, ImageSize to, std::string_view where) {
-#if defined(TUTTI_HAS_TURBOJPEG)
-    if (!decoders_) decoders_ = std::make_unique<ImageDecoders>(make_image_decoders());
-    (void)decoders_->header(bytes, where);  // is there a decoder for it?
-    decoders_->decode(bytes, header, {{0, 0, header.width, header.height}, 0, 0, DecodeQuality::accurate}, where,
-                      decoded_);
-    PixelView view{decoded_.pixels.data(), header.width, header.height, 3};
-    if (to != ImageSize{header.width, header.height}) {
-      const ResizeBox box{0, 0, static_cast<double>(header.width), static_cast<double>(header.height)};
-      scaled_.resize(static_cast<std::size_t>(to.width) * static_cast<std::size_t>(to.height) * 3);
-      resizer_({view.pixels, view.width, view.height}, box, box, to.width, to.height, true, false, scaled_.data());
-      view = {scaled_.data(), to.width, to.height, 3};
-    }
-    if (header.components == 1) {
-      const std::size_t pixels = static_cast<std::size_t>(to.width) * static_cast<std::size_t>(to.height);
-      grey_.resize(pixels);
-      for (std::size_t i = 0; i < pixels; ++i) grey_[i] = view.pixels[3 * i];
-      view = {grey_.data(), to.width, to.height, 1};
-    }
-    encode_jpeg(view, {rules_.quality}, bytes);
-#else
-    (void)bytes;
-    (void)header;
-    (void)to;
-    fail<UsageError>(where, "a build that writes JPEG, which this image needs", "one without libjpeg-turbo",
-                     "install libjpeg-dev and build again");
-#endif
-  }
+  void write(std::vector<std::uint8_t>& bytes, const ImageHeader& header, ImageSize to, std::string_view where);
 
   ImageRules rules_;
   std::unique_ptr<ImageDecoders> decoders_;

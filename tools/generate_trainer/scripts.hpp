@@ -1,33 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstddef>
-#include <cstdio>
 #include <filesystem>
-#include <initializer_list>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include <tutti/cluster/launch/hosts_file.hpp>
-#include <tutti/cluster/launch/key_file.hpp>
-#include <tutti/comm/net/host_name.hpp>
-#include <tutti/core/error.hpp>
-#include <tutti/io/file.hpp>
 
-#include "../launch/quote.hpp"
-#include "options.hpp"
+#include "tools/generate_trainer/options.hpp"
 
 namespace tutti::generate_trainer {
-
-inline constexpr int server_port = 2222, first_worker_port = 2230;
 
 // What is started where: #servers = #hosts, and as many workers of each host.
 struct Job {
@@ -36,126 +19,20 @@ struct Job {
   int workers_of_host = 1;
 };
 
-[[nodiscard]] inline Job plan_job(const Options& o) {
-  Job job;
-  job.hosts = read_hosts_file(o.workers_file);
-  job.workers_of_host = std::max(1, o.gpus);
-  if (static_cast<int>(job.hosts.size()) != o.worker_count)
-    fail<UsageError>("--worker_count", std::to_string(job.hosts.size()) + ", the hosts of " + o.workers_file,
-                     std::to_string(o.worker_count));
-  for (const Host& h : job.hosts) {
-    if (h.slots != 1 && h.slots != job.workers_of_host)
-      fail<UsageError>(o.workers_file + " line " + std::to_string(h.line),
-                       "no slots=, or as many as --worker_gpu_count says, " + std::to_string(job.workers_of_host),
-                       std::to_string(h.slots));
-    job.servers.append(job.servers.empty() ? "" : ",").append(host_and_port(h.name, server_port));
-    for (int w = 0; w < job.workers_of_host; ++w)
-      job.workers.append(job.workers.empty() ? "" : ",").append(host_and_port(h.name, first_worker_port + w));
-  }
-  return job;
-}
-
 namespace detail {
 
 [[nodiscard]] inline std::string absolute(const std::string& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
 }
+
 // Words as the shell takes them, with spaces between.
-[[nodiscard]] inline std::string quoted(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& w : words) line.append(line.empty() ? "" : " ").append(launch::shell_quoted(w));
-  return line;
-}
+[[nodiscard]] std::string quoted(const std::vector<std::string>& words);
 
 // Puts a new file in the place of whatever has its name.
-inline void replace_file(const io::Path& path, std::string_view text, mode_t mode) {
-  const io::Path aside = path.string() + "." + std::to_string(::getpid());
-  ::unlink(aside.c_str());
-  {
-    const io::Descriptor file = io::Descriptor::open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, "make", mode);
-    // Whatever the umask says.
-    if (::fchmod(file.get(), mode) != 0) io::fail_file("set the mode of", aside, errno);
-    for (std::size_t at = 0; at < text.size();) {
-      const ssize_t n = ::write(file.get(), text.data() + at, text.size() - at);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) io::fail_file("write", aside, errno);
-      at += static_cast<std::size_t>(n);
-    }
-    if (::fsync(file.get()) != 0) io::fail_file("write", aside, errno);
-  }
-  if (::rename(aside.c_str(), path.c_str()) != 0) io::fail_file("make", path, errno);
-}
-
-// Whether the program's arguments hold one of these options, with - or with _.
-[[nodiscard]] inline bool has_option(const std::vector<std::string>& command,
-                                     std::initializer_list<std::string_view> names) {
-  return std::any_of(command.begin(), command.end(), [&](const std::string& argument) {
-    std::string word = argument.substr(0, argument.find('='));
-    std::replace(word.begin(), word.end(), '_', '-');
-    return std::find(names.begin(), names.end(), word) != names.end();
-  });
-}
-[[nodiscard]] inline bool has_own_key(const std::vector<std::string>& command) {
-  return has_option(command, {"--ps-key-file", "--ps-plain"});
-}
-// The caller chooses where workers compute. --gpus '' asks for the processor.
-[[nodiscard]] inline bool says_backend(const std::vector<std::string>& command) {
-  return has_option(command, {"--backend", "--gpus"});
-}
+void replace_file(const io::Path& path, std::string_view text, mode_t mode);
 
 }  // namespace detail
 
-// The script of a host. key: the key file; empty: none.
-[[nodiscard]] inline std::string script_of(const Options& o, const Job& job, std::size_t host, const std::string& key) {
-  const std::string here = std::filesystem::current_path().string(), logs = detail::absolute(o.log_dir);
-  std::vector<std::string> command = o.command;
-  // A name without a folder is looked for on the host's own PATH.
-  if (command[0].find('/') != std::string::npos) command[0] = detail::absolute(command[0]);
-  const auto start = [&](const std::string& gpu, const std::string& kind, std::size_t index) {
-    std::vector<std::string> words = command;
-    // A worker that has no GPU after all ends with an error and does not share the processor with the others. Servers
-    // are told the same: all processes of a job have the same options.
-    if (o.gpus > 0 && !detail::says_backend(o.command)) words.emplace_back("--backend=cuda");
-    words.push_back("--ps_hosts=" + job.servers);
-    words.push_back("--worker_hosts=" + job.workers);
-    words.push_back("--job_name=" + kind);
-    words.push_back("--task_index=" + std::to_string(index));
-    if (!key.empty()) words.push_back("--ps_key_file=" + key);
-    const std::string log = (std::filesystem::path(logs) / (kind + std::to_string(index))).string();
-    return "CUDA_VISIBLE_DEVICES='" + gpu + "' " + detail::quoted(words) + " </dev/null >" + launch::shell_quoted(log) +
-           " 2>&1 &\n";
-  };
-  std::string text = "#!/bin/bash\n# The processes of " + job.hosts[host].name +
-                     ", written by generate-trainer: a parameter server and its workers.\n";
-  text += "[ ! -r /etc/profile ] || . /etc/profile\n";
-  // Relative paths mean what they meant where this was written, if that folder is here too.
-  text += "[ ! -d " + launch::shell_quoted(here) + " ] || cd " + launch::shell_quoted(here) + " || exit\n";
-  text += "mkdir -p " + launch::shell_quoted(logs) + " || exit\n";
-  text += start("", "ps", host);
-  for (int w = 0; w < job.workers_of_host; ++w)
-    text += start(o.gpus > 0 ? std::to_string(w) : "", "worker",
-                  host * static_cast<std::size_t>(job.workers_of_host) + static_cast<std::size_t>(w));
-  return text;
-}
-
-inline void write_scripts(const Options& o) {
-  const Job job = plan_job(o);
-  const io::Path folder = detail::absolute(o.script_dir);
-  const bool own_key = detail::has_own_key(o.command);
-  const std::string key = own_key ? "" : (folder / "job.key").string();
-  std::vector<std::string> scripts;
-  for (std::size_t h = 0; h < job.hosts.size(); ++h) scripts.push_back(script_of(o, job, h, key));
-  io::make_directories(folder);
-  if (!own_key) detail::replace_file(key, new_secret() + "\n", 0600);
-  for (std::size_t h = 0; h < job.hosts.size(); ++h) {
-    const io::Path path = folder / (job.hosts[h].name + ".sh");
-    detail::replace_file(path, scripts[h], 0755);
-    std::printf("%s\n", path.c_str());
-  }
-  const auto count = job.hosts.size() * static_cast<std::size_t>(job.workers_of_host);
-  std::printf("%zu %s and %zu %s, logs in %s\n", job.hosts.size(), job.hosts.size() == 1 ? "server" : "servers", count,
-              count == 1 ? "worker" : "workers", detail::absolute(o.log_dir).c_str());
-  if (!own_key) std::printf("the key of the job: %s\n", key.c_str());
-}
+void write_scripts(const Options& o);
 
 }  // namespace tutti::generate_trainer

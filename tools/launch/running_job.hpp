@@ -10,22 +10,20 @@
 #include <vector>
 
 #include <tutti/cluster/launch/hosts_file.hpp>
-#include <tutti/core/error.hpp>
 
-#include "blame.hpp"
-#include "commands.hpp"
-#include "elastic.hpp"
-#include "job_control.hpp"
-#include "job_folder.hpp"
-#include "job_output.hpp"
-#include "job_verdict.hpp"
-#include "link.hpp"
-#include "mpi_generations.hpp"
-#include "mpirun_output.hpp"
-#include "options.hpp"
-#include "plan.hpp"
-#include "process.hpp"
-#include "progress_board.hpp"
+#include "tools/launch/cli/options.hpp"
+#include "tools/launch/elastic/elastic.hpp"
+#include "tools/launch/host/process.hpp"
+#include "tools/launch/job/commands.hpp"
+#include "tools/launch/job/job_control.hpp"
+#include "tools/launch/job/job_folder.hpp"
+#include "tools/launch/job/job_output.hpp"
+#include "tools/launch/job/job_verdict.hpp"
+#include "tools/launch/job/link.hpp"
+#include "tools/launch/job/plan.hpp"
+#include "tools/launch/job/progress_board.hpp"
+#include "tools/launch/mpi/mpi_generations.hpp"
+#include "tools/launch/mpi/mpirun_output.hpp"
 
 namespace tutti::launch {
 
@@ -36,11 +34,7 @@ class RunningJob {
 
   void say(const std::string& text) { output_.say(text); }
 
-  [[nodiscard]] bool over() const {
-    if (elastic_ && elastic_->waits() && !stopping_) return false;
-    return std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.child.closed(); }) &&
-           (!mpirun_ || mpirun_->closed());
-  }
+  [[nodiscard]] bool over() const;
 
   // Without a word for so long a host is lost.
   [[nodiscard]] double host_timeout() const {
@@ -51,64 +45,14 @@ class RunningJob {
     for (Link& l : links_) l.say(line);
   }
 
-  void stop() {
-    if (stopping_) return;
-    stopping_ = true;
-    stopped_at_ = Clock::now();
-    if (elastic_) elastic_->job_ends();
-    tell_all("stop");
-  }
+  void stop();
 
   // ---- the end ----
   // A host whose connection broke may still run what it was given.
-  void end_lost_hosts(const SignalQueue& signals) {
-    std::vector<Host> hosts = lost_hosts_;
-    for (const Link& l : links_)
-      if (l.lost) hosts.push_back(l.site.host);
-    for (const std::string& why : end_left_over(hosts, o_, plan_.job, signals)) say(why);
-  }
+  void end_lost_hosts(const SignalQueue& signals);
 
   // Decides how the job ended, says it, and returns the exit code.
-  [[nodiscard]] int verdict() {
-    const bool mpirun_failed = mpirun_ && mpirun_->code() != 0;
-    const auto problem_of_mpirun = [&] {
-      return mpirun_said_.problem(*mpirun_, generations_ ? generations_->plan() : plan_,
-                                  [&](const auto& name) { return board_.last_report(name); });
-    };
-    JobEnd end;
-    end.endings = endings_;
-    end.elastic = o_.elastic.on;
-    end.interrupted = interrupted_;
-    end.problem = problems_.empty() ? 0 : problems_.front().code;
-    end.lost_host = std::any_of(links_.begin(), links_.end(), [](const Link& l) { return l.lost; });
-    end.mpirun = mpirun_failed ? problem_of_mpirun().code : 0;
-    const JobResult v = judge(end);
-    switch (v.cause) {
-      case JobResult::Cause::done:
-      case JobResult::Cause::problem:
-        break;
-      case JobResult::Cause::interrupted:
-        say("ended by " + signal_text(interrupted_));
-        return v.code;
-      case JobResult::Cause::lost_host:
-        // A host that does not answer explains why others lost it.
-        for (const Link& l : links_)
-          if (l.lost) problems_.push_back(lost_host(l, unended_, board_, "no answer"));
-        break;
-      case JobResult::Cause::process:
-        problems_.push_back(problem_of(*v.blamed, board_.last_report(v.blamed->name), end.elastic));
-        break;
-      case JobResult::Cause::mpirun:
-        problems_.push_back(problem_of_mpirun());
-        mpirun_said_.repeat(output_.err);
-        break;
-      case JobResult::Cause::outside:
-        problems_.push_back(problem_of_outside(*v.blamed, plan_.first().order.host_timeout));
-        break;
-    }
-    output_.say(problems_);
-    return v.code;
-  }
+  [[nodiscard]] int verdict();
 
   Options o_;
   Plan plan_;

@@ -3,77 +3,24 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <tutti/io/json/json.hpp>
-#include <tutti/io/utf8.hpp>
-#include <tutti/train/run_log.hpp>
-#include <tutti/version.hpp>
 
-#include "run_data.hpp"
-#include "table.hpp"
+#include "tools/report/run_data.hpp"
 
 namespace tutti::report_tool {
 
 // JSON that may stand in an HTML script element, whatever strings it holds: none of them can end the element or begin
 // a comment.
-[[nodiscard]] inline std::string json_for_script(const io::Json& value) {
-  const std::string plain = io::write_json(value);
-  std::string out;
-  out.reserve(plain.size() + plain.size() / 16);
-  for (const char c : plain) switch (c) {
-      case '<':
-        out += "\\u003c";
-        break;
-      case '>':
-        out += "\\u003e";
-        break;
-      case '&':
-        out += "\\u0026";
-        break;
-      default:
-        out += c;
-    }
-  return out;
-}
+[[nodiscard]] std::string json_for_script(const io::Json& value);
 
 // Text that may stand between tags and in quoted attributes.
-[[nodiscard]] inline std::string html_text(std::string_view text) {
-  std::string out;
-  for (const char c : utf8_text(std::string(text))) switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      case '\0':
-        out += '?';
-        break;
-      default:
-        out += c;
-    }
-  return out;
-}
+[[nodiscard]] std::string html_text(std::string_view text);
 
-[[nodiscard]] inline io::Json texts(const std::vector<std::string>& all) {
-  io::Json::Array out;
-  for (const std::string& t : all) out.emplace_back(utf8_text(t));
-  return out;
-}
+[[nodiscard]] io::Json texts(const std::vector<std::string>& all);
 
 // Of `runs` runs, so that the page stays small.
 [[nodiscard]] inline std::size_t points_of_each(std::size_t runs) {
@@ -85,34 +32,7 @@ namespace tutti::report_tool {
 }
 
 // A run as the page's script takes it.
-[[nodiscard]] inline io::Json page_data(const RunData& r, std::size_t points) {
-  io::Json::Array changes, resumed;
-  for (const Change& c : r.changes)
-    changes.push_back(io::Json::object({{"step", short_number(c.step)},
-                                        {"time", short_number(c.time)},
-                                        {"ranks", short_number(c.ranks)},
-                                        {"seconds", short_number(c.seconds)},
-                                        {"batch", short_number(c.batch)}}));
-  for (const double step : r.resumed) resumed.push_back(short_number(step));
-  io::Json data = io::Json::object({{"name", utf8_text(r.name)},
-                                    {"path", utf8_text(r.path)},
-                                    {"status", utf8_text(r.status)},
-                                    {"message", utf8_text(r.message)},
-                                    {"top_k", utf8_text(r.top_k)},
-                                    {"facts", r.facts},
-                                    {"options", r.options},
-                                    {"starts", r.starts},
-                                    {"time", short_number(r.time)},
-                                    {"steps", reduce(r.steps, points)},
-                                    {"epochs", reduce(r.epochs, points)},
-                                    {"warnings", texts(r.warnings)},
-                                    {"more_warnings", r.more_warnings},
-                                    {"views", r.views},
-                                    {"evaluation", r.evaluation},
-                                    {"problems", texts(r.problems)},
-                                    {"notes", texts(r.notes)}});
-  return data.set("changes", std::move(changes)).set("resumed", std::move(resumed));
-}
+[[nodiscard]] io::Json page_data(const RunData& r, std::size_t points);
 
 // The parts of the page, which are files of their own in report/page.
 struct PageParts {
@@ -120,35 +40,7 @@ struct PageParts {
 };
 
 // made: when, as the page says it.
-[[nodiscard]] inline std::string make_page(const PageParts& parts, const std::vector<RunData>& runs,
-                                           const std::string& title, const std::string& made) {
-  io::Json::Array all;
-  for (const RunData& r : runs) all.push_back(page_data(r, points_of_each(runs.size())));
-  const std::pair<std::string_view, std::string> places[] = {
-      {"{{title}}", html_text(title)},
-      {"{{style}}", std::string(parts.style)},
-      {"{{made}}", html_text(made)},
-      {"{{data}}", json_for_script(io::Json::object({{"version", version}, {"runs", std::move(all)}}))},
-      {"{{script}}", std::string(parts.script)}};
-  // In one pass, so that nothing that is put in is looked at again.
-  std::string page;
-  std::string_view rest = parts.html;
-  while (!rest.empty()) {
-    const std::size_t open = rest.find("{{");
-    page += rest.substr(0, open);
-    if (open == std::string_view::npos) break;
-    rest.remove_prefix(open);
-    const auto* place =
-        std::find_if(std::begin(places), std::end(places), [&](const auto& p) { return rest.starts_with(p.first); });
-    if (place == std::end(places)) {
-      page += rest.substr(0, 2);
-      rest.remove_prefix(2);
-    } else {
-      page += place->second;
-      rest.remove_prefix(place->first.size());
-    }
-  }
-  return page;
-}
+[[nodiscard]] std::string make_page(const PageParts& parts, const std::vector<RunData>& runs, const std::string& title,
+                                    const std::string& made);
 
 }  // namespace tutti::report_tool

@@ -2,64 +2,18 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
-#include <set>
 #include <string>
-#include <system_error>
 #include <vector>
 
-#include <tutti/core/error.hpp>
-#include <tutti/core/printable.hpp>
-
-#include "read_evaluation.hpp"
-#include "read_log.hpp"
-#include "run_data.hpp"
+#include "tools/report/run_data.hpp"
 
 namespace tutti::report_tool {
 
 // What is readable of a run, with so many of its worst-classified images at most; RunData::problems names the rest.
 // Throws DataError for what is no run.
-[[nodiscard]] inline RunData read_run(const std::string& named, std::size_t most_images) {
-  namespace fs = std::filesystem;
-  std::error_code none_there;
-  const bool is_log = fs::is_regular_file(named, none_there) && fs::path(named).filename() == "log.jsonl";
-  const fs::path folder = is_log ? fs::absolute(named).parent_path() : fs::path(named);
-  if (!fs::is_directory(folder, none_there))
-    fail<DataError>(printable(named), "a run's folder", fs::exists(named, none_there) ? "a file" : "none",
-                    "--run-dir of a training names it");
-  RunData run;
-  run.path = named;
-  run.name = fs::absolute(folder / "x").lexically_normal().parent_path().filename().string();
-  const fs::path log = folder / "log.jsonl";
-  const bool has_log = fs::exists(fs::symlink_status(log, none_there));
-  if (!has_log && !fs::is_directory(folder / "checkpoints", none_there))
-    fail<DataError>(printable(named), "a run's folder, with log.jsonl", "a folder without one",
-                    "with --log-dir the log stands there");
-  try {
-    if (has_log)
-      LogReader(run).read(log);
-    else
-      run.problems.push_back("there is no " + log.string() + ": no curves");
-  } catch (const Error& e) {
-    run.problems.emplace_back(e.what());
-  }
-  const fs::path evaluation = folder / "evaluation.json";
-  try {
-    if (fs::exists(fs::symlink_status(evaluation, none_there)))
-      run.evaluation = read_evaluation(evaluation, most_images);
-  } catch (const Error& e) {
-    run.problems.push_back("there is no confusion matrix: " + std::string(e.what()));
-  }
-  return run;
-}
+[[nodiscard]] RunData read_run(const std::string& named, std::size_t most_images);
 
 // Gives runs of the same folder name longer ones.
-inline void tell_apart(std::vector<RunData>& runs) {
-  std::set<std::string> once, twice;
-  for (const RunData& r : runs)
-    if (!once.insert(r.name).second) twice.insert(r.name);
-  for (RunData& r : runs)
-    if (twice.count(r.name) > 0) r.name = r.path;
-}
+void tell_apart(std::vector<RunData>& runs);
 
 }  // namespace tutti::report_tool

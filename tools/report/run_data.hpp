@@ -8,7 +8,7 @@
 
 #include <tutti/io/json/json_value.hpp>
 
-#include "table.hpp"
+#include "tools/report/table.hpp"
 
 namespace tutti::report_tool {
 

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#include "tools/launch/elastic/elastic_file.hpp"
+
+#include <netdb.h>
+#include <poll.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+
+#include "tools/launch/host/process.hpp"
+#include "tools/launch/job/plan.hpp"
+
+namespace tutti::launch {
+
+std::string key_of(const Host& h) {
+  const passwd* me = ::getpwuid(::geteuid());
+  const bool mine = h.port == 0 && (h.user.empty() || (me != nullptr && h.user == me->pw_name));
+  std::string address = h.name;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  char text[NI_MAXHOST];
+  if (::getaddrinfo(h.name.c_str(), nullptr, &hints, &found) == 0) {
+    if (::getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+      address = text;
+    ::freeaddrinfo(found);
+  }
+  const auto own = own_addresses();
+  if (mine && (h.name == "localhost" || h.name == own_node() || own.contains(address) || address.starts_with("127.")))
+    return "here";
+  return address + (h.port == 0 ? "" : " port " + std::to_string(h.port));
+}
+
+std::vector<ListedHost> with_keys(std::vector<Host> hosts) {
+  std::vector<ListedHost> listed;
+  for (Host& h : hosts) {
+    const std::string key = key_of(h);
+    if (std::none_of(listed.begin(), listed.end(), [&](const auto& l) { return l.key == key; }))
+      listed.push_back({std::move(h), key});
+  }
+  return listed;
+}
+
+HostsWatch::HostsWatch(std::filesystem::path file)
+    : file_(std::move(file)), notify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+  // Without the news of it, as from a file server, the second holds.
+  if (notify_.get() >= 0) ::inotify_add_watch(notify_.get(), file_.parent_path().c_str(), IN_MOVED_TO);
+  judged_ = look();
+  thread_ = std::thread([this] { run(); });
+}
+
+HostsWatch::~HostsWatch() {
+  over_ = true;
+  thread_.join();
+}
+
+HostsWatch::HostsUpdate HostsWatch::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(updates_, {});
+}
+
+HostsWatch::Look HostsWatch::look() const {
+  struct stat s {};
+  if (::stat(file_.c_str(), &s) != 0) return {};
+  return {s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec};
+}
+
+bool HostsWatch::renamed() const {
+  alignas(inotify_event) std::array<char, 4096> buffer{};
+  bool yes = false;
+  for (ssize_t n = 0; (n = ::read(notify_.get(), buffer.data(), buffer.size())) > 0;)
+    for (std::size_t at = 0; at < static_cast<std::size_t>(n);) {
+      inotify_event event{};
+      std::memcpy(&event, buffer.data() + at, sizeof event);
+      yes = yes || (event.len > 0 && file_.filename() == std::string(buffer.data() + at + sizeof event));
+      at += sizeof event + event.len;
+    }
+  return yes;
+}
+
+void HostsWatch::run() {
+  Look seen = judged_;
+  auto since = Clock::now();
+  while (!over_) {
+    pollfd fd{notify_.get(), POLLIN, 0};
+    (void)::poll(&fd, 1, 50);
+    const bool whole = renamed();
+    const Look now = look();
+    if (now != seen) {
+      seen = now;
+      since = Clock::now();
+    }
+    if (!whole && (seen == judged_ || seconds_since(since) < 1)) continue;
+    judged_ = seen;
+    judge(whole);
+  }
+}
+
+void HostsWatch::judge(bool whole) {
+  HostsUpdate news;
+  try {
+    const std::string text = io::read_text_file(file_, max_hosts_file_bytes);
+    if (!whole && !text.empty() && !text.ends_with('\n'))
+      fail<DataError>(file_.string(), "a newline at its end", "the middle of a line",
+                      "a finished file, renamed into its place, counts at once");
+    news.hosts = with_keys(parse_hosts(text, file_.string()));
+    said_.clear();
+  } catch (const Error& e) {
+    if (said_ == e.what()) return;
+    news.problem = said_ = e.what();
+  }
+  const std::lock_guard lock(mutex_);
+  if (news.hosts) updates_.hosts = std::move(news.hosts);
+  if (!news.problem.empty()) updates_.problem = std::move(news.problem);
+}
+
+}  // namespace tutti::launch

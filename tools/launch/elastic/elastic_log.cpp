@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#include "tools/launch/elastic/elastic_log.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <sstream>
+#include <string>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+
+namespace tutti::launch {
+
+MembershipLog::MembershipLog(const std::filesystem::path& file)
+    : file_(file), fd_(io::Descriptor::open(file, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, "open")) {
+  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0)
+    fail<UsageError>("--elastic-dir", "a folder of this job alone",
+                     printable(file.parent_path().string()) + ", where another job has its hosts file",
+                     "--elastic-dir names another one");
+  const std::string text = io::read_text_file(file, std::size_t{1} << 28);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::int64_t number = -1;
+    if (words >> number && number >= 0) next_ = std::max(next_, number + 1);
+  }
+  if (!text.empty() && text.back() != '\n') write("\n");
+}
+
+bool MembershipLog::in_use(const std::filesystem::path& file) {
+  const io::Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  return fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+bool MembershipLog::append(bool added, const std::string& host) {
+  const auto now =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch());
+  return write(std::to_string(next_++) + (added ? " ADDED " : " REMOVED ") + host + " " + std::to_string(now.count()) +
+               "\n");
+}
+
+}  // namespace tutti::launch

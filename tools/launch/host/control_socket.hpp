@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <tutti/cluster/channel/control_link.hpp>
+#include <tutti/io/file.hpp>
+
+// The channel between a process of the job and its agent, see tutti/cluster/channel/control_channel.hpp. The agent
+// hands frames on to the launcher, where the arbiter is, in lines "control worker 0 <base64>", and back.
+namespace tutti::launch {
+
+// The end for the process, until it has been started.
+class ProcessSocket {
+ public:
+  ProcessSocket() = default;
+  explicit ProcessSocket(io::Descriptor fd) : fd_(std::move(fd)) {}
+  [[nodiscard]] int get() const noexcept { return fd_.get(); }
+  [[nodiscard]] std::string number() const { return fd_.get() < 0 ? "" : std::to_string(fd_.get()); }
+
+ private:
+  io::Descriptor fd_;
+};
+
+// The agent's end.
+class ControlSocket {
+ public:
+  [[nodiscard]] ProcessSocket open();
+  void close();
+
+  // full: nothing is to be read for now.
+  [[nodiscard]] pollfd wanted(bool full) const noexcept {
+    return {fd_.get(), static_cast<short>((full ? 0 : POLLIN) | (waiting_.empty() ? 0 : POLLOUT)), 0};
+  }
+  // A frame for the process. One that reads nothing loses its channel.
+  void put(std::string frame);
+  void send();
+  // The frames that the process has sent: f(std::string_view frame).
+  template <class F>
+  void read(F&& f) {
+    for (int most = 64; fd_.get() >= 0 && most > 0; --most) {
+      std::string frame(control::longest_frame + 1, '\0');
+      const ssize_t n = ::recv(fd_.get(), frame.data(), frame.size(), MSG_DONTWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) return;
+      if (n <= 0 || static_cast<std::size_t>(n) > control::longest_frame) return close();
+      f(std::string_view(frame).substr(0, static_cast<std::size_t>(n)));
+    }
+  }
+
+ private:
+  io::Descriptor fd_;
+  std::deque<std::string> waiting_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// What the launcher and its agent on a host say to each other. Launcher to agent, on its standard input: one frame, the
+// order, and then lines "alive", "go", "signal N [ROLE NUMBER]", "stop", "hold" and "flow" (of the output), "control",
+// "again"; of a job over mpirun "members ..." and "halt" (see Guard). Agent to launcher, on its standard output: the
+// output of the processes, each line with its prefix, and lines of its own that begin with the byte 0x1e.
+namespace tutti::launch {
+
+inline constexpr char control_mark = '\x1e';
+
+inline constexpr int protocol = 5;
+
+inline constexpr std::size_t max_frame = std::size_t{64} << 20;
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// One process of the job.
+struct ProcessOrder {
+  std::string role = "worker";
+  int rank = 0, local_rank = 0, local_size = 1;
+  int mpi_rank = 0;  // over workers and then servers
+};
+
+// All that an agent needs to know.
+struct Order {
+  std::string job, job_name, host;
+  std::string folder;   // working folder
+  std::string log_dir;  // empty: no log files
+  std::string root_host;
+  std::string secret;  // TUTTI_SECRET
+  int root_port = 0, root_ports = 1, ps_port = 0, workers = 0, servers = 0;
+  bool through_mpi = false;  // the agent only watches what mpirun starts
+  bool keeps = false;        // the agent stays when all has ended: a process may be started again
+  bool elastic = false;      // workers come and go
+  bool joins = false;        // these came when the job had begun: in epoch `epoch`
+  int epoch = 0;
+  // Of a job whose processes are started anew at each change, see LaunchEnvironment.
+  int generation = 0, founders = 0;
+  std::string kept;
+  double host_timeout = 30;  // seconds without a word from the launcher
+  std::vector<std::string> command;
+  Variables everywhere, on_workers, on_servers;
+  std::vector<ProcessOrder> processes;
+};
+
+[[nodiscard]] inline std::string process_name(const std::string& role, int rank) {
+  return role + " " + std::to_string(rank);
+}
+
+[[nodiscard]] std::string encode(const Order& o);
+
+[[nodiscard]] Order decode(std::string_view payload);
+
+// The length in a frame's first line "TUTTI-LAUNCH <bytes>".
+[[nodiscard]] std::size_t frame_length(std::string_view line);
+
+// Splits a stream into lines. A line longer than 64 KiB is given out in parts.
+class LineSplitter {
+ public:
+  static constexpr std::size_t longest = 65536;
+
+  template <class F>  // f(std::string_view line), without its end
+  void feed(std::string_view bytes, F&& f) {
+    while (!bytes.empty()) {
+      const std::size_t end = bytes.find('\n');
+      const std::size_t take = std::min({end, bytes.size(), longest - rest_.size()});
+      rest_.append(bytes.substr(0, take));
+      const bool whole = take == end;
+      bytes.remove_prefix(take + (whole ? 1 : 0));
+      if (whole || rest_.size() >= longest) flush(f, whole);
+    }
+  }
+  template <class F>
+  void finish(F&& f) {
+    flush(f, false);
+  }
+
+ private:
+  template <class F>
+  void flush(F&& f, bool whole) {
+    if (rest_.empty() && !whole) return;
+    f(std::string_view(rest_));
+    rest_.clear();
+  }
+  std::string rest_;
+};
+
+[[nodiscard]] std::vector<std::string> words_of(std::string_view line);
+
+}  // namespace tutti::launch

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#include "tools/launch/job/blame.hpp"
+
+#include <signal.h>
+
+#include <string>
+
+#include <tutti/core/error.hpp>
+
+#include "tools/launch/host/process.hpp"
+
+namespace tutti::launch {
+
+std::string describe(const End& end) {
+  if (end.why == "orphaned") return "the loss of the mpirun daemon that had started it";
+  if (end.why == "vanished") return "its end together with that of its tutti-launch --exec-rank, as by SIGKILL";
+  if (!end.by_signal) return "exit code " + std::to_string(end.code);
+  return "its end by " + signal_text(end.code);
+}
+
+Problem problem_of(const ProcessExit& blamed, const std::string& last_report, bool elastic) {
+  const bool killed = blamed.end.by_signal && blamed.end.code == SIGKILL;
+  std::string hint;
+  if (elastic && (killed || blamed.end.why != "own"))
+    hint = "--resume goes on from the last checkpoint" +
+           std::string(killed ? "; dmesg tells whether the system killed it because memory ran out" : "");
+  else if (killed)
+    hint = "the system kills when memory runs out, see dmesg";
+  return {exit_code_for(blamed.end),
+          error_message(blamed.name + " on " + blamed.host, "exit code 0", describe(blamed.end) + last_report, hint)};
+}
+
+Problem problem_of_outside(const ProcessExit& e, double seconds) {
+  if (e.end.why == "unheard")
+    return {exit_code_for(e.end),
+            error_message("host " + e.host, "a word of tutti-launch within " + seconds_text(seconds),
+                          "none, and it ended what it had; it stood still, or was cut off",
+                          "--host-timeout sets the time")};
+  return {exit_code_for(e.end), error_message("host " + e.host, "the job to run on", "its end from outside",
+                                              "was it 'tutti-launch --kill'?")};
+}
+
+}  // namespace tutti::launch

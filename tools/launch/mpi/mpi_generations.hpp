@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/launch/progress_report.hpp>
+
+#include "tools/launch/cli/options.hpp"
+#include "tools/launch/job/job_folder.hpp"
+#include "tools/launch/job/job_members.hpp"
+#include "tools/launch/job/job_verdict.hpp"
+#include "tools/launch/job/link.hpp"
+#include "tools/launch/job/plan.hpp"
+#include "tools/launch/mpi/mpirun_output.hpp"
+
+namespace tutti::launch {
+
+// A job over MPI whose workers come and go: one mpirun a generation, because MPI's groups cannot change. Asked by
+// SIGUSR1 (behind the next step) or SIGUSR2 (behind the epoch) its ranks save and end with 75, and the next mpirun goes
+// on with who is there then; where one is lost, all end, and the next goes on from the last checkpoint.
+class MpiGenerations final : public JobMembers {
+ public:
+  // What the launcher is to know.
+  struct MembershipUpdate {
+    enum class Kind {
+      standing,  // a generation works
+      left,      // a worker, of itself
+      lost,      // with its host: `why`
+      gone,      // a worker has ended for good: `ending`
+      failed,    // it came, and nothing worked with it: `why`
+      over,      // the job: `endings`
+    };
+    Kind kind;
+    std::string name{}, why{};
+    ProcessExit ending{};
+    std::vector<ProcessExit> endings{};
+  };
+
+  MpiGenerations(const Options& o, const Plan& plan, const JobFolder& folder, std::unique_ptr<Child>& mpirun,
+                 MpirunOutput& said)
+      : o_(o), plan_(plan), folder_(folder), mpirun_(mpirun), said_(said) {}
+
+  // ---- members ----
+  [[nodiscard]] bool opened(const std::string& name) const override { return find(name) != nullptr; }
+  [[nodiscard]] bool can_spare(const std::string&) const override {
+    return count() - 1 >= std::max(1, o_.elastic.min_workers);
+  }
+  void ask_to_leave(const std::string& name) override;
+  void stop_all() override;
+  [[nodiscard]] bool too_few() const override { return too_few_; }
+  [[nodiscard]] bool finished() const override { return finished_; }
+  [[nodiscard]] bool stopping() const override { return stop_; }
+  [[nodiscard]] std::uint64_t epoch() const override { return 0; }
+  [[nodiscard]] std::vector<std::string> standing() const override;
+  [[nodiscard]] Link* agent_of(const std::string& host) override;
+  void add(Link& agent, const std::string& name, int number) override;
+
+  // ---- what is heard ----
+  void set(const Link& l, std::int64_t generation) {
+    if (generation == now_.generation) awaited_.erase(&l);
+  }
+  void halted(const Link& l) {
+    if (phase_ == Phase::halting) awaited_.erase(&l);
+  }
+  void kept(std::string_view base64) { kept_ = base64; }
+  void progress(const RankProgress& p);
+  void ended(const ProcessExit& e);
+  // Its connection is gone.
+  void forget(const Link& l);
+  // Ends a worker that stands still; true the first time.
+  bool give_up(const std::string& name);
+
+  // ---- what it does ----
+  // To be called in each round. Throws where mpirun cannot be started.
+  void steer();
+  [[nodiscard]] std::vector<MembershipUpdate> take_updates() { return std::exchange(updates_, {}); }
+  // Of the generation that runs, or ran last, for mpirun's own words.
+  [[nodiscard]] const Plan& plan() const noexcept { return now_; }
+
+ private:
+  struct Worker {
+    std::string name, key;  // of its host
+    int number = 0;
+    Link* link = nullptr;
+    bool member = false;  // of the generation that runs, or ran last
+    bool proven = false;  // of one that stood
+    bool asked = false, given_up = false;
+    std::optional<ProcessExit> end{};
+  };
+  enum class Phase { none, setting, running, halting };
+
+  [[nodiscard]] const Worker* find(const std::string& name) const;
+  [[nodiscard]] Worker* find(const std::string& name) { return const_cast<Worker*>(std::as_const(*this).find(name)); }
+  [[nodiscard]] int count() const;
+  [[nodiscard]] std::set<Link*> agents() const;
+  void tell_members(const std::string& line);
+  // It is gone: its host's agent, too, once it has none left.
+  void leave(const Worker& w);
+  void remove(const Worker& w);
+
+  // ---- a generation ----
+  // Who works in the next one, the launcher's host first and then the hosts by age, as rank 0 is to be where the user
+  // is, or was. A break within an epoch is none of its ends.
+  [[nodiscard]] std::vector<Worker*> next_members();
+  void begin();
+  void start();
+  void watch();
+  // Whatever of it runs still is ended, and all of its agents say how its processes did.
+  void halt();
+  void finish_halt();
+
+  // ---- what came of it ----
+  void conclude();
+  // Who is to go because of a generation that broke; false where the job can only end.
+  [[nodiscard]] bool blame(const std::vector<ProcessExit>& all);
+  void finish(const std::vector<ProcessExit>& all);
+  void over(const std::vector<ProcessExit>& all);
+
+  const Options& o_;
+  const Plan& plan_;
+  const JobFolder& folder_;
+  std::unique_ptr<Child>& mpirun_;
+  MpirunOutput& said_;
+  std::map<int, Worker> workers_;  // by number, which is by age
+  std::vector<MembershipUpdate> updates_;
+  Plan now_;
+  Phase phase_ = Phase::none;
+  std::set<const Link*> awaited_;
+  std::string kept_;  // base64
+  int generation_ = 0, vain_ = 0;
+  std::uint64_t furthest_ = 0;  // step of this generation
+  std::optional<std::uint64_t> same_step_;
+  bool stop_ = false, finished_ = false, too_few_ = false, stands_ = false, ever_stood_ = false, broken_ = false,
+       host_lost_ = false, mpirun_told_ = false;
+  Clock::time_point added_{}, asked_at_{}, halted_at_{};
+  std::optional<Clock::time_point> failed_at_;
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <tutti/core/error.hpp>
+
+#include "tools/launch/host/process.hpp"
+#include "tools/launch/host/wire.hpp"
+#include "tools/launch/job/link.hpp"
+#include "tools/launch/job/plan.hpp"
+
+namespace tutti::launch {
+
+// mpirun's own words, beside the lines of the processes. They are held back for a moment: when a process has failed
+// they only repeat it.
+class MpirunOutput {
+ public:
+  // A line of mpirun's standard error; one of a process goes on to `err`.
+  void hear(std::string_view line, OutputQueue& err);
+  // Seconds since the last held line; 0 where none is held.
+  [[nodiscard]] double quiet_for() const { return held_.empty() ? 0 : seconds_since(heard_); }
+  [[nodiscard]] const std::string& held() const noexcept { return held_; }
+  void forget();
+  void repeat(OutputQueue& err);
+
+  // What to say where mpirun failed and no process did; last_report(name) says where a process was.
+  template <class F>
+  [[nodiscard]] Problem problem(const Child& mpirun, const Plan& plan, const F& last_report) const {
+    const int code = mpirun.code();
+    std::string got =
+        mpirun.by_signal() ? "its end by " + signal_text(code - 128) : "exit code " + std::to_string(code);
+    if (blames_ >= 0 && static_cast<std::size_t>(blames_) < plan.site_of_mpi_rank.size()) {
+      const auto& site = plan.sites[plan.site_of_mpi_rank[static_cast<std::size_t>(blames_)]];
+      std::string name;
+      for (const ProcessOrder& p : site.order.processes)
+        if (p.mpi_rank == blames_) name = process_name(p.role, p.rank);
+      got = "mpirun's word that it failed, with " + got + last_report(name);
+      const bool own = code > 0 && code < 126;
+      return {own ? code : static_cast<int>(ExitCode::communication),
+              error_message(name + " on " + site.host.name, "exit code 0", got)};
+    }
+    if (!held_.empty()) got += "; its own words stand above";
+    return {static_cast<int>(ExitCode::communication), error_message("mpirun", "exit code 0", got)};
+  }
+
+ private:
+  std::string held_;
+  Clock::time_point heard_{};
+  int blames_ = -1;
+};
+
+}  // namespace tutti::launch
