@@ -2,7 +2,8 @@
 #pragma once
 
 // Everything that needs no backend but ReferenceBackend and no strategy but Solo. Backends and data sets are included
-// by name: <tutti/backends/onednn/onednn.hpp>, <tutti/datasets/cifar10/cifar10.hpp>.
+// by name: <tutti/backends/onednn/onednn.hpp>, <tutti/datasets/cifar10/cifar10.hpp>. <tutti/backends/make.hpp> brings Job,
+// Model and fit(job, ...).
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
@@ -10,14 +11,12 @@
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/data/augment.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/images/images.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/engine/dump.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/graph/summary.hpp>
-#include <tutti/models/model.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
@@ -28,7 +27,6 @@
 #include <tutti/tensor/tensor.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/fit_job.hpp>
 #include <tutti/train/load_weights.hpp>
 #include <tutti/train/tensor_files.hpp>
 #include <tutti/train/trainer.hpp>
@@ -39,5 +37,7 @@
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/cpu/weight_gradient.hpp>
 #include <tutti/models/cifar_fast.hpp>
+#include <tutti/models/model.hpp>
 #include <tutti/train/evaluate_views.hpp>
+#include <tutti/train/fit_job.hpp>
 #endif
