@@ -3,7 +3,7 @@
 // tutti-launch, mpirun or srun start. Started again, it goes on from its newest checkpoint.
 // [train]
 #include <tutti/backends/make.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/program.hpp>
 
 using namespace tutti;
 

@@ -8,9 +8,7 @@
 #include <tutti/backends/make/backend.hpp>
 #include <tutti/backends/make/separate.hpp>
 #include <tutti/backends/make/strategy.hpp>
-#include <tutti/models/model.hpp>
 #include <tutti/strategy/training_job.hpp>
-#include <tutti/train/fit_job.hpp>
 
 namespace tutti {
 

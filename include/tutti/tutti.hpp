@@ -2,8 +2,8 @@
 #pragma once
 
 // Everything that needs no backend but ReferenceBackend and no strategy but Solo. Backends and data sets are included
-// by name: <tutti/backends/onednn/onednn.hpp>, <tutti/datasets/cifar10/cifar10.hpp>. <tutti/backends/make.hpp> brings Job,
-// Model and fit(job, ...).
+// by name: <tutti/backends/onednn/onednn.hpp>, <tutti/datasets/cifar10/cifar10.hpp>. <tutti/program.hpp> holds this and
+// fit(job, net, ...).
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>

@@ -83,10 +83,10 @@ def tutti_allowed(path, header):
     if target == "version.hpp":
         return True
     if parts[0] in ("examples", "tools", "tests", "bench", "src"):
-        return target in EVERYTHING or target == "tutti.hpp"
+        return target in EVERYTHING or target in ("tutti.hpp", "program.hpp")
     if parts[0] == "include":
         if len(parts) == 3:  # tutti.hpp and its like
-            return target in BELOW
+            return target in BELOW or (parts[2], target) == ("program.hpp", "tutti.hpp")
         return target == parts[2] or target in BELOW.get(parts[2], ())
     if parts[0] == "datasets":
         return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")

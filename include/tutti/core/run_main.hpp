@@ -21,7 +21,7 @@ class RunEnded : public Error {
 };
 
 // What main() returns: runs f() and returns its result, or 0 if it has none. If f() throws, prints "program: error" on
-// standard error and returns the exit code of docs/errors.md.
+// standard error and returns the exit code of docs/reference/errors.md.
 //   int main() { return tutti::run_main([] { ... }); }
 template <class F>
 [[nodiscard]] int run_main(const char* program, F&& f) noexcept {
