@@ -13,10 +13,12 @@
 #include <tutti/io/json/json.hpp>
 #include <tutti/io/trace/trace_merge.hpp>
 
-#include "../../tools/report/page.hpp"
-#include "../../tools/report/read_evaluation.hpp"
-#include "../../tools/report/read_log.hpp"
+// The report's code is part of this unit, so that the sanitizers watch it.
 #include "memory_file.hpp"
+#include "tools/report/page.cpp"
+#include "tools/report/read_evaluation.cpp"
+#include "tools/report/read_log.cpp"
+#include "tools/report/table.cpp"
 
 namespace fuzz::run_files {
 

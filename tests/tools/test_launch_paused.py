@@ -126,6 +126,22 @@ class Paused(LaunchCase):
         self.job.wait(120)
         self.assertIn(self.job.returncode, (130, 5), self.said())
 
+    def test_launcher_for_longer_than_a_host_waits(self):
+        """The agent of the host ends its processes, and the launcher says why."""
+        self.begin("-n", 2, "--host-timeout", 2, strategy="gloo", timeout=20)
+        children = Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split()
+        agents = [int(p) for p in children if os.path.samefile(f"/proc/{p}/exe", LAUNCH)]
+        self.assertEqual(len(agents), 1)
+        os.kill(self.job.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: state(agents[0]) in (None, "Z"))
+        finally:
+            os.kill(self.job.pid, signal.SIGCONT)
+        self.job.wait(120)
+        self.assertEqual(self.job.returncode, 5, self.said())
+        self.assertRegex(self.said(), r"\[host localhost\] expected a word of tutti-launch within 2 s, got none, and it ended")
+        self.assertNotIn("it was killed", self.said())
+
     def test_ctrl_z(self):
         """At a terminal, in a shell with job control: Ctrl-Z stops the launcher, fg continues it."""
         shell, terminal = pty.fork()

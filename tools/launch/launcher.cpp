@@ -235,6 +235,9 @@ void Launcher::settle(Link& l) {
     return add_problem(l, connection_problem(l.site.host, l.site.here, l.child.code(), l.errors, remote_program(o_)));
   }
   l.lost = true;
+  // Its farewell did not get through if this launcher did not read.
+  if (!stopping_ && l.child.code() == static_cast<int>(ExitCode::communication))
+    return add_problem(l, unheard_launcher(l.host(), host_timeout()));
   if (!stopping_ || l.child.code() == 255)
     return add_problem(l, lost_host(l, unended_, board_, l.site.here ? "it was killed" : "the connection was lost"));
   stop();

@@ -25,7 +25,8 @@ namespace tutti::launch {
 
 void LauncherLink::check_silence() {
   heard_ += stood_still(looked_);
-  if (seconds_since(heard_) > timeout_) open_ = false;
+  timed_out_ = timed_out_ || seconds_since(heard_) > timeout_;
+  if (timed_out_) open_ = false;
   say_alive();
 }
 
@@ -245,6 +246,7 @@ void Agent::clean_behind_daemon() {
 int Agent::finish() {
   end_adopted();
   int code = refused_ ? static_cast<int>(ExitCode::usage) : 0;
+  if (!wrapper_ && link_.timed_out()) code = static_cast<int>(ExitCode::communication);
   const bool orphan = wrapper_ && !io::path_exists(order_file(folder_));
   for (const RankProcess& p : processes_) {
     if (wrapper_ && p.end()) code = p.end()->by_signal ? 128 + p.end()->code : p.end()->code;

@@ -34,6 +34,8 @@ class LauncherLink {
     if (partner_) out.put(control_mark + line + "\n");
   }
   [[nodiscard]] bool open() const noexcept { return open_; }
+  // Whether the launcher was silent for the whole time-out.
+  [[nodiscard]] bool timed_out() const noexcept { return timed_out_; }
   // Reads once from standard input, which poll said has something.
   template <class F>  // f(words)
   void hear(F&& f) {
@@ -56,7 +58,7 @@ class LauncherLink {
   void say_alive();
 
   double timeout_;
-  bool partner_, open_ = true;
+  bool partner_, open_ = true, timed_out_ = false;
   Clock::time_point heard_ = Clock::now(), said_ = heard_, looked_ = heard_;
   LineSplitter lines_;
 };
@@ -69,7 +71,7 @@ class Agent {
   Agent(Order order, bool wrapper)
       : order_(std::move(order)), wrapper_(wrapper), link_(order_.host_timeout, !wrapper) {}
 
-  // The exit code: of the process under mpirun, else 0.
+  // Returns the exit code: under mpirun that of the process, else 0, or 5 if the launcher was silent for the time-out.
   int run();
 
  private:

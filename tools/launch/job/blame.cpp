@@ -30,12 +30,15 @@ Problem problem_of(const ProcessExit& blamed, const std::string& last_report, bo
           error_message(blamed.name + " on " + blamed.host, "exit code 0", describe(blamed.end) + last_report, hint)};
 }
 
+Problem unheard_launcher(const std::string& host, double seconds) {
+  return {static_cast<int>(ExitCode::communication),
+          error_message("host " + host, "a word of tutti-launch within " + seconds_text(seconds),
+                        "none, and it ended what it had; tutti-launch stood still, or was cut off",
+                        "--host-timeout sets the time")};
+}
+
 Problem problem_of_outside(const ProcessExit& e, double seconds) {
-  if (e.end.why == "unheard")
-    return {exit_code_for(e.end),
-            error_message("host " + e.host, "a word of tutti-launch within " + seconds_text(seconds),
-                          "none, and it ended what it had; it stood still, or was cut off",
-                          "--host-timeout sets the time")};
+  if (e.end.why == "unheard") return unheard_launcher(e.host, seconds);
   return {exit_code_for(e.end), error_message("host " + e.host, "the job to run on", "its end from outside",
                                               "was it 'tutti-launch --kill'?")};
 }
