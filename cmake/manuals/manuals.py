@@ -29,11 +29,16 @@ from man_page import page  # noqa: E402
 def help_of(program):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TUTTI_")}
     environment["COLUMNS"] = "100"
-    done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60, env=environment,
-                          stdin=subprocess.DEVNULL)
-    if done.returncode != 0 or not done.stdout.strip():
-        sys.exit(f"manuals.py: [{program}] expected a text from --help, got status {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+    text = ""
+    for option in ("--help", "--help-all"):
+        if text and "--help-all" not in text:
+            break
+        done = subprocess.run([program, option], capture_output=True, text=True, timeout=60, env=environment,
+                              stdin=subprocess.DEVNULL)
+        text = done.stdout
+        if done.returncode != 0 or not text.strip():
+            sys.exit(f"manuals.py: [{program}] expected a text from {option}, got status {done.returncode}: {done.stderr.strip()}")
+    return text
 
 
 def main():

@@ -54,6 +54,10 @@ class Manuals(unittest.TestCase):
             sys.exit(77)
         cls.helps = {p.name: done.stdout for p in sorted((cls.prefix / "bin").iterdir())
                      if not p.is_symlink() and (done := run(p, "--help")).returncode == 0}
+        # These have a --help of the common options only.
+        for name, text in list(cls.helps.items()):
+            if "--help-all" in text:
+                cls.helps[name] = run(cls.prefix / "bin" / name, "--help-all").stdout
 
     @classmethod
     def tearDownClass(cls):

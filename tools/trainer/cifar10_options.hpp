@@ -13,124 +13,111 @@ template <class V>
 void describe_cifar10(RunOptions& o, V& v) {
   v.group("Data");
   v("data", o.data_dir,
-    "folder of the data set, or its parent; default: $TUTTI_DATA, else data (fashion_mnist: Debian's)",
-    Names{"data-dir"}, Scope::rank);
-  v("dataset", o.dataset, "cifar10, fashion_mnist or synthetic", Names{}, Scope::training);
+    "folder of the data set, or its parent; default: $TUTTI_DATA, else data (fashion_mnist: Debian's)", Scope::rank);
+  v("dataset", o.dataset, "cifar10, fashion_mnist or synthetic", Scope::training);
   v("data-train", o.data_train,
     "training images as RecordIO, a file or a folder with *train*.rec, in place of --data; as --data-val small images "
     "of one size",
-    Names{}, Scope::rank);
-  v("data-train-idx", o.data_train_idx, "its list of records; default: the .idx beside it", Names{}, Scope::rank);
-  v("data-val", o.data_val, "test images as RecordIO, a file or a folder with *val*.rec or *test*.rec", Names{},
     Scope::rank);
-  v("data-val-idx", o.data_val_idx, "its list of records; default: the .idx beside it", Names{}, Scope::rank);
-  v("decoder", o.decoder, "of these images: auto, turbojpeg or stb", Names{}, Scope::rank);
-  v("image-shape", o.image_shape, "C,H,W of what the net sees, e.g. 3,28,28; default: the data set's", Names{},
-    Scope::training);
-  v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the data set's", Names{},
-    Scope::training);
-  v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the data set's", Names{}, Scope::training);
-  v("random-crop", o.random_crop, "cut the training window at random, else in the centre", Names{}, Scope::training);
+  v("data-train-idx", o.data_train_idx, "its list of records; default: the .idx beside it", Scope::rank);
+  v("data-val", o.data_val, "test images as RecordIO, a file or a folder with *val*.rec or *test*.rec", Scope::rank);
+  v("data-val-idx", o.data_val_idx, "its list of records; default: the .idx beside it", Scope::rank);
+  v("decoder", o.decoder, "of these images: auto, turbojpeg or stb", Scope::rank);
+  v("image-shape", o.image_shape, "C,H,W of what the net sees, e.g. 3,28,28; default: the data set's", Scope::training);
+  v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the data set's", Scope::training);
+  v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the data set's", Scope::training);
+  v("random-crop", o.random_crop, "cut the training window at random, else in the centre", Scope::training);
   v("centre-epochs", o.centre_epochs,
-    "epochs at the end of the run that cut it in the centre all the same, as the test does", Names{"center-epochs"},
-    Scope::training);
-  v("random-mirror", o.random_mirror, "mirror half of the training images", Names{}, Scope::training);
+    "epochs at the end of the run that cut it in the centre all the same, as the test does", Scope::training);
+  v("random-mirror", o.random_mirror, "mirror half of the training images", Scope::training);
   v("pad-size", o.pad_size,
     "pixels added on every side before the crop; default: 4, in runs of up to 60 epochs 2, of up to 20 epochs 1",
-    Names{}, Scope::training);
+    Scope::training);
   v("pad-mode", o.pad_mode, "constant, or reflect: those pixels mirror the image, whose border is not repeated",
-    Names{}, Scope::training);
-  v("fill-value", o.fill_value, "value of those pixels where they are constant, 0..255", Names{}, Scope::training);
-  v("num-examples", o.num_examples, "training images used; 0: all", Names{}, Scope::training);
-  v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes", Names{});
-  v("data-nthreads", o.data_nthreads, "threads that read images, per rank; 0: the training thread",
-    Names{"num-data-workers"}, Scope::rank);
-  v("benchmark", o.benchmark, "train on synthetic images", Names{"synthetic"});
-  v("test-io", o.test_io, "only read the images and print the speed", Names{});
+    Scope::training);
+  v("fill-value", o.fill_value, "value of those pixels where they are constant, 0..255", Scope::training);
+  v("num-examples", o.num_examples, "training images used; 0: all", Scope::training);
+  v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes");
+  v("data-nthreads", o.data_nthreads, "threads that read images, per rank; 0: the training thread", Scope::rank);
+  v("benchmark", o.benchmark, "train on synthetic images");
+  v("test-io", o.test_io, "only read the images and print the speed");
 
   v.group("Model");
   v("preset", o.preset,
     "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation; mxnet: those of MXNet's "
-    "train_cifar10.py --network resnet --num-layers 50, with its log lines",
-    Names{});
-  v("recipe", o.recipe, "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast",
-    Names{});
+    "train_cifar10.py --network resnet --num-layers 50, with its log lines");
+  v("recipe", o.recipe, "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast");
   v("network", o.network,
     "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images; on images of up to 28 pixels "
     "resnet_preact, as MXNet's scripts), resnet_postact (6n+2), resnet_preact (6n+2, pre-activation; 9n+2 from 164 "
     "on), "
     "resnet_imagenet, cifar_fast (8 layers, the first one whitens the images)",
-    Names{}, Scope::training);
-  v("depth", o.depth, "layers of the net", Names{"num-layers"}, Scope::training);
-  v("width", o.width, "channels of cifar_fast as a share of 64, 256 and 256", Names{});
+    Scope::training);
+  v("depth", o.depth, "layers of the net", Scope::training);
+  v("width", o.width, "channels of cifar_fast as a share of 64, 256 and 256");
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
-    ".safetensors file with the net's names; the classifier only if it has as many outputs",
-    Names{});
-  v("initializer", o.initializer, "he or xavier", Names{});
-  v("zero-gamma", o.zero_gamma, "residual branches start at zero", Names{"last-gamma"}, Scope::training);
-  v("label-smoothing", o.label_smoothing, "0..1", Names{}, Scope::training);
-  v("top-k", o.top_k, "the second accuracy reported; 0: 5", Names{});
+    ".safetensors file with the net's names; the classifier only if it has as many outputs");
+  v("initializer", o.initializer, "he or xavier");
+  v("zero-gamma", o.zero_gamma, "residual branches start at zero", Scope::training);
+  v("label-smoothing", o.label_smoothing, "0..1", Scope::training);
+  v("top-k", o.top_k, "the second accuracy reported; 0: 5");
 
   v.group("Optimisation");
-  v("batch-size", o.batch_size, "images in one pass: per rank, unless --batch-of says otherwise", Names{});
+  v("batch-size", o.batch_size, "images in one pass: per rank, unless --batch-of says otherwise");
   describe_batch_of(o, v);
-  v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size", Names{},
+  v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size",
     Scope::training);
-  v("accumulate", o.accumulate, "passes per update", Names{}, Scope::training);
-  v("macrobatch-size", o.macrobatch_size, "images per update at least, all ranks together, reached by accumulation",
-    Names{});
-  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Names{}, Scope::training);
-  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 64 images of it (adamw: 0.001)", Names{},
+  v("accumulate", o.accumulate, "passes per update", Scope::training);
+  v("macrobatch-size", o.macrobatch_size, "images per update at least, all ranks together, reached by accumulation");
+  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Scope::training);
+  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 64 images of it (adamw: 0.001)",
     Scope::training);
-  v("mom", o.mom, "momentum", Names{"momentum"}, Scope::training);
-  v("wd", o.wd, "weight decay; default: 5e-4 (adamw: 0.05)", Names{"wdecay", "weight-decay"}, Scope::training);
-  v("decay-all", o.decay_all, "decay batch norm and biases too", Names{}, Scope::training);
-  v("eta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Names{"leta"}, Scope::training);
-  v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Names{}, Scope::training);
-  v("ema-decay", o.ema_decay, "average of the weights, evaluated and saved too, e.g. 0.999; 0: none", Names{},
-    Scope::training);
+  v("mom", o.mom, "momentum", Scope::training);
+  v("wd", o.wd, "weight decay; default: 5e-4 (adamw: 0.05)", Scope::training);
+  v("decay-all", o.decay_all, "decay batch norm and biases too", Scope::training);
+  v("eta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
+  v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
+  v("ema-decay", o.ema_decay, "average of the weights, evaluated and saved too, e.g. 0.999; 0: none", Scope::training);
 
   v.group("Schedule (positions count epochs of the whole job)");
-  v("epochs", o.epochs, "passes over the training images, all ranks together", Names{"num-epochs"}, Scope::training);
-  v("max-steps", o.max_steps, "end after this many updates; 0: after the last epoch", Names{});
+  v("epochs", o.epochs, "passes over the training images, all ranks together", Scope::training);
+  v("max-steps", o.max_steps, "end after this many updates; 0: after the last epoch");
   v("lr-schedule", o.lr_schedule,
     "linear (default), cosine, cosine_restarts, linear_cosine, poly, steps (chosen by --lr-step-epochs or --lr-factor) "
     "or constant",
-    Names{"lr-mode", "lr-decay-mode"}, Scope::training);
-  v("lr-step-epochs", o.lr_step_epochs, "epochs at which the rate falls, e.g. 200,250; pow2: a polynomial of power 2",
-    Names{"lr-decay-epoch"}, Scope::training);
-  v("lr-factor", o.lr_factor, "what it is multiplied by there; default: 0.1", Names{"lr-decay"}, Scope::training);
-  v("lr-end", o.lr_end, "last rate of linear (default 0) and poly (default 1e-5)", Names{}, Scope::training);
-  v("poly-power", o.poly_power, "power of poly", Names{"lr-poly-power"}, Scope::training);
-  v("warmup-epochs", o.warmup_epochs,
-    "epochs over which the rate rises; default: 1, 0 with --lr-step-epochs, 5 with --optimizer lbsgd", Names{},
     Scope::training);
-  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup; default: 0.001", Names{}, Scope::training);
-  v("warmup-strategy", o.warmup_strategy, "linear, power2 or sqrt", Names{}, Scope::training);
+  v("lr-step-epochs", o.lr_step_epochs, "epochs at which the rate falls, e.g. 200,250; pow2: a polynomial of power 2",
+    Scope::training);
+  v("lr-factor", o.lr_factor, "what it is multiplied by there; default: 0.1", Scope::training);
+  v("lr-end", o.lr_end, "last rate of linear (default 0) and poly (default 1e-5)", Scope::training);
+  v("poly-power", o.poly_power, "power of poly", Scope::training);
+  v("warmup-epochs", o.warmup_epochs,
+    "epochs over which the rate rises; default: 1, 0 with --lr-step-epochs, 5 with --optimizer lbsgd", Scope::training);
+  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup; default: 0.001", Scope::training);
+  v("warmup-strategy", o.warmup_strategy, "linear, power2 or sqrt", Scope::training);
   describe_curves(o, v);
   v("stop-at-train-top1", o.stop_at_train_top1,
-    "end after the epoch that reaches this training accuracy, 0..1; 0: never", Names{});
+    "end after the epoch that reaches this training accuracy, 0..1; 0: never");
 
   v.group("Run");
   v("run-dir", o.run_dir, "folder of the checkpoints and logs; default: --log-dir, else a new one in runs/",
-    Names{"train-dir"}, Scope::rank);
-  v("log-dir", o.log_dir, "folder of log.jsonl and the event files; default: --run-dir", Names{}, Scope::rank);
+    Scope::rank);
+  v("log-dir", o.log_dir, "folder of log.jsonl and the event files; default: --run-dir", Scope::rank);
   describe_checkpoints(o, v);
-  v("model-prefix", o.model_prefix, "the run folder by another name, keeping every checkpoint", Names{}, Scope::rank);
-  v("load-epoch", o.load_epoch, "go on after this epoch of the run folder", Names{});
-  v("save-period", o.save_period, "epochs between checkpoints; 0: none at the end of epochs", Names{"save-frequency"});
-  v("save-steps", o.save_steps, "steps between checkpoints; 0: none within an epoch", Names{});
-  v("evaluate-every", o.evaluate_every, "epochs between evaluations, and at the end; 0: none", Names{});
+  v("model-prefix", o.model_prefix, "the run folder by another name, keeping every checkpoint", Scope::rank);
+  v("load-epoch", o.load_epoch, "go on after this epoch of the run folder");
+  v("save-period", o.save_period, "epochs between checkpoints; 0: none at the end of epochs");
+  v("save-steps", o.save_steps, "steps between checkpoints; 0: none within an epoch");
+  v("evaluate-every", o.evaluate_every, "epochs between evaluations, and at the end; 0: none");
   v("tta", o.tta,
-    "views of each test image at the end of the run: 0 as it is, 1 mirrored too, 2 shifted by a pixel too", Names{});
-  v("disp-batches", o.disp_batches, "steps between progress lines and log entries",
-    Names{"log-interval", "display-every"}, Scope::rank);
+    "views of each test image at the end of the run: 0 as it is, 1 mirrored too, 2 shifted by a pixel too");
+  v("disp-batches", o.disp_batches, "steps between progress lines and log entries", Scope::rank);
   describe_log_lines(o, v);
-  v("precision", o.precision, "f32 (auto), bf16 (bfloat16 with f32 master weights) or, with cuda, f16", Names{"dtype"},
+  v("precision", o.precision, "f32 (auto), bf16 (bfloat16 with f32 master weights) or, with cuda, f16",
     Scope::training);
   describe_machine(o, v);
-  v("eval-only", o.eval_only, "only evaluate the checkpoint named by --resume", Names{"eval"});
+  v("eval-only", o.eval_only, "only evaluate the checkpoint named by --resume");
 
   describe_distribution(o, v);
   describe_scripted(o, v);

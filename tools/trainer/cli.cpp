@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <initializer_list>
 #include <istream>
 #include <map>
 #include <memory>
@@ -34,6 +33,7 @@
 #include "tools/trainer/option_values.hpp"
 #include "tools/trainer/preset.hpp"
 #include "tools/trainer/scripted_options.hpp"
+#include "tools/trainer/spellings.hpp"
 
 namespace tutti::trainer {
 namespace {
@@ -47,7 +47,7 @@ struct FromEnvironment {
   std::vector<std::pair<std::string, std::string>>& used;
   void group(const char*) {}
   template <class T>
-  void operator()(const char* name, T& field, const char*, std::initializer_list<const char*>, Scope = Scope::job) {
+  void operator()(const char* name, T& field, const char*, Scope = Scope::job) {
     const auto at = found.find(name);
     if (at == found.end() || app.get_option(std::string("--") + name)->count() > 0) return;
     assign("environment " + at->second.variable, at->second.value, field);
@@ -69,7 +69,7 @@ class ConfigReader : public CLI::Config {
       item.name = with_dashes(e.name);
       item.inputs = {e.value};
       const std::string where = "--config line " + std::to_string(e.line);
-      static const std::set<std::string> elsewhere{"help", "version", "config", "print-config"};
+      static const std::set<std::string> elsewhere{"help", "help-all", "version", "config", "print-config"};
       if (!names_.all.contains(item.name) || elsewhere.contains(item.name)) unknown(where, item.name, names_);
       if (!seen.insert(item.name).second) fail<UsageError>(where, "each option once", item.name + " again");
       const std::string& first = names_.all.at(item.name);
@@ -101,17 +101,20 @@ std::string wrapped(const std::string& text, std::size_t width) {
   return out;
 }
 
-// Registers the table's options with CLI11.
+// Registers the table's options with CLI11. `all`: --help-all lists every option with all its names; --help lists the
+// common ones.
 struct Register {
   CLI::App& app;
+  Program program;
+  bool all;
   std::string title{};
   void group(const char* t) { title = t; }
   template <class T>
-  void operator()(const char* name, T& field, const char* help, std::initializer_list<const char*> others,
-                  Scope = Scope::job) {
-    std::string names = std::string("--") + name;
-    for (const char* other : others) names += std::string(",--") + other;
+  void operator()(const char* name, T& field, const char* help, Scope = Scope::job) {
     const std::string option = std::string("--") + name;
+    std::string names = option;
+    if (all)
+      for (const std::string_view other : spellings_of(program, name)) names.append(",--").append(other);
     std::string text = help;
     if constexpr (!std::is_same_v<T, std::string>) {
       if (!is_open(field) && !std::is_same_v<T, bool>) text += "  [" + value_text(field) + "]";
@@ -122,7 +125,8 @@ struct Register {
     text = wrapped(text, 76);
     CLI::Option* o = app.add_option_function<std::string>(
         names, [option, &field](const std::string& v) { assign(option, v, field); }, text);
-    o->group(title)->take_last()->type_name(kind_of(field));
+    // CLI11 leaves out options of a group without a name.
+    o->group(all || is_common(name) ? title : "")->take_last()->type_name(kind_of(field));
     if (option == "--resume") o->type_name("[=latest|best|PATH]");
   }
 };
@@ -138,7 +142,7 @@ void check_neutral(const std::string& where, const NeutralOption& n, const std::
   if (given != wanted) fail<UsageError>(where, neutral + ", because small images are only cropped and mirrored", value);
 }
 
-void register_neutral(CLI::App& app, Program program) {
+void register_neutral(CLI::App& app, Program program, bool all) {
   std::string list;
   for (const NeutralOption& n : neutral_options(program)) {
     const std::string name = std::string("--") + n.name;
@@ -149,7 +153,9 @@ void register_neutral(CLI::App& app, Program program) {
     list += (list.empty() ? "" : " ") + name;
   }
   app.footer(
-      (list.empty() ? "" : "Taken for older scripts, at their neutral value only:\n" + wrapped(list, 110) + "\n\n") +
+      (list.empty() || !all ? ""
+                            : "Taken for older scripts, at their neutral value only:\n" + wrapped(list, 110) + "\n\n") +
+      (all ? "" : "--help-all lists all options, with the names that they have in the scripts of other trainers.\n\n") +
       "Every long option may be written with - or _. Switches: --x, --no-x, --x 0, --x 1. The order of\n"
       "precedence is: command line, --config file, environment (TUTTI_BATCH_SIZE=64 is --batch-size 64, and so on\n"
       "for every option), default. Numbers count for the whole job (global) unless the text says \"per rank\".\n"
@@ -161,7 +167,7 @@ struct WriteConfig {
   std::string text;
   void group(const char* title) { text += std::string(text.empty() ? "" : "\n") + "# " + title + "\n"; }
   template <class T>
-  void operator()(const char* name, T& field, const char*, std::initializer_list<const char*>, Scope = Scope::job) {
+  void operator()(const char* name, T& field, const char*, Scope = Scope::job) {
     text += (is_open(field) ? "# " : "") + std::string(name) + " = " + value_text(field) + "\n";
   }
 };
@@ -172,8 +178,7 @@ struct Parsed {
 };
 
 // Parses over the defaults that what was said stands for: the preset, the recipe, the kind of command.
-Parsed parse(const std::vector<std::string>& arguments, Program program, const RunOptions& said,
-             const KnownNames& names) {
+Parsed parse(std::vector<std::string> arguments, Program program, const RunOptions& said, const KnownNames& names) {
   Parsed parsed;
   parsed.options = defaults_of(program);
   apply_scripted_defaults(parsed.options, said);
@@ -182,10 +187,14 @@ Parsed parse(const std::vector<std::string>& arguments, Program program, const R
   const std::string name = name_of(program);
   CLI::App app(traits_of(program).title, name);
   app.get_formatter()->column_width(44);
-  app.set_help_flag("--help,-h", "print this text");
+  app.set_help_flag("--help,-h", "list the options that most runs need");
+  app.add_flag("--help-all", "list all options");
+  // CLI11's own --help-all is about subcommands.
+  const bool all = std::find(arguments.begin(), arguments.end(), "--help-all") != arguments.end();
+  if (all) arguments.emplace_back("--help");
   app.set_version_flag("--version", name + " of tutti " + version, "print the version");
-  describe(parsed.options, Register{app});
-  register_neutral(app, program);
+  describe(parsed.options, Register{app, program, all});
+  register_neutral(app, program, all);
   app.config_formatter(std::make_shared<ConfigReader>(names));
   app.set_config("--config", "", "file of options, one \"name = value\" a line")->type_name("FILE")->take_last();
   app.allow_config_extras(CLI::config_extras_mode::error);

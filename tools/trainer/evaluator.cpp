@@ -53,7 +53,7 @@ struct TakeFromCheckpoint {
   const io::Json &checkpoint, &usual, &said;
   void group(const char*) {}
   template <class T>
-  void operator()(const char* name, T& field, const char*, std::initializer_list<const char*>, Scope = Scope::job) {
+  void operator()(const char* name, T& field, const char*, Scope = Scope::job) {
     const auto is = [&](const char* other) { return std::string_view(name) == other; };
     if (std::none_of(std::begin(told_by_checkpoint), std::end(told_by_checkpoint), is)) return;
     const io::Json* was = checkpoint.find(name);

@@ -16,146 +16,127 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("data-dir", o.data_dir,
     "folder with training and validation images as class folders, TFRecords, RecordIO or packed shards, or its parent; "
     "default: $TUTTI_DATA",
-    Names{"data"}, Scope::rank);
+    Scope::rank);
   describe_mxnet_data(o, v);
-  v("synthetic", o.benchmark, "train on synthetic images", Names{"benchmark"});
-  v("num-examples", o.num_examples, "synthetic images; 0: 1281167", Names{}, Scope::training);
-  v("image-size", o.image_size, "height and width of what the net sees", Names{}, Scope::training);
+  v("synthetic", o.benchmark, "train on synthetic images");
+  v("num-examples", o.num_examples, "synthetic images; 0: 1281167", Scope::training);
+  v("image-size", o.image_size, "height and width of what the net sees", Scope::training);
   v("eval-size", o.eval_size,
-    "the same in an evaluation, where the net takes no other size: 0, or what --image-size says", Names{});
+    "the same in an evaluation, where the net takes no other size: 0, or what --image-size says");
   v("augmentation", o.augmentation,
     "horovod (a random part of a square canvas; the central 80 % in an evaluation) or torchvision (a random part; "
     "short "
     "side scaled to 8/7 of the size, and the centre)",
-    Names{}, Scope::training);
-  v("increased-aug", o.increased_aug, "change colours too", Names{}, Scope::training);
-  v("contrast", o.contrast, "of --increased-aug", Names{});
-  v("saturation", o.saturation, "of --increased-aug", Names{});
-  v("hue", o.hue, "of --increased-aug", Names{});
-  v("brightness", o.brightness, "of --increased-aug", Names{});
-  v("pca-noise", o.pca_noise, "PCA lighting, e.g. 0.1; 0: none", Names{});
-  v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the augmentation's", Names{},
     Scope::training);
-  v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the augmentation's", Names{}, Scope::training);
-  v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes", Names{});
-  v("num-parallel-calls", o.data_nthreads, "threads that decode images, per rank; 0: the training thread",
-    Names{"data-nthreads", "num-data-workers"}, Scope::rank);
-  v("decoder", o.decoder, "auto, turbojpeg or stb", Names{}, Scope::rank);
-  v("on-bad-record", o.on_bad_record, "fail, or skip: a damaged record counts with weight 0 and is named in the log",
-    Names{});
+  v("increased-aug", o.increased_aug, "change colours too", Scope::training);
+  v("contrast", o.contrast, "of --increased-aug");
+  v("saturation", o.saturation, "of --increased-aug");
+  v("hue", o.hue, "of --increased-aug");
+  v("brightness", o.brightness, "of --increased-aug");
+  v("pca-noise", o.pca_noise, "PCA lighting, e.g. 0.1; 0: none");
+  v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the augmentation's", Scope::training);
+  v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the augmentation's", Scope::training);
+  v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes");
+  v("num-parallel-calls", o.data_nthreads, "threads that decode images, per rank; 0: the training thread", Scope::rank);
+  v("decoder", o.decoder, "auto, turbojpeg or stb", Scope::rank);
+  v("on-bad-record", o.on_bad_record, "fail, or skip: a damaged record counts with weight 0 and is named in the log");
   v("allow-missing-shards", o.allow_missing_shards,
-    "train on the files of a TFRecord or packed set that are there, though its names say that some are missing",
-    Names{});
-  v("test-io", o.test_io, "only read the images and print the speed", Names{});
+    "train on the files of a TFRecord or packed set that are there, though its names say that some are missing");
+  v("test-io", o.test_io, "only read the images and print the speed");
 
   v.group("Model");
   v("preset", o.preset,
     "torchvision: its recipe for ResNet-50, 90 epochs with the rate divided by 10 every 30; mxnet: the defaults of "
-    "train_resnet.py, with MXNet's log lines",
-    Names{});
+    "train_resnet.py, with MXNet's log lines");
   v("model", o.model,
     "resnet18, resnet34, resnet50, resnet101 or resnet152; GluonCV's resnet50_v1b is the same net, its resnet50_v1 has "
     "--v1 too",
-    Names{}, Scope::training);
+    Scope::training);
   v("stem", o.stem,
     "imagenet (7x7 of stride 2 and pooling) or small (3x3 of stride 1); auto: small below 64 pixels, else imagenet",
-    Names{}, Scope::training);
+    Scope::training);
   describe_mxnet_model(o, v);
-  v("v1", o.v1, "stride in the first 1x1 of a bottleneck, not in its 3x3", Names{}, Scope::training);
+  v("v1", o.v1, "stride in the first 1x1 of a bottleneck, not in its 3x3", Scope::training);
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
-    ".safetensors file with torchvision's names; the classifier only if it has as many outputs",
-    Names{});
-  v("adv-bn-init", o.zero_gamma, "residual branches start at zero", Names{"zero-gamma", "last-gamma"}, Scope::training);
+    ".safetensors file with torchvision's names; the classifier only if it has as many outputs");
+  v("adv-bn-init", o.zero_gamma, "residual branches start at zero", Scope::training);
   v("adv-conv-init", o.adv_conv_init, "convolutions start as He et al. 2015 say, else as Glorot and Bengio 2010",
-    Names{}, Scope::training);
-  v("bn-eps", o.bn_eps, "batch norm's epsilon; default: horovod 1e-4, torchvision 1e-5", Names{}, Scope::training);
-  v("bn-momentum", o.bn_momentum, "what a step keeps of batch norm's running statistics", Names{}, Scope::training);
-  v("label-smoothing", o.label_smoothing, "0..1", Names{}, Scope::training);
+    Scope::training);
+  v("bn-eps", o.bn_eps, "batch norm's epsilon; default: horovod 1e-4, torchvision 1e-5", Scope::training);
+  v("bn-momentum", o.bn_momentum, "what a step keeps of batch norm's running statistics", Scope::training);
+  v("label-smoothing", o.label_smoothing, "0..1", Scope::training);
 
   v.group("Optimisation");
-  v("batch-size", o.batch_size, "images in one pass: per rank, unless --batch-of says otherwise", Names{});
+  v("batch-size", o.batch_size, "images in one pass: per rank, unless --batch-of says otherwise");
   describe_batch_of(o, v);
-  v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size", Names{},
+  v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size",
     Scope::training);
-  v("accumulate", o.accumulate, "passes per update", Names{}, Scope::training);
-  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Names{}, Scope::training);
-  v("use-larc", o.use_larc, "larc: LARC round Nesterov momentum", Names{});
-  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 256 images of it, 3.7 with LARC", Names{},
+  v("accumulate", o.accumulate, "passes per update", Scope::training);
+  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Scope::training);
+  v("use-larc", o.use_larc, "larc: LARC round Nesterov momentum");
+  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 256 images of it, 3.7 with LARC",
     Scope::training);
-  v("mom", o.mom, "momentum", Names{"momentum"}, Scope::training);
-  v("wdecay", o.wd, "weight decay; default: 1e-4 (adamw: 0.05)", Names{"wd", "weight-decay"}, Scope::training);
-  v("decay-biases", o.decay_biases, "decay the classifier's bias too, as the Horovod trainer does", Names{},
-    Scope::training);
-  v("decay-all", o.decay_all, "decay batch norm and biases too", Names{}, Scope::training);
-  v("leta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Names{"eta"}, Scope::training);
+  v("mom", o.mom, "momentum", Scope::training);
+  v("wdecay", o.wd, "weight decay; default: 1e-4 (adamw: 0.05)", Scope::training);
+  v("decay-biases", o.decay_biases, "decay the classifier's bias too, as the Horovod trainer does", Scope::training);
+  v("decay-all", o.decay_all, "decay batch norm and biases too", Scope::training);
+  v("leta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
   v("loss-scale", o.loss_scale, "what the loss is multiplied by before the backward pass; dynamic: as large as goes",
-    Names{}, Scope::training);
-  v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Names{}, Scope::training);
-  v("ema-decay", o.ema_decay, "average of the weights, evaluated and saved too, e.g. 0.9999; 0: none", Names{},
     Scope::training);
+  v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
+  v("ema-decay", o.ema_decay, "average of the weights, evaluated and saved too, e.g. 0.9999; 0: none", Scope::training);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("num-epochs", o.epochs, "passes over the training images, all ranks together; this or --num-batches",
-    Names{"epochs"}, Scope::training);
-  v("num-batches", o.num_batches, "length of the run in updates, where --num-epochs is not given", Names{},
     Scope::training);
-  v("max-steps", o.max_steps, "end after this many updates, whatever the schedule; 0: at its end", Names{});
+  v("num-batches", o.num_batches, "length of the run in updates, where --num-epochs is not given", Scope::training);
+  v("max-steps", o.max_steps, "end after this many updates, whatever the schedule; 0: at its end");
   v("lr-decay-mode", o.lr_schedule,
     "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, steps, linear or constant; auto: poly, or steps "
     "where one of its three options below is given",
-    Names{"lr-schedule", "lr-mode"}, Scope::training);
-  v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes; default: 30,60,80",
-    Names{"lr-step-epochs", "lr-decay-epoch"}, Scope::training);
-  v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; none: by --lr-decay-factor", Names{},
     Scope::training);
-  v("lr-decay-factor", o.lr_factor, "what the rate of steps is multiplied by at each of its epochs; default: 0.1",
-    Names{"lr-factor", "lr-decay"});
-  v("poly-power", o.poly_power, "power of poly", Names{"lr-poly-power"}, Scope::training);
-  v("lr-end", o.lr_end, "last rate of poly (default 1e-5) and linear (default 0)", Names{}, Scope::training);
-  v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Names{}, Scope::training);
-  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup; default: 0.001", Names{}, Scope::training);
+  v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes; default: 30,60,80",
+    Scope::training);
+  v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; none: by --lr-decay-factor",
+    Scope::training);
+  v("lr-decay-factor", o.lr_factor, "what the rate of steps is multiplied by at each of its epochs; default: 0.1");
+  v("poly-power", o.poly_power, "power of poly", Scope::training);
+  v("lr-end", o.lr_end, "last rate of poly (default 1e-5) and linear (default 0)", Scope::training);
+  v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Scope::training);
+  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup; default: 0.001", Scope::training);
   describe_curves(o, v);
 
   v.group("Run");
-  v("log-dir", o.run_dir, "folder of the logs and checkpoints; a run in it is gone on with",
-    Names{"run-dir", "train-dir", "save-dir"}, Scope::rank);
-  v("logging-dir", o.log_dir, "folder of log.jsonl and the event files; default: --log-dir", Names{}, Scope::rank);
-  v("clear-log", o.clear_log, "remove the run that --log-dir holds, and begin anew", Names{});
-  v("log-name", o.log_name, "the log as text, in --log-dir; eval_ stands before it with --eval", Names{}, Scope::rank);
+  v("log-dir", o.run_dir, "folder of the logs and checkpoints; a run in it is gone on with", Scope::rank);
+  v("logging-dir", o.log_dir, "folder of log.jsonl and the event files; default: --log-dir", Scope::rank);
+  v("clear-log", o.clear_log, "remove the run that --log-dir holds, and begin anew");
+  v("log-name", o.log_name, "the log as text, in --log-dir; eval_ stands before it with --eval", Scope::rank);
   describe_checkpoints(o, v);
-  v("save-checkpoints-steps", o.save_steps, "steps between checkpoints, and at the end; 0: those of an epoch",
-    Names{"save-steps"});
-  v("save-frequency", o.save_frequency, "epochs between checkpoints, in place of --save-checkpoints-steps; 0: by steps",
-    Names{"save-period"});
-  v("local-ckpt", o.local_ckpt, "a rank of every host saves in that host's own --log-dir, not rank 0 alone", Names{});
-  v("save-summary-steps", o.save_summary_steps, "steps between points of TensorBoard's curves; 0: those of an epoch",
-    Names{});
+  v("save-checkpoints-steps", o.save_steps, "steps between checkpoints, and at the end; 0: those of an epoch");
+  v("save-frequency", o.save_frequency,
+    "epochs between checkpoints, in place of --save-checkpoints-steps; 0: by steps");
+  v("local-ckpt", o.local_ckpt, "a rank of every host saves in that host's own --log-dir, not rank 0 alone");
+  v("save-summary-steps", o.save_summary_steps, "steps between points of TensorBoard's curves; 0: those of an epoch");
   v("evaluate-every", o.evaluate_every,
     "epochs between evaluations while training, and at the end; 0: none; default: 1 with class folders, unless "
-    "--eval-interval or --num-gpus is given, else 0",
-    Names{});
+    "--eval-interval or --num-gpus is given, else 0");
   v("eval", o.eval_only,
-    "evaluate the newest checkpoint, or the one of --resume, or the weights of --pretrained, instead of training",
-    Names{"eval-only"});
+    "evaluate the newest checkpoint, or the one of --resume, or the weights of --pretrained, instead of training");
   v("eval-interval", o.eval_interval,
-    "with --eval: every k-th checkpoint too, counted from the oldest, and the newest always; 0: that one alone",
-    Names{});
+    "with --eval: every k-th checkpoint too, counted from the oldest, and the newest always; 0: that one alone");
   v("num-gpus", o.num_gpus,
-    "ranks that made the checkpoints, for the column epoch of --eval; default: what the checkpoint tells", Names{});
-  v("display-every", o.disp_batches, "steps between lines of the table and log entries",
-    Names{"disp-batches", "log-interval"}, Scope::rank);
+    "ranks that made the checkpoints, for the column epoch of --eval; default: what the checkpoint tells");
+  v("display-every", o.disp_batches, "steps between lines of the table and log entries", Scope::rank);
   describe_log_lines(o, v);
   v("fp16", o.fp16,
-    "half precision with f32 master weights: bf16, f16 on GPUs without it; f32 on processors without AVX512-BF16",
-    Names{});
-  v("precision", o.precision, "f32, bf16 or, with cuda, f16; auto: by --fp16", Names{"dtype"}, Scope::training);
+    "half precision with f32 master weights: bf16, f16 on GPUs without it; f32 on processors without AVX512-BF16");
+  v("precision", o.precision, "f32, bf16 or, with cuda, f16; auto: by --fp16", Scope::training);
   describe_machine(o, v);
-  v("print-schedule", o.print_schedule, "print step, epoch and rate of every line of the table, and stop", Names{});
-  v("intra-op-parallelism-threads", o.intra_op_threads, "another name of --threads, for the processor", Names{},
-    Scope::rank);
+  v("print-schedule", o.print_schedule, "print step, epoch and rate of every line of the table, and stop");
+  v("intra-op-parallelism-threads", o.intra_op_threads, "another name of --threads, for the processor", Scope::rank);
   v("inter-op-parallelism-threads", o.inter_op_threads,
-    "any number, which changes nothing: ops run one after the other, each on all threads", Names{});
+    "any number, which changes nothing: ops run one after the other, each on all threads");
 
   describe_distribution(o, v);
 }

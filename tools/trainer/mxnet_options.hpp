@@ -10,24 +10,19 @@ namespace tutti::trainer::detail {
 template <class V>
 void describe_mxnet_data(RunOptions& o, V& v) {
   v("data-train", o.data_train,
-    "training images as RecordIO, a file or a folder with *train*.rec, in place of --data-dir", Names{"rec-train"},
-    Scope::rank);
-  v("data-train-idx", o.data_train_idx, "its list of records, which need not be given", Names{"rec-train-idx"},
-    Scope::rank);
-  v("data-val", o.data_val, "validation images as RecordIO, a file or a folder with *val*.rec", Names{"rec-val"},
-    Scope::rank);
-  v("data-val-idx", o.data_val_idx, "its list of records, which need not be given", Names{"rec-val-idx"}, Scope::rank);
-  v("use-rec", o.use_rec, "the images are RecordIO: --rec-train and --rec-val, or those of --data-dir", Names{},
-    Scope::rank);
-  v("image-shape", o.image_shape, "3,N,N: another way to give --image-size N", Names{});
+    "training images as RecordIO, a file or a folder with *train*.rec, in place of --data-dir", Scope::rank);
+  v("data-train-idx", o.data_train_idx, "its list of records, which need not be given", Scope::rank);
+  v("data-val", o.data_val, "validation images as RecordIO, a file or a folder with *val*.rec", Scope::rank);
+  v("data-val-idx", o.data_val_idx, "its list of records, which need not be given", Scope::rank);
+  v("use-rec", o.use_rec, "the images are RecordIO: --rec-train and --rec-val, or those of --data-dir", Scope::rank);
+  v("image-shape", o.image_shape, "3,N,N: another way to give --image-size N");
 }
 
 template <class V>
 void describe_mxnet_model(RunOptions& o, V& v) {
-  v("network", o.symbol, "resnet: with --num-layers another way to give --model", Names{});
-  v("num-layers", o.layers, "18, 34, 50, 101 or 152 layers of --network resnet; default: 50", Names{});
-  v("mode", o.mode, "symbolic, imperative or hybrid: changes nothing, a step is one graph in each", Names{},
-    Scope::rank);
+  v("network", o.symbol, "resnet: with --num-layers another way to give --model");
+  v("num-layers", o.layers, "18, 34, 50, 101 or 152 layers of --network resnet; default: 50");
+  v("mode", o.mode, "symbolic, imperative or hybrid: changes nothing, a step is one graph in each", Scope::rank);
 }
 
 // Whether the command line is one of train_resnet.py, whose batch is that of the whole job.

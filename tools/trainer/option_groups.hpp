@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 
 #include "tools/trainer/options.hpp"
 #include "tools/trainer/strategy_help.hpp"
 
-// Options that all training programs have, as parts of their tables: v.group(title) and v(name, field, help, further
-// names, scope), names without their dashes.
+// Options that all training programs have, as parts of their tables: v.group(title) and v(name, field, help, scope),
+// the name without its dashes. Further names are in spellings.cpp.
 namespace tutti::trainer {
 
 // Whom the value of an option concerns.
@@ -27,128 +26,117 @@ struct NeutralOption {
 
 namespace detail {
 
-using Names = std::initializer_list<const char*>;
-
 template <class V>
 void describe_curves(RunOptions& o, V& v) {
-  v("cosine-alpha", o.cosine_alpha, "last rate of cosine as a share of the peak", Names{});
-  v("cdr-first-decay-ratio", o.cdr_first_decay_ratio, "cosine_restarts: length of the first period, 0..1", Names{});
-  v("cdr-t-mul", o.cdr_t_mul, "cosine_restarts: growth of the length", Names{});
-  v("cdr-m-mul", o.cdr_m_mul, "cosine_restarts: growth of the height", Names{});
-  v("cdr-alpha", o.cdr_alpha, "cosine_restarts: lowest rate as a share of the peak", Names{});
-  v("lc-periods", o.lc_periods, "linear_cosine: periods", Names{});
-  v("lc-alpha", o.lc_alpha, "linear_cosine: alpha", Names{});
-  v("lc-beta", o.lc_beta, "linear_cosine: beta", Names{});
+  v("cosine-alpha", o.cosine_alpha, "last rate of cosine as a share of the peak");
+  v("cdr-first-decay-ratio", o.cdr_first_decay_ratio, "cosine_restarts: length of the first period, 0..1");
+  v("cdr-t-mul", o.cdr_t_mul, "cosine_restarts: growth of the length");
+  v("cdr-m-mul", o.cdr_m_mul, "cosine_restarts: growth of the height");
+  v("cdr-alpha", o.cdr_alpha, "cosine_restarts: lowest rate as a share of the peak");
+  v("lc-periods", o.lc_periods, "linear_cosine: periods");
+  v("lc-alpha", o.lc_alpha, "linear_cosine: alpha");
+  v("lc-beta", o.lc_beta, "linear_cosine: beta");
 }
 
 template <class V>
 void describe_batch_of(RunOptions& o, V& v) {
   v("batch-of", o.batch_of,
     "what --batch-size counts: rank (the images of each rank), worker (of the ranks of one --gpus list together, as "
-    "MXNet's scripts count) or job (of all ranks together); default: rank",
-    Names{});
+    "MXNet's scripts count) or job (of all ranks together); default: rank");
 }
 
 template <class V>
 void describe_log_lines(RunOptions& o, V& v) {
   v("log-lines", o.log_lines, "progress on standard output: tutti, or mxnet: the lines that MXNet's parse_log.py reads",
-    Names{}, Scope::rank);
+    Scope::rank);
 }
 
 template <class V>
 void describe_checkpoints(RunOptions& o, V& v) {
   v("resume", o.resume, "go on: --resume or --resume=latest, --resume=best, --resume=PATH of a checkpoint or run",
-    Names{}, Scope::rank);
+    Scope::rank);
   v("save-seconds", o.save_seconds,
-    "seconds between checkpoints, after a step that all ranks have done; 0: none by time",
-    Names{"save-secs", "save-checkpoint-secs"});
+    "seconds between checkpoints, after a step that all ranks have done; 0: none by time");
   v("keep", o.keep,
     o.program == Program::train_imagenet ? "newest checkpoints that are kept, and the best one; default: all"
                                          : "newest checkpoints that are kept, and the best one; default: 2",
-    Names{}, Scope::rank);
-  v("evaluation-batch", o.evaluation_batch, "images per rank in one pass of an evaluation; default: --batch-size",
-    Names{});
+    Scope::rank);
+  v("evaluation-batch", o.evaluation_batch, "images per rank in one pass of an evaluation; default: --batch-size");
 }
 
 template <class V>
 void describe_machine(RunOptions& o, V& v) {
-  v("backend", o.backend, "auto, reference, eigen, onednn or cuda", Names{});
-  v("tf32", o.tf32, "cuda: products of f32 with the precision of TF32", Names{});
-  v("autotune", o.autotune, "cuda: time the libraries' kernels before the first step", Names{});
-  v("deterministic", o.deterministic, "cuda: the same bits every time", Names{});
-  v("cuda-fusion", o.cuda_fusion, "cuda: batch norm within convolutions: auto, on or off", Names{});
-  v("recompute", o.recompute, "cuda: less memory: compute activations again in the backward pass where that is cheap",
-    Names{});
-  v("cuda-graph", o.cuda_graph, "cuda: capture a step once and replay it", Names{});
+  v("backend", o.backend, "auto, reference, eigen, onednn or cuda");
+  v("tf32", o.tf32, "cuda: products of f32 with the precision of TF32");
+  v("autotune", o.autotune, "cuda: time the libraries' kernels before the first step");
+  v("deterministic", o.deterministic, "cuda: the same bits every time");
+  v("cuda-fusion", o.cuda_fusion, "cuda: batch norm within convolutions: auto, on or off");
+  v("recompute", o.recompute, "cuda: less memory: compute activations again in the backward pass where that is cheap");
+  v("cuda-graph", o.cuda_graph, "cuda: capture a step once and replay it");
   v("convolution", o.convolution,
     "3x3 convolutions on the processor: auto, direct, winograd wherever there is code for it, or tune: what is "
     "measured "
-    "to be faster before the first step, and kept",
-    Names{});
+    "to be faster before the first step, and kept");
   v("data-on-device", o.data_on_device,
     "cuda: keep images that do not change in the GPU's memory, yes, no or auto (up to 1 GiB and a quarter of what is "
     "free)",
-    Names{}, Scope::rank);
-  v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Names{},
     Scope::rank);
-  v("seed", o.seed, "of weights, order and augmentation", Names{}, Scope::training);
-  v("tensorboard", o.tensorboard, "write event files for TensorBoard beside log.jsonl", Names{}, Scope::rank);
+  v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Scope::rank);
+  v("seed", o.seed, "of weights, order and augmentation", Scope::training);
+  v("tensorboard", o.tensorboard, "write event files for TensorBoard beside log.jsonl", Scope::rank);
   v("histograms", o.histograms, "steps between histograms of weights and gradients in TensorBoard's files; 0: none",
-    Names{}, Scope::rank);
-  v("audit", o.audit, "write which images each step used to audit-rank<N>.txt", Names{});
+    Scope::rank);
+  v("audit", o.audit, "write which images each step used to audit-rank<N>.txt");
   v("trace", o.trace,
     "write a timeline of all processes to this file, in Chrome's trace format, for chrome://tracing or Perfetto",
-    Names{}, Scope::rank);
+    Scope::rank);
   v("trace-steps", o.trace_steps,
     "with --trace: FIRST:LAST, the steps whose layers and images are in it; default: the first 10 of this process",
-    Names{}, Scope::rank);
-  v("dry-run", o.dry_run, "print the net and the memory it takes, and stop", Names{});
-  v("dry-run-ranks", o.dry_run_ranks, "with --dry-run or --print-schedule: as a job of so many ranks; 0: of those here",
-    Names{});
+    Scope::rank);
+  v("dry-run", o.dry_run, "print the net and the memory it takes, and stop");
+  v("dry-run-ranks", o.dry_run_ranks,
+    "with --dry-run or --print-schedule: as a job of so many ranks; 0: of those here");
 }
 
 template <class V>
 void describe_distribution(RunOptions& o, V& v) {
   v.group("Distribution");
-  v("strategy", o.strategy, strategy_help().c_str(), Names{});
+  v("strategy", o.strategy, strategy_help().c_str());
   v("kv-store", o.kv_store,
     "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: with servers ps, else mpi, with GPUs nccl, "
-    "as nccl; dist_async: ps_async",
-    Names{"kvstore"});
+    "as nccl; dist_async: ps_async");
   v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; empty: none, train on the processor",
-    Names{}, Scope::rank);
-  v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1", Names{});
-  v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost", Names{});
-  v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});
-  v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network", Names{});
-  v("shared-memory", o.shared_memory, "processes of a host sum through memory that they share", Names{});
-  v("spot-notice", o.spot_notice,
-    "with tutti-launch --elastic: once this file is there, this process leaves the job after its step", Names{},
     Scope::rank);
+  v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1");
+  v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost");
+  v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16");
+  v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network");
+  v("shared-memory", o.shared_memory, "processes of a host sum through memory that they share");
+  v("spot-notice", o.spot_notice,
+    "with tutti-launch --elastic: once this file is there, this process leaves the job after its step", Scope::rank);
   v("elastic-batch", o.elastic_batch,
     "with tutti-launch --elastic, when workers come or go: global (the batch of all stays that of the beginning, and "
     "so "
     "does the rate) or worker (each keeps --batch-size, so the batch of all and the rate follow their number)",
-    Names{}, Scope::training);
+    Scope::training);
   v("elastic-ramp-steps", o.elastic_ramp_steps,
     "with --elastic-batch worker: steps in which the rate goes over to that of another number of workers; 0: at once",
-    Names{}, Scope::training);
-  v("ps-plain", o.ps_plain, "ps, ps_async: encrypt nothing between hosts; within one host it never is", Names{});
+    Scope::training);
+  v("ps-plain", o.ps_plain, "ps, ps_async: encrypt nothing between hosts; within one host it never is");
   v("ps-staleness", o.ps_staleness,
-    "ps_async: steps that a worker may be ahead of the slowest one; default: as many as it likes", Names{});
+    "ps_async: steps that a worker may be ahead of the slowest one; default: as many as it likes");
   v("ps-snapshot-seconds", o.ps_snapshot_seconds,
     "ps_async with servers that are started again (tutti-launch --server-restarts N): seconds between the states that "
     "a "
-    "server keeps to go on from; 0: it keeps none",
-    Names{});
+    "server keeps to go on from; 0: it keeps none");
   v("ps-key-file", o.ps_key_file,
     "file of 64 hexadecimal digits and of mode 0600: the secret of a job that scripts start one process at a time",
-    Names{}, Scope::rank);
+    Scope::rank);
   v("rank-timeout", o.rank_timeout,
-    "of such a job: seconds without a sign of life after which one is lost; default: 10", Names{});
-  v("gc-type", o.gc_type, "ps, ps_async: none, or 2bit: gradients travel to the servers in two bits each", Names{});
+    "of such a job: seconds without a sign of life after which one is lost; default: 10");
+  v("gc-type", o.gc_type, "ps, ps_async: none, or 2bit: gradients travel to the servers in two bits each");
   v("gc-threshold", o.gc_threshold,
-    "2bit: what a worker's sum of a gradient over its images must come to before it is sent", Names{});
+    "2bit: what a worker's sum of a gradient over its images must come to before it is sent");
 }
 
 }  // namespace detail

@@ -31,6 +31,7 @@ void OneName::add(const std::string& where, const std::string& first, const std:
 
 KnownNames all_names(Program program) {
   KnownNames names;
+  names.program = program;
   RunOptions o = defaults_of(program);
   describe(o, names);
   for (const auto& n : neutral_options(program)) names.all[n.name] = n.name;
@@ -114,7 +115,7 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
       }
     }
     if (name == "resume" && !value) value = "latest";
-    if (!value && (name == "help" || name == "version")) {
+    if (!value && (name == "help" || name == "help-all" || name == "version")) {
       out.push_back("--" + name);
       continue;
     }
@@ -129,7 +130,7 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
 }
 
 std::map<std::string, VariableEntry> options_in_environment(Program program, const KnownNames& names) {
-  static const std::set<std::string> elsewhere{"help", "version", "print-config"};
+  static const std::set<std::string> elsewhere{"help", "help-all", "version", "print-config"};
   std::map<std::string, VariableEntry> found;
   OneName one;
   for (const VariableEntry& e : environment_entries()) {

@@ -5,26 +5,32 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "tools/trainer/environment.hpp"
 #include "tools/trainer/option_groups.hpp"
+#include "tools/trainer/spellings.hpp"
 
 // Which names options have, and how they are written on a command line and in the environment.
 namespace tutti::trainer::detail {
 
 // Every name, with '-' only, and the first name of its option; which of them are switches.
 struct KnownNames {
-  std::map<std::string, std::string> all{
-      {"help", "help"}, {"version", "version"}, {"config", "config"}, {"print-config", "print-config"}};
+  std::map<std::string, std::string> all{{"help", "help"},
+                                         {"help-all", "help-all"},
+                                         {"version", "version"},
+                                         {"config", "config"},
+                                         {"print-config", "print-config"}};
   std::set<std::string> switches{"print-config"};
+  Program program = Program::train_cifar10;  // whose options they are
   void group(const char*) {}
   template <class T>
-  void operator()(const char* name, T&, const char*, std::initializer_list<const char*> others, Scope = Scope::job) {
-    std::vector<std::string> names(others.begin(), others.end());
-    names.emplace_back(name);
+  void operator()(const char* name, T&, const char*, Scope = Scope::job) {
+    std::vector<std::string> names{name};
+    for (const std::string_view other : spellings_of(program, name)) names.emplace_back(other);
     for (const auto& n : names) all[n] = name;
     if (std::is_same_v<T, bool>) switches.insert(names.begin(), names.end());
   }

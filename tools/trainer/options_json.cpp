@@ -19,7 +19,7 @@ struct WriteJson {
   io::Json object = io::Json::object();
   void group(const char*) {}
   template <class T>
-  void operator()(const char* name, T& field, const char*, std::initializer_list<const char*>, Scope = Scope::job) {
+  void operator()(const char* name, T& field, const char*, Scope = Scope::job) {
     if constexpr (std::is_same_v<T, std::uint64_t>)
       object.set(name, std::to_string(field));  // JSON's integers end at 2^53 in many readers, ours at 2^63
     else if constexpr (std::is_same_v<T, std::string>)
@@ -45,7 +45,7 @@ struct ReadScopes {
   std::map<std::string, Scope> scopes{};
   void group(const char*) {}
   template <class T>
-  void operator()(const char* name, T&, const char*, std::initializer_list<const char*>, Scope scope = Scope::job) {
+  void operator()(const char* name, T&, const char*, Scope scope = Scope::job) {
     scopes[name] = scope;
   }
 };

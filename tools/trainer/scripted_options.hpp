@@ -23,19 +23,19 @@ namespace detail {
 template <class V>
 void describe_scripted(RunOptions& o, V& v) {
   v.group("Jobs that scripts start one process at a time (--strategy ps_async)");
-  v("ps-hosts", o.ps_hosts, "HOST:PORT of each server, with commas between", Names{});
-  v("worker-hosts", o.worker_hosts, "HOST:PORT of each worker, whose ports only tell them apart", Names{});
-  v("job-name", o.job_name, "ps or worker: what this process is", Names{}, Scope::rank);
-  v("task-index", o.task_index, "its place in that list, from 0; default: 0", Names{}, Scope::rank);
+  v("ps-hosts", o.ps_hosts, "HOST:PORT of each server, with commas between");
+  v("worker-hosts", o.worker_hosts, "HOST:PORT of each worker, whose ports only tell them apart");
+  v("job-name", o.job_name, "ps or worker: what this process is", Scope::rank);
+  v("task-index", o.task_index, "its place in that list, from 0; default: 0", Scope::rank);
 
   v.group("Evaluation beside a run that goes on elsewhere");
-  v("checkpoint-dir", o.checkpoint_dir, "folder of that run; default: /tmp/cifar10_train", Names{}, Scope::rank);
-  v("eval-dir", o.eval_dir, "folder of TensorBoard's curve; default: /tmp/cifar10_eval", Names{}, Scope::rank);
+  v("checkpoint-dir", o.checkpoint_dir, "folder of that run; default: /tmp/cifar10_train", Scope::rank);
+  v("eval-dir", o.eval_dir, "folder of TensorBoard's curve; default: /tmp/cifar10_eval", Scope::rank);
   v("eval-data", o.eval_data, "test (default) or train_eval; --num-examples of them, 10000 where it is not given",
-    Names{}, Scope::rank);
-  v("eval-interval-secs", o.eval_interval_secs, "seconds between looks for a new checkpoint; default: 300", Names{},
     Scope::rank);
-  v("run-once", o.run_once, "evaluate the newest checkpoint once, and end", Names{}, Scope::rank);
+  v("eval-interval-secs", o.eval_interval_secs, "seconds between looks for a new checkpoint; default: 300",
+    Scope::rank);
+  v("run-once", o.run_once, "evaluate the newest checkpoint once, and end", Scope::rank);
 }
 
 }  // namespace detail
