@@ -143,33 +143,33 @@ said asked.worker0 "state saved"
 # ---- an evaluation during the training ----
 line='^[0-9-]{10} [0-9:]{8}\.[0-9]{6}: precision @ 1 = (0\.[0-9]{3}|1\.000)$'
 lists
-"$program" --checkpoint_dir "$work/judged" --eval_dir "$work/eval" --eval_interval_secs 0.2 >judge 2>&1 &
-judge=$!
-until_said judge "no checkpoint in $work/judged yet"
+"$program" --checkpoint_dir "$work/judged" --eval_dir "$work/eval" --eval_interval_secs 0.2 >evaluator 2>&1 &
+evaluator=$!
+until_said evaluator "no checkpoint in $work/judged yet"
 start judged --max_steps 100000000 --save-seconds 1 --ema-decay 0.9
-for _ in $(seq 300); do (($(grep -cE "$line" judge) >= 3)) && break || sleep 0.1; done
+for _ in $(seq 300); do (($(grep -cE "$line" evaluator) >= 3)) && break || sleep 0.1; done
 kill -TERM "${pids[@]}"
 ended "a judged job" "0 0 143 143" judged
-kill -INT $judge
-wait $judge
-[[ $? == 130 ]] || complain "the evaluation does not end in order: $(tail -n 3 judge)"
-(($(grep -cE "$line" judge) >= 3)) || complain "not evaluated: $(cat judge)"
-[[ $(grep -vcE "$line|no checkpoint|stopping after|^$" judge) == 0 ]] || complain "it says more: $(cat judge)"
+kill -INT $evaluator
+wait $evaluator
+[[ $? == 130 ]] || complain "the evaluation does not end in order: $(tail -n 3 evaluator)"
+(($(grep -cE "$line" evaluator) >= 3)) || complain "not evaluated: $(cat evaluator)"
+[[ $(grep -vcE "$line|no checkpoint|stopping after|^$" evaluator) == 0 ]] || complain "it says more: $(cat evaluator)"
 ls eval/events.out.tfevents.* >/dev/null || complain "no curve for TensorBoard"
 # Checkpoints come and go while they are read.
 newest=$(find judged/checkpoints -name 'step-*' | sort | tail -n 1)
-"$program" --checkpoint_dir judged --eval_dir eval --eval_interval_secs 0 >judge 2>&1 &
-judge=$!
+"$program" --checkpoint_dir judged --eval_dir eval --eval_interval_secs 0 >evaluator 2>&1 &
+evaluator=$!
 for i in $(seq 60); do
   mv "$newest" judged/checkpoints/step-000999$(printf %03d "$i") && sleep 0.03 && mv judged/checkpoints/step-000999* "$newest"
   [[ $i != 30 ]] || rm -f "$newest/optimizer.safetensors"
 done
-kill -0 $judge || complain "the evaluation did not live on: $(tail -n 3 judge)"
-kill -INT $judge
-wait $judge
-"$program" --checkpoint_dir whole --eval_dir eval --run_once --eval_data train_eval --num_examples 50 >judge 2>&1 ||
-  complain "once: $(cat judge)"
-[[ $(grep -cE "$line" judge) == 1 && $(wc -l <judge) == 1 ]] || complain "once: it says otherwise: $(cat judge)"
+kill -0 $evaluator || complain "the evaluation did not live on: $(tail -n 3 evaluator)"
+kill -INT $evaluator
+wait $evaluator
+"$program" --checkpoint_dir whole --eval_dir eval --run_once --eval_data train_eval --num_examples 50 >evaluator 2>&1 ||
+  complain "once: $(cat evaluator)"
+[[ $(grep -cE "$line" evaluator) == 1 && $(wc -l <evaluator) == 1 ]] || complain "once: it says otherwise: $(cat evaluator)"
 # judged CODE WHAT TEXT OPTIONS...
 judged() {
   "$program" --eval_dir eval "${@:4}" >out 2>&1

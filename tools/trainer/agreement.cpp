@@ -96,7 +96,7 @@ bool saves_beside_chief(AnyStrategy& strategy, const RunOptions& o) {
     if (o.clear_log) detail::clear_run(o.run_dir);
     io::make_directories(o.run_dir);
   });
-  // Nobody looks for it any more.
+  // All ranks have looked for it.
   if (coordinator) io::remove_tree(mark);
   return saves;
 }

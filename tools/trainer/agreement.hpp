@@ -8,13 +8,13 @@
 
 #include "tools/trainer/task.hpp"
 
-// What the ranks of a run settle among them before the first step.
+// What the ranks of a run agree on before the first step.
 namespace tutti::trainer {
 
-// What all must have alike, before there are data: what the run is to do.
+// Returns the options that all ranks must have in common. For use before the data are open.
 JobFacts facts(const RunOptions& o);
 
-// With the data; beside it there are the trainer's own facts.
+// Adds the data. The trainer adds facts of its own.
 JobFacts facts(const RunOptions& o, const Images& images);
 
 [[nodiscard]] Schema schema_of(RunOptions& o, const Task& task);
@@ -24,14 +24,14 @@ JobFacts facts(const RunOptions& o, const Images& images);
 // Whether a run needs images and weights; otherwise it only tells what it would do.
 [[nodiscard]] inline bool works(const RunOptions& o) { return !o.dry_run && !o.test_io && !o.print_schedule; }
 
-// Rank 0 settles the run's folder; the others learn it.
+// Rank 0 chooses the run's folder and tells the other ranks.
 void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o);
 
 // An evaluation shows the averaged weights of a checkpoint that has them, whether the options name them or not.
 void take_average(AnyStrategy& strategy, RunOptions& o);
 
-// With --local-ckpt the first rank on every host saves beside rank 0, in that host's own folder. Ranks whose folder is
-// rank 0's, over a network file system, leave it to that. All ranks call it.
+// With --local-ckpt the first rank of each host saves too, in that host's own folder. Returns false for a rank that
+// shares rank 0's folder over a network file system. All ranks call it.
 bool saves_beside_chief(AnyStrategy& strategy, const RunOptions& o);
 
 }  // namespace tutti::trainer

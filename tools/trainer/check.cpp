@@ -119,8 +119,8 @@ void check_backend(RunOptions& o) {
 
 namespace {
 
-// Where nobody said: what --fp16 asks for and the backend can do. A GPU decides itself, not the processor beside it:
-// bf16, and where it has none, f16.
+// If the user names no precision: what --fp16 asks for and the backend can do. A GPU chooses for itself: bf16, or f16
+// if it has no bf16.
 void choose_precision(RunOptions& o) {
   if (o.precision != "auto") return;
   o.precision = "f32";

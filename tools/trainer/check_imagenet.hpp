@@ -12,7 +12,7 @@ void check_imagenet_model(RunOptions& o);
 // What must be known before the batch and the schedule are looked at.
 void check_imagenet_run(RunOptions& o);
 
-// The epochs, rates and factor of the mode steps: each of them chooses it where no mode is given.
+// Checks the epochs, rates and factor of the mode steps. Each of them selects that mode if no mode is given.
 void check_imagenet_steps(RunOptions& o);
 
 }  // namespace tutti::trainer::detail

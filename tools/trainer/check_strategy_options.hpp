@@ -13,7 +13,7 @@ namespace tutti::trainer {
 
 namespace detail {
 
-// One that is not at its default, and who knows it.
+// An option that is not at its default, and the strategies that use it.
 struct StrategyOption {
   const char* name;
   bool given;

@@ -13,14 +13,14 @@
 
 #include "tools/trainer/options.hpp"
 
-// What a process of an elastic job settles with the others beside training.
+// What a process of an elastic job exchanges with the others besides training.
 namespace tutti::trainer {
 
 namespace detail {
 inline constexpr const char* run_key = "run";  // of the job's store: how many began it, and its folder
 }
 
-// The channel of a process that tutti-launch --elastic has started; null elsewhere, and where mpirun started it.
+// Returns the channel of a process that tutti-launch --elastic has started; null in other processes and under mpirun.
 [[nodiscard]] inline std::shared_ptr<ControlChannel> open_elastic_channel(const LaunchEnvironment& start) {
   if (!start.elastic || start.generation > 0) return nullptr;
   std::shared_ptr<ControlChannel> channel = ControlChannel::open();
@@ -30,11 +30,11 @@ inline constexpr const char* run_key = "run";  // of the job's store: how many b
   return channel;
 }
 
-// Rank 0 of those who begin the job tells those who come later what they cannot know.
+// Rank 0 of the first workers tells later workers what they cannot know.
 inline void publish_run(ControlChannel& channel, const RunOptions& o) {
   channel.publish(detail::run_key, std::to_string(o.founders) + " " + o.run_dir);
 }
-// Of who joins: options are derived as those who began the job did.
+// A worker that joins derives its options as the first workers did.
 inline void take_run(ControlChannel& channel, RunOptions& o) {
   const std::string said = channel.lookup(detail::run_key, std::chrono::minutes(10));
   const auto space = said.find(' ');

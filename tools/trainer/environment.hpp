@@ -34,7 +34,7 @@ struct VariableEntry {
 // The variables of this process that may be options, by name; empty ones count as not set.
 [[nodiscard]] std::vector<VariableEntry> environment_entries();
 
-// Runs f; where it complains about an option that a variable gave, the complaint names the variable too.
+// Runs f. If it throws UsageError about an option that a variable has set, the message names the variable too.
 template <class F>
 void naming_variables(const RunOptions& o, F&& f) {
   const auto given = o.from_environment;

@@ -56,7 +56,7 @@ std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::Json& m
   if (strategy != nullptr && strategy->is_string() && strategy->as_string() == "ps_async")
     batch = told("batch-size") * std::max<std::int64_t>(told("accumulate"), 1);  // each rank's step counts
   if (o.num_gpus) batch = o.batch_size * *o.num_gpus;
-  // Where the batch followed the workers, steps do not tell.
+  // If the batch followed the number of workers, steps do not determine the epoch.
   const io::Json* follows = made_with.find("elastic-batch");
   if (images > 0 && follows != nullptr && follows->is_string() && follows->as_string() == "worker")
     return (at.samples + images - 1) / images;

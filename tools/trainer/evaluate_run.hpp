@@ -18,7 +18,7 @@ void print_evaluation(const char* what, const EvaluationReport& e, std::int64_t 
 
 void print_views(const ViewsReport& v, std::int64_t top_k);
 
-// By several views of each image, with the averaged weights where there are any.
+// Evaluates several views of each image, with the averaged weights if there are any.
 ViewsReport evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOptions& o);
 
 // The checkpoint that the trainer holds already, and before it with --eval-interval every k-th of those before, counted

@@ -33,10 +33,10 @@
 #include "tools/trainer/option_table.hpp"
 #include "tools/trainer/option_values.hpp"
 #include "tools/trainer/options_json.hpp"
-#include "tools/trainer/planted.hpp"
 #include "tools/trainer/recipe.hpp"
 #include "tools/trainer/scripted_options.hpp"
 #include "tools/trainer/step_lines.hpp"
+#include "tools/trainer/trusted_dir.hpp"
 
 namespace tutti::trainer {
 
@@ -76,9 +76,9 @@ struct FirstImages {
 };
 
 // What is evaluated, once there is a checkpoint to tell of it.
-class Judge {
+class CheckpointEvaluator {
  public:
-  Judge(RunOptions& o, const Task& task, std::unique_ptr<Backend> backend, std::int64_t most)
+  CheckpointEvaluator(RunOptions& o, const Task& task, std::unique_ptr<Backend> backend, std::int64_t most)
       : backend_(std::move(backend)),
         loaded_(load(o, task)),
         with_(AnyStrategy::refer(solo_)),
@@ -91,15 +91,15 @@ class Judge {
     source_ =
         make_source(*backend_, images, loader_options(o, false, 0, 1), on_device_of(o), &resident, "--data-on-device");
   }
-  // The share of images whose first answer is right, by the averaged weights where there are any.
+  // Returns the accuracy, by the averaged weights if there are any.
   double precision(const io::LoadedCheckpoint& checkpoint) {
     checkpoints_.load_weights(trainer_, checkpoint);
     EvaluationReport r;
-    const auto judge = [&] { r = evaluate(trainer_, *source_); };
+    const auto evaluator = [&] { r = evaluate(trainer_, *source_); };
     if (trainer_.has_ema())
-      trainer_.with_ema(judge);
+      trainer_.with_ema(evaluator);
     else
-      judge();
+      evaluator();
     return r.top1;
   }
 
@@ -139,12 +139,12 @@ int evaluate_concurrently(const RunOptions& said, const Task& task,
     RunOptions copy = o;
     (void)make(copy);
   }
-  if (o.checkpoint_dir.empty()) refuse_planted(o.run_dir, "--checkpoint-dir");
-  refuse_planted(o.eval_dir, "--eval-dir");
+  if (o.checkpoint_dir.empty()) require_trusted_dir(o.run_dir, "--checkpoint-dir");
+  require_trusted_dir(o.eval_dir, "--eval-dir");
   const io::CheckpointStore store(o.run_dir);
   io::make_directories(o.eval_dir);
   io::EventWriter events(o.eval_dir);
-  std::optional<Judge> judge;
+  std::optional<CheckpointEvaluator> evaluator;
   std::int64_t done = -1;
   int failed = 0;
   bool told = false;
@@ -167,14 +167,14 @@ int evaluate_concurrently(const RunOptions& said, const Task& task,
     }
     if (newest->step() != done) {
       try {
-        if (!judge) {
+        if (!evaluator) {
           RunOptions usual = defaults_of(o.program), all = o;
           const io::Json defaults = options_json(usual), now = options_json(said);
           describe(all, TakeFromCheckpoint{newest->options(), defaults, now});
           std::unique_ptr<Backend> backend = make(all);
-          judge.emplace(all, task, std::move(backend), most);
+          evaluator.emplace(all, task, std::move(backend), most);
         }
-        const double precision = judge->precision(*newest);
+        const double precision = evaluator->precision(*newest);
         done = newest->step();
         failed = 0;
         std::printf("%s: precision @ 1 = %.3f\n", date_and_time().c_str(), precision);

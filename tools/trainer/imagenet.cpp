@@ -65,7 +65,7 @@ imagenet::Opened recordio_of(const char* option, const std::string& given, const
   return {AnyRecords(records), as.classes, imagenet::Form::recordio, file.parent_path(), {}};
 }
 
-// The records are opened once, by whoever needs them first.
+// The first caller opens the records; later callers share them.
 struct Imagenet {
   std::optional<imagenet::Opened> train, test;
   ImagenetEvaluation evaluation;
@@ -145,7 +145,7 @@ struct Imagenet {
     // Scripts of the Horovod trainer evaluate checkpoints after the run.
     const bool evaluates_later = o.eval_interval > 0 || o.num_gpus;
     const bool own = train && train->form == imagenet::Form::image_folder && !evaluates_later;
-    // An evaluation has no use for training images, whose place must not be empty.
+    // An evaluation uses no training images, but Images::train must not be empty.
     Images all{train ? encoded(*train, Split::train) : *tests, tests, own, {}};
     for (const auto* opened : {&train, &test}) {
       if (!*opened) continue;

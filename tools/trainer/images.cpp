@@ -61,7 +61,7 @@ bool holds_fashion_mnist(const std::filesystem::path& folder) {
   return false;
 }
 
-// A folder that nobody asked for by name gives way to Debian's where it lacks the data.
+// If the user names no folder and the default one lacks the data, Debian's is used.
 std::filesystem::path data_folder(const RunOptions& o) {
   const bool asked = !o.data_dir.empty() && !o.data_dir_from_environment;
   const std::filesystem::path folder = o.data_dir.empty() ? "data" : o.data_dir;
@@ -191,7 +191,7 @@ Images load_images(const RunOptions& o, const Schema& seen) {
     if (!o.data_train.empty() && !o.eval_only) train = load(Split::train, o.num_examples);
     if (!o.data_val.empty()) test = load(Split::test, 0);
     if (!train && !test) fail<UsageError>("--eval-only", "--data-val, the images to evaluate on", "none");
-    // An evaluation has no use for training images, whose place must not be empty; training goes without a test.
+    // An evaluation uses no training images, but Images::train must not be empty. Training needs no test images.
     if (train && !test) return Images{both(*train, *train).train, std::nullopt};
     return both(train ? *train : *test, *test);
   }

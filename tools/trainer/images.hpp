@@ -19,10 +19,10 @@ std::vector<float> per_channel(const char* option, const std::string& text, std:
 
 }  // namespace detail
 
-// What the net sees. Throws UsageError where an option does not fit the data set.
+// The schema of what the net sees. Throws UsageError if an option does not fit the data set.
 Schema image_schema(const RunOptions& o);
 
-// How test images are made ready, for who has them as files.
+// How to prepare test images that are files.
 interchange::ImagePreparation image_preparation(const RunOptions& o, const Schema& seen);
 
 // Training images with augmentation, test images as they are; both cut to the size that `seen` has. Throws DataError

@@ -25,7 +25,7 @@ void describe_mxnet_model(RunOptions& o, V& v) {
   v("mode", o.mode, "symbolic, imperative or hybrid: changes nothing, a step is one graph in each", Scope::rank);
 }
 
-// Whether the command line is one of train_resnet.py, whose batch is that of the whole job.
+// Whether the command line is one of train_resnet.py. Its batch is that of the whole job.
 [[nodiscard]] inline bool is_train_resnet(const RunOptions& o) { return o.use_rec; }
 
 void check_mxnet_data(RunOptions& o);

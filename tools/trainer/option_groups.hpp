@@ -10,15 +10,15 @@
 // the name without its dashes. Further names are in spellings.cpp.
 namespace tutti::trainer {
 
-// Whom the value of an option concerns.
+// Which processes must agree on the value of an option.
 enum class Scope : std::uint8_t {
   job,       // all ranks, which must have the same
   training,  // these, and later runs: one that goes on with another value is told
-  rank       // this process, or where its files lie
+  rank       // this process or its files alone
 };
 
-// A flag of older scripts that means nothing here: it is taken with its neutral value and refused with any other; with
-// none, any number will do.
+// A flag of older scripts that has no effect here. It is accepted with its neutral value and refused with any other;
+// without a neutral value any number is accepted.
 struct NeutralOption {
   const char* name;
   const char* value;

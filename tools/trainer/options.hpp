@@ -31,10 +31,10 @@ struct ProgramTraits {
 [[nodiscard]] constexpr const char* name_of(Program p) noexcept { return traits_of(p).name; }
 
 // An empty optional, an empty text or "auto" leaves the choice to check().
-// How far a run had come when its processes ended, and others go on with it.
-struct KeptRun {
+// The state of a run that other processes continue.
+struct RunHandoff {
   std::int64_t step = -1;     // of its last checkpoint; -1: none yet
-  std::int64_t ended_ns = 0;  // when the processes before made way, by the system's clock; 0: they were lost
+  std::int64_t ended_ns = 0;  // when the processes before stopped for these, by the system's clock; 0: they were lost
 };
 
 struct RunOptions {
@@ -155,8 +155,8 @@ struct RunOptions {
   std::vector<std::string> warnings;  // for standard error, by one process of a host
   // Options that follow from others and from the number of ranks: no facts that ranks need to compare.
   std::vector<std::string> derived;
-  std::int64_t founders = 1;      // processes that began the job, where others may come and go
-  std::optional<KeptRun> kept{};  // these processes go on with a run of this job's
+  std::int64_t founders = 1;         // processes that began the job, where others may come and go
+  std::optional<RunHandoff> kept{};  // these processes go on with a run of this job's
 };
 
 // How many steps a pass of all ranks over the global batch counts: one, or with servers that own the weights one for

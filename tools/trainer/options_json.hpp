@@ -15,7 +15,7 @@ namespace tutti::trainer {
 // The options by their names on the command line.
 io::Json options_json(const RunOptions& options);
 
-// Whom each concerns.
+// Returns the scope of each option.
 std::map<std::string, Scope> scopes_of(const RunOptions& options);
 
 }  // namespace tutti::trainer

@@ -28,7 +28,7 @@ namespace {
 // Prints the net and what it takes, without images.
 void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o, const Schema& seen) {
   const Graph model = make_model(o, seen);
-  Solo alone;  // servers that own weights are shown none
+  Solo alone;  // servers that own weights get none
   AnyStrategy with = AnyStrategy::refer(alone);
   Trainer trainer(backend, strategy.owns_weights() ? with : strategy, model, trainer_options(o));
   const MemoryEstimate memory = memory_of(trainer, o, seen);
@@ -40,8 +40,8 @@ void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o, const
     std::printf("on one thread, by the loops of backend reference: %s\n", f.c_str());
 }
 
-// What ranks do together before they train. Where members come and go and one of them is lost meanwhile, those who are
-// left do it again. False where this process has been let go.
+// Runs f, what all ranks do before they train. If members may come and go and one is lost meanwhile, the remaining
+// ranks run f again. Returns false if this process has been removed from the job.
 template <class F>
 [[nodiscard]] bool together(AnyStrategy& strategy, F&& f) {
   for (;;) {
@@ -84,7 +84,7 @@ int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task
     run.reset();
     if (strategy.rank() >= 0) agree_on_run_folder(strategy, o);
     if (o.eval_only) take_average(strategy, o);
-    // Where nobody waits for another one, rank 0 may be lost before it has come to it, and nobody told.
+    // If no rank waits for another one, rank 0 may be lost before it publishes the run, and no rank would be told.
     if (channel != nullptr && (strategy.rank() == 0 || strategy.owns_weights())) publish_run(*channel, o);
     if (!before) before = Loaded{seen, task.images(o, seen)};
     run.emplace(backend, strategy, o, task, *before);

@@ -110,13 +110,13 @@ FitOptions fit_options(const RunOptions& o, std::int64_t images) {
     f.total_steps = o.num_batches;
     // Enough of them for all steps.
     f.epochs = (o.num_batches * o.global_batch_size + images - 1) / images;
-    // Where the batch follows the workers these are steps of the batch of the beginning, which fit() counts.
+    // If the batch follows the workers, these are steps of the first batch size, which fit() counts.
     if (o.elastic_batch != "worker" && (f.max_steps == 0 || f.max_steps > o.num_batches)) f.max_steps = o.num_batches;
   }
   if (o.elastic_batch == "worker") {
     f.batch_per_worker = o.batch_size * o.accumulate;
     f.ramp_steps = o.elastic_ramp_steps;
-    // A rate that nobody gave is that of this batch, also in a run that was begun by others.
+    // A rate that the user does not give is that of this batch, also if other processes began the run.
     if (std::find(o.derived.begin(), o.derived.end(), "lr") != o.derived.end()) f.rate_batch = o.global_batch_size;
   }
   if (o.traits().as_horovod) {

@@ -23,11 +23,11 @@
 
 #include "tools/trainer/agreement.hpp"
 #include "tools/trainer/evaluate_run.hpp"
-#include "tools/trainer/kept_run.hpp"
 #include "tools/trainer/mxnet_lines.hpp"
 #include "tools/trainer/options_json.hpp"
 #include "tools/trainer/recipe.hpp"
 #include "tools/trainer/run_folder.hpp"
+#include "tools/trainer/run_handoff.hpp"
 #include "tools/trainer/scripted_options.hpp"
 #include "tools/trainer/start.hpp"
 #include "tools/trainer/watched_source.hpp"
@@ -66,8 +66,8 @@ void Run::evaluate() {
 
 int Run::train() {
   FitOptions how = fit_options(o_, images_.train.size());
-  // Where members come and go, a signal to one means that one; the job's own comes over its channel, and where there
-  // is none it is SIGINT.
+  // If members may come and go, a signal stops only the process that gets it. The job is stopped over its channel, or
+  // by SIGINT if it has no channel.
   ElasticMembership* const members = strategy_.members();
   const bool anew = members != nullptr && members->restarts_processes();
   auto& asked = members != nullptr ? how.leave_requested : how.stop_requested;
@@ -94,7 +94,7 @@ int Run::train() {
   CoordinatorOptions duties;
   duties.checkpoints = &*checkpoints_;
   if (task_.shows_progress || !o_.as_table || mxnet) duties.listeners.push_back(&progress);
-  std::optional<RunKeeper> keeper;
+  std::optional<RunHandoffWriter> keeper;
   if (anew && here()) duties.listeners.push_back(&keeper.emplace(o_));
   duties.open = [&](bool takes_over) { return open_logs(progress, how, takes_over || o_.kept); };
   if (o_.local_ckpt) duties.saves_too = [this] { return saves_beside_chief(strategy_, o_); };
@@ -146,10 +146,10 @@ void Run::make_sources() {
         std::to_string(o_.global_batch_size));
   std::size_t resident = 0;
   const auto source = [&](const AnyDataset& d, bool training) {
-    // Where ranks wait for no other one, rank 0 evaluates alone.
+    // If ranks do not wait for each other, rank 0 evaluates alone.
     const bool shared = training || !strategy_.owns_weights();
     return make_source(backend_, d,
-                       // Who joins learns its place later; its share is about that of those who began.
+                       // A worker that joins learns its rank later; its share is about that of the first workers.
                        loader_options(o_, training, shared ? std::max(strategy_.rank(), 0) : 0,
                                       !shared  ? 1
                                       : joins_ ? static_cast<int>(o_.founders)
@@ -157,7 +157,7 @@ void Run::make_sources() {
                        on_device_of(o_), &resident, "--data-on-device");
   };
   if (!o_.eval_only) train_ = source(images_.train, true);
-  // Where members come and go, any rank may be that one day.
+  // If members may come and go, any rank may become rank 0.
   if (images_.test && (here() || !strategy_.owns_weights() || strategy_.members() != nullptr))
     test_ =
         std::make_unique<WatchedSource>(source(*images_.test, false), WatchOptions{.shows = [this] { return here(); }});

@@ -25,7 +25,7 @@
 // A run of a training program: what program.cpp makes, and trains or evaluates.
 namespace tutti::trainer {
 
-// A net, its trainer and its images, from where they begin to the end of the run.
+// A net, its trainer and its images, from the start to the end of the run.
 class Run {
  public:
   // Prints what will be trained.
@@ -40,7 +40,7 @@ class Run {
  private:
   [[nodiscard]] bool here() const { return strategy_.rank() == 0; }
   [[nodiscard]] static bool told_to_stop() { return StopSignals::signal_number() == SIGINT; }
-  // The host is to be taken away: whoever learns it makes this file.
+  // Returns true once the file of --spot-notice exists: the host will be taken away.
   [[nodiscard]] bool spot_notice();
   [[nodiscard]] std::int64_t tests() const { return images_.test ? images_.test->size() : 0; }
   [[nodiscard]] TrainerOptions options() const;

@@ -16,10 +16,10 @@
 #include <tutti/io/file.hpp>
 
 #include "tools/trainer/options_json.hpp"
-#include "tools/trainer/planted.hpp"
 #include "tools/trainer/run_lock.hpp"
 #include "tools/trainer/scripted_options.hpp"
 #include "tools/trainer/start.hpp"
+#include "tools/trainer/trusted_dir.hpp"
 
 namespace tutti::trainer {
 
@@ -76,8 +76,8 @@ std::string how_to_resume(const RunOptions& o) {
 }
 
 void settle_run_folder(RunOptions& o) {
-  if (!o.run_dir.empty()) refuse_planted(o.run_dir, "--run-dir");
-  if (!o.log_dir.empty()) refuse_planted(o.log_dir, "--log-dir");
+  if (!o.run_dir.empty()) require_trusted_dir(o.run_dir, "--run-dir");
+  if (!o.log_dir.empty()) require_trusted_dir(o.log_dir, "--log-dir");
   if (o.clear_log) detail::clear_run(o.run_dir);
   const auto holds = [&](const char* name) { return io::path_exists(io::Path(o.run_dir) / name); };
   if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) && holds("checkpoints"))

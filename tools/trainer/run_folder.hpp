@@ -25,12 +25,12 @@ inline io::Path run_of(const io::Path& checkpoint) {
   return std::filesystem::absolute(checkpoint).lexically_normal().parent_path().parent_path();
 }
 
-// --clear-log takes away a run, and nothing that only happens to have its name.
+// Removes a run's files for --clear-log, and no other files.
 void clear_run(const io::Path& folder);
 
 }  // namespace detail
 
-// Where log.jsonl and the event files go.
+// Returns the folder of log.jsonl and the event files.
 [[nodiscard]] inline io::Path log_folder(const RunOptions& o) { return o.log_dir.empty() ? o.run_dir : o.log_dir; }
 
 // Which command continues a run that was interrupted.

@@ -19,7 +19,7 @@ class RunLock {
   // False where another one has it and keeps it for that long: the one before may be about to end. A folder that cannot
   // be locked is anybody's.
   [[nodiscard]] bool take(const io::Path& folder, std::chrono::milliseconds patience);
-  // UsageError where another one has it.
+  // UsageError if another process holds it.
   void require(const io::Path& folder);
 
  private:

@@ -9,7 +9,7 @@
 
 #include "tools/trainer/options.hpp"
 
-// How a process was started, by whoever it was.
+// How a process was started, by a launcher or by a script.
 namespace tutti::trainer {
 
 struct Started : LaunchEnvironment {

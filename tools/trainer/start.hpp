@@ -37,7 +37,7 @@ MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& se
 // Rank 0's; the others take them from it.
 void load_pretrained(Trainer& trainer, const RunOptions& o);
 
-// What will be trained and the memory it takes. The table of layers is for who asks; the totals are for everybody.
+// Prints what will be trained and the memory it takes: the table of layers with --dry-run, the totals always.
 void print_net(const Graph& model, const MemoryEstimate& memory, const RunOptions& o, const Schema& seen);
 
 }  // namespace tutti::trainer

@@ -31,7 +31,7 @@ struct Loaded {
   Images images;
 };
 
-// What a run begins with, for who prints it.
+// What a listener prints at the start of a run.
 struct RunStart {
   std::string versions;  // of tutti, the backend and the machine
   std::int64_t images = 0;
@@ -52,7 +52,7 @@ struct Task {
   // What the net sees, and the images themselves.
   std::function<Schema(const RunOptions&)> schema;
   std::function<Images(const RunOptions&, const Schema&)> images;
-  // How test images are made ready, for who has them as files.
+  // How to prepare test images that are files.
   std::function<interchange::ImagePreparation(const RunOptions&, const Schema& seen)> preparation;
   // Further listeners of rank 0; `l2` is the decay term of the loss.
   std::function<std::vector<std::unique_ptr<FitListener>>(const RunOptions&, const RunStart&,

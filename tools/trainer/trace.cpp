@@ -68,7 +68,7 @@ TraceOfRun::TraceOfRun(const RunOptions& o, const Started& start) {
   t.name += " on " + io::detail::host_name();
   t.first_step = window.first;
   t.last_step = window.last;
-  // Who names a window wants all of it.
+  // A window that the user has named is recorded in full.
   if (window.last > 0) t.most_details = 1'000'000;
   t.complain = [](const std::string& w) { std::fprintf(stderr, "warning: %s\n", w.c_str()); };
   io::make_directories(io::folder_of(t.file));

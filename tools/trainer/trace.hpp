@@ -16,7 +16,7 @@ class TraceOfRun {
   TraceOfRun(const TraceOfRun&) = delete;
   TraceOfRun& operator=(const TraceOfRun&) = delete;
 
-  // Ahead of what may end this process without a return.
+  // Call before something that may end this process without a return.
   static void flush() noexcept;
 };
 

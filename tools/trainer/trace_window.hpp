@@ -7,7 +7,7 @@
 
 namespace tutti::trainer {
 
-// What --trace-steps says: the first and the last step; both 0 where it says nothing. UsageError for what is no window.
+// The first and the last step of --trace-steps; both 0 if it is not given. UsageError if it is not a window.
 struct TraceWindow {
   std::int64_t first = 0, last = 0;
 };

@@ -36,9 +36,9 @@
 #include "tools/trainer/elastic_member.hpp"
 #include "tools/trainer/environment.hpp"
 #include "tools/trainer/evaluator.hpp"
-#include "tools/trainer/kept_run.hpp"
 #include "tools/trainer/program.hpp"
 #include "tools/trainer/recipe.hpp"
+#include "tools/trainer/run_handoff.hpp"
 #include "tools/trainer/scripted.hpp"
 #include "tools/trainer/scripted_options.hpp"
 #include "tools/trainer/start.hpp"
@@ -73,7 +73,7 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
   StrategyOptions as = strategy_options(o, start);
   as.backend = job.gpu;
   as.channel = job.channel;
-  // Where the processes have a channel, who has other data or options learns it before anything is done.
+  // If the processes have a channel, a process with other data or options learns it before any work is done.
   std::optional<Loaded> loaded;
   if (has_servers(o.strategy) || job.channel != nullptr) {
     if (works(o)) loaded = load(o, task);
@@ -81,19 +81,20 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
   }
   LaunchEnvironment founded = start;
   if (job.channel != nullptr) founded.size = static_cast<int>(o.founders);
-  // Servers own weights where somebody trains.
+  // Servers own weights if there are workers that train.
   const bool owned = works(o) || job.channel == nullptr || o.strategy != "ps_async";
   AnyStrategy strategy = make_strategy(owned ? o.strategy : "ps", as, founded);
   if (has_servers(o.strategy)) o.notes.push_back(strategy.name());
   try {
     return f(strategy, std::move(loaded));
   } catch (const Error& e) {
-    // Where members come and go, the others go on without this one, unless they are to be started anew.
+    // If members may come and go, the others continue without this process, unless they are restarted for each
+    // generation.
     const ElasticMembership* const members = strategy.members();
     if (strategy.size() > 1 && (members == nullptr || members->restarts_processes())) {
       TraceOfRun::flush();
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
-      if (has_servers(o.strategy)) throw;  // who hears of it says it elsewhere
+      if (has_servers(o.strategy)) throw;  // the process that is told prints it
       return e.exit_code();
     }
     throw;
@@ -141,7 +142,7 @@ int serve(RunOptions& o, const Task& task, const Started& start, const Job& job)
   std::optional<ServerWeights> weights;
   std::optional<ServerSnapshots> snapshots;
   std::optional<ps::ServerState> kept;
-  // Where nobody trains, workers come and go.
+  // Without training, workers only connect and leave.
   const bool owns = o.strategy == "ps_async" && works(o);
   as.facts = facts(o);
   if (owns) {

@@ -7,7 +7,7 @@
 
 namespace tutti::trainer {
 
-// TUTTI_TRACE=1: ops run one after the other, and each says what it has come to. Null where nobody asks for it.
+// With TUTTI_TRACE=1 ops run one after the other and each prints its result. Returns null without it.
 [[nodiscard]] std::unique_ptr<ValueTrace> traced_values();
 
 }  // namespace tutti::trainer

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tools/trainer/planted.hpp"
+#include "tools/trainer/trusted_dir.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace tutti::trainer {
 
-void refuse_planted(const io::Path& folder, std::string_view option) {
+void require_trusted_dir(const io::Path& folder, std::string_view option) {
   io::Path path = folder.lexically_normal();
   if (path.filename().empty()) path = path.parent_path();  // a '/' at the end
   const io::Path above = path.has_parent_path() ? path.parent_path() : io::Path(".");

@@ -11,8 +11,8 @@
 
 #include "tools/trainer/options.hpp"
 
-// What rank 0 leaves to the processes that go on with its run, where the processes of a job are started anew whenever
-// its members change.
+// What rank 0 leaves to the processes that continue its run, in jobs whose processes are restarted whenever the members
+// change.
 namespace tutti::trainer {
 
 [[nodiscard]] inline std::int64_t wall_clock_ns() {
@@ -20,22 +20,22 @@ namespace tutti::trainer {
 }
 
 // As text for LaunchEnvironment::keep: "STEP ENDED RUN_DIR".
-[[nodiscard]] inline std::string kept_text(const KeptRun& k, const std::string& run_dir) {
+[[nodiscard]] inline std::string kept_text(const RunHandoff& k, const std::string& run_dir) {
   return std::to_string(k.step) + " " + std::to_string(k.ended_ns) + " " + run_dir;
 }
 
-// Reads it into the options: they go on with that run, from its last checkpoint if it has one yet, else as they began.
+// Reads the text into the options: the run continues from its last checkpoint if it has one, otherwise from its start.
 void take_kept_run(RunOptions& o, const std::string& text);
 
-// Whether the checkpoint that the run has come to is here at all.
+// Throws DataError if the checkpoint that the run has reached is not in the run's folder.
 void require_kept_checkpoint(const RunOptions& o);
 
-// Writes it, whenever there is news.
-class RunKeeper final : public FitListener {
+// Writes the handoff after each checkpoint and at the end.
+class RunHandoffWriter final : public FitListener {
  public:
-  explicit RunKeeper(const RunOptions& o);
+  explicit RunHandoffWriter(const RunOptions& o);
   void saved(const std::string& checkpoint) override;
-  // Nothing is lost: others may go on at once.
+  // The processes have saved their state: their successors may continue at once.
   void ended();
 
  private:
@@ -43,7 +43,7 @@ class RunKeeper final : public FitListener {
     if (!file_.empty()) io::atomic_write_file(file_, kept_text(now_, run_dir_));
   }
   std::string file_, run_dir_;
-  KeptRun now_;
+  RunHandoff now_;
 };
 
 }  // namespace tutti::trainer

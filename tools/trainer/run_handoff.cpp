@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tools/trainer/kept_run.hpp"
+#include "tools/trainer/run_handoff.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace tutti::trainer {
 
 void take_kept_run(RunOptions& o, const std::string& text) {
   std::istringstream in(text);
-  KeptRun k;
+  RunHandoff k;
   std::string run_dir;
   if (!(in >> k.step >> k.ended_ns) || in.get() != ' ' || !std::getline(in, run_dir, '\0') || run_dir.empty())
     fail<CommunicationError>("environment TUTTI_KEPT", "a step, a time and a run's folder", "something else",
@@ -45,18 +45,18 @@ void require_kept_checkpoint(const RunOptions& o) {
         "in the job");
 }
 
-RunKeeper::RunKeeper(const RunOptions& o) : file_(read_launch_environment().keep), run_dir_(o.run_dir) {
+RunHandoffWriter::RunHandoffWriter(const RunOptions& o) : file_(read_launch_environment().keep), run_dir_(o.run_dir) {
   if (o.kept) now_.step = o.kept->step;
   write();
 }
 
-void RunKeeper::saved(const std::string& checkpoint) {
+void RunHandoffWriter::saved(const std::string& checkpoint) {
   const std::string name = io::Path(checkpoint).filename().string();
   now_.step = std::strtoll(name.substr(name.find('-') + 1).c_str(), nullptr, 10);
   write();
 }
 
-void RunKeeper::ended() {
+void RunHandoffWriter::ended() {
   now_.ended_ns = wall_clock_ns();
   write();
 }
