@@ -346,7 +346,7 @@ TEST_CASE("the log lines are those of MXNet") {
 TEST_CASE("an unknown option that is close to a known one gets a suggestion") {
   CHECK(contains(error("--batch 3"), "did you mean --batch-size"));
   CHECK(contains(error("--learning-rate 3"), "did you mean --lr"));
-  CHECK(contains(error("--frobnicate 3"), "--help lists all options"));
+  CHECK(contains(error("--frobnicate 3"), "--help-all lists all options"));
   CHECK(contains(error("--smoothing 3"), "did you mean --label-smoothing"));
   CHECK(contains(error("--epoch 3"), "did you mean --epochs"));
   CHECK(contains(error("--weightdecay 3"), "did you mean --weight-decay"));

@@ -188,7 +188,8 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
   CLI::App app(traits_of(program).title, name);
   app.get_formatter()->column_width(44);
   app.set_help_flag("--help,-h", "list the options that most runs need");
-  app.add_flag("--help-all", "list all options");
+  app.add_flag_callback(
+      "--help-all", [] {}, "list all options");
   // CLI11's own --help-all is about subcommands.
   const bool all = std::find(arguments.begin(), arguments.end(), "--help-all") != arguments.end();
   if (all) arguments.emplace_back("--help");

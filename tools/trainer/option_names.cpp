@@ -55,7 +55,7 @@ std::string nearest_name(const std::string& name, const KnownNames& names) {
 void unknown(const std::string& where, const std::string& name, const KnownNames& names) {
   const std::string nearest = nearest_name(name, names);
   fail<UsageError>(where, "an option", "--" + printable(name) + ", which is none",
-                   nearest.empty()   ? "--help lists all options"
+                   nearest.empty()   ? "--help-all lists all options"
                    : nearest == name ? "it is one of the command line alone"
                                      : "did you mean --" + nearest);
 }
@@ -91,7 +91,7 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
     if (!argument.starts_with("--"))
       fail<UsageError>("command line", "--options with one value each", "'" + argument + "'",
                        i > 1 && std::string(argv[i - 1]) == "--resume" ? "--resume takes its value after '='"
-                                                                       : "--help lists all options");
+                                                                       : "--help-all lists all options");
     const std::size_t equals = argument.find('=');
     std::string name = with_dashes(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
     std::optional<std::string> value;
