@@ -64,8 +64,8 @@ downstream() {
 # install_moved PREFIX: an installed tutti that was moved to another folder, like a package that is unpacked elsewhere. Under
 # ctest it is a copy of the installation of test_stage.sh.
 install_moved() {
-  if [[ -n ${TUTTI_STAGE:-} && -f $TUTTI_STAGE/complete ]]; then
-    cp -a "$TUTTI_STAGE/prefix" "$1"
+  if [[ -n ${STAGED_INSTALL:-} && -f $STAGED_INSTALL/complete ]]; then
+    cp -a "$STAGED_INSTALL/prefix" "$1"
     return
   fi
   cmake --install "$TUTTI_BUILD_DIR" --prefix "$work/first place" >/dev/null

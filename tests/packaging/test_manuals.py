@@ -41,7 +41,7 @@ class Manuals(unittest.TestCase):
     def setUpClass(cls):
         cls.work = tempfile.TemporaryDirectory()
         cls.prefix = Path(cls.work.name) / "prefix"
-        stage = Path(os.environ.get("TUTTI_STAGE", "/nonexistent"))
+        stage = Path(os.environ.get("STAGED_INSTALL", "/nonexistent"))
         if (stage / "complete").is_file():
             shutil.copytree(stage / "prefix", cls.prefix, symlinks=True)
             said = (stage / "log").read_text()
