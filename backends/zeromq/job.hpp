@@ -202,7 +202,11 @@ class ServerRendezvous {
   // up or is cut off from the network.
   void watch_losses() {
     if (!start_.is_server())
-      channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
+      channel_->on_end([this](const std::string& why) {
+        // A server that is lost ends the others, and with server 0 the arbiter.
+        const std::lock_guard lock(losses_);
+        flag_.raise(lost_.empty() ? why.substr(0, why.find_last_not_of('.') + 1) : lost_);
+      });
     // The channel's thread may run this while leave() moves channel_ away.
     channel_->on_change([this, &channel = *channel_](const control::MembershipChange& c) {
       for (const control::Member& m : c.lost) {
