@@ -42,6 +42,7 @@ struct Metrics {
                 m.rows);
   return text;
 }
+// Writes to_string().
 template <class Traits>
 std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const Metrics& m) {
   return out << to_string(m);

@@ -98,6 +98,7 @@ struct EpochReport {       // the argument of FitListener::epoch()
   add("averaged", r.test_ema);
   return line;
 }
+// Writes to_string().
 template <class Traits>
 std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const EpochReport& r) {
   return out << to_string(r);

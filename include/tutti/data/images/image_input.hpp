@@ -13,9 +13,9 @@
 #include <tutti/data/images/image_augment_options.hpp>
 #include <tutti/data/images/image_preparation.hpp>
 
-// How image files of any size become the input of a net: what ImageFolder and Images are told.
 namespace tutti {
 
+// How image files of any size become the input of a net, for ImageFolder and Images.
 struct ImageInput {
   std::int64_t size = 64;     // height and width of the net's input, in pixels
   double least_area = 0.35;   // training images show a random part of the image: at least this share of its area

@@ -29,24 +29,28 @@ class ImageDecoders;  // data/image_decoder.hpp
 // Copies share the images.
 class Images {
  public:
+  // NOLINTBEGIN(google-explicit-constructor)
+
+  // Takes a data set as it is.
   template <class D>
-  requires(!std::same_as<D, Images> && Dataset<D>)
-      Images(D dataset)  // NOLINT(google-explicit-constructor): a data set is images
+  requires(!std::same_as<D, Images> && Dataset<D>) Images(D dataset)
       : stored_(AnyDataset(std::move(dataset))), schema_(stored_->schema()) {}
+  // Takes records, which are decoded and augmented as `input` says.
   template <class R>
   requires(!std::same_as<R, Images> && !Dataset<R> && !std::same_as<R, ImageFolder> && Records<R>)
-      Images(R records, ImageInput input = {})  // NOLINT(google-explicit-constructor): so are records
+      Images(R records, ImageInput input = {})
       : Images("records", AnyRecords(std::move(records)), std::move(input)) {}
-  Images(const ImageFolder& folder)  // NOLINT(google-explicit-constructor): so is a folder of them
+  // Takes the images of a folder, with the folder's own input.
+  Images(const ImageFolder& folder)
       : Images("image folder " + folder.folder().string(), AnyRecords(folder), folder.input()) {}
-  // What open_imagenet() returns.
+  // Takes what open_imagenet() returns.
   template <class O>
   requires requires(const O& o) {
     { o.records } -> std::convertible_to<const AnyRecords&>;
     { o.folder } -> std::convertible_to<const io::Path&>;
   }
-  Images(const O& opened, ImageInput input = {})  // NOLINT(google-explicit-constructor): so is a set of files
-      : Images(opened.folder.string(), opened.records, std::move(input)) {}
+  Images(const O& opened, ImageInput input = {}) : Images(opened.folder.string(), opened.records, std::move(input)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   [[nodiscard]] std::int64_t size() const { return records_ ? records_->size() : stored_->size(); }
   // What a net sees: extents, normalisation, classes.
