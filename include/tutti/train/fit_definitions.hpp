@@ -59,19 +59,6 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
   return report;
 }
 
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Coordinator& coordinator,
-                                  const FitOptions& o) {
-  FitOptions with = o;
-  if (with.global_batch == 0) with.global_batch = train.placement().global_batch;
-  return detail::FitRun(trainer, &train, test, nullptr, coordinator, with).run();
-}
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Coordinator& coordinator,
-                                  const FitOptions& o) {
-  FitOptions with = o;
-  if (with.global_batch == 0) with.global_batch = 128;
-  return detail::FitRun(trainer, nullptr, nullptr, &make, coordinator, with).run();
-}
-
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,
                                   const FitOptions& o) {
   Coordinator coordinator(trainer, {.checkpoints = &checkpoints});

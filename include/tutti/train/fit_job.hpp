@@ -1,58 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <tutti/core/dtype.hpp>
 #include <tutti/core/run_main.hpp>
 #include <tutti/core/separate.hpp>
-#include <tutti/data/images/images.hpp>
 #include <tutti/graph/builder.hpp>
-#include <tutti/optim/optimizer.hpp>
-#include <tutti/optim/schedule.hpp>
 #include <tutti/strategy/training_job.hpp>
-#include <tutti/train/fit.hpp>
+#include <tutti/train/fit_recipe.hpp>
 #include <tutti/train/report.hpp>
 
 // A whole training in one call: what a program of one's own gives is a net, images and a recipe.
 namespace tutti {
-
-struct FitRecipe {  // what fit(job, net, ...) is told; `train` alone has no default
-  Images train;
-  std::optional<Images> test{};  // evaluated after each epoch
-  std::int64_t batch = 64;       // images of an update, of all processes together
-  std::int64_t epochs = 1;
-  AnyOptimizer optimizer = Sgd{};
-  Schedule schedule = Constant(0.1);
-  // The run's folder. It gets checkpoints with the model's card, log.jsonl, evaluation.json and TensorBoard's curves,
-  // and a run that is started again goes on from its newest checkpoint. If empty, the run leaves no files.
-  std::string run{};
-
-  double weight_decay = 5e-4;
-  DType precision = DType::f32;  // that activations are stored in, or bf16
-  double clip_norm = 0;          // largest norm of all gradients; 0: no limit
-  double average = 0;            // decay of averaged weights, e.g. 0.999, which are evaluated too; 0: off
-  std::uint64_t seed = 1;        // of the weights, the order of the images and their augmentation
-  int threads = 2;               // that read images
-  bool skip_damaged = true;      // leaves out images that cannot be read, with a warning; false: ends the run
-  int keep = 2;                  // the newest checkpoints, and the best
-  std::int64_t evaluate_every = 1, save_every = 1;  // epochs
-  std::int64_t max_steps = 0;                       // ends the run after so many updates; 0: off
-  bool progress = true;                             // lines on the standard output
-  // If processes come and go: images of an update for each of them, and the steps in which the rate follows.
-  std::int64_t batch_per_worker = 0, ramp_steps = 0;
-  // Rows of a process that are computed at once, at most; 0: all.
-  std::int64_t micro_batch = 0;
-  BatchMetric metric{};                   // of your own, by which the best checkpoint is chosen
-  std::vector<FitListener*> listeners{};  // told on rank 0; they outlive the call
-  // Called on every process before the run begins or goes on: load_weights(), for example.
-  std::function<void(Trainer&)> prepare{};
-  std::function<void(const EpochReport&)> after_epoch{};  // on every process
-};
 
 // Trains `net` on `recipe.train` with the processes of the job, and returns the report of the last epoch. A run that
 // had been finished before is evaluated once. SIGINT and SIGTERM finish the step and save. RunEnded in a process whose

@@ -12,8 +12,9 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/images/images.hpp>
 #include <tutti/graph/graph.hpp>
+#include <tutti/strategy/training_job.hpp>
 #include <tutti/train/data_facts.hpp>
-#include <tutti/train/fit_job.hpp>
+#include <tutti/train/fit_recipe.hpp>
 #include <tutti/train/trainer_options.hpp>
 
 // What fit(job, net, recipe) makes of its recipe, and refuses, before processes meet.

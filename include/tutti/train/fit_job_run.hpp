@@ -19,11 +19,12 @@
 #include <tutti/io/append_file.hpp>
 #include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/io/json/json.hpp>
+#include <tutti/strategy/training_job.hpp>
 #include <tutti/train/coordinator.hpp>
 #include <tutti/train/evaluation_file.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/fit_job.hpp>
 #include <tutti/train/fit_job_checks.hpp>
+#include <tutti/train/fit_recipe.hpp>
 #include <tutti/train/make_source.hpp>
 #include <tutti/train/progress.hpp>
 #include <tutti/train/run_folder.hpp>

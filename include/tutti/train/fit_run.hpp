@@ -385,3 +385,20 @@ class FitRun {
 #include <tutti/train/fit_dealt.hpp>
 #include <tutti/train/fit_generations.hpp>
 #include <tutti/train/fit_step_end.hpp>
+
+namespace tutti {
+
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Coordinator& coordinator,
+                                  const FitOptions& o) {
+  FitOptions with = o;
+  if (with.global_batch == 0) with.global_batch = train.placement().global_batch;
+  return detail::FitRun(trainer, &train, test, nullptr, coordinator, with).run();
+}
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Coordinator& coordinator,
+                                  const FitOptions& o) {
+  FitOptions with = o;
+  if (with.global_batch == 0) with.global_batch = 128;
+  return detail::FitRun(trainer, nullptr, nullptr, &make, coordinator, with).run();
+}
+
+}  // namespace tutti
