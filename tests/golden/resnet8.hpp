@@ -28,7 +28,7 @@ using Doubles = std::vector<double>;
 class Golden {
  public:
   explicit Golden(const std::string& name)
-      : file_(io::Safetensors::open(std::filesystem::path(__FILE__).parent_path() / name)) {}
+      : file_(io::Safetensors::open(std::filesystem::path(TUTTI_SOURCE_DIR) / "tests/golden" / name)) {}
 
   [[nodiscard]] bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   [[nodiscard]] Shape shape(const std::string& name) const { return file_.record(name).shape; }

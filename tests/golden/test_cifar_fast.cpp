@@ -32,7 +32,7 @@ const std::vector<float> mean{120, 124, 128}, inv_std{1 / 64.F, 1 / 64.F, 1 / 64
 
 const io::Safetensors& golden() {
   static const auto file =
-      io::Safetensors::open(std::filesystem::path(__FILE__).parent_path() / "cifar_fast.safetensors");
+      io::Safetensors::open(std::filesystem::path(TUTTI_SOURCE_DIR) / "tests/golden" / "cifar_fast.safetensors");
   return file;
 }
 std::vector<double> values(const std::string& name) {

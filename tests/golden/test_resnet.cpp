@@ -26,7 +26,8 @@ constexpr std::int64_t rows = 2, size = 64;
 constexpr int classes = 7;
 
 const io::Safetensors& golden() {
-  static const auto file = io::Safetensors::open(std::filesystem::path(__FILE__).parent_path() / "resnets.safetensors");
+  static const auto file =
+      io::Safetensors::open(std::filesystem::path(TUTTI_SOURCE_DIR) / "tests/golden" / "resnets.safetensors");
   return file;
 }
 std::vector<double> values(const std::string& name) {
