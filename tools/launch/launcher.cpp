@@ -260,6 +260,7 @@ void Launcher::watch() {
   // Who stood still itself has heard nobody.
   const auto still = stood_still(watched_);
   for (Link& l : links_) l.heard += still;
+  board_.skip(still);
   const auto now = Clock::now();
   if (!stopping_ && stop_at_ && now >= *stop_at_) stop();
   if (seconds_since(spoke_) > std::min(2.0, host_timeout() / 4)) {

@@ -47,6 +47,13 @@ std::optional<ProgressBoard::Stall> ProgressBoard::stalled(double seconds, Clock
   return Stall{worst, silence(*worst, now)};
 }
 
+void ProgressBoard::skip(Clock::duration time) {
+  for (auto& [name, e] : entries_) {
+    e.changed += time;
+    e.stopped_since += time;
+  }
+}
+
 const ProgressBoard::Entry* ProgressBoard::stopped(double seconds, Clock::time_point now) const {
   for (const auto& [name, e] : entries_)
     if (!e.ended && e.stopped && std::chrono::duration<double>(now - e.stopped_since).count() >= seconds) return &e;

@@ -54,6 +54,8 @@ class ProgressBoard {
   // silent for longest. News takes a while, from one host longer than from another, so those that fell silent a little
   // later count too.
   [[nodiscard]] std::optional<Stall> stalled(double seconds, Clock::time_point now) const;
+  // Leaves a time out of account in which the launcher itself stood still, and received no updates.
+  void skip(Clock::duration time);
   // One that somebody has stopped for so long.
   [[nodiscard]] const Entry* stopped(double seconds, Clock::time_point now) const;
   // The same, but no second time while the one that was named stays where it is.
