@@ -271,3 +271,15 @@ TEST_CASE("a process that does not return from between two steps is found") {
   CHECK(stall->entry->name == "worker 2");
   CHECK_FALSE(board.new_stall(5, t + seconds(9)).has_value());
 }
+
+TEST_CASE("the time in which the launcher stood still does not count") {
+  using std::chrono::seconds;
+  const auto t = Clock::time_point{} + seconds(1000);
+  ProgressBoard board;
+  board.update("worker 0", "a", RankProgress{12, 1, ProgressPhase::begin}, true, t);
+  CHECK(board.stopped(5, t + seconds(6)) != nullptr);
+  board.skip(seconds(4));
+  CHECK(board.stopped(5, t + seconds(6)) == nullptr);
+  CHECK_FALSE(board.stalled(5, t + seconds(6)).has_value());
+  CHECK(board.stopped(5, t + seconds(10)) != nullptr);
+}
