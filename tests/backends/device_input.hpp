@@ -10,7 +10,7 @@
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/memory_dataset.hpp>
-#include <tutti/train/resident_source.hpp>
+#include <tutti/train/detail/fit/resident_source.hpp>
 
 #include "backends/emulated_cuda.hpp"
 

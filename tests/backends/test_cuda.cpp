@@ -14,7 +14,7 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/strategy/solo.hpp>
-#include <tutti/train/resident_source.hpp>
+#include <tutti/train/detail/fit/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backends/need_gpu.hpp"

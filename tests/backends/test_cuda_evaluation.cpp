@@ -20,13 +20,13 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>
+#include <tutti/train/detail/evaluation/evaluation_sum.hpp>
+#include <tutti/train/detail/evaluation/logits.hpp>
+#include <tutti/train/detail/fit/resident_source.hpp>
 #include <tutti/train/evaluate_views.hpp>
-#include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/logits.hpp>
 #include <tutti/train/make_source.hpp>
 #include <tutti/train/mistakes.hpp>
-#include <tutti/train/resident_source.hpp>
 
 #include "backends/emulated_cuda.hpp"
 #include "engine/suite.hpp"

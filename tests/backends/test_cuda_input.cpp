@@ -15,7 +15,7 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/train/resident_source.hpp>
+#include <tutti/train/detail/fit/resident_source.hpp>
 
 #include "backends/device_input.hpp"
 #include "backends/emulated_cuda.hpp"

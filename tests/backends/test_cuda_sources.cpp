@@ -23,10 +23,10 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/coordinator.hpp>
+#include <tutti/train/detail/fit/resident_source.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/make_source.hpp>
-#include <tutti/train/resident_source.hpp>
 
 #include "backends/device_input.hpp"
 #include "backends/emulated_cuda.hpp"

@@ -24,8 +24,8 @@
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
 #include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/strategy/solo.hpp>
-#include <tutti/train/optimizer_state.hpp>
-#include <tutti/train/server_update.hpp>
+#include <tutti/train/detail/trainer/optimizer_state.hpp>
+#include <tutti/train/detail/trainer/server_update.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backends/cuda_emulator.hpp"

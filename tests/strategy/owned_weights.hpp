@@ -22,8 +22,8 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/strategy/strategy.hpp>
-#include <tutti/train/optimizer_state.hpp>
-#include <tutti/train/server_update.hpp>
+#include <tutti/train/detail/trainer/optimizer_state.hpp>
+#include <tutti/train/detail/trainer/server_update.hpp>
 #include <tutti/train/trainer.hpp>
 
 // A server in this process that owns the weights, and its workers.

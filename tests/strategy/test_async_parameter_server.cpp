@@ -28,9 +28,9 @@
 #include <tutti/strategy/parameter_server/server/server.hpp>
 #include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/strategy/solo.hpp>
+#include <tutti/train/detail/trainer/optimizer_state.hpp>
+#include <tutti/train/detail/trainer/server_update.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/optimizer_state.hpp>
-#include <tutti/train/server_update.hpp>
 #include <tutti/train/trainer.hpp>
 
 using namespace tutti;

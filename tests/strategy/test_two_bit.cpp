@@ -21,7 +21,7 @@
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
 #include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/strategy/parameter_server/wire/two_bit.hpp>
-#include <tutti/train/gradient_exchange.hpp>
+#include <tutti/train/detail/trainer/gradient_exchange.hpp>
 
 #include "comm/conformance.hpp"
 #include "server_ranks.hpp"

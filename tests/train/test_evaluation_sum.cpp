@@ -14,9 +14,9 @@
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/solo.hpp>
-#include <tutti/train/evaluation_sum.hpp>
+#include <tutti/train/detail/evaluation/evaluation_sum.hpp>
+#include <tutti/train/detail/fit/resident_source.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/resident_source.hpp>
 
 using namespace tutti;
 

@@ -17,8 +17,8 @@
 #include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/models/model.hpp>
 #include <tutti/strategy/solo.hpp>
+#include <tutti/train/detail/files/run_folder.hpp>
 #include <tutti/train/fit_job.hpp>
-#include <tutti/train/run_folder.hpp>
 
 #include "fit_run.hpp"
 

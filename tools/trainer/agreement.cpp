@@ -12,7 +12,7 @@
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
 #include <tutti/strategy/broadcast_text.hpp>
-#include <tutti/train/data_facts.hpp>
+#include <tutti/train/detail/files/data_facts.hpp>
 #include <tutti/train/run_with_heartbeat.hpp>
 
 #include "tools/trainer/option_groups.hpp"

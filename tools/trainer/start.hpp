@@ -9,7 +9,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/engine/backend.hpp>
-#include <tutti/train/memory_estimate.hpp>
+#include <tutti/train/detail/trainer/memory_estimate.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "tools/trainer/options.hpp"

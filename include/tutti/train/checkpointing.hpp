@@ -81,5 +81,5 @@ class Checkpoints {
 }  // namespace tutti
 
 #if TUTTI_CORE_DEFINITIONS
-#include <tutti/train/checkpointing_definitions.hpp>
+#include <tutti/train/detail/files/checkpointing_definitions.hpp>
 #endif

@@ -111,5 +111,5 @@ class Coordinator {
 }  // namespace tutti
 
 #if TUTTI_CORE_DEFINITIONS
-#include <tutti/train/coordinator_definitions.hpp>
+#include <tutti/train/detail/fit/coordinator_definitions.hpp>
 #endif

@@ -20,9 +20,9 @@
 #include <tutti/data/batch_source.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/reference/loss.hpp>
-#include <tutti/train/logits.hpp>
+#include <tutti/train/detail/evaluation/logits.hpp>
+#include <tutti/train/detail/fit/resident_source.hpp>
 #include <tutti/train/report.hpp>
-#include <tutti/train/resident_source.hpp>
 #include <tutti/train/run_with_heartbeat.hpp>
 #include <tutti/train/trainer.hpp>
 

@@ -13,8 +13,8 @@
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/coordinator.hpp>
+#include <tutti/train/detail/fit/sources.hpp>
 #include <tutti/train/report.hpp>
-#include <tutti/train/sources.hpp>
 #include <tutti/train/trainer.hpp>
 
 namespace tutti {
@@ -115,5 +115,5 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Coo
 }  // namespace tutti
 
 #if TUTTI_CORE_DEFINITIONS
-#include <tutti/train/fit_definitions.hpp>
+#include <tutti/train/detail/fit/fit_definitions.hpp>
 #endif

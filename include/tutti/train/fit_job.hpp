@@ -19,5 +19,5 @@ TUTTI_CORE_FUNCTION EpochReport fit(TrainingJob& job, const Builder& net, const 
 }  // namespace tutti
 
 #if TUTTI_CORE_DEFINITIONS
-#include <tutti/train/fit_job_definitions.hpp>
+#include <tutti/train/detail/fit/fit_job_definitions.hpp>
 #endif

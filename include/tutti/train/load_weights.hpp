@@ -29,5 +29,5 @@ TUTTI_CORE_FUNCTION LoadedWeights load_weights(Trainer& trainer, const std::stri
 }  // namespace tutti
 
 #if TUTTI_CORE_DEFINITIONS
-#include <tutti/train/load_weights_definitions.hpp>
+#include <tutti/train/detail/trainer/load_weights_definitions.hpp>
 #endif

@@ -14,7 +14,7 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/graph/summary.hpp>
-#include <tutti/train/resident_source.hpp>
+#include <tutti/train/detail/fit/resident_source.hpp>
 
 namespace tutti {
 

@@ -57,5 +57,5 @@ class MistakeSum {
 }  // namespace tutti
 
 #if TUTTI_CORE_DEFINITIONS
-#include <tutti/train/mistakes_definitions.hpp>
+#include <tutti/train/detail/evaluation/mistakes_definitions.hpp>
 #endif

@@ -19,9 +19,9 @@
 #include <tutti/strategy/parameter_server/server/weight_store.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/tensor/arena.hpp>
+#include <tutti/train/detail/trainer/optimizer_state.hpp>
+#include <tutti/train/detail/trainer/server_update.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/optimizer_state.hpp>
-#include <tutti/train/server_update.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/train/trainer_options.hpp>
 

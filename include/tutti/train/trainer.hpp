@@ -22,8 +22,8 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/tensor/tensor.hpp>
-#include <tutti/train/memory_estimate.hpp>
-#include <tutti/train/state.hpp>
+#include <tutti/train/detail/trainer/memory_estimate.hpp>
+#include <tutti/train/detail/trainer/state.hpp>
 #include <tutti/train/trainer_options.hpp>
 
 namespace tutti {
@@ -216,7 +216,7 @@ class Trainer {
 }  // namespace tutti
 
 #if TUTTI_CORE_DEFINITIONS
-#include <tutti/train/trainer_definitions.hpp>
-#include <tutti/train/trainer_memory.hpp>
-#include <tutti/train/trainer_tensors.hpp>
+#include <tutti/train/detail/trainer/trainer_definitions.hpp>
+#include <tutti/train/detail/trainer/trainer_memory.hpp>
+#include <tutti/train/detail/trainer/trainer_tensors.hpp>
 #endif

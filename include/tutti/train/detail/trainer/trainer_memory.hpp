@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include <tutti/engine/executor.hpp>
-#include <tutti/train/memory_estimate.hpp>
+#include <tutti/train/detail/trainer/memory_estimate.hpp>
 #include <tutti/train/trainer.hpp>
 
 // Definitions of trainer.hpp about the memory of a training.

@@ -21,11 +21,11 @@
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/tensor/memory.hpp>
-#include <tutti/train/gradient_exchange.hpp>
-#include <tutti/train/gradient_sum.hpp>
-#include <tutti/train/state.hpp>
+#include <tutti/train/detail/trainer/gradient_exchange.hpp>
+#include <tutti/train/detail/trainer/gradient_sum.hpp>
+#include <tutti/train/detail/trainer/state.hpp>
+#include <tutti/train/detail/trainer/weight_average.hpp>
 #include <tutti/train/trainer_options.hpp>
-#include <tutti/train/weight_average.hpp>
 
 namespace tutti {
 

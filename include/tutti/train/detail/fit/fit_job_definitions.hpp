@@ -6,9 +6,9 @@
 #include <tutti/cluster/elastic_membership.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/run_main.hpp>
+#include <tutti/train/detail/fit/fit_job_checks.hpp>
+#include <tutti/train/detail/fit/fit_job_run.hpp>
 #include <tutti/train/fit_job.hpp>
-#include <tutti/train/fit_job_checks.hpp>
-#include <tutti/train/fit_job_run.hpp>
 #include <tutti/train/server_weights.hpp>
 #include <tutti/train/signals.hpp>
 

@@ -10,9 +10,9 @@
 
 #include <tutti/core/math.hpp>
 #include <tutti/graph/graph.hpp>
-#include <tutti/train/fit_run.hpp>
+#include <tutti/train/detail/files/save_checkpoint.hpp>
+#include <tutti/train/detail/fit/fit_run.hpp>
 #include <tutti/train/mistakes.hpp>
-#include <tutti/train/save_checkpoint.hpp>
 
 // The common work of the ranks after a step and after an epoch.
 namespace tutti::detail {

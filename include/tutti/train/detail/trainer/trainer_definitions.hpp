@@ -18,13 +18,13 @@
 #include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/strategy/strategy.hpp>
-#include <tutti/train/batch_view.hpp>
-#include <tutti/train/gradient_exchange.hpp>
-#include <tutti/train/host_spans.hpp>
-#include <tutti/train/optimizer_state.hpp>
-#include <tutti/train/step_runner.hpp>
+#include <tutti/train/detail/trainer/batch_view.hpp>
+#include <tutti/train/detail/trainer/gradient_exchange.hpp>
+#include <tutti/train/detail/trainer/host_spans.hpp>
+#include <tutti/train/detail/trainer/optimizer_state.hpp>
+#include <tutti/train/detail/trainer/step_runner.hpp>
+#include <tutti/train/detail/trainer/weight_average.hpp>
 #include <tutti/train/trainer.hpp>
-#include <tutti/train/weight_average.hpp>
 #include <tutti/version.hpp>
 
 // Definitions of trainer.hpp, which includes this file unless they are compiled in another unit (core/separate.hpp).

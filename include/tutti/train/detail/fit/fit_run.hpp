@@ -21,14 +21,14 @@
 #include <tutti/data/batch_source.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/train/coordinator.hpp>
+#include <tutti/train/detail/fit/report_window.hpp>
+#include <tutti/train/detail/fit/run_share.hpp>
+#include <tutti/train/detail/fit/sources.hpp>
+#include <tutti/train/detail/fit/step_feed.hpp>
+#include <tutti/train/detail/fit/utilisation.hpp>
+#include <tutti/train/detail/fit/worker_batch.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/report_window.hpp>
-#include <tutti/train/run_share.hpp>
-#include <tutti/train/sources.hpp>
-#include <tutti/train/step_feed.hpp>
 #include <tutti/train/trainer.hpp>
-#include <tutti/train/utilisation.hpp>
-#include <tutti/train/worker_batch.hpp>
 
 namespace tutti::detail {
 
@@ -382,9 +382,9 @@ class FitRun {
 
 }  // namespace tutti::detail
 
-#include <tutti/train/fit_dealt.hpp>
-#include <tutti/train/fit_generations.hpp>
-#include <tutti/train/fit_step_end.hpp>
+#include <tutti/train/detail/fit/fit_dealt.hpp>
+#include <tutti/train/detail/fit/fit_generations.hpp>
+#include <tutti/train/detail/fit/fit_step_end.hpp>
 
 namespace tutti {
 

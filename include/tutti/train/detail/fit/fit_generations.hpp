@@ -13,7 +13,7 @@
 #include <tutti/core/math.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/data/sampler.hpp>
-#include <tutti/train/fit_run.hpp>
+#include <tutti/train/detail/fit/fit_run.hpp>
 
 // The beginning of a run, and the transition from one generation of its members to the next.
 namespace tutti::detail {

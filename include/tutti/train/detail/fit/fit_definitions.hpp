@@ -12,10 +12,10 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/train/coordinator.hpp>
-#include <tutti/train/evaluation_sum.hpp>
+#include <tutti/train/detail/evaluation/evaluation_sum.hpp>
+#include <tutti/train/detail/evaluation/logits.hpp>
+#include <tutti/train/detail/fit/fit_run.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/fit_run.hpp>
-#include <tutti/train/logits.hpp>
 #include <tutti/train/mistakes.hpp>
 #include <tutti/train/run_with_heartbeat.hpp>
 

@@ -13,7 +13,7 @@
 #include <tutti/data/images/images.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/strategy/training_job.hpp>
-#include <tutti/train/data_facts.hpp>
+#include <tutti/train/detail/files/data_facts.hpp>
 #include <tutti/train/fit_recipe.hpp>
 #include <tutti/train/trainer_options.hpp>
 

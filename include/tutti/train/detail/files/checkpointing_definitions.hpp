@@ -21,7 +21,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/train/checkpointing.hpp>
-#include <tutti/train/run_card.hpp>
+#include <tutti/train/detail/files/run_card.hpp>
 #include <tutti/train/run_with_heartbeat.hpp>
 
 namespace tutti {

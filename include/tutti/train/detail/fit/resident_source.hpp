@@ -21,7 +21,7 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/tensor/memory.hpp>
-#include <tutti/train/batch_view.hpp>
+#include <tutti/train/detail/trainer/batch_view.hpp>
 
 // Batches of a data set that is completely in the backend's memory.
 namespace tutti {

@@ -15,7 +15,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/tensor.hpp>
-#include <tutti/train/logits.hpp>
+#include <tutti/train/detail/evaluation/logits.hpp>
 #include <tutti/train/trainer.hpp>
 
 namespace tutti {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tutti/data/sampler.hpp>
-#include <tutti/train/state.hpp>
+#include <tutti/train/detail/trainer/state.hpp>
 
 // Rates for a global batch that follows the number of workers (FitOptions::batch_per_worker): linear in it, as in Goyal
 // et al., "Accurate, large minibatch SGD", 2017. After a change of the batch, the rate changes in small steps.

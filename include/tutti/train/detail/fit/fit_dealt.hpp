@@ -8,7 +8,7 @@
 #include <thread>
 
 #include <tutti/core/clock.hpp>
-#include <tutti/train/fit_run.hpp>
+#include <tutti/train/detail/fit/fit_run.hpp>
 
 // A run with assigned steps (StepAssignments). Its workers come and go independently of each other.
 namespace tutti::detail {

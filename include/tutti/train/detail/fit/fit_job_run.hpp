@@ -21,13 +21,13 @@
 #include <tutti/io/json/json.hpp>
 #include <tutti/strategy/training_job.hpp>
 #include <tutti/train/coordinator.hpp>
+#include <tutti/train/detail/files/run_folder.hpp>
+#include <tutti/train/detail/fit/fit_job_checks.hpp>
 #include <tutti/train/evaluation_file.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/fit_job_checks.hpp>
 #include <tutti/train/fit_recipe.hpp>
 #include <tutti/train/make_source.hpp>
 #include <tutti/train/progress.hpp>
-#include <tutti/train/run_folder.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/run_with_heartbeat.hpp>
 #include <tutti/train/signals.hpp>
