@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""infra/README.md names parameters, outputs, options, files and words that the templates and programs have."""
+"""The pages about AWS name parameters, outputs, options, files and words that the templates and programs have."""
 import json
 import os
 import re
@@ -14,14 +14,10 @@ import templates  # noqa: E402
 from aws_command import check_command, commands_of  # noqa: E402
 
 INFRA = ROOT / "infra"
-TEXT = (INFRA / "README.md").read_text()
-
-
-def section(title):
-    """Returns the lines below a heading, up to the next one of its rank."""
-    match = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,2}} |\Z)", TEXT, re.M | re.S)
-    assert match, f"no section {title}"
-    return match[2]
+HOW_TO = ROOT / "docs" / "how-to"
+CLUSTER, ELASTIC, BATCH = ((HOW_TO / f"{name}.md").read_text() for name in ("aws-cluster", "aws-elastic-cluster", "batch-job"))
+TEXT = "\n".join([(INFRA / "README.md").read_text(), CLUSTER, ELASTIC, BATCH, (HOW_TO / "aws-troubleshooting.md").read_text(),
+                  (ROOT / "docs" / "reference" / "aws.md").read_text()])
 
 
 def template(name):
@@ -30,19 +26,19 @@ def template(name):
 
 class Readme(unittest.TestCase):
     def has(self, words, known, what):
-        self.assertTrue(words, f"the page names no {what}")
+        self.assertTrue(words, f"the pages name no {what}")
         self.assertEqual(sorted(set(words) - set(known)), [], f"{what} that are none; there are {sorted(known)}")
 
     def test_parameters_of_the_cluster(self):
         for name in ("cloudformation/cluster.yaml", "cloudformation/elastic.yaml"):
             known = template(name)["Parameters"]
-            text = section("A cluster")
+            text = CLUSTER
             rows = re.search(r"^\| parameter .*?\n\n", text, re.M | re.S)[0]
             named = [word for row in rows.strip().splitlines()[2:]
                      for word in re.findall(r"`([A-Za-z]+)`", row.split("|")[1])]
             self.has(named + re.findall(r"ParameterKey=(\w+)", text), known, "parameters")
             self.assertEqual(sorted({n for n, p in known.items() if "Default" not in p} - set(named)), [], "not named, and needed")
-        self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", section("A cluster with changing workers")), known, "parameters")
+        self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", ELASTIC), known, "parameters")
 
     def test_it_begins_with_three_commands_on_a_processor_type(self):
         """The command that shows the quota comes before them, and CloudFormation accepts their values."""
@@ -60,7 +56,7 @@ class Readme(unittest.TestCase):
         self.assertIn(f"Values={given['InstanceType']}", quota)
 
     def test_the_table_has_every_parameter_of_the_cluster(self):
-        rows = re.search(r"^\| parameter .*?\n\n", section("A cluster"), re.M | re.S)[0]
+        rows = re.search(r"^\| parameter .*?\n\n", CLUSTER, re.M | re.S)[0]
         known = template("cloudformation/cluster.yaml")["Parameters"]
         self.assertEqual(sorted(set(known) - set(re.findall(r"`(\w+)`", rows))), [])
         for name in ("InstanceType", "EFSThroughputMode", "PurchaseOption", "RootVolumeSize"):
@@ -70,11 +66,11 @@ class Readme(unittest.TestCase):
         for word in ("ParallelCluster", "PCS", "HyperPod", "Trainium", "update-stack"):
             self.assertIn(word, TEXT)
         for name in ("PurchaseOption", "CapacityReservationId", "RunnableSeconds", "Efa"):
-            self.assertIn(f"`{name}`", section("One job on many hosts, by Batch"))
+            self.assertIn(f"`{name}`", BATCH)
             self.assertIn(name, template("batch/batch.yaml")["Parameters"])
 
     def test_parameters_of_the_job(self):
-        text = section("One job on many hosts, by Batch")
+        text = BATCH
         job = template("batch/job.yaml")["Parameters"]
         self.has(re.findall(r"ParameterKey=(\w+)", text), job, "parameters")
         self.assertEqual({n for n, p in job.items() if "Default" not in p} - set(re.findall(r"ParameterKey=(\w+)", text)), set())
