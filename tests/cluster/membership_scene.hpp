@@ -93,4 +93,21 @@ class Scene {
   return o;
 }
 
+// A job with this number of workers, whose group is ready.
+[[nodiscard]] inline Scene standing(const ArbiterOptions& o) {
+  Scene s(o);
+  s.workers(o.workers);
+  for (int i = 0; i < o.servers; ++i) s.enrol(static_cast<ConnectionId>(100 + i), Role::server, i);
+  for (int i = 0; i < o.workers; ++i) s.tell(static_cast<ConnectionId>(i), GroupReady{1});
+  for (int i = 0; i < o.servers; ++i) s.tell(static_cast<ConnectionId>(100 + i), GroupReady{1});
+  return s;
+}
+// Returns how often a connection was sent a message of this kind.
+template <class M>
+[[nodiscard]] int times(const Scene& s, ConnectionId connection) {
+  int n = 0;
+  for (const Outgoing& o : s.said) n += o.connection == connection && std::holds_alternative<M>(o.message) ? 1 : 0;
+  return n;
+}
+
 }  // namespace tutti::control

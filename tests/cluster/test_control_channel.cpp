@@ -8,16 +8,13 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <tutti/cluster/arbiter/arbiter_service.hpp>
@@ -29,12 +26,14 @@
 
 #include "arbiter_harness.hpp"
 #include "data/temp_folder.hpp"
+#include "silent_arbiter.hpp"
 
 using namespace tutti;
 using namespace std::chrono_literals;
 using test::contains;
 using test::message_of;
 using testing::ArbiterHarness;
+using testing::SilentAfterAssignment;
 
 namespace {
 
@@ -329,53 +328,6 @@ TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal o
   harness.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
   CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no sign of life"), CommunicationError);
 }
-
-namespace {
-
-// An arbiter that answers the first beat, assigns this process to generation 1 afterwards, and is silent from then on.
-class SilentAfterAssignment final : public control::FrameLink {
- public:
-  void send(std::string_view frame) override {
-    const std::lock_guard lock(mutex_);
-    const auto m = control::decode(frame.substr(1));
-    if (const auto* beat = std::get_if<control::Heartbeat>(&m); beat != nullptr && !beaten_) {
-      beaten_ = true;
-      frames_.push_back(frame_of(control::HeartbeatAck{beat->number}));
-      frames_.push_back({});  // the channel checks its received frames
-      control::NewGeneration issued{};
-      issued.generation = 1;
-      issued.rank_timeout_ms = 200;
-      issued.members.emplace_back();
-      frames_.push_back(frame_of(issued));
-    }
-  }
-  std::optional<std::string> receive(std::chrono::milliseconds wait) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!frames_.empty()) {
-        auto frame = std::move(frames_.front());
-        frames_.pop_front();
-        return frame.empty() ? std::nullopt : std::optional(frame);
-      }
-    }
-    std::this_thread::sleep_for(std::min(wait, 10ms));
-    return {};
-  }
-  void wake() override {}
-  void unanswered() override { throw CommunicationError("no answer"); }
-
- private:
-  [[nodiscard]] static std::string frame_of(const control::Message& m) {
-    std::string all;
-    control::split_message(control::encode(m), [&](std::string_view frame) { all = frame; });
-    return all;
-  }
-  std::mutex mutex_;
-  bool beaten_ = false;
-  std::deque<std::string> frames_;
-};
-
-}  // namespace
 
 TEST_CASE("a process detects an arbiter that is silent after the assignment") {
   ControlChannel c(std::make_unique<SilentAfterAssignment>());

@@ -1,15 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """infra/batch/batch.yaml and job.yaml: cfn-lint, rules that cfn-lint does not check, and stacks of them. Each assertion
-fails on a broken copy."""
-import base64
-import email
+fails on a broken copy. test_batch_user_data.py tests the script of a node."""
 import gzip
 import json
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -22,14 +19,10 @@ except ImportError as e:
     sys.exit(77)
 
 import moto_batch
+from batch_stack import BATCH, GIVEN, JOB, JOB_GIVEN
 from fake_cloud import REGION, Refused, fake_services
-from templates import DELETE, INFRA, Stack, changed, load, refusals, unproved_constraints
+from templates import DELETE, Stack, changed, load, refusals, unproved_constraints
 
-BATCH, JOB = INFRA / "batch" / "batch.yaml", INFRA / "batch" / "job.yaml"
-GIVEN = {"VpcId": "vpc-1", "SubnetId": "subnet-1", "Image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/tutti:0.1.0",
-         "DataRepository": "s3://data/imagenet", "RunsRepository": "s3://results"}
-JOB_GIVEN = {"TemplateUrl": "https://bucket.s3.us-east-1.amazonaws.com/batch.yaml", "TemplateArn": "arn:aws:s3:::bucket/batch.yaml",
-             "DataBucket": "data", "RunsBucket": "results"}
 R = "Resources/"
 SETTINGS = ({}, {"Efa": "true"}, {"InstanceType": "c6i.8xlarge"}, {"S3Input": "s3://input/x.tar.gz", "S3Output": "s3://output/y"},
             {"FileSystemType": "PERSISTENT_2", "FileSystemThroughput": "250", "FileSystemGiB": "4800"},
@@ -377,57 +370,6 @@ class Templates(unittest.TestCase):
 
     def test_a_creation_that_failed_leaves_no_log_group(self):
         self.assertEqual(load(BATCH)["Resources"]["LogGroup"]["DeletionPolicy"], "RetainExceptOnCreate")
-
-
-class UserData(unittest.TestCase):
-    """The script of a node, with stand-ins for the programs that it calls."""
-
-    def setUp(self):
-        data = Stack(load(BATCH), **GIVEN).resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["UserData"]
-        message = email.message_from_bytes(base64.b64decode(data))
-        self.assertTrue(message.is_multipart())
-        self.script, = (p.get_payload() for p in message.get_payload() if p.get_content_type() == "text/x-shellscript")
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
-
-    def run_script(self, **programs):
-        bin_folder = self.folder / "bin"
-        bin_folder.mkdir()
-        for name in ("dnf", "mount", "mountpoint", "shutdown", "sleep", "mount.lustre"):
-            code = programs.get(name.replace(".", "_"), 0)
-            if code is not None:
-                (bin_folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{self.folder}/calls\nexit {code}\n')
-                (bin_folder / name).chmod(0o755)
-        (self.folder / "etc" / "ecs").mkdir(parents=True)
-        (self.folder / "dev").mkdir()
-        text = re.sub(r"(?<![\w@}])/(fsx|scratch|etc|dev/console)\b", rf"{self.folder}/\1", self.script)
-        done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=300,
-                              env={"PATH": f"{bin_folder}:/usr/bin:/bin"})
-        return done.returncode, (self.folder / "calls").read_text()
-
-    def test_shellcheck(self):
-        try:
-            done = subprocess.run(["shellcheck", "-s", "bash", "-"], input=self.script, text=True, capture_output=True, timeout=300)
-        except FileNotFoundError:
-            self.skipTest("no shellcheck (Debian: apt-get install shellcheck)")
-        self.assertEqual(done.stdout, "")
-
-    def test_mounts(self):
-        code, calls = self.run_script()
-        self.assertEqual(code, 0)
-        self.assertNotIn("shutdown", calls)
-        line = (self.folder / "etc" / "fstab").read_text()
-        self.assertRegex(line, r"^<FileSystem>\.fsx\.us-east-1\.amazonaws\.com@tcp:/<FileSystem\.LustreMountName> \S*/fsx lustre "
-                               r"defaults,noatime,flock,_netdev 0 0\n$")
-
-    def test_a_node_without_the_file_system_shows_an_empty_folder(self):
-        """The node stays: if it shut down, it would be replaced for as long as the job waits."""
-        code, calls = self.run_script(mount=1, mountpoint=1)
-        self.assertNotEqual(code, 0)
-        self.assertNotIn("shutdown", calls)
-        self.assertEqual(calls.count("mount "), 6)
-        self.assertRegex(calls, r"mount -t tmpfs -o ro,size=4k none \S+/fsx\n$")
 
 
 class Stacks(unittest.TestCase):

@@ -29,7 +29,7 @@ PARTS = {
     "arbiter": (["cluster/arbiter/arbiter.hpp", "cluster/arbiter/next_generation.hpp", "cluster/arbiter/candidate.hpp", "cluster/channel/lease.hpp",
                  "cluster/arbiter/common_facts.hpp", "cluster/channel/assignment.hpp"],
                 ["cluster/test_membership", "cluster/test_membership_changes", "cluster/test_membership_joining", "cluster/test_membership_edges",
-                 "cluster/test_membership_random", "cluster/test_lease"]),
+                 "cluster/test_membership_generations", "cluster/test_membership_random", "cluster/test_lease"]),
     "checkpoint": (["io/checkpoint/checkpoint.hpp", "io/checkpoint/checkpoint_load.hpp", "io/checkpoint/checkpoint_manifest.hpp",
                     "io/checkpoint/checkpoint_names.hpp"], ["io/test_checkpoint", "io/test_checkpoint_damage", "io/test_checkpoint_disk",
                                                 "io/test_checkpoint_generations"]),

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT
+// The arbiter's rules for generations at their limits: reports, joining, leaving, and the roles in the next generation.
+// A mutation of the rule showed the need for each test.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include <tutti/cluster/channel/assignment.hpp>
+#include "membership_scene.hpp"
+
+using namespace tutti;
+using namespace tutti::control;
+using namespace std::chrono_literals;
+
+TEST_CASE("a process that one generation has lost has no effect on the next") {
+  ArbiterOptions o = options(3, 0, true);
+  o.lost_are_replaced = true;
+  Scene s = standing(o);
+  s.ended(2);
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 5, true, false});
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{2});
+  s.enrol(5, Role::worker, 5);
+  CHECK(s.last<MembershipChange>(0)->generation == 2);
+  CHECK(s.last<MembershipChange>(0)->lost.empty());
+  // No process is waited for in place of one that was lost before.
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Leave{false});
+  s.ended(5);
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{2, 6});
+  for (const ConnectionId connection : {0U, 1U}) CHECK(s.last<LeaveGranted>(connection).has_value());
+}
+
+TEST_CASE("the work is done when a worker that is in the group and stays reports it") {
+  Scene server = standing(options(2, 1, true));
+  server.tell(100, Leave{true});
+  CHECK_FALSE(server.arbiter.finished());
+  Scene waiting = standing(options(1, 0, true));
+  waiting.enrol(5, Role::worker, 5);
+  waiting.tell(5, Leave{true});
+  CHECK_FALSE(waiting.arbiter.finished());
+  Scene leaving = standing(options(2, 0, true));
+  leaving.tell(1, Leave{false});
+  leaving.tell(1, Leave{true});
+  CHECK_FALSE(leaving.arbiter.finished());
+  leaving.tell(0, Leave{true});
+  CHECK(leaving.arbiter.finished());
+  // It does not make a generation either.
+  ArbiterOptions o = options(2, 0, true);
+  o.reports = false;
+  Scene each = standing(o);
+  each.tell(1, Leave{true});
+  CHECK(each.arbiter.generation() == 1);
+}
+
+TEST_CASE("a worker joins with the next step or at the epoch's end, and a server with the next step") {
+  Scene s = standing(options(1, 0, true));
+  s.enrol(5, Role::worker, 5);
+  CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
+  auto o = options(1, 1, true);
+  o.at_epoch = true;
+  Scene t = standing(o);
+  t.enrol(5, Role::worker, 5);
+  CHECK(t.last<MembershipChange>(0)->at_epoch);
+  t.enrol(6, Role::server, 1);
+  CHECK_FALSE(t.last<MembershipChange>(0)->at_epoch);
+}
+
+TEST_CASE("a waiting process may go again, without an effect on the others") {
+  Scene s = standing(options(1, 0, true));
+  s.enrol(5, Role::worker, 5);
+  s.tell(0, Leave{false});
+  const auto said = s.said.size();
+  s.tell(5, Leave{false});
+  CHECK(s.last<LeaveGranted>(5).has_value());
+  CHECK(s.said.size() == said + 1);
+  CHECK_FALSE(s.last<Stop>(0).has_value());
+  CHECK_FALSE(s.arbiter.stopping());
+}
+
+TEST_CASE("a leaving process reports it once, unless it becomes more urgent") {
+  ArbiterOptions o = options(2, 0, true);
+  o.at_epoch = true;
+  Scene s = standing(o);
+  s.arbiter.ask_to_leave(1);
+  s.pass(0s);
+  CHECK(s.last<MembershipChange>(0)->at_epoch);
+  const auto said = s.said.size();
+  s.arbiter.ask_to_leave(1);
+  s.pass(0s);
+  CHECK(s.said.size() == said);
+  s.tell(1, Leave{false});
+  CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
+  const auto more = s.said.size();
+  s.tell(1, Leave{false});
+  s.arbiter.ask_to_leave(1);
+  s.pass(0s);
+  CHECK(s.said.size() == more);
+  // The last worker of a job with fixed members does not stop the job by leaving.
+  Scene fixed = standing(options(1));
+  fixed.tell(0, Leave{false});
+  CHECK_FALSE(fixed.last<Stop>(0).has_value());
+}
+
+TEST_CASE("reports of another generation, or of a process that is no member, are ignored") {
+  Scene s = standing(options(3, 0, true));
+  s.ended(2);
+  s.tell(1, Report{0, 99, true, false});
+  s.tell(0, Report{1, 4, true, false});
+  CHECK(s.arbiter.generation() == 1);
+  s.tell(1, Report{1, 4, true, false});
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.arbiter.authority() == 0);
+
+  Scene t = standing(options(2, 0, true));
+  t.enrol(9, Role::worker, 9);
+  t.tell(9, Report{1, 99, true, false});
+  CHECK_FALSE(t.last<MembershipChange>(0)->broken);
+}
+
+TEST_CASE("a group that has lost a member is never ready") {
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  s.ended(2);
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{1});
+  CHECK_FALSE(s.last<Start>(0).has_value());
+  CHECK(s.count(Decision::Kind::standing) == 0);
+}
+
+TEST_CASE("a report before the group was ready breaks it, even if a process waits to join") {
+  for (const bool second : {false, true}) {
+    Scene s(options(2, 0, true));
+    s.workers(2);
+    if (second) {
+      for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{1});
+      for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 3, true, false});
+    }
+    const std::uint64_t now = s.arbiter.generation();
+    CHECK(now == (second ? 2 : 1));
+    s.enrol(9, Role::worker, 9);
+    CHECK_FALSE(s.last<MembershipChange>(1)->broken);
+    s.tell(0, Report{now, 3});
+    CHECK(s.last<MembershipChange>(1)->broken);
+  }
+}
+
+TEST_CASE("the state comes from a worker") {
+  Scene s = standing(options(2, 1, true));
+  s.tell(100, Report{1, 99, true, false});
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 5, true, false});
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.arbiter.authority() == 0);
+  // If each member changes on its own, it comes from the oldest of those with the most steps.
+  ArbiterOptions o = options(2, 0, true);
+  o.reports = false;
+  Scene t = standing(o);
+  t.tell(0, Report{1, 0, true, false});
+  CHECK(t.arbiter.authority() == 0);
+}
+
+TEST_CASE("a process may join within an epoch if the last holder hands the trained state on to it") {
+  for (const bool stops : {false, true}) {
+    ArbiterOptions o = options(1, 0, true);
+    o.at_epoch = true;
+    o.min_workers = 0;
+    Scene s = standing(o);
+    s.enrol(5, Role::worker, 5);
+    s.tell(0, Leave{false});
+    if (stops) s.arbiter.stop_all();
+    s.tell(0, Report{1, 5});
+    CHECK(s.ids() == "0 1");
+    CHECK(s.arbiter.authority() == 0);
+  }
+}
+
+TEST_CASE("a process has a role and a number in each generation") {
+  const Member w0{3, Role::worker, 0, "a"}, w1{5, Role::worker, 4, "b"}, s0{7, Role::server, 0, "c"},
+      s1{9, Role::server, 1, "d"};
+  const NewGeneration issued{6, 9, 3, 2500, {w0, w1, s0, s1}};
+  const Assignment a = assignment_of(issued);
+  CHECK(a.generation == 6);
+  CHECK(a.id == 9);
+  CHECK(a.authority == 3);
+  CHECK(a.role == Role::server);
+  CHECK(a.rank == 1);
+  CHECK(a.rank_timeout == 2500ms);
+  REQUIRE(a.workers.size() == 2);
+  REQUIRE(a.servers.size() == 2);
+  CHECK(a.workers[1].id == 5);
+  CHECK(a.servers[0].id == 7);
+  NewGeneration worker = issued;
+  worker.you = 5;
+  CHECK(assignment_of(worker).role == Role::worker);
+  CHECK(assignment_of(worker).rank == 1);
+  const Assignment nothing;
+  CHECK(nothing.generation + nothing.id + nothing.authority == 0);
+  CHECK(nothing.rank == 0);
+  CHECK(nothing.rank_timeout == 0ms);
+}
