@@ -97,7 +97,7 @@ def scaling_picture(data):
     most = max(max(r["together"], r["alone"]) for r in rows)
     parts = [f'<rect class="fa" x="{left}" y="8" width="12" height="12"/>', text(left + 18, 19, "trained together, images/s"),
              f'<rect class="fb" x="{left + 230}" y="8" width="12" height="12"/>',
-             text(left + 248, 19, "as many runs that know nothing of each other")]
+             text(left + 248, 19, "as many unconnected runs")]
     for i, row in enumerate(rows):
         y = top + i * row_height
         parts.append(text(left, y + 14, row["label"]))
