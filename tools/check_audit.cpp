@@ -2,7 +2,6 @@
 // header-only
 // Tells whether the audit of a run shows every sample once an epoch.
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -10,7 +9,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -20,52 +18,47 @@
 #include <tutti/data/check_audit.hpp>
 #include <tutti/io/file_error.hpp>
 #include <tutti/io/json/json.hpp>
-#include <tutti/version.hpp>
+
+#include "tools/command_line/command_line.hpp"
+#include "tools/command_line/values.hpp"
 
 namespace {
 
 using namespace tutti;
 namespace fs = std::filesystem;
 
-constexpr const char* help_text = R"(Tells whether the audit of a run (--audit) shows every sample once an epoch.
-
-Usage: tutti-check-audit [OPTIONS] RUN...
-
-RUN: a run's folder, on each host that has one of its own, or an audit file.
-  --num-examples N   samples of an epoch  [what RUN/log.jsonl tells]
-  --epochs N         so many must be whole  [all but the last, which may have been stopped]
+const command_line::Form form{.program = "tutti-check-audit",
+                              .title = "Checks that the audit of a run (--audit) shows every sample once an epoch.",
+                              .usage = "tutti-check-audit [OPTIONS] RUN...",
+                              .notes = R"(RUN: a run's folder, on each host that has one of its own, or an audit file.
 Exit codes: 0 every sample once, 1 internal error, 2 usage, 3 a sample that is missing or was seen twice, a generation
-that nobody has begun, a damaged file.
-)";
+that no coordinator has begun, a damaged file.)",
+                              .expected = "--num-examples, --epochs or a run",
+                              .double_dash = false,
+                              .single_dash = false};
 
 struct Options {
-  std::vector<std::string> runs;
-  std::optional<std::int64_t> samples, epochs;
+  std::string text{};  // what --help or --version prints; empty: none was given
+  std::vector<std::string> runs{};
+  std::optional<std::int64_t> samples{}, epochs{};
 };
 
-[[nodiscard]] Options parse(const std::vector<std::string>& words) {
+[[nodiscard]] Options parse(std::vector<std::string> words) {
+  // --help counts wherever it is.
+  for (const char* first : {"--version", "-h", "--help"})
+    if (std::find(words.begin(), words.end(), first) != words.end()) words.insert(words.begin(), first);
+  constexpr std::int64_t most = 0xFFFFFFFF;
   Options o;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    std::string name = words[i], value;
-    if (!name.starts_with("-")) {
-      o.runs.push_back(name);
-      continue;
-    }
-    std::replace(name.begin(), name.end(), '_', '-');
-    const std::size_t equals = name.find('=');
-    name = name.substr(0, equals);
-    if (name != "--num-examples" && name != "--epochs")
-      fail<UsageError>("command line", "--num-examples, --epochs or a run", printable(words[i]),
-                       "--help lists all options");
-    if (equals == std::string::npos && i + 1 == words.size()) fail<UsageError>(name, "a value", "none");
-    value = equals == std::string::npos ? words[++i] : words[i].substr(equals + 1);
-    std::int64_t n = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
-    if (error != std::errc{} || end != value.data() + value.size() || n < 1 || n > 0xFFFFFFFF)
-      fail<UsageError>(name, "a number from 1 to 2^32 - 1", "'" + printable(value) + "'");
-    (name == "--epochs" ? o.epochs : o.samples) = n;
-  }
-  if (o.runs.empty()) fail<UsageError>("command line", "a run's folder", "none", "--help says more");
+  auto line =
+      command_line::read(words,
+                         {{"--num-examples", "N", command_line::integer(o.samples, 1, most, "a number"),
+                           "samples of an epoch  [what RUN/log.jsonl says]", "Options"},
+                          {"--epochs", "N", command_line::integer(o.epochs, 1, most, "a number"),
+                           "epochs that must be complete  [all but the last, which may have been stopped]", "Options"}},
+                         form);
+  o.text = line.text;
+  o.runs = line.words;
+  if (o.text.empty() && o.runs.empty()) fail<UsageError>("command line", "a run's folder", "none", "--help says more");
   return o;
 }
 
@@ -120,12 +113,8 @@ struct Options {
 }
 
 int run(const std::vector<std::string>& words) {
-  if (std::find(words.begin(), words.end(), "--help") != words.end() ||
-      std::find(words.begin(), words.end(), "-h") != words.end())
-    return std::fputs(help_text, stdout) < 0 ? 1 : 0;
-  if (std::find(words.begin(), words.end(), "--version") != words.end())
-    return std::printf("tutti-check-audit of tutti %s\n", version) < 0 ? 1 : 0;
   Options o = parse(words);
+  if (!o.text.empty()) return std::fputs(o.text.c_str(), stdout) < 0 ? 1 : 0;
   const std::vector<std::string> files = audits_of(o);
   const Audit audit(files, *o.samples);
   const std::set<std::int64_t> told = audit.epochs();

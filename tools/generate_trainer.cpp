@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <tutti/core/exit_code_of.hpp>
-#include <tutti/version.hpp>
 
 #include "tools/generate_trainer/options.hpp"
 #include "tools/generate_trainer/scripts.hpp"
@@ -17,8 +16,7 @@ int main(int argc, char** argv) {
   using namespace tutti::generate_trainer;
   return exit_code_of("generate-trainer", [&] {
     const Options o = parse_options(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
-    if (o.help) return std::fputs(help_text, stdout) < 0 ? 1 : 0;
-    if (o.version) return std::printf("generate-trainer of tutti %s\n", version) < 0 ? 1 : 0;
+    if (!o.text.empty()) return std::fputs(o.text.c_str(), stdout) < 0 ? 1 : 0;
     write_scripts(o);
     return 0;
   });

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <tutti/core/exit_code_of.hpp>
-#include <tutti/version.hpp>
 
 #include "tools/data/commands.hpp"
 #include "tools/data/options.hpp"
@@ -19,8 +18,7 @@ using namespace tutti::data_tool;
 
 int run(const std::vector<std::string>& words) {
   const Options o = parse_options(words);
-  if (o.help) return std::fputs(help_text.data(), stdout) < 0 ? 1 : 0;
-  if (o.version) return std::printf("tutti-data of tutti %s\n", version) < 0 ? 1 : 0;
+  if (!o.text.empty()) return std::fputs(o.text.c_str(), stdout) < 0 ? 1 : 0;
   switch (o.command) {
     case Command::convert:
       convert(o);

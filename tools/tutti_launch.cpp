@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <tutti/core/exit_code_of.hpp>
-#include <tutti/version.hpp>
 
 #include "tools/launch/agent/guard.hpp"
 #include "tools/launch/cli/options.hpp"
@@ -45,8 +44,7 @@ int run(const std::string& program, const std::vector<std::string>& arguments) {
   if (mode == "--kill-here" && arguments.size() <= 2) return kill_here(arguments.size() == 2 ? arguments[1] : "");
 
   const Options o = parse_options(arguments);
-  if (o.help) return std::fputs(help_text.data(), stdout) < 0 ? 1 : 0;
-  if (o.version) return std::printf("tutti-launch of tutti %s\n", version) < 0 ? 1 : 0;
+  if (!o.text.empty()) return std::fputs(o.text.c_str(), stdout) < 0 ? 1 : 0;
   (void)possible_state_folders();  // refuses a bad TUTTI_STATE_DIR before anything starts
   if (o.elastic.launch_worker) return add_host_by_hand(o);
   return o.kill ? kill_job(o) : Launcher(o).run();

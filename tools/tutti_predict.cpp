@@ -19,7 +19,6 @@
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/engine/inference.hpp>
-#include <tutti/version.hpp>
 
 #include "tools/data/progress.hpp"
 #include "tools/predict/answer.hpp"
@@ -110,8 +109,7 @@ int predict(const Options& o) {
 
 int run(const std::vector<std::string>& words) {
   const Options o = parse_options(words);
-  if (o.help) return std::printf("%s%s%s", help_text, model_help, exit_codes) < 0 ? 1 : 0;
-  if (o.version) return std::printf("tutti-predict of tutti %s\n", version) < 0 ? 1 : 0;
+  if (!o.text.empty()) return std::fputs(o.text.c_str(), stdout) < 0 ? 1 : 0;
   return predict(o);
 }
 

@@ -9,7 +9,6 @@
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/io/file_writer.hpp>
 #include <tutti/train/run_log.hpp>
-#include <tutti/version.hpp>
 
 #include "report_page.hpp"
 #include "tools/report/options.hpp"
@@ -38,8 +37,7 @@ using namespace tutti::report_tool;
 
 int run(const std::vector<std::string>& words) {
   const Options o = parse_options(words);
-  if (o.help) return std::fputs(help_text, stdout) < 0 ? 1 : 0;
-  if (o.version) return std::printf("tutti-report of tutti %s\n", version) < 0 ? 1 : 0;
+  if (!o.text.empty()) return std::fputs(o.text.c_str(), stdout) < 0 ? 1 : 0;
   std::vector<RunData> runs;
   for (const std::string& r : o.runs) runs.push_back(read_run(r, images_of_each(o.runs.size())));
   tell_apart(runs);

@@ -40,7 +40,9 @@ BACKENDS = {
 }
 
 # Each application of tools/: the other ones whose headers it may include. Its files include "tools/<application>/...".
-ROOMS = {"trainer": set(), "launch": set(), "data": set(), "report": set(), "predict": {"data"}, "generate_trainer": {"launch"}}
+ROOMS = {"command_line": set(), "trainer": {"command_line"}, "launch": {"command_line"}, "data": {"command_line"},
+         "report": {"command_line"}, "predict": {"command_line", "data"}, "export": {"command_line", "predict"},
+         "generate_trainer": {"command_line", "launch"}}
 # The folders of tools/launch, from the lowest one: each includes itself and those before it.
 LAUNCH = ("host", "agent", "cli", "job", "elastic", "mpi", "")
 
@@ -172,7 +174,7 @@ def check_the_checker():
             ("backends/make/a.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/make/a.hpp", "<tutti/backends/make/x.hpp>")]
     bad = [("include/tutti/core/a.hpp", "<tutti/io/x.hpp>"), ("include/tutti/core/a.hpp", "<Eigen/Core>"),
            ("include/tutti/nn/a.hpp", "<tutti/engine/x.hpp>"), ("include/tutti/strategy/a.hpp", "<tutti/graph/x.hpp>"),
-           ("tools/data/a.cpp", '"tools/predict/words.hpp"'), ("tools/data/a.cpp", '"images.hpp"'),
+           ("tools/data/a.cpp", '"tools/predict/answer.hpp"'), ("tools/command_line/a.cpp", '"tools/data/options.hpp"'), ("tools/data/a.cpp", '"images.hpp"'),
            ("tools/launch/host/a.hpp", '"tools/launch/job/plan.hpp"'), ("tools/launch/job/a.hpp", '"tools/launch/launcher.hpp"'),
            ("examples/a.cpp", '"tools/launch/job/plan.hpp"'), ("tools/trainer/a.cpp", '"tools/nothing/a.hpp"'),
            ("include/tutti/core/a.hpp", '"x.hpp"'), ("include/tutti/core/a.hpp", "<tutti/tutti.hpp>"),

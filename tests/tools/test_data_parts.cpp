@@ -273,7 +273,7 @@ TEST_CASE("options accept the names of older tools, and errors name the option")
   CHECK(c.start == 3);
   CHECK(c.rules.size == 0);
   CHECK(parse({"verify", "d", "--decode"}).decode);
-  CHECK(parse({"convert", "--help"}).help);
+  CHECK(contains(parse({"convert", "--help"}).text, "Usage"));
 
   const auto message = [](std::vector<std::string> words) {
     return message_of<UsageError>([&] { (void)parse_options(words); });

@@ -40,7 +40,7 @@ if __name__ == "__main__":
     if not os.access(PROGRAM, os.X_OK):
         print(f"SKIP: no {PROGRAM}; CLI11 is missing")
         sys.exit(77)
-    if "--ps-plain" not in subprocess.run([PROGRAM, "--help"], capture_output=True, text=True).stdout:
+    if "--ps-plain" not in subprocess.run([PROGRAM, "--help-all"], capture_output=True, text=True).stdout:
         print("SKIP: a build without ZeroMQ (Debian: apt-get install libzmq3-dev)")
         sys.exit(77)
     main()

@@ -2,118 +2,138 @@
 #include "tools/data/options.hpp"
 
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <type_traits>
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/core/nearest_word.hpp>
+#include <tutti/core/printable.hpp>
 
+#include "tools/command_line/command_line.hpp"
+#include "tools/command_line/values.hpp"
 #include "tools/data/shard_writer.hpp"
 
 namespace tutti::data_tool {
 
-namespace detail {
+namespace {
 
-std::int64_t integer(const std::string& name, const std::string& text, std::int64_t low, std::int64_t high) {
-  std::int64_t v = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (error != std::errc{} || end != text.data() + text.size() || v < low || v > high)
-    fail<UsageError>(name, "an integer from " + std::to_string(low) + " to " + std::to_string(high),
-                     "'" + text.substr(0, 60) + "'");
-  return v;
-}
+using command_line::Set;
 
-std::vector<Option> option_table(Options& o) {
-  const auto text = [](std::string& to) {
-    return [&to](const std::string& name, const std::string& v) {
-      if (v.empty()) fail<UsageError>(name, "a value", "an empty one");
-      to = v;
-    };
-  };
-  const auto number = [](auto& to, std::int64_t low, std::int64_t high) {
-    return [&to, low, high](const std::string& name, const std::string& v) {
-      to = static_cast<std::remove_reference_t<decltype(to)>>(integer(name, v, low, high));
-    };
-  };
-  const auto flag = [](bool& to, bool value = true) {
-    return [&to, value](const std::string&, const std::string&) { to = value; };
-  };
-  const auto ignored = [](const std::string& name, const std::string& v) { (void)integer(name, v, 0, 1 << 20); };
+constexpr const char* help_text =
+    R"(Brings ImageNet, or any images with a class each, into a form that is read fast; checks what is there.
+
+Usage: tutti-data COMMAND [OPTIONS]
+
+tutti-data convert -i IN -o OUT      IN: an image folder, TFRecord, RecordIO or packed shards
+      --to WORD             packed, tfrecord or recordio  [packed]
+  -s, --split WORD          train, validation or both  [both]
+  -r, --resize N            images whose short side is longer are scaled down to it, antialiased  [no]
+  -R, --stretch             to N x N instead, whatever their aspect and size
+  -Q, --quality N           of the JPEGs that are written anew  [85]
+      --keep-format         PNG and CMYK stay; otherwise they become RGB JPEG
+      --shards N            of the training images  [1024; RecordIO 1]
+      --validation-shards N  [128; RecordIO 1]
+      --seed N              of the order of the training images  [0]
+      --no-shuffle          they keep the order that they have
+      --from WORD           packed, tfrecord, recordio or folder, where IN holds several
+      --classes N           of TFRecord and RecordIO files  [what IN tells, else 1000]
+      --first-shard N, --last-shard N
+                            only these of the split's shards, counted from 0; others are left to other machines,
+                            which may write into the same folder at the same time  [0, the last]
+      --start-offset N      the same as --first-shard N
+  -f, --force               removes what OUT holds of the split, and starts anew
+      --threads N           [all cores]
+tutti-data preprocess --raw_data_dir RAW --local_scratch_dir SCRATCH
+                            RAW/train/<synset>/*.JPEG, RAW/validation/*.JPEG, RAW/synset_labels.txt become
+                            1024 TFRecord files in SCRATCH/train and 128 in SCRATCH/validation
+      --imagenet_username U, --imagenet_access_key K
+                            fetches the archives first, into RAW  [SCRATCH/raw_data]
+      -f, --threads, --shards, --validation-shards as above
+tutti-data resize -i IN -o OUT       TFRecord to TFRecord, a file for each file, numbered from 1
+  -s, --subset_name WORD    train or validation  [train]
+  -d, --dataset_name WORD   imagenet (1000 classes) or flowers (5)  [what the path of IN says]
+  -r, --size N  [480]   -R, --stretch   -Q, --quality N  [85]   -f, --force
+      --first-shard, --last-shard, --start_offset as above
+      --num_preprocess_threads N  [all cores]   --num_intra_threads, --num_inter_threads: taken, not used
+tutti-data verify DIR       reads every record: checksums, labels, image headers
+      --decode              and decodes every image
+      -s, --classes, --threads as above
+tutti-data info DIR         what a folder holds
+tutti-data --help, --version
+
+Options may be written with - or _; --input and --input-dir are -i, --output and --output-dir are -o, --noshuffle is
+--no-shuffle. Images that need no change are copied byte for byte. Work that was
+interrupted goes on where it stopped when the same command is given again.
+Exit codes: 0 done, 1 internal error, 2 usage, 3 data: a damaged record, a missing shard, a full disk.
+)";
+
+constexpr std::array<std::string_view, 5> commands{"convert", "preprocess", "resize", "verify", "info"};
+
+struct OptionOfCommands {
+  const char* names;
+  const char* commands;  // letters of those that know it: c p r v i
+  const char* value;     // empty: a switch
+  Set set;
+};
+
+// The options of the command. The help explains them by command.
+std::vector<command_line::Option> option_table(Options& o) {
+  using command_line::flag, command_line::integer, command_line::one_of, command_line::text;
   constexpr std::int64_t many = packed::most_shards;
-  return {
-      {{"-i", "--input", "--input-dir"}, "cr", true, text(o.in)},
-      {{"-o", "--output", "--output-dir"}, "cr", true, text(o.out)},
-      {{"--raw-data-dir"}, "p", true, text(o.in)},
-      {{"--local-scratch-dir"}, "p", true, text(o.out)},
-      {{"--imagenet-username"}, "p", true, text(o.username)},
-      {{"--imagenet-access-key"}, "p", true, text(o.access_key)},
-      {{"--to"},
-       "c",
-       true,
+  const Set not_used = [](const std::string& n, const std::string& v) { (void)integer(n, v, 0, 1 << 20); };
+  const OptionOfCommands all[] = {
+      {"-i,--input", "cr", "IN", text(o.in)},
+      {"-o,--output", "cr", "OUT", text(o.out)},
+      {"--raw-data-dir", "p", "RAW", text(o.in)},
+      {"--local-scratch-dir", "p", "SCRATCH", text(o.out)},
+      {"--imagenet-username", "p", "U", text(o.username)},
+      {"--imagenet-access-key", "p", "K", text(o.access_key)},
+      {"--to", "c", "WORD",
        [&o](const std::string& n, const std::string& v) {
          (void)form_of(v, n);
          o.to = v;
        }},
-      {{"--from"},
-       "c",
-       true,
+      {"--from", "c", "WORD",
        [&o](const std::string& n, const std::string& v) {
          o.from = v == "folder" ? imagenet::Form::image_folder : form_of(v, n);
        }},
-      {{"-s", "--split", "--subset-name"},
-       "crv",
-       true,
+      {"-s,--split", "crv", "WORD",
        [&o](const std::string& n, const std::string& v) {
          if (v != "train" && v != "validation" && v != "val" && v != "test" && v != "both")
-           fail<UsageError>(n, "train, validation or both", "'" + v.substr(0, 60) + "'");
+           fail<UsageError>(n, "train, validation or both", "'" + printable(v) + "'");
          o.split = v;
        }},
-      {{"-d", "--dataset-name"},
-       "r",
-       true,
-       [&o](const std::string& n, const std::string& v) {
-         if (v != "imagenet" && v != "flowers") fail<UsageError>(n, "imagenet or flowers", "'" + v.substr(0, 60) + "'");
-         o.dataset = v;
-       }},
-      {{"-r", "--resize", "--size"}, "cr", true, number(o.rules.size, 1, 1 << 14)},
-      {{"-R", "--stretch"}, "cr", false, flag(o.rules.stretch)},
-      {{"-Q", "--quality"}, "cr", true, number(o.rules.quality, 1, 100)},
-      {{"--keep-format"}, "c", false, flag(o.rules.keep_format)},
-      {{"--shards"}, "cp", true, number(o.shards, 1, many)},
-      {{"--validation-shards"}, "cp", true, number(o.validation_shards, 1, many)},
-      {{"--seed"},
-       "cp",
-       true,
-       [&o](const std::string& n, const std::string& v) {
-         o.seed = static_cast<std::uint64_t>(integer(n, v, 0, INT64_MAX));
-       }},
-      {{"--no-shuffle", "--noshuffle"}, "c", false, flag(o.shuffle, false)},
-      {{"--classes"}, "crvi", true, number(o.classes, 1, 1 << 24)},
-      {{"--start-offset", "--first-shard"}, "cr", true, number(o.start, 0, many)},
-      {{"--last-shard"},
-       "cr",
-       true,
-       [&o](const std::string& n, const std::string& v) { o.last = integer(n, v, 0, many); }},
-      {{"-f", "--force"}, "cpr", false, flag(o.force)},
-      {{"--threads", "--num-preprocess-threads"},
-       "cprv",
-       true,
+      {"-d,--dataset-name", "r", "WORD", one_of(o.dataset, {"imagenet", "flowers"})},
+      {"-r,--resize", "cr", "N", integer(o.rules.size, 1, 1 << 14)},
+      {"-R,--stretch", "cr", "", flag(o.rules.stretch)},
+      {"-Q,--quality", "cr", "N", integer(o.rules.quality, 1, 100)},
+      {"--keep-format", "c", "", flag(o.rules.keep_format)},
+      {"--shards", "cp", "N", integer(o.shards, 1, many)},
+      {"--validation-shards", "cp", "N", integer(o.validation_shards, 1, many)},
+      {"--seed", "cp", "N", integer(o.seed, 0, INT64_MAX)},
+      {"--no-shuffle", "c", "", [&o](const std::string&, const std::string&) { o.shuffle = false; }},
+      {"--classes", "crvi", "N", integer(o.classes, 1, 1 << 24)},
+      {"--first-shard", "cr", "N", integer(o.start, 0, many)},
+      {"--last-shard", "cr", "N", integer(o.last, 0, many)},
+      {"-f,--force", "cpr", "", flag(o.force)},
+      {"--threads", "cprv", "N",
        [&o](const std::string& n, const std::string& v) {
          const auto k = static_cast<int>(integer(n, v, 0, 1024));
          o.threads = k > 0 ? k : usable_cores();
        }},
-      {{"--num-intra-threads"}, "r", true, ignored},
-      {{"--num-inter-threads"}, "r", true, ignored},
-      {{"--decode"}, "v", false, flag(o.decode)},
-      {{"-h", "--help"}, "cprvi", false, flag(o.help)},
+      {"--num-intra-threads", "r", "N", not_used},
+      {"--num-inter-threads", "r", "N", not_used},
+      {"--decode", "v", "", flag(o.decode)},
   };
+  const char letter = commands[static_cast<std::size_t>(o.command)][0];
+  std::vector<command_line::Option> of_command;
+  for (const OptionOfCommands& one : all)
+    if (std::string_view(one.commands).find(letter) != std::string_view::npos)
+      of_command.push_back({one.names, one.value, one.set});
+  return of_command;
 }
 
 void check(Options& o) {
@@ -135,8 +155,8 @@ void check(Options& o) {
     if (o.split.empty()) o.split = "train";
     if (o.split == "both") fail<UsageError>("-s", "train or validation", "both");
     if (o.rules.size == 0) o.rules.size = 480;
-    if (o.dataset.empty() && has(o.in, "imagenet")) o.dataset = "imagenet";
-    if (o.dataset.empty() && has(o.in, "flowers")) o.dataset = "flowers";
+    for (const char* name : {"imagenet", "flowers"})
+      if (o.dataset.empty() && o.in.find(name) != std::string::npos) o.dataset = name;
     if (o.dataset.empty() && o.classes == 0)
       fail<UsageError>("-d", "imagenet or flowers, here or in the path of the input", "neither", "or --classes N");
     if (o.classes == 0) o.classes = o.dataset == "imagenet" ? 1000 : 5;
@@ -147,67 +167,31 @@ void check(Options& o) {
   if (o.rules.stretch && o.rules.size == 0) fail<UsageError>("--stretch", "-r N with it", "none");
 }
 
-}  // namespace detail
+}  // namespace
 
 Options parse_options(const std::vector<std::string>& words) {
   Options o;
   if (words.empty()) fail<UsageError>("command line", "a command", "none", "--help shows all");
-  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help" || words[0] == "--version") {
-    (words[0] == "--version" ? o.version : o.help) = true;
-    return o;
+  command_line::Form form{.program = "tutti-data", .help = help_text, .double_dash = false};
+  if (words[0] == "help" || words[0].starts_with("-")) {
+    o.text = command_line::read({words[0] == "help" ? "--help" : words[0]}, {}, form).text;
+    if (!o.text.empty()) return o;
   }
-  constexpr std::string_view names[] = {"convert", "preprocess", "resize", "verify", "info"};
-  const auto command = std::find(std::begin(names), std::end(names), words[0]);
-  if (command == std::end(names))
-    fail<UsageError>("command line", "convert, preprocess, resize, verify or info", "'" + words[0].substr(0, 60) + "'");
-  o.command = static_cast<Command>(command - std::begin(names));
-  const char letter = (*command)[0];
-  const auto table = detail::option_table(o);
-  for (std::size_t i = 1; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    if (word.size() < 2 || word[0] != '-') {
-      if (o.command != Command::verify && o.command != Command::info)
-        fail<UsageError>("command line", "an option", "'" + word.substr(0, 60) + "'");
-      if (!o.in.empty()) fail<UsageError>("command line", "one folder", "'" + word.substr(0, 60) + "' too");
-      o.in = word;
-      continue;
-    }
-    std::string name = word, value;
-    bool has_value = false;
-    if (word.starts_with("--")) {
-      const auto equals = word.find('=');
-      has_value = equals != std::string::npos;
-      name = word.substr(0, equals);
-      std::replace(name.begin(), name.end(), '_', '-');
-      if (has_value) value = word.substr(equals + 1);
-    } else if (word.size() > 2) {
-      name = word.substr(0, 2);
-      has_value = true;
-      value = word.substr(2);
-    }
-    const auto option = std::find_if(table.begin(), table.end(), [&](const auto& t) {
-      return std::find(t.names.begin(), t.names.end(), name) != t.names.end() &&
-             t.commands.find(letter) != std::string_view::npos;
-    });
-    if (option == table.end()) {
-      std::vector<std::string> known;
-      for (const auto& t : table)
-        if (t.commands.find(letter) != std::string_view::npos)
-          for (const auto& n : t.names)
-            if (std::string_view(n).size() > 2) known.emplace_back(std::string(n).substr(2));
-      const std::string nearest = name.size() > 2 ? nearest_word(std::string_view(name).substr(2), known) : "";
-      fail<UsageError>("command line", "an option of " + words[0], "'" + word.substr(0, 60) + "', which is none",
-                       nearest.empty() ? "--help lists all" : "did you mean --" + nearest);
-    }
-    if (has_value && !option->takes_value) fail<UsageError>(name, "no value", "'" + value.substr(0, 60) + "'");
-    if (option->takes_value && !has_value) {
-      if (++i == words.size()) fail<UsageError>(name, "a value", "none");
-      value = words[i];
-    }
-    option->set(name, value);
-    if (o.help) return o;
+  const auto command = std::find(commands.begin(), commands.end(), words[0]);
+  if (command == commands.end())
+    fail<UsageError>("command line", "convert, preprocess, resize, verify or info", "'" + printable(words[0]) + "'");
+  o.command = static_cast<Command>(command - commands.begin());
+  form.expected += " of " + words[0];
+  const auto line = command_line::read({words.begin() + 1, words.end()}, option_table(o), form);
+  o.text = line.text;
+  if (!o.text.empty()) return o;
+  for (const std::string& word : line.words) {
+    if (o.command != Command::verify && o.command != Command::info)
+      fail<UsageError>("command line", "an option", "'" + printable(word) + "'");
+    if (!o.in.empty()) fail<UsageError>("command line", "one folder", "'" + printable(word) + "' too");
+    o.in = word;
   }
-  detail::check(o);
+  check(o);
   return o;
 }
 

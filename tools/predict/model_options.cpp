@@ -8,18 +8,55 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/io/file.hpp>
+
+#include "tools/command_line/values.hpp"
 
 namespace tutti::predict_tool {
 
-std::vector<Option> model_option_table(ModelOptions& o) {
-  return {word("--averaged", o.averaged, {"auto", "yes", "no"}),
-          text("--classes", o.classes),
-          text("--model", o.net.name),
-          number("--image-size", o.net.image_size, 1, 4096),
-          number("--short-side", o.net.short_side, 1, 65536),
-          per_channel("--rgb-mean", o.net.mean, 0.0F),
-          per_channel("--rgb-std", o.net.stddev, 1e-3F)};
+namespace detail {
+
+namespace {
+
+// One value, or one for each of three channels.
+command_line::Set per_channel(std::vector<float>& to, float low) {
+  return [&to, low](const std::string& option, const std::string& text) {
+    to.clear();
+    for (std::size_t at = 0; at <= text.size();) {
+      const std::size_t end = std::min(text.find(',', at), text.size());
+      to.push_back(command_line::number(option, text.substr(at, end - at), low, 255.0F,
+                                        "a number from " + std::to_string(low) + " to " + std::to_string(255.0F)));
+      at = end + 1;
+    }
+    if (to.size() == 1) to.resize(3, to[0]);
+    if (to.size() != 3) fail<UsageError>(option, "one value or three", "'" + printable(text) + "'");
+  };
+}
+
+}  // namespace
+
+}  // namespace detail
+
+std::vector<command_line::Option> model_option_table(ModelOptions& o) {
+  using namespace command_line;
+  const std::string group = "Model";
+  return {
+      {"--averaged", "WORD", one_of(o.averaged, {"auto", "yes", "no"}),
+       "the average of a checkpoint's weights: yes, no, or auto, if there is one (--ema-decay)  [auto]", group},
+      {"--classes", "FILE", text(o.classes), "names of the classes, one a line  [those of the file, else numbers]",
+       group},
+      {"--model", "NAME", text(o.net.name),
+       "resnet18, resnet34, resnet50, resnet101 or resnet152, of a file that does not name its net; images are "
+       "prepared as torchvision evaluates ImageNet, unless the following options say otherwise",
+       group},
+      {"--image-size", "N", integer(o.net.image_size, 1, 4096, "a number"), "side of the net's input  [224]", group},
+      {"--short-side", "N", integer(o.net.short_side, 1, 65536, "a number"),
+       "the short side is scaled to it, and the middle cut out  [8/7 of --image-size: 256]", group},
+      {"--rgb-mean", "M,M,M", detail::per_channel(o.net.mean, 0.0F), "of the pixels, 0 to 255  [123.675,116.28,103.53]",
+       group},
+      {"--rgb-std", "S,S,S", detail::per_channel(o.net.stddev, 1e-3F),
+       "their standard deviation  [58.395,57.12,57.375]", group}};
 }
 
 std::string shown(std::string name) {

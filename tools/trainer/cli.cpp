@@ -25,6 +25,8 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/version.hpp>
 
+#include "tools/command_line/command_line.hpp"
+#include "tools/command_line/spellings.hpp"
 #include "tools/trainer/check.hpp"
 #include "tools/trainer/config_file.hpp"
 #include "tools/trainer/environment.hpp"
@@ -33,12 +35,12 @@
 #include "tools/trainer/option_values.hpp"
 #include "tools/trainer/preset.hpp"
 #include "tools/trainer/scripted_options.hpp"
-#include "tools/trainer/spellings.hpp"
 
 namespace tutti::trainer {
 namespace {
 
 using namespace detail;
+using command_line::with_dashes, command_line::wrapped;
 
 // Sets what neither the command line nor a file has said.
 struct FromEnvironment {
@@ -84,23 +86,6 @@ class ConfigReader : public CLI::Config {
   const KnownNames& names_;
 };
 
-std::string wrapped(const std::string& text, std::size_t width) {
-  std::string out;
-  std::size_t column = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(' ', begin + 1), text.size());
-    if (column + (end - begin) > width) {
-      out += '\n';
-      column = 0;
-      if (text[begin] == ' ') ++begin;
-    }
-    out.append(text, begin, end - begin);
-    column += end - begin;
-    begin = end;
-  }
-  return out;
-}
-
 // Registers the table's options with CLI11. `all`: --help-all lists every option with all its names; --help lists the
 // common ones.
 struct Register {
@@ -114,7 +99,8 @@ struct Register {
     const std::string option = std::string("--") + name;
     std::string names = option;
     if (all)
-      for (const std::string_view other : spellings_of(program, name)) names.append(",--").append(other);
+      for (const std::string_view other : command_line::spellings_of(name_of(program), name))
+        names.append(",--").append(other);
     std::string text = help;
     if constexpr (!std::is_same_v<T, std::string>) {
       if (!is_open(field) && !std::is_same_v<T, bool>) text += "  [" + value_text(field) + "]";

@@ -7,7 +7,7 @@
 #include "tools/trainer/strategy_help.hpp"
 
 // Options that all training programs have, as parts of their tables: v.group(title) and v(name, field, help, scope),
-// the name without its dashes. Further names are in spellings.cpp.
+// the name without its dashes. Further names are in command_line/spellings.cpp.
 namespace tutti::trainer {
 
 // Which processes must agree on the value of an option.

@@ -15,6 +15,7 @@
 #include <tutti/core/nearest_word.hpp>
 #include <tutti/core/printable.hpp>
 
+#include "tools/command_line/command_line.hpp"
 #include "tools/trainer/option_table.hpp"
 
 namespace tutti::trainer::detail {
@@ -23,9 +24,10 @@ void OneName::add(const std::string& where, const std::string& first, const std:
                   const std::string& value) {
   const auto [at, fresh] = said_.try_emplace(first, name, value);
   if (!fresh && at->second.first != name && at->second.second != value)
-    fail<UsageError>(where + "--" + name,
-                     "what --" + at->second.first + " says, another name of this option, '" + at->second.second + "'",
-                     "'" + value + "'", "give one of the two");
+    fail<UsageError>(
+        where + "--" + name,
+        "what --" + at->second.first + " says, another name of this option, '" + printable(at->second.second) + "'",
+        "'" + printable(value) + "'", "give one of the two");
   at->second = {name, value};
 }
 
@@ -60,11 +62,6 @@ void unknown(const std::string& where, const std::string& name, const KnownNames
                                      : "did you mean --" + nearest);
 }
 
-std::string with_dashes(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
 std::vector<std::string> normalised(int argc, char** argv, const KnownNames& names) {
   std::vector<std::string> out;
   OneName one;
@@ -89,18 +86,18 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
       continue;
     }
     if (!argument.starts_with("--"))
-      fail<UsageError>("command line", "--options with one value each", "'" + argument + "'",
+      fail<UsageError>("command line", "--options with one value each", "'" + printable(argument) + "'",
                        i > 1 && std::string(argv[i - 1]) == "--resume" ? "--resume takes its value after '='"
                                                                        : "--help-all lists all options");
     const std::size_t equals = argument.find('=');
-    std::string name = with_dashes(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
+    std::string name = command_line::with_dashes(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
     std::optional<std::string> value;
     if (equals != std::string::npos) value = argument.substr(equals + 1);
     const bool known = names.all.contains(name);
     if (!known && name.starts_with("no")) {
       const std::string positive = name.substr(name.starts_with("no-") ? 3 : 2);
       if (names.switches.contains(positive)) {
-        if (value) fail<UsageError>("--" + name, "no value", *value);
+        if (value) fail<UsageError>("--" + name, "no value", printable(*value));
         add(positive, "false");
         continue;
       }
@@ -123,7 +120,7 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
     // A list of GPUs that the shell left out is as empty as one in quotes.
     if (!value && none_left && name == "gpus") value = "";
     if (!value && none_left)
-      fail<UsageError>("--" + name, "a value", i + 1 == argc ? "none" : std::string("the option ") + argv[i + 1]);
+      fail<UsageError>("--" + name, "a value", i + 1 == argc ? "none" : "the option " + printable(argv[i + 1]));
     add(name, value ? *value : std::string(argv[++i]));
   }
   return out;

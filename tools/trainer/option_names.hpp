@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "tools/command_line/spellings.hpp"
 #include "tools/trainer/environment.hpp"
 #include "tools/trainer/option_groups.hpp"
-#include "tools/trainer/spellings.hpp"
 
 // Which names options have, and how they are written on a command line and in the environment.
 namespace tutti::trainer::detail {
@@ -30,7 +30,7 @@ struct KnownNames {
   template <class T>
   void operator()(const char* name, T&, const char*, Scope = Scope::job) {
     std::vector<std::string> names{name};
-    for (const std::string_view other : spellings_of(program, name)) names.emplace_back(other);
+    for (const std::string_view other : command_line::spellings_of(name_of(program), name)) names.emplace_back(other);
     for (const auto& n : names) all[n] = name;
     if (std::is_same_v<T, bool>) switches.insert(names.begin(), names.end());
   }
@@ -48,8 +48,6 @@ class OneName {
 KnownNames all_names(Program program);
 
 [[noreturn]] void unknown(const std::string& where, const std::string& name, const KnownNames& names);
-
-std::string with_dashes(std::string name);
 
 // Brings all arguments into the form --name=value or --name, value with each option's first name: '_' in a name becomes
 // '-'; switches --x, --no-x, --nox and --x 1 become --x=true and the like; --resume alone becomes --resume=latest.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 #include "tools/trainer/cifar10_options.hpp"
 #include "tools/trainer/imagenet_options.hpp"
@@ -22,5 +23,8 @@ void describe(RunOptions& o, V&& v) {
 }
 
 [[nodiscard]] std::span<const NeutralOption> neutral_options(Program p);
+
+// Whether --help lists the option. --help-all lists every option.
+[[nodiscard]] bool is_common(std::string_view option);
 
 }  // namespace tutti::trainer

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 
 namespace tutti::trainer::detail {
 
@@ -20,7 +21,7 @@ void parse_number(const std::string& option, const std::string& text, const char
   const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || begin == end)
     fail<UsageError>(option, error == std::errc::result_out_of_range ? std::string(kind) + " in range" : kind,
-                     "'" + text + "'");
+                     "'" + printable(text) + "'");
   to = value;
 }
 
@@ -42,7 +43,7 @@ void assign(const std::string& option, const std::string& said, bool& to) {
     if (text == yes) return void(to = true);
   for (const char* no : {"0", "false", "no", "off"})
     if (text == no) return void(to = false);
-  fail<UsageError>(option, "0 or 1", "'" + said + "'");
+  fail<UsageError>(option, "0 or 1", "'" + printable(said) + "'");
 }
 
 }  // namespace tutti::trainer::detail

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+// The names that options have in the scripts of other trainers and launchers.
+namespace tutti::command_line {
+
+// The further names of an option of this program, without dashes. Example: momentum for mom of train_cifar10.
+[[nodiscard]] std::vector<std::string_view> spellings_of(std::string_view program, std::string_view option);
+
+}  // namespace tutti::command_line
