@@ -123,7 +123,8 @@ class Conv2dBackwardWeights final : public Kernel {
       const std::int64_t first = rows * c.task / c.tasks, end = rows * (c.task + 1) / c.tasks;
       const auto part = [&](int l) { return reinterpret_cast<float*>(c.partial_of(l)) + first * row; };
       for (int l = 1; l < c.shards; ++l)
-        cpu::accumulate(b_.isa, part(0), part(l), static_cast<std::size_t>((end - first) * row));
+        cpu::accumulate(b_.isa, part(0), static_cast<const float*>(part(l)),
+                        static_cast<std::size_t>((end - first) * row));
       if (!turned()) return turn(part(0), first, end, 0, w[1]);
       for (std::int64_t o = 0; o < w[0]; ++o)
         for (std::int64_t k = first; k < end; ++k) out[o * w[1] + k] = part(0)[(k - first) * w[0] + o];

@@ -130,6 +130,8 @@ TEST_CASE("errors have one form of message, and one exit code for each kind") {
         "[layer conv1] expected at most 3 of 9223372036854775808, got " + std::to_string(-2.5) + ". hint: a.");
   CHECK(error_message("here", {{"rank ", std::int64_t{-1}}, " of ", std::uint8_t{200}}, 0.1F, {"", ""}) ==
         "[here] expected rank -1 of 200, got " + std::to_string(0.1F) + ".");
+  CHECK(concat({}).empty());
+  CHECK(concat({"a ", name, std::string_view(" and more", 4), 1}) == "a conv1 and1");
   CHECK(Error("m").exit_code() == 1);
   CHECK(UsageError("m").exit_code() == 2);
   CHECK(ShapeError("m").exit_code() == 2);

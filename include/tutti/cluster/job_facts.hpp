@@ -14,6 +14,7 @@
 #include <tutti/comm/communicator.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/core/xxh64.hpp>
 
 namespace tutti {
@@ -21,7 +22,7 @@ namespace tutti {
 // Facts that must be the same on all ranks, by name: build, options, data, parameters.
 class JobFacts {
  public:
-  void add(std::string name, std::string value) { facts_.emplace_back(std::move(name), std::move(value)); }
+  void add(TextPart name, TextPart value) { facts_.emplace_back(concat(name), concat(value)); }
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
 
   [[nodiscard]] std::uint64_t hash() const noexcept { return hash_of(text()); }
@@ -92,8 +93,8 @@ TUTTI_CORE_FUNCTION JobFacts JobFacts::parse(std::string_view text) {
     return w;
   };
   while (!text.empty()) {
-    std::string name = word();
-    f.add(std::move(name), word());
+    const std::string name = word();
+    f.add(name, word());
   }
   return f;
 }

@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <string>
 
-#include <tutti/core/error_part.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/text_part.hpp>
 
 // Every error that tutti throws: "[where] expected ..., got .... hint: ..." and the exit code that the program should
 // return.
@@ -65,13 +65,13 @@ struct NotFiniteError : Error {
 };
 
 // Returns the message in the uniform format; `hint` may be empty.
-[[gnu::cold]] TUTTI_CORE_FUNCTION std::string error_message(ErrorPart where, ErrorPart expected, ErrorPart got,
-                                                            ErrorPart hint = {});
+[[gnu::cold]] TUTTI_CORE_FUNCTION std::string error_message(TextPart where, TextPart expected, TextPart got,
+                                                            TextPart hint = {});
 #if TUTTI_CORE_DEFINITIONS
-[[gnu::cold]] TUTTI_CORE_FUNCTION std::string error_message(ErrorPart where, ErrorPart expected, ErrorPart got,
-                                                            ErrorPart hint) {
+[[gnu::cold]] TUTTI_CORE_FUNCTION std::string error_message(TextPart where, TextPart expected, TextPart got,
+                                                            TextPart hint) {
   std::string m, advice;
-  ErrorPart{"[", where, "] expected ", expected, ", got ", got, "."}.append_to(m);
+  TextPart{"[", where, "] expected ", expected, ", got ", got, "."}.append_to(m);
   hint.append_to(advice);
   if (!advice.empty()) m.append(" hint: ").append(advice).append(".");
   return m;
@@ -81,8 +81,7 @@ struct NotFiniteError : Error {
 // Throws E with the message in the uniform format. For example:
 //   fail<ShapeError>(layer, {"an input of ", rank, " dimensions"}, to_string(shape));
 template <class E = Error>
-[[noreturn, gnu::cold, gnu::noinline]] void fail(ErrorPart where, ErrorPart expected, ErrorPart got,
-                                                 ErrorPart hint = {}) {
+[[noreturn, gnu::cold, gnu::noinline]] void fail(TextPart where, TextPart expected, TextPart got, TextPart hint = {}) {
   throw E(error_message(where, expected, got, hint));
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/text_part.hpp>
 
 namespace tutti {
 
@@ -67,8 +68,8 @@ class Shape {
 
 [[nodiscard]] inline std::string to_string(const Shape& s) {  // "[2, 3]"
   std::string r = "[";
-  for (int i = 0; i < s.rank(); ++i) r += (i ? ", " : "") + std::to_string(s[i]);
-  return r + "]";
+  for (int i = 0; i < s.rank(); ++i) r += concat({i > 0 ? ", " : "", s[i]});
+  return r += "]";
 }
 // A template, so that <ostream> is needed only where a shape is printed.
 template <class Traits>

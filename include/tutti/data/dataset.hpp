@@ -13,6 +13,7 @@
 #include <tutti/core/image_window.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/text_part.hpp>
 
 namespace tutti {
 
@@ -41,21 +42,20 @@ struct Schema {
 };
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void Schema::check() const {
-  const auto require = [&](bool ok, const char* expected, const std::string& got) {
+  const auto require = [&](bool ok, const char* expected, TextPart got) {
     if (!ok) fail<UsageError>({"schema of ", name}, expected, got);
   };
   constexpr std::int64_t most = 1 << 16;
-  for (const auto d : {height, width})
-    require(d > 0 && d <= most, "a height and a width of 1 to 65536", std::to_string(d));
-  require(channels > 0 && channels <= 1024, "1 to 1024 channels", std::to_string(channels));
-  require(classes > 0, "1 class or more", std::to_string(classes));
-  require(block > 0, "blocks of 1 sample or more", std::to_string(block));
+  for (const auto d : {height, width}) require(d > 0 && d <= most, "a height and a width of 1 to 65536", d);
+  require(channels > 0 && channels <= 1024, "1 to 1024 channels", channels);
+  require(classes > 0, "1 class or more", classes);
+  require(block > 0, "blocks of 1 sample or more", block);
   const auto per_channel = static_cast<std::size_t>(channels);
-  require(mean.size() == per_channel, "one mean per channel", std::to_string(mean.size()));
-  require(stddev.size() == per_channel, "one standard deviation per channel", std::to_string(stddev.size()));
-  for (const float s : stddev) require(s > 0, "standard deviations over 0", std::to_string(s));
+  require(mean.size() == per_channel, "one mean per channel", mean.size());
+  require(stddev.size() == per_channel, "one standard deviation per channel", stddev.size());
+  for (const float s : stddev) require(s > 0, "standard deviations over 0", s);
   require(class_names.empty() || class_names.size() == static_cast<std::size_t>(classes), "a name for every class",
-          std::to_string(class_names.size()));
+          class_names.size());
 }
 #endif
 

@@ -16,6 +16,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/core/span_of.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/data/loader.hpp>
 
@@ -220,13 +221,14 @@ TUTTI_CORE_FUNCTION void Loader::fill_skipped(Ring& r) {
 
 TUTTI_CORE_FUNCTION std::exception_ptr Loader::explain(std::int64_t index) const noexcept {
   try {
-    const std::string where = "[loader] sample " + std::to_string(index) + " of " + dataset_.schema().name + ": ";
+    const std::string where = concat({"[loader] sample ", index, " of ", dataset_.schema().name, ": "});
     try {
       throw;
     } catch (const DataError& e) {
       std::string message = where + e.what();
       if (!options_.skip_bad_records && !options_.bad_record_hint.empty())
-        message += (message.find(" hint: ") == std::string::npos ? " hint: " : " ") + options_.bad_record_hint + ".";
+        message +=
+            concat({message.find(" hint: ") == std::string::npos ? " hint: " : " ", options_.bad_record_hint, "."});
       throw DataError(message);
     } catch (const Error& e) {
       throw Error(where + e.what(), static_cast<ExitCode>(e.exit_code()));

@@ -9,6 +9,7 @@
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/shape.hpp>
+#include <tutti/core/text_part.hpp>
 
 namespace tutti {
 
@@ -75,8 +76,8 @@ struct Value {  // A value of the graph: its shape and its properties.
 [[nodiscard]] inline std::string to_string(const Value& v) {
   if (!v.per_row) return to_string(v.shape);
   std::string r = "[N";
-  for (int i = 1; i < v.shape.rank(); ++i) r += ", " + std::to_string(v.shape[i]);
-  return r + "]";
+  for (int i = 1; i < v.shape.rank(); ++i) r += concat({", ", v.shape[i]});
+  return r += "]";
 }
 
 }  // namespace tutti

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/core/separate.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/nn/layers.hpp>
 
 namespace tutti::models {
@@ -72,7 +73,7 @@ TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOption
   const ValueId bias = b.parameter("whitening.bias", Shape{2 * patch}, {Init::zeros});
   x = b.gelu("whitening.gelu", b.bias("whitening.sum", b.conv2d("whitening", x, w, {2, 2, 1, 0}), bias));
   for (std::size_t i = 0; i < o.widths.size(); ++i)
-    x = detail::cifar_fast_block(b, o, "layer" + std::to_string(i + 1), x, o.widths[i]);
+    x = detail::cifar_fast_block(b, o, concat({"layer", i + 1}), x, o.widths[i]);
   const auto h = static_cast<int>(b.shape(x)[2]), width = static_cast<int>(b.shape(x)[3]);
   if (h * width > 1) x = b.max_pool("pool", x, {h, width, std::max(h, width), 0});
   // With SGD, weights that are s times as large with a rate s * s times as high equal a factor s after the layer.

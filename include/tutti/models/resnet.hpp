@@ -5,6 +5,7 @@
 #include <string>
 
 #include <tutti/core/separate.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/nn/layers.hpp>
 
 namespace tutti::models {
@@ -83,8 +84,8 @@ TUTTI_CORE_FUNCTION void resnet(Builder& b, ValueId x, const ResnetOptions& o) {
   if (!o.cifar_stem) x = b.max_pool("maxpool", x, {3, 3, 2, 1});
   for (int stage = 0; stage < 4; ++stage)
     for (int i = 0; i < blocks[static_cast<std::size_t>(stage)]; ++i)
-      x = detail::resnet_block(b, o, "layer" + std::to_string(stage + 1) + "." + std::to_string(i), x,
-                               std::int64_t{64} << stage, stage > 0 && i == 0 ? 2 : 1, bottleneck);
+      x = detail::resnet_block(b, o, concat({"layer", stage + 1, ".", i}), x, std::int64_t{64} << stage,
+                               stage > 0 && i == 0 ? 2 : 1, bottleneck);
   x = b.global_avg_pool("avgpool", x);
   b.softmax_cross_entropy(nn::linear(b, "fc", x, o.classes, {Init::he_uniform, 0.4082482904638631}, o.decay_bias),
                           o.label_smoothing, o.top_k);

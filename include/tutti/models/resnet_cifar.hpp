@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <tutti/core/separate.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/nn/layers.hpp>
 
 namespace tutti::models {
@@ -88,7 +89,7 @@ TUTTI_CORE_FUNCTION void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOp
   }
   for (int stage = 0; stage < 3; ++stage)
     for (int block = 0; block < n; ++block) {
-      const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
+      const std::string name = concat({"layer", stage + 1, ".", block});
       const int stride = stage > 0 && block == 0 ? 2 : 1;
       const std::int64_t out = (bottleneck ? 4 : 1) * o.width << stage;
       x = bottleneck        ? detail::preactivation_bottleneck(b, o, name, x, out, stride, block == 0)

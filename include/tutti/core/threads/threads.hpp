@@ -20,6 +20,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/core/threads/function_ref.hpp>
 #include <tutti/core/threads/spin_pause.hpp>
 
@@ -129,8 +130,7 @@ TUTTI_CORE_FUNCTION ThreadPool::ThreadPool(int threads, std::function<void()> on
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   try {
     for (int i = 1; i < threads; ++i)
-      workers_.push_back(start_thread("ThreadPool, thread " + std::to_string(i + 1) + " of " + std::to_string(threads),
-                                      [this, i] { work(i); }));
+      workers_.push_back(start_thread(concat({"ThreadPool, thread ", i + 1, " of ", threads}), [this, i] { work(i); }));
   } catch (...) {
     stop();
     throw;

@@ -90,6 +90,7 @@ class Bias final : public RowKernel {
     const float* const bias = c.in[1].as<float>();
     const float* const ones = ones_.data();
     const auto* x = static_cast<const T*>(c.in[0].data);
+    const T* const no_residual = nullptr;  // with the type of norm_ops.hpp: the kernel is compiled once
     auto* y = static_cast<T*>(c.out[0].data);
     std::int64_t rest = pixels(c.in[0]);
     if (together_ > 1) {
@@ -97,12 +98,12 @@ class Bias final : public RowKernel {
       for (std::int64_t k = 0; k < together_; ++k)
         std::copy_n(bias, channels_, static_cast<float*>(repeated) + k * channels_);
       const std::int64_t groups = rest / together_, wide = together_ * channels_;
-      norm_apply<T>(isa_, x, nullptr, y, groups, wide, ones, static_cast<const float*>(repeated), false);
+      norm_apply<T>(isa_, x, no_residual, y, groups, wide, ones, static_cast<const float*>(repeated), false);
       x += groups * wide;
       y += groups * wide;
       rest -= groups * together_;
     }
-    norm_apply<T>(isa_, x, nullptr, y, rest, channels_, ones, bias, false);
+    norm_apply<T>(isa_, x, no_residual, y, rest, channels_, ones, bias, false);
   }
 
   std::int64_t channels_, together_;  // together_: of pixels

@@ -6,6 +6,7 @@
 #include <string>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/backend.hpp>
 
@@ -37,15 +38,16 @@ inline void require_room(Backend& b, const RoomRequest& r, FunctionRef<std::size
     (enough ? low : high) = enough ? middle + 1 : middle - 1;
     if (enough) fits = middle;
   }
-  const auto mib = [](std::size_t n) { return std::to_string((n + 0xfffff) >> 20) + " MiB"; };
-  std::string hint = fits > 0 ? "at most about " + std::to_string(fits) + " rows fit: use --batch-size"
-                              : "not even one row fits: end other programs that use the device";
-  if (fits > 0) hint += (also.empty() ? ", or " : ", ") + std::string("--precision bf16");
-  if (!also.empty()) hint += (fits > 0 ? ", or " : ", or use ") + also;
+  const auto mib = [](std::size_t n) { return (n + 0xfffff) >> 20; };
+  std::string hint = "not even one row fits: end other programs that use the device";
+  if (fits > 0)
+    hint = concat(
+        {"at most about ", fits, " rows fit: use --batch-size", also.empty() ? ", or " : ", ", "--precision bf16"});
+  if (!also.empty()) hint += concat({fits > 0 ? ", or " : ", or use ", also});
   fail<DeviceError>(b.name(),
-                    {mib(r.wanted), " of memory beside the ", mib(held),
-                     " of parameters, gradients and optimizer state for a batch of ", r.rows},
-                    {mib(room), " free"}, hint);
+                    {mib(r.wanted), " MiB of memory beside the ", mib(held),
+                     " MiB of parameters, gradients and optimizer state for a batch of ", r.rows},
+                    {mib(room), " MiB free"}, hint);
 }
 
 }  // namespace tutti

@@ -26,6 +26,14 @@ class NormKernel : public NativeKernel {
             static_cast<std::size_t>(channels_) * 2 * sizeof(double)};
   }
 
+  // y = relu?(x * scale[c] + shift[c] (+ residual)). The residual is the sixth input.
+  template <class T>
+  void apply(const Call& c, const float* scale, const float* shift, bool residual, bool relu) const {
+    const TensorRef& x = c.in[0];
+    norm_apply<T>(isa_, static_cast<const T*>(x.data), residual ? static_cast<const T*>(c.in[5].data) : nullptr,
+                  static_cast<T*>(c.out[0].data), pixels(x), x.shape[1], scale, shift, relu);
+  }
+
   ChannelFactors& factors_;
   std::int64_t channels_;
   int shards_;
@@ -45,6 +53,7 @@ class BatchNorm final : public NormKernel {
   using NormKernel::NormKernel;
   [[nodiscard]] Partition cut() override { return two_pass(); }
   void run(Call& c) override {
+    if (c.phase == Phase::finish) return finish(c);
     float_type(c.in[0].dtype, [&](auto t) { run_as<decltype(t)>(c); });
   }
 
@@ -53,34 +62,36 @@ class BatchNorm final : public NormKernel {
   void run_as(Call& c) {
     const TensorRef& x = c.in[0];
     const std::int64_t channels = x.shape[1];
-    const float *gamma = c.in[1].as<float>(), *beta = c.in[2].as<float>();
-    float *running_mean = c.in[3].as<float>(), *running_var = c.in[4].as<float>();
-    float *mean = c.out[1].as<float>(), *inv_std = c.out[2].as<float>();
     if (c.phase == Phase::reduce) {
       auto* sums = reinterpret_cast<double*>(c.partial);
       if (c.first_chunk) std::fill_n(sums, 2 * channels, 0.0);
       norm_statistics<T>(isa_, static_cast<const T*>(x.data), pixels(x), channels,
-                         static_cast<const float*>(running_mean), sums, sums + channels);
-    } else if (c.phase == Phase::finish) {
-      const auto count = static_cast<double>(pixels(x));
-      const auto m = static_cast<double>(o_.momentum);
-      for (std::int64_t k = channels * c.task / c.tasks; k < channels * (c.task + 1) / c.tasks; ++k) {
-        double s = 0, q = 0;
-        sum_pairs(c, k, channels, s, q);
-        const double pivot = static_cast<double>(running_mean[k]), off = s / count;
-        const double squares = std::max(q - off * s, 0.0), batch_mean = pivot + off;
-        mean[k] = static_cast<float>(batch_mean);
-        inv_std[k] = static_cast<float>(1 / math::sqrt(squares / count + static_cast<double>(o_.eps)));
-        const double unbiased = count > 1 ? squares / (count - 1) : squares;
-        running_mean[k] = static_cast<float>((1 - m) * pivot + m * batch_mean);
-        running_var[k] = static_cast<float>((1 - m) * static_cast<double>(running_var[k]) + m * unbiased);
-      }
+                         static_cast<const float*>(c.in[3].as<float>()), sums, sums + channels);
     } else {
       float *scale = factors_.of(c.worker, 0), *shift = factors_.of(c.worker, 1);
-      scale_and_shift(gamma, beta, mean, inv_std, channels, scale, shift);
-      norm_apply<T>(isa_, static_cast<const T*>(x.data), o_.residual ? static_cast<const T*>(c.in[5].data) : nullptr,
-                    static_cast<T*>(c.out[0].data), pixels(x), channels, static_cast<const float*>(scale),
-                    static_cast<const float*>(shift), o_.relu);
+      scale_and_shift(c.in[1].as<float>(), c.in[2].as<float>(), c.out[1].as<float>(), c.out[2].as<float>(), channels,
+                      scale, shift);
+      apply<T>(c, scale, shift, o_.residual, o_.relu);
+    }
+  }
+
+  void finish(Call& c) const {
+    const TensorRef& x = c.in[0];
+    const std::int64_t channels = x.shape[1];
+    float *running_mean = c.in[3].as<float>(), *running_var = c.in[4].as<float>();
+    float *mean = c.out[1].as<float>(), *inv_std = c.out[2].as<float>();
+    const auto count = static_cast<double>(pixels(x));
+    const auto m = static_cast<double>(o_.momentum);
+    for (std::int64_t k = channels * c.task / c.tasks; k < channels * (c.task + 1) / c.tasks; ++k) {
+      double s = 0, q = 0;
+      sum_pairs(c, k, channels, s, q);
+      const double pivot = static_cast<double>(running_mean[k]), off = s / count;
+      const double squares = std::max(q - off * s, 0.0), batch_mean = pivot + off;
+      mean[k] = static_cast<float>(batch_mean);
+      inv_std[k] = static_cast<float>(1 / math::sqrt(squares / count + static_cast<double>(o_.eps)));
+      const double unbiased = count > 1 ? squares / (count - 1) : squares;
+      running_mean[k] = static_cast<float>((1 - m) * pivot + m * batch_mean);
+      running_var[k] = static_cast<float>((1 - m) * static_cast<double>(running_var[k]) + m * unbiased);
     }
   }
 
@@ -99,8 +110,7 @@ class BatchNormInference final : public NormKernel {
  private:
   template <class T>
   void run_as(Call& c) {
-    const TensorRef& x = c.in[0];
-    const std::int64_t channels = x.shape[1];
+    const std::int64_t channels = c.in[0].shape[1];
     const float *gamma = c.in[1].as<float>(), *beta = c.in[2].as<float>();
     const float *mean = c.in[3].as<float>(), *var = c.in[4].as<float>();
     float *scale = factors_.of(c.worker, 0), *shift = factors_.of(c.worker, 1);
@@ -108,9 +118,7 @@ class BatchNormInference final : public NormKernel {
       scale[k] = gamma[k] * (o_.saved_inv_std ? var[k] : 1 / math::sqrt(var[k] + o_.eps));
       shift[k] = beta[k] - mean[k] * scale[k];
     }
-    norm_apply<T>(isa_, static_cast<const T*>(x.data), o_.residual ? static_cast<const T*>(c.in[5].data) : nullptr,
-                  static_cast<T*>(c.out[0].data), pixels(x), channels, static_cast<const float*>(scale),
-                  static_cast<const float*>(shift), o_.relu);
+    apply<T>(c, scale, shift, o_.residual, o_.relu);
   }
 
   const For& o_ = *std::get_if<For>(&op_);

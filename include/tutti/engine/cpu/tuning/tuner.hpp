@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include <tutti/core/text_part.hpp>
 #include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/cpu/tuning/kernel_benchmark.hpp>
 #include <tutti/engine/cpu/tuning/tuned_choices.hpp>
@@ -38,8 +39,7 @@ class Tuner {
     const std::string name = name_of(op, p);
     if (chosen_.contains(name)) return;
     const NodeDesc few = with_rows(op, d, usual_rows(d), b.shards());
-    const std::string key =
-        b.name() + ", " + b.description() + ", " + std::to_string(b.threads()) + " threads: " + name;
+    const std::string key = concat({b.name(), ", ", b.description(), ", ", b.threads(), " threads: ", name});
     if (const auto before = kept_ ? kept_->find(key) : std::nullopt) {
       chosen_[name] = *before;
       return;
@@ -58,9 +58,9 @@ class Tuner {
   }
 
   [[nodiscard]] static std::string name_of(const Op& op, const winograd::Problem& p) {
-    const auto n = [](std::int64_t v) { return std::to_string(v); };
-    return std::string(tutti::name_of(op)) + " 3x3 " + n(p.channels) + " -> " + n(p.outputs) + " of " + n(p.h) + "x" +
-           n(p.w) + (p.window.stride > 1 ? " stride " + n(p.window.stride) : "") + (p.bf16 ? " bf16" : " f32");
+    const int stride = p.window.stride;
+    return concat({tutti::name_of(op), " 3x3 ", p.channels, " -> ", p.outputs, " of ", p.h, "x", p.w,
+                   stride > 1 ? TextPart{" stride ", stride} : TextPart{}, p.bf16 ? " bf16" : " f32"});
   }
 
   // Uses a batch of up to 128 images and 16 MiB, not the plan's, because the first plan may have few rows.

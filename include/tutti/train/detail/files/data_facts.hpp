@@ -32,7 +32,7 @@ inline void add_data(JobFacts& facts, const std::string& what, const AnyDataset&
     }
     text.append(reinterpret_cast<const char*>(image.data()), image.size()).append(std::to_string(label));
   }
-  facts.add(what, std::to_string(d.size()) + " images, sample " + std::to_string(JobFacts::hash_of(text)));
+  facts.add(what, {d.size(), " images, sample ", JobFacts::hash_of(text)});
 }
 
 }  // namespace tutti

@@ -86,7 +86,7 @@ struct FitImages {
 // What all processes must have alike, besides the net and the optimizer, which the trainer compares.
 [[nodiscard]] inline JobFacts facts_of(const FitRecipe& r, const FitImages& images) {
   JobFacts f;
-  const auto add = [&f](const char* name, std::int64_t value) { f.add(name, std::to_string(value)); };
+  const auto add = [&f](const char* name, std::int64_t value) { f.add(name, value); };
   add("fit .batch", r.batch);
   add("fit .epochs", r.epochs);
   add("fit .max_steps", r.max_steps);

@@ -15,6 +15,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/span_of.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/strategy/strategy.hpp>
@@ -235,30 +236,26 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> sec
 
 TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
   JobFacts f;
-  f.add("tutti", std::string(version));
+  f.add("tutti", version);
   for (const auto& [name, value] : o_.must_agree.facts()) f.add(name, value);
-  f.add("precision", std::string(name_of(o_.compute)));
-  f.add("optimizer", std::visit(
-                         [](const auto& op) {
-                           using Update = std::decay_t<decltype(op)>;
-                           if constexpr (std::is_same_v<Update, SgdUpdate>)
-                             return std::string(op.nesterov ? "nag " : "sgd ") + std::to_string(op.momentum);
-                           else
-                             return "adamw " + std::to_string(op.beta1) + " " + std::to_string(op.beta2);
-                         },
-                         o_.optimizer.update_op()) +
-                         (o_.optimizer.per_tensor() ? " per tensor" : ""));
+  f.add("precision", name_of(o_.compute));
+  const char* const per_tensor = o_.optimizer.per_tensor() ? " per tensor" : "";
+  const UpdateOp op = o_.optimizer.update_op();
+  if (const auto* sgd = std::get_if<SgdUpdate>(&op))
+    f.add("optimizer", {sgd->nesterov ? "nag " : "sgd ", sgd->momentum, per_tensor});
+  else if (const auto* adamw = std::get_if<AdamwUpdate>(&op))
+    f.add("optimizer", {"adamw ", adamw->beta1, " ", adamw->beta2, per_tensor});
   for (const auto& [name, value] : {std::pair{"weight decay", o_.weight_decay},
                                     {"decay of all parameters", o_.decay_all ? 1.0 : 0.0},
                                     {"loss scale", o_.dynamic_loss_scale ? 0 : o_.loss_scale},
                                     {"clip norm", o_.clip_norm},
                                     {"EMA decay", o_.ema_decay}})
-    f.add(name, std::to_string(value));
-  f.add("seed", std::to_string(o_.seed));
-  f.add("buckets", std::to_string(o_.first_bucket_bytes) + " and " + std::to_string(o_.bucket_bytes) + " bytes");
+    f.add(name, value);
+  f.add("seed", o_.seed);
+  f.add("buckets", {o_.first_bucket_bytes, " and ", o_.bucket_bytes, " bytes"});
   for (const Slice& s : executor_->parameters().slices)
-    f.add("parameter", s.name + " " + to_string(s.shape) + (s.trainable ? "" : " fixed") +
-                           (s.lr_scale == 1 ? "" : " rate " + std::to_string(s.lr_scale)));
+    f.add("parameter", {s.name, " ", to_string(s.shape), s.trainable ? "" : " fixed",
+                        s.lr_scale == 1 ? TextPart{} : TextPart{" rate ", s.lr_scale}});
   return f;
 }
 
