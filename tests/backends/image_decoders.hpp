@@ -24,7 +24,7 @@
 namespace tutti::test {
 
 // Returns each decoder alone.
-inline std::vector<ImageDecoders> all_decoders(ImageLimits limits = {}) {
+inline std::vector<ImageDecoders> all_decoders([[maybe_unused]] ImageLimits limits = {}) {
   std::vector<ImageDecoders> all;
 #if defined(TUTTI_HAS_TURBOJPEG)
   all.push_back(ImageDecoders({std::make_shared<TurbojpegDecoder>()}, limits));
