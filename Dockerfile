@@ -22,7 +22,7 @@ COPY --from=build /packages/*.deb /tmp/
 RUN apt-get update \
     && apt-get install -y --no-install-recommends /tmp/*.deb openmpi-bin openssh-client python3 ca-certificates curl \
     && rm -rf /var/lib/apt/lists/* /tmp/*.deb
-# Nothing of it needs root.
+# The image does not need root.
 RUN useradd --create-home tutti && mkdir /runs && chown tutti:tutti /runs
 USER tutti
 WORKDIR /runs

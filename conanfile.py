@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A Conan 2 recipe: conan create . --build=missing
 
-The package is the headers with tutti's own CMake files, for any compiler and architecture; find_package(tutti COMPONENTS ...) looks for
-oneDNN, Eigen and the other libraries where the project is built, as with every installed tutti. Programs are not in it.
+The package is the headers with tutti's own CMake files, for any compiler and architecture; find_package(tutti COMPONENTS ...) finds
+oneDNN, Eigen and the other libraries on the machine that builds the project, as every installed tutti does. It has no programs.
 """
 import os
 import re

@@ -111,7 +111,7 @@ if [[ -f $run_dir/log.jsonl ]]; then
   next "The run's curves and its confusion matrix, as one page:" \
     "$root/build/tools/tutti-report" "$run_dir" --out "$run_dir/report.html"
   if [[ -n $data ]] && "$root/build/examples/save_images" "$run_dir/images" 3 "$data"; then
-    next "What the net sees in three test images, whose names tell the class:" \
+    next "Three test images, with the class in their names, and the answers of the net:" \
       "$root/build/tools/tutti-predict" "$run_dir" "$run_dir"/images/*.png
   fi
   next "A net of your own images, in images/train/CLASS/ and images/validation/CLASS/ (docs/how-to/own-images.md):" \

@@ -29,7 +29,7 @@ namespace tutti {
   if (word == "auto" || word == "stb") found.push_back(std::make_shared<StbDecoder>());
 #endif
   if (found.empty())
-    fail<UsageError>(where, "one that this build has", word, "install libjpeg-dev or libstb-dev and build again");
+    fail<UsageError>(where, "a decoder of this build", word, "install libjpeg-dev or libstb-dev and build again");
   return ImageDecoders(std::move(found));
 }
 

@@ -38,14 +38,14 @@ int main(int argc, char** argv) {
 #ifdef TUTTI_HAS_GLOO
       return over_gloo(a, start);
 #else
-      fail<UsageError>("--comm", "a build with Gloo", "one without", "install libgloo-dev and build again");
+      fail<UsageError>("--comm", "a build with Gloo", "a build without it", "install libgloo-dev and build again");
 #endif
     }
     if (a.comm == "nccl") {
 #if defined(TUTTI_HAS_NCCL) && defined(TUTTI_HAS_CUDA)
       return gpus(a, start);
 #else
-      fail<UsageError>("--comm", "a build with NCCL", "one without",
+      fail<UsageError>("--comm", "a build with NCCL", "a build without it",
                        "install the CUDA toolkit, cuDNN and libnccl-dev and build again");
 #endif
     }

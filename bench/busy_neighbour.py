@@ -19,7 +19,7 @@ import environment  # noqa: E402
 from table import Samples, markdown  # noqa: E402
 from turns import Failed, competitor, locked, run, say  # noqa: E402
 
-WAYS = ("no neighbour", "busy neighbour", "one thread beside it")
+WAYS = ("no neighbour", "busy neighbour", "one thread next to it")
 
 
 def main():
@@ -27,11 +27,11 @@ def main():
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--precision", default="f32", choices=("f32", "bf16"))
-    parser.add_argument("--seconds", type=float, default=3, help="of each run (default: 3)")
-    parser.add_argument("--repeats", type=int, default=5, help="turns (default: 5)")
+    parser.add_argument("--seconds", type=float, default=3, help="seconds of each run (default: 3)")
+    parser.add_argument("--repeats", type=int, default=5, help="number of turns (default: 5)")
     parser.add_argument("--tutti", default="", metavar="OPTIONS", help="more options of tutti_step, in one argument")
     parser.add_argument("--timeout", type=float, default=900)
-    parser.add_argument("--lock", metavar="FILE", help="locked during each turn")
+    parser.add_argument("--lock", metavar="FILE", help="a file to lock during each turn")
     args = parser.parse_args()
     if min(args.repeats, args.batch) < 1 or args.seconds <= 0 or args.timeout <= 0:
         parser.error("expected 1 repeat and image or more, and seconds over 0")

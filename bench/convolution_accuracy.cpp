@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* help_text =
     "usage: convolution_accuracy [--net NAME] [--rows 8] [--steps 100] [--precision f32|bf16] [--threads 0]\n"
-    "NAME: resnet20, preact50, resnet18 or resnet50; all of them without it. Needs the backends onednn and eigen.\n";
+    "NAME: resnet20, preact50, resnet18 or resnet50; default: all of them. Needs the backends onednn and eigen.\n";
 
 struct Args {
   std::string net, precision = "f32";
@@ -109,7 +109,7 @@ Args parse(int argc, char** argv) {
       std::fputs(help_text, stdout);
       std::exit(0);
     }
-    if (i + 1 == argc) fail<UsageError>(std::string(flag), "an option with its value", "nothing behind it", help_text);
+    if (i + 1 == argc) fail<UsageError>(std::string(flag), "an option with its value", "no value", help_text);
     const std::string word = argv[++i];
     if (flag == "--net")
       a.net = word;
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
       if (!a.net.empty() && a.net != net.name) continue;
       if (!found)
         std::printf(
-            "| net | beside direct | logits, 1 step | weights | logits, %d steps | weights |\n"
+            "| net | compared with direct | logits, 1 step | weights | logits, %d steps | weights |\n"
             "|---|---|---|---|---|---|\n",
             a.steps);
       found = true;

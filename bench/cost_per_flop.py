@@ -43,19 +43,19 @@ def table(groups):
         rows += [[c.model, c.batch, c.precision, c.rate.text(), c.per_gflop.text(), f"{c.per_gflop.median / least:.2f}", number(c.wall.median),
                   number(c.update.median)] for c in group]
     head = ["net", "batch", "type", "images/s", "processor ms a GFLOP", "to the least", "ms a GFLOP", "update, ms"]
-    return markdown(head, rows) + "\n\nThe dearest FLOP above the cheapest: " + "; ".join(spreads) + "."
+    return markdown(head, rows) + "\n\nCost of the most expensive FLOP above the cheapest: " + "; ".join(spreads) + "."
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precisions", default="f32 bf16", metavar="'f32 bf16'")
     parser.add_argument("--threads", type=int, default=environment.cores())
-    parser.add_argument("--seconds", type=float, default=5, help="of each run (default: 5)")
-    parser.add_argument("--repeats", type=int, default=5, help="turns (default: 5)")
+    parser.add_argument("--seconds", type=float, default=5, help="seconds of each run (default: 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="number of turns (default: 5)")
     parser.add_argument("--tutti", default="", metavar="OPTIONS", help="more options of tutti_step, in one argument")
     parser.add_argument("--timeout", type=float, default=900)
     parser.add_argument("--nice", type=int, help="priority of the measured program, -20 to 19 (below 0 needs root)")
-    parser.add_argument("--lock", metavar="FILE", help="locked during each run")
+    parser.add_argument("--lock", metavar="FILE", help="a file to lock during each run")
     args = parser.parse_args()
     precisions = args.precisions.split()
     if not precisions or set(precisions) - {"f32", "bf16"}:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a job whose members may change costs while they do not change: ResNet-18 on made-up images of 32x32, two workers
-on this host over the same strategy, in turns with --elastic and without it. Prints the processor time and the wall time
+"""Measures the cost of --elastic while the members do not change: ResNet-18 on made-up images of 32x32, two workers on
+this host over the same strategy, in turns with --elastic and without it. Prints the processor time and the wall time
 of a step, as medians, and their quotients. A run of fewer steps is subtracted, so starting, loading and ending do not
 count.
 

@@ -94,7 +94,7 @@ struct Pipe {
   template <class T>
   T get() const {
     T v{};
-    if (::read(ends[0], &v, sizeof v) != ssize_t{sizeof v}) fail<CommunicationError>("bench", "a number", "none");
+    if (::read(ends[0], &v, sizeof v) != ssize_t{sizeof v}) fail<CommunicationError>("bench", "a number", "no data");
     return v;
   }
 };
@@ -136,7 +136,7 @@ double job(const Args& a, const std::function<void(int, const Pipe&)>& server,
   for (const pid_t p : all) {
     int status = 0;
     ::waitpid(p, &status, 0);
-    if (status != 0) fail<CommunicationError>("bench", "processes that end well", std::to_string(status));
+    if (status != 0) fail<CommunicationError>("bench", "processes that end with status 0", std::to_string(status));
   }
   for (const Pipe& p : ports)
     for (const int fd : p.ends) ::close(fd);

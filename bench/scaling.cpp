@@ -44,7 +44,7 @@ Args parse(int argc, char** argv) {
       a.plain = true;
       continue;
     }
-    if (i + 1 >= argc) fail<UsageError>("scaling", "a value after " + name, "nothing");
+    if (i + 1 >= argc) fail<UsageError>("scaling", "a value after " + name, "no value");
     const std::string value = argv[++i];
     if (name == "--model")
       a.model = value;
@@ -63,10 +63,10 @@ Args parse(int argc, char** argv) {
     else if (name == "--seconds")
       a.seconds = std::atof(value.c_str());
     else
-      fail<UsageError>("scaling", "an option of it", name);
+      fail<UsageError>("scaling", "an option of this program", name);
   }
   if (a.batch < 1 || a.threads < 1 || a.rounds < 1 || a.bucket_mib < 1 || !(a.seconds > 0))
-    fail<UsageError>("scaling", "numbers above 0", "others");
+    fail<UsageError>("scaling", "numbers above 0", "a smaller number");
   if ((a.model != "resnet18" && a.model != "resnet20") || (a.precision != "f32" && a.precision != "bf16"))
     fail<UsageError>("scaling", "--model resnet18|resnet20, --precision f32|bf16", a.model + ", " + a.precision);
   return a;

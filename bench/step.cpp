@@ -158,7 +158,7 @@ double peak_mib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
     if (line.rfind("VmHWM:", 0) == 0) return std::strtod(line.c_str() + 6, nullptr) / 1024;
-  fail<UsageError>("/proc/self/status", "a line VmHWM", "none");
+  fail<UsageError>("/proc/self/status", "a line VmHWM", "no such line");
 }
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
@@ -277,8 +277,8 @@ void measure_on_gpu(CudaBackend& backend, S& strategy, const Args& a) {
 }
 
 #ifdef TUTTI_HAS_NCCL
-// One rank whose gradients travel nevertheless. The trainer skips the work that a strategy of one rank does not need,
-// so this class reports a second rank, which adds nothing.
+// One rank that reduces its gradients nevertheless. The trainer skips the work that a strategy of one rank does not
+// need, so this class reports a second rank, which adds only zeros.
 class OneRank : public AllReduce<NcclCommunicator> {
  public:
   using AllReduce::AllReduce;
@@ -302,7 +302,7 @@ int run_on_gpu(const Args& a) {
     measure_on_gpu(backend, strategy, a);
     return 0;
 #else
-    fail<UsageError>("--nccl", "a build with NCCL", "one without", "install libnccl-dev and build again");
+    fail<UsageError>("--nccl", "a build with NCCL", "a build without it", "install libnccl-dev and build again");
 #endif
   }
   Solo strategy;

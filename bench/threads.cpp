@@ -38,10 +38,10 @@ constexpr const char* help_text =
     "usage: threads [--model resnet50] [--batch 256] [--precision f32|bf16] [--backend auto]\n"
     "               [--convolution auto|direct|winograd] [--threads 2,16,32,64] [--gflops 250] [--gbytes 10] "
     "[--loops]\n"
-    "--gflops, --gbytes: of a core, a second; 500 GFLOP/s in bf16, of which f32 has half. Memory is compared with the\n"
-    "first number of threads. --loops names the loops of a step at the last number of threads that lose the most "
-    "time,\n"
-    "in milliseconds of the wall clock, and says what the memory is.\n";
+    "--gflops, --gbytes: per core and second. --gflops is 250 by default, and 500 in bf16. Memory is compared with "
+    "the\n"
+    "first number of threads. --loops prints, for the last number of threads, the loops of a step that lose the most\n"
+    "time, in milliseconds of the wall clock, and the parts of the memory.\n";
 
 struct Args {
   std::string model = "resnet50", precision = "f32", backend = "auto", convolution = "auto";
@@ -228,11 +228,11 @@ double print_row(const Args& a, int threads, double first) {
   std::printf("| %7d | %6d | %14.3f | %10.1f %% | %11.0f | %+11.1f %% |\n", threads, p.plan.shards, longest / even,
               100 * serial / longest, memory / 1048576, first > 0 ? 100 * (memory / first - 1) : 0.0);
   if (a.loops && threads == a.threads.back()) {
-    std::printf("\nMiB: activations and partial sums %.0f, packed weights %.0f, scratch %.0f, kernels' rooms %.0f\n",
+    std::printf("\nMiB: activations and partial sums %.0f, packed weights %.0f, scratch %.0f, memory of kernels %.0f\n",
                 static_cast<double>(p.plan.activation_bytes) / 1048576,
                 static_cast<double>(p.plan.packed_bytes) / 1048576,
                 static_cast<double>(p.plan.scratch_bytes) * threads / 1048576, rooms / 1048576);
-    std::printf("\n%.1f ms where all were even; lost:\n", 1e3 * even);
+    std::printf("\n%.1f ms if all tasks were even; lost:\n", 1e3 * even);
     std::sort(lost.rbegin(), lost.rend());
     for (std::size_t i = 0; i < std::min<std::size_t>(16, lost.size()); ++i)
       std::printf("%8.3f ms  %s\n", 1e3 * lost[i].first, lost[i].second.c_str());
@@ -242,9 +242,9 @@ double print_row(const Args& a, int threads, double first) {
 
 // Returns an exit code.
 int print(const Args& a) {
-  std::printf("%s, batch %lld, %s, %.0f GFLOP/s and %.0f GB/s a core\n\n", a.model.c_str(),
+  std::printf("%s, batch %lld, %s, %.0f GFLOP/s and %.0f GB/s per core\n\n", a.model.c_str(),
               static_cast<long long>(a.batch), a.precision.c_str(), a.gflops, a.gbytes);
-  std::printf("| threads | shards | longest / even | of it serial | memory, MiB | to %d threads |\n", a.threads[0]);
+  std::printf("| threads | shards | longest / even | serial part | memory, MiB | to %d threads |\n", a.threads[0]);
   std::printf("|--------:|-------:|---------------:|-------------:|------------:|-------------:|\n");
   double first = 0;
   for (const int threads : a.threads) {
@@ -307,7 +307,8 @@ Args parse(int argc, char** argv) {
       a.backend = value;
     } else if (flag == "--convolution") {
       if (value != "auto" && value != "direct" && value != "winograd")
-        fail<UsageError>(flag, "auto, direct or winograd", value, "tune measures, and nothing is run here");
+        fail<UsageError>(flag, "auto, direct or winograd", value,
+                         "this program runs no kernel, so it cannot measure for tune");
       a.convolution = value;
     } else if (flag == "--precision") {
       if (value != "f32" && value != "bf16") fail<UsageError>(flag, "f32 or bf16", value);

@@ -28,7 +28,7 @@ with_progress() {
     return
   fi
   (
-    # The process looks every second whether this script still runs, because it holds the script's output open.
+    # Checks every second whether this script still runs, because this process holds the script's output open.
     seconds=0
     while sleep 1 >/dev/null 2>&1 && kill -0 "$$" 2>/dev/null; do
       ((++seconds % progress_every)) ||
@@ -43,7 +43,7 @@ with_progress() {
   return "$code"
 }
 
-# Reduces the exit codes of both downloaders to: 0 complete, 1 the transfer broke off, 2 the server refused, 3 the
+# Reduces the exit codes of both downloaders to: 0 complete, 1 the transfer was interrupted, 2 the server refused, 3 the
 # server cannot continue in the middle.
 download_once() {
   local url=$1 part=$2 code=0 status
@@ -97,7 +97,7 @@ download() {
     esac
     say "could not fetch $url"
     ((after == 0)) && rm -f -- "$part"
-    ((after > 0)) && say "the $after bytes so far are kept; run the same command again to go on"
+    ((after > 0)) && say "the $after bytes so far are kept; run the same command again to continue"
     return 1
   done
 }

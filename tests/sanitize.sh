@@ -98,7 +98,7 @@ for preset in "${presets[@]}"; do
         targets+=("$target")
         programs+=("$area/$(basename "$source" .cpp)")
       else
-        # A program whose library is absent.
+        # The library of this program is absent.
         why=$(sed -n "s/.*tutti: $target is not built: //p" <<<"$said")
         skipped+=("$preset $area/$(basename "$source" .cpp): not built: ${why:-see what CMake says}")
       fi

@@ -14,7 +14,7 @@ template <class T>
 class AsyncInit {
  public:
   [[nodiscard]] bool begun() const noexcept { return made_ != nullptr || making_.valid(); }
-  // Starts make(), which returns std::unique_ptr<T>. Does nothing if the construction has already begun.
+  // Starts make(), which returns std::unique_ptr<T>. Has no effect if the construction has already begun.
   template <class F>
   void begin(F make) {
     if (!begun()) making_ = std::async(std::launch::async | std::launch::deferred, std::move(make));

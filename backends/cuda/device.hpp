@@ -29,16 +29,17 @@ namespace tutti::cuda {
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0)
-    fail<DeviceError>("cuda", "an NVIDIA driver", "none (libcuda.so.1 is not there or does not load)",
+    fail<DeviceError>("cuda", "an NVIDIA driver", "no driver (libcuda.so.1 is missing or cannot be loaded)",
                       "install the driver (Debian: nvidia-driver), in a container start it with the GPU, or use "
                       "another --backend");
   const cudaError_t e = cudaGetDeviceCount(&count);
   if (e == cudaErrorInsufficientDriver)
     fail<DeviceError>("cuda", {"a driver for CUDA ", version_text(runtime), " or newer"},
-                      {"one for CUDA ", version_text(driver)}, "update the NVIDIA driver");
+                      {"a driver for CUDA ", version_text(driver)}, "update the NVIDIA driver");
   if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
-    fail<DeviceError>("cuda", "a GPU", "none", "is CUDA_VISIBLE_DEVICES set to nothing?");
-  check(e, "a list of GPUs", "does nvidia-smi -L list them? a driver that was just updated needs a restart");
+    fail<DeviceError>("cuda", "a GPU", "no GPU", "check whether CUDA_VISIBLE_DEVICES is set to an empty value");
+  check(e, "a list of GPUs",
+        "check whether nvidia-smi -L lists them; after an update of the driver, restart the machine");
   return count;
 }
 inline void require_device(int id) {
@@ -98,7 +99,7 @@ class Device {
   // Makes this GPU the calling thread's current device.
   void use() const { check(cudaSetDevice(id_), "GPU " + std::to_string(id_)); }
 
-  // Sets the op whose kernels are launched from now on, and its layer. Error messages name both.
+  // Sets the op of the kernels that are launched from now on, and its layer. Error messages name both.
   void set_op(std::string_view kind, std::string_view node = {}) noexcept {
     kind_ = {kind_text_.data(), kind.copy(kind_text_.data(), kind_text_.size())};
     node_ = {node_text_.data(), node.copy(node_text_.data(), node_text_.size())};
@@ -116,7 +117,7 @@ class Device {
         "cuda", what, {error_text(e), (kind_.empty() ? "" : "; the last op started was " + op())},
         e == cudaErrorMemoryAllocation
             ? "use a smaller --batch-size or --precision bf16"
-            : "kernels run asynchronously; with CUDA_LAUNCH_BLOCKING=1 the op named is the one that failed");
+            : "kernels run asynchronously; set CUDA_LAUNCH_BLOCKING=1 to get the name of the op that failed");
   }
   // Captured steps may hold operations of a communicator, so they must be discarded before the communicator is
   // destroyed. The owner of the captured steps registers here how to discard them (null: there is no owner). Code that

@@ -58,7 +58,7 @@ class Launcher {
   // Starts to compile and load the kernels for this type, on threads of their own. The first launch waits for them.
   void begin(DType t) {
     if (!is_compute_type(t))
-      fail<UsageError>("cuda", "f32 or bf16 or f16", name_of(t), "f64 runs on the reference backend alone");
+      fail<UsageError>("cuda", "f32, bf16 or f16", name_of(t), "only the reference backend supports f64");
     if (t == DType::bf16 && !has_bf16(device_.architecture()))
       fail<UsageError>("cuda", {"f16 or f32 on ", device_.name_and_capability(), ", which has no bf16"}, "bf16",
                        "use --precision f16");
@@ -142,7 +142,8 @@ class Launcher {
       expected += (i > 0 ? ", " : "") + std::to_string(size);
     }
     for (const std::size_t size : sizes) got += (got.empty() ? "" : ", ") + std::to_string(size);
-    if (got != expected) fail({"kernel ", name}, {"arguments of these bytes: ", expected}, got, "a mistake in tutti");
+    if (got != expected)
+      fail({"kernel ", name}, {"arguments of these bytes: ", expected}, got, "this is a bug in tutti");
   }
 
   const Device& device_;

@@ -35,7 +35,7 @@ class Library {
       if (const char* e = ::dlerror()) why_ = e;
     for (const auto& folder : library_folders(places))
       if (open(folder, companion)) return;
-    package_ += "; it is looked for in the loader's folders, in $CUDA_HOME, in $CUDA_PATH, in " +
+    package_ += "; tutti searches the loader's folders, $CUDA_HOME, $CUDA_PATH, " +
                 (places.toolkits / "cuda").string() + "-" + std::to_string(places.major) + "* and in " +
                 (places.toolkits / "cuda").string();
   }
@@ -49,10 +49,11 @@ class Library {
   template <class F>
   [[nodiscard]] F* function(const char* name) const {
     if (handle_ == nullptr)
-      fail<DeviceError>("cuda", {"the library ", file_}, why_.empty() ? "none" : why_, {"install ", package_});
+      fail<DeviceError>("cuda", {"the library ", file_}, why_.empty() ? "no such file" : why_, {"install ", package_});
     void* const f = ::dlsym(handle_, name);
     if (f == nullptr)
-      fail<DeviceError>("cuda", {"the function ", name, " in ", file_}, "a library without it", {"update ", package_});
+      fail<DeviceError>("cuda", {"the function ", name, " in ", file_}, "a library without this function",
+                        {"update ", package_});
     return reinterpret_cast<F*>(f);
   }
 

@@ -58,7 +58,7 @@ namespace detail {
   return numbers;
 }
 
-// Names in a folder, sorted; none if it cannot be read.
+// Returns the sorted names in a folder; an empty list if it cannot be read.
 [[nodiscard]] inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   std::error_code e;

@@ -93,7 +93,7 @@ class Compiler {
       fail<DeviceError>(
           "nvrtc", {source.name, " compiled for sm_", architecture},
           {nvrtcGetErrorString(r), (log.empty() ? "" : ":\n" + log)},
-          r == NVRTC_ERROR_INVALID_OPTION ? "this NVRTC does not know the GPU: update the CUDA toolkit" : "");
+          r == NVRTC_ERROR_INVALID_OPTION ? "this NVRTC does not support the GPU: update the CUDA toolkit" : "");
     }
     Binary b;
     std::size_t size = 0;

@@ -239,7 +239,7 @@ class CudaStepFinisher final : public StepFinisher {
     for (const void* p : {m_.weights, m_.gradients, m_.slots[0], m_.slots[1], m_.average, m_.states, m_.state_average})
       good = good && reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
     for (const auto& r : u_.runs) good = good && r.begin % 4 == 0 && r.end % 4 == 0 && r.begin < r.end;
-    if (!good) fail("cuda", "arenas and runs on boundaries of 16 bytes", "others");
+    if (!good) fail("cuda", "arenas and runs aligned to 16 bytes", "unaligned ones");
   }
   // Cuts the runs into chunks, and writes both as tables on the device.
   void cut() {

@@ -86,7 +86,7 @@ inline void put_ipv4_first(std::vector<tcp::Address>& list) {
     for (const tcp::Address& a : addresses(host))
       if (const auto found = detail::address_towards(a)) return found->text();
   }
-  fail<CommunicationError>("gloo", {"an address of '", mine, "' that the other hosts reach"}, "none",
+  fail<CommunicationError>("gloo", {"an address of '", mine, "' that the other hosts reach"}, "no such address",
                            "name hosts by addresses, or set GLOO_SOCKET_IFNAME to the network interface to use");
 }
 

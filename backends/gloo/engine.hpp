@@ -147,7 +147,7 @@ class GlooEngine {
   static GlooOptions checked(GlooOptions o) {
     if (o.hosts.empty()) o.hosts.assign(static_cast<std::size_t>(std::max(o.size, 1)), "localhost");
     if (o.size < 1 || o.rank < 0 || o.rank >= o.size || o.hosts.size() != static_cast<std::size_t>(o.size))
-      fail<UsageError>("gloo", "a rank among so many, and the host of each",
+      fail<UsageError>("gloo", "a rank in [0, size), and the host of each rank",
                        {"rank ", o.rank, " of ", o.size, " and ", o.hosts.size(), " hosts"});
     return o;
   }
@@ -248,13 +248,13 @@ class GlooEngine {
         std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
     std::string expected = "all ranks", got = said, hint;
     if (said.empty() && !missing.empty()) {
-      expected = missing.starts_with("nothing") && late ? "all ranks within the deadline" : expected;
+      expected = missing.starts_with("no message") && late ? "all ranks within the deadline" : expected;
       got = missing;
-      hint = late ? "look at what these ranks do, or raise --comm-deadline" : "";
+      hint = late ? "check these ranks, or raise --comm-deadline" : "";
     } else if (said.empty() && late) {
-      expected = "an end within the deadline";
-      got = "none after " + std::to_string(ms) + " ms, though all ranks still take part";
-      hint = "raise --comm-deadline, or look for a slow network";
+      expected = "the end of the operation within the deadline";
+      got = "no end after " + std::to_string(ms) + " ms, although all ranks still take part";
+      hint = "raise --comm-deadline, or check the network";
     } else if (said.empty()) {
       got = std::string("the end of a connection: ") + e.what();
     }
@@ -318,9 +318,9 @@ class GlooEngine {
     std::string missing, other;
     for (std::size_t r = 0; r < at.size(); ++r) {
       if (!at[r])
-        missing += (missing.empty() ? "nothing from " : ", ") + names[r];
+        missing += (missing.empty() ? "no message from " : ", ") + names[r];
       else if (*at[r] != *at[me] && other.empty())
-        other = *at[me] + " here and " + *at[r] + " on " + names[r];
+        other = *at[me] + " on this rank and " + *at[r] + " on " + names[r];
     }
     return missing.empty() ? other : missing;
   }

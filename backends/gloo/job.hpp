@@ -83,12 +83,12 @@ class GlooJob {
   static std::unique_ptr<ControlChannel> open(const LaunchEnvironment& start) {
     auto channel = ControlChannel::open();
     if (channel == nullptr)
-      fail<UsageError>("--strategy gloo", "tutti-launch, over whose channel the processes meet",
+      fail<UsageError>("--strategy gloo", "tutti-launch, which provides the channel between the processes",
                        start.mpi        ? start.starter_of_mpi()
                        : start.launched ? "another launcher"
-                                        : "a process that nobody launched",
-                       {"'tutti-launch -n N' before the program starts N processes",
-                        (start.mpi ? "; those of " + start.starter_of_mpi() + " train with --strategy mpi" : "")});
+                                        : "a process started without a launcher",
+                       {"put 'tutti-launch -n N' before the program to start N processes",
+                        (start.mpi ? "; processes of " + start.starter_of_mpi() + " train with --strategy mpi" : "")});
     return channel;
   }
 

@@ -208,12 +208,13 @@ class GlooMesh final : public ::gloo::Context {
       const std::string& name = names[static_cast<std::size_t>(peer)];
       const auto text = store.lookup(key + std::to_string(peer), deadline, stopped);
       transport_->check();
-      if (!text) fail<CommunicationError>("gloo", {name, " to meet this rank in time"}, "no word of it");
+      if (!text) fail<CommunicationError>("gloo", {"a message from ", name, " in time"}, "no message");
       // The peer has an address for each rank except itself.
       const std::size_t bytes = mine.size() / static_cast<std::size_t>(size - 1);
       const auto at = static_cast<std::size_t>(rank > peer ? rank - 1 : rank) * bytes;
       if (text->size() != mine.size())
-        fail<CommunicationError>("gloo", {"the addresses of ", name}, "other bytes", "run the same build everywhere");
+        fail<CommunicationError>("gloo", {"the addresses of ", name}, "an invalid message",
+                                 "run the same build on all hosts");
       transport_->waits_for(peer);
       transport_->check();
       try {

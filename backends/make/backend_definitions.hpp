@@ -30,7 +30,7 @@ TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const Backend
       return read_launch_environment().local_rank == 0 || (detail::device_of(o) > 0 && cuda::check_gpu(0).will_do);
     };
     if (!gpu.why.empty() && o.warn && speaks())
-      o.warn(o.where + " auto trains on the processor, because the GPU will not do: " + gpu.why);
+      o.warn(o.where + " auto trains on the processor, because the GPU cannot be used: " + gpu.why);
   }
 #else
   // The same holds for a GPU that this program cannot use.
@@ -50,8 +50,8 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word,
     fail<UsageError>(o.where, {"auto or a backend of this build: ", detail::listed(built_backends(), ", ")}, name,
                      row == nullptr ? "" : "install " + std::string(row->packages) + " and build again");
   if (o.convolution != "auto" && name != "onednn" && name != "eigen")
-    fail<UsageError>(o.where, {"onednn or eigen beside convolution '", o.convolution, "'"}, name,
-                     "other backends know one way to compute convolutions");
+    fail<UsageError>(o.where, {"onednn or eigen together with convolution '", o.convolution, "'"}, name,
+                     "other backends have only one way to compute convolutions");
   return row->make(o);
 }
 

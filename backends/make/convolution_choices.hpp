@@ -30,13 +30,13 @@ class ConvolutionChoices final : public cpu::TunedChoices {
     if (const auto text = store_.load(here)) {
       for (const auto a : {cpu::ConvolutionAlgorithm::direct, cpu::ConvolutionAlgorithm::winograd})
         if (*text == word(a)) {
-          say("convolution tune: " + key + ": " + *text + ", as it was chosen before");
+          say("convolution tune: " + key + ": " + *text + ", chosen in an earlier run");
           return a;
         }
     }
     if (store_.has_file(here))
       say("convolution tune: " + store_.file_of(here).string() +
-          " is damaged or of another convolution, processor or version: measured again");
+          " is damaged or belongs to another convolution, processor or version: measured again");
     return std::nullopt;
   }
 
@@ -44,7 +44,7 @@ class ConvolutionChoices final : public cpu::TunedChoices {
     char times[80];
     std::snprintf(times, sizeof times, " (direct %.3f ms, winograd %.3f ms)", direct_ms, winograd_ms);
     const bool kept = store_.save(full(key), word(a));
-    say("convolution tune: " + key + ": " + word(a) + times + (kept ? "" : ", not kept"));
+    say("convolution tune: " + key + ": " + word(a) + times + (kept ? "" : ", not stored"));
   }
 
  private:

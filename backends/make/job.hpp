@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-struct JobOptions {               // what a Job can be told; left alone, it chooses by itself
+struct JobOptions {               // options of a Job; by default it chooses everything automatically
   std::string backend = "auto";   // as make_backend() has it; "auto": TUTTI_BACKEND of the environment, if set
   std::string strategy = "auto";  // as make_strategy() has it; "auto": TUTTI_STRATEGY of the environment, if set
   BackendOptions of_backend{};    // threads 0: TUTTI_THREADS of the environment, if set

@@ -20,7 +20,7 @@ namespace tutti {
 
 namespace detail {
 
-// A variable of the environment that stands for an option which the program left to us; empty: not set.
+// Returns the environment variable for an option that the program has not set; empty: not set.
 [[nodiscard]] inline std::string option_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -48,9 +48,9 @@ TUTTI_CORE_FUNCTION Job::Job(JobOptions options) : options_(std::move(options)),
   if (options_.of_backend.where == BackendOptions{}.where) options_.of_backend.where = "Job backend";
   if (options_.of_strategy.where == StrategyOptions{}.where) options_.of_strategy.where = "Job strategy";
   detail::read_job_variables(options_);
-  // fit() goes on from checkpoints and ends with 75 when the processes are to be started anew.
+  // fit() continues from checkpoints, and ends with 75 if the launcher must restart the processes.
   options_.of_strategy.goes_on_from_checkpoint = true;
-  // A process that trains nothing is told so before it loads data; a server learns in join() what it serves.
+  // Refuses a process that cannot train before the program loads data. A server learns in join() what it serves.
   if (!start_.is_server()) require_worker(start_);
   if (is_launcher_query()) (void)join({});
 }

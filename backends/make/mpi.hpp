@@ -17,8 +17,8 @@ inline MpiOptions mpi_options(const StrategyOptions& o, const LaunchEnvironment&
 #ifdef OPEN_MPI
   // Open MPI would end the process: from srun it accepts only PMIx.
   if (!start.mpi && start.step && !start.step->pmix)
-    fail<UsageError>("--strategy mpi", "PMIx, by which Open MPI hears of its job from srun", "srun without it",
-                     "'srun --mpi=pmix' has it; 'mpirun' and 'tutti-launch' within the allocation need none");
+    fail<UsageError>("--strategy mpi", "PMIx, through which Open MPI gets its job from srun", "srun without PMIx",
+                     "use 'srun --mpi=pmix', or 'mpirun' or 'tutti-launch' within the allocation");
 #endif
   MpiOptions m;
   m.shared_memory = o.shared_memory;
@@ -33,8 +33,9 @@ inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& s
 // Makes the strategy of one generation: each generation is an mpirun of its own.
 inline AnyStrategy make_elastic_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
   if (!o.goes_on_from_checkpoint)
-    fail<UsageError>(o.where, "a strategy whose processes stay, because this program does not go on from checkpoints",
-                     "mpi", "use gloo, or say StrategyOptions::goes_on_from_checkpoint");
+    fail<UsageError>(o.where,
+                     "a strategy that keeps its processes, because this program does not continue from checkpoints",
+                     "mpi", "use gloo, or set StrategyOptions::goes_on_from_checkpoint");
   if (!start.mpi || start.generation == 0)
     fail<UsageError>(o.where, "tutti-launch --elastic to start the ranks of mpi, with mpirun", "another launcher");
   AnyStrategy strategy =

@@ -42,9 +42,9 @@ class NcclUnderMpi : private MpiAndNccl, public AllReduce<NcclCommunicator> {
 inline const cuda::Device& device_of(const StrategyOptions& o) {
   auto* const backend = dynamic_cast<CudaBackend*>(o.backend);
   if (backend == nullptr)
-    fail<UsageError>(o.where, "the cuda backend beside it, because strategy nccl sums what lies in GPUs",
-                     o.backend == nullptr ? "none" : o.backend->name(),
-                     "give StrategyOptions::backend what make_backend(\"cuda\") made");
+    fail<UsageError>(o.where, "the cuda backend, because strategy nccl sums data in GPU memory",
+                     o.backend == nullptr ? "no backend" : o.backend->name(),
+                     "set StrategyOptions::backend to the result of make_backend(\"cuda\")");
   return backend->device();
 }
 inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {

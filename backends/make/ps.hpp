@@ -60,8 +60,8 @@ inline AnyStrategy make_elastic_ps_async(const StrategyOptions& o, const LaunchE
 inline void serve_ps_async(const StrategyOptions& o, const LaunchEnvironment& start,
                            const std::function<bool()>& stop) {
   if (o.weights == nullptr)
-    fail<UsageError>(o.where, "the weights that a server of ps_async owns", "none",
-                     "StrategyOptions::make_weights makes them; server_weights() (train/server_weights.hpp) is one");
+    fail<UsageError>(o.where, "the weights that a server of ps_async owns", "no weights",
+                     "set StrategyOptions::make_weights, for example to server_weights() (train/server_weights.hpp)");
   zeromq::JobOptions as = ps_options(o);
   as.strategy = "ps_async";
   if (start.elastic) return zeromq::serve_elastic_async_job(start, channel_of(o), as, stop);

@@ -72,7 +72,7 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), name);
   if (row == nullptr) fail<UsageError>(o.where, detail::listed(built), {"'", word, "'"});
   if (row->make == nullptr)
-    fail<UsageError>(o.where, {detail::listed(built), ", the strategies of this build"}, {"'", word, "'"},
+    fail<UsageError>(o.where, {"a strategy of this build: ", detail::listed(built)}, {"'", word, "'"},
                      {"install ", row->packages, " and build again"});
   if (is_launcher_query())
     std::exit(answer_launcher_query({name, row->over_mpi, row->serve != nullptr, false,
@@ -81,8 +81,7 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   if (start.is_server() || start.is_scheduler()) detail::serve_and_exit(name, o, start);
   if (start.elastic) {
     if (row->make_elastic == nullptr)
-      fail<UsageError>(o.where,
-                       "a strategy whose processes may come and go, because tutti-launch --elastic started them", name,
+      fail<UsageError>(o.where, "an elastic strategy, because tutti-launch --elastic started the processes", name,
                        "start the job without --elastic");
     return row->make_elastic(o, start);
   }
@@ -109,7 +108,7 @@ TUTTI_CORE_FUNCTION void serve_workers(std::string_view strategy, const Strategy
                                        const LaunchEnvironment& start, const std::function<bool()>& stop) {
   if (!has_servers(strategy))
     fail<UsageError>(o.where, "a strategy with servers, because this process is one", {"'", strategy, "'"},
-                     "tutti-launch -n N without -s starts workers alone");
+                     "tutti-launch -n N without -s starts only workers");
   detail::find_row(detail::strategy_rows(), strategy)->serve(o, start, stop);
 }
 

@@ -10,7 +10,7 @@
 namespace tutti::detail {
 
 // Returns the file that shows that the host has an NVIDIA GPU: "/dev/nvidia0", or the driver's entry below /proc. Empty
-// if there is none. root: the folder used as /.
+// if the host has no GPU. root: the folder used as /.
 [[nodiscard]] inline std::string nvidia_gpu_of_host(const std::filesystem::path& root = "/") {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -36,8 +36,8 @@ namespace tutti::detail {
 // "--backend".
 [[nodiscard]] inline std::string unused_gpu(const std::string& where, const std::string& shown) {
   return where + " auto trains on the processor: this host has an NVIDIA GPU (" + shown +
-         "), but this build has no CUDA backend. hint: build where CUDA's and cuDNN's headers are "
-         "(docs/reference/gpu.md), or give --gpus '' to train on the processor without this line";
+         "), but this build has no CUDA backend. hint: build on a machine with the headers of CUDA and cuDNN "
+         "(docs/reference/gpu.md), or set --gpus '' to train on the processor without this warning";
 }
 
 }  // namespace tutti::detail

@@ -135,7 +135,7 @@ class MpiEngine {
     constexpr std::size_t line = 64, control = (sizeof(HostControl) + line - 1) / line * line;
     if (!everyone(few)) return false;
     const GroupWindows w = make_windows(control + HostGroup::scratch_bytes, "shared memory");
-    if (!w.fits()) say_once(w, "this job does without shared memory");
+    if (!w.fits()) say_once(w, "this job runs without shared memory");
     if (!everyone(w.fits())) return false;
     if (topology_.local_size() == 1) return true;
     windows_.push_back(w);

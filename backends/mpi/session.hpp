@@ -67,8 +67,8 @@ class MpiSession {
     int flag = 0;
     mpi_check(MPI_Finalized(&flag), "MPI_Finalized");
     if (flag != 0)
-      fail<CommunicationError>("MPI", "one session in the life of a process", "another one after its end",
-                               "keep a MpiSession::open() for as long as communicators come and go");
+      fail<CommunicationError>("MPI", "one MPI session per process", "a second session",
+                               "keep the session of MpiSession::open() while communicators are opened and closed");
     mpi_check(MPI_Initialized(&flag), "MPI_Initialized");
     int level = MPI_THREAD_SINGLE;
     if (flag == 0) {
@@ -90,7 +90,7 @@ class MpiSession {
     }
     if (level < MPI_THREAD_SERIALIZED)
       fail<CommunicationError>("MPI", "MPI_THREAD_SERIALIZED or more", {"level ", level},
-                               "start MPI with MPI_Init_thread, or leave it to tutti");
+                               "start MPI with MPI_Init_thread, or let tutti start it");
     mpi_check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
 

@@ -30,7 +30,7 @@ namespace tutti {
     case DType::i64:
       return MPI_INT64_T;
   }
-  fail("MPI", "a type of tutti", static_cast<int>(t));
+  fail("MPI", "a known element type", static_cast<int>(t));
 }
 
 // ReduceOp as MPI operations. MPI's own operations are used for types that MPI knows, except its maximum, which may

@@ -120,11 +120,11 @@ class MpiWaiter {
       if (!here[r]) missing += (missing.empty() ? "" : ", ") + names_[r];
     const std::string time = std::to_string(duration_cast<milliseconds>(waited).count()) + " ms";
     if (missing.empty())
-      fail<CommunicationError>(what, "an end within the deadline",
-                               {"none after ", time, ", though all ranks still take part"},
-                               "raise --comm-deadline, or look for a slow network");
-    fail<CommunicationError>(what, "all ranks within the deadline", {"nothing from ", missing, " for ", time},
-                             "look at what these ranks do, or raise --comm-deadline");
+      fail<CommunicationError>(what, "the end of the operation within the deadline",
+                               {"no end after ", time, ", although all ranks still take part"},
+                               "raise --comm-deadline, or check the network");
+    fail<CommunicationError>(what, "all ranks within the deadline", {"no message from ", missing, " for ", time},
+                             "check these ranks, or raise --comm-deadline");
   }
 
   MpiSession& session_;

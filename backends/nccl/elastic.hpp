@@ -36,10 +36,10 @@ struct NcclJobOptions {
     const auto unwatch = [](InterruptFlag* f) { f->watch({}); };
     const std::unique_ptr<InterruptFlag, decltype(unwatch)> watched(&flag, unwatch);
     const auto text = store.lookup(key, std::chrono::steady_clock::now() + at_most, flag.raised());
-    if (!text) fail<CommunicationError>("nccl", "rank 0's identity", flag.raised() ? flag.why() : "none in time");
+    if (!text) fail<CommunicationError>("nccl", "rank 0's identity", flag.raised() ? flag.why() : "no message in time");
     if (text->size() != bytes.size())
       fail<CommunicationError>("nccl", {"an identity of ", bytes.size(), " bytes"}, text->size(),
-                               "run the same build everywhere");
+                               "run the same build on all hosts");
     std::memcpy(bytes.data(), text->data(), bytes.size());
   };
 }

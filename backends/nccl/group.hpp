@@ -54,7 +54,7 @@ struct NcclOptions {
     case DType::i64:
       return ncclInt64;
   }
-  fail("nccl", "a type of tutti", static_cast<int>(t));
+  fail("nccl", "a known element type", static_cast<int>(t));
 }
 [[nodiscard]] inline ncclRedOp_t nccl_op(ReduceOp c) noexcept { return c == ReduceOp::sum ? ncclSum : ncclMax; }
 
@@ -120,7 +120,7 @@ class NcclGroup {
   // Call before an operation is started.
   void require_alive(std::string_view what) {
     if (flagged()) stop_here(what);
-    if (failed() || comm() == nullptr) fail<CommunicationError>(what, "a communicator", "one that gave up before");
+    if (failed() || comm() == nullptr) fail<CommunicationError>(what, "a communicator", "one that had given up");
   }
   // Waits until a call that NCCL may execute later has been executed: the operation is then in the stream.
   void settle(ncclResult_t r, std::string_view call, const std::string& what) {
@@ -154,7 +154,7 @@ class NcclGroup {
         if (r != ncclSuccess && r != ncclInProgress) {
           const std::string why = text(r);
           abort();
-          fail<CommunicationError>(what, "all ranks", why, "a rank may have ended: look at the others");
+          fail<CommunicationError>(what, "all ranks", why, "a rank may have ended: check the other ranks");
         }
       }
       if (waited >= at_most) give_up(what, at_most);
@@ -187,7 +187,7 @@ class NcclGroup {
 
   void check(ncclResult_t r, std::string_view call, std::string_view what) const {
     if (r != ncclSuccess && r != ncclInProgress)
-      fail<CommunicationError>(what, {call, " to succeed"}, text(r), "NCCL_DEBUG=INFO tells more");
+      fail<CommunicationError>(what, {call, " to succeed"}, text(r), "set NCCL_DEBUG=INFO for details");
   }
 
  private:
@@ -207,7 +207,7 @@ class NcclGroup {
     if (!device_.capturing()) abort();
     failed_.store(true);
     fail<CommunicationError>(what, "all ranks within the deadline", {"no end after ", after.count(), " ms"},
-                             "look at what the other ranks do, or raise --comm-deadline");
+                             "check the other ranks, or raise --comm-deadline");
   }
 
   const cuda::Device& device_;

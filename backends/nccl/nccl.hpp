@@ -190,7 +190,7 @@ class NcclCommunicator {
     if (data.empty()) return false;
     cudaPointerAttributes a{};
     group_.device().use();
-    cuda::check(cudaPointerGetAttributes(&a, data.data()), "where data lies");
+    cuda::check(cudaPointerGetAttributes(&a, data.data()), "the location of data");
     return a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged;
   }
 
@@ -241,7 +241,7 @@ class NcclCommunicator {
       return;
     }
     if (group_.device().capturing())
-      fail<UsageError>(name, "a sum, or whole numbers, inside a CUDA graph", "a maximum of floating values");
+      fail<UsageError>(name, "a sum, or integers, inside a CUDA graph", "a maximum of floating-point values");
     wait_stream(group_.device().stream(), name);
     std::vector<std::byte> copy(data.size());
     copy_now(copy.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, name);

@@ -207,8 +207,8 @@ class Convolutions {
   template <class PD>
   static void need(const PD& pd, const Problem& p, Pass pass) {
     if (!pd)
-      fail<DeviceError>("onednn", {"an implementation of ", describe(p, pass)}, "none",
-                        p.bf16 ? "oneDNN has bf16 for AVX-512 alone; use --precision f32 or --backend eigen" : "");
+      fail<DeviceError>("onednn", {"an implementation of ", describe(p, pass)}, "no implementation",
+                        p.bf16 ? "oneDNN supports bf16 only with AVX-512; use --precision f32 or --backend eigen" : "");
   }
   // oneDNN silently falls back to a scalar kernel that is 200 times slower. This is accepted for small problems and is
   // an error for large ones.

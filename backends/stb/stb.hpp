@@ -28,14 +28,14 @@ inline void* allocate_again(void* block, std::size_t bytes) {
   return bytes > largest_block() ? nullptr : std::realloc(block, bytes);
 }
 inline void require(bool ok) {
-  if (!ok) fail<Error>("stb_image", "its assertions to hold", "one that does not");
+  if (!ok) fail<Error>("stb_image", "true assertions", "a false one");
 }
 
 }  // namespace tutti::stb
 
 // Compiled here, not linked: a linked stb_image would end the program at a failed assertion and allocate without limit.
 #if defined(STBI_INCLUDE_STB_IMAGE_H)
-#error "include <tutti/backends/stb/stb.hpp> before <stb/stb_image.h>: it brings its own"
+#error "include <tutti/backends/stb/stb.hpp> before <stb/stb_image.h>, because it contains the implementation"
 #endif
 #define STB_IMAGE_IMPLEMENTATION
 #define STB_IMAGE_STATIC
@@ -93,7 +93,9 @@ inline constexpr stbi_io_callbacks callbacks{&Source::read, &Source::skip, &Sour
 // Throws DataError if a Huffman table has more than 256 codes, also between scans: stb_image would write beyond its
 // table. `bytes` is a JPEG with a checked header. The walk from marker to marker is that of stb_image.
 inline void check_huffman_tables(std::span<const std::uint8_t> bytes, std::string_view where) {
-  const auto bad = [&] { fail<DataError>(where, "JPEG Huffman tables", "damaged ones", "the record is damaged"); };
+  const auto bad = [&] {
+    fail<DataError>(where, "valid JPEG Huffman tables", "damaged ones", "the record is damaged");
+  };
   for (std::size_t at = 2;;) {
     while (at < bytes.size() && bytes[at] != 0xff) ++at;
     while (at < bytes.size() && bytes[at] == 0xff) ++at;
@@ -131,7 +133,7 @@ class StbDecoder final : public ImageDecoder {
     if (header.format == ImageFormat::jpeg && header.components == 4 &&
         (!header.adobe || (header.adobe_transform != 0 && header.adobe_transform != 2)))
       fail<DataError>(where, "a JPEG with 4 components and an Adobe marker", "none",
-                      "install libjpeg-dev, whose library reads it, and build again");
+                      "install libjpeg-dev, which reads it, and build again");
     if (header.format == ImageFormat::jpeg) stb::check_huffman_tables(bytes, where);
     int width = 0, height = 0, components = 0;
     const auto damaged = [&](std::string_view expected, std::string_view got) {
@@ -144,7 +146,7 @@ class StbDecoder final : public ImageDecoder {
         (1U << 20);
     const std::unique_ptr<std::uint8_t, stb::Free> pixels(
         stbi_load_from_callbacks(&stb::callbacks, &source, &width, &height, &components, 3));
-    if (source.ran_dry) damaged("a complete image", std::to_string(bytes.size()) + " bytes of one");
+    if (source.ran_dry) damaged("a complete image", std::to_string(bytes.size()) + " bytes of an image");
     if (pixels == nullptr) {
       const char* reason = stbi_failure_reason();
       damaged("an image that stb_image reads", reason != nullptr ? reason : "an unknown error");

@@ -110,7 +110,7 @@ class ControlLink final : public control::FrameLink {
     fail<CommunicationError>(
         "control channel",
         {job_.arbiter_name(), ", the arbiter of the job, to answer within ", job_.rank_timeout.count(), " ms"},
-        "nothing", "was it stopped, or its host cut off?");
+        "no answer", "check whether its process runs and its host is connected");
   }
 
  private:
@@ -122,13 +122,12 @@ class ControlLink final : public control::FrameLink {
   }
   // Returns what came from the arbiter, and a hint. ZeroMQ looks up an unknown name again and again without an error.
   [[nodiscard]] std::pair<std::string, std::string> why_silent() const {
-    if (ends_ > 0) return {"connections that ended at once", "it has another --ps-key-file, or is something else"};
+    if (ends_ > 0) return {"connections that ended at once", "it has another --ps-key-file, or is another program"};
     std::string why, host = job_.arbiter.substr(0, job_.arbiter.rfind(':'));
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
     if (tcp::addresses_of(host, 0, std::chrono::steady_clock::now() + std::chrono::seconds(1), why).empty())
-      return {"no address of " + printable(host) + " (" + why + ")",
-              "look at that name, in /etc/hosts and in the network"};
-    return {"no answer", "look whether it was started, and whether that port is reached from here"};
+      return {"no address for " + printable(host) + " (" + why + ")", "check that name in /etc/hosts and in DNS"};
+    return {"no answer", "check whether it was started and that port can be reached from this host"};
   }
   // Asks for the arbiter's terms. Returns false if the connection ended; the arbiter may be reachable again later.
   bool ask(const std::string& terms, ps::Deadline until, std::chrono::milliseconds patience,
@@ -138,7 +137,7 @@ class ControlLink final : public control::FrameLink {
     for (;;) {
       const auto now = std::chrono::steady_clock::now();
       if (stop_requested && stop_requested())
-        fail<CommunicationError>("parameter server", job_.arbiter_name(), "a signal to stop before it was there");
+        fail<CommunicationError>("parameter server", job_.arbiter_name(), "a signal to stop before it was reached");
       if (now >= until) {
         const auto [got, hint] = why_silent();
         fail<CommunicationError>("parameter server", {job_.arbiter_name(), " within ", patience.count(), " ms"}, got,
@@ -147,7 +146,7 @@ class ControlLink final : public control::FrameLink {
       const auto e = end_->receive(std::min(until, now + std::chrono::milliseconds(200)));
       if (e.what == What::lost) {
         if (e.why != WorkerEnd::ended)
-          fail<CommunicationError>("parameter server", {job_.arbiter_name(), " to let this process in"}, e.why,
+          fail<CommunicationError>("parameter server", {job_.arbiter_name(), " to admit this process"}, e.why,
                                    "give all processes the same --ps-key-file");
         ++ends_;
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -160,7 +159,7 @@ class ControlLink final : public control::FrameLink {
       const auto* value = std::get_if<control::Value>(&m);
       if (value == nullptr) continue;
       if (value->value != terms)
-        fail<UsageError>("job", {"what the arbiter was told, ", long_text(value->value)}, long_text(terms),
+        fail<UsageError>("job", {"the terms of the arbiter, ", long_text(value->value)}, long_text(terms),
                          "give all processes the same lists and counts");
       return true;
     }
@@ -178,7 +177,7 @@ class ControlLink final : public control::FrameLink {
   }
   [[noreturn]] void gone() const {
     fail<CommunicationError>("control channel", {job_.arbiter_name(), ", the arbiter of the job"},
-                             "the end of the connection to it", "look at what became of it");
+                             "the end of the connection to it", "check whether its process still runs");
   }
 
   ScriptedJob job_;
@@ -282,7 +281,7 @@ class ArbiterServer {
     connections_.insert(connection(e.peer));
     if (service_.receive(connection(e.peer), {reinterpret_cast<const char*>(head.data()), head.size()}, now) || !o_.log)
       return;
-    o_.log("what came from " + end_->peer_name(e.peer) + " makes no sense: it is not listened to any more");
+    o_.log("invalid message from " + end_->peer_name(e.peer) + ": its further messages are ignored");
   }
   void decide() {
     for (const control::Decision& d : service_.arbiter().take_decisions()) {

@@ -72,7 +72,7 @@ class PeerDirectory {
   std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
     if (auto text = channel_.lookup_unless(k, o_.rendezvous_timeout, flag.raised())) return *std::move(text);
     fail<CommunicationError>("parameter server", {what, " within ", o_.rendezvous_timeout.count(), " ms"},
-                             flag.raised() ? flag.why() : "no word of it", "look at what it does");
+                             flag.raised() ? flag.why() : "no message from it", "check whether it still runs");
   }
   [[nodiscard]] const KeyPair& keys() const noexcept { return keys_; }
   // Starts a generation. CommunicationError if a process has not published its key in time, or once `flag` is raised.
@@ -122,7 +122,7 @@ class PeerDirectory {
     std::vector<ServerEndpoint> list;
     list.reserve(a.servers.size());
     for (const control::Member& s : a.servers)
-      list.push_back(endpoint_of(read(endpoint_key(a, s), "where " + s.name() + " listens", flag)));
+      list.push_back(endpoint_of(read(endpoint_key(a, s), "the address of " + s.name(), flag)));
     return list;
   }
 
@@ -134,7 +134,7 @@ class PeerDirectory {
   }
   void find_word(bool draws, InterruptFlag& flag) {
     if (draws && !channel_.find(word_key)) channel_.publish(word_key, random_word());
-    word_ = read(word_key, "the job's word", flag);
+    word_ = read(word_key, "the password of the job", flag);
   }
   static std::string key_of(const control::Member& m) { return key(control::name_of(m.role), m.place); }
   static std::string endpoint_key(const Assignment& a, const control::Member& server) {
@@ -214,7 +214,8 @@ using ElasticServed = Elastic<ServedGroupFactory>;
 inline void serve_elastic_job(const LaunchEnvironment& start, const std::shared_ptr<ControlChannel>& channel,
                               const JobOptions& o, const std::function<bool()>& stop_requested) {
   if (channel == nullptr)
-    fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
+    fail<UsageError>("elastic training", "a process started by tutti-launch --elastic",
+                     "a process started in another way",
                      "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
   detail::PeerDirectory others(*channel, o);
   const auto form = [&](const Assignment& a, ControlChannel&, InterruptFlag& flag) {

@@ -85,8 +85,8 @@ class AsyncGroupFactory {
     for (std::size_t s = 0; s < a.servers.size(); ++s) {
       const int server = static_cast<int>(s);
       endpoints.push_back(detail::endpoint_of(
-          others_->read(detail::key("address", server), "where " + a.servers[s].name() + " listens", flag)));
-      (void)others_->read(detail::admitted_key(server, number), "to be let in by " + a.servers[s].name(), flag);
+          others_->read(detail::key("address", server), "the address of " + a.servers[s].name(), flag)));
+      (void)others_->read(detail::admitted_key(server, number), "admission by " + a.servers[s].name(), flag);
     }
     return endpoints;
   }
@@ -162,7 +162,8 @@ class Admission {
 inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::shared_ptr<ControlChannel>& channel,
                                     const JobOptions& o, const std::function<bool()>& stop_requested) {
   if (channel == nullptr)
-    fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
+    fail<UsageError>("elastic training", "a process started by tutti-launch --elastic",
+                     "a process started in another way",
                      "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
   const ElasticOptions options = elastic_options(start, o);
   const ps::detail::ServerFlag flags(*channel);

@@ -59,9 +59,9 @@ class ServerRendezvous {
     if (start.mpi)
       fail<UsageError>({"--strategy ", o_.strategy}, "tutti-launch -n N -s M to start workers and servers",
                        start.starter_of_mpi(),
-                       {start.starter_of_mpi(), " starts workers alone: they train with --strategy mpi"});
+                       {start.starter_of_mpi(), " starts only workers: they train with --strategy mpi"});
     if (start.servers < 1)
-      fail<UsageError>({"--strategy ", o_.strategy}, "servers", "none",
+      fail<UsageError>({"--strategy ", o_.strategy}, "servers", "no server",
                        "tutti-launch -n N -s M starts N workers and M servers");
     o_.job != nullptr ? meet_by_script(stop_requested) : meet_by_launcher();
     watch_losses();
@@ -82,7 +82,7 @@ class ServerRendezvous {
     if (!encrypted()) {
       // A server that was restarted finds the old one.
       if (start.is_server() && start.rank == 0 && !channel_->find(word_key)) channel_->publish(word_key, random_word());
-      word_ = read(word_key, "the job's word");
+      word_ = read(word_key, "the password of the job");
     }
   }
 
@@ -129,7 +129,7 @@ class ServerRendezvous {
     std::vector<ServerEndpoint> list;
     list.reserve(servers_.size());
     for (int s = 0; s < static_cast<int>(servers_.size()); ++s)
-      list.push_back(endpoint_of(read(key("address", s), "where server " + std::to_string(s) + " listens")));
+      list.push_back(endpoint_of(read(key("address", s), "the address of server " + std::to_string(s))));
     return list;
   }
   // Raised when this worker's channel ends; ends this worker's part.
@@ -166,7 +166,7 @@ class ServerRendezvous {
     channel_ = ControlChannel::open();
     if (channel_ == nullptr)
       fail<UsageError>({"--strategy ", o_.strategy},
-                       "tutti-launch, over whose channel workers and servers find each other", "another launcher",
+                       "tutti-launch, which provides the channel between workers and servers", "another launcher",
                        "tutti-launch -n N -s M starts N workers and M servers");
     if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::generate();
   }
@@ -186,8 +186,8 @@ class ServerRendezvous {
     const int there = start_.is_server() ? start_.servers : start_.workers;
     const std::uint64_t number = channel_->next_number("ps/number/" + start_.role);
     if (number >= static_cast<std::uint64_t>(there))
-      fail<UsageError>(start_.role, {there, " of them, as the job was told"}, "one more",
-                       "a process of this job is not started again by itself");
+      fail<UsageError>(start_.role, {"at most ", there, ", the number of the job"}, "an additional one",
+                       "to restart a process of this job, restart the whole job");
     start_.rank = static_cast<int>(number);
     start_.numbered = true;
   }
@@ -228,7 +228,7 @@ class ServerRendezvous {
     const std::lock_guard lock(losses_);
     if (!lost_.empty()) fail<CommunicationError>("parameter server", whole_job, lost_);
     fail<CommunicationError>("parameter server", {what, " within ", o_.rendezvous_timeout.count(), " ms"},
-                             "no word of it", "look at what it does");
+                             "no message from it", "check whether it still runs");
   }
   PeerInfo said_by(const char* role, int number) {
     const std::string text =
@@ -280,7 +280,7 @@ class JobStrategy : public Strategy {
     w.servers_return = Strategy::traits.owns_weights && start.servers_restart;
     // A server that ends while it writes into a window leaves gradients there that cannot be sent again.
     if (w.servers_return) w.windows = nullptr;
-    if (w.servers_return && o.shared_memory) w.no_windows = "servers are started again";
+    if (w.servers_return && o.shared_memory) w.no_windows = "servers can restart";
     w.neighbours = rendezvous.neighbours();
     w.one_host = rendezvous.one_host();
     w.flag = &rendezvous.flag();
@@ -347,9 +347,8 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
   detail::ServerRendezvous rendezvous(started, o, stop_requested);
   const LaunchEnvironment& start = rendezvous.start();
   if (rendezvous.began_before() && o.from == nullptr)
-    fail<CommunicationError>({"server ", start.rank},
-                             "a state that it kept, because it was started again in the middle of a job", "none",
-                             "--resume goes on from the workers' checkpoint");
+    fail<CommunicationError>({"server ", start.rank}, "its saved state, because it was restarted during a job",
+                             "no saved state", "use --resume to continue from the workers' checkpoint");
   auto end = std::make_unique<ServerEnd>(rendezvous.endpoint(), rendezvous.options());
   end->log_refusals("server " + std::to_string(start.rank), o.log);
   const ServerEnd& endpoint = *end;
@@ -383,8 +382,8 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
     exit_monitor.check(name);
     // tutti-launch reports it itself.
     if (const std::string lost = server.lost_workers(); o.job != nullptr && !lost.empty())
-      fail<CommunicationError>(name, "all workers until the end of the job", {lost, " lost, and not back"},
-                               "what the others have learned is saved");
+      fail<CommunicationError>(name, "all workers until the end of the job", {lost, " lost, and not returned"},
+                               "the work of the other workers is saved");
   }
   rendezvous.leave();
 }

@@ -31,7 +31,7 @@ inline constexpr const char* word_key = "ps/word";  // the password that workers
 [[nodiscard]] inline ServerEndpoint endpoint_of(const std::string& text) {
   const std::size_t first = text.find(' '), last = text.rfind(' ');
   if (first == std::string::npos || first == last)
-    fail<CommunicationError>("parameter server", "where a server listens", {"'", printable(text), "'"});
+    fail<CommunicationError>("parameter server", "the address of a server", {"'", printable(text), "'"});
   return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
 }
 [[nodiscard]] inline std::vector<std::string> addresses_of(const std::vector<ServerEndpoint>& endpoints) {
@@ -42,8 +42,8 @@ inline constexpr const char* word_key = "ps/word";  // the password that workers
 }
 inline void require_curve(const KeyPair& own) {
   if (own.open.empty())
-    fail<DeviceError>("ZeroMQ", "a library with CURVE, because the hosts are several", "one without",
-                      "on a trusted network --ps-plain does without it");
+    fail<DeviceError>("ZeroMQ", "a library with CURVE, because the job has several hosts", "a library without CURVE",
+                      "on a trusted network, --ps-plain switches encryption off");
 }
 
 }  // namespace tutti::zeromq::detail

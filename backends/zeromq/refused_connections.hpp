@@ -75,7 +75,7 @@ class RefusedConnections {
     Clock::time_point said{};
   };
   static constexpr std::array<const char*, 4> reasons{
-      "closed, or without a word, before the end of the handshake", "what came is not ZeroMQ's greeting",
+      "closed or silent before the end of the handshake", "not ZeroMQ's greeting",
       "without the job's encryption, or with a wrong key of the server", "with a key that is not one of the job's"};
 
   void fail_handshake(Kind kind, Clock::time_point now) {

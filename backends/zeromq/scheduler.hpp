@@ -41,7 +41,7 @@ inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
     if (std::chrono::steady_clock::now() >= until && endpoint.empty())
       fail<CommunicationError>(
           "scheduler", {o.job->terms(start.workers, start.servers), " within ", o.rendezvous_timeout.count(), " ms"},
-          "not all of them", "look whether they were started, and reach that port");
+          "only some of them", "check whether they were started and can reach that port");
     if (!endpoint.fatal().empty()) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

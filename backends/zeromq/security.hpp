@@ -31,7 +31,7 @@ struct KeyPair {
     std::array<char, 41> open{}, secret{};
     if (zmq_curve_keypair(open.data(), secret.data()) != 0)
       fail<DeviceError>("ZeroMQ", "a library with CURVE", zmq_strerror(zmq_errno()),
-                        "on a trusted network --ps-plain does without it");
+                        "on a trusted network, --ps-plain switches encryption off");
     return {open.data(), secret.data()};
   }
   // Derives the key pair of a process of the job from the job's secret.
@@ -42,7 +42,7 @@ struct KeyPair {
     zmq_z85_encode(secret.data(), reinterpret_cast<const std::uint8_t*>(digest.data()), digest.size());
     if (zmq_curve_public(open.data(), secret.data()) != 0)
       fail<DeviceError>("ZeroMQ", "a library with CURVE", zmq_strerror(zmq_errno()),
-                        "on a trusted network --ps-plain does without it");
+                        "on a trusted network, --ps-plain switches encryption off");
     return {open.data(), secret.data()};
   }
 };
@@ -80,7 +80,7 @@ class Authenticator {
   Authenticator(const Context& context, const Security& by) : kind_(by.kind), password_(by.password) {
     socket_.emplace(context, ZMQ_REP);
     socket_->set(ZMQ_LINGER, 0);
-    if (zmq_bind(socket_->get(), "inproc://zeromq.zap.01") != 0) fail_zmq("ask who may come in");
+    if (zmq_bind(socket_->get(), "inproc://zeromq.zap.01") != 0) fail_zmq("handle authentication requests");
     if (kind_ != Security::Kind::curve) return;
     for (std::size_t w = 0; w < by.workers.size(); ++w) admit(w, by.workers[w]);
   }
@@ -88,7 +88,7 @@ class Authenticator {
   void admit(std::size_t worker, const std::string& key) {
     std::array<std::uint8_t, 32> raw{};
     if (key.size() != 40 || zmq_z85_decode(raw.data(), key.c_str()) == nullptr)
-      fail<CommunicationError>("ZeroMQ", {"a key of worker ", worker}, "something else");
+      fail<CommunicationError>("ZeroMQ", {"a key of worker ", worker}, "an invalid key");
     ranks_[std::string(reinterpret_cast<const char*>(raw.data()), raw.size())] = worker;
   }
   void dismiss(std::size_t worker) {

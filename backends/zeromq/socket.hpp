@@ -78,7 +78,7 @@ class Socket {
  private:
   void set_bytes(int option, const void* value, std::size_t size) {
     if (zmq_setsockopt(handle_, option, value, size) != 0)
-      fail_zmq("take option " + std::to_string(option) + " of a socket");
+      fail_zmq("set option " + std::to_string(option) + " of a socket");
   }
   void* handle_;
 };
@@ -213,7 +213,7 @@ class Monitor {
 class Waker {
  public:
   Waker() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (fd_.get() < 0) fail<DeviceError>("ZeroMQ", "one more file descriptor", std::strerror(errno));
+    if (fd_.get() < 0) fail<DeviceError>("ZeroMQ", "a file descriptor", std::strerror(errno));
   }
   [[nodiscard]] int get() const noexcept { return fd_.get(); }
   void wake() noexcept {

@@ -158,9 +158,9 @@ class WorkerEnd {
     std::string why;
     while (const auto said = connections_[s]->monitor->next()) {
       if (said->event == ZMQ_EVENT_DISCONNECTED) why = ended;
-      if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) why = "it does not let this worker in";
+      if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) why = "it does not admit this worker";
       if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL || said->event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-        why = "it has other keys, or is something else";
+        why = "it has other keys, or is another program";
     }
     if (!why.empty() && ending_.count(s) == 0 && !lost_[s]) ending_[s] = why;
     if (lost_[s]) return e;
@@ -210,7 +210,7 @@ class ServerEnd {
     if (at.ends_with(":0")) at.replace(at.size() - 1, 1, "*");
     if (zmq_bind(socket_.get(), ("tcp://" + at).c_str()) != 0)
       fail<CommunicationError>("parameter server", {"to listen at ", address}, zmq_strerror(zmq_errno()),
-                               "another program has that port, perhaps a job that has not ended");
+                               "another program uses that port, perhaps a job that has not ended");
   }
 
   // Returns the port on which it listens.

@@ -24,15 +24,14 @@ inline constexpr const char* usage =
     "usage: allreduce [--min BYTES] [--max BYTES] [--factor N] [--iterations N] [--mode mpi|shm|plain|tree|all] "
     "[--ranks N] "
     "[--osu] [--comm gloo|nccl]\n"
-    "Under tutti-launch -n N or mpirun: MPI_Allreduce in place (mpi) beside the shared window of tutti (shm); else "
+    "Under tutti-launch -n N or mpirun: MPI_Allreduce in place (mpi) and the shared window of tutti (shm); else "
     "--ranks threads.\n"
-    "--mode plain: tutti without shared memory; tree: as if the ranks were on two hosts; each beside mpi.\n"
+    "--mode plain: tutti without shared memory; tree: as if the ranks were on two hosts; each with mpi.\n"
     "--comm gloo, under tutti-launch -n N: shared memory (shm), Gloo without it (plain) and with two pretended hosts\n"
-    "(tree), or the one that --mode names.\n"
-    "--comm nccl: gradients in the GPUs' memory over NCCL, one rank a GPU: alone one, under tutti-launch -n N as many "
-    "as\n"
-    "it starts. Each sum is brought to the host and verified, outside of what is timed.\n"
-    "--iterations 0 takes fewer for larger sizes. --osu prints the columns of the OSU micro-benchmarks.\n";
+    "(tree), or only the one of --mode.\n"
+    "--comm nccl: gradients in the GPUs' memory over NCCL, one rank for each GPU: one process alone, or N under\n"
+    "tutti-launch -n N. Each sum is copied to the host and verified, outside of the measured time.\n"
+    "--iterations 0 runs fewer iterations for larger sizes. --osu prints the columns of the OSU micro-benchmarks.\n";
 
 inline Args parse(int argc, char** argv) {
   Args a;

@@ -27,8 +27,8 @@ namespace tutti::bench {
 inline int over_gloo(const Args& a, const LaunchEnvironment& start) {
   const auto channel = ControlChannel::open();
   if (channel == nullptr)
-    fail<UsageError>("--comm gloo", "tutti-launch, over whose channel the processes meet", "another way to start",
-                     "tutti-launch -n 4 allreduce --comm gloo");
+    fail<UsageError>("--comm gloo", "tutti-launch, which provides the channel between the processes",
+                     "another launcher", "tutti-launch -n 4 allreduce --comm gloo");
   ChannelStore store(*channel);
   std::deque<InterruptFlag> flags;  // one for each group
   GlooJobOptions usual;

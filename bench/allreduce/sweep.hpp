@@ -38,7 +38,8 @@ struct Rank {
   std::function<std::vector<double>(const std::vector<double>&)> collect;
 };
 
-// Numbers whose sums float holds exactly: they are small, and each further sum multiplies them by the number of ranks.
+// Numbers with sums that float holds exactly: they are small, and each further sum multiplies them by the number of
+// ranks.
 class Values {
  public:
   Values(std::span<float> data, int rank, int size) : data_(data), rank_(rank), size_(size) {}
@@ -57,7 +58,8 @@ class Values {
     std::uint32_t wrong = 0;
     for (std::size_t i = 0; i < data_.size(); ++i) wrong |= data_[i] == static_cast<float>((i & 3U) + 1) * f ? 0U : 1U;
     if (wrong != 0)
-      fail("allreduce", "right sums", "wrong ones from " + what + " at " + std::to_string(data_.size() * 4) + " bytes");
+      fail("allreduce", "correct sums",
+           "wrong sums from " + what + " at " + std::to_string(data_.size() * 4) + " bytes");
   }
 
  private:

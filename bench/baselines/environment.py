@@ -42,15 +42,15 @@ def python_of(peer, say=lambda text: None):
         try:
             done = subprocess.run([str(s) for s in step], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         except OSError as e:
-            raise Unavailable(f"{requirements.name} cannot be had here: {e}") from None
+            raise Unavailable(f"{requirements.name} cannot be installed on this machine: {e}") from None
         if done.returncode != 0:
-            raise Unavailable(f"{requirements.name} cannot be had here: {done.stdout.strip()[-400:]}")
+            raise Unavailable(f"{requirements.name} cannot be installed on this machine: {done.stdout.strip()[-400:]}")
     ready.write_text(wanted)
     return python
 
 
 def find_library(name):
-    """Returns the path of a shared library, or None."""
+    """Returns the path of a shared library; None if it is not found."""
     for pattern in (f"/usr/lib/*/{name}", f"/usr/lib64/{name}", f"/usr/lib/{name}", f"/usr/local/lib/{name}"):
         found = sorted(glob.glob(pattern))
         if found:

@@ -120,7 +120,7 @@ def main():
     if min(args.bytes, args.workers, args.servers, args.arrays, args.turns, args.rounds) < 1:
         parser.error("numbers from 1")
     if args.rounds > 100:
-        parser.error("at most 100 rounds: what MXNet's servers pile up doubles in each")
+        parser.error("at most 100 rounds: the backlog of MXNet's servers doubles in each round")
     args.bytes = args.bytes // (4 * args.arrays) * (4 * args.arrays)
     if args.as_worker:
         return worker(args)

@@ -30,7 +30,7 @@ def parser(description, precisions):
     p.add_argument("--model", choices=NETS, default="resnet20")
     p.add_argument("--batch", type=int, default=128)
     p.add_argument("--precision", choices=precisions, default="f32")
-    p.add_argument("--threads", type=int, default=0, help="0: as many as it takes")
+    p.add_argument("--threads", type=int, default=0, help="0: the default of the framework")
     p.add_argument("--seconds", type=float, default=5)
     return p
 

@@ -93,9 +93,9 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--precisions", default="bf16 f32")
     parser.add_argument("--timeout", type=float, default=900, help="seconds of one run")
-    parser.add_argument("--ways", default=" ".join(WAYS), metavar=f"'{' '.join(WAYS)}'", help="of PyTorch")
-    parser.add_argument("--torch-ways", default="best", help="of PyTorch, in place of the best: options of torch_predict.py, in one argument")
-    parser.add_argument("--lock", metavar="FILE", help="locked during each run or turn, for machines that are shared")
+    parser.add_argument("--ways", default=" ".join(WAYS), metavar=f"'{' '.join(WAYS)}'", help="ways of PyTorch")
+    parser.add_argument("--torch-ways", default="best", help="options of torch_predict.py, in one argument (default: the fastest ones)")
+    parser.add_argument("--lock", metavar="FILE", help="a file to lock during each run or turn, for shared machines")
     args = parser.parse_args()
     args.ways = args.ways.split()
     if not args.ways or not set(args.ways) <= set(WAYS):

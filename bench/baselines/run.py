@@ -162,28 +162,28 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", metavar="steps|input|recipe", help="what to measure (default: steps and input)")
     parser.add_argument("--models", default="resnet20:128 resnet18:64 resnet50:16", metavar="'MODEL:BATCH ...'",
-                        help=f"of {', '.join(NAMES)} (default: %(default)s)")
+                        help=f"some of {', '.join(NAMES)} (default: %(default)s)")
     parser.add_argument("--precisions", default="f32 bf16", metavar="'f32 bf16'")
     parser.add_argument("--threads", default=str(environment.cores()), metavar="'2 1 busy'",
-                        help="busy: a thread a core, with a competing process on the first core (default: a thread a core)")
-    parser.add_argument("--seconds", type=float, default=5, help="of each run (default: 5)")
-    parser.add_argument("--repeats", type=int, default=5, help="turns (default: 5)")
-    parser.add_argument("--ways", default="eager compile", metavar="'eager compile'", help="of PyTorch")
+                        help="busy: one thread per core, with a competing process on the first core (default: one thread per core)")
+    parser.add_argument("--seconds", type=float, default=5, help="seconds of each run (default: 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="number of turns (default: 5)")
+    parser.add_argument("--ways", default="eager compile", metavar="'eager compile'", help="ways of PyTorch")
     parser.add_argument("--malloc", default="best", help="best, glibc, glibc-keep, jemalloc or tcmalloc")
     parser.add_argument("--optimizer", choices=("best", "fused", "foreach"), default="best")
     parser.add_argument("--bf16", choices=("best", "autocast", "pure"), default="best")
-    parser.add_argument("--tune-seconds", type=float, default=2, help="of each short run that finds what is best (default: 2)")
+    parser.add_argument("--tune-seconds", type=float, default=2, help="seconds of each short run that selects the settings (default: 2)")
     parser.add_argument("--also", default="", metavar="'mxnet tensorflow'", help="further columns (default: none)")
     parser.add_argument("--tutti", default="", metavar="OPTIONS", help="more options of tutti_step, in one argument")
-    parser.add_argument("--seeds", default="1 2 3", metavar="'1 2 3'", help="of the recipe")
-    parser.add_argument("--epochs", type=int, default=10, help="of the recipe (default: 10)")
-    parser.add_argument("--width", type=float, default=1, help="of the recipe's net (default: 1)")
+    parser.add_argument("--seeds", default="1 2 3", metavar="'1 2 3'", help="seeds of the recipe")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of the recipe (default: 10)")
+    parser.add_argument("--width", type=float, default=1, help="width of the recipe's net (default: 1)")
     parser.add_argument("--num-examples", type=int, default=0, help="training images of the recipe; 0: all")
     parser.add_argument("--recipe-precision", choices=("f32", "bf16"), default="bf16")
     parser.add_argument("--timeout", type=float, default=0,
-                        help="of a run, compiling included, in seconds; 0: 900, and 4 hours of the recipe (default: 0)")
+                        help="time limit of a run with its compilation, in seconds; 0: 900, or 4 hours for the recipe (default: 0)")
     parser.add_argument("--nice", type=int, help="priority of the measured programs, -20 to 19 (below 0 needs root)")
-    parser.add_argument("--lock", metavar="FILE", help="locked during each run or turn, for machines that are shared")
+    parser.add_argument("--lock", metavar="FILE", help="a file to lock during each run or turn, for shared machines")
     args = parser.parse_args(arguments)
     for what in args.what:
         if what not in MEASURES:
@@ -207,7 +207,7 @@ def parse(arguments):
             if value not in known:
                 parser.error(f"argument {option}: expected {' or '.join(known)}, got '{value}'")
     if not args.cases or not args.ways:
-        parser.error("expected a model, a precision, a number of threads and a way at least")
+        parser.error("expected at least one model, precision, number of threads and way")
     if args.repeats < 1 or args.epochs < 1 or args.width <= 0 or args.num_examples < 0 or not 0 < args.seconds <= 3600 or not 0 < args.tune_seconds <= 3600 or args.timeout < 0:
         parser.error("expected 1 repeat and epoch or more, and seconds and a width over 0")
     args.mallocs, args.missing = environment.mallocs()
@@ -246,7 +246,7 @@ def main(arguments=None):
     images = loaders.find_images()
     if ("input" in args.what and not images) or ("recipe" in args.what and "cifar10" not in images):
         say("run.py: no images. hint: set TUTTI_DATA to the folder of cifar-10-batches-bin (or imagenet-sample.tar, for input); "
-            "bench/baselines/run.py steps needs none")
+            "bench/baselines/run.py steps needs no images")
         return 3
     try:
         pythons = {peer: environment.python_of(peer, say) for peer in ("torch", *args.also)}
@@ -254,7 +254,7 @@ def main(arguments=None):
         print(f"SKIP: {e}")
         return 77
     if args.missing and "steps" in args.what:
-        say(f"not installed, so not tried: {', '.join(args.missing)} (Debian: apt-get install libjemalloc2 libtcmalloc-minimal4)")
+        say(f"not tried, because not installed: {', '.join(args.missing)} (Debian: apt-get install libjemalloc2 libtcmalloc-minimal4)")
     given = args.timeout
     try:
         for what in args.what:

@@ -139,8 +139,8 @@ def main():
     parser.add_argument("--num-examples", type=int, default=0, help="training images used; 0: all")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="bf16")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=0, help="on the processor; 0: as many as PyTorch takes")
-    parser.add_argument("--compile", action="store_true", help="torch.compile, whose time counts")
+    parser.add_argument("--threads", type=int, default=0, help="threads on the processor; 0: the default of PyTorch")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile; its time is included")
     args = parser.parse_args()
     began = process_start()
     if args.threads:

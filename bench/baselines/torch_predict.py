@@ -46,7 +46,7 @@ class Images(Dataset):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights", help="a safetensors file of torchvision's resnet50")
-    parser.add_argument("images", help="a file with a path a line")
+    parser.add_argument("images", help="a file with one path per line")
     parser.add_argument("--precision", choices=("f32", "bf16"), required=True)
     parser.add_argument("--way", choices=("eager", "compile", "freeze"), default="eager")
     parser.add_argument("--bf16", choices=("pure", "autocast"), default="pure")

@@ -114,7 +114,7 @@ def main():
     parser.add_argument("--bf16", choices=("autocast", "pure"), default="autocast", help="pure: weights and momentum too")
     parser.add_argument("--optimizer", choices=("foreach", "fused"), default="fused")
     parser.add_argument("--way", choices=("eager", "compile"), default="eager")
-    parser.add_argument("--check", metavar="FILE", help="what tutti_step --dump wrote")
+    parser.add_argument("--check", metavar="FILE", help="a file that tutti_step --dump has written")
     args = peer_step.parse(parser)
     if args.threads:
         torch.set_num_threads(args.threads)

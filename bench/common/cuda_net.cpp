@@ -40,7 +40,7 @@ class TimedCuda : public CudaBackend {
   [[nodiscard]] double seconds(const Node& n) const {
     const auto found = spans_.find({n.name, n.op.index()});
     if (found == spans_.end() || found->second.step != step_)
-      fail<UsageError>("bench", "an op of its own in layer '" + n.name + "'", "one that was fused with another");
+      fail<UsageError>("bench", "a separate op in layer '" + n.name + "'", "a fused op");
     found->second.end->wait();
     return found->second.end->seconds_since(*found->second.begin);
   }

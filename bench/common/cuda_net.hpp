@@ -9,7 +9,7 @@
 
 namespace tutti::bench {
 
-// Returns the name of the GPU that nets run on. Returns an empty string if there is none or the build has no CUDA.
+// Returns the name of the GPU that nets run on. Returns an empty string without a GPU, or in a build without CUDA.
 [[nodiscard]] std::string gpu_name();
 
 // Builds the net on the GPU. The seconds of a node are those between the events around its kernels; a short op includes

@@ -44,12 +44,12 @@ class Net {
 [[nodiscard]] std::unique_ptr<Net> make_net(const std::string& backend, int threads, const std::string& convolution,
                                             const Graph& model, DType precision, std::int64_t rows);
 
-// Returns the node of layer `name` whose op is an O. Throws UsageError if there is none.
+// Returns the node of layer `name` with an op of type O. Throws UsageError if there is no such node.
 template <class O>
 [[nodiscard]] NodeId find_node(const Graph& g, const std::string& name) {
   for (std::size_t i = 0; i < g.nodes.size(); ++i)
     if (g.nodes[i].name == name && std::holds_alternative<O>(g.nodes[i].op)) return static_cast<NodeId>(i);
-  fail<UsageError>("bench", std::string(name_of(Op(O{}))) + " in layer '" + name + "'", "a graph without it");
+  fail<UsageError>("bench", std::string(name_of(Op(O{}))) + " in layer '" + name + "'", "a graph without this op");
 }
 
 }  // namespace tutti::bench

@@ -45,7 +45,7 @@ Options take_options(std::vector<char*>& args) {
       const std::string_view a = args[i];
       std::size_t used = 0;
       if (a == flag) {
-        if (i + 1 == args.size()) fail<UsageError>(std::string(flag), "a value", "nothing");
+        if (i + 1 == args.size()) fail<UsageError>(std::string(flag), "a value", "no value");
         set(std::string_view(args[i + 1]));
         used = 2;
       } else if (a.starts_with(flag) && a.substr(flag.size()).starts_with('=')) {

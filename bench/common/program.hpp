@@ -23,7 +23,7 @@ enum class Limit { none, multiply_adds, memory };
 
 // The main function. Reads --threads N, --convolution WORD and the flags of Google Benchmark. Prints backends,
 // instruction set, threads and the limit of the machine as context. Calls `add` to register benchmarks and runs those
-// that the filter selects. Returns an exit code: 2 for an unknown flag or a filter that matches nothing, 1 after an
+// that the filter selects. Returns an exit code: 2 for an unknown flag or a filter without a match, 1 after an
 // error in a benchmark.
 int run(int argc, char** argv, Limit limit, const std::function<void(const Options&)>& add);
 

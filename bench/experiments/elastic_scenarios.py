@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What can happen to a job whose workers come and go: runs each scenario of tests/hosts/elastic_scenarios.py once for
-each strategy. Prints a table for bench/RESULTS.md: the time until the job noticed the event, the time until the next
+"""Measures events of a job with changing workers: runs each scenario of tests/hosts/elastic_scenarios.py once for each
+strategy. Prints a table for bench/RESULTS.md: the time until the job noticed the event, the time until the next
 step began, the number of steps that were repeated, and the number of samples of an epoch that were lost or seen twice.
 
 usage: bench/experiments/elastic_scenarios.py [STRATEGY...]

@@ -13,8 +13,8 @@ The model. Buckets are reduced one after the other, each as soon as it is ready 
 host every rank reads and writes its share of all ranks' gradients at the host's memory bandwidth (or, with
 --host-link-gb, as a ring over a separate link). Between hosts, one flow per host runs a ring: 2 (H-1)/H of the bytes at
 the network's bandwidth, and 2 (H-1) latencies. The part that is not done when the backward pass ends is exposed. Ranks
-that share cores slow each other down in proportion, and by --sharing-cost for each further rank of a core, whose caches
-it fills again. All ranks wait for the slowest: of N steps with the relative standard deviation --jitter the slowest is
+that share cores slow each other down in proportion, and by --sharing-cost for each further rank of a core, which
+fills the caches again. All ranks wait for the slowest: of N steps with the relative standard deviation --jitter the slowest is
 about sqrt(2 ln N) deviations late.
 """
 import argparse

@@ -18,13 +18,13 @@ inline constexpr const char* help_text =
     "                  [--convolution auto|direct|winograd|tune]\n"
     "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
     "                  [--no-graph] [--nccl]\n"
-    "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. f16 and the options of the\n"
-    "last two lines are cuda's alone. --no-graph starts every op of a step anew; --nccl sums the gradients of one rank "
+    "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. Only cuda has f16 and the\n"
+    "options of the last two lines. --no-graph starts each op of a step separately; --nccl sums the gradients of one "
+    "rank "
     "over\n"
-    "NCCL. --profile names the time of each kind of op, on the processor. --dump writes the weights, images and "
+    "NCCL. --profile prints the time of each kind of op, on the processor. --dump writes the weights, images and "
     "labels\n"
-    "that it starts from, and the logits, the loss and the weights of one step, as safetensors, and measures "
-    "nothing.\n";
+    "of its start, and the logits, the loss and the weights of one step, as safetensors, without a measurement.\n";
 
 struct Args {
   std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto", convolution = "auto", dump;
@@ -96,7 +96,7 @@ inline Args parse(int argc, char** argv) {
       fail<UsageError>("tutti_step", "an option of --help", "'" + flag + "'");
   }
   if (!a.dump.empty() && a.backend == "cuda") fail<UsageError>("--dump", "a backend of the processor", a.backend);
-  if (a.nccl && a.backend != "cuda") fail<UsageError>("--nccl", "--backend cuda beside it", a.backend);
+  if (a.nccl && a.backend != "cuda") fail<UsageError>("--nccl", "--backend cuda", a.backend);
   return a;
 }
 

@@ -109,7 +109,7 @@ BASH_COMMAND = r"""  local i takes=" @TAKES@ "
       [[ ${COMP_WORDS[i + 1]-} != = ]] || ((++i))
       ((++i))
     elif [[ $option != -* ]]; then
-      # Behind the command stand its own words.
+      # The words after the command are its arguments.
       if declare -F _command_offset >/dev/null; then
         _command_offset "$i"
       else

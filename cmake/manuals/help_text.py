@@ -66,7 +66,7 @@ def names_of(head):
 class Parser:
     def __init__(self, name):
         self.manual = Manual(name, [], [Section()])
-        self.option, self.column = None, 0  # the option whose text continues, and its column
+        self.option, self.column = None, 0  # the option of the current text, and its column
         self.after_blank, self.in_usage = True, False
 
     def add_text(self, line, indented):

@@ -51,7 +51,7 @@ def main():
         name = os.path.basename(program)
         manual = parse(name, help_of(os.path.abspath(program)))
         if not manual.options():
-            sys.exit(f"manuals.py: [{program}] expected options in what --help says, got none")
+            sys.exit(f"manuals.py: [{program}] expected options in the text of --help, got no option")
         for folder, file, text in (("man1", f"{name}.1", page(manual, given.version)), ("bash", name, bash(manual)),
                                    ("zsh", f"_{name}", zsh(manual))):
             (given.out / folder).mkdir(parents=True, exist_ok=True)

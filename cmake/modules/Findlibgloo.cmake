@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Finds Gloo with its TCP transport and makes libgloo::libgloo. Distributions provide different CMake files for it, or
-# none.
+# Finds Gloo with its TCP transport and makes libgloo::libgloo. The CMake files of distributions differ, and
+# some provide no such file.
 find_path(libgloo_INCLUDE_DIR gloo/transport/tcp/device.h)
 find_library(libgloo_LIBRARY gloo)
 mark_as_advanced(libgloo_INCLUDE_DIR libgloo_LIBRARY)

@@ -68,7 +68,7 @@ inline void check_size(std::uintmax_t bytes, std::string_view where, bool strict
     fail<DataError>(where, {"10000 records of 3073 bytes, ", official, " bytes"}, got,
                     {std::string(bytes < official ? "the file is truncated; " : "the file is too long; "), fetch_hint});
   if (bytes == 0 || bytes % record_bytes != 0 || bytes / record_bytes > most_records)
-    fail<DataError>(where, "1 to 1000000 whole records of 3073 bytes", got, fetch_hint);
+    fail<DataError>(where, "1 to 1000000 complete records of 3073 bytes", got, fetch_hint);
 }
 
 // Appends the images of one batch file as [n, 32, 32, 3] and their labels. Throws DataError.

@@ -39,9 +39,8 @@ namespace tutti::fashion_mnist {
   ::close(ends[1]);
   if (error != 0) {
     ::close(ends[0]);
-    fail<DataError>(
-        where, "the program gzip, which unpacks it", std::strerror(error),
-        "install gzip, or have datasets/fashion_mnist/prepare --out DIR unpack the data where there is one");
+    fail<DataError>(where, "the program gzip to unpack it", std::strerror(error),
+                    "install gzip, or run datasets/fashion_mnist/prepare --out DIR on a host with gzip");
   }
 
   std::vector<std::uint8_t> data;
@@ -58,7 +57,7 @@ namespace tutti::fashion_mnist {
   }
   if (data.size() > most) fail<DataError>(where, {"at most ", most, " bytes unpacked"}, "more");
   if (n != 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    fail<DataError>(where, "a whole gzip file", "what gzip does not unpack",
+    fail<DataError>(where, "a complete gzip file", "a file that gzip cannot unpack",
                     "the gzip data is damaged, fetch the file again");
   return data;
 }

@@ -30,7 +30,7 @@ namespace tutti {
 namespace imagenet {
 
 inline constexpr std::string_view prepare_hint =
-    "datasets/imagenet/prepare --help tells where ImageNet comes from and brings it into a form that is read fast";
+    "datasets/imagenet/prepare --help explains how to get ImageNet and convert it to a form that loads fast";
 
 enum class Form { packed, tfrecord, recordio, image_folder };   // a form of an image set on disk
 [[nodiscard]] constexpr const char* name_of(Form f) noexcept {  // the name in messages

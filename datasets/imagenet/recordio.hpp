@@ -37,8 +37,8 @@ namespace tutti::imagenet {
 }
 
 // Returns the .rec files of a split in `folder`: those with its word in their names, e.g. train.rec,
-// imagenet-train-480.rec or train_0.rec, train_1.rec, ... Returns an empty list if there are none. Throws DataError if
-// they are not one set.
+// imagenet-train-480.rec or train_0.rec, train_1.rec, ... Returns an empty list if there are no such files. Throws
+// DataError if they are not one set.
 [[nodiscard]] inline std::vector<io::Path> find_recordio(const io::Path& folder, Split split) {
   std::vector<io::Path> found;
   std::error_code error;
@@ -61,7 +61,7 @@ namespace tutti::imagenet {
     if (!numbered || start != stem || !parts.emplace(std::stoull(name.substr(start.size())), path).second)
       fail<DataError>({"imagenet ", folder.native()}, "one .rec file, or parts like train_0.rec, train_1.rec",
                       {found[0].filename().native(), " and ", path.filename().native()},
-                      "keep the files of one set in a folder");
+                      "keep only the files of one set in a folder");
   }
   found.clear();
   for (const auto& [number, path] : parts) {

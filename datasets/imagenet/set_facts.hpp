@@ -37,7 +37,7 @@ struct SetFacts {
   const io::Json json = io::parse_json(io::read_text_file(path, std::size_t{1} << 27), where);
   const auto text = [&](const char* key) -> const std::string& { return json.at(key, where).as_string(where); };
   if (text("format") != "tutti-data" || json.at("version", where).as_integer(where) != 1)
-    fail<DataError>(where, "a file of tutti-data, version 1", "another one");
+    fail<DataError>(where, "a file of tutti-data, version 1", "another file or version");
   SetFacts facts;
   facts.form = text("form");
   const std::int64_t classes = json.at("classes", where).as_integer(where);

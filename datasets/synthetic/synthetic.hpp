@@ -20,8 +20,8 @@ struct SyntheticOptions {  // the look of made-up images
   std::int64_t channels = 3, height = 32, width = 32;
   int classes = 10;
   std::uint64_t seed = 0;
-  // false: pixels are noise, and a net can learn nothing from them. true: each class has a pattern of large patches
-  // under the noise, so that a net learns the classes.
+  // false: pixels are noise, from which a net cannot learn. true: each class has a pattern of large patches under the
+  // noise, so that a net learns the classes.
   bool learnable = false;
   // Sets with the same seed and separate ranges [first, first + size) have the same classes and share no image.
   std::int64_t first = 0;

@@ -125,9 +125,9 @@ TEST_CASE("an allocation failure names the memory needed, the free memory and th
     device.capacity = device.memory.used() + (std::size_t{4} << 20);
     CHECK_THROWS_WITH_AS(e.prepare(4000, true),
                          doctest::Contains("a batch of 4000, got 4 MiB free. hint: at most about"), DeviceError);
-    CHECK_THROWS_WITH_AS(e.prepare(4000, true),
-                         doctest::Contains(" beside the 1 MiB of parameters, gradients and optimizer state for"),
-                         DeviceError);
+    CHECK_THROWS_WITH_AS(
+        e.prepare(4000, true),
+        doctest::Contains(" in addition to the 1 MiB of parameters, gradients and optimizer state for"), DeviceError);
     // The batch that was said to fit does fit, and the backend continues.
     CHECK(std::isfinite(e.train(testing::random_batch(net, 8, 1).view(), {1, 0.125}).loss));
     try {
@@ -172,12 +172,12 @@ TEST_CASE("unusable machines are refused with the reason") {
   };
   CHECK(message().empty());
   device.driver = 0;
-  CHECK(message().find("expected an NVIDIA driver, got none") != std::string::npos);
+  CHECK(message().find("expected an NVIDIA driver, got no driver") != std::string::npos);
   device.driver = 11040;
-  CHECK(message().find("got one for CUDA 11.4") != std::string::npos);
+  CHECK(message().find("got a driver for CUDA 11.4") != std::string::npos);
   device.driver = 13000;
   device.count = 0;
-  CHECK(message().find("expected a GPU, got none") != std::string::npos);
+  CHECK(message().find("expected a GPU, got no GPU") != std::string::npos);
   // If the backend is chosen automatically, a missing GPU is not reported; an unusable GPU is.
   CHECK_FALSE(cuda::check_gpu(0).will_do);
   CHECK(cuda::check_gpu(0).why.empty());

@@ -109,7 +109,7 @@ TEST_CASE("images without augmentation can be resident, and unsuitable data sets
   for (const AnyDataset& d : {AnyDataset(Random{}), AnyDataset(Augmented(Random{}, Augment::cifar()))}) {
     CHECK(d.stored() == nullptr);
     CHECK(resident_bytes(d) == 0);
-    CHECK_THROWS_WITH_AS(ResidentSource(backend, d, o), doctest::Contains("images that are always the same"),
+    CHECK_THROWS_WITH_AS(ResidentSource(backend, d, o), doctest::Contains("images that do not change between reads"),
                          UsageError);
   }
 }

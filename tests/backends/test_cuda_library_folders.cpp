@@ -105,8 +105,8 @@ TEST_CASE("a file that does not open is skipped, and is reported if there is no 
     const std::string text = e.what();
     CAPTURE(text);
     CHECK(text.starts_with("[cuda] expected the library " + file + ", got " + bad.string() + ": "));
-    CHECK(text.find("hint: install the package of it; it is looked for in the loader's folders, in $CUDA_HOME, in "
-                    "$CUDA_PATH, in " +
+    CHECK(text.find("hint: install the package of it; tutti searches the loader's folders, $CUDA_HOME, "
+                    "$CUDA_PATH, " +
                     (places.toolkits / "cuda-12*").string() + " and in " + (places.toolkits / "cuda").string()) !=
           std::string::npos);
   }

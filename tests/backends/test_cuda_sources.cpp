@@ -271,9 +271,11 @@ TEST_CASE("a run's batches come from the device if the data set fits") {
   CHECK(resident(backend, fixed, OnDevice::yes) > 0);
   CHECK(resident(backend, fixed, OnDevice::no) == 0);
   CHECK(resident(backend, random, OnDevice::automatic) == 0);
-  CHECK_THROWS_WITH_AS(resident(backend, random, OnDevice::yes), doctest::Contains("made anew each time"), UsageError);
+  CHECK_THROWS_WITH_AS(resident(backend, random, OnDevice::yes), doctest::Contains("computed anew at each read"),
+                       UsageError);
   CHECK(resident(host, fixed, OnDevice::automatic) == 0);
-  CHECK_THROWS_WITH_AS(resident(host, fixed, OnDevice::yes), doctest::Contains("it is for --backend cuda"), UsageError);
+  CHECK_THROWS_WITH_AS(resident(host, fixed, OnDevice::yes), doctest::Contains("only --backend cuda supports it"),
+                       UsageError);
   // More than a quarter of the free memory, and more than all of it.
   const std::size_t capacity = device.capacity;
   device.capacity = device.memory.used() + 30000;

@@ -189,7 +189,7 @@ TEST_CASE("several ranks: a loss that is not finite on another rank stops this o
   step();
   device.finish();
   *twins.raised = 0;
-  CHECK_THROWS_WITH_AS(step(), doctest::Contains("[step 4] expected a finite loss, got one on another rank"),
+  CHECK_THROWS_WITH_AS(step(), doctest::Contains("[step 4] expected a finite loss, got a loss on another rank"),
                        NotFiniteError);
   CHECK(weights_of(t) == before);
   CHECK(t.counters().step == 3);

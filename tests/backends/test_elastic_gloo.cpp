@@ -109,7 +109,7 @@ TEST_CASE(
       if (me == 3) return harness.ended(me);  // as if it were killed
       s.ask_to_leave();
       change_is_known(false);
-      require(!s.next_generation({2, false, false}), "to be let go");
+      require(!s.next_generation({2, false, false}), "a release");
       return;
     }
     require(sum_is(2), "the sum of two");
@@ -117,12 +117,12 @@ TEST_CASE(
       next->count_down();
       change_is_known(false);
       require(s.next_generation({1, false, false}), "a generation with one more");
-      require(values(bytes)[7] == 2, "the memory that was there");
+      require(values(bytes)[7] == 2, "the previous memory");
       require(sum_is(3), "the sum of three");
       const bool killed = next == &left;
       change_is_known(killed);
       require(s.next_generation({2, killed, false}), "a generation with one fewer");
-      require(values(bytes)[7] == (killed ? 0 : 3), killed ? "other memory in its place" : "the memory that was there");
+      require(values(bytes)[7] == (killed ? 0 : 3), killed ? "new memory at the same address" : "the previous memory");
       require(sum_is(2), "the sum of two");
     }
   };

@@ -74,9 +74,9 @@ TEST_CASE(
     sum_is(2, "parameter server over windows, 1 server");
     if (me == 1) s.ask_to_leave();
     change_is_known(false);
-    require(s.next_generation({2, false, false}) == (me == 0), me == 0 ? "a generation alone" : "to be let go");
+    require(s.next_generation({2, false, false}) == (me == 0), me == 0 ? "a generation with one worker" : "a release");
     if (me == 1) return;
-    require(values(bytes)[7] == 2, "the memory that was there");
+    require(values(bytes)[7] == 2, "the previous memory");
     sum_is(1, "parameter server over windows, 1 server");
   };
   std::vector<std::thread> threads;

@@ -49,7 +49,7 @@ quiet "a host without a GPU"
 within nvidia0 "$work/program"
 grep -q '^reference$' "$work/out" || fail "another backend"
 [[ $(wc -l <"$work/err") == 1 ]] || fail "not one line"
-grep -q -F -- '--backend auto trains on the processor: this host has an NVIDIA GPU (/dev/nvidia0), but this build has no CUDA backend. hint: build where' \
+grep -q -F -- '--backend auto trains on the processor: this host has an NVIDIA GPU (/dev/nvidia0), but this build has no CUDA backend. hint: build on a machine with' \
   "$work/err" || fail "another line"
 within nvidia0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "$work/program"
 quiet "the second process of a host"

@@ -36,7 +36,7 @@ TEST_CASE("a job of one process chooses a backend and trains alone") {
   CHECK_FALSE(job.has_servers());
 }
 
-TEST_CASE("the options of a job choose, and without them the environment") {
+TEST_CASE("the options of a job choose the backend, otherwise the environment") {
   const Variable backend("TUTTI_BACKEND", "reference"), threads("TUTTI_THREADS", "1");
   Job job;
   CHECK(job.backend().name() == "reference");
@@ -44,7 +44,7 @@ TEST_CASE("the options of a job choose, and without them the environment") {
   CHECK(Job({.backend = fastest}).backend().name() == fastest);
 }
 
-TEST_CASE("a backend or a strategy that was not linked is refused, with what names it") {
+TEST_CASE("a backend or a strategy that was not linked is refused by name") {
   CHECK_THROWS_WITH_AS((void)Job({.backend = "abacus"}).backend(), doctest::Contains("[Job backend] expected auto or"),
                        UsageError);
   CHECK_THROWS_WITH_AS((void)Job({.strategy = "ring"}).strategy(), doctest::Contains("[Job strategy] expected solo"),

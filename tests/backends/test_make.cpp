@@ -102,21 +102,21 @@ TEST_CASE("strategies that do not fit the started processes are refused") {
   const auto two = processes(2);
   CHECK(error_of([&] {
           (void)make_strategy("solo", {}, two);
-        }).starts_with("[--strategy solo] expected 2 ranks, as many as processes were started, got 1 rank"));
+        }).starts_with("[--strategy solo] expected 2 ranks, because 2 processes were started, got 1 rank"));
   CHECK(error_of([&] { (void)make_strategy("ring", {}, two); }).starts_with("[make_strategy] expected solo"));
-  CHECK(error_of([&] {
-          (void)make_strategy("gloo", {}, two);
-        }).find(holds(built_strategies(), "gloo") ? "expected tutti-launch, over whose channel" : "libgloo-dev") !=
-        std::string::npos);
+  CHECK(error_of([&] { (void)make_strategy("gloo", {}, two); })
+            .find(holds(built_strategies(), "gloo") ? "expected tutti-launch, which provides the channel"
+                                                    : "libgloo-dev") != std::string::npos);
   CHECK(error_of([&] { (void)make_strategy("dist_async", {}, two); }).find("ps_async") != std::string::npos);
   if (holds(built_strategies(), "ps_async")) {
     const auto serve = [&] { serve_workers("ps_async", {}, two); };
-    CHECK(error_of(serve).starts_with("[make_strategy] expected the weights that a server of ps_async owns, got none"));
+    CHECK(error_of(serve).starts_with(
+        "[make_strategy] expected the weights that a server of ps_async owns, got no weights"));
   }
   if (holds(built_strategies(), "mpi"))
     CHECK(error_of([&] { (void)make_strategy("auto", {}, two); }).starts_with("[--strategy mpi] expected 2 ranks"));
   if (holds(built_strategies(), "nccl"))
-    CHECK(error_of([&] { (void)make_strategy("nccl", {}, two); }).find("the cuda backend beside it") !=
+    CHECK(error_of([&] { (void)make_strategy("nccl", {}, two); }).find("the cuda backend, because") !=
           std::string::npos);
 }
 

@@ -38,7 +38,7 @@ done
 
 on 2 "$folder/mpi_faults" plain errors || complain "errors of MPI: status $?"
 says "^\[step 3\] expected MPI_Recv to succeed, got MPI_ERR_TRUNCATE" "an error of MPI"
-says "^\[MPI\] expected one session in the life of a process, got another one after its end" "a second session"
+says "^\[MPI\] expected one MPI session per process, got a second session" "a second session"
 
 # If a rank cannot make windows, no rank uses them, and one line says so.
 on 2 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_memfd.py" "$folder/mpi_faults" shared waits
@@ -47,7 +47,7 @@ if [[ $status == 77 ]]; then
   echo "SKIP: this system takes no filter of system calls"
 else
   [[ $status == 0 ]] || complain "no windows: status $status"
-  [[ $(grep -c "memfd_create: Operation not permitted; this job does without shared memory" "$work/out") == 1 ]] ||
+  [[ $(grep -c "memfd_create: Operation not permitted; this job runs without shared memory" "$work/out") == 1 ]] ||
     complain "no windows: not one line"
 fi
 # Windows do not use /dev/shm.
@@ -72,7 +72,7 @@ fails() {
 }
 for way in plain shared hosts; do
   for what in sleeps stops; do
-    fails $way $what 5 "step 12 bucket 3\] expected all ranks.* within the deadline, got nothing from (rank 3|rank 2 on [^ ]+ for|.*rank 3) on"
+    fails $way $what 5 "step 12 bucket 3\] expected all ranks.* within the deadline, got no message from (rank 3|rank 2 on [^ ]+ for|.*rank 3) on"
   done
   fails $way aborts 3 "rank 3 on [^ ]+ ends the job: record 7 is damaged"
   [[ $(grep -c "ends the job" "$work/out") == 1 ]] || complain "$way aborts: not one line"
@@ -82,7 +82,7 @@ for way in plain shared hosts; do
   fails $way interrupted 75 "rank [0-3]: was interrupted"
   [[ $(grep -c "was interrupted" "$work/out") == 4 ]] || complain "$way interrupted: not all of them"
 done
-fails hosts host_stops 5 "step 12 bucket 3\] expected all ranks within the deadline, got nothing from rank 2 on"
+fails hosts host_stops 5 "step 12 bucket 3\] expected all ranks within the deadline, got no message from rank 2 on"
 fails shared differs 5 "step 12 bucket 3\] expected the same operation on all ranks"
 
 # A training step that breaks at any piece leaves the state before the step, on every one of four ranks on two hosts.

@@ -207,7 +207,7 @@ TEST_CASE("a rank that does not arrive, a rank that is gone, and a rank that is 
     CHECK_MESSAGE(contains(said, "[step 7 bucket 2] expected all ranks, got remote process exited"), said);
     nccl.asynchronous_error = ncclSuccess;
     said = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "later"); });
-    CHECK_MESSAGE(contains(said, "one that gave up before"), said);
+    CHECK_MESSAGE(contains(said, "one that had given up"), said);
     m.synchronise();
   }
   {
@@ -298,7 +298,7 @@ TEST_CASE("an identity of another job is refused") {
     TcpRendezvous meet({"127.0.0.1", port, rank == 0 ? "job" : "other job", "a secret of the tests", rank, 2, 500ms});
     const NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 1s}, std::ref(meet));
   });
-  CHECK_MESSAGE(contains(said[0], "nothing from rank 1"), said[0]);
+  CHECK_MESSAGE(contains(said[0], "no message from rank 1"), said[0]);
   CHECK_MESSAGE(contains(said[1], "another job is at this port"), said[1]);
 }
 

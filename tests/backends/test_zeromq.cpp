@@ -168,7 +168,7 @@ TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
       as.patience = 5s;
       CHECK_THROWS_WITH_AS(
           ps::ServerCommunicator<zeromq::WorkerEnd>(std::make_unique<zeromq::WorkerEnd>(0, ends.endpoints, o), as),
-          doctest::Contains("expected to be let in as rank 0, got server 0 at 127.0.0.1:"), CommunicationError);
+          doctest::Contains("expected to be admitted as rank 0, got server 0 at 127.0.0.1:"), CommunicationError);
     }
     // A member of the job that sends too much at once: its connection ends.
     {
@@ -237,7 +237,7 @@ TEST_CASE("zeromq: refused connections are counted, and logged once for each kin
     CHECK(said.size() == 1);
     for (int i = 0; i < 5; ++i) (void)raw("");
     until([&] { return server->turned_away() == 6; });
-    CHECK(count("server 0 refused 1 connection: closed, or without a word") == 1);
+    CHECK(count("server 0 refused 1 connection: closed or silent") == 1);
     // Another mechanism, and a stranger without the job's keys.
     const auto stranger = [&](const zeromq::Options& o, const zeromq::KeyPair& key) {
       auto with_key = o;
@@ -281,8 +281,8 @@ TEST_CASE("zeromq: refusals of each kind are logged once a minute") {
   CHECK(said.size() == 2);
   refused.say(now + 1min);
   REQUIRE(said.size() == 3);
-  CHECK(said[0] == "server 1 refused 1 connection: closed, or without a word, before the end of the handshake");
-  CHECK(said[2] == "server 1 refused 999 connections: closed, or without a word, before the end of the handshake");
+  CHECK(said[0] == "server 1 refused 1 connection: closed or silent before the end of the handshake");
+  CHECK(said[2] == "server 1 refused 999 connections: closed or silent before the end of the handshake");
 
   // Admitted connections that left before they sent a message are not refused ones.
   RefusedConnections ends;

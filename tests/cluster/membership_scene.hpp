@@ -93,7 +93,7 @@ class Scene {
   return o;
 }
 
-// A job with this number of workers, whose group is ready.
+// A job with a ready group of this number of workers.
 [[nodiscard]] inline Scene standing(const ArbiterOptions& o) {
   Scene s(o);
   s.workers(o.workers);

@@ -93,7 +93,7 @@ TEST_CASE("processes are admitted and find each other's texts") {
   c[3]->publish("where", "c");
   CHECK(c[0]->lookup("where", 20s) == "c");
   CHECK(contains(message_of<CommunicationError>([&] { (void)c[0]->lookup("nowhere", 50ms); }),
-                 "[control channel] expected 'nowhere' within 50 ms, got nobody who published it."));
+                 "[control channel] expected 'nowhere' within 50 ms, got no value."));
   CHECK_THROWS_AS(c[0]->publish(std::string(257, 'k'), "x"), UsageError);
   CHECK_THROWS_AS(c[0]->publish("", "x"), UsageError);
   // All operations at once, from several threads of one process.
@@ -157,14 +157,14 @@ TEST_CASE("a refusal, a missing process and a lost arbiter are errors") {
   auto first = harness.channel(), again = harness.channel();
   CHECK(contains(
       message_of<CommunicationError>([&] { (void)first->enrol(control::Role::worker, 1, "h", facts("a"), 100ms); }),
-      "expected all processes of the job within 100 ms, got still none of worker 0"));
+      "expected all processes of the job within 100 ms, got no message yet from worker 0"));
   CHECK(contains(message_of<UsageError>([&] { (void)again->enrol(control::Role::worker, 1, "h", facts("a"), 20s); }),
-                 "[worker 1 on h] expected a number of its own"));
+                 "[worker 1 on h] expected an unused number"));
   CHECK_THROWS_AS((void)again->find("x"), UsageError);
 
   harness.close(0);
   CHECK(contains(message_of<CommunicationError>([&] { (void)first->next_assignment(20s); }),
-                 "expected the job's arbiter to be there"));
+                 "expected a connection to the job's arbiter"));
   CHECK_THROWS_AS((void)first->find("x"), CommunicationError);
   CHECK_FALSE(first->may_write());
 }
@@ -216,7 +216,7 @@ TEST_CASE("a loss is reported, and the next generation forms") {
   });
 }
 
-TEST_CASE("a callback is over once another one, or none, is set") {
+TEST_CASE("setting or removing a callback waits for the end of the previous one") {
   std::atomic<bool> begun{false}, goes_on{false}, over{false};
   ArbiterHarness harness(options(2, 0, true));
   std::vector<std::unique_ptr<ControlChannel>> c;
@@ -238,7 +238,7 @@ TEST_CASE("a callback is over once another one, or none, is set") {
   other.join();
 }
 
-TEST_CASE("a process that leaves in order is released, and the last one is told to stop the job") {
+TEST_CASE("a process that leaves in order is released, and the last one stops the job") {
   auto o = options(2, 0, true);
   o.at_epoch = true;
   ArbiterHarness harness(o);
@@ -326,7 +326,7 @@ TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal o
   wait_until([&] { return !c->may_write(); });
   auto right = std::async(std::launch::async, [&] { return c->await_right(); });
   harness.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
-  CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no sign of life"), CommunicationError);
+  CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no message"), CommunicationError);
 }
 
 TEST_CASE("a process detects an arbiter that is silent after the assignment") {

@@ -212,7 +212,7 @@ TEST_CASE("the service stores keys and values, answers waiting processes, and re
   for (std::uint64_t i = 0; i < ControlStore::most_waiting; ++i) tell(4, Lookup{i, "none", true});
   CHECK(said.empty());
   tell(4, Lookup{999, "none", true});
-  CHECK((!value(0).found && value(0).value == "too many keys waited for"));
+  CHECK((!value(0).found && value(0).value == "too many pending lookups"));
   service.ended(4, "");
   tell(4, Lookup{1, "none", true});
   CHECK(said.empty());
@@ -221,7 +221,7 @@ TEST_CASE("the service stores keys and values, answers waiting processes, and re
     tell(5, Publish{1, "big" + std::to_string(kept), std::string(65536, 'x')});
     room = value(0).found;
   }
-  CHECK(value(0).value == "no room left");
+  CHECK(value(0).value == "a full key store");
   CHECK(kept == 1022);
   tell(5, Publish{1, "big0", "small"});  // in place of a larger one
   CHECK(value(0).found);
@@ -229,7 +229,7 @@ TEST_CASE("the service stores keys and values, answers waiting processes, and re
   CHECK(value(0).value.size() == 65536);
 
   CHECK_FALSE(service.receive(6, "\3nonsense", 1s));
-  CHECK(service.receive(6, "\3nonsense", 1s));  // told once
+  CHECK(service.receive(6, "\3nonsense", 1s));  // a message once
   tell(6, Lookup{1, "k", false});
   CHECK(said.empty());
   tell(7, Lookup{1, "k", false});

@@ -102,12 +102,13 @@ TEST_CASE("a line of any other form is refused with its number") {
     CHECK(contains(message, "hosts line 3]"));
     for (const char c : message) CHECK(static_cast<unsigned char>(c) >= 0x20);
   }
-  CHECK(contains(message_of<DataError>([] { (void)parse_hosts("a\nb\na slots=2\n", "f"); }), "the same as in line 1"));
+  CHECK(contains(message_of<DataError>([] { (void)parse_hosts("a\nb\na slots=2\n", "f"); }), "slots as in line 1"));
   for (const char* other : {"a:22", "u@a", "a slots=3"})
     CHECK(!message_of<DataError>([&] { (void)parse_hosts(std::string("a\n") + other + "\n", "f"); }).empty());
   // Equal lines count once, in any order.
   CHECK(parse_hosts("a\nb\na\n", "f").size() == 2);
-  CHECK(contains(message_of<DataError>([] { (void)parse_hosts("# nothing\n\n", "f"); }), "[f] expected a host"));
+  CHECK(contains(message_of<DataError>([] { (void)parse_hosts("# nothing\n\n", "f"); }),
+                 "[f] expected at least one host"));
   CHECK(!message_of<DataError>([] { (void)parse_hosts(std::string(max_hosts_file_bytes + 1, '\n'), "f"); }).empty());
 }
 

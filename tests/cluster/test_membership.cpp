@@ -78,7 +78,7 @@ TEST_CASE("a process that differs from most is refused alone, at any place in th
   for (const ConnectionId connection : {0U, 4U}) {
     CHECK(two.last<Rejection>(connection)->code == 5);
     CHECK(two.last<Rejection>(connection)->reason ==
-          "[job] expected all processes that it cannot do without, got worker 1 on h1 was refused.");
+          "[job] expected all required processes, got worker 1 on h1 was refused.");
   }
   CHECK(two.arbiter.generation() == 0);
   CHECK(two.decisions.back().fatal);
@@ -94,14 +94,14 @@ TEST_CASE("a loss before the first generation ends a job that needs the process,
     CHECK(s.last<Rejection>(0)->code == 5);
     // Also for later processes.
     s.enrol(11, Role::server, 1);
-    CHECK(s.last<Rejection>(11)->reason == "[job] expected all processes that it cannot do without, got " +
+    CHECK(s.last<Rejection>(11)->reason == "[job] expected all required processes, got " +
                                                std::string(server ? "server 0 on h10" : "worker 1 on h1") +
                                                " is gone: SIGKILL.");
     CHECK(s.arbiter.generation() == 0);
   }
 }
 
-TEST_CASE("an elastic job may lose all servers except the last, or none if they hold the trained state") {
+TEST_CASE("an elastic job may lose all servers except the last, but no server if they hold the trained state") {
   auto o = options(2, 2, true);
   const auto found = [](Scene& s) {
     s.workers(2);
@@ -169,7 +169,7 @@ TEST_CASE("a number that is taken, or that the job does not have, is refused") {
   s.enrol(1, Role::worker, 0);
   s.enrol(2, Role::worker, 0);
   CHECK(s.last<Rejection>(2)->reason ==
-        "[worker 0 on h2] expected a number of its own, got worker 0 on h2, who is there already.");
+        "[worker 0 on h2] expected an unused number, got the number of worker 0 on h2, which has joined already.");
   s.enrol(3, Role::worker, 2);
   CHECK(s.last<Rejection>(3)->reason == "[worker 2 on h3] expected a number from 0 to 1, got 2.");
   s.enrol(4, Role::worker, -1);
@@ -183,7 +183,7 @@ TEST_CASE("a number that is taken, or that the job does not have, is refused") {
   s.ended(6);
   s.enrol(7, Role::worker, 1);
   CHECK(s.last<Rejection>(7)->reason ==
-        "[worker 1 on h7] expected the processes that the job began with, got one more.");
+        "[worker 1 on h7] expected only the processes with which the job began, got an additional process.");
   // A refused process gets no further message, whatever it sends.
   s.tell(7, Heartbeat{1});
   CHECK_FALSE(s.last<HeartbeatAck>(7).has_value());
@@ -203,7 +203,7 @@ TEST_CASE("silence counts from the last beat, for the whole time-out") {
   s.pass(1ms);
   REQUIRE(s.count(Decision::Kind::lost) == 1);
   CHECK(s.decisions.back().member.name() == "worker 1 on h1");
-  CHECK(s.decisions.back().why == "no sign of life for 10 s");
+  CHECK(s.decisions.back().why == "no message for 10 s");
   CHECK(s.decisions.back().fatal);
   // The others get a report; the lost process gets one at its next message. A job that cannot lose one has no further
   // generation.

@@ -177,7 +177,7 @@ TEST_CASE("an orderly change waits for the step, or the epoch, that all agree on
   CHECK(s.ids() == "0 3 4");
 }
 
-TEST_CASE("a report that the others cannot know of breaks their step") {
+TEST_CASE("a report that is unknown to the others breaks their step") {
   for (const bool broken : {true, false}) {
     Scene s(options(3, 0, true));
     s.workers(3);

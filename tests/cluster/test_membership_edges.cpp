@@ -53,7 +53,7 @@ TEST_CASE("the duration of a silence is given in seconds and tenths") {
     Scene s(o);
     s.workers(1);
     s.pass(timeout);
-    CHECK(s.decisions.back().why == "no sign of life for " + std::string(text));
+    CHECK(s.decisions.back().why == "no message for " + std::string(text));
   }
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("a host that was asked to leave while present, or before the job began
   CHECK(t.ids() == "0");
 }
 
-TEST_CASE("servers are no workers with which a job could continue") {
+TEST_CASE("a job cannot continue with servers alone") {
   auto o = options(1, 1, true);
   Scene s = standing(o);
   CHECK_FALSE(s.arbiter.can_spare({0}));
@@ -91,7 +91,8 @@ TEST_CASE("servers are no workers with which a job could continue") {
 TEST_CASE("a place that the job does not begin with is only given to a joining process") {
   Scene none(options(2));
   none.enrol(5, Role::server, 0);
-  CHECK(none.last<Rejection>(5)->reason == "[server 0 on h5] expected a job that begins with some of its kind, got 0.");
+  CHECK(none.last<Rejection>(5)->reason ==
+        "[server 0 on h5] expected no number, because the job begins without processes of this role, got 0.");
   Scene one(options(1, 1));
   one.enrol(5, Role::server, 1);
   CHECK(one.last<Rejection>(5)->reason == "[server 1 on h5] expected number 0, got 1.");
@@ -116,7 +117,7 @@ TEST_CASE("a returning process is refused unless it is a server that may restart
   CHECK(t.decisions.back().fatal);  // although there is another one
   t.enrol(9, Role::server, 0);
   CHECK(t.last<Rejection>(9)->code == 2);
-  // A job that may lose workers, and whose server comes back, loses no state with its last server.
+  // A job that may lose workers, and has a server that returns, loses no state with its last server.
   o = options(2, 1, true);
   o.servers_restart = true;
   Scene u = standing(o);
@@ -141,7 +142,7 @@ TEST_CASE("servers are released when the last worker is lost, if no other one ca
       if (how != "finished") s.ended(0);
       if (how == "lost before the stop") s.arbiter.stop_all();
       s.send_heartbeat(100);  // takes the messages
-      // Otherwise other workers may come, or the job is over and they are told so.
+      // Otherwise other workers may come, or the job is over and they get a message.
       CHECK(times<LeaveGranted>(s, 100) == (how == "neither" ? 0 : 1));
     }
 }
@@ -165,7 +166,7 @@ TEST_CASE("a process that comes to a job that is over, or stops, gets that messa
   CHECK(stops.last<Stop>(5).has_value());
 }
 
-TEST_CASE("a refused process is told again at its next message, but not one that is done or released") {
+TEST_CASE("a refused process gets the refusal again at its next message, but not a process that is done or released") {
   Scene s = standing(options(2, 0, true));
   s.enrol(9, Role::worker, 0);
   CHECK(times<Rejection>(s, 9) == 1);
@@ -199,8 +200,7 @@ TEST_CASE("a reported process learns of the end of its job, and one that is give
   Scene s = standing(options(3));
   s.tell(0, Report{1, 5, true, false});
   s.ended(2);
-  CHECK(s.last<Rejection>(0)->reason ==
-        "[job] expected all processes that it cannot do without, got worker 2 on h2 is gone: SIGKILL.");
+  CHECK(s.last<Rejection>(0)->reason == "[job] expected all required processes, got worker 2 on h2 is gone: SIGKILL.");
   CHECK_FALSE(s.last<Rejection>(1).has_value());
   CHECK(s.last<Rejection>(2)->reason ==
         "[worker 2 on h2] expected a process of the job, got one that was given up: SIGKILL.");

@@ -234,7 +234,7 @@ class World {
       const ConnectionId connection = connection_of.at(m.place);
       connections.insert(connection);
       const bool was = members_.contains(connection);
-      // Each process that stays has reported, so none computes in the previous generation any more.
+      // Each process that stays has reported, so no process computes in the previous generation any more.
       if (was) REQUIRE(reports_.contains(connection));
       if (was && (!authority || reports_.at(connection).step > most)) {
         authority = m.id;

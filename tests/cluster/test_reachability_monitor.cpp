@@ -80,7 +80,7 @@ TEST_CASE("a peer that accepts no connection is reported after the time-out, and
     const auto began = std::chrono::steady_clock::now();
     {
       const ReachabilityMonitor::Operation waits(&watch);
-      // These peers count as reached: one that accepts, one whose host refuses, and one with an unknown address.
+      // These peers count as reached: one that accepts, one on a host that refuses, and one with an unknown address.
       CHECK(here.wait_for(2 * operation - 2) == std::pair(operation, Ids{5}));
       CHECK(std::chrono::steady_clock::now() - began >= 1s);
     }
@@ -89,7 +89,7 @@ TEST_CASE("a peer that accepts no connection is reported after the time-out, and
   CHECK(there.count() == 0);
 }
 
-TEST_CASE("a group that works, and one whose peers are slow, are not reported") {
+TEST_CASE("a working group and one with slow peers are not reported") {
   Reports reports;
   ReachabilityMonitor other(1500ms, reports.taker());
   const std::string open = other.listen("127.0.0.1");
@@ -107,7 +107,7 @@ TEST_CASE("a group that works, and one whose peers are slow, are not reported") 
     const ReachabilityMonitor::Operation waits(&watch);
     std::this_thread::sleep_for(2s);
   }
-  // The next group waits for none of its peers yet.
+  // The next group does not wait for its peers yet.
   watch.begin({peer(1, full.address())});
   std::this_thread::sleep_for(2s);
   CHECK(reports.count() == 0);
@@ -128,7 +128,7 @@ TEST_CASE("after an operation that failed, peers are tried at once") {
   };
   // It reaches all peers, so it does not wait for the time-out.
   ReachabilityMonitor patient(300s, reports.taker());
-  patient.await_peers([] { return false; });  // nothing has failed
+  patient.await_peers([] { return false; });  // no operation has failed
   patient.begin({peer(1, open), peer(2, "127.0.0.1:1")});
   fail_in(patient);
   patient.await_peers([] { return false; });

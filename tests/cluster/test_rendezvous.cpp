@@ -73,9 +73,9 @@ TEST_CASE("missing ranks are named, also to the ranks that came") {
   Bytes data{};
   const std::string error = trouble(root, data);
   here.join();
-  CHECK_MESSAGE(has(error, "nothing from rank 1, rank 3"), error);
+  CHECK_MESSAGE(has(error, "no message from rank 1, rank 3"), error);
   CHECK_MESSAGE(has(error, "all 4 ranks within 500 ms"), error);
-  CHECK_MESSAGE(has(here.error, "without rank 1, rank 3"), here.error);
+  CHECK_MESSAGE(has(here.error, "no message from rank 1, rank 3"), here.error);
 }
 
 TEST_CASE("rank 0 that does not come") {
@@ -100,11 +100,11 @@ TEST_CASE("a rank that comes twice, or with another call, is refused") {
   std::this_thread::sleep_for(200ms);
   Other again(options(port, 1, 3, 5s));
   again.join();
-  CHECK_MESSAGE(has(again.error, "rank 1 is there already"), again.error);
+  CHECK_MESSAGE(has(again.error, "rank 1 has joined already"), again.error);
   {
     TcpRendezvous other(options(port, 2, 3, 5s));
     std::array<std::byte, 3> few{};
-    CHECK_THROWS_WITH_AS(other(few), doctest::Contains("rank 0 is elsewhere"), CommunicationError);
+    CHECK_THROWS_WITH_AS(other(few), doctest::Contains("rank 0 is at another call"), CommunicationError);
   }
   Other last(options(port, 2, 3));
   last.join();

@@ -106,7 +106,7 @@ TEST_CASE("strangers are refused, and the job continues") {
   std::map<std::string, RendezvousOptions> wrong{
       {"another job is at this port", options(port, 1, 2, 200ms, "fedcba9876543210")},
       {"another job is at this port.", options(port, 1, 2, 200ms, "0123456789abcde")},
-      {"counts 2 ranks", options(port, 2, 3, 5s)},
+      {"expects 2 ranks", options(port, 2, 3, 5s)},
   };
   Bytes data{};
   data.fill(3);
@@ -149,10 +149,11 @@ TEST_CASE("a rank with another secret ends at once, and rank 0 reports it once a
   CHECK(right.error == "");
   CHECK(right.data == data);
   REQUIRE(warnings.size() == 1);
-  CHECK_MESSAGE(has(warnings[0], "somebody who came as rank 1 from 127.0.0.1 has another TUTTI_SECRET"), warnings[0]);
+  CHECK_MESSAGE(has(warnings[0], "refused a process that connected as rank 1 from 127.0.0.1 with another TUTTI_SECRET"),
+                warnings[0]);
 }
 
-TEST_CASE("after a vain wait, rank 0 reports refused secrets") {
+TEST_CASE("after an unsuccessful wait, rank 0 reports refused secrets") {
   TcpRendezvous root(options(0, 0, 3, 1500ms));
   Bytes data{};
   std::string error;
@@ -160,7 +161,7 @@ TEST_CASE("after a vain wait, rank 0 reports refused secrets") {
   for (const int rank : {2, 1}) Other(options(root.port(), rank, 3, 60s, "0123456789abcdef", "another secret")).join();
   serving.join();
   CHECK_MESSAGE(has(error,
-                    "nothing from rank 1, rank 2, and 2 that have another TUTTI_SECRET, the first as rank 2 from "
+                    "no message from rank 1, rank 2, and 2 with another TUTTI_SECRET, the first as rank 2 from "
                     "127.0.0.1. hint: give all ranks"),
                 error);
 }
@@ -183,10 +184,10 @@ TEST_CASE("a stranger that refuses a rank at one of several ports does not end t
   CHECK(one.error == "");
   CHECK(one.data == data);
   REQUIRE(warnings.size() == 1);
-  CHECK_MESSAGE(has(warnings[0], "who listens there has another TUTTI_SECRET than rank 1"), warnings[0]);
+  CHECK_MESSAGE(has(warnings[0], "the process that listens there has another TUTTI_SECRET than rank 1"), warnings[0]);
 }
 
-TEST_CASE("garbage on the port does no harm") {
+TEST_CASE("invalid bytes on the port have no effect") {
   TcpRendezvous root(options(0, 0, 2));
   const int port = root.port();
   std::vector<tcp::Socket> open;
@@ -207,7 +208,7 @@ TEST_CASE("garbage on the port does no harm") {
   CHECK(right.data == data);
 }
 
-TEST_CASE("another program at rank 0's port is not believed") {
+TEST_CASE("answers of another program at rank 0's port are rejected") {
   const tcp::Socket listener = open_door();
   const int port = tcp::port_of(listener);
   std::thread other([&] {
@@ -222,10 +223,10 @@ TEST_CASE("another program at rank 0's port is not believed") {
   Bytes data{};
   const std::string error = trouble(meet, data);
   other.join();
-  CHECK_MESSAGE((has(error, "something else") || has(error, "no answer")), error);
+  CHECK_MESSAGE((has(error, "another program") || has(error, "no answer")), error);
 }
 
-TEST_CASE("the secret is not sent, and a repeated proof opens nothing") {
+TEST_CASE("the secret is not sent, and a repeated proof is refused") {
   TcpRendezvous root(options(0, 0, 3));
   Bytes data{};
   data.fill(11);
@@ -255,7 +256,7 @@ TEST_CASE("the secret is not sent, and a repeated proof opens nothing") {
   const std::size_t hello = 8 + 16 + 64 + 32, challenge = 8 + 8 + 32;
   const auto thief = stranger(again.port(), said.substr(0, hello) + said.substr(hello + challenge, 32));
   waiting.join();
-  CHECK_MESSAGE(has(error, "nothing from rank 1"), error);
+  CHECK_MESSAGE(has(error, "no message from rank 1"), error);
 }
 
 TEST_CASE("strangers neither delay admission nor keep a core busy, whatever they send") {
@@ -299,7 +300,7 @@ TEST_CASE("strangers neither delay admission nor keep a core busy, whatever they
 #endif
 }
 
-TEST_CASE("a stranger at rank 0's port is not believed, and rank 0 may come later") {
+TEST_CASE("answers of a stranger at rank 0's port are rejected, and rank 0 may start later") {
   // A challenge, and an answer with data to any proof.
   auto impostor =
       std::make_unique<Impostor>("tuttirv2" + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(32, 'n') + "tuttirv2" +
@@ -308,7 +309,7 @@ TEST_CASE("a stranger at rank 0's port is not believed, and rank 0 may come late
   TcpRendezvous hasty(options(port, 1, 2, 300ms));
   Bytes nothing{};
   const std::string error = trouble(hasty, nothing);
-  CHECK_MESSAGE(has(error, "somebody who does not know TUTTI_SECRET"), error);
+  CHECK_MESSAGE(has(error, "a process without this TUTTI_SECRET"), error);
   CHECK(nothing[0] == 0);
   Other one(options(port, 1, 2));
   std::this_thread::sleep_for(200ms);

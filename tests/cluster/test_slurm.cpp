@@ -92,7 +92,7 @@ TEST_CASE("a process of srun is a rank if PMIx serves it") {
   CHECK((e.local_rank == 1 && e.local_size == 2 && e.starter_of_mpi() == "srun"));
   CHECK_NOTHROW(require_worker(e));
 
-  // The PMIx of an outer step, or none.
+  // The PMIx of an outer step, or no PMIx.
   for (const char* name : {"", "slurm.pmix.7.1", "slurm.pmix.8.2", "1234567"}) {
     CAPTURE(name);
     auto v = of_srun();

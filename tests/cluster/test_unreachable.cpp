@@ -112,7 +112,7 @@ TEST_CASE("two members without a connection may wait in different operations") {
   s.tell(0, UnreachablePeers{1, 21, {2}});
   s.pass(600ms);
   REQUIRE(s.count(Decision::Kind::lost) == 1);
-  CHECK(s.decisions.back().why == "it and worker 0 on h0 do not reach each other");
+  CHECK(s.decisions.back().why == "it and worker 0 on h0 cannot reach each other");
   CHECK(s.decisions.back().member.name() == "worker 2 on h2");
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("the arbiter gives up one of a pair without a connection after all had
   REQUIRE(s.count(Decision::Kind::lost) == 1);
   const Decision& lost = s.decisions.back();
   CHECK(lost.member.name() == "worker 2 on h2");
-  CHECK(lost.why == "it and worker 0 on h0 do not reach each other");
+  CHECK(lost.why == "it and worker 0 on h0 cannot reach each other");
   CHECK(lost.unreachable);
   CHECK_FALSE(lost.fatal);
   CHECK(s.last<Rejection>(2)->code == 5);

@@ -95,13 +95,13 @@ TEST_CASE("a host window that its owner could shrink, or that is too small, is r
     REQUIRE(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
     return fd;
   };
-  CHECK(why_not(filled(0), n) == "a window that its owner could shrink");
-  CHECK(why_not(filled(MFD_ALLOW_SEALING), n) == "a window that its owner could shrink");
-  CHECK(why_not(sealed(memory(n, MFD_ALLOW_SEALING)), n) == "a window that is not filled");
-  CHECK(why_not(sealed(filled(MFD_ALLOW_SEALING)), n + 4096) == "a window of 1048576 bytes, not 1052672");
-  CHECK(why_not(sealed(filled(MFD_ALLOW_SEALING)), 0) == "a window of 1048576 bytes, not 0");
-  CHECK(why_not(io::Descriptor(::open("/dev/zero", O_RDWR | O_CLOEXEC)), n) == "a window that its owner could shrink");
-  CHECK(why_not(io::Descriptor(), n) == "a window that its owner could shrink");
+  CHECK(why_not(filled(0), n) == "its owner can shrink the window");
+  CHECK(why_not(filled(MFD_ALLOW_SEALING), n) == "its owner can shrink the window");
+  CHECK(why_not(sealed(memory(n, MFD_ALLOW_SEALING)), n) == "the memory of the window is not allocated");
+  CHECK(why_not(sealed(filled(MFD_ALLOW_SEALING)), n + 4096) == "the window has 1048576 bytes instead of 1052672");
+  CHECK(why_not(sealed(filled(MFD_ALLOW_SEALING)), 0) == "the window has 1048576 bytes instead of 0");
+  CHECK(why_not(io::Descriptor(::open("/dev/zero", O_RDWR | O_CLOEXEC)), n) == "its owner can shrink the window");
+  CHECK(why_not(io::Descriptor(), n) == "its owner can shrink the window");
   std::string why;
   CHECK(HostWindow::of_neighbour(sealed(filled(MFD_ALLOW_SEALING)), n, why) != nullptr);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory that processes of a host share: how a process lends it to another one, and which processes get none.
+// Memory that processes of a host share: how a process provides it to others, and which processes do not get it.
 #include <doctest/doctest.h>
 
 #include <dirent.h>
@@ -105,7 +105,7 @@ TEST_CASE("process windows: another process reads and writes, and its data stays
   WindowName second = name;
   ++second.number;
   CHECK(windows.map(second, why) == nullptr);
-  CHECK(why == "its owner is not reached: it has ended, or is in another container");
+  CHECK(why == "cannot connect to its owner: it has ended, or is in another container");
 }
 
 TEST_CASE("process windows: a window is read without a mapping, and only with the right size") {
@@ -134,9 +134,9 @@ TEST_CASE("process windows: a window is read without a mapping, and only with th
   WindowName larger = name, unknown = name;
   larger.bytes += 4096;
   ++unknown.number;
-  for (const auto& [wrong, said] : {std::pair{larger, "a window of 1048576 bytes, not 1052672"},
+  for (const auto& [wrong, said] : {std::pair{larger, "the window has 1048576 bytes instead of 1052672"},
                                     {unknown, "its owner has no such window"},
-                                    {WindowName{}, "a name that is none"}}) {
+                                    {WindowName{}, "the name of its server is invalid"}}) {
     const WindowReader reader(wrong, why);
     CHECK(why == said);
     CHECK_FALSE(reader.read(0, std::span(part).first(1)));
@@ -144,10 +144,10 @@ TEST_CASE("process windows: a window is read without a mapping, and only with th
   ::kill(other.pid, SIGKILL);
   CHECK(WIFSIGNALED(other.end()));
   const WindowReader late(name, why);
-  CHECK(why == "its owner is not reached: it has ended, or is in another container");
+  CHECK(why == "cannot connect to its owner: it has ended, or is in another container");
 }
 
-TEST_CASE("process windows: processes of other users get none, and lend none") {
+TEST_CASE("process windows: processes of other users neither get nor provide windows") {
   if (::geteuid() != 0) {
     MESSAGE("SKIP: only root can be somebody else");
     return;
@@ -218,7 +218,7 @@ TEST_CASE("process windows: strangers do not delay the window server") {
   CHECK(why == "its owner has no such window");
   wrong.server[0] = 'Z';
   CHECK(neighbour.map(wrong, why) == nullptr);
-  CHECK(why == "a name that is none");
+  CHECK(why == "the name of its server is invalid");
   // A process maps its own window without the window server.
   CHECK(windows.map(name, why) == mine);
 }
@@ -250,7 +250,8 @@ TEST_CASE("process windows: memory of an unused size is used again, unless it wa
   CHECK(windows.own() < 10);
 }
 
-TEST_CASE("process windows: a process that is shut out of a window keeps the old memory, and others get the new one") {
+TEST_CASE(
+    "process windows: a process without access to the new window keeps the old memory, and others get the new one") {
   ProcessWindows windows, stays, shut_out;
   std::string why;
   const auto w = made(windows, std::size_t{1} << 20);
@@ -322,7 +323,7 @@ TEST_CASE("process windows: a thousand changes of a group leave no descriptor an
   CHECK(windows.neighbours() <= 3);
 }
 
-TEST_CASE("group windows: all ranks reach all, or no rank has any") {
+TEST_CASE("group windows: all ranks map all windows, or no rank maps any") {
   constexpr int ranks = 3;
   for (const bool fails : {false, true}) {
     std::vector<std::unique_ptr<ProcessWindows>> of(ranks);

@@ -8,7 +8,7 @@
 
 using namespace tutti;
 
-TEST_CASE("run_main returns what the function returns, or 0 if it returns nothing") {
+TEST_CASE("run_main returns the result of the function, or 0 if it returns void") {
   bool ran = false;
   CHECK(run_main([&] { ran = true; }) == 0);
   CHECK(ran);

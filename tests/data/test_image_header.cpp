@@ -112,7 +112,7 @@ TEST_CASE("a decompression bomb is refused by its header, with record and size n
 TEST_CASE("data that is not an image is refused") {
   CHECK(contains(refusal({}), "a JPEG or a PNG, got 0 bytes"));
   CHECK(contains(refusal({0xff, 0xd8}), "a JPEG or a PNG"));
-  CHECK(contains(refusal({'G', 'I', 'F', '8', '9', 'a', 0, 0, 0}), "something else"));
+  CHECK(contains(refusal({'G', 'I', 'F', '8', '9', 'a', 0, 0, 0}), "another format"));
   CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xd9}), "an end marker without an image"));
   CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xc0, 0, 1}), "segment of 2 bytes"));
 }
@@ -128,7 +128,7 @@ TEST_CASE("frames and chunks that no decoder supports are refused") {
     CHECK(contains(refusal(changed({{3, 0xc0 + frame}})), "progressive JPEG, got frame type " + std::to_string(frame)));
   }
   for (const int frame : {0, 1, 2, 9, 10}) CHECK(refusal(changed({{3, 0xc0 + frame}})).empty());
-  CHECK(contains(refusal(changed({{6, 12}})), "8 bits a sample, got 12"));
+  CHECK(contains(refusal(changed({{6, 12}})), "8 bits per sample, got 12"));
   CHECK(contains(refusal(changed({{5, 7}})), "a frame header, got 5 bytes"));
   CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xda, 0, 2, 0xff, 0xd9}), "a JPEG frame before its scan"));
   CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xd8, 0, 2, 0xff, 0xd9}), "a second start marker"));

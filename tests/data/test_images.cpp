@@ -115,8 +115,8 @@ TEST_CASE("labels become places in the classes of other images") {
   CHECK(of_all.schema().class_names == all);
   CHECK(of_all.with_classes(all).size() == 2);
   CHECK_THROWS_WITH_AS((void)Images(NamedRecords{{"cat", "owl"}}).with_classes(all),
-                       "[records] expected classes of the training images: cat, dog, fox, got owl. hint: a net cannot "
-                       "be tested on a class that it was not trained on.",
+                       "[records] expected classes of the training images: cat, dog, fox, got owl. hint: a net can be "
+                       "tested only on classes that it was trained on.",
                        DataError);
   CHECK(Images(stored({"cat", "dog"})).with_classes({"cat", "dog"}).size() == 2);
   CHECK_THROWS_AS((void)Images(stored({"dog", "cat"})).with_classes({"cat", "dog"}), DataError);

@@ -100,9 +100,9 @@ TEST_CASE("a truncated file or one that is too long is refused with its name and
   CHECK(contains(message(3073 * 10001, true), "too long"));
   CHECK(message(30'730'000, true).empty());
   CHECK(contains(message(0, true), "truncated"));
-  CHECK(contains(message(0, false), "whole records"));
-  CHECK(contains(message(3072, false), "whole records"));
-  CHECK(contains(message(3074, false), "whole records"));
+  CHECK(contains(message(0, false), "complete records"));
+  CHECK(contains(message(3072, false), "complete records"));
+  CHECK(contains(message(3074, false), "complete records"));
   CHECK(message(3073, false).empty());
 }
 

@@ -58,7 +58,7 @@ TEST_CASE("IDX files are read, plain and gzipped, from the folder itself or its 
   }
 }
 
-TEST_CASE("the error for missing Fashion-MNIST files explains where to get them") {
+TEST_CASE("the error for missing Fashion-MNIST files explains how to get them") {
   const TempFolder folder;
   const auto message = [&](const fs::path& p) {
     return message_of<DataError>([&] { (void)load_fashion_mnist(p, Split::train, loose); });
@@ -100,7 +100,7 @@ TEST_CASE("gzipped IDX files that are damaged, too long or cannot be unpacked ar
   for (const std::string& damaged :
        {whole.substr(0, whole.size() - 1), whole.substr(0, 9), other, whole + "more", std::string("no gzip file")}) {
     write_file(file, std::vector<std::uint8_t>(damaged.begin(), damaged.end()));
-    CHECK(contains(message(), "[IMAGES] expected a whole gzip file"));
+    CHECK(contains(message(), "[IMAGES] expected a complete gzip file"));
     CHECK(contains(message_of<DataError>([&] { (void)load_fashion_mnist(folder.path(), Split::train, loose); }),
                    "train-images-idx3-ubyte.gz"));
   }
@@ -126,7 +126,7 @@ TEST_CASE("damaged IDX files are refused") {
   CHECK(contains(message(idx({0, 28, 28}, 0), idx({0}, 0)), "extents of 1 or more"));
   CHECK(contains(message(labels, labels), "[IMAGES]"));
   CHECK(contains(message(images, images), "got 0 0 8 3"));
-  // Extents whose product overflows 64 bits, one to the right size and one to a wrong size.
+  // Products of extents that overflow 64 bits, one to the right size and one to a wrong size.
   CHECK(contains(message(idx({0xffffffff, 0xffffffff, 0xffffffff}, 784), labels), "truncated"));
   CHECK(contains(message(idx({0x80000000, 0x80000000, 4}, 0), labels), "truncated"));
   auto high = labels;

@@ -44,7 +44,7 @@ TEST_CASE("images of class folders are read in the order of class and name") {
   }
   // Counts files that are neither JPEG nor PNG. Ignores hidden files and files next to the class folders.
   CHECK(f.left_out() == image_folder::LeftOut{{".txt", 1}, {"", 1}});
-  CHECK(image_folder::describe(f.left_out()) == "2 files are no JPEG or PNG: without extension 1, .txt 1");
+  CHECK(image_folder::describe(f.left_out()) == "2 files are neither JPEG nor PNG: without extension 1, .txt 1");
   // The same path with a slash at its end, and through links.
   CHECK(ImageFolder(folder.path() / "").where(0) == (folder / expected[0]).string());
   std::filesystem::create_directory_symlink(folder / "n01", folder / "n00");
@@ -54,20 +54,20 @@ TEST_CASE("images of class folders are read in the order of class and name") {
 
 TEST_CASE("left-out files are described by kind, the most frequent first") {
   CHECK(image_folder::describe({}).empty());
-  CHECK(image_folder::describe({{".gif", 1}}) == "1 file is no JPEG or PNG: .gif 1");
-  CHECK(image_folder::describe({{".gif", 1}, {".webp", 3}}) == "4 files are no JPEG or PNG: .webp 3, .gif 1");
+  CHECK(image_folder::describe({{".gif", 1}}) == "1 file is neither JPEG nor PNG: .gif 1");
+  CHECK(image_folder::describe({{".gif", 1}, {".webp", 3}}) == "4 files are neither JPEG nor PNG: .webp 3, .gif 1");
   image_folder::LeftOut many{{".z", 5}};
   for (char c = 'a'; c < 'k'; ++c) many[std::string(".") + c] = 1;
   CHECK(image_folder::describe(many) ==
-        "15 files are no JPEG or PNG: .z 5, .a 1, .b 1, .c 1, .d 1, .e 1, .f 1, .g 1 and 3 other kinds");
+        "15 files are neither JPEG nor PNG: .z 5, .a 1, .b 1, .c 1, .d 1, .e 1, .f 1, .g 1 and 3 other kinds");
   // Names in capitals, nested folders, and a flat folder.
   const TempFolder folder;
   for (const char* name : {"n01/a.jpg", "n01/b.WebP", "n01/deep/c.webp", "n01/.hidden.gif"})
     write_text(folder / name, "x");
-  CHECK(image_folder::describe(ImageFolder(folder.path()).left_out()) == "2 files are no JPEG or PNG: .webp 2");
+  CHECK(image_folder::describe(ImageFolder(folder.path()).left_out()) == "2 files are neither JPEG nor PNG: .webp 2");
   write_text(folder / "labels.txt", "n01\n");
   CHECK(image_folder::describe(ImageFolder::flat(folder / "n01/deep/..", folder / "labels.txt").left_out()) ==
-        "2 files are no JPEG or PNG: .webp 2");
+        "2 files are neither JPEG nor PNG: .webp 2");
 }
 
 TEST_CASE("errors in a folder of class folders name the file") {

@@ -104,7 +104,7 @@ bool skip() {
 
 }  // namespace
 
-TEST_CASE("cifar10/prepare fetches, checks and unpacks, and a second run changes nothing") {
+TEST_CASE("cifar10/prepare fetches, checks and unpacks, and a second run leaves all files unchanged") {
   if (skip()) return;
   const Archive archive;
   for (const std::string tool : {"curl", "wget"}) {
@@ -122,7 +122,7 @@ TEST_CASE("cifar10/prepare fetches, checks and unpacks, and a second run changes
     CHECK(prepare.server.requests().size() == 1);
     const auto second = prepare();
     CHECK(second.code == 0);
-    CHECK(contains(second.text, "there already"));
+    CHECK(contains(second.text, "exists already"));
     CHECK(prepare.server.requests().empty());
     CHECK(prepare("--check").code == 0);
     CHECK(prepare.server.requests().empty());
@@ -172,7 +172,7 @@ TEST_CASE("cifar10/prepare resumes an interrupted download") {
       CHECK(prepare.clean());
     }
     if (tool == "curl" || !have("curl")) {
-      // A run was killed after the last byte: this run fetches nothing.
+      // A run was killed after the last byte: this run does not fetch the file.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", archive.body);

@@ -90,7 +90,7 @@ expect 3 "[--load-epoch]" "${tiny[@]}" --model-prefix m --load-epoch 7
 
 # Other ways to compute convolutions change the rounding, not the net. Unknown words and backends are refused.
 expect 2 "[--convolution]" "${tiny[@]}" --convolution fft
-expect 2 "onednn or eigen beside convolution 'winograd'" "${tiny[@]}" --backend reference --convolution winograd --max-steps 1
+expect 2 "onednn or eigen together with convolution 'winograd'" "${tiny[@]}" --backend reference --convolution winograd --max-steps 1
 for way in direct winograd; do
   expect 0 "done: 3 steps" --config config --run-dir "way-$way" --convolution "$way" --max-steps 3
 done
@@ -106,21 +106,21 @@ if grep -qw avx2 /proc/cpuinfo && [[ ${TUTTI_ISA:-} != baseline ]]; then
   expect 0 " ms, winograd " "${tune[@]}" --run-dir tuned-1
   grep "^convolution tune: " out | sed 's/ (direct.*//' | sort -u >chosen
   [[ $(wc -l <chosen) -ge 9 ]] || complain "not every convolution and pass was measured: $(cat chosen)"
-  expect 0 "as it was chosen before" "${tune[@]}" --run-dir tuned-2
+  expect 0 "chosen in an earlier run" "${tune[@]}" --run-dir tuned-2
   grep -q "measured again\| ms, winograd" out && complain "measured what was kept: $(cat out)"
-  diff chosen <(grep "^convolution tune: " out | sed 's/, as it was chosen before$//' | sort -u) || complain "another choice than the one kept"
+  diff chosen <(grep "^convolution tune: " out | sed 's/, chosen in an earlier run$//' | sort -u) || complain "another choice than the one kept"
   files=("$XDG_CACHE_HOME"/tutti/convolution/*.choice)
   printf 'x' >>"${files[0]}"
   sed -i 's/| tutti [0-9.]*$/| tutti 0.0.0/' "${files[1]}"
   expect 0 "${files[0]} is damaged" "${tune[@]}" --run-dir tuned-3
-  grep -qF "${files[1]} is damaged or of another" out || complain "took the choice of another version"
-  [[ $(grep -c "as it was chosen before" out) == $((${#files[@]} - 2)) ]] || complain "did not use what was whole: $(cat out)"
+  grep -qF "${files[1]} is damaged or belongs to another" out || complain "took the choice of another version"
+  [[ $(grep -c "chosen in an earlier run" out) == $((${#files[@]} - 2)) ]] || complain "did not use what was whole: $(cat out)"
   XDG_CACHE_HOME=/dev/null
-  expect 0 "not kept" "${tune[@]}" --run-dir tuned-4
+  expect 0 "not stored" "${tune[@]}" --run-dir tuned-4
   unset XDG_CACHE_HOME
 fi
-TUTTI_ISA=baseline expect 2 "AVX2 or AVX-512 beside convolution 'tune'" "${tune[@]}" --run-dir tuned-5
-expect 2 "onednn or eigen beside convolution 'tune'" "${tune[@]}" --backend reference --run-dir tuned-6
+TUTTI_ISA=baseline expect 2 "AVX2 or AVX-512 together with convolution 'tune'" "${tune[@]}" --run-dir tuned-5
+expect 2 "onednn or eigen together with convolution 'tune'" "${tune[@]}" --backend reference --run-dir tuned-6
 
 # The loss is not finite.
 expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 20

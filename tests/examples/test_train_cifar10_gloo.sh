@@ -51,7 +51,7 @@ refused() {
   grep -qF -- "$text" out || complain "$what: it does not say '$text': $(cat out)"
   [[ ! -e refused ]] || { complain "$what: there is a run folder" && rm -rf refused; }
 }
-refused "nobody launched it" "hint: 'tutti-launch -n N' before the program" "$program" --strategy gloo
+refused "nobody launched it" "hint: put 'tutti-launch -n N' before the program" "$program" --strategy gloo
 if command -v mpirun >/dev/null; then
   refused "mpirun" "got mpirun" mpirun --oversubscribe -np 2 "$program" --strategy gloo
 fi

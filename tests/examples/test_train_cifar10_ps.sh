@@ -92,7 +92,7 @@ refused() {
   [[ ! -e refused ]] || { complain "$what: there is a run folder" && rm -rf refused; }
 }
 refused "no servers" "[--num-servers] expected 1 or more" "$launch" -n 2 -s 0 "$program" --strategy ps
-refused "nobody started it" "expected servers, got none" "$program" --strategy ps
+refused "nobody started it" "expected servers, got no server" "$program" --strategy ps
 refused "mpirun" "got mpirun" mpirun --oversubscribe -np 2 "$program" --strategy ps
 refused "servers for all-reduce" "expected none, because" "$launch" -n 2 -s 1 "$program" --strategy mpi
 refused "a server of nothing" "[environment TUTTI_ROLE] expected worker" env TUTTI_ROLE=server "$program" --strategy solo

@@ -115,7 +115,7 @@ start missed --max_steps 400
 until_said missed.worker1 "step 10,"
 kill -9 "${pids[3]}"
 ended "a worker killed" "5 5 0 137" missed
-said missed.ps1 "rank 1 on localhost lost, and not back"
+said missed.ps1 "rank 1 on localhost lost, and not returned"
 # If all wait for each other, the loss ends all.
 lists
 start together --max_steps 100000000 --strategy ps
@@ -128,7 +128,7 @@ lists
 start stopped --max_steps 100000000 --rank-timeout 1
 until_said stopped.worker1 "step 10,"
 kill -STOP "${pids[3]}"
-until_said stopped.ps0 "[worker 1 on localhost] expected a process of the job until its end, got no sign of life"
+until_said stopped.ps0 "[worker 1 on localhost] expected a process of the job until its end, got no message"
 kill -9 "${pids[3]}" "${pids[0]}"
 ended "the first server killed" "137 5 5 137" stopped
 said stopped.ps1 "server 0 at localhost:$first, the arbiter of the job"
@@ -230,7 +230,7 @@ ln -s job.key link.key
 key "a link" "a link" link.key
 key "none" "No such file" none.key
 mkfifo -m 0600 pipe.key
-key "a pipe" "no regular file" pipe.key
+key "a pipe" "not a regular file" pipe.key
 mkdir -m 0700 folder.key
 key "a folder" "a folder" folder.key
 for text in "" "ab" "$(cat job.key)0" "$(head -c 63 job.key)x" "$(cat job.key job.key)" "$(cat job.key) "; do
@@ -240,7 +240,7 @@ for text in "" "ab" "$(cat job.key)0" "$(head -c 63 job.key)x" "$(cat job.key jo
 done
 
 refused 5 "no server" "expected server 0 at localhost:$first within 2000 ms, got no answer" "${good[@]}"
-refused 5 "no such host" "got no address of nowhere.invalid (" --ps_hosts nowhere.invalid:1 --worker_hosts localhost:2 "${key[@]}" \
+refused 5 "no such host" "got no address for nowhere.invalid (" --ps_hosts nowhere.invalid:1 --worker_hosts localhost:2 "${key[@]}" \
   --job_name worker
 # hold: takes a port, $held, with another program, $holder.
 hold() {
@@ -301,9 +301,9 @@ lists
 start going --max_steps 100000000
 until_said going.worker1 "step 10,"
 refused 5 "another secret" "--ps-key-file" "${list[@]}" --job_name worker --ps-key-file other.key
-refused 2 "another list" "[job] expected what the arbiter was told, 2 workers and 2 servers" --ps_hosts "localhost:$first" \
+refused 2 "another list" "[job] expected the terms of the arbiter, 2 workers and 2 servers" --ps_hosts "localhost:$first" \
   --worker_hosts a:1 --job_name worker "${key[@]}"
-refused 2 "a number twice" "worker 1 on localhost, who is there already" "${list[@]}" --job_name worker --task_index 1 \
+refused 2 "a number twice" "the number of worker 1 on localhost, which has joined already" "${list[@]}" --job_name worker --task_index 1 \
   "${key[@]}" --max_steps 100000000
 kill -0 "${pids[@]}" || complain "strangers end a job"
 kill -TERM "${pids[@]}"

@@ -50,7 +50,7 @@ for server in 0 1; do
   grep -qE "server $server has lost [0-9]+ steps? of rank [01] on localhost" out || complain "server $server: what was lost is not said"
 done
 grep -qF "$damaged is not used: " out || complain "the damaged state is not named: $(grep s1 out)"
-grep -qF "over ZeroMQ, 2 servers (no windows: servers are started again)" out || complain "windows: not said: $(grep note out)"
+grep -qF "over ZeroMQ, 2 servers (no windows: servers can restart)" out || complain "windows: not said: $(grep note out)"
 grep -q "done: 1600 steps" out || complain "other steps: $(tail -n 2 out)"
 first=$(grep -oE "epoch 1/100  train loss [0-9.]+" out | grep -oE "[0-9.]+$")
 last=$(grep -oE "epoch 100/100  train loss [0-9.]+" out | grep -oE "[0-9.]+$")

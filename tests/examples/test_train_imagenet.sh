@@ -257,7 +257,7 @@ if [[ -f $sample ]]; then
   grep -q "^Epoch 2: 1 record skipped" out || complain "skipped records are not counted: $(cat out)"
   # Files that are not images by their names are counted at the start.
   for class in data/train/*/; do touch "${class}photo.webp"; done
-  expect 0 "data/train: 12 files are no JPEG or PNG: .webp 12" "${real[@]}" --num_epochs 1 --log_dir left --on-bad-record skip
+  expect 0 "data/train: 12 files are neither JPEG nor PNG: .webp 12" "${real[@]}" --num_epochs 1 --log_dir left --on-bad-record skip
   # Damaged validation images are not treated as absent.
   touch data/validation-00001-of-00002
   expect 3 "validation-" "${real[@]}" --num_epochs 1 --log_dir lost --on-bad-record skip

@@ -84,7 +84,7 @@ int cuGetProcAddress_v2(const char* name, void** p, int, unsigned long long, int
 EOF
   if "${TUTTI_CXX:-c++}" -shared -fPIC -o libcuda.so.1 old.cpp 2>out; then
     LD_LIBRARY_PATH=$work${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
-      expect 4 "one for CUDA 11.4" "an old driver" "$program" "${tiny[@]}" --backend cuda
+      expect 4 "a driver for CUDA 11.4" "an old driver" "$program" "${tiny[@]}" --backend cuda
     one_line "an old driver"
     grep -q "update the NVIDIA driver" out || complain "an old driver: no hint"
   else

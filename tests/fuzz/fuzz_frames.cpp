@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Sends any bytes to a parameter server: from its two workers, one of which has lent it a window, and from strangers.
-// The server refuses or answers them, its memory stays bounded, and a worker that follows the protocol gets the right
-// sums.
+// Sends any bytes to a parameter server: from its two workers, one of which has exported a window to it, and from
+// strangers. The server refuses or answers them, its memory stays bounded, and a worker that follows the protocol gets
+// the right sums.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

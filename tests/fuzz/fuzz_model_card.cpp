@@ -42,7 +42,7 @@ void read_card(const std::string& text) {
   if (json_of(image_preparation_of(image, "again")) != image) std::abort();
   if (!card->graph) return;
   const auto net = net_to_json(*card->graph);
-  // A card cannot express a value that no node reads, or a node whose value another node of the same name hides.
+  // A card cannot express a value that no node reads, or a node that another node of the same name hides.
   if (!net) return;
   const auto again = net_to_json(net_of_json(*net, "again"));
   if (!again || *again != *net) std::abort();

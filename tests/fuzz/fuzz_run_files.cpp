@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reads any bytes as the files of a run. From log.jsonl and evaluation.json, tutti-report makes a page whose data is
-// valid JSON and small, whatever the files hold. The timeline of a process is merged into that of its job.
+// Reads any bytes as the files of a run. From log.jsonl and evaluation.json, tutti-report makes a page with data that
+// is valid JSON and small, whatever the files hold. The timeline of a process is merged into that of its job.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -79,7 +79,7 @@ class Train(HostsCase):
         # A program that cannot be asked for its options is started as it is, and then refuses.
         words = shlex.join(str(w) for w in self.command("no"))
         done = self.launch("-H", self.cluster.hosts_file(), "sh", "-c", words, code=2)
-        self.assertIn("[--strategy mpi] expected 3 ranks, as many as processes were started, got 1 rank. hint: "
+        self.assertIn("[--strategy mpi] expected 3 ranks, because 3 processes were started, got 1 rank. hint: "
                       "'tutti-launch -n 3 --launcher mpi'", done.err)
         self.assertFalse((self.folder / "no").exists())
 

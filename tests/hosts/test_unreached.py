@@ -42,14 +42,14 @@ class Unreached(ElasticTrainingCase):
         self.wait_for_steps(5)
         began = time.monotonic()
         with self.cut(*ways):
-            wait_until(lambda: self.job.poll() is not None or "do not reach each other" in (self.folder / "err").read_text())
+            wait_until(lambda: self.job.poll() is not None or "cannot reach each other" in (self.folder / "err").read_text())
             noticed = time.monotonic() - began
             self.wait_for_steps(5)
             print(f"noticed after {noticed:.2f} s, trained on after {time.monotonic() - began:.2f} s")
             self.finish(self.job)
         self.assertEqual(self.job.returncode, 0, self.job.out[-3000:] + self.job.err)
         self.check_whole(epochs=epochs, steps=epochs * IMAGES // (BATCH * len(hosts)))
-        said = re.findall(r"warning: (\w+ \d) on [\d.]+: it and (\w+ \d) on [\d.]+ do not reach each other", self.job.err)
+        said = re.findall(r"warning: (\w+ \d) on [\d.]+: it and (\w+ \d) on [\d.]+ cannot reach each other", self.job.err)
         self.assertEqual([of[0] for of in said], gone, self.job.err)
         self.assertGreaterEqual(noticed, 0.9 * TIMEOUT)
         self.assertNotIn("terminate called", self.job.err)
@@ -71,7 +71,7 @@ class Unreached(ElasticTrainingCase):
             self.finish(self.job)
         self.assertEqual(self.job.returncode, 5, self.job.out[-3000:] + self.job.err)
         self.assertIn(f"[{gone} on {self.cluster.address(on)}] expected to reach the other processes within {TIMEOUT} s, got it and "
-                      f"{other} on {self.cluster.address(at)} do not reach each other", self.job.err)
+                      f"{other} on {self.cluster.address(at)} cannot reach each other", self.job.err)
         self.assertNotIn("terminate called", self.job.err)
 
 

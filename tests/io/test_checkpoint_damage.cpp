@@ -91,7 +91,7 @@ TEST_CASE("a bit flipped anywhere, and a truncation at any length, is found and 
     CHECK_MESSAGE(contains(complaint(path), name), name);
     tutti::test::write_file(path / name, whole);
     std::filesystem::remove(path / name);
-    CHECK_MESSAGE(contains(complaint(path), std::string("a file ") + name + ", got none"), name);
+    CHECK_MESSAGE(contains(complaint(path), std::string("a file ") + name + ", got no such file"), name);
     tutti::test::write_file(path / name, whole);
   }
   change_byte(path / "optimizer.safetensors", 100, 4);
@@ -119,7 +119,7 @@ TEST_CASE("damage with matching checksums is found as well") {
   CHECK(contains(complaint(path), "manifest.json] expected format version 1, got 2. hint: another version"));
   replace_in_manifest(path, "\"version\": 2", "\"version\": 1");
   replace_in_manifest(path, "\"step\": 3", "\"step\": 4");
-  CHECK(contains(message_of<DataError>([&] { (void)store.load(path); }), "step 3 as its name says, got 4"));
+  CHECK(contains(message_of<DataError>([&] { (void)store.load(path); }), "step 3, as in its name, got 4"));
   replace_in_manifest(path, "\"step\": 4", "\"step\": 3, \"else\": 0");
   CHECK(contains(complaint(path), "'else'"));
   replace_in_manifest(path, ", \"else\": 0", "");
@@ -168,7 +168,7 @@ TEST_CASE("a damaged best.json is an error, and no file is removed") {
   store.mark_best(1, 0.5);
   write_text(store.folder() / "best.json", "{\"step\":");
   CHECK_THROWS_AS((void)store.load_best(), DataError);
-  CHECK(contains(message_of<DataError>([&] { save(store, 2); }), "is valid, but older ones stay"));
+  CHECK(contains(message_of<DataError>([&] { save(store, 2); }), "is valid, but older ones were not removed"));
   CHECK(store.list().size() == 2);
   store.mark_best(2, 0.75);
   save(store, 3);

@@ -180,7 +180,8 @@ TEST_CASE("if the disk fails, only the earlier checkpoint remains") {
   CheckpointStore store(run.path(), 1);
   save(store, 1);
   disk.cannot = "rename step-000000001 ASIDE";
-  CHECK(contains(message_of<FileError>([&] { save(store, 2); }), "step-000000002 is valid, but older ones stay"));
+  CHECK(contains(message_of<FileError>([&] { save(store, 2); }),
+                 "step-000000002 is valid, but older ones were not removed"));
   CHECK(store.load_newest_valid()->step() == 2);
 }
 

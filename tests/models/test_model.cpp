@@ -74,7 +74,7 @@ TEST_CASE("layers are named by their numbers, or as the options say") {
                                                             "head.weight", "head.bias"});
 }
 
-TEST_CASE("a residual block projects its input where the shape changes, and only there") {
+TEST_CASE("a residual block projects its input only if the shape changes") {
   Model net(pets());
   auto x = net.conv_bn(net.images(), {.out = 8});
   x = net.residual(x, {.out = 8});
@@ -91,27 +91,27 @@ TEST_CASE("a residual block projects its input where the shape changes, and only
   CHECK(has("layer2.downsample.1.bias"));
 }
 
-TEST_CASE("functions of nn and models go on with its values") {
+TEST_CASE("functions of nn and models continue with its values") {
   Model net(pets());
   models::resnet_cifar(net, net.images(), {.depth = 8, .classes = net.classes()});
   CHECK(net.shape(net.graph().logits) == Shape{1, 3});
   CHECK(nn::conv(net, "more", net.images(), {.out = 2, .init = Init::he_uniform}) != no_value);
 }
 
-TEST_CASE("an initializer is a word alone, of gain 1") {
+TEST_CASE("an initializer without a gain has gain 1") {
   const Initializer word = Init::xavier_normal, in_full{Init::xavier_normal, 1};
   CHECK(word.kind == in_full.kind);
   CHECK(word.scale == in_full.scale);
 }
 
-TEST_CASE("a schema or a layer that makes no sense is refused") {
+TEST_CASE("an invalid schema or layer is refused") {
   Schema none = pets();
   none.classes = 0;
   CHECK_THROWS_WITH_AS(Model{none}, "[schema of pets] expected 1 class or more, got 0.", UsageError);
   Model net(pets());
   CHECK_THROWS_AS(net.conv_bn(net.images(), {}), ShapeError);
   net.classifier(net.images());
-  CHECK_THROWS_WITH_AS(net.classifier(net.images(), {.name = "other"}), "[loss] expected one loss, got a second one.",
+  CHECK_THROWS_WITH_AS(net.classifier(net.images(), {.name = "other"}), "[loss] expected one loss, got a second loss.",
                        UsageError);
 }
 

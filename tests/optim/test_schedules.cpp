@@ -226,7 +226,7 @@ TEST_CASE("--lr-step-epochs: bad text is refused") {
     const std::string message = usage_error([&] { (void)parse_lr_step_epochs(text, 0.1, 0.1); });
     CHECK(contains(message, "expected"));
   }
-  CHECK(contains(usage_error([] { (void)parse_lr_step_epochs("60,30", 0.1, 0.1); }), "boundaries that grow"));
+  CHECK(contains(usage_error([] { (void)parse_lr_step_epochs("60,30", 0.1, 0.1); }), "increasing boundaries"));
 }
 
 TEST_CASE("bad arguments are named") {
@@ -240,11 +240,11 @@ TEST_CASE("bad arguments are named") {
   CHECK(contains(usage_error([] { (void)CosineRestarts(1.0, {.first_decay_ratio = 0.0}); }), "first_decay_ratio"));
   CHECK(contains(usage_error([] { (void)CosineRestarts(1.0, {.t_mul = 0.5}); }), "t_mul"));
   CHECK(contains(usage_error([&] { (void)LinearCosine(1.0, {.beta = nan}); }), "beta"));
-  CHECK(contains(usage_error([] { (void)Steps(1.0, {10, 10}); }), "boundaries that grow"));
+  CHECK(contains(usage_error([] { (void)Steps(1.0, {10, 10}); }), "increasing boundaries"));
   CHECK(contains(usage_error([] { (void)Piecewise({1, 2}, {0.1, 0.2}); }), "expected 3 learning rates, got 2"));
   CHECK(contains(usage_error([] { (void)Piecewise({1, 2}, {}); }), "expected 3 learning rates, got 0"));
   CHECK(contains(usage_error([] { (void)PiecewiseLinear({}); }), "1 point or more"));
-  CHECK(contains(usage_error([] { (void)PiecewiseLinear({{2, 0.1}, {1, 0.1}}); }), "boundaries that grow"));
+  CHECK(contains(usage_error([] { (void)PiecewiseLinear({{2, 0.1}, {1, 0.1}}); }), "increasing boundaries"));
   CHECK(contains(usage_error([] { (void)Warmup(0.0, 1.0, -1, Constant(1.0)); }), "0 steps or more"));
   CHECK(contains(usage_error([] { (void)Sequence({Constant(1.0)}, {10}); }), "expected 2 schedules, got 1"));
   CHECK(contains(usage_error([] { (void)Sequence({Constant(1.0), Constant(1.0)}, {0}); }), "joints"));

@@ -24,7 +24,7 @@ template <class C>
 class Breaking {
  public:
   static constexpr StrategyTraits traits = AllReduce<C>::traits;
-  // step: the step of the job, from 1; 0: none.
+  // step: the step of the job, from 1; 0: no step.
   Breaking(C& communicator, std::int64_t step, int piece)
       : c_(communicator), s_(communicator), at_step_(step), at_piece_(piece) {}
 
@@ -55,7 +55,7 @@ class Breaking {
   void sum(std::span<double> v) { s_.sum(v); }
   void abort(const std::string& why, ExitCode code) noexcept { s_.abort(why, code); }
 
-  // A device that still works for absent ranks must be told.
+  // A device that still works for absent ranks must be notified.
   void let_go() {
     if constexpr (C::traits.reads_device_memory) c_.abort("a step broke", ExitCode::communication);
   }

@@ -12,7 +12,7 @@
 
 namespace tutti::testing {
 
-// A strategy whose members change: only this process, or the threads of a group.
+// A strategy with changing members: only this process, or the threads of a group.
 class Changing {
  public:
   static constexpr StrategyTraits traits{};

@@ -127,7 +127,7 @@ class Worker {
 };
 static_assert(DistributedStrategy<Worker>);
 
-// Reads the state of the owner, and changes nothing of it.
+// Reads the state of the owner, and does not change it.
 struct Reader : Worker {
   Reader(Owner& o, int rank, int size) : Worker(o, rank, size), owner(o) {}
   Work exchange(const Push& p) {

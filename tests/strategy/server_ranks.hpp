@@ -56,7 +56,7 @@ inline ps::WorkerOptions worker_options(const ServerJob& job, int rank) {
   return o;
 }
 
-// The errors that servers and workers threw; empty if there was none.
+// The errors that servers and workers threw; empty if there was no error.
 struct ServerJobErrors {
   std::vector<std::exception_ptr> servers, workers;
   void rethrow() const {

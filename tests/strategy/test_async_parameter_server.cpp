@@ -316,7 +316,8 @@ TEST_CASE("asynchronous servers: a worker of another kind is refused alone") {
     TrainerOptions other = options();
     other.weight_decay = 0.5;
     CHECK_THROWS_WITH_AS(Trainer(backend, *second, net(), other),
-                         doctest::Contains("weight decay is 0.000100 on the servers and 0.500000 here"), UsageError);
+                         doctest::Contains("weight decay is 0.000100 on the servers and 0.500000 on this worker"),
+                         UsageError);
   }
   a.synchronise();
   Loader train = loader(0, 1);
@@ -347,10 +348,10 @@ TEST_CASE(
   CHECK(job.join()[0] == "");
 }
 
-TEST_CASE("asynchronous servers: the servers end if no worker comes, or none is left") {
+TEST_CASE("asynchronous servers: the servers end if no worker connects, or after the last one is lost") {
   {
     Servers job({.patience = 50ms});
-    CHECK(job.join()[0].find("expected a worker within 50 ms, got none") != std::string::npos);
+    CHECK(job.join()[0].find("expected a worker within 50 ms, got no worker") != std::string::npos);
   }
   Servers job({.patience = 50ms});
   {
@@ -359,5 +360,5 @@ TEST_CASE("asynchronous servers: the servers end if no worker comes, or none is 
     Trainer a(backend, *only, net(), options());
     only->abort("killed", ExitCode::communication);
   }
-  CHECK(job.join()[0].find("expected a worker within 50 ms, got none") != std::string::npos);
+  CHECK(job.join()[0].find("expected a worker within 50 ms, got no worker") != std::string::npos);
 }

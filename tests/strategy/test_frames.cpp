@@ -30,7 +30,7 @@ std::string refusal(const Frame& f, std::size_t data) {
   CHECK(encode(*again) == head);
   return "";
 }
-// Of a frame whose data follows its head.
+// Of a frame with data after its head.
 std::string refusal(const Frame& f) { return refusal(f, f.bytes); }
 
 Frame push(Operation operation = Operation::sum, std::uint32_t bytes = 64, DType dtype = DType::f32) {
@@ -110,7 +110,7 @@ TEST_CASE("the frame decoder rejects random headers") {
     std::string_view why;
     return decode(head, 64, why) ? std::string() : std::string(why);
   };
-  for (std::size_t i = 0; i < 4; ++i) CHECK(changed(i, 0) == "no frame of this version");
+  for (std::size_t i = 0; i < 4; ++i) CHECK(changed(i, 0) == "not a frame of this version");
   CHECK(changed(4, 0) == "an unknown kind");
   CHECK(changed(4, 8) == "an unknown kind");
   for (unsigned kind = 1; kind <= 7; ++kind) CHECK(changed(4, kind) == "");
@@ -123,14 +123,14 @@ TEST_CASE("the frame decoder rejects random headers") {
   }
   CHECK(changed(6, 7) == "an unknown type");
   for (unsigned type = 0; type < 7; ++type) CHECK(changed(6, type) == "");
-  CHECK(changed(7, 3) == "bytes that are not zero");
-  CHECK(changed(7, 128) == "bytes that are not zero");
+  CHECK(changed(7, 3) == "unknown flags");
+  CHECK(changed(7, 128) == "unknown flags");
   for (const std::size_t size : {std::size_t{0}, head_bytes - 1, head_bytes + 1}) {
     std::vector<std::byte> bytes(size);
     std::copy_n(good.begin(), std::min(size, head_bytes), bytes.begin());
     std::string_view why;
     CHECK_FALSE(decode(bytes, 64, why).has_value());
-    CHECK(why == "a head of another size");
+    CHECK(why == "a header of the wrong size");
   }
 }
 
@@ -138,13 +138,13 @@ TEST_CASE("sizes and places of a frame are those of whole elements within memory
   CHECK(max_data == 1048576);
   CHECK(refusal(push(Operation::sum, 1048576)) == "");
   CHECK(refusal(push(Operation::sum, 1048576 + 4)) == "too much data");
-  CHECK(refusal(push(Operation::sum, 0)) == "parts of elements");
+  CHECK(refusal(push(Operation::sum, 0)) == "incomplete elements");
   CHECK(refusal(push(Operation::sum, 4)) == "");
-  CHECK(refusal(push(Operation::sum, 6)) == "parts of elements");
-  CHECK(refusal(answer(Operation::sum, 0)) == "parts of elements");
+  CHECK(refusal(push(Operation::sum, 6)) == "incomplete elements");
+  CHECK(refusal(answer(Operation::sum, 0)) == "incomplete elements");
   CHECK(refusal(push(Operation::sum, 3, DType::u8)) == "");
-  CHECK(refusal(push(Operation::sum, 3, DType::bf16)) == "parts of elements");
-  CHECK(refusal(push(Operation::sum, 12, DType::f64)) == "parts of elements");
+  CHECK(refusal(push(Operation::sum, 3, DType::bf16)) == "incomplete elements");
+  CHECK(refusal(push(Operation::sum, 12, DType::f64)) == "incomplete elements");
   // A frame without elements may have any size.
   Frame text;
   text.kind = FrameKind::give_up;
@@ -155,19 +155,19 @@ TEST_CASE("sizes and places of a frame are those of whole elements within memory
   }
   Frame f = push();
   f.offset = 6;
-  CHECK(refusal(f) == "parts of elements");
+  CHECK(refusal(f) == "incomplete elements");
   f.offset = end_of_all - 63;
-  CHECK(refusal(f) == "an offset beyond all memory");
+  CHECK(refusal(f) == "an offset that is too large");
   f.offset = end_of_all - 67;  // the last whole element that ends within memory
   CHECK(refusal(f) == "");
   Frame bytes = push(Operation::sum, 64, DType::u8);
   bytes.offset = end_of_all - 64;
   CHECK(refusal(bytes) == "");
   ++bytes.offset;
-  CHECK(refusal(bytes) == "an offset beyond all memory");
-  CHECK(refusal(push(), 60) == "data of another size");
-  CHECK(refusal(push(), 68) == "data of another size");
-  CHECK(refusal(push(), 0) == "data of another size");
+  CHECK(refusal(bytes) == "an offset that is too large");
+  CHECK(refusal(push(), 60) == "data of the wrong size");
+  CHECK(refusal(push(), 68) == "data of the wrong size");
+  CHECK(refusal(push(), 0) == "data of the wrong size");
 }
 
 TEST_CASE("a frame for a window has no data after it") {
@@ -176,21 +176,21 @@ TEST_CASE("a frame for a window has no data after it") {
     CHECK(refusal(in_window(answer(o)), 0) == "");
   }
   for (const Operation o : {Operation::fetch, Operation::store, Operation::lend})
-    CHECK(refusal(in_window(push(o)), 0) == "a window where none can be");
+    CHECK(refusal(in_window(push(o)), 0) == "a window in a frame that cannot have one");
   Frame text;
   text.kind = FrameKind::refuse;
   text.window = 1;
-  CHECK(refusal(text, 0) == "a window where none can be");
-  CHECK(refusal(in_window(push()), 64) == "data beside a window");
-  CHECK(refusal(in_window(push()), 1) == "data beside a window");
+  CHECK(refusal(text, 0) == "a window in a frame that cannot have one");
+  CHECK(refusal(in_window(push()), 64) == "data in addition to a window");
+  CHECK(refusal(in_window(push()), 1) == "data in addition to a window");
   CHECK(refusal(in_window(push(), 64), 0) == "");
-  CHECK(refusal(in_window(push(), 2), 0) == "a place that is none");
-  CHECK(refusal(in_window(push(), end_of_all - 63), 0) == "a place that is none");
+  CHECK(refusal(in_window(push(), 2), 0) == "an invalid address in a window");
+  CHECK(refusal(in_window(push(), end_of_all - 63), 0) == "an invalid address in a window");
   CHECK(refusal(in_window(push(), end_of_all - 67), 0) == "");
   Frame bytes = in_window(push(Operation::sum, 64, DType::u8), end_of_all - 64);
   CHECK(refusal(bytes, 0) == "");
   ++bytes.place;
-  CHECK(refusal(bytes, 0) == "a place that is none");
+  CHECK(refusal(bytes, 0) == "an invalid address in a window");
   // Without a window the place has no meaning.
   Frame f = push();
   f.place = 2;
@@ -206,17 +206,17 @@ TEST_CASE("two-bit frames push gradients in f32") {
   CHECK(packed(push(Operation::apply)) == "");
   CHECK(packed(in_window(push())) == "");  // the answer goes there
   for (const Operation o : {Operation::max, Operation::take, Operation::fetch, Operation::store, Operation::lend})
-    CHECK(packed(push(o)) == "two bits where none can be");
-  CHECK(packed(answer()) == "two bits where none can be");
-  CHECK(packed(push(Operation::sum, 64, DType::i32)) == "two bits where none can be");
+    CHECK(packed(push(o)) == "two-bit values in a frame that cannot have them");
+  CHECK(packed(answer()) == "two-bit values in a frame that cannot have them");
+  CHECK(packed(push(Operation::sum, 64, DType::i32)) == "two-bit values in a frame that cannot have them");
   Frame f = push();
   f.packed = true;
-  CHECK(refusal(f, two_bit::bytes_of(16) + 1) == "two bits of another size");
-  CHECK(refusal(f, two_bit::bytes_of(16) - 1) == "two bits of another size");
-  CHECK(refusal(f) == "two bits of another size");
+  CHECK(refusal(f, two_bit::bytes_of(16) + 1) == "two-bit values of the wrong size");
+  CHECK(refusal(f, two_bit::bytes_of(16) - 1) == "two-bit values of the wrong size");
+  CHECK(refusal(f) == "two-bit values of the wrong size");
 }
 
-TEST_CASE("frames tell which workers have the root's data already, and which send none") {
+TEST_CASE("frames show which workers have the root's data already, and which send no data") {
   Frame f = push(Operation::take);
   f.has = true;
   CHECK(refusal(f) == "");
@@ -225,31 +225,32 @@ TEST_CASE("frames tell which workers have the root's data already, and which sen
   Frame a = answer(Operation::take);
   a.has = true;
   CHECK(refusal(a, 0) == "");
-  CHECK(refusal(a) == "data that is not wanted");
+  CHECK(refusal(a) == "data that was not requested");
   for (Frame wrong : {push(Operation::sum), answer(Operation::max), in_window(push(Operation::take))}) {
     wrong.has = true;
-    CHECK(refusal(wrong) == (wrong.window != 0 ? "data beside a window" : "nothing to be wanted"));
-    CHECK(refusal(wrong, 0) == "nothing to be wanted");
+    CHECK(refusal(wrong) == (wrong.window != 0 ? "data in addition to a window"
+                                               : "a request without data in a frame that cannot have one"));
+    CHECK(refusal(wrong, 0) == "a request without data in a frame that cannot have one");
   }
   Frame hello;
   hello.operation = Operation::take;
   hello.has = true;
-  CHECK(refusal(hello) == "nothing to be wanted");
+  CHECK(refusal(hello) == "a request without data in a frame that cannot have one");
 
   // No data: from a worker that is not the root, in a question, in an answer without content.
   Frame t = push(Operation::take);
-  CHECK(refusal(t, 0) == "data of another size");
+  CHECK(refusal(t, 0) == "data of the wrong size");
   t.root = 1;
   CHECK(refusal(t, 0) == "");
-  CHECK(refusal(t, 4) == "data of another size");
+  CHECK(refusal(t, 4) == "data of the wrong size");
   CHECK(refusal(push(Operation::fetch), 0) == "");
   CHECK(refusal(answer(Operation::store), 0) == "");
   for (const Operation o : {Operation::sum, Operation::max, Operation::apply, Operation::store, Operation::lend})
-    CHECK(refusal(push(o), 0) == "data of another size");
+    CHECK(refusal(push(o), 0) == "data of the wrong size");
   for (const Operation o : {Operation::sum, Operation::max, Operation::take, Operation::apply, Operation::fetch}) {
     Frame no_root = answer(o);
     no_root.root = 1;
-    CHECK(refusal(no_root, 0) == "data of another size");
+    CHECK(refusal(no_root, 0) == "data of the wrong size");
   }
 }
 

@@ -227,7 +227,7 @@ TEST_CASE("options that no server can follow are refused before the first step")
   const auto refuse = [&](const TrainerOptions& o, const char* what) {
     CHECK_THROWS_WITH_AS(Trainer(backend, w, net(), o), doctest::Contains(what), UsageError);
   };
-  refuse(options(Lars{}), "got an optimizer that looks at whole tensors");
+  refuse(options(Lars{}), "got an optimizer that needs whole tensors");
   TrainerOptions o = options(Sgd{});
   o.clip_norm = 1;
   refuse(o, "got a limit to the norm of all gradients");
@@ -237,8 +237,8 @@ TEST_CASE("options that no server can follow are refused before the first step")
   Solo solo;
   AnyStrategy any = AnyStrategy::refer(solo);
   CHECK(!any.owns_weights());
-  CHECK_THROWS_WITH_AS(static_cast<void>(any.progress()), doctest::Contains("one that owns the weights, got 'solo'"),
-                       UsageError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(any.progress()),
+                       doctest::Contains("a strategy that owns the weights, got 'solo'"), UsageError);
 }
 
 TEST_CASE("a strategy inside two wrappers has the traits of the inner one") {

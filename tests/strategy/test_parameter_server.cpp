@@ -121,7 +121,7 @@ TEST_CASE("parameter server: f32 that travels as bf16 is added up in f32 and rou
   }).rethrow();
 }
 
-TEST_CASE("parameter server: a worker that has the root's data already gets none") {
+TEST_CASE("parameter server: a worker that has the root's data already does not get it again") {
   run({.workers = 3, .servers = 2}, [](Worker& c) {
     std::vector<float> v(300'000, static_cast<float>(c.rank() + 1));
     c.broadcast(bytes_of(v), 1, "state", c.rank() == 2).wait();
@@ -151,7 +151,7 @@ TEST_CASE("parameter server: a worker that has the root's data already gets none
   auto sum = Bare::push(0, 77, 2);
   sum.has = true;
   CHECK_FALSE(ps::decode(ps::encode(sum), sum.bytes, why));
-  CHECK(why == "nothing to be wanted");
+  CHECK(why == "a request without data in a frame that cannot have one");
 }
 
 TEST_CASE("parameter server: a missing worker is named") {
@@ -162,7 +162,8 @@ TEST_CASE("parameter server: a missing worker is named") {
   });
   for (const std::size_t r : {0U, 2U}) {
     const std::string text = testing::ServerJobErrors::text(errors.workers[r]);
-    CHECK_MESSAGE(text.find("[step 3 bucket 0] expected all ranks within 200 ms, got nothing from rank 1") == 0, text);
+    CHECK_MESSAGE(text.find("[step 3 bucket 0] expected all ranks within 200 ms, got no message from rank 1") == 0,
+                  text);
   }
   CHECK(testing::ServerJobErrors::text(errors.servers[0]).find("rank 1") != std::string::npos);
 }
@@ -294,24 +295,24 @@ TEST_CASE("server: a repeated frame is answered twice and added once") {
   CHECK(job.server.counts().stale == 2);
 }
 
-TEST_CASE("server: strangers, frames of another round and invalid frames change nothing") {
+TEST_CASE("server: strangers, frames of another round and invalid frames have no effect") {
   Bare job(2);
   ps::ThreadWorkerEnd other(job.network), stranger(job.network);
   const std::vector<std::byte> noise(80, std::byte{0x5a});
   stranger.send(0, noise, {}, nullptr);
   stranger.send(0, std::span(noise).first(3), noise, nullptr);
-  // Of another job, of another kind, and one whose place is taken.
+  // Of another job, of another kind, and one with a number that is taken.
   Bare::hello(*job.end, 0, 77, 2);
   Bare::hello(stranger, 1, 5, 3);
-  CHECK(Bare::hear(stranger).text == "workers 2 here and 3 there");
+  CHECK(Bare::hear(stranger).text == "workers 2 on this server and 3 on the worker");
   Bare::hello(stranger, 1, 5, 2, 9);
-  CHECK(Bare::hear(stranger).text == "generation 1 here and 9 there");
+  CHECK(Bare::hear(stranger).text == "generation 1 on this server and 9 on the worker");
   Bare::hello(stranger, 1, 5, 2, 1, 7);
-  CHECK(Bare::hear(stranger).text == "MXNET_KVSTORE_BIGARRAY_BOUND 1000 here and 7 there");
+  CHECK(Bare::hear(stranger).text == "MXNET_KVSTORE_BIGARRAY_BOUND 1000 on this server and 7 on the worker");
   Bare::hello(stranger, 0, 5, 2);
-  CHECK(Bare::hear(stranger).text == "rank 0 is there already");
+  CHECK(Bare::hear(stranger).text == "rank 0 has joined already");
   Bare::hello(stranger, 2, 5, 2);
-  CHECK(Bare::hear(stranger).text == "this worker is not one of the job");
+  CHECK(Bare::hear(stranger).text == "this worker does not belong to the job");
   Bare::hello(other, 1, 88, 2);
   CHECK(Bare::hear(*job.end).frame.kind == ps::FrameKind::welcome);
   // In the name of rank 1, which it is not; of another session; of another generation; with an invalid root.
@@ -348,7 +349,7 @@ TEST_CASE("server: the unanswered frames of a worker are limited") {
   for (const std::uint64_t at : {0U, 8U, 16U}) Bare::send(*job.end, Bare::push(0, 77, 1, at), {1, 2});
   const auto refused = Bare::hear(*job.end);
   CHECK(refused.frame.kind == ps::FrameKind::refuse);
-  CHECK(refused.text == "more than 16 bytes without an answer");
+  CHECK(refused.text == "more than 16 unanswered bytes");
   job.stop();
   CHECK(job.server.counts().too_much == 1);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameter servers that read and write in the windows of their workers: jobs in which some workers have none, frames
-// that name memory that was not lent, and a worker that overwrites its window.
+// Parameter servers that read and write in the windows of their workers: jobs in which some workers have no windows,
+// frames that name memory that was not exported, and a worker that overwrites its window.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ testing::ServerJobErrors run_mixed(const std::vector<bool>& workers, const std::
 
 }  // namespace
 
-TEST_CASE("windows: the bits are the same if some workers and servers have none") {
+TEST_CASE("windows: the bits are the same if some workers and servers have no windows") {
   constexpr std::size_t n = 700'001;
   const std::vector<float> want = all_reduced(3, n);
   struct Who {
@@ -113,8 +113,8 @@ TEST_CASE("windows: the bits are the same if some workers and servers have none"
       conformance::require((c.name().find(", windows to ") != std::string::npos) == some, c.name());
       const bool refused = mine && lend < static_cast<std::ptrdiff_t>(servers.size());
       conformance::require(
-          (c.name().find("(no windows: server 0: it borrows no windows)") != std::string::npos ||
-           c.name().find("(no windows: server 1: it borrows no windows)") != std::string::npos) == refused,
+          (c.name().find("(no windows: server 0: it maps no windows)") != std::string::npos ||
+           c.name().find("(no windows: server 1: it maps no windows)") != std::string::npos) == refused,
           c.name());
       const auto own = c.allocate(n * sizeof(float));
       for (int round = 0; round < 3; ++round) {
@@ -178,7 +178,7 @@ TEST_CASE("windows: two-bit gradients have the same meaning as in frames") {
         .rethrow();
 }
 
-TEST_CASE("windows: frames for memory that was not lent are refused, counted, and change nothing") {
+TEST_CASE("windows: frames for memory that was not exported are refused and counted, and have no effect") {
   ProcessWindows of_server, of_workers;
   Bare job(2, ps::usual_in_flight, &of_server);
   ps::ThreadWorkerEnd other(job.network);
@@ -207,15 +207,15 @@ TEST_CASE("windows: frames for memory that was not lent are refused, counted, an
   CHECK(lend({17, name}).frame.kind == ps::FrameKind::refuse);
   WindowName wrong = name;
   wrong.server[3] = '/';
-  CHECK(said({1, wrong}) == "a name that is none");
+  CHECK(said({1, wrong}) == "the name of its server is invalid");
   wrong.server.fill('0');
-  CHECK(said({1, wrong}) == "its owner is not reached: it has ended, or is in another container");
+  CHECK(said({1, wrong}) == "cannot connect to its owner: it has ended, or is in another container");
   wrong = name;
   wrong.number = 99;
   CHECK(said({1, wrong}) == "its owner has no such window");
   wrong = name;
   wrong.bytes = 1 << 20;
-  CHECK(said({1, wrong}) == "a window of 4096 bytes, not 1048576");
+  CHECK(said({1, wrong}) == "the window has 4096 bytes instead of 1048576");
   CHECK(said({1, name}) == "");
 
   const auto push = [&](std::uint32_t number, std::uint64_t place, std::uint32_t bytes = 8) {
@@ -230,7 +230,7 @@ TEST_CASE("windows: frames for memory that was not lent are refused, counted, an
     Bare::send(*job.end, f, {});
     const auto heard = Bare::hear(*job.end);
     CHECK(heard.frame.kind == ps::FrameKind::refuse);
-    CHECK(heard.text == "a place outside of the windows that were lent");
+    CHECK(heard.text == "an address outside of the shared windows");
   }
   // Of another worker. A frame is invalid if it names half an element, a place beyond all memory, or a place that no
   // window can have, or if it brings data.
@@ -270,7 +270,7 @@ TEST_CASE("windows: frames for memory that was not lent are refused, counted, an
   CHECK(job.server.counts().repeated == 2);
 }
 
-TEST_CASE("windows: a worker that overwrites its own window harms no other") {
+TEST_CASE("windows: a worker that overwrites its own window does not affect others") {
   constexpr std::size_t n = 300'000;
   run_mixed({true, true}, {true}, false, [&](Worker& c) {
     const auto own = c.allocate(n * sizeof(float));

@@ -157,7 +157,9 @@ TEST_CASE("a restarted server continues from its stored state, and later steps a
   CHECK(pulled == w.weights);
   first->end();
   CHECK(first->counts.lost_steps == 2);
-  CHECK_MESSAGE(first->log.find("server 0 has lost 2 steps of rank 0, done since it kept its state") == 0, first->log);
+  CHECK_MESSAGE(
+      first->log.find("server 0 has lost 2 steps of rank 0, which were done after its state was last saved") == 0,
+      first->log);
 }
 
 TEST_CASE("steps in a server's stored state are not applied again when the worker repeats them") {
@@ -239,7 +241,7 @@ TEST_CASE("a server that does not come back is named, also one that cannot be re
     } catch (const CommunicationError& e) {
       said = e.what();
     }
-    CHECK_MESSAGE(said.find(returns ? "server 0 at a thread to be back within 400 ms"
+    CHECK_MESSAGE(said.find(returns ? "server 0 at a thread to return within 400 ms"
                                     : "server 0 at a thread is gone") != std::string::npos,
                   said);
   }

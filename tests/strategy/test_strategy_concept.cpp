@@ -109,7 +109,8 @@ TEST_CASE("a strategy held as a value has exactly the functions that its traits 
   any.wait_until([&] { return ++asked == 3; }, "a step");
   CHECK(asked == 3);
   CHECK_THROWS_WITH_AS(poll([] { return false; }, 1ms, "a step"),
-                       doctest::Contains("[a step] expected an end within the deadline"), CommunicationError);
+                       doctest::Contains("[a step] expected the end of the operation within the deadline"),
+                       CommunicationError);
   CHECK(any.rank() == 1);
   CHECK(any.size() == 3);
   CHECK(any.membership().generation == 7);

@@ -54,7 +54,7 @@ class CheckAudit(unittest.TestCase):
         for bad, line in ((GOOD + "x\n", 5), (GOOD + "1 4 0: 9\n", 5), (GOOD + "1 4 0: 1", 5), (ELASTIC + "1 5 0 3: 1\n", 8),
                           (ELASTIC + "\0\xff\n", 8)):
             self.assertIn(f"{self.file} line {line}", self.check(bad, 3))
-        self.assertIn("a generation that its chief has begun, got generation 3", self.check(ELASTIC + "1 5 0 3: 1\n", 3))
+        self.assertIn("a generation that its coordinator has begun, got generation 3", self.check(ELASTIC + "1 5 0 3: 1\n", 3))
 
     def test_no_such_run(self):
         for run in ("nowhere", "", "/dev/null", "a" * 5000):

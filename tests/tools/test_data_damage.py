@@ -40,12 +40,12 @@ class BadInput(DataCase):
 
     def test_files_that_are_left_out_are_counted(self):
         for command in ("info", "verify"):
-            self.assertNotIn("no JPEG or PNG", self.run_tool(command, "in").stdout)
+            self.assertNotIn("neither JPEG nor PNG", self.run_tool(command, "in").stdout)
         for name in ("n01/a.webp", "n02/b.WEBP", "n02/sub/c.gif", "n03/Thumbs", "n03/.DS_Store"):
             path = self.folder / "in" / "train" / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(b"something")
-        line = "train: 4 files are no JPEG or PNG: .webp 2, without extension 1, .gif 1\n"
+        line = "train: 4 files are neither JPEG nor PNG: .webp 2, without extension 1, .gif 1\n"
         for words in (("info", "in"), ("verify", "in"), ("verify", "in", "--decode"),
                       ("convert", "-i", "in", "-o", "out", "-s", "train", "--shards", 2)):
             self.assertEqual(self.run_tool(*words).stdout.count(line), 1, words)

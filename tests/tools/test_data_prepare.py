@@ -311,7 +311,7 @@ class Join(DataCase):
         self.assertTrue(there.exists())
         self.assertGreater(max(begin for _, begin in server.requests), 0)
         server.requests.clear()
-        self.assertIn("there already", self.run_tool(*words, program=str(JOIN), cwd=work).stderr)
+        self.assertIn("exists already", self.run_tool(*words, program=str(JOIN), cwd=work).stderr)
         self.assertEqual(server.requests, [])
         # In another folder, and through a link in a folder of programs.
         (self.folder / "bin").mkdir()

@@ -59,7 +59,7 @@ class Control(LaunchCase):
     def test_one_that_is_missing_is_named(self):
         script = '[ $TUTTI_RANK = 1 ] && exec sleep 1000; exec "$0" enrol=1500'
         done = self.launch("-n", 3, "sh", "-c", script, CONTROL_RANK, code=5)
-        self.assertIn("[control channel] expected all processes of the job within 1500 ms, got still none of worker 1.",
+        self.assertIn("[control channel] expected all processes of the job within 1500 ms, got no message yet from worker 1.",
                       done.err)
 
     def test_stopped_process_is_lost(self):

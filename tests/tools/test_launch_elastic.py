@@ -161,7 +161,7 @@ class Elastic(ElasticCase):
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
         job.wait_for(3, workers=2)
         done = self.stop(job)
-        self.assertIn(f"warning: worker 1 on {A}: no sign of life for 4 s; the others go on\n", done.err)
+        self.assertIn(f"warning: worker 1 on {A}: no message for 4 s; the others go on\n", done.err)
         self.assertEqual(job.logged(), [f"0 REMOVED {A}", f"1 ADDED {A}"])
 
     def test_end_that_is_heard_when_the_others_stand_again(self):

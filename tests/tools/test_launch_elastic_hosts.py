@@ -95,8 +95,8 @@ class ElasticHosts(ElasticCase):
             return "".join(job.err)
 
         wait_until(lambda: said().count("Launching worker node") == 2)
-        for bad, why in ((b"", "expected a host, got none"), (b"-oProxyCommand=touch\n", "expected a host as NAME"),
-                         (b"# all gone\n", "expected a host, got none"), (b"localhost reboot\n", "after the host"),
+        for bad, why in ((b"", "expected at least one host, got no host"), (b"-oProxyCommand=touch\n", "expected a host as NAME"),
+                         (b"# all gone\n", "expected at least one host, got no host"), (b"localhost reboot\n", "after the host"),
                          (b"$(reboot)\n", "expected a host as NAME"), (b"\xff\xfe\0\n", "expected a host as NAME"),
                          (b"localhost slots=0\n", "expected slots=N"), (b"a\n" * 600000, "expected at most")):
             before = len(said())

@@ -121,7 +121,7 @@ class Paused(LaunchCase):
         self.begin("-n", 2, strategy="gloo", elastic=True, timeout=1)
         self.pause([self.job.pid], 6)
         wait_until(lambda: "warning: worker" in self.said())
-        self.assertIn("[this process] expected an answer of the job's arbiter within the time-out, got none", self.said())
+        self.assertIn("[this process] expected an answer of the job's arbiter within the time-out, got no answer", self.said())
         self.job.send_signal(signal.SIGINT)
         self.job.wait(120)
         self.assertIn(self.job.returncode, (130, 5), self.said())

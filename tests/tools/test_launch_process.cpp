@@ -93,7 +93,7 @@ TEST_CASE("an inconsistent environment is refused") {
           (void)environment(V{{"TUTTI_SIZE", "abc"}});
         }).starts_with("[environment TUTTI_SIZE] expected an integer from 1 to 16777216, got 'abc'."));
   const auto alone = message_of<UsageError>([&] { (void)environment(V{{"TUTTI_SIZE", "2"}}); });
-  CHECK(contains(alone, "[environment TUTTI_RANK] expected a number beside TUTTI_SIZE 2, got none."));
+  CHECK(contains(alone, "[environment TUTTI_RANK] expected a number together with TUTTI_SIZE 2, got no value."));
   CHECK(contains(alone, "tutti-launch -n N"));
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("the environment tells which launcher started a process, and if it may
   CHECK((hydra.mpi && hydra.launched && hydra.rank == 1 && hydra.size == 2 && hydra.local_rank == 1));
   CHECK_NOTHROW(require_launched_size(both, "mpi", 2));
   CHECK(contains(message_of<UsageError>([&] { require_launched_size(both, "mpi", 1); }),
-                 "[--strategy mpi] expected 2 ranks, as many as processes were started, got 1 rank."));
+                 "[--strategy mpi] expected 2 ranks, because 2 processes were started, got 1 rank."));
   const auto by_hand = environment(V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "3"}});
   CHECK(contains(message_of<UsageError>([&] { require_launched_size(by_hand, "mpi", 1); }),
                  "'tutti-launch -n 3 --launcher mpi' and 'mpirun -np 3'"));

@@ -167,7 +167,7 @@ class OwnNet(PredictCase):
         for program, words in ((CIFAR, SMALL), (IMAGENET, [*TINY, "--num-batches", "1"])):
             said = run(program, *words, "--dataset" if program == CIFAR else "--synthetic", *(["synthetic"] if program == CIFAR else []), "--pretrained", "images",
                        "--run-dir", "never", code=3, cwd=self.folder).err
-            self.assertIn("checkpoints, as a run has", said)
+            self.assertIn("a run with checkpoints", said)
 
     def test_a_part_of_a_set(self):
         run(DATA, "convert", "-i", "images", "-o", "part", "--to", "tfrecord", "--shards", "3", "--validation-shards", "1", cwd=self.folder)

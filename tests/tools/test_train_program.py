@@ -175,7 +175,7 @@ class TrainProgram(LaunchCase):
         job.send_signal(2)
         out, err = job.communicate(timeout=300)
         self.assertEqual(job.returncode, 130, out + err)
-        self.assertIn("state saved; the same command goes on from runs/pets", out)
+        self.assertIn("state saved; run the same command again to continue from runs/pets", out)
         self.assertEqual(self.events("end")[-1]["status"], "interrupted")
         self.assertIn("going on from", self.run_alone().stdout)
 

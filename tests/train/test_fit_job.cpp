@@ -83,7 +83,7 @@ TEST_CASE("fit trains, evaluates and reports") {
   CHECK(job.facts.text().find("fit .batch") != std::string::npos);
 }
 
-TEST_CASE("the batch, the optimizer and the schedule are those of the recipe: the same bits as by hand") {
+TEST_CASE("the batch, the optimizer and the schedule are those of the recipe: the same bits as with a Trainer") {
   AloneJob job;
   FitRecipe r = recipe();
   r.optimizer = Sgd{.momentum = 0.5, .nesterov = true};
@@ -109,7 +109,7 @@ TEST_CASE("the batch, the optimizer and the schedule are those of the recipe: th
   CHECK(by_fit == by_hand);
 }
 
-TEST_CASE("a run has a log, checkpoints and a model's card without being asked") {
+TEST_CASE("a run has a log, checkpoints and a model card by default") {
   AloneJob job;
   const Folder folder;
   const std::string run = (folder.path / "runs" / "mine").string();
@@ -124,7 +124,7 @@ TEST_CASE("a run has a log, checkpoints and a model's card without being asked")
   CHECK(io::CheckpointStore(run).load_newest_valid(nullptr)->step() == 10);
 }
 
-TEST_CASE("a run that is started again goes on, and one that was finished is evaluated") {
+TEST_CASE("a restarted run continues, and a finished one is evaluated") {
   AloneJob job;
   const Folder folder;
   FitRecipe r = recipe((folder.path / "run").string());
@@ -140,7 +140,7 @@ TEST_CASE("a run that is started again goes on, and one that was finished is eva
   CHECK(epochs == std::vector<std::int64_t>{3, 4});
 }
 
-TEST_CASE("a run that stopped after some steps ends with the bits of one that did not") {
+TEST_CASE("a run that stopped after some steps and continued has the bits of an uninterrupted run") {
   AloneJob job;
   const Folder folder;
   const Model net = net_for(images(8).schema());
@@ -172,12 +172,12 @@ TEST_CASE("the folder of another net is refused, with exit code 2") {
     const std::string message = e.what();
     CHECK(
         message.starts_with("[fit .run " + r.run + "] expected the folder of a run with this net and this optimizer"));
-    CHECK(message.find("hint: give this run a folder of its own; ") != std::string::npos);
+    CHECK(message.find("hint: give this run a separate folder; ") != std::string::npos);
     CHECK(e.exit_code() == 2);
   }
 }
 
-TEST_CASE("a folder that another process writes to, or a link in a folder of everybody, is refused") {
+TEST_CASE("a folder that another process writes to, or a link in a folder that all users can write to, is refused") {
   AloneJob job;
   const Folder folder;
   FitRecipe r = recipe((folder.path / "run").string());
@@ -196,7 +196,7 @@ TEST_CASE("a folder that another process writes to, or a link in a folder of eve
   CHECK_THROWS_WITH_AS(fit(job, net, r), doctest::Contains("which is a link"), UsageError);
 }
 
-TEST_CASE("a recipe that makes no sense is refused before anything is trained") {
+TEST_CASE("an invalid recipe is refused before training begins") {
   AloneJob job;
   const Model net = net_for(images(8).schema());
   const auto refuses = [&](const char* message, auto change) {
@@ -209,13 +209,13 @@ TEST_CASE("a recipe that makes no sense is refused before anything is trained") 
   refuses("[fit .keep] expected 1 or more, got 0.", [](FitRecipe& r) { r.keep = 0; });
   const Model open(images(8).schema());
   CHECK_THROWS_WITH_AS(fit(job, open, recipe()),
-                       "[fit net] expected a net that ends with a classifier, got one without. hint: "
-                       "Model::classifier() or Builder::softmax_cross_entropy() ends it.",
+                       "[fit net] expected a net that ends with a classifier, got a net without one. hint: "
+                       "add Model::classifier() or Builder::softmax_cross_entropy() at its end.",
                        UsageError);
   Schema wide = images(8).schema();
   wide.width = 10;
   CHECK_THROWS_WITH_AS(fit(job, net_for(wide), recipe()),
-                       doctest::Contains("expected images [1, 3, 8, 10], as the net takes them, got [1, 3, 8, 8]"),
+                       doctest::Contains("expected images of the net's input shape [1, 3, 8, 10], got [1, 3, 8, 8]"),
                        ShapeError);
   Schema few = images(8).schema();
   few.classes = 3;
@@ -231,7 +231,7 @@ TEST_CASE("images that do not fit together are refused, with exit code 3") {
   };
   const Images pets = named({"cat", "dog"}, 2);
   refuses(named({"cat"}, 1), pets,
-          "[named] expected two classes or more, got one, cat. hint: a class is a folder of images");
+          "[named] expected two classes or more, got one, cat. hint: put the images of each class into a folder");
   refuses(pets, named({"cat", "owl"}, 2), "expected classes of the training images: cat, dog, got owl");
   refuses(pets, named({}, 3), "expected the 2 classes of the training images, got 3");
 }
@@ -241,9 +241,9 @@ TEST_CASE("reports, metrics and shapes print as text") {
   EpochReport r{.epoch = 3, .epochs = 20, .train_loss = 0.412, .train_top1 = 0.851, .test = {}, .test_ema = {}};
   out << r;
   CHECK(out.str() == "epoch 3 of 20: loss 0.4120, accuracy 85.10 %");
-  CHECK_THROWS_WITH_AS((void)r.test.accuracy(),
-                       "[report] expected an evaluation of this epoch, got none. hint: give fit() test images.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      (void)r.test.accuracy(),
+      "[report] expected an evaluation of this epoch, got no evaluation. hint: give fit() test images.", UsageError);
   r.test = EvaluationReport{.loss = 0.5, .top1 = 0.824};
   CHECK(to_string(r) == "epoch 3 of 20: loss 0.4120, accuracy 85.10 %, test loss 0.5000, test accuracy 82.40 %");
   std::ostringstream metrics;

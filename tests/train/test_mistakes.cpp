@@ -217,7 +217,7 @@ TEST_CASE("a file that cannot be written is reported once") {
   file.mistakes({});
   file.mistakes({});
   REQUIRE(complaints.size() == 1);
-  CHECK(contains(complaints[0], "evaluation.json is not written"));
+  CHECK(contains(complaints[0], "evaluation.json cannot be written"));
 }
 
 TEST_CASE("a PNG file is read back, and its extents are checked") {

@@ -61,15 +61,18 @@ struct Little : ReferenceBackend {
 TEST_CASE("the error has the memory that is wanted, held and free, and the largest batch that fits") {
   CHECK(refusal(Short{}, 100, mib) == "");
   CHECK(refusal(Short{}, 101, mib) ==
-        "[short] expected 101 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
+        "[short] expected 101 MiB of memory in addition to the 50 MiB of parameters, gradients and optimizer state for "
+        "a batch "
         "of 101, got 100 MiB free. hint: at most about 100 rows fit: use --batch-size, or --precision bf16.");
   // Memory that earlier runs allocated counts as free, not as held.
   CHECK(refusal(Knowing{}, 120, mib, 20 * mib) == "");
   CHECK(refusal(Knowing{""}, 300, mib, 20 * mib) ==
-        "[short] expected 300 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
+        "[short] expected 300 MiB of memory in addition to the 50 MiB of parameters, gradients and optimizer state for "
+        "a batch "
         "of 300, got 120 MiB free. hint: at most about 120 rows fit: use --batch-size, or --precision bf16.");
   CHECK(refusal(Short{}, 2, 200 * mib) ==
-        "[short] expected 400 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
+        "[short] expected 400 MiB of memory in addition to the 50 MiB of parameters, gradients and optimizer state for "
+        "a batch "
         "of 2, got 100 MiB free. hint: not even one row fits: end other programs that use the device.");
 }
 

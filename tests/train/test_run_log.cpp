@@ -158,8 +158,8 @@ TEST_CASE("a full disk is reported once, and complete lines remain") {
     for (int i = 2; i < 6; ++i) log.step(a_step(i));
   }
   REQUIRE(complaints.size() == 1);
-  CHECK(test::contains(complaints[0], "log.jsonl is not written"));
-  CHECK(test::contains(complaints[0], "does not end the training"));
+  CHECK(test::contains(complaints[0], "log.jsonl cannot be written"));
+  CHECK(test::contains(complaints[0], "Training continues."));
   log.step(a_step(9));
   const auto lines = lines_of(folder / "log.jsonl");
   REQUIRE(lines.size() == 2);
@@ -198,7 +198,7 @@ TEST_CASE("TensorBoard gets the same curves") {
   CHECK(files == 1);
 }
 
-TEST_CASE("lines of a job whose members change have the generation and the whole batch") {
+TEST_CASE("lines of a job with changing members have the generation and the whole batch") {
   TempFolder folder;
   RunLog log(folder.path(), 5, no_complaint, 3);
   StepReport r = a_step(20);

@@ -120,5 +120,5 @@ TEST_CASE("a state that cannot be written is reported, and the previous one rema
   again.write(state(20));
   again.wait();
   REQUIRE(s.log.size() == 1);
-  CHECK(s.log[0].find("a server's state was not kept: ") == 0);
+  CHECK(s.log[0].find("the state of a server was not saved: ") == 0);
 }

@@ -41,7 +41,7 @@ TEST_CASE("each signal requests a stop, with its exit code") {
   }
 }
 
-TEST_CASE("the first signal decides, and a second SIGTERM changes nothing") {
+TEST_CASE("the first signal decides, and a second SIGTERM has no effect") {
   StopSignals signals;
   ::raise(SIGTERM);
   ::raise(SIGTERM);

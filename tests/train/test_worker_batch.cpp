@@ -20,7 +20,7 @@ TEST_CASE("the rate is linear in the batch and changes in small steps") {
   CHECK(rate_factor(c, 10) == 1);
   c.step = 105;
   CHECK(rate_factor(c, 10) == 1.5);
-  // A change during the ramp continues from the current rate. The same batch changes nothing.
+  // A change during the ramp continues from the current rate. The same batch does not change the rate.
   follow_batch(c, 128, 64, 10);
   follow_batch(c, 32, 64, 10);
   CHECK(rate_factor(c, 10) == 1.5);

@@ -189,7 +189,8 @@ class Gemms {
     auto c = choose(pass, p, bias);
     if (!c && bias) c = choose(pass, p, false);
     if (!c)
-      fail<DeviceError>({"cublas ", to_string(pass)}, {"a kernel for ", to_string(p)}, "none that cuBLASLt knows");
+      fail<DeviceError>({"cublas ", to_string(pass)}, {"a kernel for ", to_string(p)},
+                        "no suitable kernel in cuBLASLt");
     return chosen_.emplace(key, *std::move(c)).first->second;
   }
 

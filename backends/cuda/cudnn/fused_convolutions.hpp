@@ -78,7 +78,7 @@ class FusedConvolutions {
   void run(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {
     const auto found = made_.find({pass, p});
     if (found == made_.end() || !found->second)
-      fail<DeviceError>({"cudnn ", to_string(pass)}, "a plan made before", to_string(p));
+      fail<DeviceError>({"cudnn ", to_string(pass)}, "a plan made in advance", to_string(p));
     std::visit([&](auto& m) { m.run(o, workspace, stream); }, *found->second);
   }
 
@@ -111,7 +111,7 @@ class FusedConvolutions {
   std::optional<Made> make(FusedPass pass, const ConvProblem& p) {
     // cuDNN's fused kernels support only 16-bit types, not f32.
     if (p.type != DType::bf16 && p.type != DType::f16) {
-      why_ = "cuDNN fuses convolutions of 16 bits alone";
+      why_ = "cuDNN fuses only 16-bit convolutions";
       return {};
     }
     switch (pass) {

@@ -130,7 +130,7 @@ class OpGraph {
     op.set(attr::stats_square_sum, square_sum.descriptor).finalize();
   }
 
-  // An operation whose attributes the caller sets and finalizes, for operations of batch norm.
+  // An operation; the caller sets its attributes and finalizes it, for operations of batch norm.
   Descriptor& operation(cudnnBackendDescriptorType_t type, const std::string& what) {
     return operations_.emplace_back(type, "operation " + what + " of " + name_);
   }

@@ -27,10 +27,11 @@ inline void require_version(std::size_t version, const Device& device) {
   constexpr std::size_t oldest = 90800, first_without_volta = 91100;
   const bool volta = device.architecture() < 75;
   if (version >= oldest && !(volta && version >= first_without_volta)) return;
-  fail<DeviceError>("cudnn", volta ? "cuDNN 9.8 to 9.10 for " + device.name_and_capability() : "cuDNN 9.8 or newer",
-                    version_text(version),
-                    volta ? "install cuDNN 9.10 (pip's nvidia-cudnn-cu12==9.10.2.21); newer ones do not know this GPU"
-                          : "update cuDNN");
+  fail<DeviceError>(
+      "cudnn", volta ? "cuDNN 9.8 to 9.10 for " + device.name_and_capability() : "cuDNN 9.8 or newer",
+      version_text(version),
+      volta ? "install cuDNN 9.10 (pip's nvidia-cudnn-cu12==9.10.2.21); newer versions do not support this GPU"
+            : "update cuDNN");
 }
 
 // cuDNN's handle of a device. It is created when it is first needed or, because that takes long, from begin() on.
@@ -86,7 +87,7 @@ class Target {
   // DeviceError if cuDNN does not understand the description.
   explicit Target(std::string_view json) : described_(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device description") {
     described_.set(attr::device_json, std::span<const char>(json.data(), json.size()));
-    described_.finalize("take it from a GPU with the same cuDNN");
+    described_.finalize("use a description from a GPU with the same cuDNN");
   }
 
   [[nodiscard]] cudnnHandle_t handle() const { return handle_ == nullptr ? nullptr : handle_->get(); }
@@ -252,12 +253,12 @@ struct Refusal {
                                                   std::size_t workspace_limit, std::size_t most, Refusal& refusal,
                                                   bool guessed_only = false) {
   std::vector<Plan> plans;
-  refusal = {"cuDNN knows no engine for it", true};
+  refusal = {"cuDNN has no engine for it", true};
   try {
     for (const Descriptor& config : engine_configs(target, graph, guessed_only)) {
       if (plans.size() == most) break;
       if (!filter.allows(notes_of(config))) {
-        refusal.why = "the engines for it round or add in another way than was asked for";
+        refusal.why = "the engines for it do not round or add in the required way";
         continue;
       }
       try {
@@ -265,7 +266,7 @@ struct Refusal {
         if (plan.workspace_bytes() <= workspace_limit)
           plans.push_back(std::move(plan));
         else
-          refusal.why = "it takes " + std::to_string(plan.workspace_bytes() >> 20) + " MiB of workspace";
+          refusal.why = "it needs " + std::to_string(plan.workspace_bytes() >> 20) + " MiB of workspace";
       } catch (const CudnnError& e) {
         refusal(e);
       }

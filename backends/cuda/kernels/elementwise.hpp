@@ -28,7 +28,7 @@ __global__ void normalize(const u8* in, T* out, const float* mean, const float* 
   }
 }
 
-// Pixels of fewer than 4 channels as pixels of N, the others zero.
+// Copies pixels of fewer than 4 channels to pixels of N channels; the other channels are zero.
 template <class T, int N>
 __global__ void normalize_padded(const u8* in, T* out, const float* mean, const float* inv_std, int channels,
                                  i64 pixels) {
@@ -75,7 +75,7 @@ __global__ void relu_backward(const T* dy, const T* y, T* dx, i64 n) {
   map<T, V>(dy, y, dx, n, [](float d, float out) { return out > 0 ? d : 0.0f; });
 }
 // Of the normal distribution at a = |x|: density = exp(-a^2 / 2) / sqrt(2 pi), tail = Phi(-a) by the formula of
-// tutti/engine/cpu/gelu_kernels.hpp. Beyond 15, where both are zero, a is 15. A NaN stays one.
+// tutti/engine/cpu/gelu_kernels.hpp. Above 15, a is taken as 15, because both are zero there. A NaN stays a NaN.
 struct NormalTail {
   float a, tail, density;
   inline NormalTail(float x) {
@@ -132,7 +132,7 @@ __global__ void bias_cast(const float* x, const float* b, T* y, int columns, i64
   for (i64 i = first_index(); i < n; i += index_step()) y[i] = from_float<T>(x[i] + b[(int)(i % columns)]);
 }
 
-// Pixels of `from` channels as pixels of `to`: what is not there is zero, what has no place is left out.
+// Copies pixels of `from` channels to pixels of `to` channels: missing channels are zero, surplus ones are left out.
 template <class T>
 __global__ void change_channels(const T* in, T* out, int from, int to, i64 pixels) {
   for (i64 k = first_index(); k < pixels * to; k += index_step()) {
@@ -142,7 +142,7 @@ __global__ void change_channels(const T* in, T* out, int from, int to, i64 pixel
   }
 }
 
-// Weights f32 [rows, columns, taps] (OIHW) as T [padded rows, taps, padded columns] (KRSC).
+// Converts weights from f32 [rows, columns, taps] (OIHW) to T [padded rows, taps, padded columns] (KRSC).
 template <class T>
 inline void pack_place(i64 i, const float* __restrict__ w, T* __restrict__ to, int rows, int columns, int taps,
                        int padded_columns) {
@@ -153,7 +153,7 @@ inline void pack_place(i64 i, const float* __restrict__ w, T* __restrict__ to, i
   stream<3>(taps, 0, 1, [&](i64 t) { return there ? from[t] : 0.0f; },
             [&](i64 t, float v) { first[t * padded_columns] = from_float<T>(v); });
 }
-// Of many tensors, cut into pieces for a block each.
+// The same for many tensors, cut into one piece per block.
 struct PackJob {
   const float* from;
   void* to;
@@ -170,9 +170,9 @@ __global__ void pack_table(const PackJob* jobs, const PackChunk* chunks) {
   for (int i = threadIdx.x; i < c.count; i += blockDim.x)
     pack_place<T>(c.begin + i, j.from, (T*)j.to, j.rows, j.columns, j.taps, j.padded_columns);
 }
-// The way back, for gradients: what convolutions made, in f32. Of many tensors, each cut into pieces for a block each;
-// a block's tensor is the last that begins no later. In the order of dw, which is written four bytes at a time; what is
-// read apart lies near enough to be in cache.
+// The reverse, for gradients: converts the results of convolutions to f32. For many tensors, each cut into one piece
+// per block; a block's tensor is the last one that does not begin after the block. Follows the order of dw, which is
+// written four bytes at a time; the values that are read out of order are close enough to be in the cache.
 struct UnpackJob {
   const void* from;
   float* to;
@@ -184,7 +184,7 @@ struct UnpackJobs {
   UnpackJob of[64];
   int count;
 };
-// TAPS: how many, 0 where that is told at run time. From the first row on that has a part in the piece 32 bits count.
+// TAPS: the number of taps; 0: j.taps gives it at run time. Indices within the piece, from its first row, fit 32 bits.
 template <class T, int TAPS>
 inline void unpack_piece(const UnpackJob& j, i64 begin, int n) {
   const int taps = TAPS > 0 ? TAPS : j.taps, columns = j.columns, padded_columns = j.padded_columns;

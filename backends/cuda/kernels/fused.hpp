@@ -6,7 +6,7 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char fused[] = R"cuda(
-// What norm_statistics left per chunk, as the sums of x and of its squares.
+// Converts the results of norm_statistics for each chunk to the sums of x and of its squares.
 __global__ void norm_sums_finish(const float* partial, int chunks, i64 chunk, i64 all, int channels, float* sum,
                                  float* square_sum) {
   const int c = finish_channel();
@@ -20,8 +20,8 @@ __global__ void norm_sums_finish(const float* partial, int chunks, i64 chunk, i6
   square_sum[c] = (float)q;
 }
 
-// The statistics of a batch from its sums, a thread a channel. scale and bias, with which the batch norm is
-// scale * x + bias, may be null; bias belongs to the scale as it is rounded.
+// Computes the statistics of a batch from its sums, one thread per channel. scale and bias, with which the batch norm
+// is scale * x + bias, may be null; bias is computed with the rounded scale.
 template <class T>
 __global__ void norm_from_sums(const float* sum, const float* square_sum, i64 all, int channels, float eps,
                                float momentum, const float* gamma, const float* beta, float* running_mean,
@@ -58,7 +58,8 @@ __global__ void activate(const T* __restrict__ x, const T* __restrict__ scale, c
   }
 }
 
-// From norm_backward_sums: dgamma, dbeta, and the factors of dx = from_g * g + from_x * x + constant.
+// Computes dgamma, dbeta and the factors of dx = from_g * g + from_x * x + constant from the results of
+// norm_backward_sums.
 __global__ void norm_backward_factors(const float* partial, int chunks, i64 all, int channels, const float* gamma,
                                       const float* mean, const float* inv_std, float* dgamma, float* dbeta,
                                       float* from_g, float* from_x, float* constant) {
@@ -76,7 +77,7 @@ __global__ void norm_backward_factors(const float* partial, int chunks, i64 all,
   constant[c] = (float)(s * (mean[c] * is * dot / n - sum / n));
 }
 
-// dx = from_g * (g where the relu was active) + from_x * x + constant
+// dx = from_g * (g if the relu was active, else 0) + from_x * x + constant
 template <class T, int V>
 __global__ void __launch_bounds__(256, 2)
     norm_backward_affine(const T* __restrict__ g, const T* __restrict__ x, const float* __restrict__ gamma,

@@ -23,13 +23,13 @@ struct Tile {
   }
   int mine;  // rows of this thread: every rows-th from its first on
   inline i64 first(int channels) const { return (begin + row) * channels + channel; }
-  // A kernel that reads what the one before it has read goes from the thread's last row back to its first: it meets
-  // first what the L2 cache still holds, and leaves there where the next kernel begins.
+  // A kernel that reads the data of the previous kernel goes from the thread's last row back to its first: it begins
+  // with the data that the L2 cache still holds, and leaves in it the data with which the next kernel begins.
   inline i64 last(int channels) const { return (begin + row + (i64)(mine - 1) * rows) * channels + channel; }
 };
 
-// What batch norm does, in bits: a number that the compiler knows, or -1: it is an argument (`given`). Kernels that nets
-// run most are of the first kind, so that no branch stands between their loads.
+// The form of a batch norm, in bits: a compile-time number, or -1: it is the argument `given`. The most frequent
+// kernels have a compile-time form, so that there is no branch between their loads.
 enum { form_relu = 1, form_residual = 2 };                                // norm_apply
 enum { form_mask = 3, form_second = 4, form_keep = 8, form_any = -1 };  // its gradient; the mask: 0, 1 or 2, see below
 
@@ -212,8 +212,8 @@ __global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
             });
 }
 
-// What the gradient of a batch norm reads of a row: x and the gradient that comes in, dy (+ dy2), zero where the
-// forward relu was not active. The form's mask: 0 none, 1 the sign of the output computed again, 2 the sign of y.
+// The values of a row that the gradient of a batch norm reads: x and the incoming gradient dy (+ dy2), which is zero if
+// the forward relu was not active. The form's mask: 0 no mask, 1 the sign of the recomputed output, 2 the sign of y.
 template <class T, int V>
 struct Incoming {
   Vec<T, V> x, dy, dy2, y;
@@ -227,7 +227,7 @@ inline Incoming<T, V> load_incoming(const T* x, const T* dy, const T* dy2, const
   if ((form & form_mask) == 2) r.y = load<T, V>(y + at);
   return r;
 }
-// Of value j, which is off the mean by so much.
+// For value j, with its distance from the mean.
 template <class T, int V>
 inline float gradient_of(const Incoming<T, V>& r, int j, float off, float scale, float shift, int form) {
   float g = to_float(r.dy.v[j]);
@@ -236,11 +236,12 @@ inline float gradient_of(const Incoming<T, V>& r, int j, float off, float scale,
   if ((form & form_mask) == 2) g = to_float(r.y.v[j]) > 0 ? g : 0.0f;
   return g;
 }
-// How many rows are loaded at once, two to four vectors each, and how many blocks' registers a multiprocessor holds.
+// The number of rows that are loaded at once, two to four vectors each, and the number of blocks of which a
+// multiprocessor holds the registers.
 constexpr int rows_at_once(int form) { return form == form_any ? 1 : 2; }
 constexpr int blocks_at_once(int form) { return form == (1 | form_second) ? 2 : 3; }
 
-// Per chunk and channel: the sums of g and of g times the normalised x. Keeps g in dresidual where that is the form.
+// Per chunk and channel: the sums of g and of g times the normalised x. Writes g to dresidual if the form says so.
 template <class T, int V, int FORM>
 __global__ void __launch_bounds__(256, blocks_at_once(FORM))
     norm_backward_sums(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
@@ -295,7 +296,7 @@ __global__ void norm_backward_finish(const float* partial, int chunks, i64 all, 
   means[channels + c] = (float)(dot / (double)all);
 }
 
-// dx = gamma * inv_std * (g - mean(g) - xhat * mean(g * xhat)). Where g was kept, it is dy here, and no more is done to it.
+// dx = gamma * inv_std * (g - mean(g) - xhat * mean(g * xhat)). If g was kept, it is dy here and is used unchanged.
 template <class T, int V, int FORM>
 __global__ void __launch_bounds__(256, blocks_at_once(FORM))
     norm_backward_apply(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
@@ -335,16 +336,16 @@ template <class T, int V>
 __global__ void __launch_bounds__(256, 4) column_sums(const T* __restrict__ x, float* __restrict__ partial, i64 all,
                                                       int channels, int lw, i64 chunk) {
   const Tile t(lw, V, all, chunk);
-  float sum[V], none[V];
+  float sum[V], zero[V];
   #pragma unroll
-  for (int j = 0; j < V; ++j) sum[j] = none[j] = 0;
+  for (int j = 0; j < V; ++j) sum[j] = zero[j] = 0;
   if (t.channel < channels)
     stream<4>(t.mine, t.first(channels), (i64)t.rows * channels, [&](i64 at) { return load<T, V>(x + at); },
               [&](i64, const Vec<T, V>& a) {
                 #pragma unroll
                 for (int j = 0; j < V; ++j) sum[j] += to_float(a.v[j]);
               });
-  write_partial<V>(t, sum, none, partial, channels);
+  write_partial<V>(t, sum, zero, partial, channels);
 }
 __global__ void column_sums_finish(const float* partial, int chunks, int channels, float* to) {
   const int c = finish_channel();

@@ -5,7 +5,7 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char pool[] = R"cuda(
-// x [n, height, width, channels] -> y [n, out_h, out_w, channels] and the place in the window.
+// x [n, height, width, channels] -> y [n, out_h, out_w, channels] and the position in the window.
 struct Pool {
   int height, width, channels, out_h, out_w, kernel_h, kernel_w, stride, padding;
 };
@@ -34,7 +34,7 @@ __global__ void max_pool(const T* x, T* y, u8* which, Pool p, i64 vectors) {
         load_floats<T, V>(x + ((image * p.height + h) * p.width + w) * p.channels + c, f);
         #pragma unroll
         for (int j = 0; j < V; ++j)
-          // A NaN wins, so that it is not lost.
+          // A NaN counts as the maximum, so that it is kept.
           if (place[j] < 0 || f[j] > best[j] || f[j] != f[j]) {
             best[j] = f[j];
             place[j] = i * p.kernel_w + l;
@@ -56,8 +56,8 @@ __global__ void max_pool_backward(const T* dy, const u8* which, T* dx, Pool p, i
     const i64 pixel = quotient(k, groups), line = quotient(pixel, p.width), image = quotient(line, p.height);
     const int c = (int)(k - pixel * groups) * V;
     const int w = (int)(pixel - line * p.width), h = (int)(line - image * p.height);
-    // The windows that hold the pixel: of those with its place i the row is (h + padding - i) / stride, where that is
-    // whole.
+    // The windows that contain the pixel: if the pixel is at row i of a window, the window's row is (h + padding - i) /
+    // stride, which must be an integer.
     const int low = (h + p.padding) / p.stride, left = (w + p.padding) / p.stride;
     float sum[V];
     #pragma unroll

@@ -12,22 +12,22 @@ struct StepNumbers {
   unsigned flags;
   int slot, restart, unused;
 };
-// A rank's flags that the loss decides, and why a run ends.
+// The flags of a rank that depend on the loss, and the reasons for the end of a run.
 enum { flag_not_finite = 4, flags_in_word = 8 };
 enum { halt_no = 0, halt_loss = 1, halt_loss_elsewhere = 2, halt_gradients = 3 };
 
-// What lives on the device from step to step, and what this step has come to so far.
+// The state on the device that outlives a step, and the current results of this step.
 struct StepState {
   i64 exponent, scale_steps;   // of a dynamic loss scale
-  i64 halted_step;             // the step whose loss or gradients were not finite; 0: none
+  i64 halted_step;             // the step with a loss or gradients that are not finite; 0: no such step
   int halted_why, skip;        // skip: this step changes no weights
   double halted_loss, halted_rows;
-  double totals[4];            // metrics of the steps since somebody asked
+  double totals[4];            // metrics of the steps since the last query
   double metrics[4];           // of this step
   double scale, lr;            // scale: of the loss, in this step
   float gradient_scale, average, c1, c2;
 };
-// What the host reads, in memory of its own.
+// The results for the host, in its memory.
 struct StepOutcome {
   i64 step, exponent, scale_steps, halted_step;
   int halted_why;
@@ -46,7 +46,7 @@ struct Run {
 };
 struct StepRules {
   double clip_norm, eta;
-  int trust;    // 0: none, 1: LARS, 2: LARC
+  int trust;    // 0: neither, 1: LARS, 2: LARC
   int dynamic;  // loss scale
   int chunks, runs;
   int normed;   // squared norms were taken
@@ -59,8 +59,8 @@ __global__ void step_begin(const StepNumbers* numbers, StepState* s, double* los
   *loss_scale = s->scale * numbers->inverse_batch;
 }
 
-// Takes up the metrics of a micro-batch. word, at the last one of a rank that is not alone: its flags as numbers in
-// front of the gradients, to be summed with them.
+// Adds the metrics of a micro-batch. word: in the last micro-batch of one of several ranks, its flags as numbers before
+// the gradients, to be summed with them.
 __global__ void step_metrics(const StepNumbers* numbers, StepState* s, const double* metrics, int first, float* word) {
   for (int i = 0; i < 4; ++i) s->metrics[i] = (first ? 0 : s->metrics[i]) + (metrics ? metrics[i] : 0);
   if (!word) return;
@@ -68,7 +68,7 @@ __global__ void step_metrics(const StepNumbers* numbers, StepState* s, const dou
   for (int i = 0; i < flags_in_word; ++i) word[i] = flags >> i & 1 ? 1.0f : 0.0f;
 }
 
-// N sums over a block of 256 threads, in room for 256 of each; every thread gets them.
+// Computes N sums over a block of 256 threads, in memory for 256 values of each; every thread gets the sums.
 template <int N>
 inline void block_sums(double (&v)[N], double* room) {
   __syncthreads();
@@ -82,7 +82,7 @@ inline void block_sums(double (&v)[N], double* room) {
   for (int k = 0; k < N; ++k) v[k] = room[256 * k];
 }
 
-// Of each chunk, N == 1: g * g. N == 3: w * w, w * g, g * g.
+// Sums for each chunk. N == 1: g * g. N == 3: w * w, w * g, g * g.
 template <int N>
 __global__ void step_norms(const float* w, const float* g, const Chunk* chunks, double* partial) {
   __shared__ double room[256 * N];
@@ -108,7 +108,7 @@ __global__ void step_norms(const float* w, const float* g, const Chunk* chunks, 
   if (threadIdx.x == 0)
     for (int k = 0; k < N; ++k) partial[N * blockIdx.x + k] = sums[k];
 }
-// A block a run: the sums of its chunks, chunks first[run] .. first[run + 1].
+// One block per run: adds up its chunks, first[run] to first[run + 1].
 __global__ void step_run_norms(const double* partial, const int* first, double* norms) {
   __shared__ double room[768];
   double sums[3] = {0, 0, 0};
@@ -119,8 +119,9 @@ __global__ void step_run_norms(const double* partial, const int* first, double* 
     for (int k = 0; k < 3; ++k) norms[3 * blockIdx.x + k] = sums[k];
 }
 
-// One block of 256 threads: whether the step counts, what its update needs, what the host will read. norms: of the runs
-// (three each) with LARS and LARC, else of the chunks. word: the flags of all ranks, summed, or null.
+// One block of 256 threads: decides whether the step counts, and computes the numbers for its update and for the host.
+// norms: of the runs (three each) with LARS and LARC, else of the chunks. word: the sum of the flags of all ranks, or
+// null.
 __global__ void step_decide(const StepNumbers* numbers, StepState* s, const double* norms, Run* runs, const float* word,
                             StepRules rules, StepOutcome* outcomes) {
   __shared__ double room[256];
@@ -210,7 +211,8 @@ __global__ void step_decide(const StepNumbers* numbers, StepState* s, const doub
   }
 }
 
-// f(first element, piece) for four elements at a time of this block's chunk; nothing where the step changes no weights.
+// Calls f(first element, piece) for four elements at a time of this block's chunk; makes no call if the step changes no
+// weights.
 template <class F>
 inline void each_of_chunk(const StepState* s, const Chunk* chunks, const Run* runs, F f) {
   if (s->skip) return;
@@ -251,7 +253,7 @@ __global__ void step_adamw(float* w, const float* g, float* m, float* v, const C
   });
 }
 
-// The mean over the ranks of what they summed, and the weight EMA; nothing once the run is at its end.
+// Divides the sums of the ranks by their number, and updates the weight EMA; has no effect after the end of the run.
 __global__ void step_mean(float* to, const float* sums, i64 n, float ranks, const StepState* s) {
   if (s->halted_step != 0) return;
   for (i64 i = first_index(); i < n; i += index_step()) to[i] = sums[i] / ranks;

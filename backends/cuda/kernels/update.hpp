@@ -5,10 +5,10 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char update[] = R"cuda(
-// What the loss is multiplied by in this step; lives in device memory, so that a captured graph reads this step's.
+// The factor of the loss in this step; in device memory, so that a captured graph reads that of the current step.
 __global__ void set_scale(double* to, double value) { *to = value; }
 
-// f(i, n): elements i .. i + n, with n == V but at the end.
+// Calls f(i, n) for elements i .. i + n; n == V except at the end.
 template <int V, class F>
 inline void each(i64 n, F f) {
   for (i64 k = first_index(); k < n / V; k += index_step()) f(k * V, V);
@@ -30,8 +30,8 @@ struct Numbers {
   float lr, weight_decay, gradient_scale, factor;
 };
 
-// What an update makes of one element. Every product and sum is spelled out, so that no compiler joins them in one
-// kernel and not in another: whichever kernel updates, the bits are the same.
+// The update of one element. Each product and sum is an explicit function, so that compilers do not fuse them in one
+// kernel only: all kernels give the same bits.
 inline void sgd_element(float& w, float g, float& a, float lr, float gradient_scale, float weight_decay, float factor,
                         float momentum, int nesterov) {
   const float grad = __fmul_rn(factor, fmaf(gradient_scale, g, __fmul_rn(weight_decay, w)));
@@ -86,7 +86,7 @@ __global__ void adamw(float* w, const float* g, float* m, float* v, i64 n, Numbe
   });
 }
 
-// Two sums in f64 per block; then one block adds those of all blocks in order. The number of blocks follows from n.
+// Two sums in f64 per block; then one block adds those of all blocks in order. The number of blocks depends only on n.
 inline void two_sums(double a, double b, double* to) {
   __shared__ double first[256], second[256];
   first[threadIdx.x] = a;

@@ -22,7 +22,7 @@ struct NormFusions {
   bool keep = false;
 };
 
-// The layers whose ops were fused: convolutions for the first two kinds, batch norms for the last.
+// The layers with fused ops: convolutions for the first two kinds, batch norms for the last.
 struct FusedLayers {
   std::vector<std::string> statistics, activation, backward;
   [[nodiscard]] bool any() const { return !statistics.empty() || !backward.empty(); }

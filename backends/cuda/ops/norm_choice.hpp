@@ -21,7 +21,7 @@ concept FusesNorms = FusesConvolutions<C> &&
   { c.kernel(b) } -> std::same_as<std::shared_ptr<FusedKernel<BatchNormAddReluBackward>>>;
 };
 
-// Returns the library's form of this batch norm, or an empty value if the library has none.
+// Returns the library's form of this batch norm, or an empty value if the library has no such form.
 [[nodiscard]] inline std::optional<BatchNormAddRelu> library_norm(const op::BatchNorm& o, const NodeDesc& d) {
   const Shape& x = d.in[0].shape;
   if (x[1] % vector_of(d.compute) != 0) return {};
@@ -73,7 +73,7 @@ template <class C, class O>
     if (trial.call() == nullptr) return {};
     const auto ours = [&] { run_our_norm(l, w, o, *trial.call()); };
     const auto theirs = [&] { run_norm(*kernel, w, device.stream(), o, *trial.call()); };
-    if (!library.no_slower("our batch norm beside " + form->name(), ours, theirs)) return kernel;
+    if (!library.no_slower("tutti's batch norm against " + form->name(), ours, theirs)) return kernel;
   }
   return {};
 }

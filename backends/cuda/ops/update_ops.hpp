@@ -11,9 +11,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/optim/update.hpp>
 
-// Optimizer updates of the arenas by tutti's kernels, each pass started by the host. They serve steps that
-// HostStepFinisher ends, for a user's own optimizer or a traced one, whose factors the host computes. CudaStepFinisher
-// has kernels that read all factors from the device.
+// Optimizer updates of the arenas by tutti's kernels, each pass started by the host. They are for steps that
+// HostStepFinisher ends, with a user's own optimizer or a traced one, because the host computes their factors.
+// CudaStepFinisher has kernels that read all factors from the device.
 namespace tutti::cuda {
 
 // kernels/update.hpp

@@ -84,7 +84,8 @@ class ElasticMember : public ElasticMembership {
   ElasticMember(std::shared_ptr<ControlChannel> channel, ElasticOptions options, const char* hint, bool losses_end)
       : options_(std::move(options)), channel_(std::move(channel)) {
     if (channel_ == nullptr)
-      fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another", hint);
+      fail<UsageError>("elastic training", "a process started by tutti-launch --elastic",
+                       "a process started in another way", hint);
     flag_ = group_flag_->renew();
     if (losses_end)
       channel_->on_change(
@@ -95,7 +96,7 @@ class ElasticMember : public ElasticMembership {
   // A process that begins a job is in its first generation from here on.
   void begin() {
     if (!options_.start.new_worker && !next_generation({}))
-      fail<CommunicationError>("elastic training", "to begin the job", "to be let go before it began");
+      fail<CommunicationError>("elastic training", "to begin the job", "a release before the job began");
   }
   [[nodiscard]] bool founds() const noexcept { return joining() && !options_.start.new_worker; }
 

@@ -81,8 +81,9 @@ class ElasticMembership {
 
 // The error of a process for which await_right() has returned false.
 [[noreturn]] inline void fail_without_right() {
-  fail<CommunicationError>("this process", "an answer of the job's arbiter within the time-out", "none",
-                           "was its host cut off, or the launcher stopped? --rank-timeout sets the time");
+  fail<CommunicationError>(
+      "this process", "an answer of the job's arbiter within the time-out", "no answer",
+      "check the network of this host and whether the launcher runs; --rank-timeout sets the time-out");
 }
 
 }  // namespace tutti

@@ -29,9 +29,9 @@
 
 namespace tutti {
 
-// Finds the peers that this process cannot reach while it waits for its group. It sends nothing as long as the group
-// works: if an operation lasts for half of the time-out, a thread tries to connect to each peer. A connection needs
-// both directions. The kernel of a busy or stopped peer accepts it, so a slow peer counts as reached.
+// Finds the peers that this process cannot reach while it waits for its group. It does not use the network while the
+// group works: if an operation lasts for half of the time-out, a thread tries to connect to each peer. A connection
+// needs both directions. The kernel of a busy or stopped peer accepts it, so a slow peer counts as reached.
 class ReachabilityMonitor {
  public:
   // A process of the group on another host.
@@ -48,7 +48,7 @@ class ReachabilityMonitor {
 
   ReachabilityMonitor(std::chrono::milliseconds timeout, Report report)
       : timeout_(timeout), report_(std::move(report)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (wake_.get() < 0) fail<DeviceError>("reach watch", "one more file descriptor", tcp::error_text(errno));
+    if (wake_.get() < 0) fail<DeviceError>("reachability monitor", "a file descriptor", tcp::error_text(errno));
     thread_ = start_thread("reach", [this] { run(); });
   }
   ~ReachabilityMonitor() {
@@ -70,7 +70,8 @@ class ReachabilityMonitor {
     const auto found = tcp::SystemLookup{}(address, 0, true, why);
     auto listener = found.empty() ? std::nullopt : tcp::listen_on(found.front(), 128, error);
     if (!listener)
-      fail<CommunicationError>("reach watch", {"to listen at ", address}, found.empty() ? why : tcp::error_text(error));
+      fail<CommunicationError>("reachability monitor", {"to listen at ", address},
+                               found.empty() ? why : tcp::error_text(error));
     std::string at = host_and_port(address, tcp::port_of(*listener));
     {
       const std::lock_guard lock(mutex_);

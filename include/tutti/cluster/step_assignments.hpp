@@ -14,7 +14,7 @@ class StepAssignments {
   struct Reply {  // the answer to a worker
     enum class Kind : std::uint8_t {
       step,  // `number` is assigned to this worker
-      wait,  // there is none, but other workers may fail to finish theirs: ask again
+      wait,  // no step now, but other workers may fail to finish theirs: ask again
       done,  // all are finished; only the coordinator's work remains
       over   // the coordinator's work is finished too
     };

@@ -57,7 +57,7 @@ class CommQueue {
     return Work(job);
   }
 
-  // Fails all queued operations; none of them begins any more.
+  // Fails all queued operations; they do not begin any more.
   void give_up() noexcept {
     const std::lock_guard lock(shared_->mutex);
     shared_->gave_up = true;
@@ -148,7 +148,7 @@ class CommQueue {
         // The thread that runs the job knows the reason better than the clock, so this thread waits longer.
         if (wake.wait_until(lock, std::max(end, speaks_until)) == std::cv_status::timeout && !job.done() &&
             std::chrono::steady_clock::now() >= speaks_until)
-          fail<CommunicationError>(job.name_, {"an answer within ", job.deadline.count(), " ms"}, "none");
+          fail<CommunicationError>(job.name_, {"an answer within ", job.deadline.count(), " ms"}, "no answer");
       }
     }
 

@@ -138,7 +138,7 @@ TUTTI_CORE_FUNCTION void combine(DType t, ReduceOp c, std::span<std::byte* const
     case DType::u8:
       return run(std::uint8_t{}, std::uint8_t{});
   }
-  fail("combine", "a type of tutti", static_cast<int>(t));
+  fail("combine", "a known element type", static_cast<int>(t));
 }
 #endif
 

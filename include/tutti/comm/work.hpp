@@ -52,7 +52,8 @@ inline void poll(const std::function<bool()>& done, std::chrono::milliseconds de
   for (int turn = 0; !done(); ++turn) {
     if (turn < 200) continue;
     if (std::chrono::steady_clock::now() - start >= deadline)
-      fail<CommunicationError>(what, "an end within the deadline", {"none after ", deadline.count(), " ms"});
+      fail<CommunicationError>(what, "the end of the operation within the deadline",
+                               {"no end after ", deadline.count(), " ms"});
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }

@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// Thrown by fit(job, ...) in a process whose part ends before the run does, after everything is saved and said:
+// Thrown by fit(job, ...) in a process that ends before the run does, after it has saved and printed everything:
 // interrupted (130, 143), started anew with other members (75), left the others (0), or failed after the reason was
 // printed. run_main() ends the process with the code and prints nothing.
 class RunEnded : public Error {
@@ -20,8 +20,8 @@ class RunEnded : public Error {
   explicit RunEnded(const std::string& message, int code) : Error(message, static_cast<ExitCode>(code)) {}
 };
 
-// What main() returns: runs f() and returns its result, or 0 if it has none. If f() throws, prints "program: error" on
-// standard error and returns the exit code of docs/reference/errors.md.
+// What main() returns: runs f() and returns its result, or 0 if f returns void. If f() throws, prints "program: error"
+// on standard error and returns the exit code of docs/reference/errors.md.
 //   int main() { return tutti::run_main([] { ... }); }
 template <class F>
 [[nodiscard]] int run_main(const char* program, F&& f) noexcept {

@@ -30,7 +30,7 @@ class Shape {
     // numel() and sizes computed from it must not overflow. No memory holds 2^48 elements.
     std::int64_t n = 1;
     for (auto d : dims) {
-      if (d > max_elements / n) fail<ShapeError>("Shape", "at most 2^48 elements", "a product above");
+      if (d > max_elements / n) fail<ShapeError>("Shape", "at most 2^48 elements", "a larger product");
       n *= d > 0 ? d : 1;
     }
   }

@@ -56,9 +56,8 @@ class BatchSource {
   // add(), in that order. It must not be called more often than add(). Throws UsageError if the source does not support
   // this.
   virtual void start_assigned(const Placement&) {
-    fail<UsageError>(
-        "batches", "a source whose steps can be dealt out", "another",
-        "Loader and ResidentSource can; leave out --elastic, or train with another strategy than ps_async");
+    fail<UsageError>("batches", "a source that supports assigned steps", "another source",
+                     "use Loader or ResidentSource, leave out --elastic, or use another strategy than ps_async");
   }
   virtual void add(Position) {}
   // Returns the number of batches that are read ahead of the one that next() returns.

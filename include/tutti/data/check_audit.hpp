@@ -81,7 +81,7 @@ class Audit {
     for (auto l = begin; l != end; ++l) {
       if (l == begin || l->file != std::prev(l)->file) in = std::ifstream(paths_[l->file], std::ios::binary);
       if (!in.seekg(l->at) || !std::getline(in, text))
-        fail<DataError>("audit", "a file that nobody changes meanwhile", "another", where(*l));
+        fail<DataError>("audit", "an unchanged file during the check", "a changed file", where(*l));
       for (std::string_view rest = text; !rest.empty();) {
         (void)takes(rest, " ");
         const std::int64_t i = std::clamp<std::int64_t>(take(rest), 0, size_ - 1);
@@ -111,7 +111,8 @@ class Audit {
 
   [[nodiscard]] std::string where(const Line& l) const { return paths_[l.file] + " line " + std::to_string(l.number); }
   static constexpr const char* form =
-      "EPOCH STEP RANK: INDEX ..., EPOCH STEP RANK GENERATION: INDEX ..., closed and the same, generation GENERATION "
+      "EPOCH STEP RANK: INDEX ..., EPOCH STEP RANK GENERATION: INDEX ..., either of them after 'closed', generation "
+      "GENERATION "
       "RANKS EPOCH STEP or rollback EPOCH STEP";
 
   [[noreturn]] void bad(const char* expected) const {
@@ -139,12 +140,12 @@ class Audit {
 
   void read() {
     std::ifstream in(paths_[file_], std::ios::binary);
-    if (!in) fail<DataError>("audit", {"the file ", paths_[file_]}, "none");
+    if (!in) fail<DataError>("audit", {"the file ", paths_[file_]}, "no such file");
     std::vector<Line> lines;
     at_ = 0;
     std::map<std::int64_t, Generation> begun;
     for (number_ = 1; std::getline(in, line_); ++number_, at_ += static_cast<std::int64_t>(line_.size()) + 1) {
-      if (in.eof()) bad("a line that ends");
+      if (in.eof()) bad("a complete line");
       std::string_view rest = line_;
       if (takes(rest, "rollback ")) {
         const std::int64_t e = take(rest, " "), s = take(rest);
@@ -157,7 +158,7 @@ class Audit {
         (void)take(rest, " ");
         const std::int64_t s = take(rest);
         if (!rest.empty() || g == 0 || ranks == 0) bad("generation GENERATION RANKS EPOCH STEP");
-        if (!begun.try_emplace(g, Generation{ranks, s, here()}).second) bad("a generation that begins once");
+        if (!begun.try_emplace(g, Generation{ranks, s, here()}).second) bad("one beginning of each generation");
       } else {
         lines.push_back(part(rest));
       }
@@ -166,7 +167,7 @@ class Audit {
     for (const auto& [g, b] : begun) {
       const auto [at, fresh] = begun_.try_emplace(g, b);
       if (!fresh)
-        fail<DataError>("audit", "a generation that begins once",
+        fail<DataError>("audit", "one beginning of each generation",
                         {"generation ", g, " at ", at->second.where, " and at ", b.where});
     }
   }
@@ -183,8 +184,8 @@ class Audit {
     if (!takes(rest, ":") || (l.closes && l.generation == 0)) bad(form);
     l.at = at_ + static_cast<std::int64_t>(line_.size() - rest.size());
     while (!rest.empty()) {
-      if (!takes(rest, " ")) bad("indices with a space before each");
-      if (take(rest) >= size_) bad("samples that the data set has");
+      if (!takes(rest, " ")) bad("a space before each index");
+      if (take(rest) >= size_) bad("indices of samples in the data set");
     }
     return l;
   }
@@ -196,10 +197,10 @@ class Audit {
       fail<DataError>("audit", expected, got, where(l));
     };
     if (g == begun_.end())
-      return complain("a generation that its chief has begun", "generation " + std::to_string(l.generation));
+      return complain("a generation that its coordinator has begun", "generation " + std::to_string(l.generation));
     if (l.closes ? l.step != g->second.step : l.step <= g->second.step)
-      complain("a step " + std::string(l.closes ? "that is " : "behind ") + std::to_string(g->second.step) +
-                   ", where generation " + std::to_string(l.generation) + " began",
+      complain(std::string(l.closes ? "step " : "a step after step ") + std::to_string(g->second.step) +
+                   ", at which generation " + std::to_string(l.generation) + " began",
                std::to_string(l.step));
     if (!l.closes && l.rank >= g->second.ranks)
       complain("one of " + std::to_string(g->second.ranks) + " ranks", "rank " + std::to_string(l.rank));

@@ -237,7 +237,7 @@ TUTTI_CORE_FUNCTION std::exception_ptr Loader::explain(std::int64_t index) const
     } catch (const std::exception& e) {
       throw Error(where + e.what());
     } catch (...) {
-      throw Error(where + "an exception that is no std::exception");
+      throw Error(where + "an exception that is not a std::exception");
     }
   } catch (...) {
     return std::current_exception();

@@ -204,7 +204,7 @@ TUTTI_CORE_FUNCTION void Sampler::check(Position p) const {
   if (p.epoch < 0 || p.consumed < 0 || p.consumed >= size())
     fail<UsageError>("sampler", {"a position in an epoch of ", size(), " samples"},
                      {"epoch ", p.epoch, ", ", p.consumed, " consumed"},
-                     "the data set may not be the one the run was started with");
+                     "use the data set with which the run was started");
 }
 TUTTI_CORE_FUNCTION Share Sampler::share(Position p, const Placement& placement) {
   check(p);

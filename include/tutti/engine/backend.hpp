@@ -109,7 +109,7 @@ class Backend {
   [[nodiscard]] virtual bool gathers_images() const { return false; }
   virtual void gather_images(const ResidentImages&, const ImageWindow*, std::int64_t /*rows*/, void* /*image_slot*/,
                              void* /*label_slot*/) {
-    fail<UsageError>("Executor", "images of the host", "images in the memory of another backend");
+    fail<UsageError>("Executor", "images in host memory", "images in the memory of another backend");
   }
 
   // Returns the option that reduces memory use, such as "--option", or "" if it has no such option.

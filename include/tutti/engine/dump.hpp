@@ -60,7 +60,7 @@ TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g, const Plan& p) {
   std::string out;
   out += "plan for " + std::to_string(p.rows) + " rows in " + std::to_string(p.shards) + " shards, " +
          std::to_string(p.activation_bytes) + " bytes of activations, " + std::to_string(p.scratch_bytes) +
-         " of scratch a worker\n";
+         " of scratch per worker\n";
   for (std::size_t s = 0; s < p.segments.size(); ++s) {
     const Segment& seg = p.segments[s];
     out += "segment " + std::to_string(s) + (seg.whole ? " whole" : " by " + std::to_string(seg.chunk_rows) + " rows") +

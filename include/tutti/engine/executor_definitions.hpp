@@ -55,8 +55,8 @@ TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, O
   if (!b_.computes_in(options.compute))
     fail<UsageError>("Executor", {"a compute type of f32 or bf16 on backend '", b_.name(), "'"},
                      name_of(options.compute),
-                     options.compute == DType::f16 ? "f16 runs on the cuda backend alone"
-                                                   : "f64 runs on the reference backend alone");
+                     options.compute == DType::f16 ? "only the cuda backend supports f16"
+                                                   : "only the reference backend supports f64");
   const Graph fused = fuse(forward);
   train_ = differentiate(fused);
   b_.rewrite(train_, options.compute);
@@ -230,7 +230,7 @@ TUTTI_CORE_FUNCTION Metrics Executor::evaluate(const BatchView& batch) {
 TUTTI_CORE_FUNCTION TensorRef Executor::value(ValueId v) const {
   if (parts_->last == nullptr || v < 0 || static_cast<std::size_t>(v) >= parts_->last->plan.values.size())
     fail<UsageError>("Executor", "a value of the last run's graph", {"value ", v},
-                     "gradients exist after train() only");
+                     "gradients exist only after train()");
   const ValuePlace& at = parts_->last->plan.values[static_cast<std::size_t>(v)];
   if (at.where == ValueStorage::scratch || at.where == ValueStorage::nowhere)
     fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");

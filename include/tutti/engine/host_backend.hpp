@@ -24,7 +24,7 @@ decltype(auto) float_type(DType t, F&& f) {
   if (t == DType::bf16) return f(bf16{});
   if (t != DType::f32)
     fail<UsageError>("backend", F64 ? "f32, bf16 or f64" : "f32 or bf16", name_of(t),
-                     "f64 runs on the reference backend alone");
+                     "only the reference backend supports f64");
   return f(float{});
 }
 

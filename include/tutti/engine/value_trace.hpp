@@ -82,7 +82,7 @@ struct ValueRange {
   [[nodiscard]] std::string text() const {
     char line[160];
     std::snprintf(line, sizeof line, "min %.4g max %.4g mean %.4g", least, greatest, mean);
-    std::string all = count > nan + infinite ? line : "nothing finite";
+    std::string all = count > nan + infinite ? line : "no finite value";
     if (nan > 0) all += ", " + std::to_string(nan) + " NaN";
     if (infinite > 0) all += ", " + std::to_string(infinite) + " Inf";
     return all;
@@ -127,11 +127,12 @@ class ValueTrace final : public ValueWatcher {
         const ValueRange of_input = ValueRange::of(memory, operand(input));
         if (of_input.count == 0) continue;
         finite = finite && of_input.finite();
-        given += (given.empty() ? "it was given " : "; ") + g[input].name + ": " + of_input.text();
+        given += (given.empty() ? "its inputs were " : "; ") + g[input].name + ": " + of_input.text();
       }
-      std::string hint = given + (finite ? "; it made the NaN itself: lower --lr, set --clip-norm, or look at this op"
-                                         : "; look at what made these: the update before this step, or the data");
-      if (!first_infinity_.empty()) hint += "; the first infinity came of " + first_infinity_;
+      std::string hint =
+          given + (finite ? "; the NaN arose in this op: lower --lr, set --clip-norm, or check the op"
+                          : "; check the source of these values: the update before this step, or the data");
+      if (!first_infinity_.empty()) hint += "; the first infinity arose in " + first_infinity_;
       fail<NotFiniteError>({op, " in pass ", passes_}, {"numbers in ", what}, {r.nan, " NaN of ", r.count}, hint);
     }
   }

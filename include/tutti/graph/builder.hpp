@@ -139,7 +139,7 @@ TUTTI_CORE_FUNCTION void Builder::softmax_cross_entropy(ValueId logits, float la
   op::SoftmaxCrossEntropy loss{label_smoothing, top_k, false};
   const std::string name = "loss";
   const OpOutputs outputs = loss.outputs({name, graph_.values, inputs});
-  if (graph_.metrics != no_value) fail<UsageError>(name, "one loss", "a second one");
+  if (graph_.metrics != no_value) fail<UsageError>(name, "one loss", "a second loss");
   loss.top_k = static_cast<int>(std::min<std::int64_t>(top_k, shape(logits)[1]));
   graph_.logits = logits;
   graph_.metrics = append(name, loss, inputs, outputs).front();
@@ -152,7 +152,7 @@ TUTTI_CORE_FUNCTION std::vector<ValueId> Builder::custom(const std::string& name
 }
 TUTTI_CORE_FUNCTION std::string Builder::unique(const std::string& name) {
   if (name.empty() || !names_.insert(name).second)
-    fail<UsageError>("builder", "a parameter name of its own", {"'", name, "' again"});
+    fail<UsageError>("builder", "an unused parameter name", {"'", name, "' again"});
   return name;
 }
 TUTTI_CORE_FUNCTION const std::vector<ValueId>& Builder::append(const std::string& name, const Op& op,

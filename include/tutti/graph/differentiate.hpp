@@ -103,7 +103,8 @@ class Gradient {
   }
 
   void run() {
-    if (g_.metrics == no_value) fail<UsageError>("differentiate", "a model that ends in softmax_cross_entropy", "none");
+    if (g_.metrics == no_value)
+      fail<UsageError>("differentiate", "a model that ends in softmax_cross_entropy", "a model without it");
     for (id_ = static_cast<NodeId>(g_.nodes.size()) - 1; id_ >= 0; --id_) {
       node_ = g_.nodes[static_cast<std::size_t>(id_)];  // a copy: the vector grows
       Ops::visit(node_.op, [&]<class O>(const O& o) {

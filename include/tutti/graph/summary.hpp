@@ -71,7 +71,7 @@ inline std::string padded(std::string s, std::size_t width) {
 TUTTI_CORE_FUNCTION std::string totals(const Graph& g) {
   const auto flops = static_cast<double>(forward_flops(g));
   return "total: " + std::to_string(parameter_count(g)) + " parameters, " + format_count(flops) + "FLOP forward, " +
-         format_count(3 * flops) + "FLOP a trained image\n";
+         format_count(3 * flops) + "FLOP per trained image\n";
 }
 
 TUTTI_CORE_FUNCTION std::string summary(const Graph& g) {

@@ -28,7 +28,7 @@ namespace detail {
   if (const auto best = store.load_best()) return best->path();
   std::vector<std::string> complaints;
   if (const auto newest = store.load_newest_valid(&complaints)) return newest->path();
-  fail<DataError>({"model ", run.native()}, {"a whole checkpoint in ", store.folder().native()},
+  fail<DataError>({"model ", run.native()}, {"a complete checkpoint in ", store.folder().native()},
                   complaints.empty() ? "none" : complaints.front());
 }
 
@@ -55,18 +55,18 @@ struct WeightsPlace {
   const std::string where = "model " + what;
   io::Path path = what;
   while (path.has_parent_path() && path.filename().empty()) path = path.parent_path();  // a '/' at the end
-  if (!io::path_exists(path)) fail<DataError>(where, "a checkpoint, a run or a safetensors file", "nothing there");
+  if (!io::path_exists(path)) fail<DataError>(where, "a checkpoint, a run or a safetensors file", "no such path");
   WeightsPlace found;
   if (detail::is_folder(path)) {
     if (!io::path_exists(path / "model.safetensors") && io::path_exists(path / "checkpoints"))
       path = detail::checkpoint_of_run(path);
     if (!io::path_exists(path / "model.safetensors"))
-      fail<DataError>(where, "model.safetensors, as a checkpoint has, or checkpoints, as a run has",
-                      "a folder without them");
+      fail<DataError>(where, "a checkpoint with model.safetensors, or a run with checkpoints",
+                      "a folder without either");
     if (io::path_exists(path / "manifest.json")) found.checkpoint = io::load_checkpoint(path).path();
     path /= "model.safetensors";
   } else if (detail::is_of_torch(path)) {
-    fail<DataError>(where, "a safetensors file", "one of torch.save()",
+    fail<DataError>(where, "a safetensors file", "a file of torch.save()",
                     "pytorch_weights.py FILE.pth FILE.safetensors converts it");
   }
   found.file = path;

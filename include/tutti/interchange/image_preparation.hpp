@@ -68,7 +68,7 @@ class ImagePreparer {
   ImagePreparer(const ImagePreparation& p, std::int64_t channels)
       : p_(p), channels_(channels), scale_(p.scale), window_(window_of(p), scaled(p, channels)) {
     if (channels != 3 && channels != 1)
-      fail<UsageError>("image preparation", "a net of colour or grey images", {channels, " channels"});
+      fail<UsageError>("image preparation", "a net for colour or grey images", {channels, " channels"});
   }
 
   // Memory that a thread reuses for each image.

@@ -41,7 +41,7 @@ namespace tutti::interchange {
       if (image[1] == 3 || image[1] == 1) try {
           (void)ImagePreparer(card.image, image[1]);
         } catch (const UsageError& e) {
-          throw DataError(error_message(at + " image", "images that can be made ready", e.what()));
+          throw DataError(error_message(at + " image", "images that can be prepared for the net", e.what()));
         }
       if (!card.classes.empty() && static_cast<std::int64_t>(card.classes.size()) != logits[1])
         fail<DataError>({at, " classes"}, {"a name for each of ", logits[1], " classes"}, card.classes.size());

@@ -65,7 +65,7 @@ struct LoadedModel {
   const std::string where = "model " + m.path.string();
   const tutti::detail::WeightMatch match(*m.file, spans, {});
   if (!match.first_difference().empty())
-    fail<DataError>(where, "the tensors of the net", match.first_difference(), "is it the same net?");
+    fail<DataError>(where, "the tensors of the net", match.first_difference(), "use the net that wrote this file");
   std::optional<io::Safetensors> averages;
   const io::Path beside = m.checkpoint / "optimizer.safetensors";
   if (averaged != Averaged::no && !m.checkpoint.empty()) {
@@ -73,7 +73,7 @@ struct LoadedModel {
     r.averaged = averages->find("ema." + spans.front().name) != nullptr;
   }
   if (averaged == Averaged::yes && !r.averaged)
-    fail<DataError>(where, "averaged weights, of a checkpoint of a run that was told --ema-decay", "none");
+    fail<DataError>(where, "averaged weights, from a checkpoint of a run with --ema-decay", "no averaged weights");
   r.net.values.resize(g.values.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const io::SafetensorsEntry* from = m.file->find(spans[i].name);
@@ -81,7 +81,7 @@ struct LoadedModel {
       const auto* const average = averages->find("ema." + spans[i].name);
       if (average == nullptr || average->shape != from->shape)
         fail<DataError>({"model ", beside.native()}, {"a tensor ema.", spans[i].name, " ", to_string(spans[i].shape)},
-                        average == nullptr ? "none" : "one of another shape");
+                        average == nullptr ? "no such tensor" : "a tensor of another shape");
       from = average;
     }
     auto& values = r.net.of(ids[i]);

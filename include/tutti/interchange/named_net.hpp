@@ -34,11 +34,11 @@ struct NamedNet {
     if (n.name == name) o.depth = depth;
   if (o.depth == 0)
     fail<UsageError>("--model", "resnet18, resnet34, resnet50, resnet101 or resnet152", n.name,
-                     "files that tutti's training has written tell their net themselves");
+                     "files written by tutti's training contain their net and need no --model");
   const io::SafetensorsEntry* const fc = m.file->find("fc.weight");
   if (fc == nullptr || fc->shape.size() != 2 || fc->shape[0] < 1 || fc->shape[0] > (1 << 24))
     fail<DataError>({"model ", m.path.native()}, "a tensor fc.weight [classes, channels]",
-                    fc == nullptr ? "none" : "another shape", "is it a ResNet's state dictionary?");
+                    fc == nullptr ? "no such tensor" : "another shape", "use the state dictionary of a ResNet");
   o.classes = static_cast<int>(fc->shape[0]);
   ModelCard card;
   card.name = n.name;

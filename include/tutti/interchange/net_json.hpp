@@ -54,15 +54,16 @@ class NetReader {
     Builder b(input[0], input[1], input[2]);
     const auto& nodes = json_.at("nodes", where_).as_array(where_ + " nodes");
     if (nodes.empty() || static_cast<std::int64_t>(nodes.size()) > most_nodes)
-      fail<DataError>({where_, " nodes"}, "1 to 100000 of them", nodes.size());
+      fail<DataError>({where_, " nodes"}, "1 to 100000 nodes", nodes.size());
     for (const io::Json& n : nodes) {
       made_.push_back(record(b, n));
       if (b.shape(made_.back()).row_numel() > most_row_elements)
-        fail<DataError>(where_, "at most 2^28 values of an image", to_string(b.shape(made_.back())));
+        fail<DataError>(where_, "at most 2^28 values per image", to_string(b.shape(made_.back())));
     }
     Graph g = std::move(b).take();
     g.logits = made_.back();
-    if (g[g.logits].shape.rank() != 2) fail<DataError>(where_, "logits of the last node", to_string(g[g.logits].shape));
+    if (g[g.logits].shape.rank() != 2)
+      fail<DataError>(where_, "logits from the last node", to_string(g[g.logits].shape));
     return g;
   }
 
@@ -123,7 +124,7 @@ class NetReader {
     if (is(op::Bias::info, 2)) return b.record(name, op::Bias{}, in);
     if (is(op::GlobalAvgPool::info, 1)) return b.record(name, op::GlobalAvgPool{}, in);
     if (is(op::Linear::info, 3)) return b.record(name, op::Linear{}, in);
-    fail<DataError>(at, "an op that this version knows", {"'", printable(op), "'"});
+    fail<DataError>(at, "an op that this version supports", {"'", printable(op), "'"});
   }
 
   const io::Json& json_;
@@ -140,7 +141,7 @@ class NetReader {
   try {
     return detail::NetReader(json, where).read();
   } catch (const UsageError& e) {  // a shape that does not fit
-    throw DataError(error_message(where, "a net whose shapes fit", e.what()));
+    throw DataError(error_message(where, "a net with matching shapes", e.what()));
   }
 }
 

@@ -215,12 +215,12 @@ class GraphWriter {
       }
       node("Gemm", n.name, {flat, weights(n.inputs[1]), weights(n.inputs[2])}, made(n), {{"transB", std::int64_t{1}}});
     } else {
-      fail<UsageError>("ONNX", "an op that ONNX has", {name_of(n.op), " (", n.name, ")"});
+      fail<UsageError>("ONNX", "an op that exists in ONNX", {name_of(n.op), " (", n.name, ")"});
     }
   }
   // Adds a batch norm that could not be folded into a convolution.
   void add_norm(const Node& n, const op::BatchNormInference& b) {
-    if (b.saved_inv_std) fail<UsageError>("ONNX", "a net for inference", {"one for training (", n.name, ")"});
+    if (b.saved_inv_std) fail<UsageError>("ONNX", "a net for inference", {"a net for training (", n.name, ")"});
     const std::string &out = made(n), plain = b.relu || b.residual ? unique(n.name + ".plain") : out;
     node("BatchNormalization", n.name,
          {name(n.inputs[0]), weights(n.inputs[1]), weights(n.inputs[2]), weights(n.inputs[3]), weights(n.inputs[4])},

@@ -62,7 +62,7 @@ namespace detail {
   if (::fstat(fd.get(), &status) != 0) fail_file("examine", path, errno);
   if (!S_ISREG(status.st_mode))
     fail<DataError>("file", {"a regular file at ", path.native()},
-                    S_ISDIR(status.st_mode) ? "a folder" : "another kind");
+                    S_ISDIR(status.st_mode) ? "a folder" : "another kind of file");
   return fd;
 }
 
@@ -87,7 +87,7 @@ template <class Container = std::vector<std::byte>>
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_file("read", path, errno);
     if (n == 0)
-      fail<DataError>({"file ", path.native()}, {size, " bytes"}, at, "it was made shorter while it was read");
+      fail<DataError>({"file ", path.native()}, {size, " bytes"}, at, "the file was truncated while it was read");
     at += static_cast<std::size_t>(n);
   }
   return out;

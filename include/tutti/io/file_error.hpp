@@ -50,16 +50,16 @@ class FileError : public DataError {
     case EDQUOT: {
       const auto room = free_bytes(path);
       if (room) got += " (" + std::to_string(*room) + " bytes free)";
-      hint = "make room on that disk or choose another folder";
+      hint = "free space on that disk or choose another folder";
       break;
     }
     case EACCES:
     case EPERM:
     case EROFS:
-      hint = "the folder and the file must be open to this user";
+      hint = "give this user access to the folder and the file";
       break;
     case EFBIG:
-      hint = "a limit on the size of files is in force, see ulimit -f";
+      hint = "raise the limit on file sizes, see ulimit -f";
       break;
     case EMFILE:
       hint = "raise the limit on open files, see ulimit -n";

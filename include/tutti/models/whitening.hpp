@@ -63,7 +63,7 @@ class PatchMoments {
   // Returns the mean products of the values (pixel - mean[c]) * inv_std[c] of a patch, a symmetric matrix [size, size].
   // Throws DataError if there was no patch.
   [[nodiscard]] std::vector<double> matrix(std::span<const float> mean, std::span<const float> inv_std) const {
-    if (count_ == 0) fail<DataError>("whitening", "images with one patch or more", "none");
+    if (count_ == 0) fail<DataError>("whitening", "images with one patch or more", "no patch");
     if (mean.size() != static_cast<std::size_t>(channels_) || inv_std.size() != mean.size())
       fail<ShapeError>("whitening", {channels_, " means and deviations"}, mean.size());
     const std::size_t n = size(), places = static_cast<std::size_t>(kernel_ * kernel_);
@@ -98,7 +98,7 @@ struct SymmetricEigen {
   for (std::size_t i = 0; i < n; ++i) v[i * n + i] = 1;
   double all = 0;
   for (const double e : a) all += e * e;
-  if (!math::is_finite(all)) fail<DataError>("symmetric_eigen", "a finite matrix", "another");
+  if (!math::is_finite(all)) fail<DataError>("symmetric_eigen", "a finite matrix", "infinite or NaN values");
   for (int sweep = 0; sweep < 64; ++sweep) {
     double off = 0;
     for (std::size_t p = 0; p < n; ++p)

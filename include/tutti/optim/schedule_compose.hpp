@@ -115,12 +115,12 @@ class Sequence {
   Sequence(std::vector<Schedule> parts, std::vector<std::int64_t> at) : parts_(std::move(parts)), at_(std::move(at)) {
     if (parts_.size() != at_.size() + 1) {
       fail<UsageError>("schedule::Sequence", {at_.size() + 1, " schedules"}, parts_.size(),
-                       "give one schedule more than joints");
+                       "give one more schedule than joints");
     }
     for (std::size_t i = 0; i < at_.size(); ++i) {
       const std::int64_t low = i > 0 ? at_[i - 1] : 0;
       if (at_[i] <= low) {
-        fail<UsageError>("schedule::Sequence", "joints that grow from 1 on", {at_[i], " after ", low});
+        fail<UsageError>("schedule::Sequence", "increasing joints from 1", {at_[i], " after ", low});
       }
     }
   }

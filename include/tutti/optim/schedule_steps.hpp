@@ -66,7 +66,7 @@ class Piecewise {
       : at_(detail::checked_boundaries("schedule::Piecewise", std::move(at))), lrs_(std::move(lrs)), unit_(unit) {
     if (lrs_.size() != at_.size() + 1) {
       fail<UsageError>("schedule::Piecewise", {at_.size() + 1, " learning rates"}, lrs_.size(),
-                       "give one value more than boundaries: the first holds before the first boundary");
+                       "give one more value than boundaries: the first value applies before the first boundary");
     }
     for (double lr : lrs_) detail::checked_lr("schedule::Piecewise", lr);
   }
@@ -90,7 +90,7 @@ class PiecewiseLinear {
  public:
   explicit PiecewiseLinear(std::vector<Point> points, Unit unit = Unit::epochs)
       : points_(std::move(points)), unit_(unit) {
-    if (points_.empty()) fail<UsageError>("schedule::PiecewiseLinear", "1 point or more", "none");
+    if (points_.empty()) fail<UsageError>("schedule::PiecewiseLinear", "1 point or more", "no point");
     std::vector<double> at;
     for (const Point& q : points_) {
       at.push_back(q.at);
@@ -119,7 +119,7 @@ TUTTI_CORE_FUNCTION std::vector<double> detail::checked_boundaries(std::string_v
   for (std::size_t i = 0; i < at.size(); ++i) {
     checked(where, "a boundary", at[i], 0, 1e15);
     if (i > 0 && !(at[i] > at[i - 1])) {
-      fail<UsageError>(where, "boundaries that grow", {at[i - 1], " then ", at[i]});
+      fail<UsageError>(where, "increasing boundaries", {at[i - 1], " then ", at[i]});
     }
   }
   return at;

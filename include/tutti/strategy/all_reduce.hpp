@@ -43,7 +43,8 @@ class AllReduce {
   // Returns memory that the communicator sums without copying it, if it has such memory.
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
 
-  // Shares memory of this process that outlives the communicator, for use like that of allocate(). Null: there is none.
+  // Shares memory of this process that outlives the communicator, for use like that of allocate(). Null: no such
+  // memory.
   void share(const std::shared_ptr<HostWindow>& window) requires requires(C& c) { c.share(window); }
   { c_.share(window); }
 

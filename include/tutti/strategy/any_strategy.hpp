@@ -172,7 +172,7 @@ class AnyStrategy {
   };
 
   [[noreturn]] static void refuse(const std::string& name) {
-    fail<UsageError>("strategy", "one that owns the weights", {"'", name, "'"});
+    fail<UsageError>("strategy", "a strategy that owns the weights", {"'", name, "'"});
   }
   AnyStrategy() = default;
   std::unique_ptr<Interface> held_;

@@ -19,7 +19,7 @@ template <DistributedStrategy S>
   if (m.size == 1) return text;
   std::vector<std::byte> bytes(4096);
   if (m.rank == 0) {
-    if (text.size() >= bytes.size()) fail<UsageError>(where, "less than 4096 bytes", text.size());
+    if (text.size() >= bytes.size()) fail<UsageError>(where, "fewer than 4096 bytes", text.size());
     std::memcpy(bytes.data(), text.data(), text.size());
   }
   std::vector<StateSpan> state{{where, DType::u8, {static_cast<std::int64_t>(bytes.size())}, bytes}};

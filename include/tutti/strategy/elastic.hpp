@@ -46,7 +46,7 @@ class Elastic final : public ElasticMember {
 
   Elastic(std::shared_ptr<ControlChannel> channel, ElasticOptions options, Factory factory)
       : ElasticMember(std::move(channel), std::move(options),
-                      "'tutti-launch --elastic -n N PROGRAM' starts N that more can join", true),
+                      "'tutti-launch --elastic -n N PROGRAM' starts N processes, and others can join them", true),
         factory_(std::move(factory)) {
     begin();
   }
@@ -199,7 +199,7 @@ class Elastic final : public ElasticMember {
   }
   void drop_group(bool broken) {
     // Whole groups end together.
-    if (broken && flag_ != nullptr) flag_->raise("this rank leaves a group that broke");
+    if (broken && flag_ != nullptr) flag_->raise("this rank leaves a group that failed");
     group_.reset();
   }
 

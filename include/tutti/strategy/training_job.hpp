@@ -16,15 +16,15 @@ namespace ps {
 class WeightStore;
 }
 
-struct JoinOptions {  // what TrainingJob::join() is told of the net that is to be trained
-  // Must be the same in all processes: a process with others is refused, by the name of the fact.
+struct JoinOptions {  // the facts of the net that TrainingJob::join() needs
+  // Must be the same in all processes: a process with a different fact is refused, with the name of the fact.
   JobFacts facts{};
   // Makes the weights in a server of an asynchronous strategy.
   std::function<std::shared_ptr<ps::WeightStore>(const LaunchEnvironment&)> make_weights{};
 };
 
-// What fit(job, net, ...) trains with: a backend, the other processes, and what decodes images. Job in
-// backends/make/job.hpp chooses all three by itself; derive from this for a backend or a strategy of your own.
+// Provides a backend, a strategy and image decoders for fit(job, net, ...). Job in backends/make/job.hpp chooses all
+// three automatically; derive from this class to use another backend or strategy.
 class TrainingJob {
  public:
   TrainingJob() = default;
@@ -35,11 +35,11 @@ class TrainingJob {
   [[nodiscard]] virtual Backend& backend() = 0;
   // UsageError if the program was linked with no decoder.
   [[nodiscard]] virtual const ImageDecoders& decoders() = 0;
-  // Meets the other processes, once; later calls return the same strategy. Does not return in a process that serves
-  // the others and trains nothing: it serves until they are done and ends the program. The strategy outlives what
-  // trains with it, and the backend outlives the strategy.
+  // Connects to the other processes; later calls return the same strategy. Does not return in a process that serves the
+  // others and does not train: it serves until they are done and ends the program. The strategy outlives the trainer
+  // that uses it, and the backend outlives the strategy.
   [[nodiscard]] virtual AnyStrategy& join(const JoinOptions& o) = 0;
-  // Whether servers take part: their errors are shown where they happen.
+  // Returns whether the job has servers, which print their own errors.
   [[nodiscard]] virtual bool has_servers() const { return false; }
 };
 

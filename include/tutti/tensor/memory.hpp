@@ -57,7 +57,7 @@ class HostMemory : public Memory {
     const std::size_t rounded = (bytes + align - 1) / align * align;
     void* p = std::aligned_alloc(align, rounded ? rounded : align);
     if (p == nullptr)
-      fail<DeviceError>("HostMemory", {bytes, " bytes of memory"}, "none",
+      fail<DeviceError>("HostMemory", {bytes, " bytes of memory"}, "no memory",
                         "use a smaller --batch-size or --precision bf16");
     if (align == huge_page) ::madvise(p, rounded, MADV_HUGEPAGE);
     return p;

@@ -57,13 +57,13 @@ class Checkpoints {
   // generation. Checkpoints that earlier ranks wrote for steps after `step` do not count, even if they are written
   // later. generation 0: a run that starts again, without generations.
   TUTTI_CORE_FUNCTION void begin_generation(std::int64_t generation, std::int64_t step);
-  // Returns the latest generation that has saved here; 0: none.
+  // Returns the latest generation that has saved here; 0: no generation.
   [[nodiscard]] TUTTI_CORE_FUNCTION std::int64_t latest_generation() const;
   // f is called before each visible change in the folder, and throws if this process may not write any more.
   TUTTI_CORE_FUNCTION void set_require_right(std::function<void()> f);
 
   // Called on one rank; the others take the state from it by Trainer::synchronise(). Puts the newest valid checkpoint
-  // into the trainer. Returns false if there is none. Reports each bad one to `warn`.
+  // into the trainer. Returns false if there is no valid checkpoint. Reports each bad one to `warn`.
   TUTTI_CORE_FUNCTION bool resume_latest(Trainer& trainer, const Warn& warn);
   TUTTI_CORE_FUNCTION void resume_best(Trainer& trainer);
   TUTTI_CORE_FUNCTION void resume_from(Trainer& trainer, const std::string& path);

@@ -69,7 +69,7 @@ class Coordinator {
 
   // Returns true if there is a listener on this rank.
   [[nodiscard]] bool listens() const { return is_coordinator() && !(duties_.listeners.empty() && opened_.empty()); }
-  // Calls `what` for each listener of the coordinator. Does nothing on other ranks.
+  // Calls `what` for each listener of the coordinator. Has no effect on other ranks.
   TUTTI_CORE_FUNCTION void tell(FunctionRef<void(FitListener&)> what);
   // Passes a warning to the listeners. A rank that saves in addition to the coordinator writes it to standard error.
   TUTTI_CORE_FUNCTION void warn(const std::string& text);

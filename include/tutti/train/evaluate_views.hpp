@@ -128,7 +128,7 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
                                                     const std::vector<TestView>& views, std::size_t kept_bytes) {
   double weights = 0;
   for (const TestView& v : views) weights += v.weight;
-  if (!(std::abs(weights - 1) < 1e-9)) fail<UsageError>("evaluate_views", "views whose weights add up to 1", weights);
+  if (!(std::abs(weights - 1) < 1e-9)) fail<UsageError>("evaluate_views", "weights of views that add up to 1", weights);
   const Stopwatch watch;
   Executor& executor = trainer.executor();
   const Graph& graph = executor.graph();

@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-struct FitRecipe {  // what fit(job, net, ...) is told; `train` alone has no default
+struct FitRecipe {  // the arguments of fit(job, net, ...); only `train` has no default
   Images train;
   std::optional<Images> test{};  // evaluated after each epoch
   std::int64_t batch = 64;       // images of an update, of all processes together
@@ -24,7 +24,7 @@ struct FitRecipe {  // what fit(job, net, ...) is told; `train` alone has no def
   AnyOptimizer optimizer = Sgd{};
   Schedule schedule = Constant(0.1);
   // The run's folder. It gets checkpoints with the model's card, log.jsonl, evaluation.json and TensorBoard's curves,
-  // and a run that is started again goes on from its newest checkpoint. If empty, the run leaves no files.
+  // and a restarted run continues from its newest checkpoint. If empty, the run leaves no files.
   std::string run{};
 
   double weight_decay = 5e-4;
@@ -44,7 +44,7 @@ struct FitRecipe {  // what fit(job, net, ...) is told; `train` alone has no def
   std::int64_t micro_batch = 0;
   BatchMetric metric{};                   // of your own, by which the best checkpoint is chosen
   std::vector<FitListener*> listeners{};  // told on rank 0; they outlive the call
-  // Called on every process before the run begins or goes on: load_weights(), for example.
+  // Called on every process before the run begins or continues, for example with load_weights().
   std::function<void(Trainer&)> prepare{};
   std::function<void(const EpochReport&)> after_epoch{};  // on every process
 };

@@ -28,16 +28,16 @@ inline bool lies_on_device(Backend& backend, const AnyDataset& d, OnDevice wante
   if (wanted == OnDevice::no) return false;
   const bool asked = wanted == OnDevice::yes;
   if (!backend.gathers_images()) {
-    if (asked) fail<UsageError>(where, {"auto or no with backend ", backend.name()}, "yes", "it is for --backend cuda");
+    if (asked)
+      fail<UsageError>(where, {"auto or no with backend ", backend.name()}, "yes", "only --backend cuda supports it");
     return false;
   }
   const std::size_t bytes = resident_bytes(d), there = backend.memory().free_bytes();
   if (asked && bytes == 0)
-    fail<UsageError>(where, {"auto or no for ", d.schema().name}, "yes",
-                     "its images are made anew each time they are read");
+    fail<UsageError>(where, {"auto or no for ", d.schema().name}, "yes", "its images are computed anew at each read");
   if (asked && bytes > there)
     fail<DeviceError>(where, {format_bytes(static_cast<double>(bytes)), " for ", d.schema().name},
-                      {format_bytes(static_cast<double>(there)), " free"}, "leave it out");
+                      {format_bytes(static_cast<double>(there)), " free"}, "leave the option out");
   // Most of the memory is for larger batches.
   return asked || (bytes > 0 && bytes <= std::min(std::size_t{1} << 30, there / 4));
 }

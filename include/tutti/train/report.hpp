@@ -62,7 +62,8 @@ class EpochEvaluation : public std::optional<EvaluationReport> {
 
  private:
   [[nodiscard]] const EvaluationReport& evaluated() const {
-    if (!has_value()) fail<UsageError>("report", "an evaluation of this epoch", "none", "give fit() test images");
+    if (!has_value())
+      fail<UsageError>("report", "an evaluation of this epoch", "no evaluation", "give fit() test images");
     return **this;
   }
 };

@@ -34,8 +34,7 @@ class FaultTolerantWriter {
       write();
       failing_ = false;
     } catch (const Error& e) {
-      if (!std::exchange(failing_, true))
-        complain_(what_ + " is not written: " + e.what() + " That does not end the training.");
+      if (!std::exchange(failing_, true)) complain_(what_ + " cannot be written: " + e.what() + " Training continues.");
     }
   }
 

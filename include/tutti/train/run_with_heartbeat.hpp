@@ -79,8 +79,8 @@ void run_with_heartbeat(S& strategy, const std::string& what, const std::functio
     for (std::size_t r = 0; r < ranks.size(); ++r)
       if (ranks[r] > 0) who += (who.empty() ? "rank " : ", rank ") + std::to_string(r);
     fail<CommunicationError>(who, {"the end of ", what, " within ", most, " times the deadline"},
-                             {"none after ", duration_cast<seconds>(steady_clock::now() - start).count(), " s"},
-                             "look at the disk of its run folder, or raise --comm-deadline");
+                             {"no end after ", duration_cast<seconds>(steady_clock::now() - start).count(), " s"},
+                             "check the disk of its run folder, or raise --comm-deadline");
   }
   if (worker.thread.joinable()) worker.thread.join();
   if (work.error) std::rethrow_exception(work.error);

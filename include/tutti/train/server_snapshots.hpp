@@ -68,7 +68,7 @@ class ServerSnapshots {
         begun_ = true;
         save(s);
       } catch (const std::exception& e) {
-        say(std::string("a server's state was not kept: ") + e.what());
+        say(std::string("the state of a server was not saved: ") + e.what());
       }
       set_busy(false);
     });
@@ -143,7 +143,8 @@ class ServerSnapshots {
       constexpr std::string_view first = "arena ", second = " from ";
       const std::string_view name = r.name;
       const std::size_t middle = name.find(second);
-      if (!name.starts_with(first) || middle == name.npos) fail<DataError>(where, "a server's arenas", r.name);
+      if (!name.starts_with(first) || middle == name.npos)
+        fail<DataError>(where, "the name of a server's arena", r.name);
       const std::uint64_t arena = number(name.substr(first.size(), middle - first.size()), where);
       s.pieces.push_back({static_cast<std::uint32_t>(arena),
                           number(name.substr(middle + second.size()), where),

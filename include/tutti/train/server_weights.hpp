@@ -44,7 +44,7 @@ class ServerWeights {
   ServerWeights(Backend& backend, const Graph& model, const TrainerOptions& t, const FitOptions& how,
                 const ServedSteps& steps) {
     if (how.global_batch < 1)
-      fail<UsageError>("server weights", "FitOptions::global_batch, of all workers together",
+      fail<UsageError>("server weights", "FitOptions::global_batch, the batch of all workers together",
                        std::to_string(how.global_batch));
     Solo solo;
     Trainer as_workers(backend, solo, model, t);

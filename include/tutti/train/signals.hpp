@@ -19,7 +19,7 @@ class StopSignals {
  public:
   StopSignals() {
     static_assert(std::atomic<int>::is_always_lock_free);
-    if (alive().exchange(true)) fail<UsageError>("StopSignals", "one at a time", "a second one");
+    if (alive().exchange(true)) fail<UsageError>("StopSignals", "at most one object", "a second one");
     received().store(0);
     struct sigaction action {};
     action.sa_handler = &StopSignals::handle;
@@ -59,7 +59,7 @@ class StopSignals {
     if (received().compare_exchange_strong(none, number)) {
       say("\nstopping after this step; interrupt again to end at once\n");
     } else if (number == SIGINT) {
-      say("\nended at once; what was computed since the last checkpoint, if there is one, is lost\n");
+      say("\nended at once; the work since the last checkpoint, if any, is lost\n");
       ::_exit(static_cast<int>(ExitCode::interrupted));
     }
   }

@@ -108,7 +108,7 @@ class Trainer {
   [[nodiscard]] bool runs_ahead() const noexcept;
 
   // Undoes the changes of a broken step: weights, statistics and counters are those of the last step that is known to
-  // be complete. Waits for running steps. Changes nothing if no step is broken.
+  // be complete. Waits for running steps. Has no effect if no step is broken.
   void roll_back();
   // Call it after the strategy's members have changed. Continues from the last complete step, with the state of the
   // strategy's authority (default: rank 0). All remaining members call it; a joining process makes a Trainer and calls
@@ -149,8 +149,8 @@ class Trainer {
   void with_ema(FunctionRef<void()> f);
   [[nodiscard]] bool has_ema() const noexcept { return o_.ema_decay > 0; }
 
-  // Copies the current weights and optimizer state from the servers that own them (OwnsWeights); otherwise does
-  // nothing.
+  // Copies the current weights and optimizer state from the servers that own them (OwnsWeights); otherwise it has no
+  // effect.
   void pull();
   // Commits: copies the state to the second copy.
   void commit();

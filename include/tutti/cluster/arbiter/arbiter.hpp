@@ -20,12 +20,12 @@
 #include <tutti/cluster/channel/lease.hpp>
 #include <tutti/core/error.hpp>
 
-// The arbiter decides which processes are in the job, and issues one generation of members after another.
+// The arbiter decides which processes belong to the job, and issues the generations of members one after the other.
 namespace tutti::control {
 
-// The arbiter: a state machine without clock and connections. Its caller hands it what arrives, with the time, and
-// takes what is to be sent. It gives up a process at once if that is known to have ended, and after the whole time-out
-// if no beats come, see Lease. A broken connection alone proves neither.
+// The arbiter: a state machine without clock and connections. Its caller passes it the received messages with the time,
+// and sends the messages that it returns. It gives up a process at once if the process is known to have ended, and
+// after the whole time-out without beats, see Lease. A broken connection alone proves neither.
 class Arbiter {
  public:
   explicit Arbiter(const ArbiterOptions& options) : o_(options) {
@@ -55,25 +55,25 @@ class Arbiter {
     if (const auto* e = std::get_if<EpochStart>(&message))
       if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
   }
-  // Says that the process of that connection has ended: no part of it runs any more.
+  // Notes that the process of that connection has ended: no part of it runs any more.
   void ended(ConnectionId connection, const std::string& how) {
     if (Process* p = find(connection); p != nullptr && p->state != State::gone) lose(*p, how);
     std::erase_if(processes_, [&](const Process& p) { return p.connection == connection; });
   }
-  // Says that a process that the job begins with ended before it asked to be let in. Elastic jobs begin without it.
+  // Notes that a founder has ended before it asked for admission. Elastic jobs begin without it.
   void never_comes(Role role, std::int32_t place) {
     if (founded_ || !o_.elastic) return;
     absent_.erase({role, place});
     start_first_generation();
   }
-  // Asks a member to leave in order: at the end of an epoch if changes wait for that. A process that has not asked to
-  // be let in yet is released when it asks.
+  // Asks a member to leave in order: at the end of an epoch if changes wait for that. A process that has not asked for
+  // admission yet is released when it asks.
   void ask_to_leave(ConnectionId connection) {
     Process* p = find(connection);
     if (p == nullptr && founded_) unwanted_.insert(connection);
     if (p != nullptr && p->state != State::gone) leave(*p, o_.at_epoch);
   }
-  // Returns whether the job could go on without these.
+  // Returns whether the job could continue without these processes.
   [[nodiscard]] bool can_spare(const std::set<ConnectionId>& connections) const {
     int workers = 0;
     for (const Process& p : processes_)
@@ -92,10 +92,10 @@ class Arbiter {
   void tick(Time now) {
     for (Process& p : processes_)
       if (p.state != State::gone && now - p.heard >= o_.rank_timeout)
-        lose(p, "no sign of life for " + seconds_text(o_.rank_timeout));
+        lose(p, "no message for " + seconds_text(o_.rank_timeout));
     if (unreachable_.is_due(now)) evict_unreachable();
   }
-  // Says that the arbiter itself could not receive: silence until now does not count for any process.
+  // Notes that the arbiter itself could not receive: silence until now does not count for any process.
   void forgive(Time now) {
     for (Process& p : processes_) p.heard = now;
     unreachable_.postpone(now);
@@ -129,7 +129,7 @@ class Arbiter {
     decisions_.push_back({kind, p.connection, p.member, std::move(why), generation_, fatal});
   }
 
-  // ---- being let in ----
+  // ---- admission ----
   void enrol(ConnectionId connection, const Enrol& e, Time now) {
     if (find(connection) != nullptr) return;  // it has been answered before
     Process p;
@@ -146,8 +146,8 @@ class Arbiter {
       return q.state != State::gone && q.member.role == e.role && q.member.place == e.place;
     });
     if (taken) {
-      const std::string other = p.member.name() + ", who is there already";
-      return refuse(std::move(p), "a number of its own", other, "");
+      const std::string other = "the number of " + p.member.name() + ", which has joined already";
+      return refuse(std::move(p), "an unused number", other, "");
     }
     if (generation_ == 0 && !o_.elastic && (e.place < 0 || e.place >= count))
       return refuse(std::move(p), numbers_text(count), std::to_string(e.place), "");
@@ -155,7 +155,7 @@ class Arbiter {
     const bool again = of_beginning && !came_.emplace(e.role, e.place).second;
     const bool founder = !founded_ && of_beginning && !again;
     if (founded_ && !o_.elastic && !(o_.servers_restart && e.role == Role::server && again))
-      return refuse(std::move(p), "the processes that the job began with", "one more", "");
+      return refuse(std::move(p), "only the processes with which the job began", "an additional process", "");
     if (founded_ && differs(p)) return;
     // Founders get their numbers as identities, so that their ranks are those that the launcher gave them.
     p.member.id = !founder                 ? next_id_++
@@ -186,15 +186,15 @@ class Arbiter {
     if (fatal) end_job(p.member.name() + " was refused");
     return true;
   }
-  // Returns whether the job goes on without it, because others do its work or because it comes back.
+  // Returns whether the job continues without it, because other processes do its work or because it returns.
   [[nodiscard]] bool can_lose(const Process& p) const {
     if (p.member.role == Role::worker) return o_.elastic;
     if (o_.servers_restart || !o_.elastic) return o_.servers_restart;
     return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });
   }
-  // Rules out further generations. Members learn of it at a change, and processes that wait or join are given up.
+  // Prevents further generations. Members learn of it at a change, and processes that wait or join are given up.
   void end_job(const std::string& why) {
-    if (over_.empty()) over_ = error_message("job", "all processes that it cannot do without", why, "");
+    if (over_.empty()) over_ = error_message("job", "all required processes", why, "");
     for (Process& p : processes_)
       if ((p.state == State::waiting || (p.state == State::member && p.reported)) && !o_.starter_ends) give_up(p);
   }
@@ -235,7 +235,7 @@ class Arbiter {
   void lose(Process& p, const std::string& why, bool unreachable = false) {
     const bool was_member = p.state == State::member;
     p.state = State::gone;
-    // What was trained is lost with the last worker that has it, unless servers have it.
+    // The trained state is lost with the last worker that has it, unless servers have it.
     const bool last = p.holds && !o_.servers_hold && !finished_ && !any([](const Process& q) { return q.holds; });
     const bool fatal = last || !can_lose(p);
     p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
@@ -243,7 +243,7 @@ class Arbiter {
     decide(Decision::Kind::lost, p, why, fatal);
     decisions_.back().unreachable = unreachable;
     if (fatal) end_job(p.member.name() + " is gone: " + why);
-    // No other worker comes to a job that is at its end.
+    // No other worker joins a job that ends.
     if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();
     if (!was_member) return try_issue();
     lost_stayer_ = lost_stayer_ || (o_.lost_are_replaced && p.member.role == Role::worker && !p.leaving);
@@ -254,7 +254,7 @@ class Arbiter {
   [[nodiscard]] bool any(F&& f) const {
     return any_candidate(processes_, f);
   }
-  // Notes that a process is done. So is the work of the job, unless the worker was to leave before the others.
+  // Notes that a process is done. Then the job is done too, unless the worker was to leave before the others.
   void done(Process& p) {
     const bool work_done = p.state == State::member && p.is(Role::worker) && !p.leaving;
     finished_ = finished_ || work_done;
@@ -322,9 +322,9 @@ class Arbiter {
     decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_, false});
   }
 
-  // ---- members that do not reach each other ----
+  // ---- members that cannot reach each other ----
   void unreachable(Process& p, const UnreachablePeers& u, Time now) {
-    // If each member changes over for itself, an operation outlasts a generation.
+    // If each member enters the next generation separately, an operation outlasts a generation.
     if (p.state == State::member && (!o_.reports || (u.generation == generation_ && !p.reported)))
       unreachable_.take(p, u, now);
   }
@@ -334,7 +334,7 @@ class Arbiter {
       const auto cut = choose_evicted(blocked_members(processes_, [this](const Process& p) { return can_lose(p); }));
       if (!cut) return;
       const std::string other = member_of(processes_, cut->other).member.name();
-      lose(member_of(processes_, cut->id), "it and " + other + " do not reach each other", true);
+      lose(member_of(processes_, cut->id), "it and " + other + " cannot reach each other", true);
     }
   }
 
@@ -343,7 +343,7 @@ class Arbiter {
     if (!founded_ || level_ == Urgency::none || !over_.empty()) return;
     const auto at_work = [](const Process& p) { return p.is(Role::worker) && p.state == State::member && !p.reported; };
     if (o_.reports && any(at_work)) return;
-    // A job that stops does so with the workers that it has.
+    // A job that stops does not wait for further workers.
     const auto next = next_generation(processes_, o_, stopping_ || finished_ ? 1 : std::max(1, o_.min_workers));
     too_few_ = next.too_few;
     if (too_few_) {

@@ -18,15 +18,15 @@ struct ArbiterOptions {          // the options of an Arbiter
   bool elastic = false;
   // A server may come back under its number, which starts the next generation too.
   bool servers_restart = false;
-  // The servers have what is trained, so an elastic job loses it with a server and not with its last worker. Otherwise
-  // servers may leave as workers do, except for the last one.
+  // The servers have the trained state, so an elastic job loses it with a server and not with its last worker.
+  // Otherwise servers may leave as workers do, except for the last one.
   bool servers_hold = false;
   // The next generation waits until each worker has reported that it has left the one before. Otherwise each member
-  // changes over for itself.
+  // enters it separately.
   bool reports = true;
-  // The caller of the arbiter ends all processes of a job that is over, so waiting processes need not be told.
+  // The caller of the arbiter ends all processes of a job that is over, so waiting processes need no message.
   bool starter_ends = false;
-  // The caller of the arbiter starts other processes in the places of those that are lost.
+  // The caller of the arbiter replaces lost processes by new ones.
   bool lost_are_replaced = false;
   int min_workers = 1;
   // A process that joins waits for the end of an epoch, and so does a member that is asked from outside to leave.

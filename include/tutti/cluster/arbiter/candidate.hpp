@@ -14,7 +14,7 @@
 
 namespace tutti::control {
 
-// What the arbiter (arbiter.hpp) knows of a process that has asked to be let in.
+// What the arbiter (arbiter.hpp) knows about a process that has asked for admission.
 struct Candidate {
   enum class State { waiting, member, gone };
 
@@ -34,8 +34,8 @@ struct Candidate {
   [[nodiscard]] bool is(Role role) const noexcept { return state != State::gone && member.role == role; }
 };
 
-// Returns those of f(candidate) that are not gone: workers by age, then servers by their number, which a server that
-// comes back keeps.
+// Returns f(candidate) of all that are not gone: workers by age, then servers by number. A server that returns keeps
+// its number.
 template <class F>
 [[nodiscard]] std::vector<Candidate*> order_members(std::vector<Candidate>& all, F&& f) {
   std::vector<Candidate*> members;
@@ -53,9 +53,9 @@ template <class F>
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(t).count();
   return std::to_string(ms / 1000) + (ms % 1000 == 0 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s";
 }
-// Returns the numbers that so many processes of a kind have, as a text.
+// Returns the valid numbers of `count` processes of a role, as a text.
 [[nodiscard]] inline std::string numbers_text(int count) {
-  if (count == 0) return "a job that begins with some of its kind";
+  if (count == 0) return "no number, because the job begins without processes of this role";
   return count == 1 ? "number 0" : "a number from 0 to " + std::to_string(count - 1);
 }
 // Returns the member with this identity, which must exist.
@@ -63,8 +63,8 @@ template <class F>
   return *std::find_if(all.begin(), all.end(),
                        [&](const Candidate& c) { return c.state == Candidate::State::member && c.member.id == id; });
 }
-// Removes from the list, and returns, those of a role whose facts differ from `usual`. Null: there are no usual facts,
-// and all of the role are removed.
+// Removes from the list, and returns, the processes of a role with facts that differ from `usual`. Null: there are no
+// usual facts, and all of the role are removed.
 [[nodiscard]] inline std::vector<Candidate> take_mismatched(std::vector<Candidate>& all, Role role,
                                                             const std::string* usual) {
   std::vector<Candidate> odd;

@@ -13,11 +13,11 @@
 
 namespace tutti::control {
 
-// The facts that the processes of a job have in common: all of a kind have the same ones, and servers agree with the
-// workers on each fact that both have.
+// The common facts of a job's processes: all processes of a role have the same facts, and servers agree with workers on
+// each fact that both have.
 class CommonFacts {
  public:
-  // How a process differs, in the words of an error message.
+  // The difference of a process, as parts of an error message.
   struct Difference {
     std::string expected, got;
   };
@@ -29,9 +29,9 @@ class CommonFacts {
     return text_of(JobFacts::parse(usual->second).first_difference(JobFacts::parse(c.facts)), "others");
   }
 
-  // Returns the facts that most of a kind have, and stores them for later comparisons. Of several that are equally
-  // frequent it takes those of the process with the lowest number. The processes that differ are refused, whatever
-  // their number. Returns null if there are no facts.
+  // Returns the most frequent facts of a role, and stores them for later comparisons. Of equally frequent facts it
+  // takes those of the process with the lowest number. All processes that differ are refused, however many there are.
+  // Returns null if there are no facts.
   [[nodiscard]] const std::string* choose(const std::vector<Candidate>& all, Role role) {
     std::map<std::string, int> count;
     const Candidate* usual = nullptr;
@@ -49,7 +49,7 @@ class CommonFacts {
   }
 
  private:
-  // Compares only the facts that both have: servers know fewer facts of a job, or more.
+  // Compares only the facts that both have, because servers and workers know different facts.
   [[nodiscard]] JobFacts::Difference from_workers(const Candidate& c) const {
     const auto workers = facts_.find(Role::worker);
     if (c.member.role != Role::server || workers == facts_.end()) return {};

@@ -24,10 +24,10 @@ struct Outgoing {                    // a message and its destination
   Message message;
 };
 
-// The store over which the processes of a job meet: texts by key, which the arbiter keeps for them. Any process may set
-// any key, and the last value counts. A process that waits for a key is answered once it is set. Limits: the bytes of a
-// job, and the keys that one process waits for. Keys of a generation (generation_key() in comm/key_store.hpp) are
-// deleted when it is over.
+// The store through which the processes of a job find each other: the arbiter keeps texts by key for them. Any process
+// may set any key, and the last value counts. A process that waits for a key is answered once it is set. Limits: the
+// bytes of a job, and the number of keys for which one process waits. Keys of a generation (generation_key() in
+// comm/key_store.hpp) are deleted when the generation has ended.
 class ControlStore {
  public:
   static constexpr std::size_t most_bytes = std::size_t{64} << 20, most_waiting = 256, most_counters = 256;
@@ -40,7 +40,7 @@ class ControlStore {
     const auto at = values_.find(p.key);
     const std::size_t old = at == values_.end() ? 0 : size_of(p.key, at->second);
     if (p.key.empty() || bytes_ - old + size_of(p.key, p.value) > most_bytes) {
-      out.push_back({connection, Value{p.request, false, p.key.empty() ? "a key without a name" : "no room left"}});
+      out.push_back({connection, Value{p.request, false, p.key.empty() ? "an empty key" : "a full key store"}});
       return;
     }
     bytes_ += size_of(p.key, p.value) - old;
@@ -60,7 +60,7 @@ class ControlStore {
     } else if (std::count_if(waiting_.begin(), waiting_.end(), [&](const PendingLookup& w) {
                  return w.connection == connection;
                }) >= std::ptrdiff_t{most_waiting}) {
-      out.push_back({connection, Value{l.request, false, "too many keys waited for"}});
+      out.push_back({connection, Value{l.request, false, "too many pending lookups"}});
     } else {
       waiting_.push_back({connection, l.request, l.key});
     }
@@ -68,12 +68,12 @@ class ControlStore {
   void next_number(ConnectionId connection, const NextNumber& d, std::vector<Outgoing>& out) {
     const auto at = next_numbers_.find(d.key);
     if (at == next_numbers_.end() && next_numbers_.size() == most_counters) {
-      out.push_back({connection, Value{d.request, false, "no room left"}});
+      out.push_back({connection, Value{d.request, false, "a full key store"}});
       return;
     }
     out.push_back({connection, Value{d.request, true, std::to_string(next_numbers_[d.key]++)}});
   }
-  // Deletes the keys of the generations before this one, which are over.
+  // Deletes the keys of the generations before this one, which have ended.
   void forget_before(std::uint64_t generation) {
     if (generation <= oldest_) return;
     oldest_ = generation;
@@ -114,7 +114,7 @@ class ControlStore {
   std::map<std::string, std::uint64_t> next_numbers_;  // the next number
   std::vector<PendingLookup> waiting_;
   std::size_t bytes_ = 0;
-  std::uint64_t oldest_ = 0;  // the oldest generation whose keys are kept
+  std::uint64_t oldest_ = 0;  // keys of this generation and of later ones are kept
 };
 
 }  // namespace tutti::control

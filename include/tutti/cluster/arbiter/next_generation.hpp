@@ -24,12 +24,12 @@ struct NextGeneration {
 
 namespace detail {
 
-// Returns whether members are still making ready what is trained. No process joins these.
+// Returns whether members still prepare the state. No process joins them.
 [[nodiscard]] inline bool preparing(const std::vector<Candidate>& all) {
   return any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && c.preparing; });
 }
-// at_once: a process that joins does not wait for the end of an epoch, which comes too late. keep: no member leaves
-// either, because none of those that stay has what was trained.
+// at_once: a process joins before the end of an epoch, which would be too late. keep: no member leaves, because the
+// members that stay do not have the trained state.
 [[nodiscard]] inline std::vector<Candidate*> next_members(std::vector<Candidate>& all, const ArbiterOptions& o,
                                                           bool at_once, bool keep) {
   using State = Candidate::State;
@@ -60,17 +60,17 @@ namespace detail {
   if ((workers_of(members) > 0 || preparing) && std::none_of(members.begin(), members.end(), stays))
     members = detail::next_members(all, o, true, true);
   next.servers = static_cast<int>(members.size()) - workers_of(members);
-  // Workers that come once the members are ready count already.
+  // Workers that will join when the members are ready count already.
   const auto later = [](const Candidate& c) { return c.is(Role::worker) && c.state == Candidate::State::waiting; };
   const auto coming = preparing ? std::count_if(all.begin(), all.end(), later) : 0;
   next.too_few = workers_of(members) == 0 || workers_of(members) + coming < least;
   return next;
 }
 
-// How urgent the next generation is: it waits for the end of an epoch or of a step, or the group is broken.
+// Urgency of the next generation: it waits for the end of an epoch or of a step, or the group is broken.
 enum class Urgency { none, epoch, step, broken };
 
-// Adds to `c` the processes that want to join and to leave. Returns how urgent these are.
+// Adds the processes that want to join and to leave to `c`. Returns their urgency.
 [[nodiscard]] inline Urgency count_changes(const std::vector<Candidate>& all, const ArbiterOptions& o,
                                            MembershipChange& c) {
   Urgency level = Urgency::none;
@@ -85,8 +85,8 @@ enum class Urgency { none, epoch, step, broken };
   return level;
 }
 
-// Returns whether members that want to leave may, although too few workers are left for a generation: if another member
-// has what was trained, or if no other worker is left. others_may_come: in the places of workers that were lost.
+// Returns whether members may leave although too few workers are left for a generation: if another member has the
+// trained state, or if no other worker is left. others_may_come: other workers may replace lost ones.
 [[nodiscard]] inline bool may_leave(const std::vector<Candidate>& all, bool others_may_come) {
   const bool kept =
       any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && !c.leaving; });
@@ -94,8 +94,8 @@ enum class Urgency { none, epoch, step, broken };
          (!others_may_come && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; }));
 }
 
-// Returns the member whose state the others take: the oldest of those that did the most steps, and the oldest of all if
-// none has trained yet.
+// Returns the member that sends its state to the others: of the members with the most steps the oldest one, and the
+// oldest of all if no member has trained yet.
 [[nodiscard]] inline ProcessId authority_of(const std::vector<Candidate*>& members) {
   const Candidate* first = nullptr;
   for (const Candidate* c : members) {
@@ -105,7 +105,7 @@ enum class Urgency { none, epoch, step, broken };
   return (first == nullptr ? members.front() : first)->member.id;
 }
 
-// Names some of those that have not come yet.
+// Names some of the processes that have not arrived yet.
 [[nodiscard]] inline Waiting waiting_for(const std::set<std::pair<Role, std::int32_t>>& absent) {
   constexpr std::size_t most = 3;
   std::string missing;

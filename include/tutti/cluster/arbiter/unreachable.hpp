@@ -14,7 +14,7 @@
 #include <tutti/cluster/channel/control_messages.hpp>
 #include <tutti/cluster/channel/lease.hpp>
 
-// The rule by which the arbiter (arbiter.hpp) gives up one of two processes that do not reach each other.
+// The rule by which the arbiter (arbiter.hpp) gives up one of two processes that cannot reach each other.
 namespace tutti::control {
 
 // A member: one that has waited in an operation of its generation for longer than the time-out, or another one.
@@ -28,10 +28,10 @@ struct BlockedMember {
 
 using CutPair = std::pair<ProcessId, ProcessId>;
 
-// Returns the pairs that are cut: both processes wait, and each reports that it does not reach the other one. Their
-// operations may differ: a process has got all that it needs in one and waits in the next one, while the other process
-// lacks the last message of the former. A server waits for its workers all the time and reports nothing, so the report
-// of the worker is enough.
+// Returns the pairs that are cut: both processes wait, and each reports that it cannot reach the other one. Their
+// operations may differ: one process has received everything in an operation and waits in the next one, while the other
+// process still lacks the last message of the first operation. A server always waits for its workers and sends no
+// report, so the report of the worker is enough.
 [[nodiscard]] inline std::vector<CutPair> cut_pairs(const std::vector<BlockedMember>& all) {
   const auto names = [](const BlockedMember& a, const BlockedMember& b) {
     return a.operation != 0 && std::find(a.unreachable.begin(), a.unreachable.end(), b.id) != a.unreachable.end();
@@ -47,14 +47,14 @@ using CutPair = std::pair<ProcessId, ProcessId>;
   return pairs;
 }
 
-// A member that is given up, with one of those that it does not reach.
+// A member that is given up, with one of the members that it cannot reach.
 struct EvictedMember {
   ProcessId id = 0, other = 0;
 };
 
-// Returns the member to give up: of all that are cut from another one, the one that the fewest reach, and of these the
-// youngest. A member that the job cannot lose stays if the other one of its pair can go. Returns nothing if no pair is
-// cut. Call it again with the members that are left, until it returns nothing.
+// Returns the member to give up: of all members of cut pairs, the one that the fewest others reach, and of equal ones
+// the youngest. A member that the job cannot lose stays if the other one of its pair can be given up. Returns no value
+// if no pair is cut. Call it again with the remaining members until it returns no value.
 [[nodiscard]] inline std::optional<EvictedMember> choose_evicted(const std::vector<BlockedMember>& all) {
   const std::vector<CutPair> pairs = cut_pairs(all);
   const auto in = [](const CutPair& p, ProcessId id) { return p.first == id || p.second == id; };
@@ -70,8 +70,8 @@ struct EvictedMember {
   return EvictedMember{goes->id, of.first == goes->id ? of.second : of.first};
 }
 
-// Says when the arbiter applies the rule: shortly after the first report, because all members that a cut concerns
-// report it at nearly the same time, and the rule needs the reports of all.
+// Decides when the arbiter applies the rule: shortly after the first report, because all members of a cut pair report
+// it at nearly the same time, and the rule needs all reports.
 class UnreachableTimer {
  public:
   explicit UnreachableTimer(Time rank_timeout)
@@ -83,7 +83,7 @@ class UnreachableTimer {
     c.unreachable = u.members;
     if (due_ == Time::max() && !u.members.empty()) due_ = now + delay_;
   }
-  // Call after a pause of the arbiter, whose members may have more to report.
+  // Call after a pause of the arbiter, because its members may have more to report.
   void postpone(Time now) noexcept {
     if (due_ != Time::max()) due_ = now + delay_;
   }
@@ -98,7 +98,7 @@ class UnreachableTimer {
   Time delay_, due_ = Time::max();
 };
 
-// The members, as the rule looks at them. can_lose(candidate): the job can go on without it.
+// The members as the rule needs them. can_lose(candidate): the job can go on without it.
 template <class F>
 [[nodiscard]] std::vector<BlockedMember> blocked_members(const std::vector<Candidate>& all, F&& can_lose) {
   std::vector<BlockedMember> list;

@@ -12,7 +12,7 @@ namespace tutti {
 // The part of a process in a generation of its job.
 struct Assignment {
   std::uint64_t generation = 0;
-  control::ProcessId id = 0, authority = 0;  // authority: the process whose state the others take
+  control::ProcessId id = 0, authority = 0;  // authority: the process that sends its state to the others
   control::Role role = control::Role::worker;
   int rank = 0;                                   // among the workers, or the servers
   std::vector<control::Member> workers, servers;  // by rank

@@ -30,12 +30,12 @@
 namespace tutti {
 
 // A process's channel to the arbiter of its job. A thread of its own sends beats, so that the arbiter knows that the
-// process lives while it computes. Processes also meet here, by texts that they publish and look up and that appear in
-// no argument, environment or log. Under tutti-launch it needs neither port nor key. Calls come from any thread. Each
-// throws CommunicationError once the arbiter is gone or gave this process up, UsageError if it refused it.
+// process lives while it computes. Processes also publish and look up texts in it to find each other; these appear
+// in no argument, environment or log. Under tutti-launch it needs neither port nor key. Calls come from any thread.
+// Each throws CommunicationError once the arbiter is gone or gave this process up, UsageError if it refused it.
 class ControlChannel {
  public:
-  // Opens the channel that tutti-launch gives to each process, once. Returns null if there is none: under mpirun, say.
+  // Opens the channel that tutti-launch gives to each process, once. Null without a channel, for example under mpirun.
   [[nodiscard]] static std::unique_ptr<ControlChannel> open() {
     auto link = control::link_of_environment();
     return link == nullptr ? nullptr : std::make_unique<ControlChannel>(std::move(link));
@@ -43,7 +43,7 @@ class ControlChannel {
   explicit ControlChannel(std::unique_ptr<control::FrameLink> link) : link_(std::move(link)) {
     thread_ = std::thread([this] { run(); });
   }
-  // A process that has been let in leaves with its work done, unless the destructor runs because of an exception.
+  // An admitted process leaves with its work done, unless the destructor runs because of an exception.
   ~ControlChannel() {
     try {
       if (std::uncaught_exceptions() == exceptions_) leave();
@@ -60,8 +60,8 @@ class ControlChannel {
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  // Asks to be let in, with role and rank from the environment, and blocks until the first generation. From here on the
-  // arbiter watches this process. UsageError names the first of `facts` in which it differs from the others.
+  // Asks for admission, with role and rank from the environment, and blocks until the first generation. From here on
+  // the arbiter watches this process. UsageError names the first of `facts` in which it differs from the others.
   Assignment enrol(const LaunchEnvironment& e, const JobFacts& facts, std::chrono::milliseconds timeout) {
     return enrol(e.is_server() ? control::Role::server : control::Role::worker, e.rank, e.host, facts, timeout);
   }
@@ -88,15 +88,15 @@ class ControlChannel {
   // Blocks until there is an assignment to a generation after the last one that this returned, and returns it.
   Assignment next_assignment(std::chrono::milliseconds timeout) {
     if (auto a = next_assignment_unless_released(timeout)) return *std::move(a);
-    fail<CommunicationError>("control channel", "to be in the job", "to be let go");
+    fail<CommunicationError>("control channel", "to take part in the job", "a release from it");
   }
-  // Does the same. Returns no value if this process is released, because it or the launcher had asked for that.
+  // Does the same. Returns no value if this process is released, because it or the launcher had requested that.
   std::optional<Assignment> next_assignment_unless_released(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); }))
       fail<CommunicationError>("control channel", {"all processes of the job within ", text_of(timeout)},
-                               missing_.empty() ? "none of the arbiter's answers" : "still none of " + missing_,
-                               "did they end, or take longer to load their data?");
+                               missing_.empty() ? "no answer of the arbiter" : "no message yet from " + missing_,
+                               "check whether they have ended, or still load their data");
     if (!assignment_ || assignment_->generation <= taken_) return {};
     taken_ = assignment_->generation;
     return assignment_;
@@ -109,14 +109,14 @@ class ControlChannel {
     const auto request = next_request();
     send(control::Publish{request, key, value});
     if (!answer_to(request, std::chrono::seconds(30), key))
-      fail<CommunicationError>("control channel", "an answer of the job's arbiter", "none within 30 s");
+      fail<CommunicationError>("control channel", "an answer of the job's arbiter", "no answer within 30 s");
   }
-  // Blocks until a key has a value and returns it. CommunicationError if it has none within the time-out.
+  // Blocks until a key has a value and returns it. CommunicationError if it gets no value within the time-out.
   [[nodiscard]] std::string lookup(const std::string& key, std::chrono::milliseconds timeout) {
     const auto value = ask(key, true, timeout);
     if (!value)
-      fail<CommunicationError>("control channel", {"'", key, "' within ", text_of(timeout)}, "nobody who published it",
-                               "is the process that does still there?");
+      fail<CommunicationError>("control channel", {"'", key, "' within ", text_of(timeout)}, "no value",
+                               "check whether the process that publishes it still runs");
     return *value;
   }
   // Does the same. Returns no value if the time-out is over, or once `stopped` is set, see wake_lookups().
@@ -140,7 +140,7 @@ class ControlChannel {
     send(control::NextNumber{request, key});
     const auto answer = answer_to(request, std::chrono::seconds(30), key);
     if (!answer || !answer->found)
-      fail<CommunicationError>("control channel", {"a number of '", key, "' within 30 s"}, "none");
+      fail<CommunicationError>("control channel", {"the next number of '", key, "' within 30 s"}, "no answer");
     return std::stoull(answer->value);
   }
 
@@ -181,8 +181,8 @@ class ControlChannel {
     on_end_ = std::move(f);
     if (error_) tell_end(lock);
   }
-  // Reports that this process left the generation after `step`. broken: its step failed: a process was lost, say;
-  // epoch_end: that step was the last of an epoch; preparing: it has no state yet that a joining process could take.
+  // Reports that this process left the generation after `step`. broken: its step failed; epoch_end: that step was the
+  // last of an epoch; preparing: it has no state yet that a joining process could take.
   void report(std::uint64_t step, bool broken, bool epoch_end, bool preparing = false) {
     send(control::Report{taken(), step, broken, epoch_end, preparing});
   }
@@ -203,8 +203,8 @@ class ControlChannel {
       return change_ && (change_->generation > generation || (change_->generation == generation && change_->broken));
     };
     if (!wait(lock, timeout, [&] { return going_ >= generation || changed(); }))
-      fail<CommunicationError>("control channel", {"all members to stand within ", text_of(timeout)},
-                               "not all of them");
+      fail<CommunicationError>("control channel", {"a ready group within ", text_of(timeout)},
+                               "reports of only some members");
     return !changed();
   }
   // Asks to leave with the next generation; Assignment tells the others of it. This process works on until then.
@@ -274,9 +274,9 @@ class ControlChannel {
     lock.unlock();
     if (!there) send(control::Forget{request});
     if (value && !value->found && value->value == control::over)
-      fail<CommunicationError>("control channel", {"to keep '", key, "'"}, value->value);
+      fail<CommunicationError>("control channel", {"to store '", key, "'"}, value->value);
     if (value && !value->found && !value->value.empty())
-      fail<UsageError>("control channel", {"to keep or find '", key, "'"}, value->value);
+      fail<UsageError>("control channel", {"to store or find '", key, "'"}, value->value);
     return value;
   }
   [[nodiscard]] std::optional<std::string> ask(const std::string& key, bool wait, std::chrono::milliseconds timeout,

@@ -53,8 +53,8 @@ class MessageAssembler {
     const bool right = !frame.empty() && frame.size() <= longest_frame && (frame[0] == '\0' || frame[0] == '\1');
     if (!right || bytes_.size() + frame.size() - 1 > longest) {
       bytes_.clear();
-      fail<CommunicationError>("control channel", "a frame of a message", "other bytes",
-                               "the programs of a job must be of one version");
+      fail<CommunicationError>("control channel", "a message frame", "invalid bytes",
+                               "use the same version of all programs of a job");
     }
     bytes_.append(frame.substr(1));
     if (frame[0] == '\1') return {};
@@ -80,7 +80,7 @@ class FrameLink {
   // Makes a receive() that waits, or the next one, return.
   virtual void wake() = 0;
   // Called by the thread that receives if the arbiter has answered no beat within the rank time-out. Throws
-  // CommunicationError if this ends the process's part: if nothing else watches the arbiter.
+  // CommunicationError if this ends the process's part, because it cannot learn of the arbiter's end in another way.
   virtual void unanswered() {}
 };
 
@@ -129,15 +129,15 @@ class SocketLink : public FrameLink {
 
  private:
   [[noreturn]] static void gone() {
-    fail<CommunicationError>("control channel", "the job's arbiter to be there", "the end of the connection to it",
-                             "has tutti-launch been killed?");
+    fail<CommunicationError>("control channel", "a connection to the job's arbiter", "the end of the connection",
+                             "check whether tutti-launch still runs");
   }
 
   io::Descriptor socket_, wake_read_, wake_write_;
 };
 
-// Returns the socket whose number is in TUTTI_CONTROL, to the first caller in this process. Returns null if there is
-// none: for example if another program started this process and did not pass on its descriptors.
+// Returns the socket with the number in TUTTI_CONTROL to the first caller in this process. Returns null if there is no
+// such socket, for example if another program started this process and did not pass on its descriptors.
 [[nodiscard]] inline std::unique_ptr<FrameLink> link_of_environment() {
   const char* text = std::getenv("TUTTI_CONTROL");
   const auto number = tutti::detail::number_between(text == nullptr ? "" : text, 3, 1 << 24);

@@ -16,7 +16,7 @@
 // numbers little-endian, the length of a text or list before its contents. control_link.hpp carries them.
 namespace tutti::control {
 
-inline constexpr const char* over = "a generation that is over";  // why a key of it is not kept
+inline constexpr const char* over = "a generation that has ended";  // why a key of it is not kept
 
 using ProcessId = std::uint64_t;  // grows with every process that a job ever had
 
@@ -39,7 +39,7 @@ struct Member {
 
 // ---- a process to the arbiter ----
 
-// A process asks to be let in. facts: JobFacts::text().
+// A process asks for admission. facts: JobFacts::text().
 struct Enrol {
   Role role = Role::worker;
   std::int32_t place = 0;
@@ -133,7 +133,7 @@ struct MembershipChange {
   if (!c.broken) return "";
   std::string names;
   for (const Member& m : c.lost) names += (names.empty() ? "" : ", ") + m.name();
-  return names.empty() ? "a step that broke elsewhere" : "the loss of " + names;
+  return names.empty() ? "a step that failed in another process" : "the loss of " + names;
 }
 
 // All members have formed their group: the generation computes.
@@ -263,8 +263,8 @@ struct Reader {
     for (ProcessId& id : ids) (*this)(id);
   }
   [[noreturn]] static void broken() {
-    fail<CommunicationError>("control channel", "a message", "other bytes",
-                             "the programs of a job must be of one version");
+    fail<CommunicationError>("control channel", "a message", "invalid bytes",
+                             "use the same version of all programs of a job");
   }
 };
 

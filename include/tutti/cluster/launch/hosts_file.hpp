@@ -106,20 +106,18 @@ namespace detail {
       const auto slots =
           words[1].starts_with("slots=") ? detail::number_between(words[1].substr(6), 1, max_slots) : std::nullopt;
       if (!slots)
-        fail<DataError>(here, {"slots=N, N from 1 to ", max_slots, ", after the host"},
-                        {"'", printable(words[1]), "'"});
+        fail<DataError>(here, {"slots=N after the host, N from 1 to ", max_slots}, {"'", printable(words[1]), "'"});
       host->slots = *slots;
     }
-    if (words.size() > 2) fail<DataError>(here, "nothing after slots=N", {"'", printable(words[2]), "'"});
+    if (words.size() > 2) fail<DataError>(here, "the end of the line after slots=N", {"'", printable(words[2]), "'"});
     const auto [first, fresh] = index.emplace(host->name, hosts.size());
     if (!fresh && hosts[first->second] == *host) continue;
     if (!fresh)
-      fail<DataError>(here, {"the same as in line ", hosts[first->second].line, ", or another host"},
-                      {host->name, " with another user, port or slots"},
-                      "slots=N says how many processes a host takes");
+      fail<DataError>(here, {"the same user, port and slots as in line ", hosts[first->second].line},
+                      {host->name, " with others"}, "slots=N sets the number of processes of a host");
     hosts.push_back(std::move(*host));
   }
-  if (hosts.empty()) fail<DataError>(where, "a host", "none");
+  if (hosts.empty()) fail<DataError>(where, "at least one host", "no host");
   return hosts;
 }
 
@@ -139,7 +137,7 @@ namespace detail {
   std::vector<std::size_t> place;
   place.reserve(n);
   while (place.size() < n) {
-    if (hosts.empty()) fail<UsageError>("place_processes", "a host", "none");
+    if (hosts.empty()) fail<UsageError>("place_processes", "at least one host", "no host");
     for (std::size_t h = 0; h < hosts.size(); ++h)
       for (int slot = 0; slot < hosts[h].slots && place.size() < n; ++slot) place.push_back(h);
   }

@@ -26,7 +26,7 @@ inline constexpr std::size_t key_digits = 64;
 [[nodiscard]] inline std::string new_secret() {
   std::array<unsigned char, key_digits / 2> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != ssize_t{bytes.size()})
-    fail<Error>("job", "random numbers of the system", "none");
+    fail<Error>("job", "random numbers of the system", "an error of getrandom()");
   std::string text;
   for (const unsigned char b : bytes) {
     text += "0123456789abcdef"[b >> 4U];
@@ -45,7 +45,7 @@ inline constexpr std::size_t key_digits = 64;
     const bool digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'), capital = c >= 'A' && c <= 'F';
     if (!digit && !capital)
       fail<UsageError>(where, {key_digits, " hexadecimal digits"},
-                       {"another character behind ", secret.size(), " of them"}, "openssl rand -hex 32 makes one");
+                       {"another character after ", secret.size(), " of them"}, "openssl rand -hex 32 makes one");
     secret += capital ? static_cast<char>(c - 'A' + 'a') : c;
   }
   if (secret.size() != key_digits)
@@ -63,17 +63,17 @@ inline constexpr std::size_t key_digits = 64;
   if (fd < 0)
     fail<UsageError>(where, mode,
                      {path.native(), ": ", (errno == ELOOP ? "a link" : std::generic_category().message(errno))},
-                     errno == ELOOP ? "name the file itself" : "");
+                     errno == ELOOP ? "give the path of the file itself" : "");
   const io::Descriptor file(fd);
   struct stat status {};
   if (::fstat(fd, &status) != 0) io::fail_file("examine", path, errno);
   if (!S_ISREG(status.st_mode))
-    fail<UsageError>(where, mode, {path.native(), ": ", (S_ISDIR(status.st_mode) ? "a folder" : "no regular file")});
+    fail<UsageError>(where, mode, {path.native(), ": ", (S_ISDIR(status.st_mode) ? "a folder" : "not a regular file")});
   if ((status.st_mode & 0177) != 0) {
     std::string octal;
     for (unsigned m = status.st_mode & 07777U, digit = 4; digit-- > 0;)
       octal += static_cast<char>('0' + (m >> 3 * digit & 7U));
-    fail<UsageError>(where, {mode, ", which its owner alone may read"}, {path.native(), ": mode ", octal},
+    fail<UsageError>(where, {mode, ", readable by its owner only"}, {path.native(), ": mode ", octal},
                      {"chmod 600 ", path.native()});
   }
   std::array<char, key_digits + 3> text{};

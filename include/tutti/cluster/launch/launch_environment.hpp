@@ -68,7 +68,7 @@ template <class Get>
   const auto number = number_between(value, low, high);
   if (!number)
     fail<UsageError>({"environment ", name}, {"an integer from ", low, " to ", high}, {"'", printable(value), "'"},
-                     "it is set by whoever starts the processes of a job");
+                     "the launcher of the job sets it");
   return number;
 }
 
@@ -90,9 +90,9 @@ template <class Get>
   if (!size && !rank) return {};
   if (!size || !rank)
     fail<UsageError>({"environment ", (size ? names.rank : names.size)},
-                     {"a number beside ",
+                     {"a number together with ",
                       (size ? names.size + (" " + std::to_string(*size)) : names.rank + (" " + std::to_string(*rank)))},
-                     "none", "'tutti-launch -n N' or 'mpirun -np N' starts N processes and sets both");
+                     "no value", "'tutti-launch -n N' or 'mpirun -np N' starts N processes and sets both");
   LaunchEnvironment e;
   e.launched = true;
   e.size = *size;
@@ -127,8 +127,8 @@ void read_scheduler(const Get& get, LaunchEnvironment& e) {
                      {"'", printable(host), "'"});
   const auto required = [&](const char* name, int low, int high) {
     if (const auto number = number_variable(get, name, low, high)) return *number;
-    fail<UsageError>({"environment ", name}, {"a number beside DMLC_PS_ROOT_URI ", host}, "none",
-                     "all processes of the job are told the same");
+    fail<UsageError>({"environment ", name}, {"a number together with DMLC_PS_ROOT_URI ", host}, "no value",
+                     "set it to the same number for all processes of the job");
   };
   e.scheduler = host_and_port(host, required("DMLC_PS_ROOT_PORT", 1, 65535));
   e.workers = required("DMLC_NUM_WORKER", 1, 1 << 24);
@@ -152,8 +152,7 @@ template <class Get>
 
 }  // namespace detail
 
-// Reads the variables through `get`, which answers like std::getenv. UsageError names a variable whose value is not
-// valid.
+// Reads the variables through `get`, which answers like std::getenv. UsageError names a variable with an invalid value.
 template <class Get>
 [[nodiscard]] LaunchEnvironment read_launch_environment(const Get& get) {
   const auto ours = detail::read_numbers(get, detail::tutti_names);
@@ -185,11 +184,11 @@ template <class Get>
     if (!ours) detail::read_scheduler(get, e);
   }
   if (!ours) return e;
-  // One job inside a process of another: which numbers are meant cannot be known.
+  // One job inside a process of another: the valid numbers are unknown.
   if (mpi && (mpi->rank != e.rank || mpi->size != e.size))
-    fail<UsageError>("environment", {"TUTTI_RANK ", e.rank, " of ", e.size, " from mpirun too"},
+    fail<UsageError>("environment", {"TUTTI_RANK ", e.rank, " of ", e.size, " from mpirun as well"},
                      {"rank ", mpi->rank, " of ", mpi->size},
-                     "start the job with tutti-launch --launcher mpi, or with mpirun, not one within the other");
+                     "start the job with tutti-launch --launcher mpi, or with mpirun, not with one inside the other");
   e.servers_restart = detail::number_variable(get, "TUTTI_SERVERS_RESTART", 0, 1).value_or(0) == 1;
   e.host = detail::text_variable(get, "TUTTI_HOST");
   e.report = detail::text_variable(get, "TUTTI_REPORT");
@@ -207,49 +206,49 @@ template <class Get>
   return read_launch_environment([](const char* name) { return std::getenv(name); });
 }
 
-// For programs whose processes all train. A server or a scheduler would be one trainer too many, and workers without
-// numbers would each train a net of their own. UsageError for these.
+// For programs in which all processes train. UsageError for a server or a scheduler, because it does not train, and for
+// workers without numbers, because each would train a separate net.
 inline void require_worker(const LaunchEnvironment& e) {
   if (!e.launched && e.step && e.step->size > 1) {
     const std::string n = std::to_string(e.step->size);
-    fail<UsageError>("environment SLURM_STEP_NUM_TASKS", {"PMIx, over which the ", n, " processes find each other"},
-                     "srun without it",
+    fail<UsageError>("environment SLURM_STEP_NUM_TASKS", {"PMIx, through which the ", n, " processes find each other"},
+                     "srun without PMIx",
                      {"'srun --mpi=pmix -n ", n, "' and, within the allocation, 'mpirun -np ", n,
-                      "' start ranks of MPI, 'tutti-launch -n ", n, "' there those of any strategy"});
+                      "' start ranks of MPI; within it 'tutti-launch -n ", n, "' starts ranks of any strategy"});
   }
   if (!e.launched && e.torch_size > 1) {
     const std::string n = std::to_string(e.torch_size);
     fail<UsageError>("environment WORLD_SIZE",
-                     {"tutti-launch or mpirun to start the ", n, " processes, which would train a net each"},
+                     {"tutti-launch or mpirun to start the ", n, " processes: otherwise each trains a separate net"},
                      "torchrun or another launcher of PyTorch's jobs",
-                     {"tutti-launch -n ", n, " starts as many; alone: unset WORLD_SIZE"});
+                     {"tutti-launch -n ", n, " starts as many; to train in one process, unset WORLD_SIZE"});
   }
   if (e.role != "worker")
     fail<UsageError>(
         {"environment ", e.role_variable},
-        {"worker, because ", std::string(e.is_server() ? "this strategy has no servers, as ps and ps_async have"
+        {"worker, because ", std::string(e.is_server() ? "of the strategies only ps and ps_async have servers"
                                                        : "workers and servers need no scheduler")},
         {"'", e.role, "'"},
-        "tutti-launch -n N without -s starts N workers, which sum their gradients themselves; of processes "
-        "that are started one by one DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT name the scheduler");
+        "tutti-launch -n N without -s starts N workers, which sum their gradients themselves; processes that "
+        "are started one by one find the scheduler by DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT");
   if (!e.launched && e.workers > 1)
     fail<UsageError>("environment DMLC_NUM_WORKER", {"tutti-launch or mpirun to start the ", e.workers, " workers"},
-                     "DMLC_ROLE of another launcher, which numbers none of them",
-                     {"tutti-launch -n ", e.workers, " starts as many; alone: unset DMLC_ROLE"});
+                     "DMLC_ROLE of another launcher, which gives them no numbers",
+                     {"tutti-launch -n ", e.workers, " starts as many; to train in one process, unset DMLC_ROLE"});
 }
 
 // Compares the number of started processes with the size of the strategy that they train with. If the two differ, each
-// process would train a net of its own, with the batches and rates of all. UsageError names the command that works.
+// process would train a separate net, with the batches and rates of all. UsageError names the command that works.
 inline void require_launched_size(const LaunchEnvironment& e, const std::string& strategy, int size) {
   if (size == e.size) return;
   const std::string n = std::to_string(e.size);
   const bool one = e.size == 1;
   fail<UsageError>(
       {"--strategy ", strategy},
-      one ? "one rank, because one process was started" : n + " ranks, as many as processes were started",
+      one ? "one rank, because one process was started" : n + " ranks, because " + n + " processes were started",
       {size, (size == 1 ? " rank" : " ranks")},
-      e.srun  ? "the program's MPI must know PMIx; 'tutti-launch -n " + n + "' within the allocation starts ranks, too"
-      : e.mpi ? "the program and mpirun must be of one MPI"
+      e.srun  ? "use an MPI that supports PMIx, or 'tutti-launch -n " + n + "' within the allocation"
+      : e.mpi ? "use the mpirun of the MPI that the program is linked with"
               : "'tutti-launch -n " + n + " --launcher mpi' and 'mpirun -np " + n + "' start ranks of MPI");
 }
 

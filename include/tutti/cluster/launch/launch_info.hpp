@@ -7,12 +7,11 @@
 #include <string>
 #include <string_view>
 
-// Before tutti-launch starts a program N times, it asks the program how these N are to be started. It runs the program
-// once with its arguments, the environment of rank 0, and TUTTI_ASK set. The program reads its command line, answers
-// and stops:
+// Before tutti-launch starts a program N times, it asks the program how to start them. It runs the program once with
+// its arguments, the environment of rank 0, and TUTTI_ASK set. The program reads its command line, answers and stops:
 //     if (is_launcher_query()) return answer_launcher_query({"mpi", true});
-// Only a program file that contains the text of is_launcher_query() is asked. So no other program runs once more than
-// it should.
+// Only a program file that contains the text of is_launcher_query() is asked. So no other program runs an additional
+// time.
 namespace tutti {
 
 struct LaunchInfo {        // how a program wants to be started

@@ -27,13 +27,13 @@ namespace tutti {
   if (!root || root->port == 0)
     fail<UsageError>(
         "environment TUTTI_ROOT", "host:port where rank 0 may listen",
-        e.root.empty() ? "nothing" : "'" + printable(e.root) + "'",
+        e.root.empty() ? "no value" : "'" + printable(e.root) + "'",
         "start the job with tutti-launch, or set TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET, TUTTI_RANK and TUTTI_SIZE");
   constexpr std::size_t least = 16;
   if (e.secret.size() < least)
-    fail<UsageError>("environment TUTTI_SECRET", "16 characters or more that only the ranks of the job know",
-                     e.secret.empty() ? "none" : std::to_string(e.secret.size()),
-                     "start the job with tutti-launch, or give all ranks what `openssl rand -hex 32` prints once");
+    fail<UsageError>("environment TUTTI_SECRET", "16 or more characters, known only to the ranks of the job",
+                     e.secret.empty() ? "no value" : std::to_string(e.secret.size()),
+                     "start the job with tutti-launch, or give all ranks the same output of `openssl rand -hex 32`");
   o.host = root->name;
   o.port = root->port;
   o.ports = std::min(e.root_ports, 65536 - o.port);

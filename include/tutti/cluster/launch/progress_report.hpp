@@ -77,7 +77,7 @@ namespace detail {
 
 }  // namespace detail
 
-// The sender, in the process that trains. Does nothing if no launcher waits for reports, or if its file does not exist
+// The sender, in the process that trains. Has no effect if no launcher waits for reports, or if its file does not exist
 // or is not valid: a report never makes a training step fail. Calls from several threads are allowed; the last one
 // counts.
 class ProgressReporter {

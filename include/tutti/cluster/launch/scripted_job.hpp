@@ -14,7 +14,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
-// Jobs of workers and servers whose processes are started one by one, by scripts, without tutti-launch.
+// Jobs of workers and servers that scripts start one by one, without tutti-launch.
 namespace tutti {
 
 // An address that only one process of the job uses.
@@ -39,8 +39,8 @@ struct HostPort {
     if (more) text.remove_prefix(comma + 1);
     const auto host = detail::parse_host_name(word);
     if (!host || host->port == 0 || !host->user.empty() || list.size() == most)
-      fail<UsageError>(option, "HOST:PORT with commas between, PORT from 1 to 65535", {"'", printable(word), "'"},
-                       {"e.g. ", option, " host1:2222,host2:2222; an IPv6 address stands in brackets"});
+      fail<UsageError>(option, "HOST:PORT, separated by commas, PORT from 1 to 65535", {"'", printable(word), "'"},
+                       {"e.g. ", option, " host1:2222,host2:2222; an IPv6 address is in brackets"});
     list.push_back({host->name, host->port});
   }
   auto sorted = list;
@@ -48,7 +48,7 @@ struct HostPort {
             [](const HostPort& a, const HostPort& b) { return std::pair(a.host, a.port) < std::pair(b.host, b.port); });
   if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
     fail<UsageError>(option, "each host and port once", {twice->text(), " again"},
-                     "two processes of a host need two ports");
+                     "give each process of a host a separate port");
   return list;
 }
 
@@ -64,7 +64,7 @@ struct ScriptedJob {
   bool in_server = true;            // the arbiter is in server 0
   std::vector<HostPort> servers{};  // the address at which each listens, by number; empty: they publish it themselves
   std::vector<HostPort> workers{};  // by rank, for their names; empty: likewise
-  std::string secret{};             // of the key file; empty: there is none
+  std::string secret{};             // of the key file; empty: no key file
   std::chrono::milliseconds rank_timeout = std::chrono::seconds(10);
 
   // Returns the terms that must be the same for all its processes.

@@ -21,8 +21,8 @@ inline volatile std::sig_atomic_t server_signal = 0;
 using Serving = std::function<void(const std::function<bool()>& stop_requested)>;
 
 // Runs `serving` and returns the exit code of the process: 0, or 128 + N after signal N. The first SIGINT or SIGTERM
-// ends a server whose workers have not come yet; otherwise the server ends with its workers, which save their state.
-// The second signal ends the process at once.
+// ends a server if its workers have not arrived yet; otherwise the server ends with its workers, which save their
+// state. The second signal ends the process at once.
 [[nodiscard]] inline int run_server_process(const Serving& serving) {
   struct sigaction action {};
   action.sa_handler = [](int number) { detail::server_signal = number; };

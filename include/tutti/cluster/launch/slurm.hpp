@@ -22,7 +22,7 @@ namespace detail {
 
 [[noreturn]] inline void fail_slurm(const std::string& variable, const std::string& expected, std::string_view got) {
   fail<UsageError>({"environment ", variable}, expected, {"'", printable(got.substr(0, 80)), "'"},
-                   "Slurm sets it; 'unset SLURM_JOB_ID' where it is left over from another job");
+                   "Slurm sets it; if it is left over from another job, 'unset SLURM_JOB_ID'");
 }
 
 template <class Get>

@@ -184,7 +184,7 @@ class TcpRendezvous {
     if (++refused_ > 1) return;
     refused_first_ = "as rank " + std::to_string(g.hello.rank) + " from " + g.from.text();
     if (o_.warn)
-      o_.warn(where() + ": somebody who came " + refused_first_ + " has another TUTTI_SECRET and was refused");
+      o_.warn(where() + ": refused a process that connected " + refused_first_ + " with another TUTTI_SECRET");
   }
   // Refuses a client before it has proved anything; the client cannot verify the reason.
   static void turn_away(const Client& g, std::string_view why) {
@@ -268,14 +268,14 @@ class TcpRendezvous {
     if (!same_digest(g.proof, rank_proof(h, g.challenge))) return refuse_secret(g), false;
     const auto size = static_cast<std::uint32_t>(o_.size);
     if (h.size != size || h.rank == 0 || h.rank >= size)
-      return refuse(g, "rank 0 counts " + std::to_string(size) + " ranks"), false;
+      return refuse(g, "rank 0 expects " + std::to_string(size) + " ranks"), false;
     if (h.round != round_ || h.bytes != bytes)
-      return refuse(g, "rank 0 is elsewhere: its call " + std::to_string(round_) + " of " + std::to_string(bytes) +
+      return refuse(g, "rank 0 is at another call: number " + std::to_string(round_) + ", of " + std::to_string(bytes) +
                            " bytes"),
              false;
     const auto rank = static_cast<int>(h.rank);
     if (std::any_of(clients.begin(), clients.end(), [&](const Client& o) { return o.rank == rank; }))
-      return refuse(g, "rank " + std::to_string(rank) + " is there already"), false;
+      return refuse(g, "rank " + std::to_string(rank) + " has joined already"), false;
     g.rank = rank;
     return true;
   }
@@ -286,19 +286,19 @@ class TcpRendezvous {
       if (std::none_of(clients.begin(), clients.end(), [&](const Client& g) { return g.rank == r; }))
         missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(r);
     for (const Client& g : clients)
-      if (g.rank >= 0) refuse(g, "without " + missing);
-    std::string got = "nothing from " + missing;
+      if (g.rank >= 0) refuse(g, "no message from " + missing);
+    std::string got = "no message from " + missing;
     if (refused_ > 0)
-      got += ", and " + std::to_string(refused_) + " that have another TUTTI_SECRET, the first " + refused_first_;
+      got += ", and " + std::to_string(refused_) + " with another TUTTI_SECRET, the first " + refused_first_;
     fail<CommunicationError>(where(), {"all ", o_.size, " ranks within ", time()}, got,
                              refused_ > 0 ? "give all ranks of the job the same secret, as tutti-launch does"
-                                          : "look at what these ranks do, and whether they reach this host");
+                                          : "check whether these ranks run and can reach this host");
   }
   [[nodiscard]] std::string time() const { return std::to_string(o_.deadline.count()) + " ms"; }
 
   // The part of all other ranks.
   void ask(std::span<std::byte> data, tcp::Deadline deadline) {
-    std::string why = "nobody there";
+    std::string why = "no connection";
     bool heard = false;
     auto pause = std::chrono::milliseconds(10);
     for (int turn = 0; !tcp::over(deadline); ++turn) {
@@ -316,7 +316,7 @@ class TcpRendezvous {
       pause = std::min(2 * pause, std::chrono::milliseconds(500));
     }
     fail<CommunicationError>(where(), {"rank 0 within ", time()}, why,
-                             "look at what rank 0 does, and whether this host reaches it");
+                             "check whether rank 0 runs and this host can reach it");
   }
 
   // Returns whether the data arrived. Throws rank 0's refusal. A peer that cannot prove to be rank 0 is not believed,
@@ -334,7 +334,7 @@ class TcpRendezvous {
         tcp::receive_all(socket, std::as_writable_bytes(std::span(&c, 1)), o_.ports > 1 ? soon : later) !=
             Transfer::done)
       return false;
-    why = "an answer of something else";
+    why = "an answer of another program";
     if (c.magic != magic) return false;
     if (c.good != 1) {
       std::vector<std::byte> text;
@@ -346,16 +346,16 @@ class TcpRendezvous {
     if (tcp::send_all(socket, bytes_of(proof), deadline) != Transfer::done ||
         tcp::receive_all(socket, std::as_writable_bytes(std::span(&a, 1)), later) != Transfer::done)
       return false;
-    why = "an answer of something else";
+    why = "an answer of another program";
     if (a.magic != magic || (a.good == 1 && a.bytes != data.size())) return false;
     std::vector<std::byte> more;
     if (!receive_text(socket, a.bytes, more, later)) return false;
     if (!same_digest(a.proof, root_proof(h, c, a, more))) {
-      why = "an answer of somebody who does not know TUTTI_SECRET";
+      why = "an answer from a process without this TUTTI_SECRET";
       if (a.good == 0) learn_of_refusal(why);
       return false;
     }
-    if (a.good != 1) fail<CommunicationError>(where(), {"to be let in as rank ", o_.rank}, readable(more));
+    if (a.good != 1) fail<CommunicationError>(where(), {"to be admitted as rank ", o_.rank}, readable(more));
     std::copy(more.begin(), more.end(), data.begin());
     return true;
   }
@@ -364,10 +364,11 @@ class TcpRendezvous {
   void learn_of_refusal(std::string& why) {
     why = "rank 0 has another TUTTI_SECRET than this rank";
     if (o_.ports == 1)
-      fail<CommunicationError>(where(), {"to be let in as rank ", o_.rank}, why,
+      fail<CommunicationError>(where(), {"to be admitted as rank ", o_.rank}, why,
                                "give all ranks of the job the same secret, as tutti-launch does");
     if (++refused_ == 1 && o_.warn)
-      o_.warn(where() + ": who listens there has another TUTTI_SECRET than rank " + std::to_string(o_.rank));
+      o_.warn(where() + ": the process that listens there has another TUTTI_SECRET than rank " +
+              std::to_string(o_.rank));
   }
   static bool receive_text(const tcp::Socket& socket, std::uint32_t size, std::vector<std::byte>& to,
                            tcp::Deadline deadline) {

@@ -69,8 +69,8 @@ class HostBarrier {
     check(what);
     const std::string who = missing(mine + 1);
     abort();
-    fail<CommunicationError>(what, "all ranks of this host within the deadline", {"nothing from ", who},
-                             "look at what these ranks do, or raise --comm-deadline");
+    fail<CommunicationError>(what, "all ranks of this host within the deadline", {"no message from ", who},
+                             "check these ranks, or raise --comm-deadline");
   }
 
   // Makes every wait of every rank throw, now and later. Messages name the first rank that called it.

@@ -151,7 +151,7 @@ class HostGroup {
                       std::string_view what) {
     if (call.bytes != bytes || call.kind != kind)
       fail<CommunicationError>(what, "the same operation on all ranks",
-                               {bytes, " bytes here and ", call.bytes, " on local rank ", r});
+                               {bytes, " bytes on this rank and ", call.bytes, " on local rank ", r});
   }
 
   // Waits for all ranks and reads the addresses of their data. Returns false, on all ranks alike, if it cannot be

@@ -51,7 +51,7 @@ class SharedHost {
     std::string why;
     if (topology_.local_size() > 1) why = share(deadline);
     if (topology_.is_leader()) {
-      if (!why.empty()) say(why + "; this job does without shared memory");
+      if (!why.empty()) say(why + "; this job runs without shared memory");
       store_.publish(key("host", topology_.rank()), why.empty() ? "shares" : "shares nothing");
     }
     bool all = true;
@@ -86,7 +86,7 @@ class SharedHost {
     if (group_) group_->map(windows.bases(), windows.bytes());
     return windows_.emplace_back(std::move(windows)).mine().first(bytes);
   }
-  // Call if the group broke: other ranks may still use its memory, which is not reused.
+  // Call if the group failed: other ranks may still use its memory, so it is not reused.
   void abandon() const noexcept {
     for (const GroupWindows& w : windows_) w.abandon();
   }
@@ -104,7 +104,7 @@ class SharedHost {
   [[nodiscard]] std::string word_of(const std::string& what, int rank, Deadline deadline) const {
     auto word = store_.lookup(key(what, rank), deadline, flag_.raised());
     if (!word)
-      fail<CommunicationError>("shared memory", {topology_.name(rank), " to meet this rank in time"}, "no word of it");
+      fail<CommunicationError>("shared memory", {"a message from ", topology_.name(rank), " in time"}, "no message");
     return *std::move(word);
   }
   template <class Gather>
@@ -113,10 +113,10 @@ class SharedHost {
                               gather);
   }
 
-  // Makes the group. Returns the reason if there can be none.
+  // Makes the group. Returns the reason if that fails.
   [[nodiscard]] std::string share(Deadline deadline) {
     if (topology_.local_size() > HostBarrierState::max_ranks)
-      return std::to_string(topology_.local_size()) + " ranks are more than can share memory";
+      return std::to_string(topology_.local_size()) + " ranks on a host are too many to share memory";
     int round = 0;
     GroupWindows windows = make(control_bytes + HostGroup::scratch_bytes, [&](std::span<const std::byte> mine,
                                                                               std::span<std::byte> all) {
@@ -126,8 +126,8 @@ class SharedHost {
         if (topology_.place(r).host != topology_.my_host()) continue;
         const std::string text = word_of(what, r, deadline);
         if (text.size() != mine.size())
-          fail<CommunicationError>("shared memory", {"a window of ", topology_.name(r)}, "other bytes",
-                                   "run the same build everywhere");
+          fail<CommunicationError>("shared memory", {"the window of ", topology_.name(r)}, "an invalid message",
+                                   "run the same build on all hosts");
         std::memcpy(all.data() + static_cast<std::size_t>(topology_.place(r).local) * mine.size(), text.data(),
                     text.size());
       }

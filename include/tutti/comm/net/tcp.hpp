@@ -101,8 +101,8 @@ struct SystemLookup {
   }
 };
 
-// Returns the addresses of a host. Empty, with `why` set, if it has none or if the answer does not arrive before the
-// deadline. The lookup continues in a thread of its own, which is abandoned if it takes too long.
+// Returns the addresses of a host. Empty, with `why` set, if it has no address or if the answer does not arrive before
+// the deadline. The lookup continues in a thread of its own, which is abandoned if it takes too long.
 template <class Lookup = SystemLookup>
 [[nodiscard]] std::vector<Address> addresses_of(const std::string& host, int port, Deadline deadline, std::string& why,
                                                 Lookup lookup = {}) {
@@ -132,7 +132,7 @@ template <class Lookup = SystemLookup>
   }
   std::unique_lock lock(shared->mutex);
   if (!shared->done.wait_until(lock, deadline, [&] { return shared->there; })) {
-    why = "no address of that name in time";
+    why = "no address for that name in time";
     return {};
   }
   why = shared->why;

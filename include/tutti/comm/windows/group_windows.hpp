@@ -21,7 +21,7 @@ class GroupWindows {
   GroupWindows() = default;  // without windows: fits() is false
 
   // Collective. rank and size: among the ranks of the host. gather(mine, all): gathers the bytes of all ranks in their
-  // order. If one rank cannot have all windows, no rank has any, and each knows the reason.
+  // order. If one rank cannot map all windows, no rank gets any, and each knows the reason.
   template <class Gather>
   [[nodiscard]] static GroupWindows make(ProcessWindows& windows, int rank, int size, std::size_t bytes,
                                          Gather&& gather) {
@@ -45,7 +45,7 @@ class GroupWindows {
     std::vector<std::shared_ptr<HostWindow>> mapped;
     for (std::size_t r = 0; r < all.size() && why.empty(); ++r)
       if (all[r].name.bytes != mine->bytes().size())
-        why = "windows of different sizes";
+        why = "windows have different sizes";
       else
         mapped.push_back(static_cast<int>(r) == rank ? mine : windows.map(all[r].name, why));
     tell(PeerWindow(why));
@@ -62,7 +62,7 @@ class GroupWindows {
   // Page aligned and initially zero.
   [[nodiscard]] std::span<std::byte> mine() const noexcept { return mine_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return mine_.size(); }
-  // Call if the group broke: other ranks may still use the windows.
+  // Call if the group failed: other ranks may still use the windows.
   void abandon() const noexcept {
     for (const auto& window : windows_) window->abandon();
   }

@@ -55,7 +55,8 @@ class HostWindow {
                                       : ::mmap(data_, bytes_, PROT_READ | PROT_WRITE,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (at == MAP_FAILED)
-      fail<DeviceError>("window", {bytes_ >> 20, " MiB of memory in place of others"}, std::strerror(errno));
+      fail<DeviceError>("window", {bytes_ >> 20, " MiB of new memory at the address of the window"},
+                        std::strerror(errno));
     fd_ = io::Descriptor();
     abandoned_ = false;
     if (fresh == nullptr) return false;
@@ -99,14 +100,14 @@ class HostWindow {
     const int seals = ::fcntl(fd, F_GET_SEALS);
     struct stat s {};
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-      no("a window that its owner could shrink", 0, why);
+      no("its owner can shrink the window", 0, why);
     else if (::fstat(fd, &s) != 0)
       no("fstat", errno, why);
     else if (const auto size = static_cast<std::uint64_t>(s.st_size); bytes == 0 || size != bytes)
-      no("a window of " + std::to_string(size) + " bytes, not " + std::to_string(bytes), 0, why);
+      no("the window has " + std::to_string(size) + " bytes instead of " + std::to_string(bytes), 0, why);
     // Otherwise this process would allocate memory that another one only announced.
     else if (static_cast<std::uint64_t>(s.st_blocks) * 512 < size)
-      no("a window that is not filled", 0, why);
+      no("the memory of the window is not allocated", 0, why);
     else
       return true;
     return false;

@@ -99,9 +99,9 @@ inline void send_descriptor(int socket, int fd) noexcept {
     fd = io::Descriptor(one);
   }
   if (n < 0)
-    why = std::string("no answer of its owner: ") + std::strerror(errno);
+    why = std::string("no answer from its owner: ") + std::strerror(errno);
   else if (n == 0)
-    why = "its owner hung up";
+    why = "its owner closed the connection";
   else if (fd.get() < 0 || said != 'y' || (m.msg_flags & MSG_CTRUNC) != 0)
     why = said == 'n' ? "its owner has no such window" : "an answer without a window";
   if (!why.empty()) fd = io::Descriptor();
@@ -148,7 +148,7 @@ class WindowServer {
     const io::Descriptor s = connect(name, why);
     if (s.get() < 0) return {};
     if (::send(s.get(), &number, sizeof number, MSG_NOSIGNAL) != ssize_t{sizeof number}) {
-      why = std::string("its owner cannot be asked: ") + std::strerror(errno);
+      why = std::string("cannot send a request to its owner: ") + std::strerror(errno);
       return {};
     }
     return detail::receive_descriptor(s.get(), why);
@@ -169,7 +169,7 @@ class WindowServer {
 
   static io::Descriptor connect(std::string_view name, std::string& why) {
     if (!detail::is_server_name(name)) {
-      why = "a name that is none";
+      why = "the name of its server is invalid";
       return {};
     }
     sockaddr_un at{};
@@ -178,13 +178,13 @@ class WindowServer {
     const timeval two_seconds{2, 0};
     if (s.get() < 0 || ::setsockopt(s.get(), SOL_SOCKET, SO_RCVTIMEO, &two_seconds, sizeof two_seconds) != 0 ||
         ::setsockopt(s.get(), SOL_SOCKET, SO_SNDTIMEO, &two_seconds, sizeof two_seconds) != 0) {
-      why = std::string("a Unix socket: ") + std::strerror(errno);
+      why = std::string("cannot open a Unix socket: ") + std::strerror(errno);
       return {};
     }
     if (::connect(s.get(), reinterpret_cast<sockaddr*>(&at), size) != 0) {
-      why = std::string("its owner is not reached") + (errno == ECONNREFUSED
-                                                           ? ": it has ended, or is in another container"
-                                                           : std::string(": ") + std::strerror(errno));
+      why = std::string("cannot connect to its owner") + (errno == ECONNREFUSED
+                                                              ? ": it has ended, or is in another container"
+                                                              : std::string(": ") + std::strerror(errno));
       return {};
     }
     if (!detail::is_own_user(s.get(), why)) return {};

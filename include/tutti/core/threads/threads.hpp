@@ -118,7 +118,7 @@ TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::functi
   try {
     return std::thread(std::move(f));
   } catch (const std::system_error& e) {
-    fail<DeviceError>(where, "a system that starts one more thread", e.code().message(),
+    fail<DeviceError>(where, "to start one more thread", e.code().message(),
                       "ask for fewer threads, or raise the limits of processes and memory (ulimit -u, ulimit -v)");
   }
 }

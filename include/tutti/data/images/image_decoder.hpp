@@ -80,7 +80,8 @@ class ImageDecoders {
       : decoders_(std::move(decoders)), limits_(limits) {
     std::erase(decoders_, nullptr);
     if (decoders_.empty())
-      fail<UsageError>("image decoders", "one or more", "none", "install libjpeg-dev or libstb-dev and build again");
+      fail<UsageError>("image decoders", "one or more decoders", "no decoder",
+                       "install libjpeg-dev or libstb-dev and build again");
   }
 
   [[nodiscard]] const ImageLimits& limits() const noexcept { return limits_; }
@@ -144,7 +145,7 @@ class ImageDecoders {
   [[nodiscard]] const ImageDecoder& decoder_of(ImageFormat format, std::string_view where) const {
     for (const auto& d : decoders_)
       if (d->reads(format)) return *d;
-    fail<DataError>(where, {"a format that ", names(), " reads"}, name_of(format),
+    fail<DataError>(where, {"a format that ", names(), " can read"}, name_of(format),
                     "install libstb-dev, which reads JPEG and PNG, and build again");
   }
 

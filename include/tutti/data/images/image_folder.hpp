@@ -50,8 +50,8 @@ namespace image_folder {
 // Files that are not read because their names are not those of images: the number for each extension.
 using LeftOut = std::map<std::string, std::int64_t>;
 
-// Returns e.g. "4 files are no JPEG or PNG: .gif 2, .webp 1, without extension 1", the most frequent kind first and at
-// most eight of them; empty if no file is left out.
+// Returns e.g. "4 files are neither JPEG nor PNG: .gif 2, .webp 1, without extension 1", the most frequent kind first
+// and at most eight of them; empty if no file is left out.
 [[nodiscard]] inline std::string describe(const LeftOut& left_out) {
   std::vector<std::pair<std::string, std::int64_t>> kinds(left_out.begin(), left_out.end());
   std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -67,7 +67,7 @@ using LeftOut = std::map<std::string, std::int64_t>;
   }
   if (kinds.size() > most) text += " and " + std::to_string(kinds.size() - most) + " other kinds";
   if (files == 0) return {};
-  return std::to_string(files) + (files == 1 ? " file is" : " files are") + " no JPEG or PNG" + text;
+  return std::to_string(files) + (files == 1 ? " file is" : " files are") + " neither JPEG nor PNG" + text;
 }
 
 // Returns the names of the folders in `folder`, without hidden ones, sorted by their bytes. Links to folders count.
@@ -118,7 +118,8 @@ inline void read_image_file(const io::Path& file, std::vector<std::uint8_t>& byt
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) io::fail_file("read", file, errno);
     if (n == 0)
-      fail<DataError>({"file ", file.native()}, {bytes.size(), " bytes"}, at, "it was made shorter while it was read");
+      fail<DataError>({"file ", file.native()}, {bytes.size(), " bytes"}, at,
+                      "the file was truncated while it was read");
     at += static_cast<std::size_t>(n);
   }
 }
@@ -149,12 +150,12 @@ class ImageFolder {
     shared_->class_names = classes.empty() ? found : classes;
     const auto& names = shared_->class_names;
     if (!std::is_sorted(names.begin(), names.end()))
-      fail<UsageError>("image folder", "a sorted list of classes", "another one");
+      fail<UsageError>("image folder", "a sorted list of classes", "an unsorted list");
     for (const auto& name : found) {
       const auto at = std::lower_bound(names.begin(), names.end(), name);
       if (at == names.end() || *at != name)
-        fail<DataError>({"image folder ", folder.native()}, {"folders of the ", names.size(), " classes known"}, name,
-                        "a class that there is nothing to train with");
+        fail<DataError>({"image folder ", folder.native()}, {"folders of the ", names.size(), " known classes"}, name,
+                        "there are no training images of this class");
       const auto images = image_folder::images_in(folder / name, &shared_->left_out);
       if (images.empty())
         fail<DataError>("image folder", {"images (.jpeg, .jpg, .png) in the class folder ", (folder / name).native()},
@@ -187,7 +188,7 @@ class ImageFolder {
     if (images.empty()) fail<DataError>("image folder", {"images in ", folder.native()}, contents_of(folder));
     if (images.size() != lines.size())
       fail<DataError>(labels.native(), {"a line for each of ", images.size(), " images"}, lines.size(),
-                      {"it must name the class of each image of ", folder.native()});
+                      {"each line must give the class of one image of ", folder.native()});
     for (std::size_t k = 0; k < images.size(); ++k) {
       const auto at = std::lower_bound(names.begin(), names.end(), lines[k]);
       if (lines[k].empty() || at == names.end() || *at != lines[k])

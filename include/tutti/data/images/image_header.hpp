@@ -90,7 +90,7 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
       if (marker != 0xc0 && marker != 0xc1 && marker != 0xc2 && marker != 0xc9 && marker != 0xca)
         fail<DataError>(where, "a baseline or progressive JPEG", {"frame type ", marker - 0xc0});
       if (segment.size() < 6) fail<DataError>(where, "a frame header", {segment.size(), " bytes"});
-      if (segment[0] != 8) fail<DataError>(where, "8 bits a sample", segment[0]);
+      if (segment[0] != 8) fail<DataError>(where, "8 bits per sample", segment[0]);
       const std::uint64_t height = static_cast<unsigned>(segment[1] << 8 | segment[2]);
       const std::uint64_t width = static_cast<unsigned>(segment[3] << 8 | segment[4]);
       check_image_size(width, height, limits, where);
@@ -100,7 +100,7 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
       if (header.components != 1 && header.components != 3 && header.components != 4)
         fail<DataError>(where, "1, 3 or 4 components", header.components);
     } else if (marker == 0xda) {
-      if (header.components == 0) fail<DataError>(where, "a JPEG frame before its scan", "none");
+      if (header.components == 0) fail<DataError>(where, "a JPEG frame before its scan", "no frame");
       // Within a scan 0xff is followed by 0 or a restart marker, so an end marker after it belongs to the image itself.
       // Without this check, a file truncated below the requested rows would not be detected.
       for (std::size_t end = b.size(); end >= at + 2; --end)
@@ -145,7 +145,7 @@ inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits
     const std::size_t length = word(at);
     const std::string type(reinterpret_cast<const char*>(b.data() + at + 4), 4);
     if (crc32(b.subspan(at + 4, length + 4)) != word(at + 8 + length))
-      fail<DataError>(where, {"the CRC-32 of the PNG chunk at byte ", at}, "another", "the record is damaged");
+      fail<DataError>(where, {"the CRC-32 of the PNG chunk at byte ", at}, "another CRC-32", "the record is damaged");
     if (at == 8) {
       if (type != "IHDR" || length != 13) fail<DataError>(where, "a PNG that begins with IHDR", "another chunk");
       check_image_size(word(at + 8), word(at + 12), limits, where);
@@ -180,7 +180,7 @@ inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits
   if (bytes.size() >= 3 && bytes[0] == 0xff && bytes[1] == 0xd8 && bytes[2] == 0xff)
     return detail::jpeg_header(bytes, limits, where);
   if (bytes.size() >= 8 && std::memcmp(bytes.data(), png, 8) == 0) return detail::png_header(bytes, limits, where);
-  fail<DataError>(where, "a JPEG or a PNG", {bytes.size(), " bytes of something else"});
+  fail<DataError>(where, "a JPEG or a PNG", {bytes.size(), " bytes in another format"});
 }
 
 }  // namespace tutti

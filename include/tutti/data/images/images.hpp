@@ -62,8 +62,8 @@ class Images {
   [[nodiscard]] TUTTI_CORE_FUNCTION AnyDataset dataset(Split role,
                                                        const std::function<const ImageDecoders&()>& decoders) const;
 
-  // The same images with the labels of other images whose classes have these names, in whatever order. DataError if
-  // one of the classes has none of these names, or if the two cannot be compared.
+  // Returns the same images with labels for classes of these names, in any order. DataError if a class does not have
+  // one of these names, or if the images have no class names to compare.
   [[nodiscard]] TUTTI_CORE_FUNCTION Images with_classes(const std::vector<std::string>& names) const;
 
  private:

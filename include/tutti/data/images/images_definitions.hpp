@@ -19,7 +19,7 @@ namespace tutti {
 
 namespace detail {
 
-// Records whose label k means places[k] of other names.
+// Records with label places[k] in place of label k.
 class RelabelledRecords {
  public:
   RelabelledRecords(AnyRecords records, std::vector<std::int32_t> places, std::vector<std::string> names)
@@ -67,7 +67,7 @@ TUTTI_CORE_FUNCTION Images Images::with_classes(const std::vector<std::string>& 
     const auto at = std::find(names.begin(), names.end(), name);
     if (at == names.end())
       fail<DataError>(schema_.name, "classes of the training images: " + detail::some_names(names), name,
-                      "a net cannot be tested on a class that it was not trained on");
+                      "a net can be tested only on classes that it was trained on");
     places.push_back(static_cast<std::int32_t>(at - names.begin()));
   }
   if (!records_ || mine.empty())

@@ -112,7 +112,7 @@ class Resizer {
     if (out_width <= 0 || out_height <= 0 || !within(box.x, box.width, bounds.x, bounds.width) ||
         !within(box.y, box.height, bounds.y, bounds.height) || !within(bounds.x, bounds.width, 0, image.width) ||
         !within(bounds.y, bounds.height, 0, image.height))
-      fail<UsageError>("resize", "a box within bounds within the image", "another, or no output");
+      fail<UsageError>("resize", "a box within bounds within the image, and an output", "an invalid box or no output");
     const auto low = [](double v) { return std::max(0, static_cast<int>(std::floor(v + slack))); };
     const auto high = [](double v, int most) { return std::min(most, static_cast<int>(std::ceil(v - slack))); };
     const int left = low(bounds.x), right = std::max(left + 1, high(bounds.x + bounds.width, image.width));

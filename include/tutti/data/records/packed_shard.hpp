@@ -166,8 +166,7 @@ struct Shard {
   }
   if (crc != little_endian_32(footer.data() + 16))
     fail<DataError>(where, "an index with its CRC", "another CRC", "the file is damaged");
-  if (!bad.empty())
-    fail<DataError>(where, {"images one after the other, labels of 0 to ", shard.info.classes - 1}, bad);
+  if (!bad.empty()) fail<DataError>(where, {"consecutive images, labels of 0 to ", shard.info.classes - 1}, bad);
   if (expected != shard.index)
     fail<DataError>(where, {"an index at the end of the images, byte ", expected}, shard.index);
   return shard;
@@ -198,7 +197,8 @@ class PackedShards {
     const std::size_t shard = place(i).shard;
     if (e.offset > shared_->index[shard] || e.length > shared_->index[shard] - e.offset || e.label < 0 ||
         e.label >= classes())
-      fail<DataError>(where(i), "the index that the file had", "another one", "it was changed while it was in use");
+      fail<DataError>(where(i), "the index that the file had at its opening", "another index",
+                      "the file was changed while it was in use");
     bytes.resize(e.length);
     shared_->files.read(shard, e.offset, bytes);
     if (io::crc32c(std::as_bytes(std::span(bytes))) != e.crc)
@@ -222,7 +222,7 @@ class PackedShards {
     std::vector<std::uint64_t> first{0}, index;  // per shard: records before it, offset of its index
 
     explicit Shared(std::vector<io::Path> paths) : files(std::move(paths)) {
-      if (files.count() == 0) fail<DataError>("packed shards", "1 file or more", "none");
+      if (files.count() == 0) fail<DataError>("packed shards", "1 file or more", "no file");
       for (std::size_t f = 0; f < files.count(); ++f) {
         packed::Shard shard = packed::open(files, f);
         if (f == 0) info = shard.info;
@@ -233,7 +233,7 @@ class PackedShards {
         shard.info.shard = 0;
         if (shard.info != info)
           fail<DataError>(files.path(f).native(), {"a shard of the same set as ", files.path(0).native()},
-                          "one of another set", "keep the files of one set only");
+                          "a shard of another set", "keep the files of one set only");
         index.push_back(shard.index);
         first.push_back(first.back() + shard.records);
       }

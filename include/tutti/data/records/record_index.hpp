@@ -98,7 +98,7 @@ class RecordIndex {  // The position of each record of a set.
     }
     ::unlink(name.c_str());
     auto found = load(std::move(fd), files, kind);
-    if (!found) fail<DataError>("index", {"an index file in ", name}, "another one", "its disk may be damaged");
+    if (!found) fail<DataError>("index", {"an index file in ", name}, "another index", "its disk may be damaged");
     return std::move(*found);
   }
 
@@ -181,8 +181,8 @@ class RecordIndex {  // The position of each record of a set.
   [[nodiscard]] RecordSpan span(std::int64_t i) const {
     std::array<std::uint8_t, span_bytes> bytes{};
     if (!read_at(header_bytes + static_cast<std::uint64_t>(i) * span_bytes, bytes))
-      fail<DataError>({"index ", path_.native()}, {"the place of record ", i}, "the end of the file",
-                      "the index was made shorter while it was in use");
+      fail<DataError>({"index ", path_.native()}, {"the position of record ", i}, "the end of the file",
+                      "the index was truncated while it was in use");
     return parse(bytes.data());
   }
   // Returns the index file; empty if it could not be kept.
@@ -273,7 +273,7 @@ class RecordIndex {  // The position of each record of a set.
     if (records == 0) {
       try {
         fail<DataError>("records", "1 record or more",
-                        {"none in ", files.count(), " files like ", files.path(0).native()});
+                        {"no record in ", files.count(), " files like ", files.path(0).native()});
       } catch (...) {
         scan_error = std::current_exception();
         throw;

@@ -49,7 +49,7 @@ struct PartHeader {          // Precedes each part of a record.
     fail<DataError>(where, "a record's header of 8 bytes", bytes.size(), "the file is truncated");
   if (little_endian_32(bytes.data()) != magic)
     fail<DataError>(where, "RecordIO's magic number", little_endian_32(bytes.data()),
-                    "the file is damaged, no RecordIO file, or its .idx belongs to another file");
+                    "the file is damaged, is not a RecordIO file, or its .idx belongs to another file");
   const std::uint32_t word = little_endian_32(bytes.data() + 4);
   const PartHeader h{word >> 29, word & 0x1FFFFFFFU};
   const bool fits = within ? h.flag == 2 || h.flag == 3 : h.flag == 0 || h.flag == 1;
@@ -137,7 +137,7 @@ inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
     const std::string where = name + " line " + std::to_string(number);
     if (!tab || o.ec != std::errc() || o.ptr != last)
       fail<DataError>(where, "key, tab, offset", {"\"", line.substr(0, 60), "\""},
-                      "without the .idx file the .rec file is read from start to end");
+                      "remove the .idx file to read the .rec file from start to end");
     if (offset >= files.bytes(file))
       fail<DataError>(where, {"an offset within the ", files.bytes(file), " bytes of the .rec file"}, offset,
                       "the .idx belongs to another file, or the .rec file is truncated");

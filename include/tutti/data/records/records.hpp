@@ -20,7 +20,7 @@ namespace tutti {
 //   classes()       returns one more than the largest possible label
 //   block()         returns how many adjacent records are best read together: 1 if every record costs the same at any
 //                   position (a folder of files, an own index in memory)
-// A set may have class_names(), a std::vector<std::string> with one name per class or none.
+// A set may have class_names(), a std::vector<std::string> with one name per class, or empty.
 template <class R>
 concept Records = requires(const R& r, std::int64_t i, std::vector<std::uint8_t>& bytes) {
   { r.size() } -> std::same_as<std::int64_t>;
@@ -37,7 +37,7 @@ class AnyRecords {
   requires(!std::same_as<R, AnyRecords>)
       AnyRecords(R records)  // NOLINT(google-explicit-constructor): a set of records is one
       : self_(std::make_shared<const Model<R>>(std::move(records), std::vector<std::string>{})) {}
-  // For records that do not know the names of their classes: one per class, or none.
+  // The names of the classes, for records without them: one per class, or an empty list.
   template <Records R>
   AnyRecords(R records, std::vector<std::string> class_names)
       : self_(std::make_shared<const Model<R>>(std::move(records), std::move(class_names))) {}

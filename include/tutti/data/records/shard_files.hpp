@@ -56,7 +56,7 @@ class ShardFiles {
     for (auto& p : paths) {
       struct stat s {};
       if (::stat(p.c_str(), &s) != 0) io::fail_file("examine", p, errno);
-      if (!S_ISREG(s.st_mode)) fail<DataError>("records", {"a regular file at ", p.native()}, "another kind");
+      if (!S_ISREG(s.st_mode)) fail<DataError>("records", {"a regular file at ", p.native()}, "another kind of file");
       shards_.push_back({std::move(p), static_cast<std::uint64_t>(s.st_size),
                          std::int64_t{s.st_mtim.tv_sec} * 1'000'000'000 + s.st_mtim.tv_nsec, nullptr});
     }
@@ -228,7 +228,7 @@ struct ShardName {
                     "a TFRecord set");
   if (found.size() != of)
     fail<DataError>({"records ", folder.native()}, {of, " shards"}, found.size(),
-                    "the numbers of some do not belong to the set");
+                    "some files have numbers that do not belong to the set");
   return paths;
 }
 

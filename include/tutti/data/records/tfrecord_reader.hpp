@@ -35,7 +35,7 @@ inline constexpr std::uint64_t header_bytes = 12, footer_bytes = 4;
     fail<DataError>(where, "a record's header of 12 bytes", header.size(), "the file is truncated");
   const std::uint32_t crc = io::mask_crc32c(io::crc32c(std::as_bytes(header.first(8))));
   if (crc != little_endian_32(header.data() + 8))
-    fail<DataError>(where, "a length with its CRC", "another CRC", "the file is damaged, or no TFRecord file");
+    fail<DataError>(where, "a length with its CRC", "another CRC", "the file is damaged, or is not a TFRecord file");
   const std::uint64_t length = little_endian_64(header.data());
   if (length > most_record_bytes) fail<DataError>(where, {"a record of at most ", most_record_bytes, " bytes"}, length);
   if (left < header_bytes + length + footer_bytes)

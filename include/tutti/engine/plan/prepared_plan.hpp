@@ -50,8 +50,8 @@ namespace detail {
 // Throws the error for a node that the backend has no kernel for.
 [[noreturn]] inline void fail_without_kernel(const Backend& b, const Node& n) {
   if (const CustomOp* custom = custom_op(n.op))
-    fail<UsageError>(n.name, {"a kernel of the custom op '", custom->name, "' for backend '", b.name(), "'"}, "none",
-                     "add it to CustomOp::forward and CustomOp::backward");
+    fail<UsageError>(n.name, {"a kernel of the custom op '", custom->name, "' for backend '", b.name(), "'"},
+                     "no kernel", "add it to CustomOp::forward and CustomOp::backward");
   fail<UsageError>(n.name, {"an op that backend '", b.name(), "' runs"}, name_of(n.op));
 }
 

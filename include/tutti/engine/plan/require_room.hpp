@@ -45,7 +45,7 @@ inline void require_room(Backend& b, const RoomRequest& r, FunctionRef<std::size
         {"at most about ", fits, " rows fit: use --batch-size", also.empty() ? ", or " : ", ", "--precision bf16"});
   if (!also.empty()) hint += concat({fits > 0 ? ", or " : ", or use ", also});
   fail<DeviceError>(b.name(),
-                    {mib(r.wanted), " MiB of memory beside the ", mib(held),
+                    {mib(r.wanted), " MiB of memory in addition to the ", mib(held),
                      " MiB of parameters, gradients and optimizer state for a batch of ", r.rows},
                     {mib(room), " MiB free"}, hint);
 }

@@ -137,7 +137,7 @@ class ReferenceLoops {
   template <class F>
   static void types(const TensorRef& activation, const TensorRef& master, F&& f) {
     if ((activation.dtype == DType::f64) != (master.dtype == DType::f64))
-      fail("reference", "f64 master weights beside f64 activations only", name_of(master.dtype));
+      fail("reference", "f64 master weights only together with f64 activations", name_of(master.dtype));
     float_type<F64>(activation.dtype, [&](auto t) {
       using T = decltype(t);
       f(t, std::conditional_t<std::is_same_v<T, double>, double, float>{});

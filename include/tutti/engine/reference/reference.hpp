@@ -22,7 +22,7 @@ template <class = void>
 class BasicReferenceBackend : public HostBackend {
  public:
   [[nodiscard]] std::string name() const override { return "reference"; }
-  [[nodiscard]] std::string description() const override { return "obvious loops"; }
+  [[nodiscard]] std::string description() const override { return "simple loops"; }
   [[nodiscard]] bool computes_in(DType t) const override { return t == DType::f64 || HostBackend::computes_in(t); }
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
   void update(const UpdateOp& op, const UpdateCall& u) override;

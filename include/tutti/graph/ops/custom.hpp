@@ -29,12 +29,13 @@ struct Custom {  // A user-defined op, see CustomOp.
       const auto list = g.incoming(k, 1);
       if (list.empty()) {
         if (from.empty() && g.outputs().size() == 1) return;
-        fail<UsageError>("differentiate", {"a loss that depends on every output of '", def->name, "'"}, "not all");
+        fail<UsageError>("differentiate", {"a loss that depends on every output of '", def->name, "'"},
+                         "a loss that ignores an output");
       }
       from.push_back(list[0]);
     }
     if (def->backward.empty())
-      fail<UsageError>("differentiate", {"a gradient for the custom op '", def->name, "'"}, "none",
+      fail<UsageError>("differentiate", {"a gradient for the custom op '", def->name, "'"}, "no gradient",
                        "fill CustomOp::backward");
     from.insert(from.end(), g.inputs().begin(), g.inputs().end());
     from.insert(from.end(), g.outputs().begin(), g.outputs().end());
@@ -52,7 +53,7 @@ inline OpOutputs Custom::outputs(const OpInputs& in) const {
   for (std::size_t k = 0; k < in.size(); ++k) shapes.push_back(in.shape(k));
   OpOutputs out;
   for (const Shape& s : def->shape(shapes)) out.push_back({in.layer(), s});
-  if (out.empty()) fail<ShapeError>(in.layer(), "an op with one output or more", "none");
+  if (out.empty()) fail<ShapeError>(in.layer(), "an op with one output or more", "no output");
   for (const OpOutput& o : out)
     if (o.shape.rank() < 1 || o.shape[0] != 1)
       fail<ShapeError>(in.layer(), "outputs of one row, [1, ...]", to_string(o.shape));

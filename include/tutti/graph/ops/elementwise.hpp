@@ -50,7 +50,7 @@ struct Bias {  // x, b [C] -> y
   [[nodiscard]] static OpOutputs outputs(const OpInputs& in) {
     const Shape& x = in.activation(0);
     if (x.rank() < 2 || in.parameter(1) != Shape{x[1]})
-      fail<ShapeError>(in.layer(), "a bias of one value a channel",
+      fail<ShapeError>(in.layer(), "a bias with one value per channel",
                        {to_string(in.shape(1)), " for ", to_string(in[0])});
     return one_output(in, x);
   }

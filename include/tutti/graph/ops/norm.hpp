@@ -62,7 +62,7 @@ struct BatchNormInference {
   }
   template <class G>
   void gradient(G&) const {
-    fail<UsageError>("differentiate", "a training graph", "one made for inference");
+    fail<UsageError>("differentiate", "a training graph", "a graph for inference");
   }
 };
 

@@ -19,7 +19,7 @@ struct MaxPool : Window {  // x -> y, which (u8: index in the window)
   [[nodiscard]] OpOutputs outputs(const OpInputs& in) const {
     const Shape& x = in.activation(0, 4);
     if (kernel_h * kernel_w > 255 || padding * 2 > std::min(kernel_h, kernel_w))
-      fail<ShapeError>(in.layer(), "a window of at most 255 places, padded by at most half its size",
+      fail<ShapeError>(in.layer(), "a window of at most 255 pixels, padded by at most half its size",
                        {kernel_h, "x", kernel_w});
     const Shape y = over(in.layer(), x, x[1]);
     return {{in.layer(), y}, {in.layer() + ".which", y, true, Precision::u8}};

@@ -99,10 +99,12 @@ class CheckpointStore {
     try {
       prune(data);
     } catch (const FileError& e) {
-      throw FileError("the new checkpoint " + target.string() + " is valid, but older ones stay: " + e.what(),
-                      e.error_number());
+      throw FileError(
+          "the new checkpoint " + target.string() + " is valid, but older ones were not removed: " + e.what(),
+          e.error_number());
     } catch (const DataError& e) {
-      throw DataError("the new checkpoint " + target.string() + " is valid, but older ones stay: " + e.what());
+      throw DataError("the new checkpoint " + target.string() +
+                      " is valid, but older ones were not removed: " + e.what());
     }
     return target;
   }
@@ -138,7 +140,7 @@ class CheckpointStore {
     LoadedCheckpoint c = load_checkpoint(folder);
     const auto found = CheckpointName::parse(folder.filename().string());
     if (found && found->step != c.step())
-      fail<DataError>({"checkpoint ", folder.native()}, {"step ", found->step, " as its name says"}, c.step());
+      fail<DataError>({"checkpoint ", folder.native()}, {"step ", found->step, ", as in its name"}, c.step());
     return c;
   }
 
@@ -159,7 +161,7 @@ class CheckpointStore {
   // Keeps the checkpoint of that step until another one is marked. Throws UsageError if that step has no checkpoint, or
   // if the metric is not finite.
   void mark_best(std::int64_t step, double metric, std::int64_t generation = 0) {
-    if (!find(step)) fail<UsageError>("checkpoint best", "a step that was saved", step);
+    if (!find(step)) fail<UsageError>("checkpoint best", "a saved step", step);
     const std::string text = write_json(Json::object({{"step", step}, {"metric", metric}})) + "\n";
     require_right_();
     atomic_write_file(folder_ / best_name(generation), text);

@@ -48,8 +48,8 @@ inline constexpr std::size_t most_manifest_bytes = std::size_t{16} << 20;
 
 inline void require_file(const Path& path) {
   if (!path_exists(path))
-    fail<DataError>({"checkpoint ", path.parent_path().native()}, {"a file ", path.filename().native()}, "none",
-                    "the checkpoint is not whole");
+    fail<DataError>({"checkpoint ", path.parent_path().native()}, {"a file ", path.filename().native()}, "no such file",
+                    "the checkpoint is incomplete");
 }
 
 inline void check_crc(const Path& path, std::span<const std::byte> bytes, const CheckpointFile& expected) {
@@ -73,18 +73,19 @@ inline void check_crc(const Path& path, std::span<const std::byte> bytes, const 
 
 // Reads a checkpoint's folder and checks all of it. Throws DataError that names the file and what is wrong with it.
 [[nodiscard]] inline LoadedCheckpoint load_checkpoint(const Path& folder) {
-  if (!path_exists(folder)) fail<DataError>("checkpoint", {"a folder ", folder.native()}, "none");
+  if (!path_exists(folder)) fail<DataError>("checkpoint", {"a folder ", folder.native()}, "no such folder");
   const Path complete = folder / "COMPLETE";
   const Path manifest = folder / "manifest.json";
   detail::require_file(complete);
   detail::require_file(manifest);
   const std::string promised = read_text_file(complete, 9);
   const std::string text = read_text_file(manifest, detail::most_manifest_bytes);
-  if (!promised.ends_with('\n')) fail<DataError>({"checkpoint ", complete.native()}, "one whole line", "a part");
+  if (!promised.ends_with('\n'))
+    fail<DataError>({"checkpoint ", complete.native()}, "one complete line", "a part of a line");
   const std::uint32_t crc =
       parse_crc_text(std::string_view(promised).substr(0, promised.size() - 1), "checkpoint " + complete.string());
   if (crc32c(text) != crc)
-    fail<DataError>({"checkpoint ", manifest.native()}, {"the CRC-32C ", crc_text(crc), " that COMPLETE promises"},
+    fail<DataError>({"checkpoint ", manifest.native()}, {"the CRC-32C ", crc_text(crc), " recorded in COMPLETE"},
                     crc_text(crc32c(text)), "one of the two files is damaged");
 
   LoadedCheckpoint c;

@@ -51,7 +51,7 @@ struct CheckpointManifest {
   std::uint32_t crc = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
   if (text.size() != 8 || end.ec != std::errc() || end.ptr != text.data() + text.size() || crc_text(crc) != text)
-    fail<DataError>(where, "a CRC-32C as 8 hexadecimal digits", "something else");
+    fail<DataError>(where, "a CRC-32C as 8 hexadecimal digits", "another text");
   return crc;
 }
 
@@ -77,7 +77,7 @@ namespace detail {
 inline void check_keys(const Json& object, std::span<const std::string_view> keys, std::string_view where) {
   for (const auto& [key, unused] : object.as_object(where))
     if (std::find(keys.begin(), keys.end(), key) == keys.end())
-      fail<DataError>(where, "no other members than this version knows", {"'", key, "'"});
+      fail<DataError>(where, "only members that this version knows", {"'", key, "'"});
 }
 
 [[nodiscard]] inline CheckpointFile manifest_file(const Json& files, std::string_view name, std::string_view where) {
@@ -97,7 +97,7 @@ inline void check_keys(const Json& object, std::span<const std::string_view> key
   const Json json = parse_json(text, path);
   // Checks the version first: another version may have other members.
   if (json.at("format", where).as_string(where) != CheckpointManifest::format)
-    fail<DataError>(where, {"the format '", CheckpointManifest::format, "'"}, "another");
+    fail<DataError>(where, {"the format '", CheckpointManifest::format, "'"}, "another format");
   const std::int64_t version = json.at("version", where).as_integer(where);
   if (version != CheckpointManifest::version)
     fail<DataError>(where, {"format version ", CheckpointManifest::version}, version,

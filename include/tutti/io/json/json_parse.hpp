@@ -176,7 +176,7 @@ class JsonParser {
       } else if (at_ >= text_.size()) {
         wrong("'\"' at the end of the string");
       } else if (static_cast<std::uint8_t>(text_[at_]) < 0x20) {
-        wrong("no bare control character in a string", "write it as \\u00xx");
+        wrong("an escaped control character in a string", "write it as \\u00xx");
       } else {
         const std::size_t length = utf8_length(text_, at_);
         if (length == 0) wrong("UTF-8");
@@ -203,8 +203,8 @@ class JsonParser {
     const std::size_t start = at_;
     const std::uint32_t first = four_hex_digits();
     if (first < 0xD800 || first > 0xDFFF) return first;
-    if (first > 0xDBFF) wrong_at(start, "a high surrogate first", "a low one");
-    if (!take('\\') || !take('u')) wrong_at(start, "a low surrogate after the high one", "none");
+    if (first > 0xDBFF) wrong_at(start, "a high surrogate first", "a low surrogate");
+    if (!take('\\') || !take('u')) wrong_at(start, "a low surrogate after the high one", "no surrogate");
     const std::uint32_t second = four_hex_digits();
     if (second < 0xDC00 || second > 0xDFFF) wrong_at(start, "a low surrogate after the high one", "another character");
     return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
@@ -234,7 +234,8 @@ class JsonParser {
     if (!is_digit()) wrong("a digit");
     const bool zero = peek() == '0';
     digits();
-    if (zero && at_ - start > (negative ? 2U : 1U)) wrong_at(start, "no leading zero", "one");
+    if (zero && at_ - start > (negative ? 2U : 1U))
+      wrong_at(start, "a number without a leading zero", "a leading zero");
     if (take('.')) {
       integer = false;
       if (!is_digit()) wrong("a digit after '.'");
@@ -252,13 +253,13 @@ class JsonParser {
     if (integer && !(negative && zero)) {
       std::int64_t v = 0;
       if (std::from_chars(first, last, v).ec != std::errc())
-        wrong_at(start, "an integer of 64 bits with sign", "one outside that range",
+        wrong_at(start, "a signed 64-bit integer", "an integer outside of that range",
                  "write it with a '.' or an exponent");
       return v;
     }
     double v = 0;
     if (std::from_chars(first, last, v).ec != std::errc())
-      wrong_at(start, "a number that a double can hold", "one outside its range");
+      wrong_at(start, "a number in the range of a double", "a number outside of it");
     return v;
   }
   void digits() noexcept {

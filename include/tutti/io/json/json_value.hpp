@@ -29,7 +29,7 @@ class Json {
   Json(T v) : kind_(Kind::boolean), integer_(v ? 1 : 0) {}
   template <std::integral T>
   requires(!std::same_as<T, bool>) Json(T v) : kind_(Kind::integer), integer_(static_cast<std::int64_t>(v)) {
-    if (!std::in_range<std::int64_t>(v)) fail<UsageError>("json", "an integer of 64 bits with sign", v);
+    if (!std::in_range<std::int64_t>(v)) fail<UsageError>("json", "a signed 64-bit integer", v);
   }
   template <std::floating_point T>
   Json(T v) : kind_(Kind::number), number_(static_cast<double>(v)) {}
@@ -102,7 +102,7 @@ class Json {
   [[nodiscard]] const Json& at(std::string_view key, std::string_view where = "json") const {
     (void)as_object(where);
     const Json* found = find(key);
-    if (found == nullptr) fail<DataError>(where, {"a member '", key, "'"}, "none");
+    if (found == nullptr) fail<DataError>(where, {"a member '", key, "'"}, "no such member");
     return *found;
   }
 

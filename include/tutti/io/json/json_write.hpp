@@ -55,7 +55,7 @@ class JsonWriter {
 
   void number(double v) {
     if (!math::is_finite(v))
-      fail<UsageError>("json", "a finite number", math::is_nan(v) ? "NaN" : "an infinity", "JSON has no form for it");
+      fail<UsageError>("json", "a finite number", math::is_nan(v) ? "NaN" : "an infinity", "JSON cannot represent it");
     const std::size_t start = out_.size();
     chars(v);
     // Keeps a double a double when it is read again.
@@ -74,7 +74,7 @@ class JsonWriter {
         ++at;
       } else {
         const std::size_t length = utf8_length(text, at);
-        if (length == 0) fail<UsageError>("json", "a string in UTF-8", {"other bytes at ", at});
+        if (length == 0) fail<UsageError>("json", "a string in UTF-8", {"invalid bytes at ", at});
         out_.append(text.substr(at, length));
         at += length;
       }

@@ -67,7 +67,7 @@ class Safetensors {
   // Throws DataError if there is no such tensor, or if tutti does not support its type or rank.
   [[nodiscard]] TensorRecord record(std::string_view name) const {
     const SafetensorsEntry* e = find(name);
-    if (e == nullptr) fail<DataError>(where(), {"a tensor '", name, "'"}, "none of that name");
+    if (e == nullptr) fail<DataError>(where(), {"a tensor '", name, "'"}, "no tensor of that name");
     return record_of(*e);
   }
   [[nodiscard]] std::vector<TensorRecord> records() const {
@@ -99,7 +99,7 @@ class Safetensors {
       fail<DataError>(where(), "a header of at most 100000000 bytes", header_bytes,
                       is_pytorch_file(header_bytes)
                           ? "this is a file of torch.save(); tools/pytorch_weights.py converts it"
-                          : "this is no safetensors file");
+                          : "this is not a safetensors file");
     if (header_bytes > bytes.size())
       fail<DataError>(where(), {"a header of ", header_bytes, " bytes"}, {bytes.size(), " bytes after its length"},
                       "the file is truncated");
@@ -135,7 +135,7 @@ class Safetensors {
         fail<DataError>(at, "dtype, shape and data_offsets", {"'", key, "'"});
     const std::string& dtype = value.at("dtype", at).as_string(at + " dtype");
     e.type = safetensors_type(dtype);
-    if (e.type == nullptr) fail<DataError>(at, "a type of the format", {"'", dtype, "'"});
+    if (e.type == nullptr) fail<DataError>(at, "a data type of the format", {"'", dtype, "'"});
     for (const Json& extent : value.at("shape", at).as_array(at + " shape"))
       e.shape.push_back(extent.as_integer(at + " shape"));
     const auto& offsets = value.at("data_offsets", at).as_array(at + " data_offsets");
@@ -148,7 +148,7 @@ class Safetensors {
     const auto length = static_cast<std::uint64_t>(end - begin);
     const auto needed = safetensors_bytes(*e.type, span_of(e.shape));
     if (!needed || *needed != length)
-      fail<DataError>(at, needed ? std::to_string(*needed) + " bytes for its type and shape" : "a shape of usual size",
+      fail<DataError>(at, needed ? std::to_string(*needed) + " bytes for its type and shape" : "a shape of valid size",
                       {length, " bytes"});
     entries_.push_back(std::move(e));
     return {static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), entries_.size() - 1};
@@ -181,9 +181,9 @@ class Safetensors {
     const std::string at = where() + " tensor '" + e.name + "'";
     if (!e.type->dtype)
       fail<DataError>(at, "F32, BF16, F64, U8, I32 or I64", e.type->name,
-                      "tutti has no such type; convert the tensor before");
+                      "convert the tensor to one of these types first");
     if (e.shape.size() > static_cast<std::size_t>(Shape::max_rank))
-      fail<DataError>(at, "at most 5 dimensions", e.shape.size(), "reshape the tensor before");
+      fail<DataError>(at, "at most 5 dimensions", e.shape.size(), "reshape the tensor first");
     return {e.name, *e.type->dtype, Shape(span_of(e.shape)), e.bytes};
   }
 

@@ -33,10 +33,10 @@ void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const
   std::set<std::string> names{"__metadata__"};
   for (const TensorRecord& r : records) {
     const std::string where = "safetensors tensor '" + r.name + "'";
-    if (!names.insert(r.name).second) fail<UsageError>(where, "each name once", "it again");
+    if (!names.insert(r.name).second) fail<UsageError>(where, "each name once", "the name twice");
     const auto needed = safetensors_bytes(safetensors_type(r.dtype), r.shape.dims());
     if (!needed || *needed != r.bytes.size())
-      fail<UsageError>(where, needed ? std::to_string(*needed) + " bytes" : "a shape of usual size",
+      fail<UsageError>(where, needed ? std::to_string(*needed) + " bytes" : "a shape of valid size",
                        {r.bytes.size(), " bytes for ", to_string(r.shape)});
   }
   for (const std::size_t width : {8U, 4U, 2U, 1U})

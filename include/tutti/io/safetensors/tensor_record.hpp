@@ -29,8 +29,8 @@ struct TensorRecord {
   [[nodiscard]] std::span<const T> values() const {
     check<T>();
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) != 0)
-      fail<DataError>({"tensor ", name}, {"values aligned to ", alignof(T), " bytes"}, "others",
-                      "copy_values() reads them");
+      fail<DataError>({"tensor ", name}, {"values aligned to ", alignof(T), " bytes"}, "unaligned values",
+                      "use copy_values()");
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
   // Returns a copy of the values, which may outlive the file and works for any alignment. Throws DataError for another
@@ -64,7 +64,7 @@ template <class T>
                                                       std::string_view where = "tensors") {
   for (const TensorRecord& r : records)
     if (r.name == name) return r;
-  fail<DataError>(where, {"a tensor '", name, "'"}, "none of that name");
+  fail<DataError>(where, {"a tensor '", name, "'"}, "no tensor of that name");
 }
 
 }  // namespace tutti::io

@@ -88,7 +88,8 @@ inline constexpr std::int64_t most_ahead = std::int64_t{1} << 61;
   if (!named) return std::nullopt;
   // The last line of a killed process may be incomplete.
   if (damaged > 1)
-    about.complaints.push_back(std::to_string(damaged) + " events of " + file.string() + " are damaged, and left out");
+    about.complaints.push_back(std::to_string(damaged) + " events of " + file.string() +
+                               " are damaged and were left out");
   return part;
 }
 

@@ -155,7 +155,7 @@ class TraceRecorder final : public SpanWatcher {
     file_ = Descriptor::open(o_.file, O_WRONLY | O_CREAT | O_APPEND, "write");
     // Held as long as this process lives, however it ends.
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
-      fail<UsageError>("--trace", "a file that no other process writes", o_.file.native());
+      fail<UsageError>("--trace", "a file that no other process writes to", o_.file.native());
     if (::ftruncate(file_.get(), 0) != 0) fail_file("empty", o_.file, errno);
     const TraceClock clock = TraceClock::now();
     const Json about = Json::object(
@@ -290,7 +290,7 @@ class TraceRecorder final : public SpanWatcher {
     if (std::exchange(failed_, true)) return;
     leave();
     try {
-      if (o_.complain) o_.complain("the timeline ends here: " + std::string(why) + " That does not end the training.");
+      if (o_.complain) o_.complain("the timeline ends here: " + std::string(why) + " Training continues.");
     } catch (...) {  // the error of the callback has no receiver
     }
   }

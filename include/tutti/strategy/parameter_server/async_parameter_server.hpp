@@ -50,7 +50,7 @@ class AsyncParameterServer {
     kept_.forget();
     const std::string text = facts.text();
     if (text.size() > ps::max_data)
-      fail<UsageError>(name(), {"facts of ", ps::max_data, " bytes at most"}, text.size());
+      fail<UsageError>(name(), {"facts of at most ", ps::max_data, " bytes"}, text.size());
     std::vector<Work> all;
     const std::vector<ps::ServerRange> to = each_server(text.size());
     for (const ps::ServerRange& s : to)
@@ -141,7 +141,9 @@ class AsyncParameterServer {
 
   [[nodiscard]] bool came_late() const noexcept { return o_.late; }
 
-  Work reduce(const Piece&) { fail<UsageError>(name(), "pushes", "a sum over workers that do not wait"); }
+  Work reduce(const Piece&) {
+    fail<UsageError>(name(), "pushes", "a sum over workers that do not wait for each other");
+  }
   Work exchange(const Push& p) {
     report_.begin(static_cast<std::uint64_t>(step_), static_cast<int>(p.index));
     last_bucket_ = static_cast<int>(p.index);
@@ -187,14 +189,15 @@ class AsyncParameterServer {
   [[nodiscard]] std::uint32_t arena_of(const StateSpan& s) const {
     for (const Arena& a : arenas_)
       if (a.name == s.name) return a.number;
-    fail<UsageError>(name(), "state that synchronise() was given", s.name);
+    fail<UsageError>(name(), "the name of state that was passed to synchronise()", s.name);
   }
   // State that is not divided is on server 0.
   [[nodiscard]] std::span<const ps::ServerRange> where(const StateSpan& s) const {
     static constexpr ps::ServerRange on_the_first{0, ~std::size_t{0} >> 8, 0};
     if (arena_of(s) >= ps::arena::others) return {&on_the_first, 1};
     if (s.bytes.size() != elements_ * size_of(s.dtype))
-      fail<UsageError>(name(), "arenas of the layout of attach()", {s.name, " of ", s.bytes.size(), " bytes"});
+      fail<UsageError>(name(), "arenas with the layout that was passed to attach()",
+                       {s.name, " of ", s.bytes.size(), " bytes"});
     return ranges_;
   }
   [[nodiscard]] std::vector<ps::ServerRange> each_server(std::size_t bytes) const {

@@ -67,12 +67,13 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
     const auto began = std::chrono::steady_clock::now();
     while (!first && !workers_->is_founder()) {
       if (std::chrono::steady_clock::now() - began > 10 * deadline())
-        fail<CommunicationError>("parameter server", "what training begins with", "nothing from rank 0");
+        fail<CommunicationError>("parameter server", "the initial state", "no message from rank 0");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       if (change() == Change::none) continue;
-      if (!next_generation({})) fail<CommunicationError>("elastic training", "to begin the job", "to be let go");
+      if (!next_generation({}))
+        fail<CommunicationError>("elastic training", "to begin the job", "a release before the job began");
       if (rank() == 0)
-        fail<CommunicationError>("parameter server", "what training begins with", "the loss of who was to bring it");
+        fail<CommunicationError>("parameter server", "the initial state", "the loss of the rank 0 that had to send it");
     }
     workers_->synchronise(state);
   }

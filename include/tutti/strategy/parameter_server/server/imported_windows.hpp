@@ -24,7 +24,7 @@ class ImportedWindows {
 
   // Takes a window. Returns the reason if it cannot, otherwise an empty text.
   [[nodiscard]] std::string take(std::uint32_t worker, const WindowOffer& loan) {
-    if (windows_ == nullptr) return "it borrows no windows";
+    if (windows_ == nullptr) return "it maps no windows";
     std::string why;
     auto window = windows_->map(loan.window, why);
     if (window != nullptr) of_[worker][loan.number - 1] = std::move(window);

@@ -89,7 +89,7 @@ class OwnedOperations {
   // Call before workers connect.
   void restore(const ServerState& from) {
     if (from.workers.size() != workers_.size())
-      fail<DataError>("what a server kept", {workers_.size(), " workers"}, from.workers.size());
+      fail<DataError>("saved state of a server", {workers_.size(), " workers"}, from.workers.size());
     store_.restore(from);
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       const ServerState::Worker& w = from.workers[i];

@@ -79,7 +79,8 @@ class Server {
   void give_up(const std::string& expected, const std::string& got) {
     tell(FrameKind::give_up, (expected + '\0' + got).substr(0, 1000));
   }
-  // Returns the workers that were lost and have not come back, if others continue without them; empty: there are none.
+  // Returns the workers that were lost and have not come back, if others continue without them; otherwise an empty
+  // text.
   [[nodiscard]] std::string lost_workers() const {
     return members_.list([](const Member& m, std::uint32_t) { return m.was_lost; });
   }
@@ -94,13 +95,13 @@ class Server {
     if (!f) return malformed(e.peer, std::string(why));
     if (!members_.knows(f->worker) || (!e.identity.empty() && e.identity != "worker " + std::to_string(f->worker))) {
       ++counts_.strangers;
-      return refuse(e.peer, *f, "this worker is not one of the job");
+      return refuse(e.peer, *f, "this worker does not belong to the job");
     }
     if (f->kind == FrameKind::hello) return hello(e, *f);
     Member& m = members_[f->worker];
     if (m.peer != e.peer || m.session != f->session || f->generation != o_.generation || m.gone) {
       ++counts_.stale;
-      return note(e.peer, "a frame of another time: generation " + std::to_string(f->generation) + ", " + name_of(*f));
+      return note(e.peer, "an outdated frame: generation " + std::to_string(f->generation) + ", " + name_of(*f));
     }
     m.done = std::max(m.done, f->done);
     switch (f->kind) {
@@ -120,7 +121,7 @@ class Server {
     const auto now = o_.members ? o_.members() : std::nullopt;
     if (!now) return;
     members_.set(*now, [this](Member& m) {
-      if (m.there() && !m.gone && !m.was_lost) leave(m, "it is not in the job any more");
+      if (m.there() && !m.gone && !m.was_lost) leave(m, "it has left the job");
       m.peer = -1;
     });
     owned_->grow(members_.size());
@@ -129,7 +130,7 @@ class Server {
 
   void hello(const Event<Message>& e, const Frame& f) {
     const auto g = decode_greeting(e.message.data());
-    if (!g) return malformed(e.peer, "a greeting that is none");
+    if (!g) return malformed(e.peer, "an invalid greeting");
     Member& m = members_[f.worker];
     if (m.peer == e.peer && m.session == f.session) {
       ++counts_.repeated;
@@ -138,7 +139,7 @@ class Server {
     std::string why = members_.difference(o_, f, *g);
     // A worker that proves to be the same one, restarted, takes its place.
     const bool again = owned_ && m.there() && !e.identity.empty() && !m.gone;
-    if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " is there already";
+    if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " has joined already";
     if (!why.empty()) {
       ++counts_.strangers;
       return refuse(e.peer, f, why);
@@ -162,17 +163,17 @@ class Server {
       ++counts_.stale;
       return note(e.peer, "data before the welcome");
     }
-    if (f.operation == Operation::take && f.root >= members_.size()) return malformed(e.peer, "a root that is none");
+    if (f.operation == Operation::take && f.root >= members_.size()) return malformed(e.peer, "an unknown root");
     if (f.packed && !two_bit::is_packed(e.message.data(), f.bytes / sizeof(float)))
-      return malformed(e.peer, "two bits of no threshold");
+      return malformed(e.peer, "two-bit values without a valid threshold");
     if (f.operation == Operation::lend) return borrow(e, f);
     const std::span<std::byte> lent = windows_.find(f);
     if (f.window != 0 && lent.empty()) {
       ++counts_.malformed;
-      return refuse(e.peer, f, "a place outside of the windows that were lent");
+      return refuse(e.peer, f, "an address outside of the shared windows");
     }
     if (concerns_one_worker(f.operation)) return alone(e, f, lent);
-    if (owned_) return malformed(e.peer, "a sum where workers wait for no other one");
+    if (owned_) return malformed(e.peer, "a sum, although workers do not wait for each other");
     ++counts_.pushes;
     using Cell = typename RoundTable<Message>::Cell;
     const std::uint64_t floor = members_.floor();
@@ -181,7 +182,7 @@ class Server {
     if (c == nullptr) {
       if (f.round < floor) {
         ++counts_.stale;
-        return note(e.peer, "a round that is over: " + name_of(f));
+        return note(e.peer, "a completed round: " + name_of(f));
       }
       for (const Member& m : members_)
         if (m.gone) return end("step", m.name + " has left", f.round);
@@ -200,7 +201,7 @@ class Server {
     }
     if (table_.pending(f.worker) + f.bytes > o_.in_flight) {
       ++counts_.too_much;
-      return refuse(e.peer, f, "more than " + std::to_string(o_.in_flight) + " bytes without an answer");
+      return refuse(e.peer, f, "more than " + std::to_string(o_.in_flight) + " unanswered bytes");
     }
     if (c == nullptr) c = &table_.open(f);
     if (table_.add(*c, f, std::move(e.message), lent)) finish(*c);
@@ -223,7 +224,7 @@ class Server {
     const auto loan = decode_window_offer(e.message.data());
     if (!loan) {
       ++counts_.malformed;
-      return refuse(e.peer, f, "a window that is none");
+      return refuse(e.peer, f, "an invalid window");
     }
     const WindowOffer::Record said = verdict(windows_.take(f.worker, *loan));
     f.kind = FrameKind::answer;
@@ -234,7 +235,7 @@ class Server {
 
   // ---- a worker's operations on data that this server owns ----
   void alone(const Event<Message>& e, const Frame& f, std::span<const std::byte> lent) {
-    const std::string_view why = owned_ ? owned_->refusal(f) : "an operation of a server that owns weights";
+    const std::string_view why = owned_ ? owned_->refusal(f) : "an operation for a server that owns weights";
     if (!why.empty()) {
       ++counts_.malformed;
       return refuse(e.peer, f, std::string(why));
@@ -262,7 +263,8 @@ class Server {
       counts_.lost_steps += steps;
       if (o_.log)
         o_.log("server " + std::to_string(o_.index) + " has lost " + std::to_string(steps) +
-               (steps == 1 ? " step of " : " steps of ") + members_[worker].name + ", done since it kept its state");
+               (steps == 1 ? " step of " : " steps of ") + members_[worker].name +
+               ", which were done after its state was last saved");
     };
     owned_.emplace(*o_.store, o_.staleness, members_.size(), std::move(replies));
     if (o_.from == nullptr) return;
@@ -336,16 +338,16 @@ class Server {
     const auto now = std::chrono::steady_clock::now();
     if (owned_) {
       if (!over_ && !o_.members && now >= until_ && members_.nobody_is_there())
-        end("a worker within " + std::to_string(o_.patience.count()) + " ms", "none", 0);
+        end("a worker within " + std::to_string(o_.patience.count()) + " ms", "no worker", 0);
       return keep_state(now);
     }
     if (!welcomed_ && now >= until_)
       end("all workers within " + std::to_string(o_.patience.count()) + " ms",
-          "nothing from " + members_.list([](const Member& m, std::uint32_t) { return !m.there(); }), 0);
+          "no message from " + members_.list([](const Member& m, std::uint32_t) { return !m.there(); }), 0);
     if (const auto due = table_.next_due(); due && now >= *due) {
       const auto& c = table_.most_overdue();
       const std::string missing = members_.list([&](const Member&, std::uint32_t w) { return !table_.has(c, w); });
-      end("all ranks within " + std::to_string(c.frame.patience) + " ms", "nothing from " + missing, c.frame.round);
+      end("all ranks within " + std::to_string(c.frame.patience) + " ms", "no message from " + missing, c.frame.round);
     }
   }
 

@@ -54,7 +54,7 @@ class ServerMembers {
       if (was && !in) left(all_[w]);
     }
   }
-  // Returns the worker of a connection; null: none that could still be missed.
+  // Returns the worker of a connection; null if the worker has no further part in the job.
   [[nodiscard]] Member* of_peer(std::int64_t peer) {
     const auto found =
         std::find_if(all_.begin(), all_.end(), [&](const Member& m) { return m.peer == peer && !m.gone; });
@@ -90,9 +90,9 @@ class ServerMembers {
   // Returns how a greeting worker differs from this server, or an empty text.
   [[nodiscard]] std::string difference(const ServerOptions& o, const Frame& f, const Greeting& g) const {
     const auto differs = [](const char* what, std::uint64_t mine, std::uint64_t other) {
-      return mine == other
-                 ? std::string()
-                 : std::string(what) + " " + std::to_string(mine) + " here and " + std::to_string(other) + " there";
+      return mine == other ? std::string()
+                           : std::string(what) + " " + std::to_string(mine) + " on this server and " +
+                                 std::to_string(other) + " on the worker";
     };
     std::string why = differs("generation", o.generation, f.generation);
     if (why.empty()) why = differs("server", static_cast<std::uint64_t>(o.index), g.server);

@@ -24,7 +24,7 @@ struct ServerOptions {  // options of a Server
   // The windows of this process, for workers of this host, so that their data need not be sent; must outlive the
   // server. Null: no windows.
   ProcessWindows* windows = nullptr;
-  // The weights, if the server owns them; must outlive the server, whose thread uses it. Workers then come and go
+  // The weights, if the server owns them; must outlive the server, because its thread uses it. Workers then come and go
   // independently.
   WeightStore* store = nullptr;
   // Steps that a worker may be ahead of the slowest one; empty: no limit (Ho et al., "More effective distributed ML via
@@ -62,7 +62,7 @@ class RefusalLog {
     const auto now = std::chrono::steady_clock::now();
     if (!o.log || now < quiet_until_) return;
     quiet_until_ = now + std::chrono::seconds(1);
-    o.log("server " + std::to_string(o.index) + " refused what came from " + peer + ": " + why +
+    o.log("server " + std::to_string(o.index) + " refused a message from " + peer + ": " + why +
           (unsaid_ > 1 ? " (and " + std::to_string(unsaid_ - 1) + " more)" : ""));
     unsaid_ = 0;
   }

@@ -14,7 +14,7 @@ struct ServerPart {
   DType dtype = DType::f32;
   std::size_t begin = 0, end = 0;  // elements of the layout
   void* weights = nullptr;
-  std::array<void*, 2> slots{};     // of the optimizer; null: there is none
+  std::array<void*, 2> slots{};     // of the optimizer; null: no slot
   const void* gradients = nullptr;  // multiplied by the loss scale
   std::int64_t step = 0;            // steps of all workers that began before, in this server's count
 };

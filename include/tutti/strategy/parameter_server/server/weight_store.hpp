@@ -35,8 +35,8 @@ class WeightStore {
   WeightStore(ArenaLayout layout, int slots, JobFacts facts, Update update)
       : layout_(std::move(layout)), update_(std::move(update)), slots_(slots), facts_(std::move(facts)) {}
 
-  // Returns the differences from a worker with these facts, among those that the servers have too; empty if there are
-  // none.
+  // Returns the differences from a worker with these facts, among those that the servers have too; empty if all are
+  // equal.
   [[nodiscard]] std::string compare(std::span<const std::byte> text) const {
     const auto named_here = [&](const std::string& name) {
       return std::any_of(facts_.facts().begin(), facts_.facts().end(), [&](const auto& f) { return f.first == name; });
@@ -46,30 +46,31 @@ class WeightStore {
     for (const auto& [name, value] : all.facts())
       if (named_here(name)) theirs.add(name, value);
     const auto d = facts_.first_difference(theirs);
-    return d.name.empty() ? "" : d.name + " is " + d.mine + " on the servers and " + d.other + " here";
+    return d.name.empty() ? "" : d.name + " is " + d.mine + " on the servers and " + d.other + " on this worker";
   }
 
   // Returns why a frame with these operations cannot be executed, or an empty text.
   [[nodiscard]] std::string_view refusal(const Frame& f) const {
     if (f.root == arena::at_work)
-      return f.operation != Operation::fetch || f.bytes != sizeof steps_ ? "an operation that is none" : "";
+      return f.operation != Operation::fetch || f.bytes != sizeof steps_ ? "an invalid operation" : "";
     if (f.root == arena::began || f.root == arena::steps)
       return f.operation == Operation::apply || (f.root == arena::began && f.operation != Operation::fetch) ||
                      f.bytes != sizeof steps_
-                 ? "an operation that is none"
+                 ? "an invalid operation"
                  : "";
     if (f.root == arena::facts || f.root == arena::seal)
-      return f.operation != Operation::store                     ? "an operation that is none"
-             : f.root == arena::seal && f.bytes != sizeof steps_ ? "a step that is none"
+      return f.operation != Operation::store                     ? "an invalid operation"
+             : f.root == arena::seal && f.bytes != sizeof steps_ ? "an invalid step number"
                                                                  : "";
-    if (f.root >= arena::most) return "an arena that is none";
+    if (f.root >= arena::most) return "an unknown arena";
     if (f.operation == Operation::apply && (f.root != arena::weights || !sealed_)) return "gradients before weights";
     const bool divided = f.root < arena::others;
-    if (divided && f.root > static_cast<std::uint32_t>(slots_)) return "an arena that is none";
+    if (divided && f.root > static_cast<std::uint32_t>(slots_)) return "an unknown arena";
     const std::uint64_t room = divided ? layout_.bytes() : 2 * layout_.bytes() + max_data;
-    if (f.offset > room || f.bytes > room - f.offset) return "a part beyond the arena";
-    if (divided && (f.dtype != layout_.dtype || f.offset % 64 != 0)) return "a part of other elements";
-    if (!divided && f.operation == Operation::fetch && sealed_ && !holds(f)) return "a part that nobody stored";
+    if (f.offset > room || f.bytes > room - f.offset) return "a part outside of the arena";
+    if (divided && (f.dtype != layout_.dtype || f.offset % 64 != 0))
+      return "a part with another element type or alignment";
+    if (!divided && f.operation == Operation::fetch && sealed_ && !holds(f)) return "a part that has not been stored";
     return "";
   }
   // The first stored value is kept.
@@ -139,7 +140,7 @@ class WeightStore {
       const std::uint64_t most = p.arena < arena::others ? layout_.bytes() : 2 * layout_.bytes() + max_data;
       if (p.arena >= arena::most || (p.arena < arena::others && p.arena > static_cast<std::uint32_t>(slots_)) ||
           p.begin > most || p.bytes.size() > most - p.begin)
-        fail<DataError>("what a server kept", "parts of these weights", "others");
+        fail<DataError>("saved state of a server", "parts of these weights", "parts of other weights");
       // Its last byte first, so that memory for all is allocated.
       f.offset += p.bytes.size();
       std::memcpy(room(f) - p.bytes.size(), p.bytes.data(), p.bytes.size());

@@ -18,8 +18,8 @@
 // The messages between workers and servers: frames of a head, followed by data. Numbers are little-endian.
 namespace tutti::ps {
 
-// Largest data of a frame; larger pieces are sent in several. Only a complete frame is a sign of life for the other
-// side, so a small one passes a slow link within the time allowed.
+// Largest data of a frame; larger pieces are sent in several. Only a complete frame shows the other side that this
+// process lives, so frames are small enough for a slow link.
 inline constexpr std::size_t max_data = std::size_t{1} << 20;
 
 enum class FrameKind : std::uint8_t {  // kind of a message
@@ -134,7 +134,7 @@ void take(const std::byte*& at, T& value) noexcept {
     why = reason;
     return std::nullopt;
   };
-  if (head.size() != head_bytes) return no("a head of another size");
+  if (head.size() != head_bytes) return no("a header of the wrong size");
   const std::byte* at = head.data();
   std::uint32_t magic = 0;
   std::uint8_t kind = 0, operation = 0, dtype = 0, flags = 0;
@@ -144,7 +144,7 @@ void take(const std::byte*& at, T& value) noexcept {
   for (std::uint32_t* n : {&f.worker, &f.root, &f.bucket, &f.bytes, &f.patience, &f.window}) detail::take(at, *n);
   for (std::uint64_t* n : {&f.generation, &f.session, &f.step, &f.round, &f.done, &f.offset, &f.place})
     detail::take(at, *n);
-  if (magic != detail::frame_magic) return no("no frame of this version");
+  if (magic != detail::frame_magic) return no("not a frame of this version");
   if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::refuse))
     return no("an unknown kind");
   if (operation > static_cast<std::uint8_t>(Operation::lend)) return no("an unknown operation");
@@ -153,33 +153,34 @@ void take(const std::byte*& at, T& value) noexcept {
   f.dtype = static_cast<DType>(dtype);
   const std::size_t element = size_of(f.dtype);
   if (element == 0) return no("an unknown type");
-  if (flags > 2) return no("bytes that are not zero");
+  if (flags > 2) return no("unknown flags");
   f.packed = flags == 1;
   f.has = flags == 2;
   if (f.bytes > max_data) return no("too much data");
   const bool carries = f.kind == FrameKind::push || f.kind == FrameKind::answer;
-  if (carries && (f.bytes == 0 || f.bytes % element != 0 || f.offset % element != 0)) return no("parts of elements");
-  if (f.offset > ~std::uint64_t{0} - f.bytes) return no("an offset beyond all memory");
+  if (carries && (f.bytes == 0 || f.bytes % element != 0 || f.offset % element != 0)) return no("incomplete elements");
+  if (f.offset > ~std::uint64_t{0} - f.bytes) return no("an offset that is too large");
   const bool pushes = f.kind == FrameKind::push;
   if (f.window != 0) {
-    if (!carries || !may_lie_in_window(f.operation)) return no("a window where none can be");
-    if (f.place % element != 0 || f.place > ~std::uint64_t{0} - f.bytes) return no("a place that is none");
-    if (data != 0 && !f.packed) return no("data beside a window");
+    if (!carries || !may_lie_in_window(f.operation)) return no("a window in a frame that cannot have one");
+    if (f.place % element != 0 || f.place > ~std::uint64_t{0} - f.bytes) return no("an invalid address in a window");
+    if (data != 0 && !f.packed) return no("data in addition to a window");
   }
   if (f.packed) {
     const bool gradients = f.operation == Operation::sum || f.operation == Operation::apply;
-    if (!pushes || !gradients || f.dtype != DType::f32) return no("two bits where none can be");
-    if (data != two_bit::bytes_of(f.bytes / sizeof(float))) return no("two bits of another size");
+    if (!pushes || !gradients || f.dtype != DType::f32) return no("two-bit values in a frame that cannot have them");
+    if (data != two_bit::bytes_of(f.bytes / sizeof(float))) return no("two-bit values of the wrong size");
     return f;
   }
-  if (f.has && (!carries || f.operation != Operation::take || f.window != 0)) return no("nothing to be wanted");
-  if (f.has && !pushes) return data == 0 ? std::optional(f) : no("data that is not wanted");
+  if (f.has && (!carries || f.operation != Operation::take || f.window != 0))
+    return no("a request without data in a frame that cannot have one");
+  if (f.has && !pushes) return data == 0 ? std::optional(f) : no("data that was not requested");
   // A worker that is not the root has no data to send.
   const bool brings_nothing =
       data == 0 &&
       (f.window != 0 || (pushes && f.operation == Operation::take && f.worker != f.root) ||
        (pushes && f.operation == Operation::fetch) || (f.kind == FrameKind::answer && f.operation == Operation::store));
-  if (data != f.bytes && !brings_nothing) return no("data of another size");
+  if (data != f.bytes && !brings_nothing) return no("data of the wrong size");
   return f;
 }
 

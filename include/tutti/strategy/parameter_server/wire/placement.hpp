@@ -28,7 +28,7 @@ template <class Get>
   if (value.size() < 16 && value.find_first_not_of("0123456789") == std::string::npos)
     if (const std::uint64_t n = std::stoull(value); n > 0) return n;
   fail<UsageError>("environment MXNET_KVSTORE_BIGARRAY_BOUND", "a number of elements from 1",
-                   {"'", printable(value), "'"}, "unset it: arrays of a million elements and more are divided");
+                   {"'", printable(value), "'"}, "unset it to divide arrays of a million elements or more");
 }
 
 // Returns the server of a small array with this key.

@@ -70,7 +70,7 @@ concept Transport = requires(T& t, const T& ct, typename T::Message& message, st
   // Returns false if the peer is gone. Never waits. If `kept` is given, it counts the send, and the data is read later.
   // If it is null, the data is copied.
   { t.send(peer, bytes, bytes, kept) } -> std::same_as<bool>;
-  // Returns a message, a lost peer, or nothing if it was woken or the deadline has passed.
+  // Returns a message or a lost peer, or neither if it was woken or the deadline has passed.
   { t.receive(deadline) } -> std::same_as<Event<typename T::Message>>;
   { t.wake() }
   noexcept;

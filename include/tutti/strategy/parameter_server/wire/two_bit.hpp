@@ -88,7 +88,8 @@ class Residuals {
 
 // Checks the threshold of an option: in the gradients' unit; 0: they are sent unchanged.
 inline void require_threshold(float t) {
-  if (!std::isfinite(t) || t < 0) fail<UsageError>("gradient compression", "a threshold above 0, or 0 for none", t);
+  if (!std::isfinite(t) || t < 0)
+    fail<UsageError>("gradient compression", "a threshold above 0, or 0 for no compression", t);
 }
 
 }  // namespace tutti::ps::two_bit

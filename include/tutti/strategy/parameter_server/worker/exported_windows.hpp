@@ -23,7 +23,7 @@ struct ExportedWindow {
   std::shared_ptr<HostWindow> memory;
   std::uint32_t number = 0;
   std::vector<bool> servers;
-  // The window, half as large, for the values of this one in half the bytes. Null: there is none.
+  // The window, half as large, for the values of this one in half the bytes. Null: no such window.
   const ExportedWindow* narrow = nullptr;
 };
 
@@ -88,7 +88,7 @@ class ExportedWindows {
       if (&w == &wide) w.narrow = &narrow;
   }
 
-  // Call if the job broke: servers may still write to them.
+  // Call if the job failed: servers may still write to them.
   void abandon() noexcept {
     for (const ExportedWindow& w : all_) w.memory->abandon();
   }

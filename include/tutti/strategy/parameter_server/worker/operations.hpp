@@ -164,7 +164,7 @@ class Operations {
     const auto end = std::chrono::steady_clock::now() + job.deadline + grace_;
     if (!changed_.wait_until(lock, end, [&] { return job.done(); }))
       tutti::fail<CommunicationError>(job.name_, {"an answer of the servers within ", job.deadline.count(), " ms"},
-                                      "none", "look at what these do, or raise --comm-deadline");
+                                      "no answer", "check the servers, or raise --comm-deadline");
   }
 
   const std::chrono::milliseconds grace_;

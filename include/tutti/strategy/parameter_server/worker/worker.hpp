@@ -165,7 +165,7 @@ class ServerCommunicator {
       fail<UsageError>("parameter server", "a rank of a job with servers",
                        {"rank ", o.rank, " of ", o.workers, ", ", o.servers, " servers"});
     two_bit::require_threshold(o.threshold);
-    if (o.threshold > 0 && o.bf16_wire) fail<UsageError>("gradient compression", "two bits or bf16", "both");
+    if (o.threshold > 0 && o.bf16_wire) fail<UsageError>("gradient compression", "either two bits or bf16", "both");
     return o;
   }
   void end(bool failed) noexcept {
@@ -179,7 +179,7 @@ class ServerCommunicator {
   void compress(Request& r, std::span<float> kept, std::size_t plain) const {
     if (kept.empty()) return;
     if (r.dtype != DType::f32 || kept.size() * sizeof(float) + plain != r.data.size())
-      fail<UsageError>("gradient compression", "gradients of f32, and room for what is kept back of them",
+      fail<UsageError>("gradient compression", "f32 gradients, and memory for their quantization errors",
                        name_of(r.dtype));
     r.threshold = o_.threshold;
     r.kept = kept;
@@ -201,7 +201,7 @@ class ServerCommunicator {
     const std::size_t before = lent_.servers();
     const ExportedWindow* const w = lent_.lend(std::move(window), bytes, lending());
     if (lent_.servers() < before)
-      std::fprintf(stderr, "tutti: rank %d: gradients travel over sockets: %s\n", o_.rank, lent_.why().c_str());
+      std::fprintf(stderr, "tutti: rank %d: gradients are sent over sockets: %s\n", o_.rank, lent_.why().c_str());
     const ExportedWindow* const narrow =
         w != nullptr && o_.bf16_wire ? lent_.lend(nullptr, (bytes + 1) / 2, lending()) : nullptr;
     if (narrow != nullptr) lent_.pair(*w, *narrow);

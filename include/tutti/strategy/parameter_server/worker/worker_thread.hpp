@@ -119,14 +119,14 @@ class WorkerThread {
     const auto until = std::chrono::steady_clock::now() + o_.patience;
     std::vector<bool> there(static_cast<std::size_t>(o_.servers));
     for (int s = 0; s < o_.servers; ++s)
-      if (!greet(s)) no_server(s, "it is gone");
+      if (!greet(s)) no_server(s, "cannot send to it");
     while (std::find(there.begin(), there.end(), false) != there.end()) {
       if (std::chrono::steady_clock::now() >= until) {
         std::string missing;
         for (int s = 0; s < o_.servers; ++s)
           if (!there[static_cast<std::size_t>(s)]) missing += (missing.empty() ? "" : ", ") + server_name(s);
         fail<CommunicationError>("parameter server", {"all servers within ", o_.patience.count(), " ms"},
-                                 {"no welcome of ", missing}, "look at what these do, and whether they are reached");
+                                 {"no welcome from ", missing}, "check whether these servers run and can be reached");
       }
       const auto e = t_.receive(until);
       if (gave_up_) fail<CommunicationError>("parameter server", "all servers", why_interrupted());
@@ -135,7 +135,7 @@ class WorkerThread {
       std::string_view why;
       const auto f = decode(e.message.head(), e.message.data().size(), why);
       if (!f || f->session != session_ || e.peer < 0 || e.peer >= o_.servers) continue;
-      if (f->kind == FrameKind::refuse) no_server(e.peer, "it refuses: " + detail::text_of(e.message.data()));
+      if (f->kind == FrameKind::refuse) no_server(e.peer, "it refused: " + detail::text_of(e.message.data()));
       if (f->kind == FrameKind::give_up) throw detail::given_up("parameter server", e.message.data());
       if (f->kind != FrameKind::welcome) continue;
       there[static_cast<std::size_t>(e.peer)] = true;
@@ -150,7 +150,7 @@ class WorkerThread {
     return t_.send(s, encode(f), greeting, nullptr);
   }
   [[noreturn]] void no_server(std::int64_t s, const std::string& why) const {
-    fail<CommunicationError>("parameter server", {"to be let in as rank ", o_.rank}, {server_name(s), ": ", why});
+    fail<CommunicationError>("parameter server", {"to be admitted as rank ", o_.rank}, {server_name(s), ": ", why});
   }
   // ---- the thread ----
   void serve() noexcept {
@@ -198,8 +198,8 @@ class WorkerThread {
         if (away_.to_be_looked_for(s) && t_.reopen(s) && greet(s)) away_.greeted(s);
     if (const auto late = away_.longer_than(o_.deadline))
       fail<CommunicationError>(first_name(),
-                               {server_name(*late), " to be back within ", o_.deadline.count(), " ms of its end"},
-                               "nothing from it");
+                               {server_name(*late), " to return within ", o_.deadline.count(), " ms of its end"},
+                               "no message from it");
   }
   // The server has admitted this worker again: unanswered parts are sent again.
   void resume_with(std::int64_t s) {
@@ -293,10 +293,10 @@ class WorkerThread {
     if (f->kind == FrameKind::refuse && job != nullptr && job->request.root == arena::facts &&
         job->request.operation == Operation::store)
       fail<UsageError>({"rank ", o_.rank}, "the same program, options and data on all workers",
-                       detail::text_of(e.message.data()), "a worker of another kind is let in nowhere");
+                       detail::text_of(e.message.data()), "servers admit only workers with the same facts");
     if (f->kind == FrameKind::refuse)
-      fail<CommunicationError>(job != nullptr ? job->name_ : first_name(), "to be answered",
-                               {server_name(e.peer), " refuses: ", detail::text_of(e.message.data())});
+      fail<CommunicationError>(job != nullptr ? job->name_ : first_name(), "an answer",
+                               {server_name(e.peer), " refused: ", detail::text_of(e.message.data())});
     if (f->kind != FrameKind::answer || job == nullptr) return;
     const auto part = std::find_if(job->parts.begin(), job->parts.end(),
                                    [&](const auto& p) { return p.offset == f->offset && p.server == e.peer; });
@@ -304,7 +304,7 @@ class WorkerThread {
     // The transport may still read the memory that the answer will overwrite.
     const auto i = static_cast<std::size_t>(part - job->parts.begin());
     if (!job->under_way[i].wait(std::chrono::steady_clock::now() + grace))
-      fail<CommunicationError>(job->name_, "what was answered to have been sent", "a send that goes on");
+      fail<CommunicationError>(job->name_, "the answered data to be sent", "a send that has not ended");
     const Request& r = job->request;
     const std::size_t at = f->offset - r.base;
     const bool lies_here = lies_with(r, part->server);

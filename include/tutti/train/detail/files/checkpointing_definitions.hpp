@@ -66,7 +66,7 @@ inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& 
     for (const auto& r : records)
       if (r.name == s.name) found = &r;
     const std::string wanted = "a tensor " + s.name + " " + std::string(name_of(s.dtype)) + " " + to_string(s.shape);
-    constexpr const char* hint = "resume with the model and optimizer options the run was started with";
+    constexpr const char* hint = "resume with the model and optimizer options of the first start";
     if (found == nullptr) fail<DataError>(where, wanted, "none", hint);
     if (found->shape != s.shape || found->dtype != s.dtype || found->bytes.size() != s.bytes.size())
       fail<DataError>(where, wanted, {name_of(found->dtype), " ", to_string(found->shape)}, hint);
@@ -82,7 +82,7 @@ inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& 
   }
   if (used != records.size())
     fail<DataError>(where, {used, " tensors"}, records.size(),
-                    "resume with the model and optimizer options the run was started with");
+                    "resume with the model and optimizer options of the first start");
 }
 
 }  // namespace detail
@@ -174,7 +174,8 @@ TUTTI_CORE_FUNCTION bool Checkpoints::resume_latest(Trainer& trainer, const Warn
 TUTTI_CORE_FUNCTION void Checkpoints::resume_best(Trainer& trainer) {
   const auto loaded = parts_->store.load_best();
   if (!loaded)
-    fail<DataError>("--resume=best", "a checkpoint marked as best", "none", "use --resume, or train with evaluation");
+    fail<DataError>("--resume=best", "a checkpoint marked as best", "no such checkpoint",
+                    "use --resume, or train with evaluation");
   resume_from(trainer, *loaded);
 }
 TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const std::string& path) {

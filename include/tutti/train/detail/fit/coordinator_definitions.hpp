@@ -90,7 +90,7 @@ TUTTI_CORE_FUNCTION void Coordinator::begin_generation(bool first) {
   } catch (const Error& e) {
     // Without generations no write was necessary here; an error of the folder is reported when the run saves.
     if (generation_ == 0) return;
-    warn("the folder of checkpoints does not tell that the members have changed: " + std::string(e.what()));
+    warn("cannot record the change of members in the folder of checkpoints: " + std::string(e.what()));
   }
 }
 

@@ -17,7 +17,7 @@
 #include <tutti/train/fit_recipe.hpp>
 #include <tutti/train/trainer_options.hpp>
 
-// What fit(job, net, recipe) makes of its recipe, and refuses, before processes meet.
+// Checks the arguments of fit(job, net, recipe), and converts the recipe, before the processes connect.
 namespace tutti::detail {
 
 inline void check_recipe(const FitRecipe& r) {
@@ -37,15 +37,15 @@ inline void check_recipe(const FitRecipe& r) {
   at_least("micro_batch", 0, r.micro_batch);
 }
 
-// Refuses images that the net does not take: other extents, other classes.
+// Refuses images with other extents or more classes than the net has.
 inline void check_net(const Graph& net, const Schema& images) {
   if (net.metrics == no_value)
-    fail<UsageError>("fit net", "a net that ends with a classifier", "one without",
-                     "Model::classifier() or Builder::softmax_cross_entropy() ends it");
+    fail<UsageError>("fit net", "a net that ends with a classifier", "a net without one",
+                     "add Model::classifier() or Builder::softmax_cross_entropy() at its end");
   const Shape takes = net[net.images].shape, given{1, images.channels, images.height, images.width};
   if (takes != given)
-    fail<ShapeError>("fit net", "images " + to_string(takes) + ", as the net takes them",
-                     to_string(given) + " of " + images.name, "Model net(train.schema()) takes them as they are");
+    fail<ShapeError>("fit net", "images of the net's input shape " + to_string(takes),
+                     to_string(given) + " of " + images.name, "Model net(train.schema()) has the shape of the images");
   const std::int64_t classes = net[net.logits].shape[1];
   if (classes < images.classes)
     fail<UsageError>("fit net",
@@ -53,7 +53,7 @@ inline void check_net(const Graph& net, const Schema& images) {
                      std::to_string(classes));
 }
 
-// The images of a run in their roles.
+// The training and test images of a run.
 struct FitImages {
   AnyDataset train;
   std::optional<AnyDataset> test;
@@ -61,17 +61,17 @@ struct FitImages {
 
 [[nodiscard]] inline FitImages images_of(const FitRecipe& r, TrainingJob& job) {
   const Schema& s = r.train.schema();
-  if (r.train.size() == 0) fail<DataError>(s.name, "images to train on", "none");
+  if (r.train.size() == 0) fail<DataError>(s.name, "images to train on", "no images");
   if (s.classes < 2)
     fail<DataError>(s.name, "two classes or more", s.class_names.empty() ? "one" : "one, " + s.class_names.front(),
-                    "a class is a folder of images: train/cat, train/dog");
+                    "put the images of each class into a folder, such as train/cat and train/dog");
   const auto decoders = [&job]() -> const ImageDecoders& { return job.decoders(); };
   FitImages images{r.train.dataset(Split::train, decoders), std::nullopt};
   if (!r.test) return images;
   const Schema& t = r.test->schema();
-  if (r.test->size() == 0) fail<DataError>(t.name, "images to test on", "none");
+  if (r.test->size() == 0) fail<DataError>(t.name, "images to test on", "no images");
   if (t.channels != s.channels || t.height != s.height || t.width != s.width)
-    fail<UsageError>(t.name, "images " + to_string(Shape{s.channels, s.height, s.width}) + ", as " + s.name + " has",
+    fail<UsageError>(t.name, "images " + to_string(Shape{s.channels, s.height, s.width}) + ", as in " + s.name,
                      to_string(Shape{t.channels, t.height, t.width}));
   if (!s.class_names.empty() && !t.class_names.empty())
     images.test = r.test->with_classes(s.class_names).dataset(Split::test, decoders);
@@ -83,7 +83,7 @@ struct FitImages {
   return images;
 }
 
-// What all processes must have alike, besides the net and the optimizer, which the trainer compares.
+// Returns the facts that must be the same on all processes. The trainer compares those of the net and the optimizer.
 [[nodiscard]] inline JobFacts facts_of(const FitRecipe& r, const FitImages& images) {
   JobFacts f;
   const auto add = [&f](const char* name, std::int64_t value) { f.add(name, value); };

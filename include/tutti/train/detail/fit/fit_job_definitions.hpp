@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What fit_job.hpp declares.
+// Definitions of fit_job.hpp.
 
 #include <tutti/cluster/elastic_membership.hpp>
 #include <tutti/core/error.hpp>
@@ -17,7 +17,7 @@ namespace tutti {
 TUTTI_CORE_FUNCTION EpochReport fit(TrainingJob& job, const Builder& net, const FitRecipe& recipe) {
   detail::check_recipe(recipe);
   detail::check_net(net.graph(), recipe.train.schema());
-  // What takes long to load is loaded before the processes meet, and before this one joins a running job.
+  // Loads slowly loading data before the processes connect, and before this one joins a running job.
   const detail::FitImages images = detail::images_of(recipe, job);
   const TrainerOptions options = detail::trainer_options_of(recipe, detail::facts_of(recipe, images));
   const FitOptions how = detail::fit_options_of(recipe);
@@ -32,7 +32,7 @@ TUTTI_CORE_FUNCTION EpochReport fit(TrainingJob& job, const Builder& net, const 
   } catch (const RunEnded&) {
     throw;
   } catch (const Error& e) {
-    // Where members come and go, the others go on without this process, unless all are to be started anew.
+    // If the members may change, the others continue without this process, unless all processes are to be restarted.
     const ElasticMembership* const members = strategy.members();
     if (strategy.size() == 1 || (members != nullptr && !members->restarts_processes())) throw;
     strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));

@@ -35,8 +35,8 @@
 
 namespace tutti::detail {
 
-// Does what ranks do together before they train. If members come and go and one is lost meanwhile, those that are left
-// do it again. False if this process has been let go.
+// Runs the common preparation of the ranks. If the members may change and one is lost meanwhile, the remaining members
+// repeat it. Returns false if this process was released.
 template <class F>
 [[nodiscard]] bool prepare_together(AnyStrategy& strategy, F&& f) {
   for (;;) {
@@ -53,8 +53,7 @@ template <class F>
   }
 }
 
-// One call of fit(job, net, recipe) in a process that trains: trainer, sources, checkpoints and logs, for as long as
-// it lasts.
+// One call of fit(job, net, recipe) in a process that trains: its trainer, sources, checkpoints and logs.
 class JobRun {
  public:
   JobRun(TrainingJob& job, AnyStrategy& strategy, const Graph& net, const FitRecipe& recipe, const FitImages& images,
@@ -89,7 +88,7 @@ class JobRun {
       coordinator.tell([&](FitListener& l) { l.ended({"failed", trainer_.counters().step, e.what()}); });
       throw;
     }
-    // The run of a process that leaves goes on: its end is for the others to log.
+    // The run continues without a process that leaves, so the others log its end.
     if (!result.changes && !result.left) coordinator.tell([&](FitListener& l) { l.ended(run_end(result)); });
     progress_.end_line();
     return end(result);
@@ -100,7 +99,7 @@ class JobRun {
   // The state of a process that joins a running job comes from the others.
   [[nodiscard]] bool joins() const { return strategy_.rank() < 0; }
 
-  // The run's options as log and checkpoints tell them.
+  // Returns the options of the run for its log and checkpoints.
   [[nodiscard]] io::Json options_json() const {
     return io::Json::object({{"batch", recipe_.batch},
                              {"epochs", recipe_.epochs},
@@ -110,8 +109,8 @@ class JobRun {
                              {"train_images", images_.train.size()}});
   }
 
-  // Where members come and go, a signal to one process means this one, and the job's own stop comes over its channel.
-  // If the processes are started anew for each generation, SIGINT is the job's stop.
+  // If the members may change, a signal to a process stops only that process, and the job's stop arrives over the
+  // channel. If each generation starts new processes, SIGINT stops the job.
   void listen_to_signals() {
     const ElasticMembership* const members = strategy_.members();
     if (members == nullptr) {
@@ -150,14 +149,14 @@ class JobRun {
       l.one_pass = !training;
       l.threads = recipe_.threads;
       l.skip_bad_records = recipe_.skip_damaged;
-      l.bad_record_hint = "fit .skip_damaged = true goes on without the image";
+      l.bad_record_hint = "fit .skip_damaged = true continues without the image";
       return make_source(backend_, d, std::move(l));
     };
     train_ = source(images_.train, true);
     if (images_.test) test_ = source(*images_.test, false);
   }
 
-  // Goes on from the newest checkpoint that is whole, which rank 0 reads.
+  // Continues from the newest complete checkpoint, which rank 0 reads.
   void resume() {
     if (!checkpoints_) return;
     std::optional<io::LoadedCheckpoint> found;
@@ -175,19 +174,19 @@ class JobRun {
       checkpoints_->resume_from(trainer_, *found);
     } catch (const DataError& e) {
       fail<UsageError>("fit .run " + recipe_.run, "the folder of a run with this net and this optimizer",
-                       "that of another one", std::string("give this run a folder of its own; ") + e.what());
+                       "the folder of another run", std::string("give this run a separate folder; ") + e.what());
     }
     resumed_from_ = found->path().string();
     if (recipe_.progress) std::printf("going on from %s\n", resumed_from_.c_str());
   }
 
-  // Logs of the rank that writes them. takes_over: another rank has begun them.
+  // Returns the logs of the rank that writes them. takes_over: another rank has begun them.
   [[nodiscard]] std::vector<std::unique_ptr<FitListener>> open_logs(bool takes_over) {
     const io::Path folder = recipe_.run;
     const auto complain = [this](const std::string& w) { progress_.warning(w); };
     io::make_directories(folder);
     (void)lock_.take(folder, {});  // the rank that is gone may still hold it
-    // A rank that was lost may not have written anything.
+    // A lost rank may not have written anything.
     const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
     const Counters& at = trainer_.counters();
     std::vector<std::unique_ptr<FitListener>> logs;
@@ -209,14 +208,14 @@ class JobRun {
     return logs;
   }
 
-  // What the log says of the end: a run whose state is not saved has failed, as its exit code says.
+  // Returns the end of the run for the log: a run without a saved state has failed, as in its exit code.
   [[nodiscard]] RunEnd run_end(const FitResult& r) const {
     if (checkpoints_ && (r.lost || (r.interrupted && !r.saved)))
       return {"failed", r.counters.step, "the last checkpoint could not be written"};
     return {r.interrupted ? "interrupted" : "finished", r.counters.step};
   }
 
-  // Says how this process's part has ended and throws it.
+  // Prints how this process's part has ended, and throws it.
   [[noreturn]] void end_early(const std::string& text, int code, bool says) const {
     if (says && recipe_.progress) std::printf("%s\n", text.c_str());
     std::fflush(stdout);
@@ -242,7 +241,7 @@ class JobRun {
       // Rank 0 knows whether the state was saved.
       const bool lost = here() && !r.saved;
       end_early("interrupted after step " + step + (lost ? ", state NOT SAVED" : ", state saved") +
-                    "; the same command goes on from " + recipe_.run,
+                    "; run the same command again to continue from " + recipe_.run,
                 lost ? not_saved : code, here());
     }
     if (here() && recipe_.progress)

@@ -47,8 +47,8 @@ class ResidentSource final : public BatchSource {
         sampler_(dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block) {
     const Schema& seen = dataset_.schema();
     if (dataset_.stored() == nullptr)
-      fail<UsageError>(seen.name, "images that are always the same, to keep them in the backend's memory",
-                       "images that are made anew each time");
+      fail<UsageError>(seen.name, "images that do not change between reads, to keep them in the backend's memory",
+                       "images that are computed anew at each read");
     const Schema& s = dataset_.stored()->stored();
     constexpr std::int64_t most = std::int64_t{1} << 30;
     for (const std::int64_t bytes : {s.image_bytes(), seen.image_bytes()})
@@ -101,7 +101,8 @@ class ResidentSource final : public BatchSource {
 
   const Batch& next() override {
     if (!running_) start({});
-    if (assigned_ && added_.empty()) fail<UsageError>("resident images", "a step that was dealt out", "next()");
+    if (assigned_ && added_.empty())
+      fail<UsageError>("resident images", "an assigned step before next()", "no assigned step");
     if (assigned_) {
       position_ = added_.front();
       added_.erase(added_.begin());

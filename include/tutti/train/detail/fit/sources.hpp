@@ -44,14 +44,14 @@ class RunSources {
     made_ = (*make_)(arguments, rank, size);
     train_ = made_.train.get();
     test_ = made_.test.get();
-    if (train_ == nullptr) fail<UsageError>("sources", "training batches", "none");
+    if (train_ == nullptr) fail<UsageError>("sources", "training batches", "no batches");
     for (const BatchSource* s : {train_, test_}) {
       if (s == nullptr) continue;
       const Placement& p = s->placement();
       if (p.rank != rank || p.world != size)
         fail<UsageError>("sources", {"batches of rank ", rank, " of ", size},
-                         {"those of rank ", p.rank, " of ", p.world},
-                         "the function is given both, for the placement of what it makes");
+                         {"batches of rank ", p.rank, " of ", p.world},
+                         "use the rank and size that the function gets for the placement of the batches");
     }
     remember();
   }

@@ -39,7 +39,7 @@ class StepFeed {
   [[nodiscard]] std::int64_t batch() const noexcept { return batch_; }
 
   // Takes new assignments and requests more, so that the source reads in advance. Returns the next kind: a step, or the
-  // reason why there is none. wait: blocks until the answers come.
+  // reason why there is no step. wait: blocks until the answers come.
   [[nodiscard]] Kind poll(bool wait) {
     const std::size_t ahead = static_cast<std::size_t>(std::max(source_.reads_ahead(), 1)) + 1;
     if (asked_ == 0 && steps_.size() < ahead) ask(ahead - steps_.size());

@@ -136,7 +136,8 @@ class GradientExchange final : public Exchange {
   }
   void require_something_to_share() const {
     if (!alone() && buckets_.empty())
-      fail<UsageError>("trainer", "a model with something to learn", "none", "there is nothing to share between ranks");
+      fail<UsageError>("trainer", "a model with trainable parameters", "no parameters",
+                       "ranks exchange gradients of parameters");
   }
   Work reduce(const Bucket& k, bool first) {
     const std::size_t flags = first ? StepFlags::bytes : 0;
@@ -175,7 +176,7 @@ class GradientExchange final : public Exchange {
       pinned_ = b_.allocate_pinned(StepFlags::bytes + e_->parameters().bytes() + e_->states().bytes());
       if (pinned_ == nullptr)
         fail<UsageError>("trainer", {"a strategy that reads the memory of backend '", b_.name(), "'"},
-                         "one of the host, and no pinned memory", "use a backend on the processor");
+                         "a strategy that reads host memory, and no pinned memory", "use a backend on the processor");
     }
     std::byte* const copy = static_cast<std::byte*>(pinned_.get()) + (bytes.data() - all_);
     b_.memory().copy_out(copy, bytes.data(), bytes.size());
@@ -197,7 +198,7 @@ class GradientExchange final : public Exchange {
     try {
       work.wait();
     } catch (const std::exception&) {
-      // It was told before, or the error that ended this rank names the lost rank.
+      // It was notified before, or the error that ended this rank names the lost rank.
     }
   }
   void wait_for(Work& work) {

@@ -26,7 +26,7 @@ TUTTI_CORE_FUNCTION LoadedWeights load_weights(Trainer& trainer, const std::stri
   const detail::WeightMatch match(file, model, o);
   if (const std::string complaints = match.complaints(); !complaints.empty())
     fail<DataError>({"weights ", path.native()}, "the tensors of the net", complaints,
-                    "is it the same net, with as many classes? for fine-tuning the classifier may be left out");
+                    "use the same net with the same number of classes; fine-tuning may omit the classifier");
   const auto put = [](const StateSpan& to, const io::SafetensorsEntry& from) {
     if (to.dtype == DType::f64)
       detail::convert_values<double>(to.bytes, from);

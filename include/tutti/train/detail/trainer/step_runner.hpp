@@ -117,10 +117,10 @@ class StepRunner {
     settle();
     settled_flags_ = 0;
     if (number < first_of_end_)
-      fail<UsageError>("step", "a step to be waited for before trace() is called", "one from before it");
+      fail<UsageError>("step", "a step that was started after trace() was called", "an earlier step");
     if (number + StepFinisher::kept < next_)
-      fail<UsageError>("step", {"one of the last ", StepFinisher::kept, " steps to be waited for"},
-                       {"the one ", next_ - 1 - number, " steps before the last"});
+      fail<UsageError>("step", {"one of the last ", StepFinisher::kept, " steps"},
+                       {"the step ", next_ - 1 - number, " steps before the last"});
     const StepOutcome o = end_->outcome(number);
     return {{o.metrics[0], o.metrics[1], o.metrics[2], o.metrics[3]}, o.flags};
   }
@@ -281,10 +281,11 @@ class StepRunner {
     end_->require_good_data();
     const std::string step = "step " + std::to_string(o.halted_step);
     if (o.halt == Halt::gradients)
-      fail<NotFiniteError>(step, "finite gradients", "others, at a loss scale of 1", "lower --lr or set --clip-norm");
+      fail<NotFiniteError>(step, "finite gradients", "infinite or NaN gradients at a loss scale of 1",
+                           "lower --lr or set --clip-norm");
     fail<NotFiniteError>(step, "a finite loss",
                          o.halt == Halt::loss_elsewhere
-                             ? "one on another rank that is not"
+                             ? "a loss on another rank that is not finite"
                              : std::to_string(o.halted_rows > 0 ? o.halted_loss / o.halted_rows : o.halted_loss),
                          "lower --lr, lengthen --warmup-epochs or set --clip-norm; the last checkpoint is kept");
   }

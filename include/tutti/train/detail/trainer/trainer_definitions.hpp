@@ -54,10 +54,10 @@ namespace detail {
 inline void require_pushes(const TrainerOptions& o) {
   const auto refuse = [](const char* what, const char* hint) {
     fail<UsageError>("trainer",
-                     "updates that look at one worker's gradients, piece by piece, where servers own the weights", what,
+                     "updates that use only a part of one worker's gradients, because servers own the weights", what,
                      hint);
   };
-  if (o.optimizer.per_tensor()) refuse("an optimizer that looks at whole tensors", "use sgd, nag or adamw");
+  if (o.optimizer.per_tensor()) refuse("an optimizer that needs whole tensors", "use sgd, nag or adamw");
   if (o.clip_norm > 0) refuse("a limit to the norm of all gradients", "leave out --clip-norm");
   if (o.dynamic_loss_scale) refuse("a dynamic loss scale", "give --loss-scale a number");
 }
@@ -114,7 +114,7 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr
 
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(std::span<const BatchView> parts, std::int64_t global_rows,
                                                    double lr, std::uint32_t flags) {
-  if (parts.empty()) fail<UsageError>("trainer", "a step of one micro-batch or more", "none");
+  if (parts.empty()) fail<UsageError>("trainer", "a step of one micro-batch or more", "no micro-batch");
   const std::uint32_t known = parts_->steps->start(parts, global_rows, lr, flags);
   return {*this, parts_->steps->next() - 1, known};
 }
@@ -134,7 +134,7 @@ TUTTI_CORE_FUNCTION void Trainer::reform(std::span<const StateSpan> extra) {
 }
 
 TUTTI_CORE_FUNCTION void Trainer::with_ema(FunctionRef<void()> f) {
-  if (!has_ema()) fail<UsageError>("trainer", "an EMA of the weights", "none", "set --ema-decay");
+  if (!has_ema()) fail<UsageError>("trainer", "an EMA of the weights", "no EMA", "set --ema-decay");
   const auto swap = [&] {
     parts_->ema.swap();
     executor_->parameters_changed();

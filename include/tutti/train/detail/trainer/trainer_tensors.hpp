@@ -52,7 +52,7 @@ TUTTI_CORE_FUNCTION Tensor<float> Trainer::predict(const Tensor<std::uint8_t>& i
   const Shape& given = images.shape();
   if (given.rank() != 4 || given[1] != image[2] || given[2] != image[3] || given[3] != image[1])
     fail<ShapeError>("Trainer::predict", {"images [rows, ", image[2], ", ", image[3], ", ", image[1], "]"},
-                     to_string(given), "images lie as data sets give them: height, width, channels");
+                     to_string(given), "use the order of data sets: height, width, channels");
   if (batch < 1) fail<UsageError>("Trainer::predict", "a batch of 1 or more", batch);
   settle();
   Tensor<float> logits(Shape{given[0], g[g.logits].shape[1]});
