@@ -57,13 +57,13 @@ inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& 
     return AnyStrategy::make<NcclUnderMpi>(device, m);
   }
 #endif
-  RendezvousOptions meeting = rendezvous_of(start);
-  meeting.deadline = std::min(meeting.deadline, o.deadline);
-  meeting.warn = o.warn;
-  TcpRendezvous meet(meeting);
+  RendezvousOptions rendezvous = rendezvous_of(start);
+  rendezvous.deadline = std::min(rendezvous.deadline, o.deadline);
+  rendezvous.warn = o.warn;
+  TcpRendezvous tcp(rendezvous);
   return AnyStrategy::make<OwningAllReduce<NcclCommunicator>>(
-      device, NcclOptions{.rank = meeting.rank, .size = meeting.size, .deadline = o.deadline},
-      Rendezvous(std::ref(meet)));
+      device, NcclOptions{.rank = rendezvous.rank, .size = rendezvous.size, .deadline = o.deadline},
+      Rendezvous(std::ref(tcp)));
 }
 inline AnyStrategy make_elastic_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
   return AnyStrategy::make<ElasticNccl>(channel_of(o), elastic_options(o, start),

@@ -27,13 +27,13 @@ class MpiWire {
   void release() noexcept { operations_.release(); }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
-    meet(data.size(), deadline, what);
+    synchronise_if_large(data.size(), deadline, what);
     conversion_.run(t, op, data, piece_,
                     [&](DType w, std::span<std::byte> piece) { reduce(w, piece, op, deadline, what); });
   }
 
   void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
-    meet(data.size(), deadline, what);
+    synchronise_if_large(data.size(), deadline, what);
     for (std::size_t at = 0; at < data.size(); at += piece_) {
       const std::size_t n = std::min(piece_, data.size() - at);
       MPI_Request r = MPI_REQUEST_NULL;
@@ -45,7 +45,7 @@ class MpiWire {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
     const std::size_t n = mine.size();
     if (n <= piece_) {
-      meet(n, deadline, what);
+      synchronise_if_large(n, deadline, what);
       MPI_Request r = MPI_REQUEST_NULL;
       const int count = static_cast<int>(n);
       mpi_check(MPI_Iallgather(mine.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, comm_, &r), "MPI_Iallgather",
@@ -71,9 +71,9 @@ class MpiWire {
  private:
   static constexpr std::size_t large = 64 << 10;
 
-  // Ranks meet before a large message. Waiting for a late rank and transferring bytes are thereby separate: the wait
-  // may be polled rarely, the transfer may not.
-  void meet(std::size_t bytes, Deadline deadline, std::string_view what) {
+  // Ranks synchronise before a large message. This separates the wait for a late rank, which may be polled rarely, from
+  // the transfer of bytes, which may not.
+  void synchronise_if_large(std::size_t bytes, Deadline deadline, std::string_view what) {
     if (bytes > large) barrier(deadline, what);
   }
   [[nodiscard]] static MpiWaiter::For waits_for(std::size_t bytes) noexcept {

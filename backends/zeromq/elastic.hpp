@@ -48,7 +48,7 @@ class PeerDirectory {
     if (!std::exchange(introduced_, true)) channel_.publish(key(control::name_of(role), place), keys_.open + ".");
   }
   // Connects to servers that serve the whole job. New workers may join later, also from other hosts.
-  void meet_for_good(const Assignment& a, InterruptFlag& flag) {
+  void begin_job(const Assignment& a, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [this] { channel_.wake_lookups(); });
     const bool server = a.role == control::Role::server;
     host_ = host_of(a);
@@ -76,7 +76,7 @@ class PeerDirectory {
   }
   [[nodiscard]] const KeyPair& keys() const noexcept { return keys_; }
   // Starts a generation. CommunicationError if a process has not published its key in time, or once `flag` is raised.
-  void meet(const Assignment& a, InterruptFlag& flag) {
+  void begin_generation(const Assignment& a, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [this] { channel_.wake_lookups(); });
     const bool server = a.role == control::Role::server;
     const auto& mine = (server ? a.servers : a.workers).at(static_cast<std::size_t>(a.rank));
@@ -168,7 +168,7 @@ class ServedGroupFactory {
   [[nodiscard]] std::unique_ptr<ParameterServer<WorkerEnd>> operator()(const Assignment& a, ControlChannel& channel,
                                                                        InterruptFlag& flag) {
     if (!others_) others_ = std::make_shared<detail::PeerDirectory>(channel, o_);
-    others_->meet(a, flag);
+    others_->begin_generation(a, flag);
     ps::WorkerOptions w = detail::worker_options(o_);
     w.rank = a.rank;
     w.workers = static_cast<int>(a.workers.size());
@@ -219,7 +219,7 @@ inline void serve_elastic_job(const LaunchEnvironment& start, const std::shared_
                      "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
   detail::PeerDirectory others(*channel, o);
   const auto form = [&](const Assignment& a, ControlChannel&, InterruptFlag& flag) {
-    others.meet(a, flag);
+    others.begin_generation(a, flag);
     auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(a));
     end->log_refusals("server " + std::to_string(a.rank), o.log);
     others.publish_endpoint(a, end->port());

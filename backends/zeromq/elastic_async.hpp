@@ -54,7 +54,7 @@ class AsyncGroupFactory {
   [[nodiscard]] std::unique_ptr<AsyncParameterServer<WorkerEnd>> operator()(const Assignment& a,
                                                                             ControlChannel& channel,
                                                                             InterruptFlag& flag) {
-    others_->meet_for_good(a, flag);
+    others_->begin_job(a, flag);
     const std::int32_t number = a.workers.at(static_cast<std::size_t>(a.rank)).place;
     std::vector<ServerEndpoint> endpoints = find_endpoints(a, number, channel, flag);
     ps::WorkerOptions w = detail::worker_options(o_);
@@ -172,7 +172,7 @@ inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::s
   const auto a = ps::detail::next_generation(*channel, options, true, stop_requested);
   if (!a) return;
   const std::shared_ptr<InterruptFlag> flag = flags.renew();
-  others.meet_for_good(*a, *flag);
+  others.begin_job(*a, *flag);
   auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(*a));
   end->log_refusals("server " + std::to_string(a->rank), o.log);
   const ServerEnd& endpoint = *end;

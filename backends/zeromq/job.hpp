@@ -63,7 +63,7 @@ class ServerRendezvous {
     if (start.servers < 1)
       fail<UsageError>({"--strategy ", o_.strategy}, "servers", "no server",
                        "tutti-launch -n N -s M starts N workers and M servers");
-    o_.job != nullptr ? meet_by_script(stop_requested) : meet_by_launcher();
+    o_.job != nullptr ? rendezvous_by_script(stop_requested) : rendezvous_by_launcher();
     watch_losses();
     host_ = start.host.empty() ? "localhost" : start.host;
     channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
@@ -162,7 +162,7 @@ class ServerRendezvous {
   struct PeerInfo {
     std::string key, host;
   };
-  void meet_by_launcher() {
+  void rendezvous_by_launcher() {
     channel_ = ControlChannel::open();
     if (channel_ == nullptr)
       fail<UsageError>({"--strategy ", o_.strategy},
@@ -171,7 +171,7 @@ class ServerRendezvous {
     if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::generate();
   }
   // A restarted process has the same keys as before.
-  void meet_by_script(const std::function<bool()>& stop_requested) {
+  void rendezvous_by_script(const std::function<bool()>& stop_requested) {
     const ScriptedJob& job = *o_.job;
     const std::string terms = job.terms(start_.workers, start_.servers);
     if (job.in_server && start_.is_server() && start_.rank == 0)
@@ -265,7 +265,7 @@ class JobStrategy : public Strategy {
  private:
   JobStrategy(const std::shared_ptr<detail::ServerRendezvous>& rendezvous, const JobOptions& o)
       : Strategy(std::make_unique<WorkerEnd>(rendezvous->start().rank, rendezvous->endpoints(), rendezvous->options(),
-                                             // Keeps the meeting alive until the last connection has ended.
+                                             // Keeps the rendezvous alive until the last connection has ended.
                                              [rendezvous](int server) { return rendezvous->find(server); }),
                  options(*rendezvous, rendezvous->start(), o)) {}
   static ps::WorkerOptions options(detail::ServerRendezvous& rendezvous, const LaunchEnvironment& start,

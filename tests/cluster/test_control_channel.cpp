@@ -308,10 +308,10 @@ TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal o
     ArbiterHarness harness(o);
     auto c = harness.channel();
     (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
-    CHECK(c->await_right());
+    CHECK(c->await_lease());
     harness.deaf(true);
     wait_until([&] { return !c->may_write(); });
-    auto right = std::async(std::launch::async, [&] { return c->await_right(); });
+    auto right = std::async(std::launch::async, [&] { return c->await_lease(); });
     CHECK(right.wait_for(100ms) == std::future_status::timeout);
     if (answers) harness.deaf(false);
     CHECK(right.get() == answers);
@@ -321,10 +321,10 @@ TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal o
   ArbiterHarness harness(o);
   auto c = harness.channel();
   (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
-  CHECK(c->await_right());
+  CHECK(c->await_lease());
   harness.deaf(true);
   wait_until([&] { return !c->may_write(); });
-  auto right = std::async(std::launch::async, [&] { return c->await_right(); });
+  auto right = std::async(std::launch::async, [&] { return c->await_lease(); });
   harness.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
   CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no message"), CommunicationError);
 }

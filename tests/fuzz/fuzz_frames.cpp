@@ -56,7 +56,7 @@ class Script {
     const auto record = ps::encode(ps::WindowOffer{1, of_worker.name_of(*window)});
     ps::Frame f;
     f.kind = ps::FrameKind::push;
-    f.operation = ps::Operation::lend;
+    f.operation = ps::Operation::offer_window;
     f.generation = 1;
     f.session = 7;
     f.bytes = ps::WindowOffer::record;

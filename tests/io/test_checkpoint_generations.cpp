@@ -93,7 +93,7 @@ TEST_CASE("a process without the right to write changes no file") {
   const TempFolder run;
   CheckpointStore store(run.path(), 1);
   save(store, 1);
-  store.set_require_right([] { fail<UsageError>("right", "one", "none"); });
+  store.set_require_lease([] { fail<UsageError>("right", "one", "none"); });
   CHECK_THROWS_AS(save(store, 2), UsageError);
   CHECK_THROWS_AS(save(store, 1), UsageError);
   CHECK_THROWS_AS(store.mark_best(1, 0.5), UsageError);

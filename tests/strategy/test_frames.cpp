@@ -175,7 +175,7 @@ TEST_CASE("a frame for a window has no data after it") {
     CHECK(refusal(in_window(push(o)), 0) == "");
     CHECK(refusal(in_window(answer(o)), 0) == "");
   }
-  for (const Operation o : {Operation::fetch, Operation::store, Operation::lend})
+  for (const Operation o : {Operation::fetch, Operation::store, Operation::offer_window})
     CHECK(refusal(in_window(push(o)), 0) == "a window in a frame that cannot have one");
   Frame text;
   text.kind = FrameKind::refuse;
@@ -205,7 +205,8 @@ TEST_CASE("two-bit frames push gradients in f32") {
   CHECK(packed(push()) == "");
   CHECK(packed(push(Operation::apply)) == "");
   CHECK(packed(in_window(push())) == "");  // the answer goes there
-  for (const Operation o : {Operation::max, Operation::take, Operation::fetch, Operation::store, Operation::lend})
+  for (const Operation o :
+       {Operation::max, Operation::take, Operation::fetch, Operation::store, Operation::offer_window})
     CHECK(packed(push(o)) == "two-bit values in a frame that cannot have them");
   CHECK(packed(answer()) == "two-bit values in a frame that cannot have them");
   CHECK(packed(push(Operation::sum, 64, DType::i32)) == "two-bit values in a frame that cannot have them");
@@ -245,7 +246,8 @@ TEST_CASE("frames show which workers have the root's data already, and which sen
   CHECK(refusal(t, 4) == "data of the wrong size");
   CHECK(refusal(push(Operation::fetch), 0) == "");
   CHECK(refusal(answer(Operation::store), 0) == "");
-  for (const Operation o : {Operation::sum, Operation::max, Operation::apply, Operation::store, Operation::lend})
+  for (const Operation o :
+       {Operation::sum, Operation::max, Operation::apply, Operation::store, Operation::offer_window})
     CHECK(refusal(push(o), 0) == "data of the wrong size");
   for (const Operation o : {Operation::sum, Operation::max, Operation::take, Operation::apply, Operation::fetch}) {
     Frame no_root = answer(o);
@@ -256,7 +258,7 @@ TEST_CASE("frames show which workers have the root's data already, and which sen
 
 TEST_CASE("operations have fixed numbers and names") {
   for (const Operation o : {Operation::sum, Operation::max, Operation::take}) CHECK_FALSE(concerns_one_worker(o));
-  for (const Operation o : {Operation::apply, Operation::fetch, Operation::store, Operation::lend})
+  for (const Operation o : {Operation::apply, Operation::fetch, Operation::store, Operation::offer_window})
     CHECK(concerns_one_worker(o));
   const Frame one = push();
   CHECK(same_operation(one, push()));

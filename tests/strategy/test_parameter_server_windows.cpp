@@ -108,10 +108,10 @@ TEST_CASE("windows: the bits are the same if some workers and servers have no wi
     const std::vector<bool>&workers = who.workers, &servers = who.servers;
     run_mixed(workers, servers, false, [&](Worker& c) {
       const bool mine = workers[static_cast<std::size_t>(c.rank())];
-      const auto lend = std::count(servers.begin(), servers.end(), true);
-      const bool some = mine && lend > 0 && lend < static_cast<std::ptrdiff_t>(servers.size());
+      const auto accepting = std::count(servers.begin(), servers.end(), true);
+      const bool some = mine && accepting > 0 && accepting < static_cast<std::ptrdiff_t>(servers.size());
       conformance::require((c.name().find(", windows to ") != std::string::npos) == some, c.name());
-      const bool refused = mine && lend < static_cast<std::ptrdiff_t>(servers.size());
+      const bool refused = mine && accepting < static_cast<std::ptrdiff_t>(servers.size());
       conformance::require(
           (c.name().find("(no windows: server 0: it maps no windows)") != std::string::npos ||
            c.name().find("(no windows: server 1: it maps no windows)") != std::string::npos) == refused,
@@ -189,22 +189,22 @@ TEST_CASE("windows: frames for memory that was not exported are refused and coun
   std::string why;
   const auto window = of_workers.make(4096, why);
   REQUIRE_MESSAGE(window != nullptr, why);
-  const auto lend = [&](const ps::WindowOffer& loan, std::size_t bytes = ps::WindowOffer::record) {
+  const auto offer = [&](const ps::WindowOffer& loan, std::size_t bytes = ps::WindowOffer::record) {
     ps::Frame f = Bare::push(0, 77, std::uint64_t{1} << 63);
-    f.operation = ps::Operation::lend;
+    f.operation = ps::Operation::offer_window;
     f.dtype = DType::u8;
     const auto record = ps::encode(loan);
     f.bytes = static_cast<std::uint32_t>(bytes);
     job.end->send(0, ps::encode(f), std::span(record).first(bytes), nullptr);
     return Bare::hear(*job.end);
   };
-  const auto said = [&](const ps::WindowOffer& loan) { return std::string(lend(loan).text.c_str()); };
+  const auto said = [&](const ps::WindowOffer& loan) { return std::string(offer(loan).text.c_str()); };
   const WindowName name = of_workers.name_of(*window);
   // Malformed records; a window server that does not exist or is closed; a window that does not exist or is smaller
   // than announced.
-  CHECK(lend({1, name}, 255).frame.kind == ps::FrameKind::refuse);
-  CHECK(lend({0, name}).frame.kind == ps::FrameKind::refuse);
-  CHECK(lend({17, name}).frame.kind == ps::FrameKind::refuse);
+  CHECK(offer({1, name}, 255).frame.kind == ps::FrameKind::refuse);
+  CHECK(offer({0, name}).frame.kind == ps::FrameKind::refuse);
+  CHECK(offer({17, name}).frame.kind == ps::FrameKind::refuse);
   WindowName wrong = name;
   wrong.server[3] = '/';
   CHECK(said({1, wrong}) == "the name of its server is invalid");

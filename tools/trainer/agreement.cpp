@@ -82,7 +82,7 @@ void take_average(AnyStrategy& strategy, RunOptions& o) {
   if (!decay.empty() && o.ema_decay == 0) detail::assign("--ema-decay", decay, o.ema_decay);
 }
 
-bool saves_beside_chief(AnyStrategy& strategy, const RunOptions& o) {
+bool saves_with_coordinator(AnyStrategy& strategy, const RunOptions& o) {
   if (strategy.size() == 1) return false;
   const bool coordinator = strategy.rank() == 0;
   double word = coordinator ? static_cast<double>(::getpid()) : 0;

@@ -32,6 +32,6 @@ void take_average(AnyStrategy& strategy, RunOptions& o);
 
 // With --local-ckpt the first rank of each host saves too, in that host's own folder. Returns false for a rank that
 // shares rank 0's folder over a network file system. All ranks call it.
-bool saves_beside_chief(AnyStrategy& strategy, const RunOptions& o);
+bool saves_with_coordinator(AnyStrategy& strategy, const RunOptions& o);
 
 }  // namespace tutti::trainer

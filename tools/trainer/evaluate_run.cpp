@@ -69,11 +69,11 @@ std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::Json& m
 void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
                           const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images) {
   const bool coordinator = trainer.strategy().rank() == 0;
-  const auto chief_reads = [&](const std::function<void()>& f) {
+  const auto coordinator_reads = [&](const std::function<void()>& f) {
     run_with_heartbeat(trainer.strategy(), "reading a checkpoint", coordinator ? f : nullptr);
   };
   std::vector<io::Path> before;
-  chief_reads([&] {
+  coordinator_reads([&] {
     if (o.eval_interval <= 0) return;
     const auto all = io::CheckpointStore(o.run_dir).list();
     std::int64_t index = 0;
@@ -114,7 +114,7 @@ void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& chec
   };
   for (std::int64_t k = 0; k < static_cast<std::int64_t>(count); ++k) {
     std::optional<io::LoadedCheckpoint> loaded;
-    chief_reads([&] { loaded = io::load_checkpoint(before[static_cast<std::size_t>(k)]); });
+    coordinator_reads([&] { loaded = io::load_checkpoint(before[static_cast<std::size_t>(k)]); });
     load(loaded ? &*loaded : nullptr);
     both(loaded ? &*loaded : nullptr, loaded ? loaded->path() : io::Path());
   }

@@ -51,7 +51,7 @@ template <class F>
       return true;
     } catch (const CommunicationError&) {
       ElasticMembership* const members = strategy.members();
-      if (members == nullptr || members->joining() || !members->await_right()) throw;
+      if (members == nullptr || members->joining() || !members->await_lease()) throw;
       if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
       if (strategy.size() >= ranks) throw;  // it was no loss
     }

@@ -97,7 +97,7 @@ int Run::train() {
   std::optional<RunHandoffWriter> keeper;
   if (anew && here()) duties.listeners.push_back(&keeper.emplace(o_));
   duties.open = [&](bool takes_over) { return open_logs(progress, how, takes_over || o_.kept); };
-  if (o_.local_ckpt) duties.saves_too = [this] { return saves_beside_chief(strategy_, o_); };
+  if (o_.local_ckpt) duties.saves_too = [this] { return saves_with_coordinator(strategy_, o_); };
   if (o_.audit) duties.audit = o_.run_dir;
   Coordinator coordinator(trainer_, duties);
   std::fflush(stdout);

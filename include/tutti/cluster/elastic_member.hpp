@@ -70,7 +70,7 @@ class ElasticMember : public ElasticMembership {
   void ask_to_leave() override { channel_->ask_to_leave(); }
   [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
   [[nodiscard]] bool may_write() const override { return joining() || channel_->may_write(); }
-  [[nodiscard]] bool await_right() override { return joining() || channel_->await_right(); }
+  [[nodiscard]] bool await_lease() override { return joining() || channel_->await_lease(); }
   void epoch_begins(std::int64_t epoch) override { channel_->epoch_begins(static_cast<std::uint64_t>(epoch)); }
 
   [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }

@@ -71,7 +71,7 @@ class ElasticMembership {
   [[nodiscard]] virtual bool may_write() const = 0;
   // Blocks until this process may write. Returns false if it cannot learn within the rank time-out whether it may: then
   // it must end. CommunicationError if it was given up.
-  [[nodiscard]] virtual bool await_right() { return may_write(); }
+  [[nodiscard]] virtual bool await_lease() { return may_write(); }
   // Called by rank 0 to tell the launcher, which starts further processes.
   virtual void epoch_begins(std::int64_t epoch) = 0;
 
@@ -79,8 +79,8 @@ class ElasticMembership {
   ~ElasticMembership() = default;  // never deleted through this type
 };
 
-// The error of a process for which await_right() has returned false.
-[[noreturn]] inline void fail_without_right() {
+// The error of a process for which await_lease() has returned false.
+[[noreturn]] inline void fail_without_lease() {
   fail<CommunicationError>(
       "this process", "an answer of the job's arbiter within the time-out", "no answer",
       "check the network of this host and whether the launcher runs; --rank-timeout sets the time-out");

@@ -179,7 +179,7 @@ class Elastic final : public ElasticMember {
     while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
       if (founds() && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
         break;  // the next line reports which are missing
-      if (!await_right()) fail_without_right();
+      if (!await_lease()) fail_without_lease();
     }
     auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!next) return false;

@@ -60,7 +60,7 @@ class Checkpoints {
   // Returns the latest generation that has saved here; 0: no generation.
   [[nodiscard]] TUTTI_CORE_FUNCTION std::int64_t latest_generation() const;
   // f is called before each visible change in the folder, and throws if this process may not write any more.
-  TUTTI_CORE_FUNCTION void set_require_right(std::function<void()> f);
+  TUTTI_CORE_FUNCTION void set_require_lease(std::function<void()> f);
 
   // Called on one rank; the others take the state from it by Trainer::synchronise(). Puts the newest valid checkpoint
   // into the trainer. Returns false if there is no valid checkpoint. Reports each bad one to `warn`.

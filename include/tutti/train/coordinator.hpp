@@ -65,7 +65,7 @@ class Coordinator {
 
   // Blocks until this process may write files that others read. Throws CommunicationError if it was given up, or if it
   // cannot find that out within the rank time-out.
-  TUTTI_CORE_FUNCTION void require_right() const;
+  TUTTI_CORE_FUNCTION void require_lease() const;
 
   // Returns true if there is a listener on this rank.
   [[nodiscard]] bool listens() const { return is_coordinator() && !(duties_.listeners.empty() && opened_.empty()); }

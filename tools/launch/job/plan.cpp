@@ -189,7 +189,7 @@ Plan make_plan(const Options& o) {
     break;
   }
   if (plan.sites.size() == 1) root = "127.0.0.1";
-  plan.meeting = choose_rendezvous_ports(o.root_port, first.here);
+  plan.rendezvous = choose_rendezvous_ports(o.root_port, first.here);
 
   Order common;
   common.job = plan.job;
@@ -197,9 +197,9 @@ Plan make_plan(const Options& o) {
   common.folder = o.sync_dir.empty() ? std::filesystem::current_path().string() : o.sync_dir;
   common.log_dir = o.log_dir.empty() ? "" : std::filesystem::absolute(o.log_dir).lexically_normal().string();
   common.root_host = root;
-  common.root_port = plan.meeting.port;
-  common.root_ports = plan.meeting.ports;
-  common.ps_port = plan.meeting.ps_port;
+  common.root_port = plan.rendezvous.port;
+  common.root_ports = plan.rendezvous.ports;
+  common.ps_port = plan.rendezvous.ps_port;
   common.secret = new_secret();
   common.workers = static_cast<int>(workers);
   common.servers = static_cast<int>(servers);

@@ -30,7 +30,7 @@ struct Plan {
   };
   std::string job;
   int generation = 0;  // of members, see MpiGenerations
-  RendezvousPorts meeting;
+  RendezvousPorts rendezvous;
   std::vector<Site> sites;
   std::vector<std::size_t> site_of_mpi_rank;  // workers, then servers
 

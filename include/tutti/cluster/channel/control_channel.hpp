@@ -152,7 +152,7 @@ class ControlChannel {
   }
   // Blocks until this process may write: the arbiter may be late, because it or this process was paused. Returns false
   // if the arbiter has not answered within the rank time-out. Throws what ended the channel, such as a refusal.
-  [[nodiscard]] bool await_right() {
+  [[nodiscard]] bool await_lease() {
     std::unique_lock lock(mutex_);
     return wait(lock, std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),
                 [&] { return left_ || !enrolled_ || lease_.holds(control::now()); }) &&

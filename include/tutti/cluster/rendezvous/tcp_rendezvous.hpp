@@ -306,7 +306,7 @@ class TcpRendezvous {
       const auto soon = o_.ports > 1 ? std::min(deadline, now + silence) : deadline;
       std::string reason;
       const auto socket = tcp::connect_to(o_.host, o_.port + turn % o_.ports, soon, reason);
-      if (socket && meet(*socket, data, soon, deadline, reason)) return;
+      if (socket && ask_at(*socket, data, soon, deadline, reason)) return;
       // An answer counts for more than a failed connection, now or at the next port.
       if (!reason.empty() && (socket || !heard)) why = reason;
       heard = heard || socket;
@@ -321,8 +321,8 @@ class TcpRendezvous {
 
   // Returns whether the data arrived. Throws rank 0's refusal. A peer that cannot prove to be rank 0 is not believed,
   // and `why` mentions it.
-  bool meet(const tcp::Socket& socket, std::span<std::byte> data, tcp::Deadline soon, tcp::Deadline deadline,
-            std::string& why) {
+  bool ask_at(const tcp::Socket& socket, std::span<std::byte> data, tcp::Deadline soon, tcp::Deadline deadline,
+              std::string& why) {
     using tcp::Transfer;
     const Hello h = hello(data.size());
     Challenge c{};

@@ -68,7 +68,7 @@ class HostGroup {
   // Combines the data of all ranks, in place.
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     if (size_ == 1) return;
-    if (data.size() > small_bytes && meet(data, Op::all_reduce, deadline, what)) {
+    if (data.size() > small_bytes && exchange_addresses(data, Op::all_reduce, deadline, what)) {
       const auto mine = share_of(data.size() / size_of(t), size_of(t), size_, rank_);
       combine(t, op, peers_, peers_, mine.begin, mine.end);
       barrier_.wait(deadline, what);
@@ -83,7 +83,7 @@ class HostGroup {
   // Combines the data of all ranks into rank 0's.
   void reduce_to_first(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     if (size_ == 1) return;
-    if (data.size() > small_bytes && meet(data, Op::reduce_to_first, deadline, what)) {
+    if (data.size() > small_bytes && exchange_addresses(data, Op::reduce_to_first, deadline, what)) {
       const auto mine = share_of(data.size() / size_of(t), size_of(t), size_, rank_);
       combine(t, op, peers_, {peers_.data(), 1}, mine.begin, mine.end);
       barrier_.wait(deadline, what);
@@ -99,7 +99,7 @@ class HostGroup {
   void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
     if (size_ == 1) return;
     const auto from = static_cast<std::size_t>(root);
-    if (data.size() > small_bytes && meet(data, Op::broadcast, deadline, what)) {
+    if (data.size() > small_bytes && exchange_addresses(data, Op::broadcast, deadline, what)) {
       if (rank_ != root) std::memcpy(data.data(), peers_[from], data.size());
       barrier_.wait(deadline, what);
       return;
@@ -156,7 +156,7 @@ class HostGroup {
 
   // Waits for all ranks and reads the addresses of their data. Returns false, on all ranks alike, if it cannot be
   // accessed.
-  bool meet(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what) {
+  bool exchange_addresses(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what) {
     auto& calls = c_.calls[parity_];
     parity_ ^= 1U;
     calls[static_cast<std::size_t>(rank_)] = call_for(data, kind);

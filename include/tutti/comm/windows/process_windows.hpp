@@ -28,7 +28,7 @@ namespace tutti {
 
 // Identifies a window for other processes. It has a fixed size and no pointers, so that it can be sent in records.
 struct WindowName {
-  std::array<char, detail::door_name> server{};  // of the process that made it
+  std::array<char, detail::server_name_digits> server{};  // of the process that made it
   std::uint64_t number = 0, bytes = 0;
   std::uint64_t edition = 0;  // of its memory, which can be renewed
   friend bool operator==(const WindowName&, const WindowName&) = default;
@@ -74,7 +74,7 @@ class ProcessWindows {
   [[nodiscard]] std::shared_ptr<HostWindow> make(std::size_t bytes, std::string& why) {
     const std::lock_guard lock(own_mutex_);
     try {
-      if (!server_) server_.emplace([this](std::uint64_t n, const auto& answer) { lend(n, answer); });
+      if (!server_) server_.emplace([this](std::uint64_t n, const auto& answer) { find_descriptor(n, answer); });
     } catch (const DeviceError& e) {
       why = e.what();
       return nullptr;
@@ -168,7 +168,7 @@ class ProcessWindows {
     auto surplus = std::count_if(list.begin(), list.end(), unused) - static_cast<std::ptrdiff_t>(most);
     std::erase_if(list, [&](const auto& w) { return unused(w) && surplus-- > 0; });
   }
-  void lend(std::uint64_t number, const std::function<void(int)>& answer) {
+  void find_descriptor(std::uint64_t number, const std::function<void(int)>& answer) {
     const std::lock_guard lock(own_mutex_);
     for (const Own& o : own_)
       if (o.number == number) return answer(o.window->descriptor());

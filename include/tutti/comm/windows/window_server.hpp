@@ -35,10 +35,10 @@ namespace tutti {
 
 namespace detail {
 
-inline constexpr std::size_t door_name = 32;  // hexadecimal digits
+inline constexpr std::size_t server_name_digits = 32;  // hexadecimal digits
 
 [[nodiscard]] inline bool is_server_name(std::string_view name) noexcept {
-  return name.size() == door_name && name.find_first_not_of("0123456789abcdef") == name.npos;
+  return name.size() == server_name_digits && name.find_first_not_of("0123456789abcdef") == name.npos;
 }
 // Fills `a` with the abstract address of `name` and returns its length.
 [[nodiscard]] inline socklen_t abstract_address(std::string_view name, sockaddr_un& a) noexcept {
@@ -113,13 +113,13 @@ inline void send_descriptor(int socket, int fd) noexcept {
 // Serves requests for the windows of a process, on a thread of its own.
 class WindowServer {
  public:
-  // descriptor: that of the window with this number, or -1. It is called on the server's thread, and the descriptor
-  // must stay open while `answer` runs. DeviceError if the socket cannot be made.
-  using Lend = std::function<void(std::uint64_t number, const std::function<void(int descriptor)>& answer)>;
-  explicit WindowServer(Lend lend) : lend_(std::move(lend)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  // Calls `answer` with the descriptor of the window with this number, or with -1. Runs on the server's thread; the
+  // descriptor must stay open while `answer` runs. DeviceError if the socket cannot be made.
+  using FindDescriptor = std::function<void(std::uint64_t number, const std::function<void(int descriptor)>& answer)>;
+  explicit WindowServer(FindDescriptor find) : find_(std::move(find)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     static constexpr char digits[] = "0123456789abcdef";
     std::random_device device;
-    while (name_.size() < detail::door_name)
+    while (name_.size() < detail::server_name_digits)
       for (std::uint32_t n = device(), i = 0; i < 8; ++i, n >>= 4) name_ += digits[n & 15U];
     sockaddr_un at{};
     const socklen_t size = detail::abstract_address(name_, at);
@@ -222,10 +222,10 @@ class WindowServer {
   void serve(int client) noexcept {
     std::uint64_t number = 0;
     if (::recv(client, &number, sizeof number, MSG_TRUNC) != ssize_t{sizeof number}) return;
-    lend_(number, [client](int fd) { detail::send_descriptor(client, fd); });
+    find_(number, [client](int fd) { detail::send_descriptor(client, fd); });
   }
 
-  Lend lend_;
+  FindDescriptor find_;
   std::string name_;
   io::Descriptor stop_, socket_;
   std::atomic<std::uint64_t> sent_away_{0};

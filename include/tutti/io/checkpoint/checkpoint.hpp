@@ -57,13 +57,13 @@ struct BestCheckpoint {  // The step of the best checkpoint and its metric.
 class CheckpointStore {
  public:
   // Keeps the newest `keep` checkpoints and the one that is marked best. Touches no file.
-  // require_right: called before every visible change; throws if this process may no longer write.
+  // require_lease: called before every visible change; throws if this process may no longer write.
   explicit CheckpointStore(
-      const Path& run_folder, int keep = 2, std::function<void()> require_right = [] {})
-      : folder_(run_folder / "checkpoints"), keep_(keep), require_right_(std::move(require_right)) {
+      const Path& run_folder, int keep = 2, std::function<void()> require_lease = [] {})
+      : folder_(run_folder / "checkpoints"), keep_(keep), require_lease_(std::move(require_lease)) {
     if (keep < 1) fail<UsageError>("CheckpointStore", "at least 1 checkpoint to keep", keep);
   }
-  void set_require_right(std::function<void()> f) { require_right_ = std::move(f); }
+  void set_require_lease(std::function<void()> f) { require_lease_ = std::move(f); }
 
   [[nodiscard]] const Path& folder() const noexcept { return folder_; }
 
@@ -78,7 +78,7 @@ class CheckpointStore {
     const Path aside = aside_path(target);
     try {
       write_aside(aside, target, data);
-      require_right_();
+      require_lease_();
       set_aside_same_step(target);
       rename_path(aside, target);
     } catch (...) {
@@ -121,7 +121,7 @@ class CheckpointStore {
   // that checkpoint counts.
   void begin_generation(std::int64_t generation, std::int64_t step) {
     make_folder();
-    require_right_();
+    require_lease_();
     const auto marked = best();
     FileWriter(folder_ / GenerationBegin{generation, step}.text()).close();
     if (marked && find(marked->step)) mark_best(marked->step, marked->metric, generation);
@@ -163,7 +163,7 @@ class CheckpointStore {
   void mark_best(std::int64_t step, double metric, std::int64_t generation = 0) {
     if (!find(step)) fail<UsageError>("checkpoint best", "a saved step", step);
     const std::string text = write_json(Json::object({{"step", step}, {"metric", metric}})) + "\n";
-    require_right_();
+    require_lease_();
     atomic_write_file(folder_ / best_name(generation), text);
     for (const std::int64_t b : CheckpointNames::in(folder_).bests)
       if (b < generation) (void)::unlink((folder_ / best_name(b)).c_str());
@@ -318,7 +318,7 @@ class CheckpointStore {
         oldest = std::min(oldest, found.step);
         continue;
       }
-      require_right_();
+      require_lease_();
       remove(folder_ / found.text());
     }
     for (const GenerationBegin& b : names.begins)
@@ -327,7 +327,7 @@ class CheckpointStore {
 
   Path folder_;
   int keep_;
-  std::function<void()> require_right_;
+  std::function<void()> require_lease_;
 };
 
 }  // namespace tutti::io

@@ -56,7 +56,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
   }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     if (!workers_) return;
-    if (!windows_.empty() && !std::exchange(lent_, true)) (void)workers_->share(windows_.back());
+    if (!windows_.empty() && !std::exchange(shared_, true)) (void)workers_->share(windows_.back());
     workers_->attach(layout, facts);
   }
   // Rank 0 may be lost before it has brought the initial state. The next rank 0 then brings it, and the caller repeats
@@ -160,8 +160,8 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
 
   Form form_;
   int founders_ = 1;
-  bool lent_ = false;  // the memory allocated before there were servers
-  Made workers_;       // destroyed before its flag
+  bool shared_ = false;  // the memory allocated before there were servers
+  Made workers_;         // destroyed before its flag
 };
 
 }  // namespace tutti

@@ -23,11 +23,11 @@ class ImportedWindows {
   ImportedWindows(ProcessWindows* windows, std::size_t workers) : windows_(windows), of_(workers) {}
 
   // Takes a window. Returns the reason if it cannot, otherwise an empty text.
-  [[nodiscard]] std::string take(std::uint32_t worker, const WindowOffer& loan) {
+  [[nodiscard]] std::string take(std::uint32_t worker, const WindowOffer& offer) {
     if (windows_ == nullptr) return "it maps no windows";
     std::string why;
-    auto window = windows_->map(loan.window, why);
-    if (window != nullptr) of_[worker][loan.number - 1] = std::move(window);
+    auto window = windows_->map(offer.window, why);
+    if (window != nullptr) of_[worker][offer.number - 1] = std::move(window);
     return why;
   }
   // Returns the data of a frame. Empty if it is not, or not completely, in a window of its worker.

@@ -33,7 +33,7 @@ class RoundTable {
   // A worker's data: the sent bytes, or a position in one of its windows, which also receives the answer.
   struct Part {
     Message message{};
-    std::span<std::byte> lent{};
+    std::span<std::byte> mapped{};
     std::uint32_t window = 0;
     std::uint64_t place = 0;
     bool has = false;  // its worker only needs to know that it is done
@@ -80,9 +80,9 @@ class RoundTable {
     c->due = std::chrono::steady_clock::now() + std::chrono::milliseconds(f.patience);
     return *c;
   }
-  // lent: the data, if it is in a window. Returns whether it was the last part.
-  bool add(Cell& c, const Frame& f, Message&& m, std::span<std::byte> lent) {
-    c.parts[f.worker] = {std::move(m), lent, f.window, f.place, f.has};
+  // mapped: the data, if it is in a window. Returns whether it was the last part.
+  bool add(Cell& c, const Frame& f, Message&& m, std::span<std::byte> mapped) {
+    c.parts[f.worker] = {std::move(m), mapped, f.window, f.place, f.has};
     c.has[f.worker] = true;
     c.packed[f.worker] = f.packed;
     pending_[f.worker] += f.bytes;
@@ -95,7 +95,7 @@ class RoundTable {
     to_.clear();
     std::size_t have = 0;
     for (const Part& p : c.parts) {
-      if (!p.lent.empty()) to_.push_back(p.lent.data());
+      if (!p.mapped.empty()) to_.push_back(p.mapped.data());
       have += p.has ? 1 : 0;
     }
     c.sum = {};
@@ -106,21 +106,21 @@ class RoundTable {
     }
     if (f.operation == Operation::take) {
       const Part& root = c.parts[f.root];
-      const std::byte* const from = root.lent.empty() ? root.message.data().data() : root.lent.data();
+      const std::byte* const from = root.mapped.empty() ? root.message.data().data() : root.mapped.data();
       for (std::byte* const to : to_)
         if (to != from) std::memmove(to, from, f.bytes);  // a worker can name a position twice
     } else {
       for (std::size_t w = 0; w < workers_; ++w) {
         const Part& p = c.parts[w];
-        const bool sent = p.lent.empty() || c.packed[w];
-        arrays_[w] = sent ? readable(p.message.data(), c.packed[w] ? f.bytes : 0, w) : p.lent.data();
+        const bool sent = p.mapped.empty() || c.packed[w];
+        arrays_[w] = sent ? readable(p.message.data(), c.packed[w] ? f.bytes : 0, w) : p.mapped.data();
       }
       tutti::combine(f.dtype, f.operation == Operation::max ? ReduceOp::max : ReduceOp::sum, arrays_, to_, 0,
                      f.bytes / size_of(f.dtype));
     }
     for (std::size_t w = 0; w < workers_; ++w) {
       c.parts[w].message = Message();
-      c.parts[w].lent = {};
+      c.parts[w].mapped = {};
       pending_[w] -= f.bytes;
     }
     c.open = false;

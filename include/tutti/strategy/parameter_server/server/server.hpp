@@ -166,13 +166,13 @@ class Server {
     if (f.operation == Operation::take && f.root >= members_.size()) return malformed(e.peer, "an unknown root");
     if (f.packed && !two_bit::is_packed(e.message.data(), f.bytes / sizeof(float)))
       return malformed(e.peer, "two-bit values without a valid threshold");
-    if (f.operation == Operation::lend) return borrow(e, f);
-    const std::span<std::byte> lent = windows_.find(f);
-    if (f.window != 0 && lent.empty()) {
+    if (f.operation == Operation::offer_window) return import_window(e, f);
+    const std::span<std::byte> mapped = windows_.find(f);
+    if (f.window != 0 && mapped.empty()) {
       ++counts_.malformed;
       return refuse(e.peer, f, "an address outside of the shared windows");
     }
-    if (concerns_one_worker(f.operation)) return alone(e, f, lent);
+    if (concerns_one_worker(f.operation)) return alone(e, f, mapped);
     if (owned_) return malformed(e.peer, "a sum, although workers do not wait for each other");
     ++counts_.pushes;
     using Cell = typename RoundTable<Message>::Cell;
@@ -204,7 +204,7 @@ class Server {
       return refuse(e.peer, f, "more than " + std::to_string(o_.in_flight) + " unanswered bytes");
     }
     if (c == nullptr) c = &table_.open(f);
-    if (table_.add(*c, f, std::move(e.message), lent)) finish(*c);
+    if (table_.add(*c, f, std::move(e.message), mapped)) finish(*c);
   }
 
   template <class Cell>
@@ -220,13 +220,13 @@ class Server {
     const RoundAnswer a = round_answer(c, worker, members_[worker].session);
     (void)t_.send(members_[worker].peer, encode(a.frame), a.data, a.data.empty() ? nullptr : &c.under_way);
   }
-  void borrow(const Event<Message>& e, Frame f) {
-    const auto loan = decode_window_offer(e.message.data());
-    if (!loan) {
+  void import_window(const Event<Message>& e, Frame f) {
+    const auto offer = decode_window_offer(e.message.data());
+    if (!offer) {
       ++counts_.malformed;
       return refuse(e.peer, f, "an invalid window");
     }
-    const WindowOffer::Record said = verdict(windows_.take(f.worker, *loan));
+    const WindowOffer::Record said = verdict(windows_.take(f.worker, *offer));
     f.kind = FrameKind::answer;
     f.bytes = WindowOffer::record;
     f.done = 0;  // it has no information about steps
@@ -234,7 +234,7 @@ class Server {
   }
 
   // ---- a worker's operations on data that this server owns ----
-  void alone(const Event<Message>& e, const Frame& f, std::span<const std::byte> lent) {
+  void alone(const Event<Message>& e, const Frame& f, std::span<const std::byte> mapped) {
     const std::string_view why = owned_ ? owned_->refusal(f) : "an operation for a server that owns weights";
     if (!why.empty()) {
       ++counts_.malformed;
@@ -244,16 +244,16 @@ class Server {
     const Span span(Lane::communication, "serve", m.name, f.bytes);
     ++counts_.pushes;
     counts_.repeated +=
-        owned_->take(f, f.window != 0 && !f.packed ? lent : e.message.data(), m.done, members_.at_work_beside(m)) ? 1
-                                                                                                                  : 0;
+        owned_->take(f, f.window != 0 && !f.packed ? mapped : e.message.data(), m.done, members_.at_work_beside(m)) ? 1
+                                                                                                                    : 0;
   }
   void own_weights() {
     OwnedOperations::Replies replies;
     // A copy is sent, because the next push changes the weights; or they are written to the memory of the push.
     replies.answer = [this](const Frame& f, std::span<const std::byte> data) {
       ++counts_.answers;
-      if (const std::span<std::byte> lent = windows_.find(f); !lent.empty()) {
-        std::memcpy(lent.data(), data.data(), std::min(data.size(), lent.size()));
+      if (const std::span<std::byte> mapped = windows_.find(f); !mapped.empty()) {
+        std::memcpy(mapped.data(), data.data(), std::min(data.size(), mapped.size()));
         data = {};
       }
       (void)t_.send(members_[f.worker].peer, encode(f), data, nullptr);

@@ -38,10 +38,10 @@ enum class Operation : std::uint8_t {
   max,
   take,  // the root's data
   // For one worker and data that a server owns; only that worker gets the answer.
-  apply,  // updates weights by gradients, answers with these weights
-  fetch,  // sends no data, answers with the stored data
-  store,  // sends the initial data; the answer is empty
-  lend,   // sends a WindowOffer; the answer is a text: empty, or why the server cannot take it
+  apply,         // updates weights by gradients, answers with these weights
+  fetch,         // sends no data, answers with the stored data
+  store,         // sends the initial data; the answer is empty
+  offer_window,  // sends a WindowOffer; the answer is a text: empty, or why the server cannot take it
 };
 [[nodiscard]] constexpr bool concerns_one_worker(Operation o) noexcept { return o >= Operation::apply; }  // only one
 
@@ -147,7 +147,7 @@ void take(const std::byte*& at, T& value) noexcept {
   if (magic != detail::frame_magic) return no("not a frame of this version");
   if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::refuse))
     return no("an unknown kind");
-  if (operation > static_cast<std::uint8_t>(Operation::lend)) return no("an unknown operation");
+  if (operation > static_cast<std::uint8_t>(Operation::offer_window)) return no("an unknown operation");
   f.kind = static_cast<FrameKind>(kind);
   f.operation = static_cast<Operation>(operation);
   f.dtype = static_cast<DType>(dtype);

@@ -42,12 +42,12 @@ class ExportedWindows {
   template <class Send>
   void begin(Send&& send) {
     if (wanted_ == 0) return;
-    (void)lend(nullptr, 1, send);
+    (void)add(nullptr, 1, send);
   }
   // Returns memory in a window that all these servers have: this one or, if it is null, a new one, all zero. Null if
   // that fails.
   template <class Send>
-  const ExportedWindow* lend(std::shared_ptr<HostWindow> memory, std::size_t bytes, Send&& send) {
+  const ExportedWindow* add(std::shared_ptr<HostWindow> memory, std::size_t bytes, Send&& send) {
     if (wanted_ == 0 || count(neighbours_) == 0) return nullptr;
     if (all_.size() == WindowOffer::most) return no("more than " + std::to_string(WindowOffer::most) + " windows");
     std::string why;

@@ -49,7 +49,7 @@ struct Request {
   bool has = false;  // for Operation::take: this worker already has the data
   // The window that contains the data, and the position; null: no window. Servers that have the window are sent no
   // data.
-  const ExportedWindow* lent = nullptr;
+  const ExportedWindow* exported = nullptr;
   std::uint64_t place = 0;
 };
 

@@ -75,7 +75,7 @@ inline void make_narrow(Job& job) {
   Request& r = job.request;
   job.wide = r.data;
   const std::span wide(reinterpret_cast<const float*>(r.data.data()), r.data.size() / sizeof(float));
-  const ExportedWindow* const window = r.lent != nullptr ? r.lent->narrow : nullptr;
+  const ExportedWindow* const window = r.exported != nullptr ? r.exported->narrow : nullptr;
   if (window != nullptr) {
     r.place /= 2;
     r.data = window->memory->bytes().subspan(r.place, r.data.size() / 2);
@@ -83,7 +83,7 @@ inline void make_narrow(Job& job) {
     job.narrow.resize(wide.size());
     r.data = std::as_writable_bytes(std::span(job.narrow));
   }
-  r.lent = window;
+  r.exported = window;
   auto* const narrow = reinterpret_cast<bf16*>(r.data.data());
   for (std::size_t i = 0; i < wide.size(); ++i) narrow[i] = bf16(wide[i]);
   r.dtype = DType::bf16;
@@ -99,9 +99,9 @@ inline void make_wide(Job& job) {
 [[nodiscard]] inline bool brings_data(const Request& r, const Frame& f) noexcept {
   return f.window == 0 && (r.operation == Operation::take ? r.root == f.worker : r.operation != Operation::fetch);
 }
-// Returns the head of a part. from: identifies the sender; done: all its rounds below are over; lent: the server has
-// its window.
-[[nodiscard]] inline Frame frame_of(const Job& job, const Operations::Part& p, const Frame& from, bool lent,
+// Returns the head of a part. from: identifies the sender; done: all its rounds below are over; in_window: the server
+// has its window.
+[[nodiscard]] inline Frame frame_of(const Job& job, const Operations::Part& p, const Frame& from, bool in_window,
                                     std::uint64_t done) {
   const Request& r = job.request;
   Frame f = from;
@@ -115,8 +115,8 @@ inline void make_wide(Job& job) {
   f.round = job.round;
   f.done = done;
   f.offset = p.offset;
-  if (lent) {
-    f.window = r.lent->number;
+  if (in_window) {
+    f.window = r.exported->number;
     f.place = r.place + (p.offset - r.base);
   }
   f.packed = p.packed_bytes > 0;

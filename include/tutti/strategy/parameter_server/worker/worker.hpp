@@ -37,9 +37,9 @@ class ServerCommunicator {
   // Waits until all workers and servers have connected. The CommunicationError names those that have not, or a server
   // of another kind.
   ServerCommunicator(std::unique_ptr<T> transport, WorkerOptions options)
-      : o_(checked(std::move(options))), lent_(o_.windows, o_.neighbours), thread_(std::move(transport), o_) {
+      : o_(checked(std::move(options))), exported_(o_.windows, o_.neighbours), thread_(std::move(transport), o_) {
     try {
-      lent_.begin(lending());
+      exported_.begin(sender());
     } catch (...) {
       end(true);
       throw;
@@ -55,11 +55,12 @@ class ServerCommunicator {
   [[nodiscard]] std::string name() const {
     const auto all = static_cast<std::size_t>(o_.servers);
     const std::string servers = std::to_string(all) + (all == 1 ? " server" : " servers");
-    if (lent_.servers() == all && o_.one_host) return "parameter server over windows, " + servers;
+    if (exported_.servers() == all && o_.one_host) return "parameter server over windows, " + servers;
     const std::string over = "parameter server over " + thread_.transport() + ", " + servers;
-    const std::string& reason = lent_.why().empty() ? o_.no_windows : lent_.why();
+    const std::string& reason = exported_.why().empty() ? o_.no_windows : exported_.why();
     const std::string why = reason.empty() ? "" : " (no windows: " + reason + ")";
-    return over + (lent_.servers() > 0 ? ", windows to " + std::to_string(lent_.servers()) + " on this host" : "") +
+    return over +
+           (exported_.servers() > 0 ? ", windows to " + std::to_string(exported_.servers()) + " on this host" : "") +
            why;
   }
   [[nodiscard]] std::string rank_name(int r) const {
@@ -149,14 +150,14 @@ class ServerCommunicator {
   void abort(const std::string& reason, ExitCode) noexcept { thread_.abort(reason); }
   // Servers of this host read it in place, and it is sent without a copy to others.
   std::span<std::byte> allocate(std::size_t bytes) {
-    if (const ExportedWindow* const w = lend(nullptr, bytes)) return w->memory->bytes().first(bytes);
+    if (const ExportedWindow* const w = export_window(nullptr, bytes)) return w->memory->bytes().first(bytes);
     own_.emplace_back(host_memory_, bytes);
     return {static_cast<std::byte*>(own_.back().data()), bytes};
   }
   // The same for a window of this process that outlives the communicator; null: it has no window. Returns whether any
   // server has it.
   bool share(const std::shared_ptr<HostWindow>& window) {
-    return window != nullptr && lend(window, window->bytes().size()) != nullptr;
+    return window != nullptr && export_window(window, window->bytes().size()) != nullptr;
   }
 
  private:
@@ -170,7 +171,7 @@ class ServerCommunicator {
   }
   void end(bool failed) noexcept {
     thread_.end(failed);
-    if (thread_.failed()) lent_.abandon();
+    if (thread_.failed()) exported_.abandon();
   }
   // The data is never written to.
   static std::span<std::byte> unsafe_writable(std::span<const std::byte> s) {
@@ -187,9 +188,9 @@ class ServerCommunicator {
   }
   Work post(Request r, const std::string& name, std::chrono::milliseconds deadline) {
     if (r.data.empty()) return {};
-    r.lent = may_lie_in_window(r.operation) ? lent_.find(r.data, r.place) : nullptr;
-    r.has = r.has && r.lent == nullptr;  // no data is sent in that case
-    r.stays = r.lent != nullptr;
+    r.exported = may_lie_in_window(r.operation) ? exported_.find(r.data, r.place) : nullptr;
+    r.has = r.has && r.exported == nullptr;  // no data is sent in that case
+    r.stays = r.exported != nullptr;
     for (const Buffer& b : own_) {
       const auto* begin = static_cast<const std::byte*>(b.data());
       r.stays = r.stays || (r.data.data() >= begin && r.data.data() + r.data.size() <= begin + b.bytes());
@@ -197,22 +198,22 @@ class ServerCommunicator {
     return thread_.post(r, name, deadline);
   }
   // window: null: a new one.
-  const ExportedWindow* lend(std::shared_ptr<HostWindow> window, std::size_t bytes) {
-    const std::size_t before = lent_.servers();
-    const ExportedWindow* const w = lent_.lend(std::move(window), bytes, lending());
-    if (lent_.servers() < before)
-      std::fprintf(stderr, "tutti: rank %d: gradients are sent over sockets: %s\n", o_.rank, lent_.why().c_str());
+  const ExportedWindow* export_window(std::shared_ptr<HostWindow> window, std::size_t bytes) {
+    const std::size_t before = exported_.servers();
+    const ExportedWindow* const w = exported_.add(std::move(window), bytes, sender());
+    if (exported_.servers() < before)
+      std::fprintf(stderr, "tutti: rank %d: gradients are sent over sockets: %s\n", o_.rank, exported_.why().c_str());
     const ExportedWindow* const narrow =
-        w != nullptr && o_.bf16_wire ? lent_.lend(nullptr, (bytes + 1) / 2, lending()) : nullptr;
-    if (narrow != nullptr) lent_.pair(*w, *narrow);
+        w != nullptr && o_.bf16_wire ? exported_.add(nullptr, (bytes + 1) / 2, sender()) : nullptr;
+    if (narrow != nullptr) exported_.pair(*w, *narrow);
     return w;
   }
   // Sends each server its part, and waits until the answers have replaced it.
-  auto lending() {
+  auto sender() {
     return [this](std::span<std::byte> records, std::span<const ServerRange> where) {
       Request r;
       r.data = records;
-      r.operation = Operation::lend;
+      r.operation = Operation::offer_window;
       r.where = where;
       post(r, "windows", o_.deadline).wait();
     };
@@ -222,7 +223,7 @@ class ServerCommunicator {
   int exceptions_ = std::uncaught_exceptions();
   HostMemory host_memory_;
   std::vector<Buffer> own_;
-  ExportedWindows lent_;
+  ExportedWindows exported_;
   WorkerThread<T> thread_;  // destroyed first: it reads the members above
 };
 

@@ -49,7 +49,7 @@ class WorkerThread {
     if (o_.flag != nullptr) watch_.emplace(*o_.flag, [this] { interrupt(); });
     {
       const ReachabilityMonitor::Operation waits(o_.reach);
-      meet();
+      connect_all();
     }
     thread_ = start_thread("communication", [this] { serve(); });
   }
@@ -115,7 +115,7 @@ class WorkerThread {
   }
 
   // ---- before the thread ----
-  void meet() {
+  void connect_all() {
     const auto until = std::chrono::steady_clock::now() + o_.patience;
     std::vector<bool> there(static_cast<std::size_t>(o_.servers));
     for (int s = 0; s < o_.servers; ++s)
@@ -230,7 +230,7 @@ class WorkerThread {
   void start_taken() {
     for (; begun_ < running_.size(); ++begun_) {
       Job& job = *running_[begun_];
-      job.round = job.request.operation == Operation::lend ? first_loan | loans_++ : rounds_++;
+      job.round = job.request.operation == Operation::offer_window ? first_offer | offers_++ : rounds_++;
       job.parts.clear();
       job.answered = 0;
       job.wide = {};
@@ -272,11 +272,11 @@ class WorkerThread {
   // Returns the round below which all are over here.
   [[nodiscard]] std::uint64_t done() const noexcept {
     for (const auto& job : running_)
-      if (job->request.operation != Operation::lend) return job->round;
+      if (job->request.operation != Operation::offer_window) return job->round;
     return rounds_;
   }
   [[nodiscard]] static bool lies_with(const Request& r, int server) {
-    return r.lent != nullptr && r.lent->servers[static_cast<std::size_t>(server)];
+    return r.exported != nullptr && r.exported->servers[static_cast<std::size_t>(server)];
   }
 
   void take(const Event<Message>& e) {
@@ -375,9 +375,9 @@ class WorkerThread {
   // Used by the thread: running operations, oldest first; the first begun_ of them have their parts.
   std::vector<std::shared_ptr<Job>> running_;
   std::size_t begun_ = 0;
-  std::uint64_t rounds_ = 1, loans_ = 0;
+  std::uint64_t rounds_ = 1, offers_ = 0;
   // Window offers belong to this worker alone, so they have a count of their own.
-  static constexpr std::uint64_t first_loan = std::uint64_t{1} << 63;
+  static constexpr std::uint64_t first_offer = std::uint64_t{1} << 63;
   DisconnectedServers away_;             // servers for which it waits
   std::int64_t unreachable_ = -1;        // a server that cannot be reached
   std::vector<std::size_t> unanswered_;  // bytes, for each server

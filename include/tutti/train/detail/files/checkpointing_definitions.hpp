@@ -157,8 +157,8 @@ TUTTI_CORE_FUNCTION void Checkpoints::begin_generation(std::int64_t generation, 
     parts_->store.forget_generations();
 }
 TUTTI_CORE_FUNCTION std::int64_t Checkpoints::latest_generation() const { return parts_->store.latest_generation(); }
-TUTTI_CORE_FUNCTION void Checkpoints::set_require_right(std::function<void()> f) {
-  parts_->store.set_require_right(std::move(f));
+TUTTI_CORE_FUNCTION void Checkpoints::set_require_lease(std::function<void()> f) {
+  parts_->store.set_require_lease(std::move(f));
 }
 
 TUTTI_CORE_FUNCTION void Checkpoints::take_over() { parts_->best = parts_->store.best_metric(); }

@@ -20,15 +20,15 @@ namespace tutti {
 TUTTI_CORE_FUNCTION Coordinator::Coordinator(Trainer& trainer, CoordinatorOptions duties)
     : trainer_(trainer), duties_(std::move(duties)) {
   if (duties_.checkpoints != nullptr && trainer.strategy().members() != nullptr)
-    duties_.checkpoints->set_require_right([this] { require_right(); });
+    duties_.checkpoints->set_require_lease([this] { require_lease(); });
 }
 TUTTI_CORE_FUNCTION Coordinator::~Coordinator() {
-  if (duties_.checkpoints != nullptr) duties_.checkpoints->set_require_right([] {});
+  if (duties_.checkpoints != nullptr) duties_.checkpoints->set_require_lease([] {});
 }
 
-TUTTI_CORE_FUNCTION void Coordinator::require_right() const {
+TUTTI_CORE_FUNCTION void Coordinator::require_lease() const {
   ElasticMembership* const members = trainer_.strategy().members();
-  if (members != nullptr && !members->await_right()) fail_without_right();
+  if (members != nullptr && !members->await_lease()) fail_without_lease();
 }
 
 TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* closed) {
@@ -69,7 +69,7 @@ TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* 
 
 TUTTI_CORE_FUNCTION void Coordinator::tell(FunctionRef<void(FitListener&)> what) {
   if (!is_coordinator()) return;
-  require_right();
+  require_lease();
   for (auto* l : duties_.listeners) what(*l);
   for (const auto& l : opened_) what(*l);
 }
@@ -116,7 +116,7 @@ TUTTI_CORE_FUNCTION void Coordinator::open_audit(const Membership& now, const Co
   audited_ = at.step;
   if (waits) all_here();
   if (now.rank != 0 || !audits_generations_) return;
-  require_right();
+  require_lease();
   audit_->begin_generation(generation_, now.size, epoch, step);
   if (closed != nullptr) complete_step(*closed);
   audit_->write();
@@ -153,7 +153,7 @@ TUTTI_CORE_FUNCTION void Coordinator::complete_step(const CompletedStep& closed)
 
 TUTTI_CORE_FUNCTION void Coordinator::audit(const Batch& b, std::int64_t step) {
   if (!audit_) return;
-  if (generation_ > 0) require_right();
+  if (generation_ > 0) require_lease();
   // The trainer was rolled back since.
   if (step <= audited_) audit_->rollback(b.epoch, step);
   audited_ = step;

@@ -34,7 +34,7 @@ inline bool FitRun::start_first_generation() {
     foresee();
     return true;
   } catch (const CommunicationError&) {
-    if (members_ == nullptr || !members_->await_right()) throw;
+    if (members_ == nullptr || !members_->await_lease()) throw;
     return change_members(true);
   }
 }
@@ -115,7 +115,7 @@ inline bool FitRun::change_members(bool broken) {
       place();
       return true;
     } catch (const CommunicationError&) {
-      if (!members_->await_right()) throw;
+      if (!members_->await_lease()) throw;
       broken = true;
     }
   }
@@ -142,7 +142,7 @@ inline bool FitRun::sum_up() {
     skipped_before_ = train().skipped();
     return true;
   } catch (const CommunicationError&) {
-    if (!members_->await_right()) throw;
+    if (!members_->await_lease()) throw;
     return false;
   }
 }

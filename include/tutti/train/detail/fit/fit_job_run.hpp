@@ -46,7 +46,7 @@ template <class F>
       return true;
     } catch (const CommunicationError&) {
       ElasticMembership* const members = strategy.members();
-      if (members == nullptr || members->restarts_processes() || members->joining() || !members->await_right()) throw;
+      if (members == nullptr || members->restarts_processes() || members->joining() || !members->await_lease()) throw;
       if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
       if (strategy.size() >= ranks) throw;  // no member was lost
     }

@@ -92,7 +92,7 @@ class FitRun {
         if (assignments_ != nullptr && left_in_order()) return leave_result();
         // A process that was given up itself ends here.
         if (members_ == nullptr || assignments_ != nullptr || members_->restarts_processes() ||
-            !members_->await_right())
+            !members_->await_lease())
           throw;
         if (!change_members(true)) return leave_result();
       }
@@ -205,7 +205,7 @@ class FitRun {
     const std::int64_t images = batch.global_count;
     // For a push: as if each founder of the job had made one at the same time.
     if (feed_) batch.global_count *= assignments_->founders();
-    coordinator_.require_right();
+    coordinator_.require_lease();
     const std::uint32_t mine = wanted(batch);
     const double lr = rate();
     const std::int64_t before = at_.step;

@@ -18,7 +18,7 @@
 namespace tutti::detail {
 
 inline void FitRun::end_step() {
-  coordinator_.require_right();
+  coordinator_.require_lease();
   if (reports()) {
     const StepReport r = report_on(steps_, busy_.steps);
     coordinator_.tell([&](FitListener& l) { l.step(r); });
