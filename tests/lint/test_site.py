@@ -32,7 +32,7 @@ SEARCH = """<script>addEventListener('load', () => {
 
 
 def shelf_complaints():
-    """A page lies on a shelf, has at most LONGEST lines, and its first paragraph says for whom it is."""
+    """A page is on a shelf, has at most LONGEST lines, and its first sentence says for whom it is."""
     docs = ROOT / "docs"
     for page in sorted(docs.rglob("*.md")):
         name, text = str(page.relative_to(ROOT)), page.read_text()
@@ -41,7 +41,7 @@ def shelf_complaints():
             yield f"{name}: lies on no shelf; they are {', '.join(SHELVES)}"
         if text.count("\n") > LONGEST:
             yield f"{name}: {text.count(chr(10))} lines, at most {LONGEST}"
-        if not re.match(r"# .+\n\nFor ", text):
+        if not re.match(r"# .+\n\nThis page is for ", text):
             yield f"{name}: its first sentence does not say for whom it is"
 
 
