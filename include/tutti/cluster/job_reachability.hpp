@@ -30,8 +30,8 @@ class JobReachability {
   JobReachability(const JobReachability&) = delete;
   JobReachability& operator=(const JobReachability&) = delete;
 
-  // Begins with a generation whose workers exchange messages with each other. This worker listens at `address`, of its
-  // host. Returns null if all are on one host.
+  // Begins with a generation in which workers exchange messages with each other. This worker listens at `address`, of
+  // its host. Returns null if all are on one host.
   [[nodiscard]] ReachabilityMonitor* begin_workers(const Assignment& a, const std::string& address) {
     const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
     std::vector<ReachabilityMonitor::Peer> peers;

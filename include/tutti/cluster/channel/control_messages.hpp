@@ -107,7 +107,7 @@ struct Waiting {
 struct NewGeneration {
   std::uint64_t generation = 0;
   ProcessId you = 0;
-  ProcessId authority = 0;  // the process whose state all others take
+  ProcessId authority = 0;  // the process that sends its state to all others
   std::uint32_t rank_timeout_ms = 0;
   std::vector<Member> members{};
 };
