@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Tells whether the audit of a run shows every sample once an epoch.
+// Checks that the audit of a run shows every sample once in each epoch.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -62,7 +62,7 @@ struct Options {
   return o;
 }
 
-// As the last start of the run has it.
+// Returns the number of samples that the last start of the run recorded in its log.
 [[nodiscard]] std::optional<std::int64_t> samples_of(const fs::path& run) {
   std::ifstream in(run / "log.jsonl");
   std::optional<std::int64_t> found;
@@ -96,13 +96,14 @@ struct Options {
   if (files.empty())
     fail<DataError>("audit", "audit-rank0.txt in " + printable(o.runs.front()), "none", "runs write it with --audit");
   if (!o.samples || *o.samples < 1 || *o.samples > 0xFFFFFFFF)
-    fail<UsageError>("--num-examples", "how many samples an epoch has", o.samples ? std::to_string(*o.samples) : "none",
-                     "log.jsonl tells, where it is there");
+    fail<UsageError>("--num-examples", "the number of samples of an epoch",
+                     o.samples ? std::to_string(*o.samples) : "none",
+                     "it is read from log.jsonl if the run's folder has that file");
   std::sort(files.begin(), files.end());
   return files;
 }
 
-// Returns what is wrong; nothing where all is well.
+// Returns what is wrong, or an empty text.
 [[nodiscard]] std::string check(std::int64_t epoch, const AuditResult& r, bool whole) {
   if (r.exactly_once() || (!whole && r.repeated == 0)) return "";
   std::string list;
@@ -117,9 +118,9 @@ int run(const std::vector<std::string>& words) {
   if (!o.text.empty()) return std::fputs(o.text.c_str(), stdout) < 0 ? 1 : 0;
   const std::vector<std::string> files = audits_of(o);
   const Audit audit(files, *o.samples);
-  const std::set<std::int64_t> told = audit.epochs();
-  const std::int64_t last = told.empty() ? 0 : *told.rbegin();
-  const std::int64_t whole = o.epochs.value_or(last);  // epochs from 0
+  const std::set<std::int64_t> recorded = audit.epochs();
+  const std::int64_t last = recorded.empty() ? 0 : *recorded.rbegin();
+  const std::int64_t whole = o.epochs.value_or(last);  // the first `whole` epochs must be complete
   std::string bad;
   for (std::int64_t epoch = 0; epoch <= std::max(last, whole - 1); ++epoch) {
     const AuditResult r = audit.result(epoch);
@@ -130,7 +131,7 @@ int run(const std::vector<std::string>& words) {
                 static_cast<long long>(*o.samples - r.missing), static_cast<long long>(*o.samples), more.c_str());
     if (bad.empty()) bad = wrong;
   }
-  if (!bad.empty()) fail<DataError>("audit", "every sample once an epoch", bad);
+  if (!bad.empty()) fail<DataError>("audit", "every sample once in each epoch", bad);
   return 0;
 }
 

@@ -47,7 +47,8 @@ class CheckAudit(unittest.TestCase):
 
     def test_bad(self):
         said = self.check(GOOD.replace("0 2 0: 2 3", "0 2 0: 2"), 3)
-        self.assertIn("[audit] expected every sample once an epoch, got epoch 0: 1 missing, 0 seen again (3)", said)
+        self.assertIn("[audit] expected every sample once in each epoch, got epoch 0: 1 missing, 0 seen again (3)",
+                      said)
         said = self.check(GOOD.replace("1 4 0: 1 0", "1 4 0: 1 3"), 3)
         self.assertIn(f"epoch 1: 1 missing, 1 seen again (0, 3), sample 3: {self.file} line 3 and {self.file} line 4", said)
         self.assertIn("epoch 1: 3 of 4 samples, 1 seen again\n", said)

@@ -252,7 +252,7 @@ class Resize(DataCase):
         for name in ("shared", "together"):
             self.assertEqual(self.bits(name), self.bits("all"), name)
         done = self.run_tool("convert", *whole, "-o", "x", "--last-shard", 5, code=2)
-        self.assertIn("[--last-shard] expected less than the 5 shards of train, got 5", done.stderr)
+        self.assertIn("[--last-shard] expected a number below the 5 shards of train, got 5", done.stderr)
         done = self.run_tool("convert", *whole, "-o", "x", "--first-shard", 3, "--last-shard", 2, code=2)
         self.assertIn("[--last-shard]", done.stderr)
 

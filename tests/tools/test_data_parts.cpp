@@ -194,7 +194,7 @@ TEST_CASE("a manifest is read back, and names its differences from another") {
     CHECK(other.set_id() != m.set_id());
     return message_of<UsageError>([&] { read->check_same(other, path); });
   };
-  CHECK(contains(differs([](Manifest& o) { o.shards = 7; }), "shards 1024, with which it was begun, got 7"));
+  CHECK(contains(differs([](Manifest& o) { o.shards = 7; }), "shards 1024, as in the first call, got 7"));
   CHECK(contains(differs([](Manifest& o) { o.seed = 3; }), "seed"));
   CHECK(contains(differs([](Manifest& o) { o.rules.size = 256; }), "size 480"));
   CHECK(contains(differs([](Manifest& o) { o.rules.quality = 90; }), "quality 85"));

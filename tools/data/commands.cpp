@@ -25,7 +25,7 @@ namespace tutti::data_tool {
 
 namespace {
 
-// Of "train", "validation" and other words for it, "both" and "".
+// Returns the splits that `word` selects: "train", "validation" and their synonyms one, "both" and "" two.
 [[nodiscard]] std::vector<Split> splits_of(const std::string& word) {
   if (word.empty() || word == "both") return {Split::train, Split::test};
   return {word == "train" ? Split::train : Split::test};
@@ -57,7 +57,7 @@ void convert(const Options& o) {
 
 void resize(const Options& o) {
   const Split split = splits_of(o.split).front();
-  // Its name tells what the folder holds, whatever it is called.
+  // The name of the output folder does not matter: --subset_name says which split it holds.
   Conversion c{Source(o.in, split, Form::tfrecord, o.classes), o.out, word_of(split)};
   c.form = Form::tfrecord;
   c.first = 1;
@@ -72,7 +72,8 @@ void resize(const Options& o) {
 
 namespace {
 
-// datasets/imagenet/prepare beside this program, in a source tree or as installed; empty if it is not there.
+// Returns the path of datasets/imagenet/prepare relative to this program, in a source tree or as installed. Returns an
+// empty path if there is no such file.
 [[nodiscard]] io::Path prepare_script() {
   std::error_code error;
   const io::Path program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -84,13 +85,13 @@ namespace {
   return {};
 }
 
-// Hands over to the script that fetches and unpacks the archives and then comes back here. The key goes by the
-// environment, which other users cannot see.
+// Replaces this process by the script that fetches and unpacks the archives. The script then calls this program again.
+// The key is passed in the environment, which other users cannot read.
 [[noreturn]] void fetch_and_preprocess(const Options& o) {
   const io::Path script = prepare_script();
   if (script.empty())
-    fail<UsageError>("--imagenet_username", "datasets/imagenet/prepare beside this program", "none",
-                     "call it where the source tree or the installation is");
+    fail<UsageError>("--imagenet_username", "the script datasets/imagenet/prepare of this program's installation",
+                     "none", "call the program in the source tree or in the installed tree");
   ::setenv("IMAGENET_USERNAME", o.username.c_str(), 1);
   ::setenv("IMAGENET_ACCESS_KEY", o.access_key.c_str(), 1);
   std::error_code error;

@@ -6,7 +6,7 @@
 
 namespace tutti::data_tool {
 
-// Opens every split before the first is written, so that what is missing is said at once.
+// Opens every split before it writes the first one, so that missing input is reported at once.
 void convert(const Options& o);
 
 void resize(const Options& o);

@@ -57,17 +57,17 @@ namespace detail {
 
 namespace {
 
-// Held while it lives; nobody else writes into the folder, but for those who share it, each for shards of its own. None
-// where the file system has no locks.
+// Locks the folder until the result is destroyed, so that no other process writes into it. Processes that share the
+// lock write different shards. Does not lock if the file system has no locks.
 [[nodiscard]] io::Descriptor lock_folder(const io::Path& folder, bool shared) {
   io::Descriptor fd = io::Descriptor::open(folder, O_RDONLY | O_DIRECTORY, "open the folder");
   if (::flock(fd.get(), (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    fail<UsageError>("output " + folder.string(), "a folder that nobody writes into",
-                     "one that another tutti-data is writing into");
+    fail<UsageError>("output " + folder.string(), "a folder that no other process writes into",
+                     "a folder that another tutti-data writes into");
   return fd;
 }
 
-// Files of a split that a shard of this form could be. Files of other forms are nobody's business here.
+// Returns the files in the folder that may be shards of this form and split. Files of other forms are ignored.
 [[nodiscard]] std::vector<io::Path> existing_shards(const io::Path& folder, Form form, const std::string& prefix) {
   std::vector<io::Path> found;
   std::error_code error;
@@ -108,8 +108,8 @@ Converter::Converter(Conversion c) : c_(std::move(c)), plan_(detail::plan_of(c_)
   m_.rules = c_.rules;
   m_.input = std::string(imagenet::name_of(c_.source.form())) + " " + c_.source.fingerprint();
   m_.class_names = c_.source.class_names();
-  const std::string few = "less than the " + std::to_string(m_.shards) + " shards of " + c_.prefix;
-  const char* hint = "-s train and -s validation take a range of their own each";
+  const std::string few = "a number below the " + std::to_string(m_.shards) + " shards of " + c_.prefix;
+  const char* hint = "give the range for one split at a time, with -s train or -s validation";
   if (c_.start >= m_.shards) fail<UsageError>("--first-shard", few, std::to_string(c_.start), hint);
   if (c_.last && *c_.last >= m_.shards) fail<UsageError>("--last-shard", few, std::to_string(*c_.last), hint);
   end_ = c_.last ? *c_.last + 1 : m_.shards;
@@ -118,7 +118,7 @@ Converter::Converter(Conversion c) : c_(std::move(c)), plan_(detail::plan_of(c_)
 void Converter::run() {
   io::make_directories(c_.out);
   if (std::error_code error; std::filesystem::equivalent(c_.out, c_.source.folder(), error))
-    fail<UsageError>("output " + c_.out.string(), "another folder than the input's", "the same");
+    fail<UsageError>("output " + c_.out.string(), "a folder that is not the input", "the input folder");
   const auto lock = detail::lock_folder(c_.out, is_part() && !c_.force);
   const auto path = Manifest::path_in(c_.out, c_.prefix);
   const auto before = prepare(path);
@@ -132,18 +132,18 @@ void Converter::run() {
     }
   const auto kept = end_ - c_.start - static_cast<std::int64_t>(pending.size());
   if (pending.empty() && before && before->complete) {
-    std::printf("%s: the %lld shards of %s are there already\n", c_.out.c_str(), static_cast<long long>(m_.shards),
+    std::printf("%s: the %lld shards of %s exist already\n", c_.out.c_str(), static_cast<long long>(m_.shards),
                 c_.prefix.c_str());
     return;
   }
   if (!before || before->complete) m_.save(path);
   if (kept > 0)
-    std::fprintf(stderr, "tutti-data: %s: going on; %lld of %lld shards of %s are there\n", c_.out.c_str(),
+    std::fprintf(stderr, "tutti-data: %s: continues; %lld of %lld shards of %s exist\n", c_.out.c_str(),
                  static_cast<long long>(kept), static_cast<long long>(end_ - c_.start), c_.prefix.c_str());
   Progress progress(c_.prefix, images);
   write_all(pending, progress);
   finish(path);
-  std::printf("%s: %s: %lld images in %lld %s shards, %s, %lld written anew, %.0f images/s\n", c_.out.c_str(),
+  std::printf("%s: %s: %lld images in %lld %s shards, %s, %lld encoded again, %.0f images/s\n", c_.out.c_str(),
               c_.prefix.c_str(), static_cast<long long>(progress.images()), static_cast<long long>(pending.size()),
               m_.form.c_str(), bytes_text(progress.bytes()).c_str(), static_cast<long long>(changed_.load()),
               progress.rate());
@@ -171,13 +171,13 @@ std::optional<Manifest> Converter::prepare(const io::Path& path) {
   }
   if (before) {
     if (same) return before;
-    // Work of which nothing was finished is in nobody's way.
+    // A manifest without a finished shard may be replaced.
     const bool any = !detail::existing_shards(c_.out, form_of(before->form, path.string()), c_.prefix).empty();
     if (any || !there.empty()) before->check_same(m_, path);
     before.reset();
   } else if (!there.empty()) {
-    fail<UsageError>("output " + c_.out.string(), "no shards of " + c_.prefix, there.front().filename().string(),
-                     "-f removes them; another folder is safer");
+    fail<UsageError>("output " + c_.out.string(), "a folder without shards of " + c_.prefix,
+                     there.front().filename().string(), "name another folder, or remove the shards with -f");
   }
   return before;
 }
@@ -221,7 +221,7 @@ void Converter::write(std::int64_t shard, int threads, Progress& progress) {
     if (stop_) throw Stopped();
     const std::int64_t record = plan_.record(begin + i);
     c_.source.read(record, r);
-    // One a thread and not one a slot: its buffers are large.
+    // One for each thread, not one for each slot: its buffers are large.
     thread_local std::pair<std::uint64_t, std::unique_ptr<ImageWork>> work{0, nullptr};
     if (work.first != id_) work = {id_, std::make_unique<ImageWork>(c_.rules)};
     const auto result = (*work.second)(r.image, c_.source.where(record));
@@ -237,13 +237,13 @@ void Converter::write(std::int64_t shard, int threads, Progress& progress) {
     in_order<SourceRecord>(n, threads, make, take);
     out->finish();
   } catch (const Stopped&) {
-    // Another thread has the error.
+    // Another thread reports the error.
   }
 }
 
 void Converter::finish(const io::Path& path) {
   for (std::int64_t k = 0; k < m_.shards; ++k)
-    if (!is_finished(c_.form, shard_path(k))) return;  // somebody else's
+    if (!is_finished(c_.form, shard_path(k))) return;  // another process writes it
   m_.complete = true;
   m_.save(path);
 }

@@ -20,26 +20,27 @@
 
 namespace tutti::data_tool {
 
-// One split to be written.
+// A split to be written, and how.
 struct Conversion {
   Source source;
-  io::Path out;        // folder
+  io::Path out;        // the output folder
   std::string prefix;  // of the shards' names: train, validation
   Form form = Form::packed;
-  std::int64_t shards = 1, first = 0;  // how many, and the number of the first
-  bool shard_a_file = false;           // a shard for each of the source's files (TFRecord), in its order
+  std::int64_t shards = 1, first = 0;  // total number of shards; number of the first
+  bool shard_a_file = false;           // one shard for each file of the source (TFRecord), in the same order
   bool shuffled = false;
   std::uint64_t seed = 0;
   ImageRules rules{};
-  std::int64_t start = 0;              // shards before it are left to somebody else,
-  std::optional<std::int64_t> last{};  // and those after this one
+  std::int64_t start = 0;              // writes only the shards from `start`
+  std::optional<std::int64_t> last{};  // to `last`, inclusive
   bool force = false;
   int threads = 1;
 };
 
 namespace detail {
 
-// Which records a shard has: those of `order` (all in turn where it is empty) from begin(k) to begin(k + 1).
+// Assigns records to shards. Shard k has the records begin(k) to begin(k + 1) - 1, counted in the sequence `order` or,
+// if that is empty, in the source's sequence.
 struct ShardPlan {
   std::vector<std::uint32_t> order;
   std::vector<std::int64_t> begins;
@@ -50,7 +51,7 @@ struct ShardPlan {
   }
 };
 
-// Sizes of shards differ by at most one; the order is a Fisher-Yates shuffle, pure in the seed.
+// Returns shards whose sizes differ by at most one. The order is a Fisher-Yates shuffle that depends on the seed alone.
 [[nodiscard]] ShardPlan plan_of(const Conversion& c);
 
 inline void remove_all(const std::vector<io::Path>& paths) {
@@ -59,7 +60,7 @@ inline void remove_all(const std::vector<io::Path>& paths) {
 
 }  // namespace detail
 
-// Writes the shards of one split that are not there yet.
+// Writes the missing shards of one split.
 class Converter {
  public:
   explicit Converter(Conversion c);
@@ -69,16 +70,17 @@ class Converter {
   [[nodiscard]] const Manifest& manifest() const noexcept { return m_; }
 
  private:
-  // Are some of the shards left to others?
+  // Returns whether other processes write some of the shards.
   [[nodiscard]] bool is_part() const noexcept { return c_.start > 0 || end_ < m_.shards; }
   [[nodiscard]] io::Path shard_path(std::int64_t shard) const {
     return c_.out / shard_name(c_.form, c_.prefix, c_.first + shard, m_.shards);
   }
 
-  // What is there already is of the same work, or refused, or removed.
+  // Reads the manifest at `path`. Keeps existing shards if they were made with the same options, else removes them
+  // (`force`) or throws UsageError.
   [[nodiscard]] std::optional<Manifest> prepare(const io::Path& path);
 
-  // Shards side by side, and where they are fewer than threads several threads for each.
+  // Writes several shards at the same time. If there are fewer shards than threads, each shard gets several threads.
   void write_all(const std::vector<std::int64_t>& pending, Progress& progress);
 
   void write(std::int64_t shard, int threads, Progress& progress);
@@ -91,7 +93,7 @@ class Converter {
   Conversion c_;
   detail::ShardPlan plan_;
   Manifest m_;
-  std::int64_t end_ = 0;  // behind the last shard to be written
+  std::int64_t end_ = 0;  // one past the last shard to be written
   std::atomic<bool> stop_{false};
   std::atomic<std::int64_t> changed_{0};
 };

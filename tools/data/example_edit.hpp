@@ -8,8 +8,8 @@
 
 namespace tutti::data_tool {
 
-// The Example in `payload` with the image's bytes and what describes them replaced; every other feature (class text,
-// bounding boxes) stays as it is. Throws DataError naming `where`.
+// Returns the Example in `payload` with a new image and its description. All other features (class text, bounding
+// boxes) are kept. Throws DataError that names `where`.
 [[nodiscard]] std::string replace_image(std::span<const std::uint8_t> payload, int width, int height,
                                         std::span<const std::uint8_t> jpeg, std::string_view where);
 

@@ -30,7 +30,7 @@ void ImageWork::write(std::vector<std::uint8_t>& bytes, const ImageHeader& heade
                       std::string_view where) {
 #if defined(TUTTI_HAS_TURBOJPEG)
   if (!decoders_) decoders_ = std::make_unique<ImageDecoders>(make_image_decoders());
-  (void)decoders_->header(bytes, where);  // is there a decoder for it?
+  (void)decoders_->header(bytes, where);  // whether a decoder is available
   decoders_->decode(bytes, header, {{0, 0, header.width, header.height}, 0, 0, DecodeQuality::accurate}, where,
                     decoded_);
   PixelView view{decoded_.pixels.data(), header.width, header.height, 3};
@@ -51,7 +51,7 @@ void ImageWork::write(std::vector<std::uint8_t>& bytes, const ImageHeader& heade
   (void)bytes;
   (void)header;
   (void)to;
-  fail<UsageError>(where, "a build that writes JPEG, which this image needs", "one without libjpeg-turbo",
+  fail<UsageError>(where, "a build that can write JPEG, to change this image", "a build without libjpeg-turbo",
                    "install libjpeg-dev and build again");
 #endif
 }

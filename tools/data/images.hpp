@@ -12,12 +12,12 @@
 
 namespace tutti::data_tool {
 
-// Which images are written anew.
+// Says which images are encoded again, and how.
 struct ImageRules {
-  int size = 0;          // the short side's most pixels; 0: as it is
-  bool stretch = false;  // to size x size instead, smaller images too
+  int size = 0;          // upper limit of the short side in pixels; 0: no limit
+  bool stretch = false;  // resizes to size x size, and enlarges smaller images
   int quality = 85;
-  bool keep_format = false;  // PNG and CMYK stay what they are
+  bool keep_format = false;  // does not convert PNG and CMYK
 };
 
 struct ImageSize {
@@ -25,10 +25,11 @@ struct ImageSize {
   friend bool operator==(const ImageSize&, const ImageSize&) = default;
 };
 
-// What the rules make of an image. The aspect is kept up to rounding; nothing gets larger unless it is stretched.
+// Returns the size that the rules give an image of size `is`. Keeps the aspect ratio up to rounding. Does not enlarge
+// unless `stretch` is set.
 [[nodiscard]] ImageSize size_by(const ImageRules& rules, ImageSize is);
 
-// Applies the rules to one image after another. One a thread.
+// Applies the rules to one image after another. Each thread needs its own.
 class ImageWork {
  public:
   explicit ImageWork(const ImageRules& rules) : rules_(rules) {}
@@ -37,8 +38,8 @@ class ImageWork {
     ImageSize size;
     bool changed = false;
   };
-  // An image that the rules ask nothing of keeps its bytes. PNG and CMYK become RGB JPEG, unless they are to be kept
-  // and need no other size; grey stays grey. Throws DataError naming `where`.
+  // Changes the image in `bytes` if the rules require it, and keeps the bytes otherwise. PNG and CMYK become RGB JPEG,
+  // unless `keep_format` is set and the size fits. Grey images stay grey. Throws DataError that names `where`.
   Result operator()(std::vector<std::uint8_t>& bytes, std::string_view where) {
     const ImageHeader header = read_image_header(bytes, where);
     const ImageSize is{header.width, header.height}, to = size_by(rules_, is);

@@ -90,7 +90,7 @@ std::optional<Manifest> Manifest::load(const io::Path& path) {
     m.seed = m.seed * 10 + static_cast<std::uint64_t>(c - '0');
   }
   if (m.classes < 1 || m.records < 0 || m.shards < 1)
-    fail<DataError>(where, "classes, records and shards", "none or fewer");
+    fail<DataError>(where, "positive numbers of classes, records and shards", "zero or less");
   return m;
 }
 
@@ -98,10 +98,9 @@ void Manifest::check_same(const Manifest& wanted, const io::Path& path) const {
   const auto mine = options(), theirs = wanted.options();
   for (std::size_t k = 0; k < mine.size(); ++k)
     if (!(mine[k].second == theirs[k].second))
-      fail<UsageError>(path.string(),
-                       mine[k].first + " " + io::write_json(mine[k].second) + ", with which it was begun",
+      fail<UsageError>(path.string(), mine[k].first + " " + io::write_json(mine[k].second) + ", as in the first call",
                        io::write_json(theirs[k].second),
-                       "use the same options, another folder, or -f to remove what is there and start anew");
+                       "repeat the first call's options, name another folder, or start again with -f");
 }
 
 bool Manifest::is_utf8(std::string_view text) {

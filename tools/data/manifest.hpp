@@ -15,11 +15,11 @@
 
 namespace tutti::data_tool {
 
-// What a split's shards were made from and how: the file tutti-data-SPLIT.json beside them. It is there before the
-// first shard, so that work that was interrupted goes on only with the same options.
+// Says what the shards of a split were made from, and how: the file tutti-data-SPLIT.json in their folder. It is
+// written before the first shard, so that interrupted work continues only with the same options.
 struct Manifest {
   std::string split, form;             // of the shards
-  std::int64_t shards = 0, first = 0;  // how many, and the number of the first
+  std::int64_t shards = 0, first = 0;  // number of shards, and the number of the first
   std::int64_t records = 0;
   int classes = 0;
   bool shuffled = false;
@@ -33,18 +33,19 @@ struct Manifest {
     return folder / ("tutti-data-" + split + ".json");
   }
 
-  // All but `complete` and the names of the classes, which the fingerprint covers.
+  // Returns all fields but `complete` and the class names. The fingerprint covers the class names.
   [[nodiscard]] std::vector<std::pair<std::string, io::Json>> options() const;
 
-  // The same in all shards of a set and, by chance, in no other.
+  // Returns an identifier that all shards of a set share. Two sets have the same one only by chance.
   [[nodiscard]] std::uint64_t set_id() const;
 
   void save(const io::Path& path) const;
 
-  // Nothing where there is no such file; DataError for one that is no manifest.
+  // Reads the manifest at `path`. Returns nullopt if there is no such file. Throws DataError if the file is not a
+  // manifest.
   [[nodiscard]] static std::optional<Manifest> load(const io::Path& path);
 
-  // Throws UsageError that names the first option in which the work begun at `path` differs from `wanted`.
+  // Throws UsageError that names the first option of `wanted` that differs from this manifest, read from `path`.
   void check_same(const Manifest& wanted, const io::Path& path) const;
 
  private:

@@ -13,11 +13,11 @@
 
 namespace tutti::data_tool {
 
-// Counts images from several threads and says how far they are: on a terminal in one line that is written over, else in
-// a line each half minute.
+// Counts images from several threads and reports progress: on a terminal in one line that is overwritten, otherwise in
+// a new line every half minute.
 class Progress {
  public:
-  // `total`: 0 where it is not known.
+  // `total` is 0 if it is not known.
   Progress(std::string what, std::int64_t total) : what_(std::move(what)), total_(total) {}
   ~Progress() {
     if (shown_) std::fputs("\r\033[K", stderr);
@@ -46,7 +46,7 @@ class Progress {
   std::mutex mutex_;
 };
 
-// "1.5 GB"
+// Returns, for example, "1.5 GB".
 [[nodiscard]] std::string bytes_text(std::uint64_t bytes);
 
 }  // namespace tutti::data_tool

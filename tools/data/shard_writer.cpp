@@ -79,7 +79,7 @@ class TfWriter final : public ShardWriter {
   ~TfWriter() override {
     if (!finished_) ::unlink(aside_.c_str());
   }
-  // An Example whose image has not changed is copied byte for byte.
+  // Copies the Example byte for byte if its image has not changed.
   void add(const SourceRecord& r, std::string_view where) override {
     record_.clear();
     if (!r.example.empty() && !r.changed)

@@ -14,24 +14,25 @@
 
 namespace tutti::data_tool {
 
-// The word of a form on the command line and in manifests.
+// Returns the name of a form on the command line and in manifests.
 [[nodiscard]] inline const char* word_of(Form form) {
   return form == Form::packed ? "packed" : form == Form::tfrecord ? "tfrecord" : "recordio";
 }
 
-// Throws UsageError for a word that is none.
+// Returns the form with this name. Throws UsageError if there is none.
 [[nodiscard]] Form form_of(std::string_view word, std::string_view option);
 
-// "PREFIX-00017-of-01024" and its like; RecordIO files are train.rec, val.rec, or train_0.rec and so on.
+// Returns a file name such as "PREFIX-00017-of-01024". RecordIO files are named train.rec, val.rec, or train_0.rec and
+// so on.
 [[nodiscard]] std::string shard_name(Form form, const std::string& prefix, std::int64_t number, std::int64_t shards);
 
-// All the files of one shard.
+// Returns all files of one shard.
 [[nodiscard]] std::vector<io::Path> shard_files(Form form, const io::Path& path);
 
-// Is the shard there, whole? What has its name is.
+// Returns whether the shard exists. A shard gets its name only when it is complete.
 [[nodiscard]] bool is_finished(Form form, const io::Path& path);
 
-// Writes one shard; the file is there, whole and synced, after finish(), and not at all before.
+// Writes one shard. The file appears when finish() has written and synced all of it.
 class ShardWriter {
  public:
   ShardWriter() = default;
@@ -42,7 +43,7 @@ class ShardWriter {
   virtual void finish() = 0;
 };
 
-// Of shard `shard`, counted from 0, of the set that the manifest describes.
+// Opens shard `shard`, counted from 0, of the set that the manifest describes.
 [[nodiscard]] std::unique_ptr<ShardWriter> open_shard(const Manifest& m, std::int64_t shard, const io::Path& path);
 
 }  // namespace tutti::data_tool

@@ -47,7 +47,7 @@ void Source::read(std::int64_t i, SourceRecord& to) const {
     const auto e = imagenet::parse_image_example(to.example, where(i));
     if (e.label < 1 || e.label > classes())
       fail<DataError>(where(i), "a label of 1 to " + std::to_string(classes()), std::to_string(e.label),
-                      "--classes tells how many there are");
+                      "--classes sets the number of classes");
     to.label = static_cast<std::int32_t>(e.label - 1);
     to.image.assign(e.encoded.begin(), e.encoded.end());
     to.synset = e.synset;
@@ -109,7 +109,7 @@ void Source::learn_names() {
     try {
       read(i, r);
     } catch (const DataError&) {
-      return;  // it is reported when its turn comes
+      return;  // a later read reports the error
     }
     auto& name = names[static_cast<std::size_t>(r.label)];
     if (r.synset.empty() || r.synset.find('\n') != std::string::npos) return;

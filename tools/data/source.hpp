@@ -18,27 +18,28 @@ namespace tutti::data_tool {
 
 using imagenet::Form;
 
-// "train" and "validation", as files and options have it.
+// Returns "train" or "validation", as in file names and options.
 [[nodiscard]] inline std::string word_of(Split split) { return split == Split::train ? "train" : "validation"; }
 
-// One image with what is known of it.
+// One image and its metadata.
 struct SourceRecord {
   std::int32_t label = 0;                 // from 0
   std::vector<std::uint8_t> image;        // encoded
-  std::string synset, filename;           // empty where the form does not say
+  std::string synset, filename;           // empty if the form does not have them
   std::vector<std::uint8_t> frame;        // TFRecord: the whole record
-  std::span<const std::uint8_t> example;  // TFRecord: the Example, a part of it
+  std::span<const std::uint8_t> example;  // TFRecord: the Example, a part of `frame`
   ImageSize size;
-  bool changed = false;  // the image is not the source's any more
+  bool changed = false;  // the image differs from the source's
 };
 
-// The files that hold a split in `place`, in the set's order; empty for an image folder. Throws DataError.
+// Returns the files of a split in `place`, in the set's order, or no files for an image folder. Throws DataError.
 [[nodiscard]] std::vector<io::Path> files_of(Form form, const io::Path& place, Split split);
 
-// A split in any of the forms, with names of classes and files where the form has them. Copies share it.
+// A split in any of the forms, with names of classes and files if the form has them. Copies share the data.
 class Source {
  public:
-  // `classes` counts for TFRecord and RecordIO; 0: what the set's manifest says, else 1000. Throws DataError.
+  // `classes` applies to TFRecord and RecordIO. 0 means the number in the set's manifest, or 1000 without a manifest.
+  // Throws DataError.
   Source(const io::Path& folder, Split split, std::optional<Form> form, int classes);
 
   [[nodiscard]] std::int64_t size() const { return opened_.records.size(); }
@@ -51,20 +52,20 @@ class Source {
   [[nodiscard]] const image_folder::LeftOut& left_out() const noexcept { return opened_.left_out; }
   [[nodiscard]] std::string where(std::int64_t i) const { return opened_.records.where(i); }
 
-  // Safe from several threads at once. Throws DataError naming file and record.
+  // Reads record i. May be called from several threads at once. Throws DataError that names file and record.
   void read(std::int64_t i, SourceRecord& to) const;
 
-  // The record that each file begins with, and how many there are. TFRecord only.
+  // Returns the index of each file's first record, and then the number of records. TFRecord only.
   [[nodiscard]] std::vector<std::int64_t> file_begins() const;
 
-  // Tells one input from another by names and lengths of its files, names of its classes, and order.
+  // Returns a hash of the names and lengths of the files, the names of the classes, and their order.
   [[nodiscard]] std::string fingerprint() const;
 
  private:
   [[nodiscard]] static imagenet::Opened open(const io::Path& folder, Split split, std::optional<Form> form,
                                              int classes);
 
-  // The synsets of TFRecord files as names of the classes, if some tens of records a class tell all of them.
+  // Takes the synsets of TFRecord files as class names, if the first 30 records per class name every class.
   void learn_names();
 
   imagenet::Opened opened_;

@@ -31,7 +31,7 @@ namespace tutti::data_tool {
 
 namespace {
 
-// What reading all of a file, or of a part of an image folder, came to.
+// Result of reading a file, or a part of an image folder.
 struct FileReport {
   std::int64_t records = 0;  // good ones
   std::uint64_t bytes = 0;   // of their images
@@ -39,10 +39,10 @@ struct FileReport {
   std::optional<PackedShardInfo> info;  // packed shards
 };
 
-// Reads every record without trusting anything. One for all threads.
+// Reads and checks every record. All threads share one object.
 class Verifier {
  public:
-  // `classes`: labels go from 0 to classes - 1; packed shards tell it themselves.
+  // Labels must be from 0 to `classes` - 1. Packed shards store their number of classes.
   Verifier(int classes, bool decode, Progress& progress)
       : classes_(classes), progress_(progress), seen_(std::make_unique<std::atomic<bool>[]>(std::size_t{1} << 24)) {
     if (decode) decoders_ = std::make_unique<ImageDecoders>(make_image_decoders());
@@ -78,7 +78,7 @@ class Verifier {
   }
 
  private:
-  // Returns whether it threw nothing.
+  // Calls f. Returns whether it threw no error.
   template <class F>
   static bool attempt(FileReport& report, F&& f) {
     try {
@@ -94,7 +94,7 @@ class Verifier {
              const std::string& where) const {
     if (label < 0 || label >= classes)
       fail<DataError>(where, "a label of 0 to " + std::to_string(classes - 1), std::to_string(label),
-                      "--classes tells how many there are");
+                      "--classes sets the number of classes");
     const ImageHeader h = read_image_header(bytes, where);
     if (decoders_) {
       thread_local DecodedImage image;
@@ -124,7 +124,7 @@ class Verifier {
       });
   }
 
-  // Where a header is damaged, nothing tells where the next record begins.
+  // After a damaged header the start of the next record is not known, so the rest of the file is skipped.
   template <class Length, class Record>
   static void each_frame(const ShardFiles& files, FileReport& report, Length&& length, Record&& record) {
     HeaderReader reader(files, 0);
@@ -136,7 +136,7 @@ class Verifier {
       std::uint64_t bytes = 0;
       if (!attempt(report, [&] { bytes = length(reader, at, end, where); })) {
         report.bad.back() +=
-            " The " + std::to_string(end - at) + " bytes from it to the end of the file cannot be read.";
+            " The " + std::to_string(end - at) + " bytes from there to the end of the file cannot be read.";
         return;
       }
       attempt(report, [&] {
@@ -159,7 +159,7 @@ class Verifier {
           const auto e = imagenet::parse_image_example(tfrecord::payload(frame, where), where);
           if (e.label < 1 || e.label > classes_)
             fail<DataError>(where, "a label of 1 to " + std::to_string(classes_), std::to_string(e.label),
-                            "--classes tells how many there are");
+                            "--classes sets the number of classes");
           image(report, e.label - 1, classes_, e.encoded, where);
         });
   }
@@ -226,11 +226,11 @@ std::optional<FoundSplit> find_split(const io::Path& folder, Split split) {
         std::sort(found.files.begin(), found.files.end());
       }
       if (!found.files.empty()) return found;
-      // A manifest whose shards have all gone.
+      // There is a manifest, but no shard is left.
       const auto m = Manifest::load(Manifest::path_in(place, word_of(split)));
       if (m && m->form == word_of(form)) {
         found.bad.push_back(error_message(Manifest::path_in(place, word_of(split)).string(),
-                                          std::to_string(m->shards) + " shards beside it", "none"));
+                                          std::to_string(m->shards) + " shards in the same folder", "none"));
         return found;
       }
     }
@@ -248,7 +248,7 @@ std::optional<FoundSplit> find_split(const io::Path& folder, Split split) {
 
 namespace {
 
-// What the files of a set say of each other, and what the manifest says of all.
+// Compares the files of a set with each other and with the manifest.
 void compare_files(const FoundSplit& found, const std::vector<FileReport>& reports,
                    const std::optional<Manifest>& manifest, std::int64_t records, std::vector<std::string>& bad) {
   const FileReport* first = nullptr;
@@ -260,7 +260,9 @@ void compare_files(const FoundSplit& found, const std::vector<FileReport>& repor
     ShardName name;
     const std::string file = found.files[k].filename().string();
     const std::string prefix = file.substr(0, file.find('-'));
-    if (a != b) bad.push_back(error_message(found.files[k].string(), "a shard of the others' set", "one of another"));
+    if (a != b)
+      bad.push_back(error_message(found.files[k].string(), "a shard of the same set as the other files",
+                                  "a shard of another set"));
     if (parse_shard_name(file, prefix, ".tutti", name) && found.bad.empty() &&
         (reports[k].info->shard != k || reports[k].info->shards != reports.size()))
       bad.push_back(error_message(
@@ -269,12 +271,12 @@ void compare_files(const FoundSplit& found, const std::vector<FileReport>& repor
   }
   if (!manifest || !bad.empty()) return;
   if (!manifest->complete)
-    bad.push_back(error_message(Manifest::path_in(found.place, manifest->split).string(), "a set that was finished",
-                                "one that was not", "run the same command again; it goes on"));
+    bad.push_back(error_message(Manifest::path_in(found.place, manifest->split).string(), "a finished set",
+                                "an unfinished set", "run the same command again to continue"));
   else if (records != manifest->records)
     bad.push_back(
         error_message(found.place.string(),
-                      std::to_string(manifest->records) + " records of " + manifest->split + ", as the manifest says",
+                      std::to_string(manifest->records) + " records of " + manifest->split + ", as in the manifest",
                       std::to_string(records)));
 }
 
@@ -287,7 +289,7 @@ void print_left_out(const io::Path& place, Split split, const image_folder::Left
 
 namespace {
 
-// Prints what there is, and each thing that is wrong; returns how many are.
+// Prints a line about the split and one for each error. Returns the number of errors.
 [[nodiscard]] std::size_t verify_split(const VerifyOptions& o, Split split, const FoundSplit& found) {
   const std::string word = word_of(split);
   const auto manifest = Manifest::load(Manifest::path_in(found.place, word));
@@ -345,7 +347,7 @@ std::size_t verify(const VerifyOptions& o) {
     if (found) bad += verify_split(o, split, *found);
     any = any || found;
   }
-  // Its message names all that was looked for.
+  // Throws an error that names all file names that were looked for.
   if (!any) (void)open_imagenet(o.folder, o.split.value_or(Split::train));
   return bad;
 }

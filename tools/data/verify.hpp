@@ -13,7 +13,7 @@
 
 namespace tutti::data_tool {
 
-// Which files verify has to read, and what is wrong with their names.
+// The files that verify has to read, and errors in their names.
 struct FoundSplit {
   Form form = Form::packed;
   io::Path place;
@@ -22,21 +22,22 @@ struct FoundSplit {
   std::optional<imagenet::Opened> images;  // image folder
 };
 
-// As open_imagenet looks, but a set that is not whole is found as well. Nothing if there is none.
+// Searches the places that open_imagenet searches, but also finds an incomplete set. Returns nullopt if there is no
+// set.
 [[nodiscard]] std::optional<FoundSplit> find_split(const io::Path& folder, Split split);
 
 struct VerifyOptions {
   io::Path folder;
-  std::optional<Split> split{};  // both
-  int classes = 0;               // 0: what the set tells, else 1000
+  std::optional<Split> split{};  // nullopt: both
+  int classes = 0;               // 0: the number in the set, else 1000
   bool decode = false;
   int threads = 1;
 };
 
-// Prints one line about the files of an image folder that are no images by their names, if there are any.
+// Prints one line about the files of an image folder that are not images by their names, if there are such files.
 void print_left_out(const io::Path& place, Split split, const image_folder::LeftOut& left_out);
 
-// Returns how many things are wrong. Throws DataError where there is no set.
+// Returns the number of errors. Throws DataError if there is no set.
 [[nodiscard]] std::size_t verify(const VerifyOptions& o);
 
 }  // namespace tutti::data_tool
