@@ -34,7 +34,7 @@ int kill_job(const Options& o) {
 }
 
 int run(const std::string& program, const std::vector<std::string>& arguments) {
-  // The modes in which the launcher starts itself elsewhere.
+  // Handles the modes in which the launcher starts itself on hosts.
   if (std::filesystem::path(program).filename() == "rsh-agent") become_ssh(program, arguments);
   const std::string mode = arguments.empty() ? "" : arguments[0];
   if (mode == "--exec-ranks" && arguments.size() == 1) return exec_ranks();

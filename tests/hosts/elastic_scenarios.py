@@ -245,7 +245,7 @@ class Scenarios(ElasticTrainingCase):
         new = self.elastic / "new"
         new.write_text((self.elastic / "host_worker").read_text() + f"{self.cluster.net}.200 slots=1\n")
         new.rename(self.elastic / "host_worker")
-        noticed = self.when(r"\.200.*tried again in 1 s", begin)
+        noticed = self.when(r"\.200.*The next attempt is in 1 s", begin)
         self.wait_for_steps(20)
         self.note(begin, noticed, None, 0)
         self.assertEqual(self.logged(), [])
@@ -270,7 +270,7 @@ class Scenarios(ElasticTrainingCase):
             there = wait_until(lambda: {h: p for h, p in self.processes(TRAIN).values()}.get(1))
             os.kill(there, signal.SIGKILL)
             self.gone(there)
-        noticed = self.when("is not used until it is listed anew: --restart-budget 1", begin)
+        noticed = self.when("removed from the hosts file and listed again: --restart-budget 1", begin)
         on = self.goes_on("1", begin)
         self.wait_for_steps(20)
         self.note(begin, noticed, on, 1)
@@ -290,7 +290,7 @@ class Scenarios(ElasticTrainingCase):
             else:
                 file.write_text(bad)
             if bad != good[:-3]:
-                noticed = self.when("Nobody joins or leaves for it", begin)
+                noticed = self.when("This edit is ignored", begin)
             self.wait_for_steps(5)
             new = self.elastic / "new"
             # Valid files, with all optional parts.

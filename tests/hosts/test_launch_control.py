@@ -58,7 +58,7 @@ class Control(HostsCase):
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
         self.assertRegex(self.message(job), rf"\[(worker|server) 1 on {self.cluster.address(1)}\] expected a sign of life "
-                         r"within 4 s, got none; it is stopped, as by SIGSTOP\. hint: --rank-timeout sets the time\.")
+                         r"within 4 s, got none; it is stopped, as by SIGSTOP\. hint: set a longer time with --rank-timeout\.")
 
     def test_cut_host_is_lost(self):
         """The job loses a cut-off host before the launcher gives up the host itself."""

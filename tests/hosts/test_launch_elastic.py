@@ -75,7 +75,7 @@ class Elastic(HostsCase):
         self.cut("no message for 4 s; the others go on")
 
     def test_cut_host_that_comes_back_late(self):
-        self.cut("no word from it for 8 s")
+        self.cut("no message from it for 8 s")
 
     def test_unknown_host(self):
         """A host whose key is in no file joins if unknown keys are allowed."""
@@ -92,7 +92,7 @@ class Elastic(HostsCase):
             if joins:
                 job.wait_for(2, workers=3)
             else:
-                wait_until(lambda: "hint: add the host's key to known_hosts. It is tried again in 1 s." in "".join(job.err))
+                wait_until(lambda: "hint: add the host's key to known_hosts. The next attempt is in 1 s." in "".join(job.err))
             self.stop(job)
             self.assertEqual(job.logged(), [f"0 ADDED {self.cluster.address(1)}"] if joins else [])
 

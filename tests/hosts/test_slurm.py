@@ -98,7 +98,8 @@ class Srun(SlurmJob):
         for options in (["--strategy", "gloo"], ["--strategy", "ps"], ["--elastic-batch", "worker"], ["--spot-notice", "file"]):
             self.refused("srun", "--mpi=pmix", "-n2", *self.train(*options), says=["tutti-launch"])
         self.refused("srun", "--mpi=pmix", "-n2", *self.train("--strategy", "gloo"), says=["got srun"])
-        self.refused("srun", "--mpi=none", "-n2", LAUNCH, "-n", 2, *self.train(), says=["leave 'srun' out"])
+        self.refused("srun", "--mpi=none", "-n2", LAUNCH, "-n", 2, *self.train(),
+                     says=["call tutti-launch without srun"])
 
     def test_stops_in_order_and_goes_on(self):
         # Slurm does this before the time limit with --signal=TERM@60: to all processes of srun.

@@ -76,7 +76,7 @@ class ElasticMpi(ElasticTrainingCase):
         stays."""
         self.begin(hosts=(0,), epochs=100000)
         (self.elastic / "host_worker").write_text("-oProxyCommand=touch /tmp/x\n")
-        wait_until(lambda: "Nobody joins or leaves for it" in self.said())
+        wait_until(lambda: "This edit is ignored" in self.said())
         self.edit([0, 1])
         self.wait_for_members(2, 1)
         step, _ = self.members()[0]

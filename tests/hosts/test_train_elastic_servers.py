@@ -39,7 +39,7 @@ class Synchronous(WithServers):
         self.end_process("worker", 0)
         self.wait_for_steps(5)
         self.check_end(epochs=LONG)
-        self.assertEqual(self.job.err.count("the others do its part"), 1, self.job.err)
+        self.assertEqual(self.job.err.count("the other servers take over its part"), 1, self.job.err)
         self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [2, 1])
 
     def test_a_host_with_a_server_is_cut_off(self):
@@ -126,7 +126,7 @@ class Asynchronous(WithServers):
                 self.check_lost(1, epochs=EPOCHS)
 
     def test_a_cut_off_worker_is_given_up(self):
-        """The servers refuse late pushes of the worker when its host is back, and the others do its part."""
+        """The servers refuse late pushes of the worker when its host is back, and the other servers take over its part."""
         # The steps must last longer than the allowed silence: the log shows the change with the next step.
         epochs = 2 * LONG
         self.begin("--rank-timeout", 6, "--restart-budget", 0, "-s", 1, epochs=epochs)
@@ -168,8 +168,8 @@ class Asynchronous(WithServers):
         self.assertIn("images/s", self.job.out)
 
     def test_refused(self):
-        for option, said in ((("--elastic-at", "epoch"), "no worker of ps_async waits for another one"),
-                             (("--server-restarts", "1"), "--resume goes on after the loss of a server")):
+        for option, said in ((("--elastic-at", "epoch"), "no worker of ps_async waits for another worker"),
+                             (("--server-restarts", "1"), "use --resume to continue after the loss of a server")):
             self.begin(*option)
             self.finish(self.job)
             self.assertEqual(self.job.returncode, 2, self.job.err)

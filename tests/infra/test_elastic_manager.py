@@ -281,7 +281,7 @@ class Launched(CloudCase):
         until(lambda: len(self.called()) == 3)
         job.send_signal(signal.SIGINT)
         out = self.finish(job, 130)
-        self.assertEqual(len(re.findall(r"the elastic manager ended with 7; it is started again in [12] s", out)), 2, out)
+        self.assertEqual(len(re.findall(r"manager ended with exit code 7; it is started again in [12] s", out)), 2, out)
         since = {re.search(r"'--since', '(\d+)'", call)[1] for call in self.called()}
         self.assertEqual(len(since), 1)  # the relevant part of the log is the same for all
 
@@ -311,7 +311,7 @@ class Launched(CloudCase):
 
     def test_no_manager_there(self):
         out = self.finish(self.job("--elastic", "--elastic-dir", self.folder, **self.BOTH), 2)
-        self.assertIn("[--elastic] expected elastic_manager.py, as WORKER_LAUNCH_TEMPLATE_ID is set, got no file", out)
+        self.assertIn("[--elastic] expected elastic_manager.py, because WORKER_LAUNCH_TEMPLATE_ID is set, got no file", out)
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ class EndingsCase(LaunchCase):
         self.wait(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"][-1:] == [1])
         self.wait_for_steps()
         os.kill(self.processes()[0], signal.SIGKILL)
-        err = self.check(5, "--resume goes on from the last checkpoint")
+        err = self.check(5, "--resume continues from the last checkpoint")
         if self.ENDS_WITH_LAST:
             self.assertIn("its end by SIGKILL", err.splitlines()[-1])
 

@@ -91,7 +91,7 @@ fi
         for words in ([], ["--launcher", "local"], ["--launcher", "mpi"]):
             done = self.launch("-n", 4, *words, fake, code=3)
             self.assertEqual((done.out, done.err.count("[--k]")), ("", 1), done.err)
-            self.assertIn("[worker 0 on localhost] expected exit code 0, got exit code 3, before anything was started",
+            self.assertIn("[worker 0 on localhost] expected exit code 0, got exit code 3, before any process was started",
                           self.message(done))
 
     def test_program_that_answers_something_else(self):

@@ -70,7 +70,7 @@ class Control(LaunchCase):
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
         self.assertIn("[worker 1 on localhost] expected a sign of life within 4 s, got none; it is stopped, as by SIGSTOP. "
-                      "hint: --rank-timeout sets the time.", self.message(job))
+                      "hint: set a longer time with --rank-timeout.", self.message(job))
         for rank in (0, 2):
             self.assertIn(f"[{rank}] lost worker 1 on localhost\n", job.out)
 
@@ -117,7 +117,7 @@ class Control(LaunchCase):
     def test_nonsense_is_told_of_once(self):
         done = self.launch("-n", 2, CONTROL_RANK, "nonsense")
         for rank in range(2):
-            self.assertEqual(done.err.count(f"warning: worker {rank} on localhost says what makes no sense on its channel"), 1)
+            self.assertEqual(done.err.count(f"warning: worker {rank} on localhost sent an invalid frame on its channel"), 1)
 
     def test_only_who_opens_the_channel_is_watched(self):
         """A program that never opens the channel may therefore be stopped for any time, as before."""

@@ -119,7 +119,8 @@ class Elastic(ElasticCase):
         job.edit("localhost", A)
         wait_until(lambda: job.logged() == [f"0 REMOVED {A}", f"1 ADDED {A}"])
         done = self.stop(job)
-        self.assertIn(f"worker 1 on {A} leaves; its place is not used until the host is listed anew\n", done.err)
+        self.assertIn(f"worker 1 on {A} leaves; its slot is not used until the host is removed from the hosts file "
+                      "and listed again\n", done.err)
         self.assertIn(f"worker 1 on {A} has left\n", done.err)
         self.assertEqual([line for line in done.err.splitlines() if "warning" in line and DEAF not in line], [])
 
@@ -193,7 +194,7 @@ class Elastic(ElasticCase):
         job.wait_for(2, workers=1)
         job.wait_for(3, workers=3)
         done = self.stop(job)
-        self.assertIn(f"[host {A}] expected its tutti-launch to stay", done.err)
+        self.assertIn(f"[host {A}] expected its tutti-launch to stay connected", done.err)
         self.assertEqual(job.logged(), [f"0 REMOVED {A}", f"1 ADDED {A}"])
 
     def test_too_few(self):
@@ -225,7 +226,8 @@ class Elastic(ElasticCase):
         job.edit("localhost", B)
         wait_until(lambda: B in (self.folder / "ssh.log").read_text())
         done = self.stop(job)
-        self.assertEqual(done.err.count(f"warning: {A} is not used until it is listed anew: --restart-budget 2\n"), 1)
+        given_up = f"warning: {A} is not used until it is removed from the hosts file and listed again: --restart-budget 2\n"
+        self.assertEqual(done.err.count(given_up), 1)
         self.assertEqual((job.logged(), job.generation()), ([], 1))
 
     def test_killed_launcher_leaves_nothing(self):

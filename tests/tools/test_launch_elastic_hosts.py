@@ -17,7 +17,7 @@ class ElasticHosts(ElasticCase):
         job.edit("localhost", DEAF, KEY, A)
         job.wait_for(2, workers=2)
         for why in (f"warning: [host {DEAF}] expected a connection by ssh, got ssh: connect to host {DEAF} port 22: No route to "
-                    f"host. hint: 'ssh {DEAF}' must work from here without a question. It is tried again in 1 s.",
+                    f"host. hint: 'ssh {DEAF}' must work from here without a prompt. The next attempt is in 1 s.",
                     f"[host {KEY}] expected a connection by ssh, got Host key verification failed."):
             wait_until(lambda text=why: text in "".join(job.err))
         wait_until(lambda: job.logged() == [f"0 ADDED {A}"])
@@ -46,7 +46,7 @@ class ElasticHosts(ElasticCase):
         job.edit("localhost", A, B, DEAF)
         job.wait_for(2, workers=2)
         for why in (f"[host {DEAF}] expected a connection by ssh",
-                    f"warning: [host {B}] expected exit code 0 of --prepare-script, got exit code 1. It is tried again in"):
+                    f"warning: [host {B}] expected exit code 0 of --prepare-script, got exit code 1. The next attempt is in"):
             wait_until(lambda text=why: text in "".join(job.err))
         done = self.stop(job)
         self.assertIn(f"[1] prepares {A}\n", done.out)
@@ -127,7 +127,7 @@ class ElasticHosts(ElasticCase):
                 out.write(part)
                 out.flush()
                 time.sleep(0.5)
-            said = f"[{job.hosts}] expected a newline at its end, got the middle of a line"
+            said = f"[{job.hosts}] expected a newline at the end, got an incomplete last line"
             wait_until(lambda: said in "".join(job.err))
             self.assertEqual(job.logged(), [])
             out.write("\n")
@@ -159,15 +159,15 @@ class ElasticHosts(ElasticCase):
         job = self.job("--elastic-at", "step")
         job.wait_for(1)
         done = self.launch("--launch-worker", "--host", A, "--elastic-dir", job.folder)
-        self.assertEqual(done.out, f"{A} is in {job.hosts}; {job.log} tells when it has joined\n")
+        self.assertEqual(done.out, f"{A} has been added to {job.hosts}; {job.log} will show when it joins\n")
         wait_until(lambda: job.logged() == [f"0 ADDED {A}"])
         done = self.launch("--launch-worker", "--host", A, "--elastic-dir", job.folder, code=2)
-        self.assertIn(f"got {A}, as in line 2", done.err)
+        self.assertIn(f"got {A}, which is in line 2", done.err)
         second = self.launch("-n", 1, "--elastic", "--elastic-dir", job.folder, ELASTIC_RANK, code=2)
-        self.assertIn("where another job has its hosts file. hint: --elastic-dir names another one.", second.err)
+        self.assertIn("which another job uses. hint: name another folder with --elastic-dir.", second.err)
         self.stop(job)
         done = self.launch("--launch-worker", "--host", B, "--elastic-dir", job.folder, code=2)
-        self.assertIn("expected a job that has its hosts file in", done.err)
+        self.assertIn("expected a running job with its hosts file in", done.err)
 
     # ---- the command line ----
     def test_bad_command_lines(self):

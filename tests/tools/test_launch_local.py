@@ -61,7 +61,7 @@ class Local(LaunchCase):
             taken.listen()
             port = taken.getsockname()[1]
             done = self.launch("-n", 1, "--root-port", port, "true", code=2)
-            self.assertIn(f"[--root-port] expected a port that is free, and the next one too, got {port}, which",
+            self.assertIn(f"[--root-port] expected a free port, and the next one free too, got {port}, which",
                           self.message(done))
             while True:  # two adjacent free ports
                 probe.bind(("127.0.0.1", 0))
@@ -235,7 +235,7 @@ class Local(LaunchCase):
             self.stop_for_long(job, others=False)
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
-            self.assertIn("[host localhost] expected a word of tutti-launch within 2 s, got none", self.message(job))
+            self.assertIn("[host localhost] expected a message of tutti-launch within 2 s, got none", self.message(job))
 
     def test_machine_that_stood_still(self):
         """A virtual machine is paused: no process was silent."""
@@ -345,7 +345,7 @@ class Local(LaunchCase):
                                  [f"[{r}] {r}/3 {r} {' '.join(gpus)}" for r in range(3)])
                 self.assertIn("3 workers on 1 host, one for each of the 3 GPUs of --gpus, local", done.err)
         done = self.launch("-n", 2, "true", "--gpus", "0,1", code=2)
-        self.assertIn("[--num-workers] expected at most 1 host, because with --gpus in the command -n counts them, got 2.",
+        self.assertIn("[--num-workers] expected at most 1 host, because -n counts hosts if the command has --gpus, got 2.",
                       self.message(done))
         # If the list is empty, or left out by the shell, the job uses processors, and -n counts processes.
         for gpus in (["--gpus", ""], ["--gpus="], ["--gpus"], ["--gpus", "--network", "resnet"]):

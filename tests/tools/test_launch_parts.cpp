@@ -161,7 +161,7 @@ TEST_CASE("ranks are assigned to hosts") {
       contains(message_of<UsageError>([&] {
                  (void)ranks_of(two, {"-n", "3", "c", "--gpus", "0,1"});
                }),
-               "[--num-workers] expected at most 2 hosts, because with --gpus in the command -n counts them, got 3."));
+               "[--num-workers] expected at most 2 hosts, because -n counts hosts if the command has --gpus, got 3."));
   CHECK(make_plan(parse_options({"c", "--gpus", "0,1,2"})).site_of_mpi_rank.size() == 3);
 }
 

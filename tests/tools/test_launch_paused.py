@@ -139,7 +139,7 @@ class Paused(LaunchCase):
             os.kill(self.job.pid, signal.SIGCONT)
         self.job.wait(120)
         self.assertEqual(self.job.returncode, 5, self.said())
-        self.assertRegex(self.said(), r"\[host localhost\] expected a word of tutti-launch within 2 s, got none, and it ended")
+        self.assertRegex(self.said(), r"\[host localhost\] expected a message of tutti-launch within 2 s, got none")
         self.assertNotIn("it was killed", self.said())
 
     def test_ctrl_z(self):

@@ -226,7 +226,7 @@ TEST_CASE("the process that delays the others is found") {
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
   const std::string text = board.describe(*stall);
-  CHECK(contains(text, "worker 1 on b has stood still for 6 s at step 57, bucket 1 (begun)"));
+  CHECK(contains(text, "worker 1 on b has made no progress for 6 s at step 57, bucket 1 (begun)"));
   CHECK(contains(text, "worker 0 is at step 57, bucket 2 (begun)"));
   // Also if its silence is a little shorter than that of the processes that wait for it.
   stall = board.stalled(6.5, t + seconds(7));

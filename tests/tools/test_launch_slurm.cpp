@@ -103,7 +103,7 @@ TEST_CASE("options have other defaults within a job of Slurm") {
   CHECK(contains(said({"--sync-dst-dir", "/tmp/x"}), "--launcher ssh"));
   CHECK(contains(said({"--launcher", "local"}), "-n N"));
   const Environment of_srun(VariableMap{{"SLURM_STEP_NUM_TASKS", "4"}});
-  CHECK(contains(said({}), "leave 'srun' out"));
+  CHECK(contains(said({}), "call tutti-launch without srun"));
 }
 
 TEST_CASE("srun needs a job of Slurm") {

@@ -12,7 +12,7 @@
 
 namespace tutti::launch {
 
-// What the launcher does in each round for workers that come and go.
+// The launcher's work for elastic jobs, done in each round.
 class ElasticJob : protected RunningJob {
  protected:
   explicit ElasticJob(const Options& options) : RunningJob(options) {}
@@ -22,16 +22,16 @@ class ElasticJob : protected RunningJob {
   void watch_elastic();
 
   void watch_generations();
-  // Of a job over MPI the others go on without it.
+  // Ends a worker of a job over MPI that makes no progress. The others continue.
   void give_up(const std::string& name, const std::string& why) {
     if (generations_->give_up(name)) say("warning: " + why + "; it is ended, and the others go on");
   }
 
-  // The members stand: what was lost before does not decide how the job ends.
+  // Call when a new generation works: the launcher then ignores what was lost before.
   void made_good();
-  // Whether the arbiter has just said that the job cannot go on.
+  // Returns whether the arbiter has just reported that the job cannot continue.
   [[nodiscard]] bool fatal_news();
-  // Over MPI: they wait to be let in.
+  // Over MPI: adds the workers of a host. They join with the next generation.
   void add_workers(Link& l);
 
  private:

@@ -30,7 +30,7 @@
 namespace tutti::launch {
 
 int Launcher::run() {
-  io::raise_descriptor_limit();  // three a host
+  io::raise_descriptor_limit();  // for each host
   SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP};
   try {
     if (!o_.sync_dir.empty()) {
@@ -58,7 +58,7 @@ int Launcher::run() {
 }
 
 void Launcher::turn(const SignalQueue& signals) {
-  // Who does not read the job's output holds it up, but not the launcher's watch.
+  // A slow reader of the job's output delays the job, but not the launcher's checks.
   const bool full = output_.full();
   if (full != held_) tell_all(full ? "hold" : "flow");
   held_ = full;
@@ -70,7 +70,7 @@ void Launcher::turn(const SignalQueue& signals) {
   if (mpirun_) children.push_back(mpirun_.get());
   for (Child* c : children) {
     fds.push_back({c->input().size() > 0 && !c->input().broken() ? c->input().fd() : -1, POLLOUT, 0});
-    // An agent is told to hold its output back instead: what else it says is to be heard in time.
+    // Agents are asked to hold output back instead, because their other messages must arrive in time.
     for (const std::size_t stream : {0U, 1U})
       fds.push_back({full && c == mpirun_.get() ? -1 : c->fd(stream), POLLIN, 0});
   }
@@ -80,7 +80,7 @@ void Launcher::turn(const SignalQueue& signals) {
   output_.send(&fds[1]);
   std::size_t at = 3;
   for (Link& l : links_) {
-    // What is heard of one may bring others, which nobody has asked about yet; to read from them would wait.
+    // Messages may add links, which are not in this round's poll: reading from them would block.
     if (at >= 3 + 3 * watched) break;
     if (fds[at].revents != 0) l.child.input().send();
     if (fds[at + 1].revents != 0) l.child.read(0, [&](std::string_view line) { hear(l, line); });
@@ -102,7 +102,7 @@ void Launcher::turn(const SignalQueue& signals) {
 void Launcher::hear(Link& l, std::string_view line) {
   l.heard = Clock::now();
   if (line.empty() || line.front() != control_mark) {
-    // Before hello it is the login shell's greeting.
+    // Before "hello" it is the login shell's greeting.
     if (l.hello) output_.print(line);
     return;
   }
@@ -113,8 +113,9 @@ void Launcher::hear(Link& l, std::string_view line) {
   if (words[0] == "hello") {
     l.hello = true;
     if (number(1) != protocol)
-      add_problem(l, {static_cast<int>(ExitCode::usage),
-                      error_message("host " + l.host(), "this version of tutti-launch", "another", "--remote-launch")});
+      add_problem(
+          l, {static_cast<int>(ExitCode::usage),
+              error_message("host " + l.host(), "this version of tutti-launch", "another version", "--remote-launch")});
   } else if (words[0] == "ready") {
     l.ready = true;
     if (l.site.order.joins && l.site.order.through_mpi) return add_workers(l);
@@ -123,12 +124,13 @@ void Launcher::hear(Link& l, std::string_view line) {
   } else if (words[0] == "refuse") {
     l.refused = true;
     const std::string what = printable(line.substr(std::min(line.size(), std::size_t{7})));
-    // What went wrong there may be an error with words of its own.
-    add_problem(l, {static_cast<int>(ExitCode::usage),
-                    what.starts_with("[")
-                        ? "[host " + l.host() + ": " + what.substr(1)
-                        : error_message("host " + l.host(), "what the job needs", what,
-                                        l.site.here ? "" : "--sync-dst-dir copies the working folder to every host")});
+    // The reason may already be an error message.
+    add_problem(l,
+                {static_cast<int>(ExitCode::usage),
+                 what.starts_with("[")
+                     ? "[host " + l.host() + ": " + what.substr(1)
+                     : error_message("host " + l.host(), "what the job needs", what,
+                                     l.site.here ? "" : "copy the working folder to every host with --sync-dst-dir")});
   } else if (generations_ && words.size() <= 2 &&
              (words[0] == "members" || words[0] == "halted" || words[0] == "kept")) {
     if (words[0] == "halted") return generations_->halted(l);
@@ -146,7 +148,7 @@ void Launcher::hear(Link& l, std::string_view line) {
     } else if (words[0] == "control" && words.size() == 4) {
       if (!control_->hear(name, words[3]))
         say("warning: " + name + " on " + l.host() +
-            " says what makes no sense on its channel; it is not listened to any more");
+            " sent an invalid frame on its channel; the channel is ignored from now on");
     } else if (words[0] == "progress" && words.size() == 7) {
       const RankProgress p{static_cast<std::uint64_t>(number(3)), static_cast<int>(number(4)),
                            static_cast<ProgressPhase>(number(5))};
@@ -205,7 +207,7 @@ void Launcher::ended(Link& l, const std::string& name, const End& end) {
   if (meaning == Elastic::Meaning::noted) return;
   if (endings_.back().good() || stopping_ || interrupted_ != 0) return;
   failing_ = true;
-  // Who lost another process may well be heard of before that one's own agent has noticed.
+  // The loss of another process may be reported before the end of that process: waits 200 ms for it.
   const bool lost_another = !end.by_signal && end.code == static_cast<int>(ExitCode::communication);
   const auto wait = std::chrono::milliseconds(lost_another || end.why != "own" ? 200 : 0);
   const auto at = Clock::now() + wait;
@@ -235,7 +237,7 @@ void Launcher::settle(Link& l) {
     return add_problem(l, connection_problem(l.site.host, l.site.here, l.child.code(), l.errors, remote_program(o_)));
   }
   l.lost = true;
-  // Its farewell did not get through if this launcher did not read.
+  // If this launcher did not read for a while, the agent's last messages did not arrive.
   if (!stopping_ && l.child.code() == static_cast<int>(ExitCode::communication))
     return add_problem(l, unheard_launcher(l.host(), host_timeout()));
   if (!stopping_ || l.child.code() == 255)
@@ -251,13 +253,13 @@ void Launcher::interrupt(int signal) {
   }
   interrupted_ = signal;
   interrupted_at_ = Clock::now();
-  say(signal_text(signal) + ": the processes are told to stop; once more ends them at once");
+  say(signal_text(signal) + ": the processes are told to stop; repeat it to end them at once");
   if (elastic_) return elastic_->stop();
   tell_all("signal " + std::to_string(signal == SIGHUP ? SIGTERM : signal));
 }
 
 void Launcher::watch() {
-  // Who stood still itself has heard nobody.
+  // Messages of agents may have been missed while the launcher itself was paused.
   const auto still = stood_still(watched_);
   for (Link& l : links_) l.heard += still;
   board_.skip(still);
@@ -276,7 +278,7 @@ void Launcher::watch() {
                 error_message("host " + l.host(), "an answer within " + seconds_text(o_.connect_timeout), "none")});
       } else if (l.ready && seconds_since(l.heard) > host_timeout()) {
         l.lost = true;
-        add_problem(l, lost_host(l, unended_, board_, "no word from it for " + seconds_text(host_timeout())));
+        add_problem(l, lost_host(l, unended_, board_, "no message from it for " + seconds_text(host_timeout())));
       }
     }
     if (interrupted_ != 0 && seconds_since(interrupted_at_) > o_.stop_timeout) stop();
@@ -295,7 +297,7 @@ void Launcher::watch() {
       mpi_told_ = true;
       mpirun_->signal(SIGTERM);
     }
-    // Whoever has not answered by now is cut off.
+    // Ends agents that have not answered by now.
     for (Link& l : links_) l.cut_off(since);
     if (mpirun_ && since > 4) mpirun_->signal(SIGKILL);
     if (mpirun_ && since > 5) mpirun_->hang_up();
@@ -325,7 +327,7 @@ void Launcher::watch_mpirun() {
 
 void Launcher::watch_servers() {
   if (plan_.first().order.servers == 0 || mpirun_ || endings_.empty()) return;
-  // Other workers may come.
+  // Other workers may join.
   if (elastic_ && elastic_->waits()) return workers_done_.reset();
   const auto worker = [](const auto& e) { return e.first.starts_with("worker"); };
   if (std::any_of(unended_.begin(), unended_.end(), worker)) return;

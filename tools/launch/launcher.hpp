@@ -12,20 +12,20 @@
 
 namespace tutti::launch {
 
-// Starts a job and stays until it has ended. Nothing runs before every host has said that it can; when a process fails
-// all are stopped; when the launcher is gone its agents end theirs.
+// Starts a job and runs until it has ended. No process starts before every host is ready. If a process fails, all are
+// stopped. If the launcher is gone, its agents end their processes.
 class Launcher : ElasticJob {
  public:
   explicit Launcher(const Options& options) : ElasticJob(options) {}
 
-  // The exit code.
+  // Returns the exit code.
   int run();
 
  private:
   // ---- one round ----
   void turn(const SignalQueue& signals);
 
-  // ---- what the agents say ----
+  // ---- messages of agents ----
   void hear(Link& l, std::string_view line);
   void complain(Link& l, std::string_view line);
 
@@ -36,7 +36,7 @@ class Launcher : ElasticJob {
 
   void add_problem(Link& l, Problem p);
 
-  // An agent's connection has closed.
+  // Handles the end of an agent's connection.
   void settle(Link& l);
 
   // ---- stopping ----
@@ -44,9 +44,9 @@ class Launcher : ElasticJob {
   void watch();
   void watch_progress();
 
-  // Once mpirun has ended, its guards may still have to tell how the processes did.
+  // After mpirun has ended, waits for its guards to report how the processes ended.
   void watch_mpirun();
-  // Servers serve workers. One that has a channel is told when they are done, and saves what it has.
+  // Ends servers when no worker is left. Servers with a channel are told so, and save their state first.
   void watch_servers();
 };
 

@@ -27,9 +27,9 @@ namespace tutti::launch {
 
 namespace {
 
-constexpr double ask_limit = 30;  // seconds for the program's answer
+constexpr double ask_limit = 30;  // longest time for the program's answer, in seconds
 
-// Whether the program of an order says in its file that it may be asked.
+// Returns whether the file of an order's program says that the program may be queried.
 [[nodiscard]] bool can_be_queried(const fs::path& program) {
   const io::Descriptor file(::open(program.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat s {};
@@ -37,7 +37,7 @@ constexpr double ask_limit = 30;  // seconds for the program's answer
   const auto size = static_cast<std::size_t>(s.st_size);
   void* const bytes = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (bytes == MAP_FAILED) return false;
-  // Backwards, or this program's own file would hold it.
+  // The text is stored backwards, because otherwise this program's own file would contain it.
   constexpr std::string_view text = "KSA_ITTUT yb margorp siht ksa yam hcnual-ittut";
   const std::string wanted(text.rbegin(), text.rend());
   const bool found = ::memmem(bytes, size, wanted.data(), wanted.size()) != nullptr;
@@ -76,7 +76,7 @@ int query_locally(const Order& order) {
 ProgramQuery query_program(const Plan& plan, const Options& o, const SignalQueue& signals) {
   ProgramQuery asked;
   const Plan::Site& site = plan.first();
-  // The same program lies here in most cases, and then nobody has to be asked whether it may be asked.
+  // This host has the same program in most cases. If it cannot be queried, the query is not sent to the other host.
   Order local = site.order;
   if (!site.here) local.folder = fs::current_path().string();
   const fs::path program = program_of(local);
@@ -115,7 +115,7 @@ void require_answer(const ProgramQuery& asked, const Plan& plan) {
   if (asked.code <= 0 || asked.answer) return;
   for (const auto& line : asked.errors) std::fprintf(stderr, "[0] %s\n", line.c_str());
   throw Error(error_message("worker 0 on " + plan.first().host.name, "exit code 0",
-                            "exit code " + std::to_string(asked.code) + ", before anything was started"),
+                            "exit code " + std::to_string(asked.code) + ", before any process was started"),
               static_cast<ExitCode>(asked.code));
 }
 

@@ -12,27 +12,27 @@
 #include "tools/launch/host/wire.hpp"
 #include "tools/launch/job/plan.hpp"
 
-// The question how a program's processes are to be started, see tutti/cluster/launch/launch_info.hpp: it is put on the
-// host of rank 0, where the program lies and its GPUs are, before anything else runs.
+// Asks a program how its processes should be started, see tutti/cluster/launch/launch_info.hpp. The query runs on the
+// host of rank 0, which has the program and its GPUs, before anything else runs.
 namespace tutti::launch {
 
-// What came of the question.
+// Result of the query.
 struct ProgramQuery {
-  bool put = false;  // there is a program that may be asked, and it ran
-  int code = 0;      // its exit code; -1: out of time or killed
+  bool put = false;  // the program may be queried, and it ran
+  int code = 0;      // =
   std::optional<LaunchInfo> answer{};
-  std::vector<std::string> errors{};  // the lines of its standard error
+  std::vector<std::string> errors{};  // lines of its standard error
 };
 
-// `tutti-launch --ask`: the order comes on standard input; says "asked CODE" and "answer ..." and "error ..." lines, or
-// nothing where the program may not be asked.
+// `tutti-launch --ask`: reads the order from standard input. Prints "asked CODE" and "answer ..." and "error ..."
+// lines, or nothing if the program may not be queried.
 int query_locally(const Order& order);
 
-// Asks on the host of rank 0; nothing where nobody may be asked, or the host cannot be reached, which is told when the
-// processes are to start there.
+// Queries the program on the host of rank 0. The result is empty if the program may not be queried or the host cannot
+// be reached; that is reported when the processes start.
 [[nodiscard]] ProgramQuery query_program(const Plan& plan, const Options& o, const SignalQueue& signals);
 
-// What the program refuses is said once, and nothing runs.
+// Prints the errors of a program that refused its options, and throws its exit code. No process has been started then.
 void require_answer(const ProgramQuery& asked, const Plan& plan);
 
 }  // namespace tutti::launch

@@ -16,28 +16,29 @@ namespace tutti::launch {
 void resolve_launcher(Options& o, Plan& plan, const SignalQueue& signals, JobOutput& output) {
   const ProgramQuery asked = query_program(plan, o, signals);
   require_answer(asked, plan);
-  if (asked.code < 0) output.say("warning: " + printable(o.command[0]) + " did not answer how it is to be started");
+  if (asked.code < 0) output.say("warning: " + printable(o.command[0]) + " did not answer the query how to start it");
   const int workers = plan.first().order.workers;
   if (o.elastic.on && asked.answer && !asked.answer->elastic)
-    fail<UsageError>("--elastic", "a strategy whose workers may come and go",
+    fail<UsageError>("--elastic", "a strategy whose workers may join and leave",
                      printable(o.command.at(0)) + " with strategy " + asked.answer->strategy,
-                     asked.answer->strategy == "gloo" ? "that of another build can" : "--strategy gloo can");
+                     asked.answer->strategy == "gloo" ? "use a build with Gloo" : "use --strategy gloo");
   const bool holds = asked.answer && asked.answer->servers_hold;
   if (o.elastic.on && holds && o.server_restarts > 0)
-    fail<UsageError>("--server-restarts", "0 with --elastic, where workers may be lost and servers may not",
-                     std::to_string(o.server_restarts), "--resume goes on after the loss of a server");
+    fail<UsageError>("--server-restarts", "0 with --elastic, because workers may be lost and servers may not",
+                     std::to_string(o.server_restarts), "use --resume to continue after the loss of a server");
   if (o.elastic.on && holds && o.elastic.at_given && o.elastic.at_epoch)
-    fail<UsageError>("--elastic-at", "step, because no worker of " + asked.answer->strategy + " waits for another one",
-                     "epoch", "leave it out: workers come and go between two of their steps");
+    fail<UsageError>("--elastic-at",
+                     "step, because no worker of " + asked.answer->strategy + " waits for another worker", "epoch",
+                     "leave the option out: workers join and leave between two of their steps");
   if (o.elastic.on && workers < o.elastic.min_workers)
-    fail<UsageError>("--min-workers", "at most as many as the job begins with, " + std::to_string(workers),
+    fail<UsageError>("--min-workers", "at most the number of workers at the start, " + std::to_string(workers),
                      std::to_string(o.elastic.min_workers));
   if (o.elastic.on && workers > o.elastic.max_workers.value_or(workers))
-    fail<UsageError>("--max-workers", "at least as many as the job begins with, " + std::to_string(workers),
+    fail<UsageError>("--max-workers", "at least the number of workers at the start, " + std::to_string(workers),
                      std::to_string(*o.elastic.max_workers));
   if (o.elastic.on && o.launcher == "mpi" && !(asked.answer && asked.answer->over_mpi))
     fail<UsageError>("--launcher",
-                     "local or ssh, because nobody says that " + printable(o.command.at(0)) +
+                     "local or ssh, because it is not known that " + printable(o.command.at(0)) +
                          " trains over MPI, in one mpirun after the other",
                      "mpi", "leave --launcher out, and let the program's --strategy decide");
   const int servers = servers_for(o, asked.answer, workers);
@@ -51,7 +52,7 @@ void resolve_launcher(Options& o, Plan& plan, const SignalQueue& signals, JobOut
     if (!s.order.through_mpi || !o.elastic.on) continue;
     s.order.generation = 1;
     s.order.founders = workers;
-    // Who is cut off has ended its processes before the others go on without them.
+    // An agent that is cut off must have ended its processes before the others continue without them.
     s.order.host_timeout = 0.75 * std::min(o.host_timeout, o.rank_timeout);
   }
 }
@@ -65,7 +66,7 @@ std::optional<StallProblem> stalled_problem(ProgressBoard& board, const Options&
                       {static_cast<int>(ExitCode::communication),
                        error_message(stall->entry->name + " on " + stall->entry->host,
                                      "progress within " + seconds_text(o.stall_deadline), board.describe(*stall),
-                                     "--stall-deadline sets the time")}};
+                                     "set a longer time with --stall-deadline")}};
 }
 
 }  // namespace tutti::launch

@@ -10,13 +10,13 @@
 #include "tools/launch/job/plan.hpp"
 #include "tools/launch/job/progress_board.hpp"
 
-// What the launcher finds out before the job begins, and what it watches for while it runs.
+// Completes the launcher's options before the job begins, and checks for stalls while it runs.
 namespace tutti::launch {
 
-// Asks the program how its processes are to be started, and completes options and plan by that.
+// Asks the program how its processes should be started, and completes options and plan with the answer.
 void resolve_launcher(Options& o, Plan& plan, const SignalQueue& signals, JobOutput& output);
 
-// Warns of a process that stands still, and says what ends the job when that lasts too long.
+// Warns of a process that makes no progress. Returns the problem that ends the job if that lasts too long.
 struct StallProblem {
   std::string blamed{};
   Problem problem{};

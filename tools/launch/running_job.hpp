@@ -27,7 +27,7 @@
 
 namespace tutti::launch {
 
-// What the launcher knows of the job that it runs, and what comes of it in the end.
+// State of the job that the launcher runs, and the decision how it ended.
 class RunningJob {
  protected:
   explicit RunningJob(const Options& options) : o_(options), plan_(make_plan(options)) {}
@@ -36,7 +36,7 @@ class RunningJob {
 
   [[nodiscard]] bool over() const;
 
-  // Without a word for so long a host is lost.
+  // Returns the time-out for hosts: the connection is lost if no message arrives for so long, in seconds.
   [[nodiscard]] double host_timeout() const {
     return generations_ ? std::min(o_.host_timeout, o_.rank_timeout) : o_.host_timeout;
   }
@@ -47,23 +47,22 @@ class RunningJob {
 
   void stop();
 
-  // ---- the end ----
-  // A host whose connection broke may still run what it was given.
+  // ---- the end ---- | Ends what hosts with a broken connection may still run.
   void end_lost_hosts(const SignalQueue& signals);
 
-  // Decides how the job ended, says it, and returns the exit code.
+  // Decides how the job ended, prints it, and returns the exit code.
   [[nodiscard]] int verdict();
 
   Options o_;
   Plan plan_;
   JobFolder folder_;
   std::list<Link> links_;
-  std::vector<Host> lost_hosts_;  // whose links are gone
+  std::vector<Host> lost_hosts_;  // hosts whose links are gone
   std::unique_ptr<Child> mpirun_;
   JobOutput output_;
   ProgressBoard board_;
   std::optional<JobControl> control_;
-  std::optional<MpiGenerations> generations_;  // of a job over MPI whose workers come and go
+  std::optional<MpiGenerations> generations_;  // of an elastic job over MPI
   std::optional<Elastic> elastic_;
   std::map<std::string, const Link*> unended_;
   std::vector<ProcessExit> endings_;

@@ -44,7 +44,7 @@ void LauncherLink::say_alive() {
 
 int Agent::run() {
   SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
-  // What outlives its parent becomes a child of this process and is ended with it.
+  // Descendants that outlive their parents become children of this process, so that end_adopted() can end them.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (wrapper_) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   parent_ = ::getppid();
@@ -63,9 +63,9 @@ int Agent::run() {
 
 void Agent::check_order() {
   std::error_code error;
-  if (!fs::is_directory(order_.folder, error)) return refuse("the folder " + order_.folder + ", which is not there");
+  if (!fs::is_directory(order_.folder, error)) return refuse("the folder " + order_.folder + ", which does not exist");
   if (program_of(order_).empty())
-    return refuse("the program " + order_.command[0] + ", which is not there or cannot be run");
+    return refuse("the program " + order_.command[0] + ", which does not exist or cannot be run");
   link_.say("ready");
 }
 
@@ -101,7 +101,7 @@ bool Agent::start(RankProcess& p) {
 void Agent::stop(const std::string& why) {
   if (stopping_) return;
   stopping_ = true;
-  // Of a generation that broke others go on at once.
+  // If a generation failed, the next one waits for the end of its ranks: gives them less time.
   const std::chrono::milliseconds rank_grace(order_.generation > 0 ? 150 : 700);
   kill_at_ = Clock::now() + (wrapper_ ? rank_grace : stop_grace);
   for (RankProcess& p : processes_) p.stop(why);
@@ -145,7 +145,7 @@ bool Agent::finished() const {
                                  [](const RankProcess& p) { return p.running() || !p.drained(); });
   if (!none) return false;
   if ((!began_ || order_.keeps) && !stopping_ && !refused_ && link_.open()) return false;
-  // What is still queued goes out, unless nobody takes it any more.
+  // Sends queued output first, unless the connection is closed.
   const bool sent = (link_.out.size() == 0 && link_.err.size() == 0) || (!wrapper_ && !link_.open());
   return sent;
 }
@@ -158,7 +158,7 @@ void Agent::turn(const SignalQueue& signals) {
   for (RankProcess& p : processes_)
     for (const std::size_t stream : {0U, 1U}) {
       const OutputQueue& q = stream == 0 ? link_.out : link_.err;
-      // Who does not read its output slows down whoever writes it, as with a pipe.
+      // Stops reading while the output queue is full, so that the writing process blocks as with a pipe.
       if (p.pipe(stream) < 0 || held_ || q.size() > (std::size_t{1} << 18)) continue;
       pipes.emplace_back(&p, stream);
       fds.push_back({p.pipe(stream), POLLIN, 0});
@@ -192,12 +192,12 @@ void Agent::look_after_processes(const SignalQueue& signals) {
   for (RankProcess& p : processes_) {
     const bool ended = p.over();
     if (ended) {
-      // A signal that ended it may have come to this process just before.
+      // The signal that ended the process may have been sent to this process just before.
       while (const int number = signals.next()) on_signal(number);
-      // The signal of a parent's death comes with that of its first thread, a little before the parent is gone.
+      // The parent-death signal is sent when the parent's first thread ends, a little before the parent is gone.
       if (wrapper_ && parent_gone()) p.blame_parent();
       p.reap();
-      // Its last words come before its end.
+      // Frames that the process sent before its end must arrive before the "end" line.
       hand_on(p);
       p.control().close();
     }
@@ -208,7 +208,8 @@ void Agent::look_after_processes(const SignalQueue& signals) {
       if (wrapper_) p.write_end();
     }
   }
-  // Once all has been read that it said; what it left behind elsewhere may hold its pipes for longer.
+  // Starts a process again when its output has been read. Its descendants may hold the pipes open, so this waits 0.5 s
+  // at most.
   std::erase_if(again_, [&](const auto& a) {
     const auto [p, since] = a;
     if (stopping_) return true;
@@ -217,7 +218,7 @@ void Agent::look_after_processes(const SignalQueue& signals) {
     if (!start(*p)) stop("stopped");
     return true;
   });
-  // Somebody who left the group may still hold a pipe, and would keep it open for ever.
+  // A descendant that left the process group may still hold a pipe, which would then never close.
   if (began_ && std::none_of(processes_.begin(), processes_.end(), [](const RankProcess& p) { return p.running(); }))
     end_adopted();
 }
@@ -250,7 +251,7 @@ int Agent::finish() {
   const bool orphan = wrapper_ && !io::path_exists(order_file(folder_));
   for (const RankProcess& p : processes_) {
     if (wrapper_ && p.end()) code = p.end()->by_signal ? 128 + p.end()->code : p.end()->code;
-    // The guard reads how a process ended, and removes the files itself, unless it has ended before.
+    // The guard reads the .end file and removes the files itself, unless it has ended before.
     if (!wrapper_ || orphan) p.remove_files();
   }
   if (orphan) clean_behind_daemon();

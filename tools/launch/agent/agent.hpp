@@ -21,23 +21,23 @@
 
 namespace tutti::launch {
 
-// The end of stopping: SIGTERM, and SIGKILL so much later. Two seconds for all of it.
+// After SIGTERM, processes have this time until SIGKILL. All of stopping takes two seconds at most.
 inline constexpr std::chrono::milliseconds stop_grace{1400};
 
-// The agent's end of the conversation with the launcher.
+// The agent's side of the connection to the launcher.
 class LauncherLink {
  public:
-  // Without a `partner`, as under mpirun, it says nothing.
+  // Sends nothing if `partner` is false (under mpirun).
   explicit LauncherLink(double timeout, bool partner = true) : timeout_(timeout), partner_(partner) {}
 
   void say(const std::string& line) {
     if (partner_) out.put(control_mark + line + "\n");
   }
   [[nodiscard]] bool open() const noexcept { return open_; }
-  // Whether the launcher was silent for the whole time-out.
+  // Returns whether nothing was received from the launcher for the whole time-out.
   [[nodiscard]] bool timed_out() const noexcept { return timed_out_; }
-  // Reads once from standard input, which poll said has something.
-  template <class F>  // f(words)
+  // Reads once from standard input, which poll has reported as readable.
+  template <class F>  // =
   void hear(F&& f) {
     std::string bytes;
     const ReadResult result = read_some(STDIN_FILENO, bytes);
@@ -46,10 +46,10 @@ class LauncherLink {
     heard_ = looked_ = Clock::now();
     lines_.feed(bytes, [&](std::string_view line) { f(words_of(line)); });
   }
-  // A launcher that is cut off says nothing, and no end of file comes either. While this process stood still itself, as
-  // on a machine that is paused, it could hear nobody.
+  // Closes the connection if nothing was received for the time-out: a launcher that is cut off sends nothing, not even
+  // an end of file. Time in which this process itself did not run, as on a paused machine, does not count.
   void check_silence();
-  // While nothing else is done with it.
+  // Sends "alive" while the caller is busy with other work.
   void tell_alive();
 
   OutputQueue out{STDOUT_FILENO}, err{STDERR_FILENO};
@@ -63,19 +63,20 @@ class LauncherLink {
   LineSplitter lines_;
 };
 
-// Runs the processes of one host. Ends them all when the launcher says so, when its end of standard input closes, and
-// when nothing has been heard of it for the time that the order gives. Under mpirun (`wrapper`) it runs one process,
-// and mpirun's signals and death count instead.
+// Runs the processes of one host. Ends all of them if the launcher says so, if standard input closes, or if nothing was
+// received from the launcher for the order's time-out. Under mpirun (`wrapper`) it runs one process, and ends it on
+// mpirun's signals or mpirun's end instead.
 class Agent {
  public:
   Agent(Order order, bool wrapper)
       : order_(std::move(order)), wrapper_(wrapper), link_(order_.host_timeout, !wrapper) {}
 
-  // Returns the exit code: under mpirun that of the process, else 0, or 5 if the launcher was silent for the time-out.
+  // Runs until all processes have ended. Returns 0, or 5 if nothing was received from the launcher for the time-out.
+  // Under mpirun it returns the exit code of the process.
   int run();
 
  private:
-  // Says what would go wrong before anything runs.
+  // Reports a missing folder or program before any process is started.
   void check_order();
   void refuse(const std::string& what);
 
@@ -85,7 +86,7 @@ class Agent {
   void stop(const std::string& why);
 
   void obey(const std::vector<std::string>& words);
-  // What a process has to say to the arbiter.
+  // Passes the frames that a process has sent on to the arbiter.
   void hand_on(RankProcess& p) {
     p.control().read([&](std::string_view frame) { link_.say("control " + p.name() + " " + io::to_base64(frame)); });
   }
@@ -96,18 +97,18 @@ class Agent {
 
   [[nodiscard]] bool finished() const;
 
-  // One round of poll.
+  // Does one round of poll.
   void turn(const SignalQueue& signals);
 
   [[nodiscard]] OutputQueue& queue(std::size_t stream) { return stream == 0 ? link_.out : link_.err; }
 
   void look_after_processes(const SignalQueue& signals);
 
-  // Ends what the processes left behind outside of their groups.
+  // Ends descendants of the processes that left their process groups.
   static void end_adopted();
 
-  // The guard, which cleans up behind Open MPI's daemon, has ended before; the daemon waits for this process, so
-  // another one does it.
+  // Cleans up after Open MPI's daemon in a new process, because the guard, which should do it, has ended and the daemon
+  // waits for this process.
   void clean_behind_daemon();
 
   int finish();
@@ -118,10 +119,10 @@ class Agent {
   pid_t parent_ = 0;
   fs::path folder_;
   std::deque<RankProcess> processes_;
-  std::vector<std::pair<RankProcess*, Clock::time_point>> again_;  // to be started again, as the launcher said then
+  std::vector<std::pair<RankProcess*, Clock::time_point>> again_;  // to be started again, and since when
   bool began_ = false, stopping_ = false, refused_ = false;
-  bool told_ = false;  // to stop, by the launcher
-  bool held_ = false;  // nobody takes the output for now
+  bool told_ = false;  // the launcher sent "stop"
+  bool held_ = false;  // the launcher asked to hold the output back
   Clock::time_point kill_at_{}, relayed_{};
 };
 

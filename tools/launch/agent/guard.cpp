@@ -37,10 +37,10 @@ namespace tutti::launch {
 
 namespace {
 
-// Watches a host on which mpirun starts the processes: hands the order over through a file, reports where the processes
-// are and how they ended, passes signals on at once, and ends them when the launcher says so or is gone. Where members
-// change, each generation is another mpirun: "halt" ends what is left of the one before, "members GENERATION WORKERS
-// KEPT [NUMBER LOCAL_RANK LOCAL_SIZE RANK]..." says what is to run in the next (KEPT in base64, - for nothing).
+// Watches a host on which mpirun starts the processes. Gives them the order in a file, reports their progress and exit
+// codes, passes signals on at once, and ends the processes if the launcher says so or is gone. In an elastic job each
+// generation is a new mpirun: "halt" ends what is left of the last one. "members GENERATION WORKERS KEPT [NUMBER
+// LOCAL_RANK LOCAL_SIZE RANK]..." lists the processes of the next one (KEPT in base64, - if empty).
 class ProcessGuard {
  public:
   explicit ProcessGuard(Order order) : order_(std::move(order)), link_(order_.host_timeout) {}
@@ -52,10 +52,10 @@ class ProcessGuard {
     link_.say("hello " + std::to_string(protocol) + " " + version + " " + own_node());
     std::error_code error;
     if (!fs::is_directory(order_.folder, error)) {
-      link_.say("refuse the folder " + order_.folder + ", which is not there");
+      link_.say("refuse the folder " + order_.folder + ", which does not exist");
       stopping_ = true;
     } else if (program_of(order_).empty()) {
-      link_.say("refuse the program " + order_.command[0] + ", which is not there or cannot be run");
+      link_.say("refuse the program " + order_.command[0] + ", which does not exist or cannot be run");
       stopping_ = true;
     } else {
       link_.say("ready");
@@ -94,7 +94,7 @@ class ProcessGuard {
         if (words.size() == 2 || process_name(r.role, r.rank) == words[2] + " " + words[3])
           signal_group(r, std::atoi(words[1].c_str()));
     if (words[0] == "halt") {
-      // This may take longer than a host may be silent.
+      // This may take longer than the launcher's time-out for a silent host.
       const auto stay = [this] { link_.tell_alive(); };
       end_processes(stay);
       end_mpi_session(folder_, stay);
@@ -102,13 +102,13 @@ class ProcessGuard {
     }
     if (words[0] == "members" && words.size() >= 4 && words.size() % 4 == 0) begin_generation(words);
   }
-  // Ends what mpirun started, and tells how.
+  // Ends what mpirun started, and reports how each process ended.
   void end_processes(const std::function<void()>& meanwhile = [] {}) {
     watch();
     end_recorded(read_records(folder_), stop_grace, meanwhile);
     watch();
   }
-  // The first file of this host in the job's folder.
+  // Writes the first file of this host in the job's folder.
   void write_order(const std::string& frame) const {
     with_job_folder(order_.job, [&](const fs::path& folder) { write_aside(order_file(folder), frame); });
   }
@@ -167,7 +167,7 @@ class ProcessGuard {
         link_.say("end " + name + " " + line);
         known.ended = true;
       } else if (!lives(r.agent, r.agent_start) && !lives(r.pid, r.start)) {
-        // Both were killed before either could say so.
+        // The process and its agent were both killed before one of them could report it.
         if (!known.vanished) known.vanished = Clock::now();
         if (seconds_since(*known.vanished) > 0.3) {
           link_.say("end " + name + " signal 9 vanished");
@@ -178,7 +178,7 @@ class ProcessGuard {
   }
 
   void clean() {
-    // First, so that a process which mpirun starts only now finds none, or removes its files itself.
+    // Removes the order first: a process that mpirun starts later then finds no order, or removes its files itself.
     std::error_code error;
     fs::remove(order_file(folder_), error);
     remove_files();
@@ -196,7 +196,7 @@ class ProcessGuard {
     try {
       io::remove_stale_asides(folder_);
     } catch (const Error&) {
-      // The folder has gone: another guard of this job was faster.
+      // Another guard of this job has removed the folder.
     }
   }
 
@@ -204,7 +204,7 @@ class ProcessGuard {
   LauncherLink link_;
   fs::path folder_;
   std::map<std::string, WatchedProcess> known_;
-  bool stopping_ = false, told_ = false;  // told_: by the launcher
+  bool stopping_ = false, told_ = false;  // told_: the launcher sent "stop"
   Clock::time_point watched_{};
 };
 
@@ -217,7 +217,7 @@ std::pair<std::string, Order> read_order() {
     while (bytes > 0) {
       const ssize_t n = ::read(STDIN_FILENO, block, std::min(bytes, sizeof block));
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) fail<CommunicationError>("order", "the launcher's order", "the end of standard input");
+      if (n <= 0) fail<CommunicationError>("order", "the order from the launcher", "the end of standard input");
       frame.append(block, static_cast<std::size_t>(n));
       bytes -= static_cast<std::size_t>(n);
     }
@@ -243,21 +243,21 @@ int exec_rank(const std::string& job, const std::string& generation) {
   const char* number = std::getenv("OMPI_COMM_WORLD_RANK");
   const auto rank = tutti::detail::number_between(number == nullptr ? "" : number, 0, 1 << 24);
   if (!is_job(job) || !rank)
-    fail<UsageError>("--exec-rank", "a job and OMPI_COMM_WORLD_RANK", "something else",
-                     "this mode is for tutti-launch itself");
+    fail<UsageError>("--exec-rank", "the number of a job, and OMPI_COMM_WORLD_RANK in the environment",
+                     "something else", "do not call this mode: tutti-launch uses it internally");
   for (const fs::path& folder : job_folders(job)) {
     if (!io::path_exists(order_file(folder))) continue;
     const std::string frame = io::read_text_file(order_file(folder), max_frame + 64);
     Order order = decode(std::string_view(frame).substr(frame.find('\n') + 1));
     if (std::to_string(order.generation) != generation)
       fail<CommunicationError>("mpirun", "generation " + std::to_string(order.generation) + " of job " + job,
-                               printable(generation), "it is another one's mpirun");
+                               printable(generation), "this mpirun belongs to another generation or job");
     std::vector<ProcessOrder> mine;
     for (const ProcessOrder& p : order.processes)
       if (p.mpi_rank == *rank) mine.push_back(p);
     if (mine.size() != 1)
       fail<CommunicationError>("mpirun", "rank " + std::to_string(*rank) + " on another host than " + order.host,
-                               "it here", "the hosts file and mpirun disagree about who is where");
+                               "it on this host", "mpirun did not place the ranks as the hosts file says");
     order.processes = std::move(mine);
     return Agent(std::move(order), true).run();
   }

@@ -10,13 +10,14 @@
 
 namespace tutti::launch {
 
-// The order that comes on standard input, as it came and decoded.
+// Reads the order from standard input. Returns its bytes and the decoded order.
 [[nodiscard]] std::pair<std::string, Order> read_order();
 
 // `tutti-launch --exec-ranks`: runs the processes of this host.
 int exec_ranks();
 
-// `tutti-launch --exec-rank JOB [GENERATION]`, started by mpirun: the guard of this host has the order.
+// `tutti-launch --exec-rank JOB [GENERATION]`, started by mpirun: takes the order from the file that the guard of this
+// host wrote.
 int exec_rank(const std::string& job, const std::string& generation);
 
 }  // namespace tutti::launch

@@ -35,8 +35,8 @@ std::vector<std::string> environment_of(const Order& order, const ProcessOrder& 
   Variables set = order.everywhere;
   for (const auto& v : server ? order.on_servers : order.on_workers) set.push_back(v);
   const std::string workers = std::to_string(order.workers);
-  // Numbers only grow where workers come and go.
-  const bool ranked = order.generation > 0;  // mpirun's ranks are those of a generation
+  // In an elastic job the numbers of workers may exceed their count.
+  const bool ranked = order.generation > 0;  // each mpirun numbers its ranks from 0
   const std::string size = server   ? std::to_string(order.servers)
                            : ranked ? workers
                                     : std::to_string(std::max(order.workers, p.rank + 1));
@@ -67,7 +67,7 @@ std::vector<std::string> environment_of(const Order& order, const ProcessOrder& 
                            {"TUTTI_KEPT", order.kept}});
   else if (order.joins)
     set.insert(set.end(), {{"NEW_WORKER", "1"}, {"EPOCH_BEGIN", std::to_string(order.epoch)}});
-  // This job's or none, where the launcher is itself part of a job.
+  // Variables of another job are removed: the launcher may itself run inside a job.
   const auto of_another = [](std::string_view name) {
     return name == "TUTTI_ELASTIC" || name == "ELASTIC_TRAINING_ENABLED" || name == "NEW_WORKER" ||
            name == "EPOCH_BEGIN" || name == "TUTTI_GENERATION" || name == "TUTTI_FOUNDERS" || name == "TUTTI_KEEP" ||
@@ -80,7 +80,7 @@ std::vector<std::string> environment_of(const Order& order, const ProcessOrder& 
     if (!of_another(name) && std::none_of(set.begin(), set.end(), [&](const auto& v) { return v.first == name; }))
       entries.emplace_back(entry);
   }
-  // The last one of a name holds.
+  // If a name occurs twice, the last value counts.
   for (auto v = set.begin(); v != set.end(); ++v)
     if (std::none_of(v + 1, set.end(), [&](const auto& later) { return later.first == v->first; }))
       entries.push_back(v->first + "=" + v->second);
@@ -115,7 +115,7 @@ Started RankProcess::start(bool with_control) {
   s.own_session = true;
   s.ignore_user_signals = order_.generation > 0;
   s.signal_at_parents_death = SIGKILL;
-  // Recorded before it can do anything, such as end its agent.
+  // Writes the record before the program runs: the program may end its agent.
   s.before_exec = [&](pid_t pid) {
     record_.pid = pid;
     record_.agent = ::getpid();
@@ -150,7 +150,7 @@ bool RankProcess::over() const {
 }
 
 void RankProcess::reap() {
-  // Before it is reaped: until then its number, which is the group's, cannot be anybody else's.
+  // Kills the group before reaping: until then the system cannot give the same number to another process or group.
   ::kill(-record_.pid, SIGKILL);
   int status = 0;
   while (::waitpid(record_.pid, &status, 0) < 0 && errno == EINTR) {

@@ -23,9 +23,10 @@
 
 namespace tutti::launch {
 
-// How a process ended. why: own, of itself; stopped, because the launcher or mpirun said so; unheard, because nothing
-// was heard of the launcher; orphaned, because whoever had started the agent was gone; vanished, agent and all; ended,
-// by --kill or another signal to the agent.
+// How a process ended, and why:
+// own: by itself; stopped: the launcher or mpirun stopped it; unheard: its agent received nothing from the launcher;
+// orphaned: the parent of its agent ended; vanished: it ended together with its agent; ended: by --kill or another
+// signal to the agent.
 struct End {
   bool by_signal = false;
   int code = 0;
@@ -36,7 +37,7 @@ struct End {
   }
 };
 
-// The variables that the launcher gives to every process; nobody else may set them.
+// The variables that the launcher sets for every process. Users may not set them.
 inline constexpr std::array launcher_variables{"TUTTI_RANK",       "TUTTI_SIZE",
                                                "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",
                                                "TUTTI_HOST",       "TUTTI_JOB",
@@ -55,20 +56,20 @@ inline constexpr std::array launcher_variables{"TUTTI_RANK",       "TUTTI_SIZE",
   return std::find(launcher_variables.begin(), launcher_variables.end(), name) != launcher_variables.end();
 }
 
-// Where the program of an order is on this host; empty if it is not, or cannot be run.
+// Returns the path of the order's program on this host, or an empty path if it does not exist or cannot be run.
 [[nodiscard]] fs::path program_of(const Order& order);
 
-// "NAME=value" entries: this process's own, over them what the order says, over that the launcher's.
-// control: the number of its channel's descriptor; empty where it has none.
+// Returns "NAME=value" entries: this process's environment, overridden by the order's variables and these by the
+// launcher's. control: number of the channel's descriptor; empty without a channel.
 [[nodiscard]] std::vector<std::string> environment_of(const Order& order, const ProcessOrder& p,
                                                       const std::string& report, const std::string& control);
 
-// One process of the job as its agent sees it.
+// One process of the job, as its agent manages it.
 class RankProcess {
  public:
   RankProcess(const Order& order, const ProcessOrder& process, fs::path folder);
 
-  // Throws FileError; the result says why the program could not be started.
+  // Starts the program. The result says why it could not be started. Throws FileError.
   [[nodiscard]] Started start(bool with_control);
 
   [[nodiscard]] const ProcessOrder& process() const noexcept { return process_; }
@@ -76,14 +77,14 @@ class RankProcess {
   [[nodiscard]] pid_t pid() const noexcept { return record_.pid; }
   [[nodiscard]] bool running() const noexcept { return running_; }
   [[nodiscard]] const std::optional<End>& end() const noexcept { return end_; }
-  // No pipe is open any more.
+  // Returns whether both pipes are closed.
   [[nodiscard]] bool drained() const noexcept { return streams_[0].pipe.get() < 0 && streams_[1].pipe.get() < 0; }
   [[nodiscard]] int pipe(std::size_t stream) const noexcept { return streams_[stream].pipe.get(); }
   [[nodiscard]] ControlSocket& control() noexcept { return control_; }
 
-  // What happens to a running process: to be stopped, for the reason `why`; a signal alone leaves it its own.
+  // Stops a running process for the reason `why`. signal() leaves the reason as it is.
   void stop(const std::string& why);
-  // It was stopped because whoever had started its agent died.
+  // Changes the reason to "orphaned" if the process was stopped because the parent of its agent ended.
   void blame_parent() {
     if (why_ == "stopped") why_ = "orphaned";
   }
@@ -91,19 +92,19 @@ class RankProcess {
     if (running_) ::kill(-record_.pid, number);
   }
 
-  // Has the process ended, without being reaped?
+  // Returns whether the process has ended. Does not reap it.
   [[nodiscard]] bool over() const;
-  // Reaps it. What it left in its group goes with it.
+  // Kills the rest of the process group, and reaps the process.
   void reap();
 
-  // Moves what a pipe has into the log and, line by line, to `to`.
+  // Copies what a pipe has into the log and, line by line, to `to`.
   void read_pipe(std::size_t stream, OutputQueue& to);
   void close_pipes(OutputQueue& out, OutputQueue& err) {
     for (const std::size_t stream : {0U, 1U}) close_pipe(stream, stream == 0 ? out : err);
   }
   void close_pipe(std::size_t stream, OutputQueue& to);
 
-  // The line "progress ..." if there is news.
+  // Returns the line "progress ..." if it has changed since the last call, else an empty text.
   [[nodiscard]] std::string progress_news();
   [[nodiscard]] static std::string progress_line(const std::string& role, int rank, const RankProgress& p, char state);
 
@@ -121,7 +122,7 @@ class RankProcess {
   [[nodiscard]] static std::string now();
 
   void open_log();
-  // A full disk costs the log, not the training.
+  // Writes to the log. If that fails (full disk), closes the log and reports it; training continues.
   void log(std::string_view bytes);
   void put(OutputQueue& to, std::string_view line);
 

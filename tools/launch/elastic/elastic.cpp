@@ -39,11 +39,11 @@ Elastic::Meaning Elastic::meaning_of(const ProcessExit& e, bool given_up) {
     prepared(e);
     return Meaning::none;
   }
-  // The arbiter has told of one that the job can do without, before or soon.
+  // The arbiter reports a server that the job can do without, before or soon after this.
   if (e.name.starts_with("server") && stood_ && !e.good())
     return over() && !lost_servers_.contains(e.name) ? Meaning::noted : Meaning::none;
   ElasticWorker* w = find(e.name);
-  // A worker that was not wanted any more before it was heard of is in no table.
+  // A worker that left the hosts file before the arbiter knew it is in no table.
   if (w == nullptr) return e.name.starts_with("worker") ? Meaning::none : Meaning::fails;
   w->ended = true;
   if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;
@@ -63,13 +63,13 @@ Elastic::Meaning Elastic::meaning_of(const ProcessExit& e, bool given_up) {
 
 bool Elastic::takes_problem(Link& l, const Problem& p) {
   if (!stood_) return begins_without(started_on(l), p.message);
-  // The last ones may be without it at the very end.
+  // When the work is done, the last workers may finish without this host.
   if (over())
     return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
       return w.second.link == &l && w.second.member && !w.second.ended && !w.second.released && !w.second.given_up;
     });
   bool any = false;
-  // To a host that is prepared, where nothing of theirs runs yet.
+  // Also ends additions to a host that is being prepared, on which no worker runs yet.
   const std::set<int> coming = end_additions(l);
   for (auto& [number, w] : workers_)
     if (w.link == &l || (w.pending && (l.has(w.name()) || coming.contains(number)))) {
@@ -125,10 +125,10 @@ void Elastic::hear(const JobControl::MembershipUpdate& news) {
   if (w == nullptr || !stood_) return;
   if (news.decision.kind == Kind::lost && !w->ended && !ends_now_ && !std::exchange(w->given_up, true)) {
     say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the others go on");
-    // What still runs of it may not come back; its agent is told, as soon as it can be reached.
+    // Processes of the worker may still run and must not rejoin. The agent ends them as soon as it can be reached.
     if (w->link != nullptr) w->link->say("signal 9 " + w->name());
     failed(*w);
-    // Another worker there would not reach the others either, and would hold them up until it is given up.
+    // Another worker on this host would not reach the others either, and would delay them until it is given up.
     if (news.decision.unreachable) hosts_[w->key].unreachable = true;
     write_log();
   }
@@ -137,7 +137,8 @@ void Elastic::hear(const JobControl::MembershipUpdate& news) {
     w->did_work = news.decision.work_done;
     if (w->asked || over()) return;
     ++hosts_[w->key].unused;
-    say_(w->name() + " on " + host_of(*w) + " leaves; its place is not used until the host is listed anew");
+    say_(w->name() + " on " + host_of(*w) +
+         " leaves; its slot is not used until the host is removed from the hosts file and listed again");
   }
 }
 
@@ -151,7 +152,7 @@ void Elastic::stop() {
 
 void Elastic::steer() {
   HostsWatch::HostsUpdate news = watch_->take();
-  if (!news.problem.empty()) say_("warning: " + news.problem + " Nobody joins or leaves for it.");
+  if (!news.problem.empty()) say_("warning: " + news.problem + " This edit is ignored.");
   if (news.hosts) wanted_ = std::move(news.hosts);
   if (!stood_) return;
   if (over()) return stop_additions();
@@ -183,7 +184,7 @@ std::optional<Problem> Elastic::problem() {
       static_cast<int>(ExitCode::communication),
       error_message("job",
                     "at least " + count_text(least, "worker") + " within " + seconds_text(o_.elastic.min_timeout),
-                    std::to_string(there), "--resume goes on from the last checkpoint")};
+                    std::to_string(there), "--resume continues from the last checkpoint")};
 }
 
 std::vector<ElasticWorker*> Elastic::started_on(const Link& l) {
@@ -221,7 +222,8 @@ void Elastic::lose_server(const JobControl::MembershipUpdate& news) {
   lost_servers_.insert(news.name);
   for (Link& l : links_) {
     if (!stood_ || over() || !l.has(news.name)) continue;
-    say_("warning: " + news.name + " on " + l.host() + ": " + news.decision.why + "; the others do its part");
+    say_("warning: " + news.name + " on " + l.host() + ": " + news.decision.why +
+         "; the other servers take over its part");
     l.say("signal 9 " + news.name);
   }
 }
@@ -242,7 +244,7 @@ void Elastic::let_leave() {
     if (wanted >= static_cast<int>(there.size())) continue;
     if (!s.listed && s.where.here() && std::exchange(wanted, 1) == 0)
       say_once(s, "warning: " + s.where.host.name + " stays in the job: the launcher runs there");
-    // The youngest first.
+    // The newest worker leaves first.
     for (; static_cast<int>(there.size()) > wanted; there.pop_back())
       if (!ask_to_leave(s, *there.back())) break;
   }
@@ -250,15 +252,16 @@ void Elastic::let_leave() {
 
 bool Elastic::ask_to_leave(HostEntry& s, ElasticWorker& w) {
   if (!members_.opened(w.name())) {
-    // It is not in the job yet.
+    // The worker is not in the job yet.
     w.asked = true;
     end_addition(w);
     if (w.link != nullptr) w.link->say("signal 15 " + w.name());
     return true;
   }
   if (!members_.can_spare(w.name())) {
-    say_once(s, "warning: " + s.where.host.name + " stays in the job until others have joined: without it there " +
-                    "would be fewer than " + count_text(static_cast<std::size_t>(o_.elastic.min_workers), "worker"));
+    say_once(s, "warning: " + s.where.host.name + " stays in the job until others have joined: without it " +
+                    "there would be fewer than " +
+                    count_text(static_cast<std::size_t>(o_.elastic.min_workers), "worker"));
     return false;
   }
   w.asked = true;
@@ -286,18 +289,21 @@ void Elastic::let_join() {
       continue;
     }
     if (s.unreachable) {
-      say_once(s, "warning: " + name + " is not used until it is listed anew: it does not reach all others");
+      say_once(
+          s, "warning: " + name +
+                 " is not used until it is removed from the hosts file and listed again: it does not reach all others");
       continue;
     }
     if (s.failures > o_.elastic.restart_budget) {
-      say_once(s, "warning: " + name + " is not used until it is listed anew: --restart-budget " +
+      say_once(s, "warning: " + name +
+                      " is not used until it is removed from the hosts file and listed again: --restart-budget " +
                       std::to_string(o_.elastic.restart_budget));
       continue;
     }
     if (Clock::now() < s.next_try || held(s)) continue;
     if (o_.elastic.max_workers && more > *o_.elastic.max_workers - all) {
       more = *o_.elastic.max_workers - all;
-      say_once(s, "warning: not all that " + file_.string() + " asks for is started: --max-workers " +
+      say_once(s, "warning: fewer workers are started than " + file_.string() + " lists: --max-workers " +
                       std::to_string(*o_.elastic.max_workers));
     }
     if (more <= 0) continue;

@@ -21,64 +21,66 @@
 
 namespace tutti::launch {
 
-// Workers that come and go while the job runs: what the hosts file asks for against what there is. It begins once the
-// first generation of the job stands. Who dies before that is left out, as long as enough others are there; what keeps
-// processes from being started ends the job as any.
+// Manages the workers of an elastic job: compares the hosts file with the running workers, and starts or stops workers.
+// Changes begin when the first generation of the job works. A worker that dies before that is left out if enough others
+// remain. A problem that prevents the start of processes ends the job.
 class Elastic : ElasticAdditions {
  public:
   Elastic(const Options& o, const Plan& plan, JobMembers& members, JobFolder& folder, std::list<Link>& links,
           std::function<void(const std::string&)> say);
 
-  // ---- what the launcher hears ----
+  // ---- events from the launcher ----
   using ElasticAdditions::started;
-  // What the end of a process means: that of the job; nothing; or something only if no other one finishes the work.
+  // What the end of a process means: the job fails; nothing; or the launcher notes it, and it counts only if no other
+  // worker finishes the work.
   enum class Meaning { fails, none, noted };
-  // given_up: it was before the end was heard of, so that all has been said.
+  // given_up: the worker was given up before its end was reported, so all messages have been printed.
   [[nodiscard]] Meaning meaning_of(const ProcessExit& e, bool given_up = false);
-  // Whether what is wrong with a host is no end of the job.
+  // Returns whether the job continues in spite of a problem of the host.
   [[nodiscard]] bool takes_problem(Link& l, const Problem& p);
   [[nodiscard]] bool has_given_up(const std::string& name);
-  // Whether the worker, a member, was heard to have done its work.
+  // Returns whether the worker was a member and has reported that its work is done.
   [[nodiscard]] bool did_work(const std::string& name);
-  // Whether others could only repeat the failure of this worker: a member whose weights or loss are not finite has got
-  // them from all. Then nothing is said of the others, and no other worker is started for it.
+  // Returns whether the failure of this worker ends the job. All members have the same weights, so a loss or weights
+  // that are not finite are the same in all. Then no other worker is started, and no other end is reported.
   [[nodiscard]] bool ends_job(const ProcessExit& e);
-  // A worker that came, and with which nothing worked.
+  // Removes a worker that joined, because no generation with it worked.
   void drop(const std::string& name, const std::string& why);
-  // A connection is gone, and with it its link.
+  // Forgets a connection that is closed. Its link is destroyed after this.
   void forget(const Link& l);
   void hear(const JobControl::MembershipUpdate& news);
-  // The launcher ends all processes of the job.
+  // Call when the launcher ends all processes of the job.
   void job_ends() noexcept { ending_ = ends_now_ = true; }
-  // The job is to stop, as its user says.
+  // Call when the user stops the job.
   void stop();
 
-  // ---- what it does ----
-  // To be called in each round.
+  // ---- actions ---- | Call in each round.
   void steer();
-  // Whether the job waits for workers although none may be left.
+  // Returns whether the job waits for workers, although there may be no process left.
   [[nodiscard]] bool waits() const { return stood_ && !over(); }
-  // Too few of them for too long.
+  // Returns a problem if there have been too few workers for too long.
   [[nodiscard]] std::optional<Problem> problem();
 
  private:
-  // ---- before the first generation ----
-  // Those of a host whose processes have all been started; none where one has not.
+  // ---- before the first generation ---- | Returns the workers of a host if all of its processes have been started,
+  // else no workers.
   [[nodiscard]] std::vector<ElasticWorker*> started_on(const Link& l);
-  // Whether the job can begin without these, which are lost; then it does.
+  // Returns whether the job can begin without the workers `lost`. If so, it removes them.
   [[nodiscard]] bool begins_without(const std::vector<ElasticWorker*>& lost, const std::string& why);
 
-  // Who is killed when another one has done the whole work takes nothing of that with it.
+  // Returns the meaning of an end after the work was done: a worker that is killed then does no harm.
   [[nodiscard]] Meaning meaning_at_the_end(const ElasticWorker& w, const ProcessExit& e);
 
-  // A server that still runs may not come back. One that the launcher itself ended is not lost.
+  // Handles the loss of a server: kills what may still run of it, so that it cannot rejoin. Ignores servers that the
+  // launcher ended.
   void lose_server(const JobControl::MembershipUpdate& news);
 
   void stands();
-  // ---- the hosts file ----
+  // ---- hosts file ----
   void let_leave();
   [[nodiscard]] bool ask_to_leave(HostEntry& s, ElasticWorker& w);
-  // At the end of an epoch who was removed goes first, and who came in the same edit an epoch later.
+  // Returns whether new workers of a host must wait: at the end of an epoch, removed workers leave first, and the
+  // workers that the same edit adds join one epoch later.
   [[nodiscard]] bool held(const HostEntry& s) const;
   void let_join();
 
@@ -86,9 +88,9 @@ class Elastic : ElasticAdditions {
   std::optional<std::vector<ListedHost>> wanted_;
   std::set<std::string> lost_servers_;
   std::optional<Clock::time_point> too_few_;
-  bool ending_ = false;        // no worker is to come any more
-  bool ends_now_ = false;      // by the launcher, which ends all processes
-  bool work_is_done_ = false;  // by a worker whose end was good
+  bool ending_ = false;        // no more workers are started
+  bool ends_now_ = false;      // the launcher ends all processes
+  bool work_is_done_ = false;  // a worker has finished the work and exited with code 0
 };
 
 }  // namespace tutti::launch

@@ -21,7 +21,8 @@
 
 namespace tutti::launch {
 
-// Workers on their way to the hosts of a job that runs: a host's folder is copied, it is prepared, they are started.
+// Adds workers to the hosts of a running job: copies the working folder to a host, prepares the host, and starts the
+// workers.
 class ElasticAdditions : protected ElasticTable {
  public:
   void started(const std::string& name, Link& l);
@@ -34,21 +35,21 @@ class ElasticAdditions : protected ElasticTable {
   void add(HostEntry& s, int count);
   void prepared(const ProcessExit& e);
   void go_on_with_additions();
-  // What is wrong with that host ends these: the numbers of their workers.
+  // Ends the additions of a host that has a problem. Returns the numbers of their workers.
   [[nodiscard]] std::set<int> end_additions(const Link& l);
-  // This worker is not wanted any more, before it has been started.
+  // Ends the addition of a worker that is no longer wanted before it was started.
   void end_addition(ElasticWorker& w);
-  // A connection is gone.
+  // Forgets a connection that is closed.
   void forget_additions(const Link& l) {
     std::erase_if(additions_, [&](const Addition& a) { return a.link == &l && (a.over || !a.preparing); });
   }
-  // Nobody joins any more. Who has asked to be let in is told so by the arbiter.
+  // Ends all additions. Workers that already wait to join are rejected by the arbiter.
   void stop_additions();
 
   std::list<Link>& links_;
 
  private:
-  // To one host.
+  // Workers that are being added to one host.
   struct Addition {
     std::string key;
     std::vector<int> numbers;
@@ -62,7 +63,7 @@ class ElasticAdditions : protected ElasticTable {
 
   const Plan& plan_;
   JobFolder& folder_;
-  std::map<std::string, std::string> errors_;  // of a copy
+  std::map<std::string, std::string> errors_;  // output of the copy command, by key
   std::list<Addition> additions_;
 };
 

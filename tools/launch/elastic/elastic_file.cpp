@@ -56,7 +56,7 @@ std::vector<ListedHost> with_keys(std::vector<Host> hosts) {
 
 HostsWatch::HostsWatch(std::filesystem::path file)
     : file_(std::move(file)), notify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
-  // Without the news of it, as from a file server, the second holds.
+  // Without inotify events, as on a network file system, only the rule of one second applies.
   if (notify_.get() >= 0) ::inotify_add_watch(notify_.get(), file_.parent_path().c_str(), IN_MOVED_TO);
   judged_ = look();
   thread_ = std::thread([this] { run(); });
@@ -114,8 +114,8 @@ void HostsWatch::judge(bool whole) {
   try {
     const std::string text = io::read_text_file(file_, max_hosts_file_bytes);
     if (!whole && !text.empty() && !text.ends_with('\n'))
-      fail<DataError>(file_.string(), "a newline at its end", "the middle of a line",
-                      "a finished file, renamed into its place, counts at once");
+      fail<DataError>(file_.string(), "a newline at the end", "an incomplete last line",
+                      "write a new file and rename it to this name");
     news.hosts = with_keys(parse_hosts(text, file_.string()));
     said_.clear();
   } catch (const Error& e) {

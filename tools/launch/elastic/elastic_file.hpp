@@ -15,29 +15,30 @@
 #include <tutti/cluster/launch/hosts_file.hpp>
 #include <tutti/io/file.hpp>
 
-// The hosts file of a job whose workers come and go, which somebody edits while it runs.
+// The hosts file of an elastic job, which users edit while the job runs.
 namespace tutti::launch {
 
-// A line of it. key: by which hosts are compared, their address; "here" for the launcher's own.
+// A line of the hosts file. key identifies the host: its address, or "here" for the launcher's host.
 struct ListedHost {
   Host host;
   std::string key;
   [[nodiscard]] bool here() const { return key == "here"; }
 };
 
-// Asks the system for the host's address; its name serves where there is none, as with names that only ssh knows.
+// Returns the host's address from the system's resolver, or its name if it has no address, as names that only ssh
+// knows.
 [[nodiscard]] std::string key_of(const Host& h);
 
-// The hosts by their keys; of two names for one host the first counts.
+// Returns the hosts with their keys. If two names have the same key, the first counts.
 [[nodiscard]] std::vector<ListedHost> with_keys(std::vector<Host> hosts);
 
-// Looks at the file in a thread of its own, because a name server or a file server may take its time. An edit counts
-// when it was renamed into place, or when the file has been the same for a second and ends in a newline.
+// Watches the file in a thread, because name servers and file servers may be slow. An edit counts if the file was
+// renamed into place, or if it has not changed for a second and ends in a newline.
 class HostsWatch {
  public:
   struct HostsUpdate {
     std::optional<std::vector<ListedHost>> hosts{};
-    std::string problem{};  // what is wrong with it; said once
+    std::string problem{};  // what is wrong with the file; reported once
   };
 
   explicit HostsWatch(std::filesystem::path file);
@@ -48,11 +49,11 @@ class HostsWatch {
   [[nodiscard]] HostsUpdate take();
 
  private:
-  // What changes with the file; all 0 where it is missing.
+  // Properties that change with the file. All are 0 if the file does not exist.
   using Look = std::tuple<ino_t, off_t, time_t, long, time_t, long>;
 
   [[nodiscard]] Look look() const;
-  // Whether the file has been renamed into its place since the last call.
+  // Returns whether a file has been renamed to this name since the last call.
   [[nodiscard]] bool renamed() const;
 
   void run();
@@ -62,8 +63,8 @@ class HostsWatch {
   std::atomic<bool> over_{false};
   std::mutex mutex_;
   HostsUpdate updates_;
-  Look judged_{};     // the thread's
-  std::string said_;  // the thread's
+  Look judged_{};     // used by the thread only
+  std::string said_;  // used by the thread only
   std::thread thread_;
 };
 

@@ -21,9 +21,9 @@ namespace tutti::launch {
 MembershipLog::MembershipLog(const std::filesystem::path& file)
     : file_(file), fd_(io::Descriptor::open(file, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, "open")) {
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0)
-    fail<UsageError>("--elastic-dir", "a folder of this job alone",
-                     printable(file.parent_path().string()) + ", where another job has its hosts file",
-                     "--elastic-dir names another one");
+    fail<UsageError>("--elastic-dir", "a folder that no other job uses",
+                     printable(file.parent_path().string()) + ", which another job uses",
+                     "name another folder with --elastic-dir");
   const std::string text = io::read_text_file(file, std::size_t{1} << 28);
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {

@@ -11,15 +11,15 @@
 
 namespace tutti::launch {
 
-// The log of who came and went, a line "SEQ ADDED|REMOVED HOST TIME_NS" each, appended once it has happened. The
-// numbers go on where an earlier job ended. Whoever has it open has the folder: no second job writes there.
+// The log of hosts that joined and left: lines "SEQ ADDED|REMOVED HOST TIME_NS", each appended after the event. Numbers
+// continue after those of an earlier job. The open log is locked, so no second job can use the folder.
 class MembershipLog {
  public:
   explicit MembershipLog(const std::filesystem::path& file);
-  // Is there a job that has the log open?
+  // Returns whether a running job has the log open.
   [[nodiscard]] static bool in_use(const std::filesystem::path& file);
 
-  // False where it could not be written, as on a full disk.
+  // Returns false if the log could not be written, as on a full disk.
   bool append(bool added, const std::string& host);
 
  private:

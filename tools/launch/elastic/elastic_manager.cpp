@@ -52,8 +52,8 @@ void ElasticManager::watch() {
     child_->poll_and_read(repeat, repeat);
     if (!child_->closed()) return;
     if (seconds_since(began_) > 300) pause_ = 1;
-    say_("warning: the elastic manager ended with " + std::to_string(child_->code()) + "; it is started again in " +
-         seconds_text(pause_));
+    say_("warning: the elastic manager ended with exit code " + std::to_string(child_->code()) +
+         "; it is started again in " + seconds_text(pause_));
     child_.reset();
     next_ = Clock::now() + std::chrono::seconds(pause_);
     pause_ = std::min(2 * pause_, 60);
@@ -88,8 +88,9 @@ std::filesystem::path ElasticManager::program() {
                                             "bootstrap" / "elastic_manager.py");
   std::error_code error;
   if (!fs::is_regular_file(file, error))
-    fail<UsageError>("--elastic", "elastic_manager.py, as WORKER_LAUNCH_TEMPLATE_ID is set", "no file " + file.string(),
-                     "AWS_DL_ELASTIC_MANAGER names it; without WORKER_LAUNCH_TEMPLATE_ID no manager runs");
+    fail<UsageError>(
+        "--elastic", "elastic_manager.py, because WORKER_LAUNCH_TEMPLATE_ID is set", "no file " + file.string(),
+        "set AWS_DL_ELASTIC_MANAGER to its path, or unset WORKER_LAUNCH_TEMPLATE_ID to run without a manager");
   return file;
 }
 
@@ -98,7 +99,7 @@ void ElasticManager::begin() {
   try {
     child_ = std::make_unique<Child>(start_, false);
   } catch (const Error& e) {
-    say_("warning: " + std::string(e.what()) + "; it is tried again in " + seconds_text(pause_));
+    say_("warning: " + std::string(e.what()) + "; trying again in " + seconds_text(pause_));
     next_ = Clock::now() + std::chrono::seconds(pause_);
     pause_ = std::min(2 * pause_, 60);
   }

@@ -14,32 +14,33 @@
 
 namespace tutti::launch {
 
-// The program that edits the hosts file of a job as instances of the cloud's launch template come and go. It runs where
-// the environment names the template and the tag of its instances, as on the master of such a cluster; never otherwise.
+// Runs the program that edits the hosts file when instances of the cloud's launch template start or end. It runs only
+// if the environment names the template and the tag of its instances, as on the master of such a cluster.
 class ElasticManager {
  public:
   using Say = std::function<void(const std::string&)>;
 
-  // base: the hosts with which the job begins. UsageError where the environment asks for a manager and there is none.
+  // base: the hosts with which the job begins. Throws UsageError if the environment asks for a manager and its program
+  // is missing.
   ElasticManager(std::filesystem::path folder, const std::vector<Host>& base, Say say);
   ElasticManager(const ElasticManager&) = delete;
   ElasticManager& operator=(const ElasticManager&) = delete;
   ~ElasticManager() { end(); }
 
-  // To be called in each round: repeats what it says, and starts it again after it has ended.
+  // Call in each round. Prints the manager's output, and starts the manager again after it has ended.
   void watch();
-  // It gets some seconds to put its tags right.
+  // Ends the manager with SIGTERM. It has 15 seconds to update its tags.
   void end();
 
  private:
   [[nodiscard]] static const char* variable(const char* name);
-  // Beside this program, as in an installation and in a build tree.
+  // Returns the path of the program, relative to this one: the same in an installation and in a build tree.
   [[nodiscard]] static std::filesystem::path program();
 
   void begin();
 
   Say say_;
-  Start start_{};  // no arguments: there is no manager
+  Start start_{};  // argv is empty if there is no manager
   std::unique_ptr<Child> child_;
   Clock::time_point began_{}, next_{};
   int pause_ = 1;  // seconds

@@ -74,17 +74,19 @@ int add_host_by_hand(const Options& o) {
   const std::filesystem::path file = elastic_folder(o.elastic) / "host_worker";
   const std::filesystem::path log = elastic_folder(o.elastic) / "host_worker_log";
   if (!MembershipLog::in_use(log))
-    fail<UsageError>("--launch-worker", "a job that has its hosts file in " + printable(file.parent_path().string()),
-                     "none", "--elastic-dir names the folder that tutti-launch --elastic says");
+    fail<UsageError>("--launch-worker",
+                     "a running job with its hosts file in " + printable(file.parent_path().string()), "none",
+                     "give --elastic-dir the folder that tutti-launch --elastic printed");
   auto hosts = parse_hosts(o.elastic.host + (o.workers ? " slots=" + std::to_string(*o.workers) : "") + "\n", "--host");
   const std::string text = io::read_text_file(file, max_hosts_file_bytes);
   const ListedHost mine = with_keys(hosts).at(0);
   for (const ListedHost& l : with_keys(parse_hosts(text, file.string())))
     if (l.key == mine.key)
       fail<UsageError>("--host", "a host that is not in " + printable(file.string()),
-                       mine.host.name + ", as in line " + std::to_string(l.host.line));
+                       mine.host.name + ", which is in line " + std::to_string(l.host.line));
   replace_hosts_file(file, text + (text.ends_with('\n') ? "" : "\n") + line_of(mine.host));
-  std::printf("%s is in %s; %s tells when it has joined\n", mine.host.name.c_str(), file.c_str(), log.c_str());
+  std::printf("%s has been added to %s; %s will show when it joins\n", mine.host.name.c_str(), file.c_str(),
+              log.c_str());
   return 0;
 }
 

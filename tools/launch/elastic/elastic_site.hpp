@@ -13,25 +13,26 @@
 #include "tools/launch/host/wire.hpp"
 #include "tools/launch/job/plan.hpp"
 
-// The hosts file as it is written, and what hosts that join are told.
+// Writes the hosts file, and makes the orders for hosts that join.
 namespace tutti::launch {
 
-// A line of the hosts file.
+// Returns a line of the hosts file.
 [[nodiscard]] std::string line_of(const Host& h);
 
 void replace_hosts_file(const std::filesystem::path& file, const std::string& text);
 
-// The hosts with which a job begins, each with as many slots as it has workers.
+// Returns the hosts with which a job begins. The slots of each are the number of its workers.
 [[nodiscard]] std::vector<ListedHost> hosts_at_begin(const Plan& plan);
 
-// The order of workers that join a host: that of the others, with their own numbers.
+// Returns the order for workers that join a host: that of the other workers, with new numbers.
 [[nodiscard]] Plan::Site joining_site(const Plan& plan, const ListedHost& where, std::vector<ProcessOrder> workers,
                                       int count, std::uint64_t epoch);
 
-// The preparation of a host, under the number of its first new worker: the text of a script, whatever runs it.
+// Returns the order that prepares a host, under the number of its first new worker. `script` is the text of an
+// executable script.
 [[nodiscard]] Plan::Site prepare_site(Plan::Site site, const std::string& script);
 
-// `tutti-launch --launch-worker --host HOST`: a line more in the hosts file of a job that runs.
+// `tutti-launch --launch-worker --host HOST`: adds a line to the hosts file of a running job.
 int add_host_by_hand(const Options& o);
 
 }  // namespace tutti::launch

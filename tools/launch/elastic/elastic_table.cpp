@@ -15,10 +15,10 @@ namespace tutti::launch {
 
 namespace {
 
-// The longest pause before a host that fails is tried again; the first is a second.
+// Longest pause before a failed host is tried again, in seconds. The first pause is 1 s.
 constexpr double longest_pause = 300;
 
-// Who worked for so many seconds has not failed in a row.
+// A worker that ran for this many seconds resets the count of failures.
 constexpr double long_work = 600;
 
 [[nodiscard]] double pause_after(int failures) {
@@ -66,7 +66,7 @@ void ElasticTable::write_log() {
   for (auto& [key, s] : hosts_) {
     const auto there = workers_on(key, [](const ElasticWorker& w) { return w.member; });
     if (there.empty() == !s.logged) continue;
-    // The end of the job is no leaving.
+    // Hosts do not count as removed when the job ends.
     if (there.empty() && s.listed && over()) continue;
     s.logged = !there.empty();
     if (s.logged && there.front()->founder && !begun_) continue;
@@ -112,13 +112,13 @@ void ElasticTable::failed(const ElasticWorker& w) {
 void ElasticTable::failed(const std::string& key, const std::string& why) {
   HostEntry& s = hosts_[key];
   std::string text = why.empty() ? "" : "warning: " + why;
-  // What fails there at once is one failure.
+  // Failures within one second count as one.
   if (s.failures == 0 || seconds_since(s.failed) > 1) {
     s.failed = Clock::now();
     const double pause = pause_after(++s.failures);
     s.next_try = Clock::now() + std::chrono::milliseconds(static_cast<long>(pause * 1000));
     if (!text.empty() && s.listed && s.failures <= o_.elastic.restart_budget)
-      text += " It is tried again in " + seconds_text(pause) + ".";
+      text += " The next attempt is in " + seconds_text(pause) + ".";
   }
   if (!text.empty()) say_(text);
 }

@@ -20,49 +20,49 @@
 
 namespace tutti::launch {
 
-// A worker of a job whose workers come and go, as the launcher has it.
+// A worker of an elastic job, as the launcher sees it.
 struct ElasticWorker {
   int number = 0;
   std::string key{};  // its host
   int local_rank = 0;
-  Link* link = nullptr;                  // null before it is started, and once the connection is gone
+  Link* link = nullptr;                  // null before it is started and after the connection is closed
   bool founder = false, pending = true;  // pending: not started yet
-  bool member = false;                   // of a generation that stood
+  bool member = false;                   // of a generation that worked
   bool asked = false;                    // to leave
   bool released = false, given_up = false, ended = false;
-  bool did_work = false;      // to the end of the job, as its last word said
-  bool done_without = false;  // it was given up, and the others stand again without it
-  int edit = 0;               // of the hosts file, for which it leaves
-  Clock::time_point since{};  // a member
+  bool did_work = false;      // to the end of the job, as it reported before its end
+  bool done_without = false;  // given up, and a generation without it works
+  int edit = 0;               // of the hosts file that made it leave
+  Clock::time_point since{};  // time since when it is a member
 
   [[nodiscard]] std::string name() const { return process_name("worker", number); }
-  // Nothing of it runs any more, as far as can be known.
+  // Returns whether no process of the worker is left, as far as the launcher knows.
   [[nodiscard]] bool gone() const noexcept { return ended || (!pending && link == nullptr && (given_up || released)); }
-  // It works, or will.
+  // Returns whether it works or will work.
   [[nodiscard]] bool counts() const noexcept { return !gone() && !given_up && !asked && !released; }
 };
 
-// A host of such a job.
+// A host of an elastic job.
 struct HostEntry {
   ListedHost where{};
   bool listed = false;
-  bool logged = false;       // as ADDED, or there from the beginning
-  int edit = 0;              // of the hosts file, that asked for more here
+  bool logged = false;       // as ADDED, or present from the beginning
+  int edit = 0;              // edit of the hosts file that added slots here
   int unused = 0;            // slots whose workers left by themselves
-  int failures = 0;          // since it was listed, or worked for long
-  bool unreachable = false;  // since it was listed, a worker of it was given up that did not reach another one
+  int failures = 0;          // since it was listed or a worker ran for long
+  bool unreachable = false;  // since it was listed, a worker here was given up because it did not reach another one
   Clock::time_point failed{}, next_try{};
-  std::string said{};  // why nobody is started or stopped here, once
+  std::string said{};  // last message about this host, to print it once only
 
   [[nodiscard]] int wanted() const noexcept { return listed ? std::max(0, where.host.slots - unused) : 0; }
 };
 
-// Hosts and workers of a job whose workers come and go, and the log of both.
+// The hosts and workers of an elastic job, and the log of their changes.
 class ElasticTable {
  protected:
   ElasticTable(const Options& o, JobMembers& members, std::function<void(const std::string&)> say);
 
-  // The text of the file with which it begins.
+  // Adds the hosts with which the job begins. Returns the text of the hosts file.
   [[nodiscard]] std::string list_founders(const Plan& plan);
   void add_founder(const ProcessOrder& p, const Plan::Site& site);
   [[nodiscard]] ElasticWorker* find(const std::string& name);
@@ -79,16 +79,16 @@ class ElasticTable {
     if (std::exchange(s.said, text) != text) say_(text);
   }
 
-  // Who was there from the beginning is not told of.
+  // Writes the hosts that joined or left to the log. Hosts with which the job begins are not logged.
   void write_log();
 
-  // Of those with which the job was to begin, the hosts without which it did.
+  // Logs the removal of hosts that were listed at the beginning and took no part.
   void log_absent();
 
   void list(const std::vector<ListedHost>& hosts);
-  // A worker is lost, which counts against its host.
+  // Counts the loss of a worker as a failure of its host.
   void failed(const ElasticWorker& w);
-  // A host failed: it is tried again later, and each time later.
+  // Notes a failure of a host. The pause before the next attempt doubles with each failure.
   void failed(const std::string& key, const std::string& why);
 
   const Options& o_;
@@ -97,7 +97,7 @@ class ElasticTable {
   std::filesystem::path file_;
   MembershipLog log_;
   std::map<std::string, HostEntry> hosts_;  // by key
-  std::map<int, ElasticWorker> workers_;    // by number, until they are gone
+  std::map<int, ElasticWorker> workers_;    // by number; erased when they are gone
   int next_ = 0, edit_ = 0;
   bool stood_ = false, begun_ = false;
 };

@@ -15,10 +15,10 @@
 #include <tutti/io/file.hpp>
 
 // The channel between a process of the job and its agent, see tutti/cluster/channel/control_channel.hpp. The agent
-// hands frames on to the launcher, where the arbiter is, in lines "control worker 0 <base64>", and back.
+// forwards frames to the arbiter in the launcher, and back, in lines "control worker 0 <base64>".
 namespace tutti::launch {
 
-// The end for the process, until it has been started.
+// The process's end of the channel, until the process has been started.
 class ProcessSocket {
  public:
   ProcessSocket() = default;
@@ -30,20 +30,20 @@ class ProcessSocket {
   io::Descriptor fd_;
 };
 
-// The agent's end.
+// The agent's end of the channel.
 class ControlSocket {
  public:
   [[nodiscard]] ProcessSocket open();
   void close();
 
-  // full: nothing is to be read for now.
+  // Returns an entry for poll. full: do not wait for input.
   [[nodiscard]] pollfd wanted(bool full) const noexcept {
     return {fd_.get(), static_cast<short>((full ? 0 : POLLIN) | (waiting_.empty() ? 0 : POLLOUT)), 0};
   }
-  // A frame for the process. One that reads nothing loses its channel.
+  // Sends a frame to the process. Closes the channel of a process that does not read.
   void put(std::string frame);
   void send();
-  // The frames that the process has sent: f(std::string_view frame).
+  // Reads the frames that the process has sent, and calls f(std::string_view frame) for each.
   template <class F>
   void read(F&& f) {
     for (int most = 64; fd_.get() >= 0 && most > 0; --most) {

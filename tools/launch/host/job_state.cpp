@@ -34,7 +34,7 @@ namespace tutti::launch {
 
 namespace {
 
-// Whether a path is a folder that only this user may open; `status` is lstat's.
+// Returns whether a path is a folder that only this user may open; `status` is from lstat.
 [[nodiscard]] bool is_private_folder(const struct stat& status) {
   return S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 0077) == 0;
 }
@@ -67,14 +67,14 @@ fs::path make_job_folder(const std::string& job) {
   for (int made = 0, tries = 0; made < 3;) {
     const fs::path& folder = folders[made];
     const int error = ::mkdir(folder.c_str(), 0700) != 0 ? errno : 0;
-    // One look decides: another agent may remove the folder, and make it again, between two of them.
+    // Uses the result of one lstat only: another agent may remove and make the folder between two calls.
     struct stat status {};
     const bool there = (error == 0 || error == EEXIST) && ::lstat(folder.c_str(), &status) == 0;
     if (there && is_private_folder(status)) {
       ++made;
       continue;
     }
-    // The end of another job may remove folders that are empty. Begins with the first one again.
+    // Another job that ends may remove empty folders. Then begins again with the first folder.
     const bool gone = error == ENOENT || ((error == 0 || error == EEXIST) && !there && errno == ENOENT);
     if (gone && ++tries < 100) {
       made = 0;
@@ -82,7 +82,7 @@ fs::path make_job_folder(const std::string& job) {
     }
     if (error != 0 && error != EEXIST) io::fail_file("make the folder", folder, error);
     fail<UsageError>("job state", "a folder of this user with mode 0700 at " + folder.string(), "something else",
-                     "remove it, or set XDG_RUNTIME_DIR");
+                     "remove it, or set XDG_RUNTIME_DIR to a folder of this user");
   }
   return folders[2];
 }
@@ -171,7 +171,7 @@ void end_recorded(const std::vector<Record>& records, std::chrono::milliseconds 
     if (r.agent == ::getpid() || r.agent == ::getppid() || !lives(r.agent, r.agent_start)) return false;
     return ::kill(r.agent, signal) == 0;
   };
-  // Agents first, so that they know why their process ends.
+  // Signals agents first, so that they know why their processes end.
   for (const Record& r : records) signal_agent(r, SIGTERM);
   for (const Record& r : records) {
     signal_group(r, SIGTERM);
@@ -195,8 +195,8 @@ void end_recorded(const std::vector<Record>& records, std::chrono::milliseconds 
 
 namespace {
 
-// The launcher's own files of a job, for mpirun and rsync, and who it is, so that another one removes them where it was
-// killed.
+// Returns the file that identifies the launcher of the job on this host. If the launcher was killed, an agent finds it
+// by this file and removes the launcher's files for mpirun and rsync.
 [[nodiscard]] fs::path launcher_file(const fs::path& folder) { return folder / ("launcher-" + own_node()); }
 
 }  // namespace
@@ -233,7 +233,7 @@ void record_mpi_session(const fs::path& folder) {
   std::ifstream in("/proc/" + std::to_string(parent) + "/comm");
   std::string name;
   in >> name;
-  const bool daemon = name == "orted";  // else mpirun itself
+  const bool daemon = name == "orted";  // otherwise the parent is mpirun itself
   write_aside(session_file(folder), std::string(session) + "\n" + job + ' ' + std::to_string(daemon ? parent : 0) +
                                         ' ' + std::to_string(status->start) + "\n");
 }
@@ -256,14 +256,14 @@ void end_mpi_session(const fs::path& folder, const std::function<void()>& meanwh
   const fs::path path = fs::path(session).lexically_normal(), parent = path.parent_path();
   if (path.is_absolute() && path.filename().string().starts_with("jf.") &&
       parent.filename().string().starts_with("ompi.")) {
-    // Another job's folder keeps the parent.
+    // The parent folder stays while it has the folder of another job.
     const auto keeps_parent = [&] {
       for (const auto& entry : fs::directory_iterator(parent, error))
         if (entry.path() != path && entry.path().filename().string().starts_with("jf.")) return true;
       return false;
     };
-    // Again where something still writes or removes there. A daemon that was ended half-way leaves the parent alone,
-    // empty.
+    // Tries again while a process still writes or removes files there. A daemon that was killed while it cleaned up
+    // leaves the empty parent folder.
     struct stat status {};
     for (int i = 0; i < 40; ++i) {
       if (::lstat(path.c_str(), &status) == 0) {

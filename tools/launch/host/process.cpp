@@ -63,8 +63,8 @@ Started start_process(const Start& start) {
   const pid_t pid = ::fork();
   if (pid < 0) return {-1, errno, "fork"};
   if (pid == 0) {
-    // Only what POSIX allows between fork and exec. The stage and errno go through the pipe, which a successful exec
-    // closes.
+    // Calls only functions that POSIX allows between fork and exec. Sends the stage and errno through the pipe, which a
+    // successful exec closes.
     const auto give_up = [&](char stage) {
       const int number = errno;
       char message[1 + sizeof number];
@@ -82,7 +82,7 @@ Started start_process(const Start& start) {
       if (::getppid() != parent) ::_exit(126);
     }
     const int in = start.in >= 0 ? start.in : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    // Through numbers above 2 first: one of them might be 0, 1 or 2 itself.
+    // Moves the descriptors to numbers above 2 first: one of them might be 0, 1 or 2.
     const int in_copy = ::fcntl(in, F_DUPFD_CLOEXEC, 3);
     const int out_copy = ::fcntl(start.out >= 0 ? start.out : 1, F_DUPFD_CLOEXEC, 3);
     const int err_copy = ::fcntl(start.err >= 0 ? start.err : 2, F_DUPFD_CLOEXEC, 3);
@@ -136,7 +136,7 @@ std::string proc_text(pid_t pid, const char* name) {
 
 std::optional<ProcessStatus> process_status(pid_t pid) {
   const std::string text = proc_text(pid, "stat");
-  const std::size_t close = text.rfind(')');  // the name before it may hold anything
+  const std::size_t close = text.rfind(')');  // skips the program's name, which may contain any character
   if (close == std::string::npos) return {};
   std::istringstream fields(text.substr(close + 1));
   ProcessStatus status;
@@ -206,7 +206,8 @@ std::string own_program() {
   if (n <= 0 || n >= ssize_t{sizeof path} - 1) fail<Error>("/proc/self/exe", "a path", error_text(errno));
   path[n] = 0;
   std::string program(path, static_cast<std::size_t>(n));
-  // A file that was replaced while it runs, such as by an update, is called so; the new one is at its place.
+  // If the file was replaced while the program runs, by an update for example, the path ends in this mark. The new file
+  // has the path without it.
   constexpr std::string_view gone = " (deleted)";
   if (program.ends_with(gone) && ::access(path, F_OK) != 0) program.resize(program.size() - gone.size());
   return program;

@@ -20,7 +20,7 @@
 
 #include <tutti/io/file.hpp>
 
-// Processes of Linux: starting them without a shell, finding them again, ending them.
+// Linux processes: starts them without a shell, finds them again, ends them.
 namespace tutti::launch {
 
 using Clock = std::chrono::steady_clock;
@@ -29,14 +29,14 @@ using Clock = std::chrono::steady_clock;
   return std::chrono::duration<double>(Clock::now() - then).count();
 }
 
-// For how long a process that looks around many times a second did not, because nobody let it run; `last`, when it
-// looked before, becomes now.
+// Returns for how long this process did not run, if it normally calls this many times a second. `last` is the time of
+// the last call, and becomes now.
 [[nodiscard]] Clock::duration stood_still(Clock::time_point& last);
 
-// "2.5 s"
+// Returns, for example, "2.5 s".
 [[nodiscard]] std::string seconds_text(double seconds);
 
-// "1 host", "2 hosts"
+// Returns, for example, "1 host" or "2 hosts".
 [[nodiscard]] inline std::string count_text(std::size_t n, const std::string& what) {
   return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
@@ -53,42 +53,42 @@ struct Pipe {
 
 struct Start {
   std::vector<std::string> argv;
-  std::optional<std::vector<std::string>> environment{};  // "NAME=value"; this process's own where absent
+  std::optional<std::vector<std::string>> environment{};  // "NAME=value"; if absent, the environment of this process
   std::string folder{};
   int in = -1, out = -1, err = -1;  // -1: /dev/null for in, this process's own for out and err
-  int keep = -1;                    // one more descriptor, above 2, which has the same number there
-  bool own_session = false;         // else a process group of its own
+  int keep = -1;                    // one more descriptor, above 2, that keeps its number
+  bool own_session = false;         // otherwise the process gets a process group of its own
   int signal_at_parents_death = 0;
-  bool ignore_user_signals = false;          // SIGUSR1 and SIGUSR2, until the program says what it does with them
-  std::function<void(pid_t)> before_exec{};  // called here while the new process waits
+  bool ignore_user_signals = false;          // ignores SIGUSR1 and SIGUSR2 until the program handles them
+  std::function<void(pid_t)> before_exec{};  // called in this process while the new one waits
 };
 
 struct Started {
   pid_t pid = -1;
-  int error = 0;       // errno of what failed; 0: it runs
-  std::string what{};  // what failed
+  int error = 0;       // errno of the step that failed; 0: the program runs
+  std::string what{};  // the step that failed
 };
 
-// fork and execvp. The program gets default signal handling and only these descriptors.
+// Starts a program with fork and execvp. It gets default signal handling and only these descriptors.
 [[nodiscard]] Started start_process(const Start& start);
 
-// A file of /proc/<pid>: what can be read of it. Reading one of a process that ends meanwhile fails, which iterators of
-// a stream would throw.
+// Returns the part of a file of /proc/<pid> that can be read. Reading fails if the process ends meanwhile, for which
+// iterators of a stream would throw.
 [[nodiscard]] std::string proc_text(pid_t pid, const char* name);
 
-// What /proc says of a process.
+// The state of a process, as in /proc.
 struct ProcessStatus {
   char state = '?';
   pid_t parent = 0, group = 0;
-  std::uint64_t start = 0;  // clock ticks after boot: with the number it names one process for ever
+  std::uint64_t start = 0;  // clock ticks after boot: with the number it identifies one process for ever
 };
 
 [[nodiscard]] std::optional<ProcessStatus> process_status(pid_t pid);
 
-// Is it still the same process, and no zombie?
+// Returns whether the process with this number and start time exists and is not a zombie.
 [[nodiscard]] bool lives(pid_t pid, std::uint64_t start);
 
-// The processes for which f(pid, status) holds.
+// Returns the processes for which f(pid, status) holds.
 template <class F>
 [[nodiscard]] std::vector<pid_t> processes_where(F&& f) {
   std::vector<pid_t> found;
@@ -104,22 +104,22 @@ template <class F>
   return found;
 }
 
-// Did the process start with NAME=value in its environment?
+// Returns whether the process was started with NAME=value in its environment.
 [[nodiscard]] bool started_with(pid_t pid, const std::string& entry);
 
-// Blocks signals and lets poll see them.
+// Blocks signals, so that poll reports them.
 class SignalQueue {
  public:
   SignalQueue(std::initializer_list<int> signals);
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  // 0 when there is none.
+  // Returns the next signal, or 0 if there is none.
   [[nodiscard]] int next() const;
 
  private:
   io::Descriptor fd_;
 };
 
-// Bytes on their way to a descriptor that may not take them yet.
+// Queues bytes for a descriptor that may not accept them at once.
 class OutputQueue {
  public:
   explicit OutputQueue(int fd) : fd_(fd) {}
@@ -132,7 +132,7 @@ class OutputQueue {
   [[nodiscard]] int fd() const noexcept { return fd_; }
   void close() noexcept { broken_ = true; }
 
-  // To be called when poll says that the descriptor takes bytes; a pipe then takes 4096 without blocking.
+  // Call when poll reports the descriptor as writable; a pipe then takes 4096 bytes without blocking.
   void send();
 
  private:
@@ -142,7 +142,7 @@ class OutputQueue {
   bool broken_ = false;
 };
 
-// Adds to `text` what the descriptor has: more, nothing now, or the end.
+// Appends what the descriptor has to `text`. Returns whether there were bytes, nothing for now, or the end of the file.
 enum class ReadResult { bytes, nothing, end };
 
 [[nodiscard]] ReadResult read_some(int fd, std::string& text);
@@ -151,7 +151,8 @@ enum class ReadResult { bytes, nothing, end };
 
 [[nodiscard]] std::string own_node();
 
-// The path of a program as execvp would find it, with this PATH, in this folder; empty if it cannot be run.
+// Returns the path of a program as execvp would find it, with this PATH, in this folder, or an empty path if it cannot
+// be run.
 [[nodiscard]] std::filesystem::path find_program(const std::string& program, const std::string& path,
                                                  const std::string& folder);
 

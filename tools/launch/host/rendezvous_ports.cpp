@@ -41,11 +41,11 @@ RendezvousPorts choose_rendezvous_ports(int wanted, bool here) {
       return m;
     }
     if (wanted != 0)
-      fail<UsageError>("--root-port", "a port that is free, and the next one too",
-                       std::to_string(wanted + (first ? 1 : 0)) + ", which another program has",
-                       "without --root-port the launcher finds one");
+      fail<UsageError>("--root-port", "a free port, and the next one free too",
+                       std::to_string(wanted + (first ? 1 : 0)) + ", which is in use",
+                       "leave --root-port out, and the launcher finds a free port");
   }
-  // Elsewhere nobody can ask; below the ports that systems hand out by themselves they are free in all likelihood.
+  // Ports of other hosts cannot be checked. Ports below the ephemeral range are most probably free.
   constexpr int some = 8;
   m.port = wanted != 0 ? wanted : 20000 + static_cast<int>(std::random_device{}() % 10000);
   m.ports = wanted != 0 ? 1 : some;

@@ -9,11 +9,11 @@
 
 namespace tutti::launch {
 
-// A port of this host that no other program is given while this exists, though nobody listens there: who knows it can,
-// with SO_REUSEADDR, as tutti's rendezvous and most servers do.
+// Reserves a port of this host while the object exists: the system gives it to no other program. Nothing listens on it.
+// A program that knows the number can listen with SO_REUSEADDR, as tutti's rendezvous and most servers do.
 class ReservedPort {
  public:
-  // port 0: one that is free. Nothing where it cannot be had.
+  // Reserves `port`, or any free port if `port` is 0. Returns nullopt if that is not possible.
   [[nodiscard]] static std::optional<ReservedPort> take(int port);
   [[nodiscard]] int number() const { return tcp::port_of(socket_); }
 
@@ -22,14 +22,14 @@ class ReservedPort {
   tcp::Socket socket_;
 };
 
-// Where the processes of a job meet: rank 0's listens at the first free of `ports` ports from `port` on, and `ps_port`
-// is for a scheduler of parameter servers.
+// The ports at which the processes of a job connect. Rank 0 listens on the first free one of `ports` ports from `port`
+// on. `ps_port` is for the scheduler of parameter servers.
 struct RendezvousPorts {
   int port = 0, ports = 1, ps_port = 0;
-  std::shared_ptr<const std::pair<ReservedPort, ReservedPort>> held;  // as long as the job runs
+  std::shared_ptr<const std::pair<ReservedPort, ReservedPort>> held;  // reserved while the job runs
 };
 
-// wanted: --root-port, or 0. here: rank 0 is on this host, whose ports can be held.
+// Chooses the ports. wanted: value of --root-port, or 0. here: rank 0 runs on this host, so its ports can be reserved.
 [[nodiscard]] RendezvousPorts choose_rendezvous_ports(int wanted, bool here);
 
 }  // namespace tutti::launch

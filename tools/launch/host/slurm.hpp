@@ -10,10 +10,11 @@
 #include <tutti/cluster/launch/slurm.hpp>
 #include <tutti/core/error.hpp>
 
-// A job within an allocation of Slurm: its nodes are the hosts, and srun reaches them.
+// A job inside an allocation of Slurm: the nodes are its hosts, and srun starts processes on them.
 namespace tutti::launch {
 
-// The job of Slurm in which this process runs; empty: none. UsageError where it is no number.
+// Returns the number of the Slurm job in which this process runs, or an empty text outside of one. Throws UsageError if
+// it is not a number.
 template <class Get>
 [[nodiscard]] std::string slurm_job(const Get& get) {
   const std::string job = tutti::detail::slurm_text(get, "SLURM_JOB_ID");
@@ -22,7 +23,7 @@ template <class Get>
   return job;
 }
 
-// The nodes of that job, each with as many slots as it has tasks; none outside of a job.
+// Returns the nodes of that job, each with as many slots as it has tasks, or no nodes outside of a job.
 template <class Get>
 [[nodiscard]] std::vector<Host> slurm_hosts(const Get& get) {
   const std::string list = tutti::detail::slurm_text(get, "SLURM_JOB_NODELIST");
@@ -31,7 +32,7 @@ template <class Get>
   const std::string said = tutti::detail::slurm_text(get, "SLURM_TASKS_PER_NODE");
   std::vector<int> tasks(nodes.size(), 1);
   if (!said.empty()) tasks = expand_slurm_tasks(said, "SLURM_TASKS_PER_NODE");
-  // Within a step, an interactive shell for example, they are that step's.
+  // Within a step, such as an interactive shell, the variable lists the tasks of that step.
   if (tasks.size() != nodes.size() && !tutti::detail::slurm_text(get, "SLURM_STEP_NUM_TASKS").empty())
     tasks.assign(nodes.size(), 1);
   if (tasks.size() != nodes.size())
@@ -41,20 +42,21 @@ template <class Get>
   return hosts;
 }
 
-// srun with this process as its only task would be one launcher; with several each would start a job of its own.
+// Throws UsageError if srun started several launchers, because each would start a job of its own. One launcher is
+// right.
 template <class Get>
 void require_one_launcher(const Get& get) {
   const auto step = read_slurm_step(get);
   if (step && step->size > 1)
     fail<UsageError>(
         "environment SLURM_STEP_NUM_TASKS", "one tutti-launch for the job",
-        std::to_string(step->size) + " of them, which srun has started",
-        "leave 'srun' out: in the batch script, and under salloc, tutti-launch itself starts the processes on "
+        std::to_string(step->size) + " of them, started by srun",
+        "call tutti-launch without srun: in the batch script, and under salloc, it starts the processes on "
         "every node");
 }
 
-// Finds the allocation and the job that the launcher's options (options.hpp) are for. UsageError where these ask for
-// what Slurm does not do.
+// Completes the launcher's options (options.hpp) with the allocation and the job of Slurm. Throws UsageError for
+// options that Slurm cannot satisfy.
 template <class Options>
 void look_for_slurm(Options& o) {
   const auto get = [](const char* name) { return std::getenv(name); };
@@ -62,14 +64,15 @@ void look_for_slurm(Options& o) {
   if (o.hosts_file.empty() && o.launcher != "local") o.allocation = slurm_hosts(get);
   if (!o.allocation.empty() && o.launcher != "ssh") o.slurm_job = slurm_job(get);
   if (o.launcher == "srun" && o.slurm_job.empty())
-    fail<UsageError>("--launcher srun", "a job of Slurm and no hosts file",
-                     o.hosts_file.empty() ? "no job" : o.hosts_file, "sbatch and salloc make one");
+    fail<UsageError>("--launcher srun", "a Slurm job, and no hosts file",
+                     o.hosts_file.empty() ? "no job" : o.hosts_file, "start a job with sbatch or salloc");
   if (!o.slurm_job.empty() && !o.sync_dir.empty())
-    fail<UsageError>("--sync-dst-dir", "--launcher ssh, because srun carries no copy", "srun",
-                     "sbcast copies a file to every node, and most clusters share the working folder");
+    fail<UsageError>("--sync-dst-dir", "--launcher ssh, because srun cannot copy the working folder", "srun",
+                     "copy files with sbcast, or use a working folder that all nodes share");
 }
 
-// srun's arguments up to the command, which a shell on the node reads. The step shares what the job has there.
+// Returns srun's arguments up to the command, which a shell on the node reads. The step shares the resources of the job
+// on the node.
 [[nodiscard]] std::vector<std::string> srun_arguments(const std::string& job, const Host& host);
 
 }  // namespace tutti::launch

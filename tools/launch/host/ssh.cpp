@@ -29,8 +29,8 @@ std::vector<std::string> ssh_arguments(const SshSettings& s, const Host& host) {
     fail<UsageError>("ssh", "a user's name", "'" + printable(host.user) + "'");
   const auto whole = [](double seconds) { return std::to_string(std::max(1L, static_cast<long>(seconds + 0.999))); };
   std::vector<std::string> argv{"ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=" + whole(s.connect_timeout)};
-  // A job needs neither this user's keys on its hosts nor the tunnels of his settings; a host that is new is trusted
-  // where the job begins with it, one whose key has changed is not.
+  // A job does not need the user's keys and tunnels on its hosts. The key of an unknown host is accepted if the job
+  // begins with that host. A changed key is never accepted.
   for (const char* option : {s.known_only ? "StrictHostKeyChecking=yes" : "StrictHostKeyChecking=accept-new",
                              "ForwardAgent=no", "ForwardX11=no", "ClearAllForwardings=yes"}) {
     argv.emplace_back("-o");
@@ -87,7 +87,7 @@ void become_ssh(const std::filesystem::path& link, const std::vector<std::string
   std::ifstream in(link.parent_path() / "rsh-agent.hosts");
   SshSettings s;
   if (!(in >> s.connect_timeout >> s.host_timeout >> s.slurm_job))
-    fail<UsageError>("rsh-agent", "the list of hosts", "none");
+    fail<UsageError>("rsh-agent", "the file rsh-agent.hosts", "none");
   if (s.slurm_job == "-") s.slurm_job.clear();
   in.get();
   std::getline(in, s.config);
@@ -99,7 +99,7 @@ void become_ssh(const std::filesystem::path& link, const std::vector<std::string
     if (s.slurm_job.empty()) {
       argv.insert(argv.end(), arguments.begin() + 1, arguments.end());
     } else {
-      // ssh hands its words to the shell as one line, and so does this.
+      // ssh passes its words to the shell as one line, so this does the same.
       argv.emplace_back();
       for (std::size_t i = 1; i < arguments.size(); ++i) argv.back() += (i > 1 ? " " : "") + arguments[i];
     }
@@ -114,7 +114,7 @@ void become_ssh(const std::filesystem::path& link, const std::vector<std::string
     fail<UsageError>("rsh-agent", argv[0], error_text(errno),
                      s.slurm_job.empty() ? "Debian: apt-get install openssh-client" : "");
   }
-  fail<UsageError>("rsh-agent", "a host of the hosts file", "'" + printable(arguments[0]) + "'");
+  fail<UsageError>("rsh-agent", "a host that is in the hosts file", "'" + printable(arguments[0]) + "'");
 }
 
 }  // namespace tutti::launch

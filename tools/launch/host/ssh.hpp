@@ -13,26 +13,26 @@
 
 namespace tutti::launch {
 
-// How ssh, or srun in its place, is called for any host of the job.
+// How to call ssh, or srun instead, for all hosts of the job.
 struct SshSettings {
-  std::string config;  // for -F; empty: ssh's own
+  std::string config;  // for -F; empty: ssh's default
   double connect_timeout = 10;
   double host_timeout = 30;
-  bool known_only = false;  // hosts that stand in known_hosts
-  std::string slurm_job{};  // whose nodes srun reaches; empty: ssh does
+  bool known_only = false;  // accept only hosts that are in known_hosts
+  std::string slurm_job{};  // number of the Slurm job whose nodes srun reaches; empty: use ssh
 };
 
-// The arguments up to and with the host name. A name that is none throws UsageError before ssh could see it, and "--"
-// stands before it all the same.
+// Returns the arguments up to and including the host name. Throws UsageError for a word that is not a host name before
+// ssh sees it. The name also follows "--".
 [[nodiscard]] std::vector<std::string> ssh_arguments(const SshSettings& s, const Host& host);
 
-// What ssh and rsync get of this process's environment: what they need and no more, so that a secret for the job does
-// not stand in theirs.
+// Returns the environment for ssh and rsync. It has only the variables that they need, so that it does not contain the
+// secret of the job.
 [[nodiscard]] std::vector<std::string> ssh_environment();
 
-// mpirun and rsync start ssh themselves. They are given a link to this program, <job folder>/rsh-agent, beside which a
-// file says how to reach each host: line 1 the settings, then "NAME PORT USER KNOWN", "-" for nobody, KNOWN 1 where the
-// host must stand in known_hosts.
+// mpirun and rsync start ssh themselves. They get a link to this program, <job folder>/rsh-agent. The file
+// rsh-agent.hosts in the same folder says how to reach each host: line 1 has the settings, and the others "NAME PORT
+// USER KNOWN". USER is "-" if there is none. KNOWN is 1 if the host must be in known_hosts.
 [[nodiscard]] inline std::string rsh_agent_line(const Host& h, bool known_only) {
   return h.name + " " + std::to_string(h.port) + " " + (h.user.empty() ? "-" : h.user) + (known_only ? " 1\n" : " 0\n");
 }
@@ -40,7 +40,7 @@ struct SshSettings {
 void write_rsh_agent(const std::filesystem::path& folder, const std::string& program, const SshSettings& s,
                      const std::vector<Host>& hosts);
 
-// `rsh-agent HOST COMMAND...`: becomes ssh, or srun. Does not return.
+// `rsh-agent HOST COMMAND...`: replaces this process by ssh or srun. Does not return.
 [[noreturn]] void become_ssh(const std::filesystem::path& link, const std::vector<std::string>& arguments);
 
 }  // namespace tutti::launch

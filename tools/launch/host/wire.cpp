@@ -28,7 +28,7 @@ class FrameWriter {
   std::string bytes_;
 };
 
-// Reads what FrameWriter wrote; CommunicationError for anything else.
+// Reads what FrameWriter wrote. Throws CommunicationError for anything else.
 class FrameReader {
  public:
   explicit FrameReader(std::string_view payload) : rest_(payload) {}
@@ -57,8 +57,8 @@ class FrameReader {
 
  private:
   [[noreturn]] static void broken() {
-    fail<CommunicationError>("order", "the launcher's order", "something else",
-                             "the programs on both hosts must be of one version");
+    fail<CommunicationError>("order", "an order from the launcher", "something else",
+                             "install the same version of tutti on both hosts");
   }
   std::string_view rest_;
 };
@@ -97,7 +97,7 @@ Order decode(std::string_view payload) {
   Order o;
   if (r.number() != protocol)
     fail<CommunicationError>("order", "protocol " + std::to_string(protocol), "another",
-                             "the programs on both hosts must be of one version");
+                             "install the same version of tutti on both hosts");
   for (std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host, &o.secret, &o.kept})
     *text = r.text();
   for (int* number : {&o.root_port, &o.root_ports, &o.ps_port, &o.workers, &o.servers}) *number = r.number();
@@ -132,8 +132,8 @@ std::size_t frame_length(std::string_view line) {
   const std::string_view digits = right ? line.substr(start.size()) : line;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
   if (!right || error != std::errc{} || end != digits.data() + digits.size() || size > max_frame)
-    fail<CommunicationError>("order", "TUTTI-LAUNCH and a length", "something else",
-                             "this mode is for tutti-launch itself");
+    fail<CommunicationError>("order", "a line with TUTTI-LAUNCH and a length", "something else",
+                             "do not call this mode: tutti-launch uses it internally");
   return size;
 }
 

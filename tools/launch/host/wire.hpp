@@ -8,10 +8,11 @@
 #include <utility>
 #include <vector>
 
-// What the launcher and its agent on a host say to each other. Launcher to agent, on its standard input: one frame, the
-// order, and then lines "alive", "go", "signal N [ROLE NUMBER]", "stop", "hold" and "flow" (of the output), "control",
-// "again"; of a job over mpirun "members ..." and "halt" (see Guard). Agent to launcher, on its standard output: the
-// output of the processes, each line with its prefix, and lines of its own that begin with the byte 0x1e.
+// The protocol between the launcher and its agent on a host. The launcher writes to the agent's standard input: one
+// frame with the order, and then lines "alive", "go", "signal N [ROLE NUMBER]", "stop", "hold" and "flow" (hold back
+// output, and continue), "control", "again", and in a job over MPI "members ..." and "halt" (see ProcessGuard). The
+// agent writes to its standard output: the output of the processes, each line with its prefix, and its own lines, which
+// begin with the byte 0x1e.
 namespace tutti::launch {
 
 inline constexpr char control_mark = '\x1e';
@@ -29,23 +30,23 @@ struct ProcessOrder {
   int mpi_rank = 0;  // over workers and then servers
 };
 
-// All that an agent needs to know.
+// All that an agent needs to know for its job.
 struct Order {
   std::string job, job_name, host;
   std::string folder;   // working folder
   std::string log_dir;  // empty: no log files
   std::string root_host;
-  std::string secret;  // TUTTI_SECRET
+  std::string secret;  // value of TUTTI_SECRET
   int root_port = 0, root_ports = 1, ps_port = 0, workers = 0, servers = 0;
   bool through_mpi = false;  // the agent only watches what mpirun starts
-  bool keeps = false;        // the agent stays when all has ended: a process may be started again
-  bool elastic = false;      // workers come and go
-  bool joins = false;        // these came when the job had begun: in epoch `epoch`
+  bool keeps = false;        // the agent stays when all processes have ended: one may be started again
+  bool elastic = false;      // workers may join and leave
+  bool joins = false;        // these workers join a running job, in epoch `epoch`
   int epoch = 0;
-  // Of a job whose processes are started anew at each change, see LaunchEnvironment.
+  // For jobs whose processes restart at each change of members, see LaunchEnvironment.
   int generation = 0, founders = 0;
   std::string kept;
-  double host_timeout = 30;  // seconds without a word from the launcher
+  double host_timeout = 30;  // longest time without a line from the launcher, in seconds
   std::vector<std::string> command;
   Variables everywhere, on_workers, on_servers;
   std::vector<ProcessOrder> processes;
@@ -59,15 +60,15 @@ struct Order {
 
 [[nodiscard]] Order decode(std::string_view payload);
 
-// The length in a frame's first line "TUTTI-LAUNCH <bytes>".
+// Returns the length in a frame's first line, "TUTTI-LAUNCH <bytes>".
 [[nodiscard]] std::size_t frame_length(std::string_view line);
 
-// Splits a stream into lines. A line longer than 64 KiB is given out in parts.
+// Splits a stream into lines. Passes a line longer than 64 KiB on in parts.
 class LineSplitter {
  public:
   static constexpr std::size_t longest = 65536;
 
-  template <class F>  // f(std::string_view line), without its end
+  template <class F>  // called with f(std::string_view line), without the newline
   void feed(std::string_view bytes, F&& f) {
     while (!bytes.empty()) {
       const std::size_t end = bytes.find('\n');

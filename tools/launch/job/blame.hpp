@@ -11,15 +11,16 @@ namespace tutti::launch {
 
 [[nodiscard]] std::string describe(const End& end);
 
-// The problem that is reported for the process that caused the end. last_report: its last known position. elastic: the
-// others would have gone on, if any of them still held what was trained.
+// Returns the problem to report for the process that caused the end. last_report: its last known position. elastic: the
+// other workers would have continued if a process that holds the trained weights had been left.
 [[nodiscard]] Problem problem_of(const ProcessExit& blamed, const std::string& last_report, bool elastic);
 
-// The problem of a host whose agent did not hear of the launcher for `seconds`, and ended its processes.
+// Returns the problem of a host that ended its processes because its agent received nothing from the launcher for
+// `seconds`.
 [[nodiscard]] Problem unheard_launcher(const std::string& host, double seconds);
 
-// The problem of a job whose process another program ended, or an agent that did not hear of the launcher for
-// `seconds`.
+// Returns the problem of a job that was ended by another program, or by an agent that received nothing from the
+// launcher for `seconds`.
 [[nodiscard]] Problem problem_of_outside(const ProcessExit& e, double seconds);
 
 }  // namespace tutti::launch

@@ -86,7 +86,7 @@ std::vector<CommandResult> run_commands(std::vector<Start> starts, std::size_t p
 
 namespace {
 
-// The last line that says something.
+// Returns the last line that is not empty.
 [[nodiscard]] std::string last_line(const std::string& text) {
   std::string last;
   LineSplitter lines;
@@ -115,12 +115,12 @@ Problem connection_problem(const Host& host, bool here, int code, const std::str
   if (!here && (code == 126 || code == 127))
     return {static_cast<int>(ExitCode::usage),
             error_message(where, "tutti-launch at " + program, said.empty() ? "none" : said,
-                          "--remote-launch names its path there, --sync-dst-dir copies the working folder")};
+                          "give its path there with --remote-launch, or copy the working folder with --sync-dst-dir")};
   if (here || code != 255)
     return {static_cast<int>(ExitCode::communication),
             error_message(where, "an answer of tutti-launch", said.empty() ? "exit code " + std::to_string(code) : said,
-                          "the programs on both hosts must be of one version")};
-  std::string hint = "'ssh " + host.name + "' must work from here without a question";
+                          "install the same version of tutti on both hosts")};
+  std::string hint = "'ssh " + host.name + "' must work from here without a prompt";
   if (said.find("Host key verification") != std::string::npos) hint = "add the host's key to known_hosts";
   if (said.find("Permission denied") != std::string::npos) hint = "the host must accept this user's key";
   return {static_cast<int>(ExitCode::communication),
@@ -161,7 +161,7 @@ Start start_on(const Host& host, bool here, const Options& o, const std::vector<
 
 Start copy_of_folder(const Host& host, bool here, const Options& o, const std::filesystem::path& job_folder) {
   Start start;
-  // --secluded-args: the path is sent as data and no remote shell reads it.
+  // With --secluded-args rsync sends the path as data, so that no remote shell reads it.
   start.argv = {"rsync",    "-az",
                 "--mkpath", "--secluded-args",
                 "-e",       (job_folder / "rsh-agent").string(),
@@ -174,7 +174,7 @@ Start copy_of_folder(const Host& host, bool here, const Options& o, const std::f
 }
 
 Problem copy_problem(const Host& host, const Options& o, int code, const std::string& errors) {
-  // rsync's own last line only says that ssh failed; the first one says why.
+  // rsync's last line only says that ssh failed. The first line says why.
   const std::string first = last_line(errors.substr(0, errors.find('\n')));
   return {
       static_cast<int>(ExitCode::communication),
@@ -258,7 +258,7 @@ std::vector<std::string> end_left_over(const std::vector<Host>& hosts, Options o
   std::vector<std::string> said;
   try {
     for (const Problem& p : kill_on(hosts, o, job, 6, false, signals))
-      said.push_back("could not look for processes left over: " + p.message);
+      said.push_back("could not search for remaining processes: " + p.message);
   } catch (const Error& e) {
     said.emplace_back(e.what());
   }

@@ -76,7 +76,7 @@ void JobControl::ended(const std::string& name, bool in_order, const std::string
   if (in_order) service_.arbiter().receive(connection, control::Leave{true}, control::now());
   service_.ended(connection, how);
   collect();
-  // The launcher knows by itself.
+  // The launcher of a job that is not elastic does not need the updates.
   if (!elastic_) updates_.clear();
   names_.erase(connection);
   processes_.erase(at);
@@ -91,7 +91,7 @@ bool JobControl::any_open() const {
 
 std::vector<Problem> JobControl::lost(const ProgressBoard& board) {
   const control::Time now = control::now();
-  // A launcher that was stopped itself has heard nobody.
+  // Messages may have been missed while the launcher itself was paused.
   if (now - looked_ > std::chrono::seconds(1)) service_.arbiter().forgive(now);
   looked_ = now;
   collect();
@@ -109,7 +109,7 @@ std::vector<Problem> JobControl::lost(const ProgressBoard& board) {
       problems.push_back({static_cast<int>(ExitCode::communication),
                           error_message(name + " on " + (link == nullptr ? d.member.host : link->host()),
                                         "to reach the other processes within " + seconds_text(timeout_), d.why,
-                                        "look at the network between these hosts")});
+                                        "check the network between these hosts")});
       continue;
     }
     problems.push_back(
@@ -117,7 +117,7 @@ std::vector<Problem> JobControl::lost(const ProgressBoard& board) {
          error_message(name + " on " + (link == nullptr ? d.member.host : link->host()),
                        "a sign of life within " + seconds_text(timeout_),
                        "none" + board.last_report(name) + (stopped ? "; it is stopped, as by SIGSTOP" : ""),
-                       "--rank-timeout sets the time")});
+                       "set a longer time with --rank-timeout")});
   }
   if (!elastic_) updates_.clear();
   send();
@@ -129,7 +129,7 @@ control::ArbiterOptions JobControl::arbiter_options(const Options& o, const Plan
   a.workers = plan.first().order.workers;
   a.servers = plan.first().order.servers;
   a.rank_timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(o.rank_timeout * 1e9));
-  // Only a server that is started again changes the members; the others go on meanwhile.
+  // Only a server that is started again changes the membership. The other processes continue meanwhile.
   a.servers_restart = o.server_restarts > 0;
   a.servers_hold = o.servers_hold;
   a.reports = !a.servers_restart && !(o.servers_hold && o.elastic.on);

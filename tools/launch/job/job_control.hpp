@@ -19,21 +19,21 @@
 
 namespace tutti::launch {
 
-// The arbiter in the launcher: what agents hand on from the processes goes to it, and its answers back to them. A
-// process that never opens its channel is none of its matter.
+// Connects the arbiter in the launcher to the agents: passes the frames of processes to it, and its answers back.
+// Ignores processes that never open their channel.
 class JobControl final : public JobMembers {
  public:
   JobControl(const Options& o, const Plan& plan)
       : service_(arbiter_options(o, plan)), timeout_(o.rank_timeout), elastic_(o.elastic.on) {}
 
-  // What the arbiter has decided of a process, if it is one of the job's.
+  // A decision of the arbiter, and the name of the process if it is about one of the job's.
   struct MembershipUpdate {
     control::Decision decision;
     std::string name;
   };
   [[nodiscard]] std::vector<MembershipUpdate> take_updates();
   [[nodiscard]] const control::Arbiter& arbiter() const noexcept { return service_.arbiter(); }
-  // Whether the process has opened its channel.
+  // Returns whether the process has opened its channel.
   [[nodiscard]] bool opened(const std::string& name) const override;
   [[nodiscard]] bool can_spare(const std::string& name) const override {
     return arbiter().can_spare({connection(name)});
@@ -44,23 +44,24 @@ class JobControl final : public JobMembers {
   [[nodiscard]] std::uint64_t epoch() const override { return arbiter().epoch(); }
   [[nodiscard]] std::vector<std::string> standing() const override;
   void ask_to_leave(const std::string& name) override;
-  // A worker that the job was to begin with has ended before it asked to be let in.
+  // Call when an initial worker has ended before it asked to join.
   void never_comes(int worker) override;
   void stop_all() override;
-  // A connection is gone; its processes may run on.
+  // Call when a connection is closed. Processes on it may still run.
   void forget(const Link& link);
 
-  // A process has been started; one that had its name before is another.
+  // Call when a process has been started. It replaces an earlier process with the same name.
   void started(const std::string& name, Link& link);
-  // "control worker 0 <base64>", without its first word. False, once for a process, where it makes no sense.
+  // Handles "control worker 0 <base64>" without the first word. Returns false, once for a process, if the frame is not
+  // valid.
   [[nodiscard]] bool hear(const std::string& name, std::string_view base64);
   // in_order: with exit code 0.
   void ended(const std::string& name, bool in_order, const std::string& how);
 
-  // Whether a process that runs has opened its channel.
+  // Returns whether a running process has opened its channel.
   [[nodiscard]] bool any_open() const;
 
-  // What is said of each process that has been silent for too long. To be called in each round.
+  // Returns a problem for each process that has been silent for too long. Call in each round.
   [[nodiscard]] std::vector<Problem> lost(const ProgressBoard& board);
 
  private:

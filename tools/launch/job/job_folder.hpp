@@ -8,13 +8,13 @@
 
 namespace tutti::launch {
 
-// The launcher's own files of a job: how rsync and mpirun, which start ssh themselves, are to start it.
+// The launcher's own files of a job. They tell rsync and mpirun, which start ssh themselves, how to do so.
 class JobFolder {
  public:
   void make(const Plan& plan, const Options& o);
-  // A host that comes when the job has begun.
+  // Adds a host that joins the running job.
   void add(const Host& host, bool known_only) const;
-  // Empty before make().
+  // Returns the folder; empty before make().
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   void remove();
 

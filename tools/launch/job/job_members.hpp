@@ -9,8 +9,8 @@ namespace tutti::launch {
 
 struct Link;
 
-// Who is in a job whose workers come and go, for Elastic, which knows who is to be: the arbiter where processes have a
-// channel (JobControl), one mpirun after the other where they have none (MpiGenerations). Workers go by their names.
+// The members of an elastic job, as Elastic uses them. JobControl implements it with the arbiter if processes have a
+// channel. MpiGenerations implements it with one mpirun after the other. Workers are identified by their names.
 class JobMembers {
  public:
   JobMembers() = default;
@@ -18,23 +18,24 @@ class JobMembers {
   JobMembers& operator=(const JobMembers&) = delete;
   virtual ~JobMembers() = default;
 
-  // Whether it is in the job, or waits to be let in: then it leaves as the members do, else it may be ended.
+  // Returns whether the worker is a member or waits to join. Then it must leave as members do; otherwise it may be
+  // ended.
   [[nodiscard]] virtual bool opened(const std::string& worker) const = 0;
   [[nodiscard]] virtual bool can_spare(const std::string& worker) const = 0;
   virtual void ask_to_leave(const std::string& worker) = 0;
-  // A worker that the job was to begin with has ended before it was in it.
+  // Call when an initial worker has ended before it was a member.
   virtual void never_comes(int /*worker*/) {}
   virtual void stop_all() = 0;
   [[nodiscard]] virtual bool too_few() const = 0;
-  // Workers have ended their work; the job is to stop.
+  // Returns whether workers have finished their work, so that the job stops.
   [[nodiscard]] virtual bool finished() const = 0;
   [[nodiscard]] virtual bool stopping() const = 0;
   [[nodiscard]] virtual std::uint64_t epoch() const = 0;
-  // Of the generation that stands.
+  // Returns the workers of the current generation.
   [[nodiscard]] virtual std::vector<std::string> standing() const = 0;
-  // The agent of a host that serves all workers there, once there is one; null: each that comes has its own.
+  // Returns the agent that serves all workers of a host, or null if there is none yet or each new worker gets its own.
   [[nodiscard]] virtual Link* agent_of(const std::string& /*host*/) { return nullptr; }
-  // Has it serve one more, and ends what it runs of one.
+  // Gives the agent one more worker to serve.
   virtual void add(Link& /*agent*/, const std::string& /*worker*/, int /*number*/) {}
 };
 

@@ -14,24 +14,24 @@
 
 namespace tutti::launch {
 
-// What the job prints and what the launcher says of it, on their way to whoever reads them.
+// Queues the output of the job and the messages of the launcher.
 struct JobOutput {
   OutputQueue out{STDOUT_FILENO}, err{STDERR_FILENO};
 
   void print(std::string_view line) { out.put(std::string(line) + "\n"); }
   void complain(std::string_view line) { err.put(std::string(line) + "\n"); }
   void say(const std::string& text) { complain("tutti-launch: " + text); }
-  // Says each problem once, and no more of them than can be read.
+  // Prints each problem once, up to a readable number.
   void say(const std::vector<Problem>& problems);
 
-  // Whether so much waits that no more is to be read for now.
+  // Returns whether so much is queued that no more output should be read for now.
   [[nodiscard]] bool full() const { return out.size() > (std::size_t{1} << 20) || err.size() > (std::size_t{1} << 20); }
-  // Two entries for poll(), and what they came to.
+  // Adds two entries for poll(); send() takes their results.
   void wait_for(std::vector<pollfd>& fds) const {
     for (const OutputQueue* q : {&out, &err}) fds.push_back({q->size() > 0 ? q->fd() : -1, POLLOUT, 0});
   }
   void send(const pollfd* two);
-  // Waits until it has been read, or in a hurry a second.
+  // Waits until all has been written; with `hurry` for one second at most.
   void flush(bool hurry);
 };
 

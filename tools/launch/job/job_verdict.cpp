@@ -23,7 +23,7 @@ int exit_code_for(const End& end) {
 
 namespace {
 
-// Whether a worker did the work of an elastic job to its end. Such a worker makes good what others left undone.
+// Returns whether a worker finished the work of an elastic job. Then failures of other processes do not matter.
 [[nodiscard]] bool work_is_done(const JobEnd& job) {
   return job.elastic && std::any_of(job.endings.begin(), job.endings.end(),
                                     [](const ProcessExit& e) { return e.did_work && e.good(); });
@@ -37,8 +37,8 @@ const ProcessExit* culprit(const JobEnd& job) {
   const auto rank_of = [&](const ProcessExit& e) {
     if (e.good()) return none;
     const bool in_order = e.stopped_in_order() || (job.interrupted != 0 && e.ended_by_stop_signal());
-    // What counts after the work is done is a failure with an exit code of its own: rank 0 ends with 3 if it cannot
-    // save the result.
+    // After the work is done, only a failure with its own exit code counts: rank 0 exits with 3 if it cannot save the
+    // result.
     if (done && (e.is_server() || e.end.why != "own" || e.end.by_signal || e.lost_another() || in_order)) return none;
     if (e.end.why == "vanished") return vanished;
     if (e.end.why == "orphaned") return orphaned;

@@ -11,8 +11,8 @@
 
 #include "tools/launch/agent/rank_process.hpp"
 
-// The exit code of a job: one function of how its processes ended, whether its work was done, and what the launcher
-// found itself. It has no side effects; running_job.hpp says what it decides.
+// Decides the exit code of a job: a pure function of how its processes ended, whether its work was done, and what
+// problems the launcher found. Used by running_job.hpp.
 namespace tutti::launch {
 
 // How a process ended.
@@ -25,13 +25,13 @@ struct ProcessExit {
 
   [[nodiscard]] bool good() const noexcept { return !end.by_signal && end.code == 0; }
   [[nodiscard]] bool is_server() const noexcept { return std::string_view(name).starts_with("server"); }
-  // Not ended by the launcher, mpirun, or an agent.
+  // Returns whether it failed and was not ended by the launcher, mpirun, or an agent.
   [[nodiscard]] bool is_own_failure() const noexcept { return !good() && end.why == "own"; }
   // Exit code 5: the process gave up because it lost another one.
   [[nodiscard]] bool lost_another() const noexcept {
     return !end.by_signal && end.code == static_cast<int>(ExitCode::communication);
   }
-  // Exit code 130 or 143: it was told to stop, saved its state and stopped.
+  // Exit code 130 or 143: it was asked to stop, saved its state and stopped.
   [[nodiscard]] bool stopped_in_order() const noexcept;
   // SIGINT or SIGTERM may also end a process that does not handle them.
   [[nodiscard]] bool ended_by_stop_signal() const noexcept {
@@ -39,19 +39,19 @@ struct ProcessExit {
   }
 };
 
-// The launcher's exit code for the end of one process.
+// Returns the launcher's exit code for the end of one process.
 [[nodiscard]] int exit_code_for(const End& end);
 
 // Everything that decides how a job ended.
 struct JobEnd {
-  // In the order in which the launcher heard of them; of an elastic job those since its members stood last, because the
-  // members make good what was lost before.
+  // In the order in which the launcher received them. For an elastic job, those since the current generation began: its
+  // members have replaced what was lost before.
   std::vector<ProcessExit> endings;
   bool elastic = false;
   int interrupted = 0;     // the signal by which the user ended the job; 0: none
   int problem = 0;         // exit code of the first problem that the launcher found itself; 0: none
   bool lost_host = false;  // the connection to a host broke
-  int mpirun = 0;          // the code that mpirun's failure stands for; 0: it did not fail
+  int mpirun = 0;          // exit code for mpirun's failure; 0: it did not fail
 };
 
 struct JobResult {
@@ -69,9 +69,9 @@ struct JobResult {
   const ProcessExit* blamed = nullptr;  // one of JobEnd::endings
 };
 
-// The process that caused the end, in this order: one that failed by itself (the first of them), one that stopped in
-// order, one that gave up because it lost another, one that vanished, one that was orphaned. In an elastic job workers
-// come before servers, which only serve them, unless the workers just lost a server. Null if none.
+// Returns the process that caused the end. In this order: one that failed by itself (the first of them), one that
+// stopped in order, one that gave up because it lost another, one that vanished, one that was orphaned. In an elastic
+// job workers come before servers, unless the workers only lost a server. Returns null if there is none.
 [[nodiscard]] const ProcessExit* culprit(const JobEnd& job);
 
 // Decides how the job ended.

@@ -55,7 +55,7 @@ void Child::look(const Sink& out, const Sink& err) {
     exited_ = true;
     exited_at_ = Clock::now();
   }
-  // Something else holds its pipes, such as a master connection of ssh, and says nothing.
+  // Another process, such as a master connection of ssh, may hold the pipes open without writing.
   if (exited_ && seconds_since(exited_at_) > 0.5)
     for (const std::size_t stream : {0U, 1U}) {
       pollfd waiting{fd(stream), POLLIN, 0};
@@ -110,10 +110,10 @@ Problem lost_host(const Link& l, const std::map<std::string, const Link*>& unend
   for (const auto& [name, link] : unended) {
     if (link != &l) continue;
     if (++shown > 4) break;
-    who += (who.empty() ? ", and with it " : "; ") + name + board.last_report(name);
+    who += (who.empty() ? ", and its processes " : "; ") + name + board.last_report(name);
   }
   return {static_cast<int>(ExitCode::communication),
-          error_message("host " + l.host(), "its tutti-launch to stay", how + who, "")};
+          error_message("host " + l.host(), "its tutti-launch to stay connected", how + who, "")};
 }
 
 }  // namespace tutti::launch

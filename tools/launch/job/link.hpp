@@ -20,7 +20,7 @@
 
 namespace tutti::launch {
 
-// A program that the launcher started and listens to.
+// A program that the launcher started and whose output it reads.
 class Child {
  public:
   using Sink = std::function<void(std::string_view line)>;
@@ -32,7 +32,7 @@ class Child {
   [[nodiscard]] bool exited() const noexcept { return exited_; }
   [[nodiscard]] bool open(std::size_t stream) const noexcept { return pipes_[stream].get() >= 0; }
   [[nodiscard]] int fd(std::size_t stream) const noexcept { return pipes_[stream].get(); }
-  // 128 + number after a signal.
+  // Returns the exit code, or 128 + number after a signal.
   [[nodiscard]] int code() const noexcept {
     return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
   }
@@ -44,13 +44,13 @@ class Child {
   }
 
   void read(std::size_t stream, const Sink& sink);
-  // Whether the program has just ended, or its pipes have just closed after it.
+  // Checks whether the program has ended. Closes its pipes 0.5 s after that, if nothing can be read.
   void look(const Sink& out, const Sink& err);
 
-  // Reads what there is, without waiting.
+  // Reads what is available, without waiting.
   void poll_and_read(const Sink& out, const Sink& err);
 
-  // Gives up what it has not said yet.
+  // Closes the pipes of a program that has ended, and ignores the rest of its output.
   void hang_up() {
     if (exited_) pipes_ = {};
   }
@@ -68,25 +68,25 @@ class Child {
   OutputQueue input_{-1};
 };
 
-// The agent of one host, over ssh or on this one.
+// The agent of one host, over ssh or on this host.
 struct Link {
   Link(Plan::Site where, const Options& o);
   [[nodiscard]] bool has(const std::string& name) const;
-  // Gives the connection up.
+  // Closes the connection and kills the agent or its ssh.
   void cut();
   void say(const std::string& line) { child.input().put(line + "\n"); }
   [[nodiscard]] const std::string& host() const noexcept { return site.host.name; }
-  // So many seconds after it was told to stop.
+  // Ends an agent that has not ended: kills it 3 s after it was told to stop, and closes its pipes after 5 s.
   void cut_off(double since);
 
   Plan::Site site;
   Child child;
   bool hello = false, ready = false, bye = false, refused = false, settled = false, lost = false;
-  std::string errors;  // what it said before hello
+  std::string errors;  // output before "hello"
   Clock::time_point began = Clock::now(), heard = began;
 };
 
-// What is said of a host that is gone, with its processes, of those that have not ended, and where they were.
+// Returns the problem of a lost host. It lists the host's processes that have not ended, with their last positions.
 [[nodiscard]] Problem lost_host(const Link& l, const std::map<std::string, const Link*>& unended,
                                 const ProgressBoard& board, const std::string& how);
 

@@ -23,7 +23,7 @@ namespace tutti::launch {
 
 namespace {
 
-// mpirun beside this program, as in an archive that brings Open MPI; else that of PATH.
+// Returns mpirun in the folder of this program, as in an archive that contains Open MPI, otherwise the one on PATH.
 [[nodiscard]] std::string mpirun_program() {
   const fs::path beside = fs::path(own_program()).parent_path() / "mpirun";
   return ::access(beside.c_str(), X_OK) == 0 ? beside.string() : "mpirun";
@@ -33,9 +33,9 @@ namespace {
 
 Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
   {
-    // One line a process: with --map-by seq rank i runs on the host of line i.
+    // One line for each process: with --map-by seq, rank i runs on the host of line i.
     std::ofstream out(folder / "mpirun.hosts");
-    // mpirun knows this host by its own name only.
+    // mpirun recognises this host only by its own name.
     for (const std::size_t site : plan.site_of_mpi_rank)
       out << (plan.sites[site].here ? own_node() : plan.sites[site].host.name) << '\n';
     if (!out.flush()) fail<Error>("mpirun", "to write " + folder.string(), error_text(errno));
@@ -55,7 +55,7 @@ Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
                 "--mca",
                 "plm_rsh_no_tree_spawn",
                 "1"};
-  // A cut link is noticed after 8 s; by itself mpirun would not notice it at all.
+  // With these values mpirun notices a broken connection after 8 s. By default it does not notice it at all.
   for (const auto& [name, value] : {std::pair("oob_tcp_keepalive_time", "4"),
                                     {"oob_tcp_keepalive_intvl", "2"},
                                     {"oob_tcp_keepalive_probes", "3"}}) {
@@ -63,7 +63,7 @@ Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
     start.argv.emplace_back(name);
     start.argv.emplace_back(value);
   }
-  // Ranks that make way for others end with 75, one after the other.
+  // Ranks that restart for a change of members exit with 75, one after the other.
   if (plan.generation > 0) start.argv.insert(start.argv.end(), {"--mca", "orte_abort_on_non_zero_status", "0"});
   const auto& more = o.mpi_arguments;
   if (std::find(more.begin(), more.end(), "--bind-to") == more.end() &&
@@ -75,7 +75,7 @@ Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
   for (const Plan::Site& s : plan.sites)
     if (s.here && s.order.processes.size() > std::thread::hardware_concurrency())
       start.argv.insert(start.argv.end(), {"--mca", "mpi_yield_when_idle", "1"});
-  // mpirun asks root for this word, who has said what to run already.
+  // mpirun refuses root without this option. The user has already decided what to run.
   if (::geteuid() == 0) start.argv.emplace_back("--allow-run-as-root");
   start.argv.insert(start.argv.end(), more.begin(), more.end());
   start.argv.push_back(all_here ? own_program() : remote_program(o));
@@ -86,7 +86,7 @@ Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
     const std::string_view name = entry.substr(0, entry.find('='));
-    // It would take Slurm's job for its own, and start nothing through the program that it is told to.
+    // With these variables mpirun would start its daemons by srun in Slurm's job, and not by plm_rsh_agent.
     const bool slurm = name.starts_with("SLURM_") && name != "SLURM_CONF" && name != "SLURM_JWT";
     if (slurm || (name.starts_with("PMIX_") && !name.starts_with("PMIX_MCA_"))) continue;
     if (std::none_of(o.everywhere.begin(), o.everywhere.end(), [&](const auto& v) { return v.first == name; }))

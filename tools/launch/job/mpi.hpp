@@ -12,11 +12,11 @@
 
 namespace tutti::launch {
 
-// The call of Open MPI's mpirun: each process through `tutti-launch --exec-rank`, which finds its order in the job's
-// folder of its host, so that no variable and no argument of the job is on a command line.
+// Returns the call of Open MPI's mpirun. It starts each process through `tutti-launch --exec-rank`, which finds its
+// order in the job's folder of its host. So no variable and no argument of the job is on a command line.
 [[nodiscard]] Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder);
 
-// The rank that a line of mpirun's blames; nothing if it blames none.
+// Returns the rank that a line of mpirun's output blames, or nullopt if it blames none.
 [[nodiscard]] std::optional<int> rank_that_mpirun_blames(std::string_view line);
 
 }  // namespace tutti::launch

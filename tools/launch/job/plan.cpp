@@ -51,9 +51,9 @@ bool is_here(const Host& h) {
   const passwd* me = ::getpwuid(::geteuid());
   if (!h.user.empty() && (me == nullptr || h.user != me->pw_name)) return false;
   if (h.name == "localhost" || h.name == "127.0.0.1" || h.name == "::1" || h.name == own_node()) return true;
-  // Slurm's name for it, which may be no host's.
+  // Slurm's name of this node, which need not be a host name.
   if (const char* node = std::getenv("SLURMD_NODENAME"); node != nullptr && h.name == node) return true;
-  // A name server that does not answer costs its time-out, once.
+  // A name server that does not answer delays this by its time-out, but only once.
   static const std::set<std::string> mine = own_addresses();
   static const auto began = Clock::now();
   addrinfo hints{};
@@ -74,8 +74,8 @@ namespace detail {
 
 namespace {
 
-// With the variables of this process that may be options of the program, TUTTI_EPOCHS and the like, which ssh does not
-// hand on by itself.
+// Adds the variables of this process that may be options of the program, such as TUTTI_EPOCHS, because ssh does not
+// pass them on.
 [[nodiscard]] Variables with_program_options(Variables v) {
   for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
     const std::string_view entry(*e), name = entry.substr(0, entry.find('='));
@@ -144,10 +144,10 @@ std::size_t count_workers(const Options& o, std::vector<Host>& hosts) {
   if (*o.gpus > 1 && count > hosts.size())
     fail<UsageError>(
         "--num-workers",
-        "at most " + count_text(hosts.size(), "host") + ", because with --gpus in the command -n counts them",
+        "at most " + count_text(hosts.size(), "host") + ", because -n counts hosts if the command has --gpus",
         std::to_string(count),
-        "a process is started for each of the " + std::to_string(*o.gpus) + " GPUs of a host: -n " +
-            std::to_string(hosts.size()) + ", or no -n");
+        "one process runs for each of the " + std::to_string(*o.gpus) + " GPUs of a host: -n " +
+            std::to_string(hosts.size()) + ", or leave -n out");
   for (Host& h : hosts) h.slots = *o.gpus;
   return count * static_cast<std::size_t>(*o.gpus);
 }
@@ -165,7 +165,7 @@ Plan make_plan(const Options& o) {
   const auto place = [&](const std::string& role, std::size_t count) {
     int rank = 0;
     for (std::size_t h : place_processes(hosts, count)) {
-      // Two names of this host are one host, the first.
+      // Other names of this host count as its first name.
       if (here[h]) h = 0;
       const auto [site, fresh] = site_of_host.emplace(h, plan.sites.size());
       if (fresh) plan.sites.push_back({hosts[h], here[h], {}});
@@ -180,7 +180,7 @@ Plan make_plan(const Options& o) {
   place("worker", workers);
   place("server", servers);
 
-  // Rank 0's host is where the others meet.
+  // All processes connect to rank 0's host.
   const Plan::Site& first = plan.first();
   std::string root = first.here ? "127.0.0.1" : first.host.name;
   for (const Plan::Site& s : plan.sites) {

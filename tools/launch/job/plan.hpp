@@ -14,14 +14,14 @@
 
 namespace tutti::launch {
 
-// The addresses of this host's interfaces, in numbers.
+// Returns the numeric addresses of this host's interfaces.
 [[nodiscard]] std::set<std::string> own_addresses();
 
-// Is it this host, reached without ssh? By its names, and by what they stand for: hosts files of clusters list this
-// host, too, by the name or address that it has for others.
+// Returns whether `h` is this host, reached without ssh. Compares names and addresses: hosts files of clusters also
+// list this host by the name or address that other hosts use.
 [[nodiscard]] bool is_here(const Host& h);
 
-// Who runs where: the hosts that get a process, each with its order.
+// The placement of the job: the hosts that get a process, each with its order.
 struct Plan {
   struct Site {
     Host host;
@@ -34,31 +34,32 @@ struct Plan {
   std::vector<Site> sites;
   std::vector<std::size_t> site_of_mpi_rank;  // workers, then servers
 
-  [[nodiscard]] const Site& first() const { return sites[site_of_mpi_rank[0]]; }  // that of rank 0
+  [[nodiscard]] const Site& first() const { return sites[site_of_mpi_rank[0]]; }  // the site of rank 0
 };
 
 namespace detail {
 
-// This host's address as the other one sees it; its name where that cannot be found out. Nothing is sent.
+// Returns this host's address as `other` sees it, or its name if that cannot be found out. Sends nothing.
 [[nodiscard]] std::string address_towards(const std::string& other);
 
 }  // namespace detail
 
-// The hosts in the order in which they are filled: this one before the others, so that rank 0, which logs and saves,
-// is where the user is; as mpirun has it.
+// Returns the hosts in the order in which they are filled. This host comes first, so that rank 0, which logs and saves,
+// runs where the user is, as with mpirun.
 [[nodiscard]] std::vector<Host> hosts_of(const Options& o);
 
-// How many workers there are. With --gpus in the command -n counts hosts, and each gets a process for each GPU,
-// whatever its slots say.
+// Returns the number of workers. With --gpus in the command, -n counts hosts, and each host gets a process for each
+// GPU, whatever its slots say.
 [[nodiscard]] std::size_t count_workers(const Options& o, std::vector<Host>& hosts);
 
-// The plan for a command line; DataError for a bad hosts file.
+// Returns the plan for a command line. Throws DataError for a bad hosts file.
 [[nodiscard]] Plan make_plan(const Options& o);
 
-// Gives a plan without servers one beside each worker, as make_plan() places as many.
+// Adds one server for each worker, on the worker's host, to a plan without servers. make_plan() places as many servers
+// the same way.
 void add_servers(Plan& plan);
 
-// The line with which a job begins.
+// Returns the line that is printed when a job begins.
 [[nodiscard]] std::string describe(const Plan& plan, const Options& o);
 
 }  // namespace tutti::launch

@@ -32,7 +32,7 @@ const ProgressBoard::Entry* ProgressBoard::find(const std::string& name) const {
 std::optional<ProgressBoard::Stall> ProgressBoard::stalled(double seconds, Clock::time_point now) const {
   const double nearly = std::max(seconds - 2, seconds / 2);
   bool any = false;
-  auto first = ~std::uint64_t{0};  // the step at which those stand still that are in one
+  auto first = ~std::uint64_t{0};  // the lowest step of the processes that are silent within a step
   for (const auto& [name, e] : entries_) {
     if (!e.watched() || silence(e, now) < nearly) continue;
     any = any || silence(e, now) >= seconds;
@@ -85,7 +85,7 @@ std::string ProgressBoard::last_report(const std::string& name) const {
 }
 
 std::string ProgressBoard::describe(const Stall& s) const {
-  std::string text = s.entry->name + " on " + s.entry->host + " has stood still for " +
+  std::string text = s.entry->name + " on " + s.entry->host + " has made no progress for " +
                      std::to_string(std::lround(s.seconds)) + " s at " + position_text(s.entry->progress);
   if (s.entry->stopped) text += "; it is stopped, as by SIGSTOP";
   const Entry* ahead = nullptr;

@@ -14,7 +14,7 @@
 
 namespace tutti::launch {
 
-// Where each process is, and which one keeps the others waiting.
+// The position of each process, and which process delays the others.
 class ProgressBoard {
  public:
   struct Entry {
@@ -23,7 +23,7 @@ class ProgressBoard {
     bool stopped = false, ended = false, warned = false;
     Clock::time_point changed{}, stopped_since{};
 
-    // Between steps a process may take its time, unless it is stopped.
+    // Returns whether silence is a problem: between steps a process may take its time, unless it is stopped.
     [[nodiscard]] bool watched() const noexcept {
       return !ended && (stopped || progress.phase == ProgressPhase::begin || progress.phase == ProgressPhase::end);
     }
@@ -38,7 +38,7 @@ class ProgressBoard {
 
   void update(const std::string& name, const std::string& host, const RankProgress& progress, bool stopped,
               Clock::time_point now);
-  // Another process under a name.
+  // Call when a new process starts under a name.
   void begun(const std::string& name) { entries_.erase(name); }
   void ended(const std::string& name) {
     if (const auto e = entries_.find(name); e != entries_.end()) e->second.ended = true;
@@ -46,23 +46,23 @@ class ProgressBoard {
   void forget_ended() {
     std::erase_if(entries_, [](const auto& e) { return e.second.ended; });
   }
-  // Nothing before the process has reported.
+  // Returns null before the process has reported.
   [[nodiscard]] const Entry* find(const std::string& name) const;
 
-  // Whether a process is silent for so long in a step, and then the one to blame: one that is stopped, else the one
-  // that is furthest behind, perhaps between this step and the one before, since the others wait for it, else the one
-  // silent for longest. News takes a while, from one host longer than from another, so those that fell silent a little
-  // later count too.
+  // Returns the process to blame if one has been silent in a step for `seconds`. Prefers a stopped process, then the
+  // one with the lowest position, because the others wait for it, then the one that is silent for longest. The position
+  // may be between this step and the one before. Reports take different times from different hosts, so processes that
+  // fell silent a little later are considered too.
   [[nodiscard]] std::optional<Stall> stalled(double seconds, Clock::time_point now) const;
-  // Leaves a time out of account in which the launcher itself stood still, and received no updates.
+  // Subtracts a time in which the launcher itself did not run and received no updates.
   void skip(Clock::duration time);
-  // One that somebody has stopped for so long.
+  // Returns a process that has been stopped for `seconds`.
   [[nodiscard]] const Entry* stopped(double seconds, Clock::time_point now) const;
-  // The same, but no second time while the one that was named stays where it is.
+  // Like stalled(), but does not report again while the process that was reported stays at its position.
   [[nodiscard]] std::optional<Stall> new_stall(double seconds, Clock::time_point now);
 
   [[nodiscard]] static std::string position_text(const RankProgress& p);
-  // ", last reported at step 3", where it has reported.
+  // Returns, for example, ", last reported at step 3", or an empty text before the first report.
   [[nodiscard]] std::string last_report(const std::string& name) const;
   [[nodiscard]] std::string describe(const Stall& s) const;
 

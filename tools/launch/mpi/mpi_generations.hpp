@@ -24,20 +24,21 @@
 
 namespace tutti::launch {
 
-// A job over MPI whose workers come and go: one mpirun a generation, because MPI's groups cannot change. Asked by
-// SIGUSR1 (behind the next step) or SIGUSR2 (behind the epoch) its ranks save and end with 75, and the next mpirun goes
-// on with who is there then; where one is lost, all end, and the next goes on from the last checkpoint.
+// An elastic job over MPI. Each generation of members has its own mpirun, because MPI's groups cannot change. Its ranks
+// save and exit with 75 after SIGUSR1 (at the next step) or SIGUSR2 (at the end of the epoch). The next mpirun then
+// continues with the current members. If a rank is lost, all ranks end, and the next mpirun continues from the last
+// checkpoint.
 class MpiGenerations final : public JobMembers {
  public:
-  // What the launcher is to know.
+  // An event for the launcher.
   struct MembershipUpdate {
     enum class Kind {
       standing,  // a generation works
-      left,      // a worker, of itself
-      lost,      // with its host: `why`
+      left,      // a worker left by itself
+      lost,      // a worker was lost with its host: `why`
       gone,      // a worker has ended for good: `ending`
-      failed,    // it came, and nothing worked with it: `why`
-      over,      // the job: `endings`
+      failed,    // a worker joined, and no generation with it worked: `why`
+      over,      // the job has ended: `endings`
     };
     Kind kind;
     std::string name{}, why{};
@@ -64,7 +65,7 @@ class MpiGenerations final : public JobMembers {
   [[nodiscard]] Link* agent_of(const std::string& host) override;
   void add(Link& agent, const std::string& name, int number) override;
 
-  // ---- what is heard ----
+  // ---- events ----
   void set(const Link& l, std::int64_t generation) {
     if (generation == now_.generation) awaited_.erase(&l);
   }
@@ -74,16 +75,15 @@ class MpiGenerations final : public JobMembers {
   void kept(std::string_view base64) { kept_ = base64; }
   void progress(const RankProgress& p);
   void ended(const ProcessExit& e);
-  // Its connection is gone.
+  // Call when the connection of an agent is closed.
   void forget(const Link& l);
-  // Ends a worker that stands still; true the first time.
+  // Kills a worker that makes no progress. Returns true the first time.
   bool give_up(const std::string& name);
 
-  // ---- what it does ----
-  // To be called in each round. Throws where mpirun cannot be started.
+  // ---- actions ---- | Call in each round. Throws if mpirun cannot be started.
   void steer();
   [[nodiscard]] std::vector<MembershipUpdate> take_updates() { return std::exchange(updates_, {}); }
-  // Of the generation that runs, or ran last, for mpirun's own words.
+  // Returns the plan of the current or last generation, for mpirun's messages.
   [[nodiscard]] const Plan& plan() const noexcept { return now_; }
 
  private:
@@ -91,8 +91,8 @@ class MpiGenerations final : public JobMembers {
     std::string name, key;  // of its host
     int number = 0;
     Link* link = nullptr;
-    bool member = false;  // of the generation that runs, or ran last
-    bool proven = false;  // of one that stood
+    bool member = false;  // of the current or last generation
+    bool proven = false;  // was a member of a generation that worked
     bool asked = false, given_up = false;
     std::optional<ProcessExit> end{};
   };
@@ -103,24 +103,24 @@ class MpiGenerations final : public JobMembers {
   [[nodiscard]] int count() const;
   [[nodiscard]] std::set<Link*> agents() const;
   void tell_members(const std::string& line);
-  // It is gone: its host's agent, too, once it has none left.
+  // Removes a worker that is gone, and ends its host's agent if that has no worker left.
   void leave(const Worker& w);
   void remove(const Worker& w);
 
-  // ---- a generation ----
-  // Who works in the next one, the launcher's host first and then the hosts by age, as rank 0 is to be where the user
-  // is, or was. A break within an epoch is none of its ends.
+  // ---- generations ---- | Returns the workers of the next generation: those on the launcher's host first, because
+  // rank 0 runs where the user is, then by age of the hosts. After a failure within an epoch, the members stay the same
+  // until the epoch ends (--elastic-at epoch).
   [[nodiscard]] std::vector<Worker*> next_members();
   void begin();
   void start();
   void watch();
-  // Whatever of it runs still is ended, and all of its agents say how its processes did.
+  // Ends what still runs of the generation. All of its agents report how its processes ended.
   void halt();
   void finish_halt();
 
-  // ---- what came of it ----
+  // ---- results ----
   void conclude();
-  // Who is to go because of a generation that broke; false where the job can only end.
+  // Removes the workers that made a generation fail. Returns false if the job must end.
   [[nodiscard]] bool blame(const std::vector<ProcessExit>& all);
   void finish(const std::vector<ProcessExit>& all);
   void over(const std::vector<ProcessExit>& all);
@@ -130,14 +130,14 @@ class MpiGenerations final : public JobMembers {
   const JobFolder& folder_;
   std::unique_ptr<Child>& mpirun_;
   MpirunOutput& said_;
-  std::map<int, Worker> workers_;  // by number, which is by age
+  std::map<int, Worker> workers_;  // by number, and so by age
   std::vector<MembershipUpdate> updates_;
   Plan now_;
   Phase phase_ = Phase::none;
   std::set<const Link*> awaited_;
   std::string kept_;  // base64
   int generation_ = 0, vain_ = 0;
-  std::uint64_t furthest_ = 0;  // step of this generation
+  std::uint64_t furthest_ = 0;  // highest step of this generation
   std::optional<std::uint64_t> same_step_;
   bool stop_ = false, finished_ = false, too_few_ = false, stands_ = false, ever_stood_ = false, broken_ = false,
        host_lost_ = false, mpirun_told_ = false;

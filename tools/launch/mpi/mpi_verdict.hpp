@@ -7,22 +7,23 @@
 
 #include "tools/launch/job/job_verdict.hpp"
 
-// What the ends of the ranks of one mpirun say, where others may go on.
+// Interprets the ends of the ranks of one mpirun, if the job may continue with others.
 namespace tutti::launch {
 
-// It has done its work, or makes way for others.
+// Returns whether the rank did its work, or restarts for a change of members.
 [[nodiscard]] inline bool in_order(const ProcessExit& e) {
   return e.good() || (!e.end.by_signal && e.end.code == static_cast<int>(ExitCode::restart));
 }
 
-// Who only made way has done nothing wrong.
+// Returns the ends in which exit code 75 (restart) counts as success.
 [[nodiscard]] std::vector<ProcessExit> done_in_order(std::vector<ProcessExit> all);
 
-// What others would only do again: options that are wrong, a loss that is not finite, a stop that all were told of.
+// Returns whether the job must end, because a restart would fail the same way: wrong options, a loss that is not
+// finite, or a stop by the user.
 [[nodiscard]] bool ends_job(const std::vector<ProcessExit>& all);
 
-// Who failed of itself. mpirun then ended the others, unless these had noticed first and given up (exit code 5): whom
-// nobody else explains is not blamed.
+// Returns the processes that failed by themselves. mpirun ends the other ranks, unless they noticed the failure first
+// and exited with code 5. A rank with code 5 is never blamed.
 [[nodiscard]] std::vector<ProcessExit> culprits_of(const std::vector<ProcessExit>& all);
 
 }  // namespace tutti::launch

@@ -12,7 +12,7 @@ void MpirunOutput::hear(std::string_view line, OutputQueue& err) {
   const bool of_a_process = line.starts_with("[") && line.find("] ") != std::string_view::npos &&
                             line.find_first_not_of("s0123456789", 1) == line.find(']');
   if (of_a_process) return err.put(std::string(line) + "\n");
-  // Open MPI 4.1 warns of a harmless race of its own.
+  // Open MPI 4.1 prints this warning for a harmless race of its own.
   if (line.find("plm:rsh: Warning: setpgid(") != std::string_view::npos) return;
   if (const auto rank = rank_that_mpirun_blames(line)) blames_ = *rank;
   if (!line.empty() && held_.size() < 65536) held_.append(line).append("\n");

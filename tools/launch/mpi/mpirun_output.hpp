@@ -14,19 +14,19 @@
 
 namespace tutti::launch {
 
-// mpirun's own words, beside the lines of the processes. They are held back for a moment: when a process has failed
-// they only repeat it.
+// Handles mpirun's own messages, as opposed to the lines of the processes. Holds them back for a moment: if a process
+// has failed, they only repeat its error.
 class MpirunOutput {
  public:
-  // A line of mpirun's standard error; one of a process goes on to `err`.
+  // Handles a line of mpirun's standard error. Passes lines of processes on to `err`.
   void hear(std::string_view line, OutputQueue& err);
-  // Seconds since the last held line; 0 where none is held.
+  // Returns the seconds since the last held line, or 0 if no line is held.
   [[nodiscard]] double quiet_for() const { return held_.empty() ? 0 : seconds_since(heard_); }
   [[nodiscard]] const std::string& held() const noexcept { return held_; }
   void forget();
   void repeat(OutputQueue& err);
 
-  // What to say where mpirun failed and no process did; last_report(name) says where a process was.
+  // Returns the problem if mpirun failed and no process did. last_report(name) returns the last position of a process.
   template <class F>
   [[nodiscard]] Problem problem(const Child& mpirun, const Plan& plan, const F& last_report) const {
     const int code = mpirun.code();
@@ -37,12 +37,12 @@ class MpirunOutput {
       std::string name;
       for (const ProcessOrder& p : site.order.processes)
         if (p.mpi_rank == blames_) name = process_name(p.role, p.rank);
-      got = "mpirun's word that it failed, with " + got + last_report(name);
+      got = "mpirun's message that it failed, with " + got + last_report(name);
       const bool own = code > 0 && code < 126;
       return {own ? code : static_cast<int>(ExitCode::communication),
               error_message(name + " on " + site.host.name, "exit code 0", got)};
     }
-    if (!held_.empty()) got += "; its own words stand above";
+    if (!held_.empty()) got += "; see its messages above";
     return {static_cast<int>(ExitCode::communication), error_message("mpirun", "exit code 0", got)};
   }
 

@@ -108,7 +108,7 @@ inline bool FitRun::change_members(bool broken) {
     if (!members_->next_generation({static_cast<std::uint64_t>(at_.step), broken, at_end})) return false;
     if (!holds_state_ && members_->has_authority())
       fail<CommunicationError>("members", "one that has the state of the run", "none: all who had it are lost",
-                               "--resume goes on from the last checkpoint");
+                               "--resume continues from the last checkpoint");
     try {
       take_state();
       follow(since);
