@@ -7,7 +7,7 @@
 
 The names stay: tutti's are torchvision's. Needs PyTorch (Debian: python3-torch). A .pth file may hold a state
 dictionary, or a checkpoint with one under "state_dict", "model" or "model_state_dict"; the prefix "module." that
-DataParallel puts before every name is taken off.
+DataParallel puts before every name is removed.
 """
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ import sys
 
 TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
          "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
-PLAIN = {"float16": "float32"}  # types that tutti has not, and what holds their values exactly
+PLAIN = {"float16": "float32"}  # types that tutti does not have, and a type that represents their values exactly
 
 
 def fail(where, expected, got, hint=""):
@@ -27,20 +27,20 @@ def fail(where, expected, got, hint=""):
 
 
 def raw(torch, tensor):
-    """The tensor's bytes, little-endian, in row-major order."""
+    """Returns the tensor's bytes, little-endian, in row-major order."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
 
 
 def read_pth(torch, path):
     if not has_weights_only(torch):
-        fail("pytorch_weights", "PyTorch 1.13 or later, which can read tensors and run nothing of the file", torch.__version__)
+        fail("pytorch_weights", "PyTorch 1.13 or later, which can read tensors without running code of the file", torch.__version__)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever the file makes torch raise
+    except Exception as error:  # torch may raise any exception for a bad file
         why = str(error).strip().splitlines() or [""]
-        fail(path, "a whole file of tensors, which runs no code", f"{type(error).__name__}: {why[0]}",
-             "is it truncated? Files with more than tensors are saved anew by torch.save(model.state_dict(), ...)")
+        fail(path, "a complete file with tensors only", f"{type(error).__name__}: {why[0]}",
+             "is it truncated? If it has more than tensors, save it again with torch.save(model.state_dict(), ...)")
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
@@ -55,12 +55,12 @@ def read_pth(torch, path):
 
 
 def has_weights_only(torch):
-    """From 1.13 on torch.load can refuse to run code from the file."""
+    """Returns whether torch.load can refuse to run code of the file, as from 1.13 on."""
     return tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (1, 13)
 
 
 def write_safetensors(torch, path, state):
-    """8 bytes with the header's length, the header in JSON, the tensors; wide types first, so that all are aligned."""
+    """Writes 8 bytes with the header's length, the header in JSON, and the tensors. Wide types come first, so that all are aligned."""
     header, offset, body = {"__metadata__": {"format": "pt"}}, 0, []
     for name, tensor in sorted(state.items(), key=lambda item: -item[1].element_size()):
         kind = str(tensor.dtype).split(".")[-1]
@@ -85,7 +85,7 @@ def read_safetensors(torch, path):
         data = file.read()
     (length,) = struct.unpack("<Q", data[:8]) if len(data) >= 8 else (0,)
     if not 0 < length <= len(data) - 8:
-        fail(path, "a safetensors file", f"{len(data)} bytes that are none", "is it truncated?")
+        fail(path, "a safetensors file", f"{len(data)} bytes of another format", "is it truncated?")
     try:
         header = json.loads(data[8:8 + length])
     except ValueError as error:
@@ -106,11 +106,11 @@ def read_safetensors(torch, path):
         if kind is None:
             fail(f"{path} {name}", "a type of the format", tag)
         if min(shape, default=0) < 0:
-            fail(f"{path} {name}", "a shape of no negative extents", shape)
+            fail(f"{path} {name}", "a shape without negative extents", shape)
         for extent in shape:
             count *= extent
         if not 8 + length <= begin <= end <= len(data) or end - begin != count * torch.empty(0, dtype=kind).element_size():
-            fail(f"{path} {name}", "the bytes of its shape", f"{begin} to {end} of {len(data)}", "is it truncated?")
+            fail(f"{path} {name}", "as many bytes as its shape needs", f"{begin} to {end} of {len(data)}", "is it truncated?")
         flat = torch.frombuffer(bytearray(data[begin:end]), dtype=kind) if count else torch.empty(0, dtype=kind)
         state[name] = flat.reshape(shape)
     return state
@@ -132,7 +132,7 @@ def main():
     except ImportError as missing:
         fail("pytorch_weights", "PyTorch", missing, "Debian: apt-get install python3-torch, then /usr/bin/python3")
     state = read_safetensors(torch, source) if reads else read_pth(torch, source)
-    # Whole or not at all.
+    # Writes another file and renames it, so that the target is complete or not changed.
     aside = target + ".part"
     try:
         if writes:
@@ -140,7 +140,7 @@ def main():
         else:
             torch.save(state, aside)
         os.replace(aside, target)
-    except (OSError, RuntimeError) as error:  # torch's own word for a folder that is not there
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError for a missing folder
         with contextlib.suppress(OSError):
             os.remove(aside)
         fail(target, "a file that can be written", error)

@@ -48,7 +48,7 @@ DType compute_of(const Options& o, const Backend& backend) {
 
 void write(const std::string& line) {
   if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size())
-    fail<DataError>("standard output", "room for what the net says", "an error");
+    fail<DataError>("standard output", "room for the predictions", "an error");
 }
 
 int predict(const Options& o) {
@@ -97,7 +97,7 @@ int predict(const Options& o) {
       const auto best = best_of(logits.subspan(row * classes, classes), static_cast<std::size_t>(o.top));
       write(o.json ? json_line(name, best, m) : text_line(name, best, m));
     }
-    if (std::fflush(stdout) != 0) fail<DataError>("standard output", "room for what the net says", "an error");
+    if (std::fflush(stdout) != 0) fail<DataError>("standard output", "room for the predictions", "an error");
     if (progress) progress->add(batch.count, 0);
   }
   progress.reset();

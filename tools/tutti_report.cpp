@@ -44,7 +44,7 @@ int run(const std::vector<std::string>& words) {
   const std::string page = make_page({page_html, page_style, page_script}, runs, title_of(o, runs), now());
   if (o.out == "-") {
     if (std::fwrite(page.data(), 1, page.size(), stdout) != page.size() || std::fflush(stdout) != 0)
-      fail<DataError>("--out", "a page that can be written to the standard output", "an error");
+      fail<DataError>("--out", "a standard output that the page can be written to", "an error");
   } else {
     io::atomic_write_file(o.out, page);
     std::printf("%s: %zu %s, %.0f KB\n", o.out.c_str(), runs.size(), runs.size() == 1 ? "run" : "runs",

@@ -71,7 +71,7 @@ refused 2 "nothing" "[--workers_file_path] expected a value, got none"
 for ((i = 0; i < 10; i += 2)); do
   refused 2 "no ${all[i]}" "[${all[i]}] expected a value" "${all[@]:0:i}" "${all[@]:i+2}"
 done
-refused 2 "another count" "[--worker_count] expected 1, the hosts of one, got 2" "${all[@]}" --worker_count 2
+refused 2 "another count" "[--worker_count] expected 1, the number of hosts in one, got 2" "${all[@]}" --worker_count 2
 refused 2 "a count that is none" "[--worker_count] expected a number" "${all[@]}" --worker_count x
 refused 2 "less than no GPU" "[--worker_gpu_count] expected a number" "${all[@]}" --worker_gpu_count -1
 refused 3 "no file" "none.txt" "${all[@]}" --workers_file_path none.txt

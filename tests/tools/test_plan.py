@@ -152,12 +152,12 @@ class Plan(unittest.TestCase):
         self.plan(self.folder, *HOST, tells="median of 9 lines")
         self.log([100], world=4)
         self.plan(self.folder, *HOST, tells="4 devices")
-        self.plan(self.folder, *HOST, "--devices", 6, code=2, tells="[--devices] expected a multiple of the 4 ranks")
+        self.plan(self.folder, *HOST, "--devices", 6, code=2, tells="[--devices] expected a multiple of the 4 measured ranks")
         with log.open("a") as file:
             file.write('{"event":"step","images_per_sec')  # it is being written
         self.plan(log, *HOST, tells="median of 1 lines")
         small = {"batch-size": 10, "global-batch-size": 10, "network": "resnet_preact"}
-        self.plan(self.log([100], options=small), *HOST, code=2, tells="[--parameters] expected how many resnet_preact has")
+        self.plan(self.log([100], options=small), *HOST, code=2, tells="[--parameters] expected the number of parameters of resnet_preact")
         self.plan(self.log([100], options=small), *HOST, "--parameters", 78112, tells="0.08 M parameters")
         for text in ("", "{", "[]\n", "{}\n", '{"event":"start"}\n', "\x00\xff\n"):
             self.plan(self.file("bad.jsonl", text), *HOST, code=3, tells="expected")

@@ -102,7 +102,7 @@ class Report(ReportCase):
 
     def test_no_run(self):
         (self.folder / "empty").mkdir(exist_ok=True)
-        for named, got in (("missing", "none"), ("empty", "a folder without one"), ("first/checkpoints/best.json", "a file")):
+        for named, got in (("missing", "none"), ("empty", "a folder without log.jsonl"), ("first/checkpoints/best.json", "a file")):
             said = self.report(3, "first", named, "--out", "never.html").stderr
             self.assertIn(f"tutti-report: [{named}] expected a run's folder", said)
             self.assertIn(got, said)

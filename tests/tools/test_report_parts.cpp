@@ -269,7 +269,7 @@ TEST_CASE("an evaluation is shown as it was written, or reported") {
   };
   refused("format", 2, "expected format 1, got 2");
   refused("classes", -1, "classes");
-  refused("classes", 2, "2 names or none");
+  refused("classes", 2, "2 names, or no names");
   refused("class_names", io::Json::array({1, 2, 3}), "a string");
   refused("confusion", io::Json::array({0, 0}), "triples");
   refused("confusion", io::Json::array({0, 3, 1}), "from 0 to 2");

@@ -13,7 +13,7 @@ struct Options {
   std::vector<std::string> command;  // the program and all its arguments
 };
 
-// UsageError names the option.
+// Parses the command line. Throws UsageError that names the option.
 [[nodiscard]] Options parse_options(const std::vector<std::string>& words);
 
 }  // namespace tutti::generate_trainer

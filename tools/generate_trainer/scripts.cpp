@@ -33,12 +33,12 @@ constexpr int server_port = 2222, first_worker_port = 2230;
   job.hosts = read_hosts_file(o.workers_file);
   job.workers_of_host = std::max(1, o.gpus);
   if (static_cast<int>(job.hosts.size()) != o.worker_count)
-    fail<UsageError>("--worker_count", std::to_string(job.hosts.size()) + ", the hosts of " + o.workers_file,
+    fail<UsageError>("--worker_count", std::to_string(job.hosts.size()) + ", the number of hosts in " + o.workers_file,
                      std::to_string(o.worker_count));
   for (const Host& h : job.hosts) {
     if (h.slots != 1 && h.slots != job.workers_of_host)
       fail<UsageError>(o.workers_file + " line " + std::to_string(h.line),
-                       "no slots=, or as many as --worker_gpu_count says, " + std::to_string(job.workers_of_host),
+                       "no slots=, or the value of --worker_gpu_count, " + std::to_string(job.workers_of_host),
                        std::to_string(h.slots));
     job.servers.append(job.servers.empty() ? "" : ",").append(host_and_port(h.name, server_port));
     for (int w = 0; w < job.workers_of_host; ++w)
@@ -62,7 +62,7 @@ void replace_file(const io::Path& path, std::string_view text, mode_t mode) {
   ::unlink(aside.c_str());
   {
     const io::Descriptor file = io::Descriptor::open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, "make", mode);
-    // Whatever the umask says.
+    // Sets the mode in spite of the umask.
     if (::fchmod(file.get(), mode) != 0) io::fail_file("set the mode of", aside, errno);
     for (std::size_t at = 0; at < text.size();) {
       const ssize_t n = ::write(file.get(), text.data() + at, text.size() - at);
@@ -81,7 +81,7 @@ namespace detail {
 
 namespace {
 
-// Whether the program's arguments hold one of these options, with - or with _.
+// Returns whether the program's arguments contain one of these options, written with - or _.
 [[nodiscard]] bool has_option(const std::vector<std::string>& command, std::initializer_list<std::string_view> names) {
   return std::any_of(command.begin(), command.end(), [&](const std::string& argument) {
     std::string word = argument.substr(0, argument.find('='));
@@ -94,7 +94,7 @@ namespace {
   return has_option(command, {"--ps-key-file", "--ps-plain"});
 }
 
-// The caller chooses where workers compute. --gpus '' asks for the processor.
+// Returns whether the user chooses the processors of workers. --gpus '' means the processor.
 [[nodiscard]] bool says_backend(const std::vector<std::string>& command) {
   return has_option(command, {"--backend", "--gpus"});
 }
@@ -105,16 +105,16 @@ namespace {
 
 namespace {
 
-// The script of a host. key: the key file; empty: none.
+// Returns the script of a host. key: the key file; empty: none.
 [[nodiscard]] std::string script_of(const Options& o, const Job& job, std::size_t host, const std::string& key) {
   const std::string here = std::filesystem::current_path().string(), logs = detail::absolute(o.log_dir);
   std::vector<std::string> command = o.command;
-  // A name without a folder is looked for on the host's own PATH.
+  // A program without a folder is searched on the host's PATH.
   if (command[0].find('/') != std::string::npos) command[0] = detail::absolute(command[0]);
   const auto start = [&](const std::string& gpu, const std::string& kind, std::size_t index) {
     std::vector<std::string> words = command;
-    // A worker that has no GPU after all ends with an error and does not share the processor with the others. Servers
-    // are told the same: all processes of a job have the same options.
+    // A worker whose host has no GPU then fails and does not slow down the others on the processor. Servers get the
+    // option too: all processes of a job have the same options.
     if (o.gpus > 0 && !detail::says_backend(o.command)) words.emplace_back("--backend=cuda");
     words.push_back("--ps_hosts=" + job.servers);
     words.push_back("--worker_hosts=" + job.workers);
@@ -128,7 +128,7 @@ namespace {
   std::string text = "#!/bin/bash\n# The processes of " + job.hosts[host].name +
                      ", written by generate-trainer: a parameter server and its workers.\n";
   text += "[ ! -r /etc/profile ] || . /etc/profile\n";
-  // Relative paths mean what they meant where this was written, if that folder is here too.
+  // Relative paths refer to the current folder, if the host has it too.
   text += "[ ! -d " + launch::shell_quoted(here) + " ] || cd " + launch::shell_quoted(here) + " || exit\n";
   text += "mkdir -p " + launch::shell_quoted(logs) + " || exit\n";
   text += start("", "ps", host);

@@ -12,7 +12,7 @@
 
 namespace tutti::generate_trainer {
 
-// What is started where: #servers = #hosts, and as many workers of each host.
+// The processes of the job: one server on each host, and workers_of_host workers on each host.
 struct Job {
   std::vector<Host> hosts;
   std::string servers, workers;  // --ps_hosts and --worker_hosts
@@ -25,10 +25,10 @@ namespace detail {
   return std::filesystem::absolute(path).lexically_normal().string();
 }
 
-// Words as the shell takes them, with spaces between.
+// Returns the words quoted for the shell, separated by spaces.
 [[nodiscard]] std::string quoted(const std::vector<std::string>& words);
 
-// Puts a new file in the place of whatever has its name.
+// Writes a new file and renames it to `path`, which it replaces.
 void replace_file(const io::Path& path, std::string_view text, mode_t mode);
 
 }  // namespace detail

@@ -20,7 +20,7 @@ std::vector<Guess> best_of(std::span<const float> logits, std::size_t most) {
   double sum = 0;
   for (const float z : logits) sum += std::exp(static_cast<double>(z) - static_cast<double>(top));
   if (!std::isfinite(sum))
-    fail<NotFiniteError>("net", "finite logits", "others", "are the weights those of a run that went well?");
+    fail<NotFiniteError>("net", "finite logits", "others", "check that the training of these weights succeeded");
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const std::size_t count = std::min(most, order.size());

@@ -19,8 +19,8 @@ struct Guess {
   float logit = 0;
 };
 
-// The most probable classes of an image, the most probable first; of two alike the first of the net's. NotFiniteError
-// where a logit is no number.
+// Returns the most probable classes of an image, the most probable first. Of two equal ones the lower index comes
+// first. Throws NotFiniteError if a logit is not finite.
 [[nodiscard]] std::vector<Guess> best_of(std::span<const float> logits, std::size_t most);
 
 [[nodiscard]] std::string text_line(const std::string& image, const std::vector<Guess>& best, const OpenedModel& m);

@@ -43,7 +43,7 @@ namespace {
   }
 }
 
-// As JPEG and PNG files begin; neither can be the beginning of a path in UTF-8.
+// Returns whether the bytes begin as a JPEG or PNG file. No path in UTF-8 begins that way.
 [[nodiscard]] bool is_image(std::string_view bytes) {
   return bytes.starts_with("\xff\xd8") || bytes.starts_with("\x89PNG");
 }

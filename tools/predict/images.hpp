@@ -17,11 +17,11 @@
 
 namespace tutti::predict_tool {
 
-// An image to predict, or why there is none.
+// An image to predict, or the reason why it is missing.
 struct GivenImage {
   std::string name;
-  std::string error{};                // of one that was asked for and is not there
-  std::vector<std::uint8_t> bytes{};  // of the standard input; else the file holds them
+  std::string error{};                // for a requested image that does not exist
+  std::vector<std::uint8_t> bytes{};  // for an image from standard input; otherwise the file has them
 };
 
 namespace detail {
@@ -30,10 +30,10 @@ void add(const std::string& name, std::vector<GivenImage>& to);
 
 }  // namespace detail
 
-// The images that the words of the command line name.
+// Returns the images that the arguments of the command line name.
 [[nodiscard]] std::vector<GivenImage> find_images(const std::vector<std::string>& words);
 
-// These images as a data set; what cannot be read is kept for who asks.
+// The images as a data set. Keeps the error of each image that cannot be read.
 class GivenImages {
  public:
   GivenImages(const std::vector<GivenImage>& images, const ImageDecoders& decoders,
@@ -42,7 +42,7 @@ class GivenImages {
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(shared_->images.size()); }
   [[nodiscard]] const Schema& schema() const noexcept { return schema_; }
   void read(std::int64_t i, Rng&, Sample sample) const;
-  // Why read() could not.
+  // Returns the error of read() for this image.
   [[nodiscard]] std::string error(std::int64_t i) const;
 
  private:

@@ -13,9 +13,9 @@
 
 namespace tutti::report_tool {
 
-// Calls f(line, number from 1, whole) for each line of a regular file, in a memory that a line without an end cannot
-// fill: of one that is longer than `most` bytes only so many come. whole: it had its newline and came in full. Throws
-// FileError, and DataError for what is no regular file.
+// Calls f(line, number from 1, whole) for each line of a regular file. Passes at most `most` bytes of a line, so that a
+// file without newlines does not fill the memory. whole: the line is complete, with its newline. Throws FileError, and
+// DataError if the path is not a regular file.
 template <class F>
 void for_each_line(const io::Path& path, std::size_t most, F&& f) {
   struct stat status {};

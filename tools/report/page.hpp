@@ -13,16 +13,15 @@
 
 namespace tutti::report_tool {
 
-// JSON that may stand in an HTML script element, whatever strings it holds: none of them can end the element or begin
-// a comment.
+// Returns JSON for an HTML script element. No string in it can end the element or begin a comment.
 [[nodiscard]] std::string json_for_script(const io::Json& value);
 
-// Text that may stand between tags and in quoted attributes.
+// Returns text for use between tags and in quoted attributes.
 [[nodiscard]] std::string html_text(std::string_view text);
 
 [[nodiscard]] io::Json texts(const std::vector<std::string>& all);
 
-// Of `runs` runs, so that the page stays small.
+// Limits for each of `runs` runs, so that the page stays small.
 [[nodiscard]] inline std::size_t points_of_each(std::size_t runs) {
   return std::clamp<std::size_t>(4800 / std::max<std::size_t>(runs, 1), 100, 800);
 }
@@ -31,15 +30,15 @@ namespace tutti::report_tool {
   return std::clamp<std::size_t>(48 / std::max<std::size_t>(runs, 1), 2, 24);
 }
 
-// A run as the page's script takes it.
+// Returns a run in the form that the page's script reads.
 [[nodiscard]] io::Json page_data(const RunData& r, std::size_t points);
 
-// The parts of the page, which are files of their own in report/page.
+// The parts of the page, from the files in report/page.
 struct PageParts {
   std::string_view html, style, script;
 };
 
-// made: when, as the page says it.
+// made: time as the page shows it.
 [[nodiscard]] std::string make_page(const PageParts& parts, const std::vector<RunData>& runs, const std::string& title,
                                     const std::string& made);
 

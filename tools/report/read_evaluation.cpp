@@ -20,14 +20,14 @@ namespace detail {
 
 namespace {
 
-// A whole number of [0, end).
+// Returns a whole number of [0, end). Throws DataError for anything else.
 [[nodiscard]] std::int64_t number_below(const io::Json& v, std::int64_t end, std::string_view what) {
   const std::int64_t n = v.as_integer(what);
   if (n < 0 || n >= end) fail<DataError>(what, "a number from 0 to " + std::to_string(end - 1), std::to_string(n));
   return n;
 }
 
-// Triples of label, what was said, images, as EvaluationFile writes them.
+// Checks the triples (label, predicted class, images) that EvaluationFile writes.
 void check_confusion(const io::Json& confusion, std::int64_t classes) {
   const io::Json::Array& all = confusion.as_array("confusion");
   if (all.size() % 3 != 0) fail<DataError>("confusion", "triples of numbers", std::to_string(all.size()) + " numbers");
@@ -35,13 +35,13 @@ void check_confusion(const io::Json& confusion, std::int64_t classes) {
   for (std::size_t i = 0; i < all.size(); i += 3) {
     const std::int64_t at =
         number_below(all[i], classes, "label") * classes + number_below(all[i + 1], classes, "said");
-    if (at <= before) fail<DataError>("confusion", "pairs of classes in their order, each once", "another order");
+    if (at <= before) fail<DataError>("confusion", "pairs of classes in ascending order, each once", "another order");
     before = at;
     (void)number_below(all[i + 2], std::int64_t{1} << 50, "images of a pair");
   }
 }
 
-// A picture is a PNG file, or none.
+// Returns whether the text is a PNG file in base64.
 [[nodiscard]] bool is_picture(const io::Json& v) {
   if (!v.is_string() || v.as_string().size() > (std::size_t{1} << 16)) return false;
   const auto bytes = io::from_base64(v.as_string());
@@ -58,7 +58,7 @@ io::Json read_evaluation(const io::Path& path, std::size_t most_images) {
   const std::int64_t format = from.at("format", "evaluation").as_integer("format");
   if (format != EvaluationFile::format)
     fail<DataError>("evaluation " + path.string(), "format " + std::to_string(EvaluationFile::format),
-                    std::to_string(format), "another version of tutti has written it");
+                    std::to_string(format), "the file was written by another version of tutti");
   constexpr std::int64_t most = std::int64_t{1} << 50;
   const std::int64_t classes = detail::number_below(from.at("classes"), std::int64_t{1} << 24, "classes");
   io::Json to = io::Json::object({{"classes", classes}});
@@ -70,7 +70,7 @@ io::Json read_evaluation(const io::Path& path, std::size_t most_images) {
     names.emplace_back(name.size() <= 60 ? name : utf8_text(name.substr(0, 60)) + " ...");
   }
   if (!names.empty() && static_cast<std::int64_t>(names.size()) != classes)
-    fail<DataError>("class_names", std::to_string(classes) + " names or none", std::to_string(names.size()));
+    fail<DataError>("class_names", std::to_string(classes) + " names, or no names", std::to_string(names.size()));
   to.set("class_names", std::move(names));
   if (!from.at("confusion").is_null()) detail::check_confusion(from.at("confusion"), classes);
   to.set("confusion", from.at("confusion"));

@@ -8,8 +8,8 @@
 
 namespace tutti::report_tool {
 
-// evaluation.json as the page shows it, with so many images at most. Throws DataError where it is not as EvaluationFile
-// writes it.
+// Reads evaluation.json in the form that the page shows, with at most `most_images` images. Throws DataError if it does
+// not have the format of EvaluationFile.
 [[nodiscard]] io::Json read_evaluation(const io::Path& path, std::size_t most_images);
 
 }  // namespace tutti::report_tool

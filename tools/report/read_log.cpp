@@ -27,7 +27,8 @@ void LogReader::read(const io::Path& path) {
       line(io::parse_json(text, where_ + " line " + std::to_string(number)));
     } catch (const DataError& e) {
       if (!whole && text.size() < most_of_line) {
-        run_.notes.push_back("the last line of " + where_ + " is not whole: it was being written, or the disk is full");
+        run_.notes.push_back("the last line of " + where_ +
+                             " is incomplete: the run is writing it, or the disk is full");
         return;
       }
       if (++bad_ == 1) first_bad_ = e.what();
@@ -35,9 +36,9 @@ void LogReader::read(const io::Path& path) {
   });
   if (bad_ > 0)
     run_.problems.push_back(std::to_string(bad_) + (bad_ == 1 ? " line of " : " lines of ") + where_ +
-                            " cannot be read and " + (bad_ == 1 ? "is" : "are") + " left out: " + first_bad_);
+                            " cannot be read and " + (bad_ == 1 ? "is" : "are") + " ignored: " + first_bad_);
   if (unknown_ > 0)
-    run_.notes.push_back(std::to_string(unknown_) + " events of " + where_ + " are of a kind that tutti-report " +
+    run_.notes.push_back(std::to_string(unknown_) + " events of " + where_ + " are of a type that tutti-report " +
                          version + " does not know, such as '" + printable(first_unknown_) + "'");
 }
 
@@ -61,7 +62,7 @@ io::Json LogReader::plain(const io::Json& v, bool members) {
 
 double LogReader::step_of(const io::Json& line) {
   const double step = line.at("step", "a line of the log").as_double("step");
-  if (!(step >= 0 && step < 1e15)) fail<DataError>("step", "a number from 0 on", std::to_string(step));
+  if (!(step >= 0 && step < 1e15)) fail<DataError>("step", "a number of 0 or more", std::to_string(step));
   return step;
 }
 
@@ -72,7 +73,7 @@ std::string LogReader::text(const io::Json& line, std::string_view name) {
 
 void LogReader::line(const io::Json& l) {
   const std::string event = l.at("event", "a line of the log").as_string("event");
-  // What a process that had been given up wrote does not count.
+  // Ignores lines of a process that had been given up before.
   if (const io::Json* g = l.find("generation"); g != nullptr && event != "start") {
     const std::int64_t generation = g->as_integer("generation");
     if (generation < generation_) return;
@@ -140,7 +141,7 @@ void LogReader::begin_anew() {
 
 double LogReader::time(double seconds) {
   if (!std::isfinite(seconds)) return run_.time;
-  if (!follows_start_ && began_at_ + seconds < run_.time) began_at_ = run_.time - seconds;  // another process goes on
+  if (!follows_start_ && began_at_ + seconds < run_.time) began_at_ = run_.time - seconds;  // another process continues
   follows_start_ = false;
   return run_.time = std::max(run_.time, began_at_ + seconds);
 }
@@ -163,7 +164,7 @@ void LogReader::epoch(const io::Json& l) {
     row[averaged ? 10 : 7] = number(l, key);
     run_.top_k = key.substr(key.rfind("top") + 3);
   }
-  // Epochs have no time of their own: where steps tell none, they follow one another.
+  // Lines of epochs have no time. Without step lines, the time of an epoch is the sum of the durations so far.
   if (run_.steps.rows() == 0 && std::isfinite(row[14])) run_.time += row[14];
   row[1] = run_.time;
   run_.epochs.add(row);

@@ -13,8 +13,8 @@
 
 namespace tutti::report_tool {
 
-// Reads log.jsonl (train/run_log.hpp), line by line. What was done again after a resume or by a later generation counts
-// once; a line that cannot be read is left out and counted.
+// Reads log.jsonl (train/run_log.hpp), line by line. Steps that were repeated after a resume, or by a later generation,
+// count once. Lines that cannot be read are ignored and counted.
 class LogReader {
  public:
   explicit LogReader(RunData& run) : run_(run) {}
@@ -24,9 +24,10 @@ class LogReader {
  private:
   static constexpr std::size_t most_of_line = std::size_t{1} << 22, most_warnings = 50, most_resumes = 1000;
 
-  // The number of that name; NaN for null and for none. DataError for anything else.
+  // Returns the number of that name, or NaN if it is null or missing. Throws DataError for anything else.
   [[nodiscard]] static double number(const io::Json& line, std::string_view name);
-  // A value as the page shows it: what is long is cut, and what is no object of simple values becomes text.
+  // Returns a value in the form that the page shows. Shortens long text, and turns anything but an object of simple
+  // values into text.
   [[nodiscard]] static io::Json plain(const io::Json& v, bool members);
   [[nodiscard]] static double step_of(const io::Json& line);
   [[nodiscard]] static std::string text(const io::Json& line, std::string_view name);
@@ -35,10 +36,11 @@ class LogReader {
 
   void start(const io::Json& l);
   void resume(const io::Json& l);
-  // A run that begins where another one has been.
+  // Drops what was read before: a new run begins in the same folder.
   void begin_anew();
 
-  // Seconds of training, of all processes one after the other, from those of the process that writes.
+  // Returns the seconds of training of all processes in sequence. `seconds` counts from the start of the process that
+  // wrote the line.
   [[nodiscard]] double time(double seconds);
 
   void step(const io::Json& l);

@@ -23,20 +23,20 @@ RunData read_run(const std::string& named, std::size_t most_images) {
   const fs::path folder = is_log ? fs::absolute(named).parent_path() : fs::path(named);
   if (!fs::is_directory(folder, none_there))
     fail<DataError>(printable(named), "a run's folder", fs::exists(named, none_there) ? "a file" : "none",
-                    "--run-dir of a training names it");
+                    "give the folder that a training got as --run-dir");
   RunData run;
   run.path = named;
   run.name = fs::absolute(folder / "x").lexically_normal().parent_path().filename().string();
   const fs::path log = folder / "log.jsonl";
   const bool has_log = fs::exists(fs::symlink_status(log, none_there));
   if (!has_log && !fs::is_directory(folder / "checkpoints", none_there))
-    fail<DataError>(printable(named), "a run's folder, with log.jsonl", "a folder without one",
-                    "with --log-dir the log stands there");
+    fail<DataError>(printable(named), "a run's folder, with log.jsonl", "a folder without log.jsonl",
+                    "if the training used --log-dir, give that folder");
   try {
     if (has_log)
       LogReader(run).read(log);
     else
-      run.problems.push_back("there is no " + log.string() + ": no curves");
+      run.problems.push_back("there is no " + log.string() + ", so there are no curves");
   } catch (const Error& e) {
     run.problems.emplace_back(e.what());
   }

@@ -9,11 +9,11 @@
 
 namespace tutti::report_tool {
 
-// What is readable of a run, with so many of its worst-classified images at most; RunData::problems names the rest.
-// Throws DataError for what is no run.
+// Reads what is readable of a run, with at most `most_images` of its worst-classified images. RunData::problems lists
+// the rest. Throws DataError if the folder is not a run's.
 [[nodiscard]] RunData read_run(const std::string& named, std::size_t most_images);
 
-// Gives runs of the same folder name longer ones.
+// Makes the names of runs with the same folder name longer until they differ.
 void tell_apart(std::vector<RunData>& runs);
 
 }  // namespace tutti::report_tool

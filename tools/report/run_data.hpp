@@ -20,28 +20,28 @@ inline constexpr std::string_view epoch_columns[] = {
     "test_topk", "test_ema_loss", "test_ema_top1", "test_ema_topk", "images_per_second", "lr",        "batch",
     "seconds",   "data_wait",     "comm_wait",     "compute",       "gpu_utilisation",   "skipped"};
 
-// The members of the job became others.
+// A change of the job's members.
 struct Change {
   double step = 0, time = 0, ranks = 0, seconds = none, batch = none;
 };
 
-// What a run's folder tells.
+// The data of a run's folder.
 struct RunData {
   std::string name, path;
   std::string status = "not begun", message;
   std::string top_k;            // of "test_top5": "5"
-  io::Json facts, options;      // of its last start; null where there is none
-  std::int64_t starts = 0;      // of processes, in this log
-  std::vector<double> resumed;  // at these steps, since its last beginning
+  io::Json facts, options;      // of its last start; null without a start
+  std::int64_t starts = 0;      // number of processes started, in this log
+  std::vector<double> resumed;  // the steps of resumes, since the run began from step 0
   Table steps{step_columns}, epochs{epoch_columns};
   double time = 0;  // seconds of training
   std::vector<Change> changes;
   std::vector<std::string> warnings;  // the first ones
   std::int64_t more_warnings = 0;
   io::Json views;                     // the last line of this event
-  io::Json evaluation;                // evaluation.json, as it is shown
+  io::Json evaluation;                // evaluation.json, in the form that the page shows
   std::vector<std::string> problems;  // what could not be read
-  std::vector<std::string> notes;     // what the reader should know beside
+  std::vector<std::string> notes;     // other remarks for the reader
 };
 
 }  // namespace tutti::report_tool

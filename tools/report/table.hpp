@@ -11,12 +11,12 @@
 
 #include <tutti/io/json/json_value.hpp>
 
-// Rows of numbers, and how many of them become few.
+// Tables of numbers, and the reduction of their rows to a few.
 namespace tutti::report_tool {
 
 inline constexpr double none = std::numeric_limits<double>::quiet_NaN();
 
-// Columns of equal length; NaN where a row has no number. The rows are in the order of the first column.
+// Columns of equal length; NaN if a row has no number. Rows are sorted by the first column.
 class Table {
  public:
   explicit Table(std::span<const std::string_view> names)
@@ -24,12 +24,13 @@ class Table {
 
   [[nodiscard]] std::size_t rows() const { return columns_.front().size(); }
   [[nodiscard]] const std::vector<std::string_view>& names() const { return names_; }
-  // Throws std::out_of_range.
+  // Returns a column. Throws std::out_of_range if there is none.
   [[nodiscard]] const std::vector<double>& operator[](std::string_view name) const { return columns_.at(place(name)); }
 
-  // A row of as many numbers as there are columns. Rows from its first number on were done again, and go.
+  // Adds a row with one number for each column. First drops the rows from its first number on, because they were
+  // repeated.
   void add(std::span<const double> row);
-  // Rows whose first number is `first` or more.
+  // Drops the rows whose first number is `first` or more.
   void drop_from(double first);
   void clear() {
     for (auto& column : columns_) column.clear();
@@ -44,17 +45,18 @@ class Table {
   std::vector<std::vector<double>> columns_;
 };
 
-// Six digits, which no eye tells from all of them; null for what is no number.
+// Returns a number with six digits, which is precise enough for a chart, or null if it is not finite.
 [[nodiscard]] io::Json short_number(double v);
 
-// One of `parts` parts of n rows that differ by one row at most: [first, second).
+// Returns one of `parts` parts of n rows, whose sizes differ by one row at most: [first, second).
 [[nodiscard]] std::pair<std::size_t, std::size_t> part_of_rows(std::size_t n, std::size_t part, std::size_t parts);
 
-// A column in at most `most` numbers: the mean of each part of the rows, and where parts are of several rows their
-// least and greatest, so that no peak is lost. Null where a part has no number. Null at all where the column has none.
+// Reduces a column to at most `most` numbers: the mean of each part of the rows. For parts of several rows it adds
+// minimum and maximum, so that no peak is lost. A number is null if a part has none. The result is null if the column
+// has none.
 [[nodiscard]] io::Json reduce(const std::vector<double>& column, std::size_t most);
 
-// All columns that have a number.
+// Reduces all columns that have a number.
 [[nodiscard]] io::Json reduce(const Table& t, std::size_t most);
 
 }  // namespace tutti::report_tool
