@@ -85,9 +85,9 @@ TEST_CASE("auto uses a GPU with servers, or says why not") {
   const auto said = [](const RunOptions& o) { return o.warnings.size() == 1 ? o.warnings[0] : "nothing"; };
   CHECK(said(checked("auto", {.processes = 4, .built = no_nccl, .gpu = true}))
             .find("strategy mpi sums what lies in the host's memory. "
-                  "hint: strategy nccl takes the GPUs (install") != std::string::npos);
+                  "hint: strategy nccl uses the GPUs (install") != std::string::npos);
   CHECK(said(checked("mpi", {.processes = 4, .built = all, .gpu = true}))
-            .find("hint: --strategy nccl takes the GPUs; --gpus ''") != std::string::npos);
+            .find("hint: --strategy nccl uses the GPUs; --gpus ''") != std::string::npos);
   // There is no warning without a GPU, if GPUs were not requested, or if they are used.
   CHECK(checked("mpi", {.processes = 4, .built = all}).warnings.empty());
   RunOptions processor;

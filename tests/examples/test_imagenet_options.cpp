@@ -267,7 +267,7 @@ TEST_CASE("the names of MXNet's scripts are accepted") {
         {"--model resnet50_v2", "[--model]"},
         {"--image-shape 3,224,128", "[--image-shape] expected 3,N,N"},
         {"--mode eager", "[--mode]"},
-        {"--data-train a.rec", "[--data-train] expected no --synthetic beside it"},
+        {"--data-train a.rec", "[--data-train] expected no --synthetic together with it"},
         {"--rec-val-idx a.idx", "[--data-val-idx] expected --data-val"},
         {"--save-dir a --log-dir b", "another name of this option"}}) {
     CAPTURE(c.first);
@@ -283,7 +283,7 @@ TEST_CASE("any number of threads between ops is accepted, and a note explains it
     return std::string();
   };
   CHECK(said("--inter_op_parallelism_threads 5") ==
-        "nothing is done with --inter-op-parallelism-threads 5: ops run one after the other, each on all threads "
+        "no effect: --inter-op-parallelism-threads 5: ops run one after the other, each on all threads "
         "(--threads)");
   CHECK(said("--inter_op_parallelism_threads 1").empty());
 }

@@ -66,7 +66,7 @@ grep -qF -e "--batch-size 4 counts the images of all ranks together" out || comp
 [[ $(ls params/checkpoints | grep -c '^step-00000000[36]$') == 2 ]] || complain "--save-frequency 1: $(ls params/checkpoints)"
 [[ -e curves/log.jsonl && ! -e params/log.jsonl ]] || complain "--logging-dir: $(ls params curves)"
 grep -qE "^epoch 2/2 .* test loss " out || complain "--rec-val: $(cat out)"
-expect 2 "[--num-examples] expected 12, the images of one.rec, or 0, got 13" "${gluon[@]}" --num-examples 13 --save-dir other
+expect 2 "[--num-examples] expected 12, the number of images in one.rec, or 0, got 13" "${gluon[@]}" --num-examples 13 --save-dir other
 expect 3 "[--data-train] expected a .rec file" "${gluon[@]}" --rec-train none.rec --save-dir other
 expect 3 "[--data-val-idx] expected a file" "${gluon[@]}" --rec-val-idx none.idx --save-dir other
 finish

@@ -67,9 +67,10 @@ TEST_CASE("the error for a bad configuration file names the line or the key") {
       {"data = \"\\n\"\n", "line 1"},
       {"rgb-mean = [1, 2\n", "line 1"},
       {"epochs = 3\nepochs = 4\n", "epochs again"},
-      {"epochs = 3\nnum-epochs = 4\n", "line 2: --num-epochs] expected what --epochs says"},
+      {"epochs = 3\nnum-epochs = 4\n", "line 2: --num-epochs] expected the value of --epochs"},
       {"config = \"b.toml\"\n",
-       "line 1] expected an option, got --config, which is none. hint: it is one of the command line"},
+       "line 1] expected an option, got --config, which is not an option. hint: it is allowed on the command line "
+       "only"},
       {"\x1b[31mred = 3\n", "line 1] expected an option, got --\\x1b[31mred"},
       {"\x7f"
        "ELF\xff\n",
@@ -181,5 +182,5 @@ TEST_CASE("the environment sets every option, with less weight than file and com
     CHECK_MESSAGE(contains(message, named), "got: ", message);
   }
   const Set one("TUTTI_EPOCHS", "3"), other("TUTTI_NUM_EPOCHS", "4");
-  CHECK(contains(error(""), "[environment TUTTI_NUM_EPOCHS: --num-epochs] expected what --epochs says"));
+  CHECK(contains(error(""), "[environment TUTTI_NUM_EPOCHS: --num-epochs] expected the value of --epochs"));
 }

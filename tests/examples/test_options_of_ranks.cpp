@@ -36,7 +36,7 @@ TEST_CASE("options that do not apply to a strategy are refused or named") {
   for (const char* option : {"--comm-wire bf16", "--no-hierarchical", "--no-shared-memory"}) {
     const std::string nccl = std::string("--backend cuda --strategy nccl ") + option;
     const std::string said = message_of<UsageError>([&] { (void)checked(nccl, 2); });
-    CHECK_MESSAGE(contains(said, "expected strategy mpi with it, because nccl has no use for it"), said);
+    CHECK_MESSAGE(contains(said, "expected strategy mpi with it, because it has no effect with nccl"), said);
     CHECK(contains(said, words(option)[0]));
     CHECK_NOTHROW((void)checked(std::string("--strategy mpi ") + option, 2));
   }
@@ -49,7 +49,7 @@ TEST_CASE("options that do not apply to a strategy are refused or named") {
     // The same line works for one process and for many.
     const auto notes = checked(option, 1).notes;
     REQUIRE(notes.size() == 1);
-    CHECK(notes[0] == "one process trains alone: nothing is done with " + words(option)[0]);
+    CHECK(notes[0] == "one process trains alone, so these have no effect: " + words(option)[0]);
   }
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--gc-threshold 0.1", 1); }), "--gc-threshold"));
 }
@@ -70,7 +70,7 @@ TEST_CASE("two-bit gradients need parameter servers and a fixed loss scale") {
     CHECK(trainer::detail::gradient_threshold(scaled) == 0.25F);
     scaled.loss_scale = "dynamic";
     CHECK(contains(message_of<UsageError>([&] { (void)trainer::detail::gradient_threshold(scaled); }),
-                   "[--gc-type] expected none with a loss scale that changes"));
+                   "[--gc-type] expected none with a dynamic loss scale"));
     CHECK(contains(said(line + " --comm-wire bf16"), "[--gc-type] expected none with --comm-wire bf16"));
     CHECK(contains(said(line + " --gc-threshold 0"), "--gc-threshold"));
     CHECK(trainer::detail::gradient_threshold(checked("--strategy " + strategy)) == 0);
@@ -175,7 +175,7 @@ TEST_CASE("elastic processes need an elastic strategy") {
     return *o;
   };
   if (!changes_members("gloo")) {
-    CHECK(contains(message_of<UsageError>([&] { (void)checked(""); }), "lets processes come and go"));
+    CHECK(contains(message_of<UsageError>([&] { (void)checked(""); }), "lets processes join and leave"));
     return;
   }
   for (const char* line : {"", "--strategy gloo", "--kv-store dist_sync", "--kv-store dist_device_sync"})
@@ -209,13 +209,13 @@ TEST_CASE("elastic processes need an elastic strategy") {
                    "[--backend] expected cuda"));
   }
   for (const char* line : {"--strategy solo", "--kv-store local"})
-    CHECK(contains(message_of<UsageError>([&] { (void)checked(line); }), "lets processes come and go"));
+    CHECK(contains(message_of<UsageError>([&] { (void)checked(line); }), "lets processes join and leave"));
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--eval-only"); }), "[--eval-only]"));
   if (changes_members("mpi")) {
     auto o = parse(words("--dataset synthetic"));
     check(*o, {2, {"solo", "mpi", "gloo"}, false, 0, true, true});
     CHECK(o->strategy == "mpi");
-    CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy mpi"); }), "another than mpi"));
+    CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy mpi"); }), "another strategy than mpi"));
     o = parse(words("--dataset synthetic --strategy gloo"));
     CHECK(contains(message_of<UsageError>([&] {
                      check(*o, {2, {"mpi", "gloo"}, false, 0, true, true});

@@ -129,7 +129,7 @@ class OneProcess(TraceCase):
         done = subprocess.run([TRAIN, *TINY, "--run-dir", "run", "--trace-steps", "1:2"], cwd=self.folder, env=self.environment,
                               capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--trace FILE beside it", done.stderr)
+        self.assertIn("--trace FILE together with it", done.stderr)
         self.assertIn("folder/", self.run_program("--trace", "folder/", code=3))
 
     def test_a_run_that_fails_leaves_a_whole_file(self):

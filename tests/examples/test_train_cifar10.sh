@@ -13,7 +13,7 @@ for strategy in mpi nccl gloo ps ps_async; do
   if "$program" --strategy $strategy 2>&1 | grep -q "and build again"; then
     [[ $words == *"not in this build:"*" $strategy needs "* ]] || complain "--help does not say what $strategy needs"
   else
-    [[ $words == *"--strategy TEXT"*" $strategy ("*"default: by the number"* ]] || complain "--help does not list $strategy"
+    [[ $words == *"--strategy TEXT"*" $strategy ("*"default: depends on the number"* ]] || complain "--help does not list $strategy"
   fi
 done
 expect 0 "train_cifar10 of tutti" --version
@@ -23,12 +23,12 @@ expect 2 "bf16" --dtype float16
 expect 3 "prepare-data --out DIR, in a source tree datasets/cifar10/prepare --out DIR, fetches" --data "$work/nowhere"
 # The error for the folder of another data set names the option or program for it.
 mkdir -p classes/train/cat fashion && touch classes/train/cat/a.jpg fashion/train-images-idx3-ubyte
-expect 3 "train_imagenet --data-dir classes -m resnet18 --image-size 64 trains on these" --data classes
+expect 3 "train_imagenet --data-dir classes -m resnet18 --image-size 64 trains on such images" --data classes
 expect 3 "add --dataset fashion_mnist" --data fashion
 rm -r classes fashion
-expect 3 "nothing at" --resume=nowhere
-expect 2 "[--config] expected a file that can be read, got nothing at 'nowhere'" --config nowhere
-expect 2 "[--config] expected a file that can be read, got none at '.'" --config .
+expect 3 "no file or folder at" --resume=nowhere
+expect 2 "[--config] expected a file that can be read, got no file at 'nowhere'" --config nowhere
+expect 2 "[--config] expected a file that can be read, got no file at '.'" --config .
 expect 2 "[--image-shape]" --dry-run --image-shape 1,28,28
 expect 2 "[--num-classes]" --dry-run --num-classes 5
 [[ $(ls -A) == out ]] || complain "files without a run: $(ls -A)"
@@ -71,7 +71,7 @@ expect 0 "going on from c/checkpoints/step-000000003" --config config --run-dir 
 [[ $(key a epoch test_loss) == "$(key c epoch test_loss)" ]] || complain "a resumed run has other test losses"
 [[ $(key c resume step) == 3 ]] || complain "no resume in the log"
 expect 0 "test loss" --config config --run-dir c --resume=best --eval-only
-expect 0 "beginning anew" "${tiny[@]}" --run-dir d --resume --max-steps 1
+expect 0 "starting from the beginning" "${tiny[@]}" --run-dir d --resume --max-steps 1
 expect 0 "--seed was" --config config --run-dir c --resume --seed 9
 expect 3 "resume with the model and optimizer options" --config config --run-dir c --resume --depth 14
 # The checkpoint of another run starts a new run, but only in an empty folder.

@@ -84,7 +84,7 @@ mkdir early && : >early/log.jsonl
 start early --max_steps 20 --epochs 100 --strategy ps
 ended "synchronous, begun before" "0 0 0 0" early
 said early.worker0 "strategy ps, 2 ranks"
-said early.worker0 "beginning anew"
+said early.worker0 "starting from the beginning"
 
 # Checkpoints by time during the run. A worker is killed, is named in a message, and comes back; then a server is
 # killed.
@@ -181,8 +181,8 @@ judged 2 "other images" "[--eval-data] expected test or train_eval, got 'valid'"
 judged 2 "no time" "[--eval-interval-secs] expected 0" --eval_interval_secs=-1
 judged 2 "no number" "[--eval-interval-secs]" --eval_interval_secs soon
 judged 2 "fewer than no images" "[--num-examples] expected 0" --num_examples=-1
-judged 2 "another net" "[--depth] expected 8, as the checkpoint has, got 14" --checkpoint_dir whole --run_once --depth 14
-judged 2 "two commands" "[--job-name] expected an evaluation, or one process of a job" --job_name ps
+judged 2 "another net" "[--depth] expected 8, as in the checkpoint, got 14" --checkpoint_dir whole --run_once --depth 14
+judged 2 "two commands" "[--job-name] expected options of an evaluation or of a job's process, not both" --job_name ps
 judged 2 "another folder" "[--run-dir] expected --checkpoint-dir" --train_dir whole
 [[ ! -e none ]] || complain "an evaluation makes a run folder"
 
@@ -217,7 +217,7 @@ refused 2 "in both lists" "[--worker-hosts] expected other ports" --ps_hosts a:1
 refused 2 "all-reduce" "[--strategy] expected ps or ps_async" "${good[@]}" --strategy solo
 refused 2 "no steps" "[--max-steps] expected 1 or more" "${good[@]}" --max_steps 0
 refused 2 "no time-out" "[--rank-timeout] expected 0.1" "${good[@]}" --rank-timeout 0
-TUTTI_RANK=0 TUTTI_SIZE=1 refused 2 "two starters" "expected a process that nobody else numbers" "${good[@]}"
+TUTTI_RANK=0 TUTTI_SIZE=1 refused 2 "two starters" "expected a process that no launcher has numbered" "${good[@]}"
 refused 2 "a key without such a job" "[--ps-key-file] expected a job whose processes scripts start" "${key[@]}"
 refused 2 "a time-out without such a job" "[--rank-timeout] expected a job whose" --rank-timeout 3
 # key WHAT TEXT FILE
@@ -353,7 +353,7 @@ dmlc server a 0 1 1 2 "no port" "[environment DMLC_PS_ROOT_PORT] expected an int
 dmlc server a "" 1 1 2 "an empty port" "[environment DMLC_PS_ROOT_PORT]"
 dmlc server a 1 0 1 2 "no workers" "[environment DMLC_NUM_WORKER] expected"
 dmlc scheduler a 1 1 0 2 "no servers" "[environment DMLC_NUM_SERVER] expected"
-dmlc server tutti.invalid 1 1 1 5 "a name that nobody knows" "a host that this one can find"
+dmlc server tutti.invalid 1 1 1 5 "an unknown name" "a host name that can be resolved"
 [[ -z $(pgrep -f "^$program.*$work") ]] || complain "a process is left over"
 ((failures == 0)) && echo "all good"
 exit $((failures > 0))

@@ -55,21 +55,21 @@ schedule() {
 }
 # In double precision; TensorFlow's f32 rounds the older script's 3.13601 to 3.13600. The published runs: 32, 256, 160,
 # 8 and 4 devices, and the older script's rate of 6.4 over 1000 steps.
-schedule $'8192 of them an update, 156 updates an epoch, 14075 updates, 1560 of them warmup\nUsing a learning rate of 3.2
+schedule $'8192 images per update, 156 updates per epoch, 14075 updates, 1560 of them warmup\nUsing a learning rate of 3.2
 1 0.0 0.00305\n50 0.3 0.10353\n100 0.6 0.20606\n150 1.0 0.30860\n400 2.6 0.82126\n1560 10.0 3.20000\n5000 32.0 1.68261
 13750 87.9 0.00217\n13800 88.2 0.00156\n13850 88.6 0.00104\n13900 88.9 0.00064\n13950 89.2 0.00033\n14000 89.5 0.00012
 14050 89.8 0.00002\n14075 90.0 0.00001' --dry-run-ranks 32 --num_epochs 90 --warmup_epochs 10 --display_every 10
-schedule $'19 updates an epoch, 1759 updates, 190 of them warmup\nUsing a learning rate of 3.7
+schedule $'19 updates per epoch, 1759 updates, 190 of them warmup\nUsing a learning rate of 3.7
 1400 71.6 0.14850\n1450 74.2 0.10283\n1500 76.7 0.06719\n1550 79.3 0.04059\n1600 81.8 0.02190\n1650 84.4 0.00987
 1700 87.0 0.00313\n1750 89.5 0.00026' --dry-run-ranks 256 --num_epochs 90 --warmup_epochs 10 --use_larc --lr_decay_mode linear_cosine
-schedule $'31 updates an epoch, 2815 updates, 310 of them warmup\nUsing a learning rate of 16' --dry-run-ranks 160 \
+schedule $'31 updates per epoch, 2815 updates, 310 of them warmup\nUsing a learning rate of 16' --dry-run-ranks 160 \
   --num_epochs 90 --warmup_epochs 10
-schedule $'625 updates an epoch, 56301 updates, 0 of them warmup\nUsing a learning rate of 0.8' --dry-run-ranks 8 --num_epochs 90
-schedule $'1251 updates an epoch, 6255 updates, 0 of them warmup' --dry-run-ranks 4 --num_epochs 5
+schedule $'625 updates per epoch, 56301 updates, 0 of them warmup\nUsing a learning rate of 0.8' --dry-run-ranks 8 --num_epochs 90
+schedule $'1251 updates per epoch, 6255 updates, 0 of them warmup' --dry-run-ranks 4 --num_epochs 5
 schedule $'Using a learning rate of 25.6' --dry-run-ranks 256 --num_epochs 90
 schedule $'1 0.0 6.38721\n100 0.1 5.18400\n200 0.2 4.09600\n300 0.2 3.13601\n400 0.3 2.30401\n1000 0.8 0.00001' \
   --num_batches 1000 --lr 6.4 --dry-run-ranks 4
-schedule $'12 updates an epoch, 25 updates, 12 of them warmup' --num_examples 100 -b 8 --num_epochs 2 --warmup_epochs 1
+schedule $'12 updates per epoch, 25 updates, 12 of them warmup' --num_examples 100 -b 8 --num_epochs 2 --warmup_epochs 1
 [[ $(ls -A) == out ]] || complain "files of a dry run: $(ls -A)"
 
 # The published peak rate and schedule: 0.1 for 256 images, poly to the power of 2, a row at step 1 and every second
@@ -143,7 +143,7 @@ summaries() { cat "$1"/events* | grep -ao train/loss | wc -l; }
 # The weights of a run start another run, with a new classifier if the classes differ.
 weights=$(ls -d whole/checkpoints/step-* | tail -n 1)/model.safetensors
 expect 0 "102 tensors from" "${tiny[@]}" --num_batches 2 --log_dir tuned --pretrained "$weights"
-expect 0 "the classifier begins anew" "${tiny[@]}" --num-classes 7 --num_batches 2 --log_dir tuned7 --pretrained "$weights"
+expect 0 "the classifier starts from random weights" "${tiny[@]}" --num-classes 7 --num_batches 2 --log_dir tuned7 --pretrained "$weights"
 expect 3 "missing" "${tiny[@]}" -m resnet34 --num_batches 2 --log_dir tuned34 --pretrained "$weights"
 expect 0 done "${tiny[@]}" --num_batches 1 --log_dir stem --stem imagenet
 expect 3 "These weights have the other stem: --stem imagenet." "${tiny[@]}" --num_batches 1 --log_dir stem2 \

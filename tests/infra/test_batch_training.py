@@ -68,7 +68,7 @@ class Training(BatchCase):
         main = self.start(0, "train_cifar10", S3_OUTPUT=f"s3://{bucket}", **small)
         log = self.ends(main, 0, 120)
         self.assertIn("strategy mpi, 2 ranks", log)
-        self.assertIn("32 images an update", log)
+        self.assertIn("32 images per update", log)
         self.assertIn("done: 8 steps", log)
         # M99: the files for TensorBoard are on the file system that the nodes share.
         run = self.folder / "runs" / self.job

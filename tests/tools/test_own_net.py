@@ -158,7 +158,8 @@ class OwnNet(PredictCase):
                     base = "seven"
                 name = base + "-tuned"
                 done = run(program, *start, "--pretrained", base, "--run-dir", name, cwd=self.folder)
-                self.assertRegex(done.out, rf"\d+ tensors from {base}; the classifier begins anew, for another number of classes")
+                self.assertRegex(done.out, rf"\d+ tensors from {base}; the classifier starts from random weights, for another number"
+                                           " of classes")
                 self.assertEqual(len(self.events(name, "start")), 1)
         # With the same classes it is the whole net, and the run may begin with an evaluation.
         done = run(CIFAR, "--dataset", "synthetic", "--num-examples", "32", "--image-shape", "3,16,16", *SMALL, "--pretrained", "ten", "--eval-only", "--run-dir", "other", cwd=self.folder)
@@ -184,7 +185,7 @@ class OwnNet(PredictCase):
     def test_help_tells_the_defaults(self):
         for program, keeps in ((CIFAR, "2"), (IMAGENET, "all")):
             text = " ".join(run(program, "--help").out.split())
-            self.assertIn(f"newest checkpoints that are kept, and the best one; default: {keeps}", text)
+            self.assertIn(f"number of newest checkpoints to keep, besides the best one; default: {keeps}", text)
             self.assertIn("--pretrained", text)
 
     def test_a_file_that_does_not_say_its_net(self):

@@ -21,13 +21,13 @@ JobFacts facts(const RunOptions& o, const Images& images);
 
 [[nodiscard]] Loaded load(RunOptions& o, const Task& task);
 
-// Whether a run needs images and weights; otherwise it only tells what it would do.
+// Returns whether a run needs images and weights; otherwise it only prints information.
 [[nodiscard]] inline bool works(const RunOptions& o) { return !o.dry_run && !o.test_io && !o.print_schedule; }
 
 // Rank 0 chooses the run's folder and tells the other ranks.
 void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o);
 
-// An evaluation shows the averaged weights of a checkpoint that has them, whether the options name them or not.
+// Decides that an evaluation shows the averaged weights if the checkpoint has them, unless the options say otherwise.
 void take_average(AnyStrategy& strategy, RunOptions& o);
 
 // With --local-ckpt the first rank of each host saves too, in that host's own folder. Returns false for a rank that

@@ -29,7 +29,7 @@ using namespace detail;
 void check_optimizer(RunOptions& o) {
   if (o.optimizer == "adam")
     fail<UsageError>("--optimizer", "nag, sgd, adamw, lars, larc or lbsgd", "'adam'",
-                     "adamw is Adam with the weight decay beside the gradient, with --wd 0 Adam itself");
+                     "use adamw, which is Adam with decoupled weight decay; with --wd 0 it is plain Adam");
   word("--optimizer", o.optimizer, {"nag", "sgd", "adamw", "lars", "larc", "lbsgd"}, {{"nesterov", "nag"}});
   if (o.optimizer == "lbsgd") {
     // Large-batch SGD is SGD with accumulation and a long warmup.
@@ -37,7 +37,7 @@ void check_optimizer(RunOptions& o) {
     if (!o.warmup_epochs) o.warmup_epochs = 5;
   }
   const bool adamw = o.optimizer == "adamw";
-  // The rate that the programs' own batches of 64 and 256 images want.
+  // The default rate is for the programs' default batches of 64 and 256 images.
   const double of_batch = static_cast<double>(o.global_batch_size) / o.traits().batch_of_rate;
   if (!o.lr) {
     o.derived.emplace_back("lr");
@@ -77,7 +77,7 @@ void check_schedule(RunOptions& o) {
     try {
       (void)schedule::parse_lr_step_epochs(o.lr_step_epochs, *o.lr, *o.lr_factor);
     } catch (const UsageError&) {
-      fail<UsageError>("--lr-step-epochs", "epochs that grow, e.g. 200,250, or a power, e.g. pow2", o.lr_step_epochs);
+      fail<UsageError>("--lr-step-epochs", "ascending epochs, e.g. 200,250, or a power, e.g. pow2", o.lr_step_epochs);
     }
   }
   if (!o.lr_end) o.lr_end = o.lr_schedule.starts_with("poly") ? 1e-5 : 0;
@@ -108,7 +108,7 @@ void check_backend(RunOptions& o) {
     if (o.backend == said) fail<UsageError>("--backend", "auto, reference, eigen, onednn or cuda", o.backend, hint);
   };
   means("gpu", "did you mean cuda?");
-  means("cpu", "did you mean auto? it takes the fastest backend; --gpus '' leaves GPUs alone");
+  means("cpu", "did you mean auto? it uses the fastest backend; with --gpus '' it does not use GPUs");
   word("--backend", o.backend, {"auto", "reference", "eigen", "onednn", "cuda"});
   word("--data-on-device", o.data_on_device, {"auto", "yes", "no"});
   word("--cuda-fusion", o.cuda_fusion, {"auto", "on", "off"});
@@ -119,8 +119,7 @@ void check_backend(RunOptions& o) {
 
 namespace {
 
-// If the user names no precision: what --fp16 asks for and the backend can do. A GPU chooses for itself: bf16, or f16
-// if it has no bf16.
+// Chooses the precision if the user names none, by --fp16 and the backend. A GPU uses bf16, or f16 if it has no bf16.
 void choose_precision(RunOptions& o) {
   if (o.precision != "auto") return;
   o.precision = "f32";
@@ -139,21 +138,22 @@ void choose_precision(RunOptions& o) {
 void check_run(RunOptions& o) {
   if (!o.model_prefix.empty()) {
     if (!o.run_dir.empty() && o.run_dir != o.model_prefix)
-      fail<UsageError>("--model-prefix", "no --run-dir beside it, because both name the run's folder", o.run_dir);
+      fail<UsageError>("--model-prefix", "no --run-dir together with it, because both name the run's folder",
+                       o.run_dir);
     o.run_dir = o.model_prefix;
     if (!o.keep) o.keep = 1'000'000;
   }
-  // One of the two will do.
+  // The log folder serves as run folder if only --log-dir is given.
   if (o.run_dir.empty()) o.run_dir = o.log_dir;
   if (!o.keep) o.keep = 2;
   number("--keep", *o.keep, 1, 1'000'000);
   if (o.load_epoch) {
     number("--load-epoch", *o.load_epoch, 1, 10'000'000);
-    if (!o.resume.empty()) fail<UsageError>("--load-epoch", "no --resume beside it", o.resume);
+    if (!o.resume.empty()) fail<UsageError>("--load-epoch", "no --resume together with it", o.resume);
     if (o.run_dir.empty()) fail<UsageError>("--load-epoch", "--model-prefix or --run-dir", "none");
   }
   if ((o.resume == "latest" || o.resume == "best") && o.run_dir.empty())
-    fail<UsageError>("--resume", "--run-dir, the run to go on with, or --resume=PATH", "none");
+    fail<UsageError>("--resume", "--run-dir, the run to continue, or --resume=PATH", "none");
   if (o.eval_only && o.resume.empty() && !o.load_epoch && o.pretrained.empty())
     fail<UsageError>("--eval-only", "--resume, --resume=best or --resume=PATH, the weights to evaluate", "none");
   number("--save-period", o.save_period, 0, 10'000'000);
@@ -172,11 +172,11 @@ void check_run(RunOptions& o) {
       o.precision = "f16";
     else if (o.precision == half)
       fail<UsageError>("--precision", "f32 or bf16", o.precision,
-                       "no processor backend computes in float16; bf16 has its speed and the range of float32");
+                       "no processor backend computes in float16; bf16 is as fast and has the range of float32");
   if (o.precision != "f16")
     word("--precision", o.precision, {"f32", "bf16"},
          {{"float32", "f32"}, {"fp32", "f32"}, {"float", "f32"}, {"bfloat16", "bf16"}});
-  // Gradients of f16 vanish and overflow without.
+  // Without loss scaling, gradients of f16 vanish and overflow.
   if (o.precision == "f16" && o.loss_scale == "1") o.loss_scale = "dynamic";
 }
 
@@ -195,25 +195,25 @@ void leave_gpu(RunOptions& o, const StartedJob& job) {
   std::string packages;
   for (const KnownStrategy& w : known_strategies())
     if (std::string_view(w.word) == "nccl") packages = w.packages;
-  o.warnings.push_back("--backend auto trains on the processor and leaves the GPU alone, because strategy " +
-                       o.strategy + " sums what lies in the host's memory. hint: " +
-                       (nccl ? "--strategy nccl takes the GPUs; "
-                             : "strategy nccl takes the GPUs (install " + packages +
+  o.warnings.push_back("--backend auto trains on the processor and does not use the GPU, because strategy " +
+                       o.strategy + " sums gradients in the host's memory. hint: " +
+                       (nccl ? "--strategy nccl uses the GPUs; "
+                             : "strategy nccl uses the GPUs (install " + packages +
                                    " and build again), and so do parameter servers (tutti-launch -s M); ") +
-                       "--gpus '' asks for the processor.");
+                       "--gpus '' selects the processor.");
 }
 
-// A GPU's gradients are summed by NCCL, or pass through the host's memory to servers; NCCL sums nothing else.
+// NCCL sums the gradients of GPUs, and only these. With servers they pass through the host's memory.
 void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
   const int processes = job.processes;
   const bool gpu = job.gpu;
   const bool servers = has_servers(o.strategy);
-  // Each process answers for its own host, so that hosts with a GPU and hosts without one train together.
+  // Each process decides for its own host, so that hosts with a GPU and hosts without one can train together.
   if (o.backend == "auto") o.derived.emplace_back("backend");
   if (o.strategy == "nccl") {
     if (o.backend == "auto") o.backend = "cuda";
     if (o.backend != "cuda")
-      fail<UsageError>("--backend", "cuda, because strategy nccl sums what lies in GPUs", o.backend,
+      fail<UsageError>("--backend", "cuda, because strategy nccl sums gradients in GPUs", o.backend,
                        "use --strategy mpi for the backends on the processor");
   } else if (o.backend == "cuda" && o.strategy != "solo" && !servers && (processes > 1 || job.elastic)) {
     fail<UsageError>("--strategy", "nccl, ps or ps_async with --backend cuda and several processes", o.strategy);
@@ -226,15 +226,15 @@ void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
   if (!o.gpus) return;
   if (o.gpus->empty() && o.backend == "cuda")
     fail<UsageError>("--gpus", o.strategy == "nccl" ? "GPUs for strategy nccl" : "a GPU for --backend cuda", "none",
-                     "name them, e.g. --gpus 0, or leave --gpus out to take what there is");
+                     "name them, e.g. --gpus 0, or leave --gpus out to use the GPUs of the host");
   if (!o.gpus->empty() && o.backend != "cuda")
     fail<UsageError>("--gpus",
                      job.cuda_built ? "no GPUs, because the cuda backend was not chosen"
                                     : "no GPUs, because this build has no CUDA backend",
                      *o.gpus,
                      job.cuda_built ? "give --backend cuda, or --gpus '' to train on the processor"
-                                    : "give --gpus '' to train on the processor, or build where CUDA's and cuDNN's "
-                                      "headers are");
+                                    : "give --gpus '' to train on the processor, or build with CUDA's and cuDNN's "
+                                      "headers");
   (void)gpu_numbers(*o.gpus);
 }
 
@@ -243,15 +243,17 @@ void check_elastic_batch(RunOptions& o, bool elastic) {
   number("--elastic-ramp-steps", o.elastic_ramp_steps, 0, std::int64_t{1} << 40);
   const bool follows = o.elastic_batch == "worker";
   if (o.elastic_ramp_steps > 0 && !follows)
-    fail<UsageError>("--elastic-ramp-steps", "--elastic-batch worker with it, because the rate follows no batch else",
+    fail<UsageError>("--elastic-ramp-steps",
+                     "--elastic-batch worker with it, because otherwise the rate does not change",
                      std::to_string(o.elastic_ramp_steps), "leave it out");
   if (!follows) return;
   if (!elastic)
     fail<UsageError>("--elastic-batch", "global, because the workers of this job stay the same", "worker",
-                     "'tutti-launch --elastic -n N PROGRAM --elastic-batch worker' starts one whose workers come and "
-                     "go");
+                     "'tutti-launch --elastic -n N PROGRAM --elastic-batch worker' starts a job whose workers join and "
+                     "leave");
   if (o.global_batch_size > 0)
-    fail<UsageError>("--global-batch-size", "--batch-size with --elastic-batch worker, which each worker keeps",
+    fail<UsageError>("--global-batch-size",
+                     "--batch-size with --elastic-batch worker, because each worker keeps its batch",
                      std::to_string(o.global_batch_size), "leave one of the two out");
 }
 
@@ -262,8 +264,8 @@ namespace detail {
 void check_elastic(RunOptions& o, const StartedJob& job) {
   if (!job.elastic) {
     if (!o.spot_notice.empty())
-      fail<UsageError>("--spot-notice", "a job that goes on without this process", "one that cannot",
-                       "'tutti-launch --elastic -n N PROGRAM --spot-notice FILE' starts one that can");
+      fail<UsageError>("--spot-notice", "a job that can continue without this process", "a job that cannot",
+                       "'tutti-launch --elastic -n N PROGRAM --spot-notice FILE' starts such a job");
     return;
   }
   const auto built = [&](const char* strategy) {
@@ -279,17 +281,18 @@ void check_elastic(RunOptions& o, const StartedJob& job) {
     fail<UsageError>(
         o.strategy != "auto" ? "--strategy" : "--kv-store",
         "gloo, nccl with GPUs (dist_sync), mpi, or with servers ps (dist_sync) or ps_async (dist_async), because "
-        "tutti-launch --elastic lets processes come and go",
-        o.strategy != "auto" ? o.strategy : o.kv_store, "leave it out, or start the job without --elastic");
+        "tutti-launch --elastic lets processes join and leave",
+        o.strategy != "auto" ? o.strategy : o.kv_store, "leave the option out, or start the job without --elastic");
   if (o.eval_only)
-    fail<UsageError>("--eval-only", "no tutti-launch --elastic, because nobody trains", "given",
-                     "one process evaluates");
+    fail<UsageError>("--eval-only", "no tutti-launch --elastic, because an evaluation does not train", "given",
+                     "start one process for an evaluation");
   if (job.over_mpi != (o.strategy == "mpi") && !is_launcher_query())
-    fail<UsageError>("--strategy", job.over_mpi ? "mpi, because mpirun started this process" : "another than mpi",
+    fail<UsageError>("--strategy",
+                     job.over_mpi ? "mpi, because mpirun started this process" : "another strategy than mpi",
                      o.strategy);
   if (o.local_ckpt && o.strategy != "mpi")
-    fail<UsageError>("--local-ckpt", "rank 0 alone to save, because tutti-launch --elastic lets ranks come and go",
-                     "given", "leave it out");
+    fail<UsageError>("--local-ckpt", "no --local-ckpt with tutti-launch --elastic, because ranks join and leave",
+                     "given", "leave the option out");
 }
 
 }  // namespace detail
@@ -305,7 +308,7 @@ void check_distribution(RunOptions& o, const StartedJob& job) {
   check_elastic(o, job);
   check_elastic_batch(o, job.elastic);
   const std::string said = o.strategy;
-  // A backend that is chosen by itself is that of the GPUs only where their processes can work together.
+  // The default backend uses GPUs only if the processes can exchange gradients of GPUs.
   const bool nccl = std::find(built.begin(), built.end(), "nccl") != built.end();
   const bool gpus = o.backend == "cuda" || (o.backend == "auto" && gpu && nccl);
   if (o.strategy != "auto") {
@@ -322,13 +325,13 @@ void check_distribution(RunOptions& o, const StartedJob& job) {
     o.strategy = alone ? "solo" : servers > 0 ? "ps" : gpus ? "nccl" : "mpi";
     if (!alone) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
   }
-  // Each would train alone, in one run folder, with the batches and the rate of all.
+  // With strategy solo each process would train alone, in one run folder, with the batches and the rate of all.
   if ((processes > 1 || elastic) && o.strategy == "solo")
     fail<UsageError>(o.kv_store.empty() ? "--strategy" : "--kv-store",
                      std::string(o.kv_store.empty() ? "mpi, gloo, nccl or ps" : "dist_sync") + " for the " +
                          std::to_string(processes) + " processes that were started",
                      o.kv_store.empty() ? o.strategy : o.kv_store,
-                     "nets of their own: start the program once for each, with a --run-dir of its own");
+                     "to train several nets, start the program once for each, with a --run-dir of its own");
   match_backend_and_strategy(o, job);
   number("--bucket-mib", o.bucket_mib, 1, 1024);
   number("--comm-deadline", o.comm_deadline, 0.1, 1e6);
@@ -354,14 +357,15 @@ void check(RunOptions& o, StartedJob job) {
   check_distribution(o, job);
   choose_precision(o);
   if (!o.trace_steps.empty() && o.trace.empty())
-    fail<UsageError>("--trace-steps", "--trace FILE beside it", o.trace_steps);
+    fail<UsageError>("--trace-steps", "--trace FILE together with it", o.trace_steps);
   (void)trace_window(o);
   detail::number("--histograms", o.histograms, 0, 1'000'000'000);
   if (o.histograms > 0 && !o.tensorboard)
-    fail<UsageError>("--histograms", "files for TensorBoard", "--no-tensorboard", "leave one of the two out");
+    fail<UsageError>("--histograms", "event files for TensorBoard", "--no-tensorboard", "leave one of the two out");
   detail::number("--dry-run-ranks", o.dry_run_ranks, 0, 1'000'000);
   if (o.dry_run_ranks > 0 && !o.dry_run)
-    fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule beside it", std::to_string(o.dry_run_ranks));
+    fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule together with it",
+                     std::to_string(o.dry_run_ranks));
   const std::int64_t ranks = o.strategy == "solo" ? 1 : job.processes;
   detail::number("--batch-size", o.batch_size, 1, 1'000'000);
   detail::number("--accumulate", o.accumulate, 1, 1'000'000);

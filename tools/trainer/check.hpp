@@ -8,17 +8,17 @@
 
 #include "tools/trainer/options.hpp"
 
-// What options mean together. Every error is a UsageError that names the option.
+// Checks what options mean together. Every error is a UsageError that names the option.
 namespace tutti::trainer {
 
-// What a run was started as.
+// How the processes of a run were started.
 struct StartedJob {
-  int processes = 1;                       // how many a launcher started
+  int processes = 1;                       // number of processes that a launcher started
   std::vector<std::string> built{"solo"};  // the strategies of this build
-  bool gpu = false;                        // there is one for this process, and the build can use it
-  int servers = 0;                         // that were started beside them
-  bool elastic = false;                    // processes come and go
-  bool over_mpi = false;                   // mpirun starts them
+  bool gpu = false;                        // this process has a GPU, and the build can use it
+  int servers = 0;                         // servers that were started with the workers
+  bool elastic = false;                    // processes may join and leave
+  bool over_mpi = false;                   // mpirun starts the processes
   bool cuda_built = true;                  // the build has the backend for GPUs
 };
 
@@ -26,12 +26,12 @@ namespace detail {
 
 void check_backend(RunOptions& o);
 
-// Strategies whose members stay cannot follow what tutti-launch --elastic does.
+// Refuses tutti-launch --elastic for strategies whose members cannot change.
 void check_elastic(RunOptions& o, const StartedJob& job);
 
 }  // namespace detail
 
-// Checks every value, brings each word into its first spelling, and fills in what was left open.
+// Checks every value, brings each word into its standard spelling, and fills in defaults.
 void check(RunOptions& o, StartedJob job = {});
 
 }  // namespace tutti::trainer

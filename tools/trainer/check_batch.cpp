@@ -51,7 +51,7 @@ void check_batch_of(RunOptions& o, std::int64_t world) {
   if (o.batch_of == "worker") {
     const auto devices = std::max<std::int64_t>(1, std::ssize(gpu_numbers(o.gpus.value_or(""))));
     if (world > 1 && world % devices != 0)
-      fail<UsageError>("--batch-of", "as many ranks for each worker as --gpus has numbers, " + std::to_string(devices),
+      fail<UsageError>("--batch-of", "as many ranks for each worker as --gpus lists, " + std::to_string(devices),
                        std::to_string(world) + " ranks", "--batch-of job counts the images of all ranks together");
     workers = std::max<std::int64_t>(1, world / devices);
   }
@@ -72,7 +72,8 @@ void check_batch(RunOptions& o, std::int64_t world) {
   }
   if (o.global_batch_size > 0) {
     if (o.global_batch_size < world * o.accumulate)
-      fail<UsageError>("--global-batch-size", "an image per rank and pass, " + std::to_string(world * o.accumulate),
+      fail<UsageError>("--global-batch-size",
+                       "at least one image per rank and pass, " + std::to_string(world * o.accumulate),
                        std::to_string(o.global_batch_size));
     o.batch_size = (o.global_batch_size + world * o.accumulate - 1) / (world * o.accumulate);
     o.derived.emplace_back("batch-size");

@@ -7,16 +7,16 @@
 
 #include "tools/trainer/options.hpp"
 
-// The batch of a job by what --batch-size counts, and the GPUs of its processes.
+// Works out the batch of a job from --batch-size and what it counts, and the GPUs of its processes.
 namespace tutti::trainer::detail {
 
-// The GPUs of --gpus: numbers with commas between.
+// Returns the GPUs of --gpus: numbers separated by commas.
 std::vector<int> gpu_numbers(const std::string& text);
 
-// --gpus with an empty list: the processor, whatever there is.
+// Returns whether --gpus has an empty list: the run uses the processor even if there are GPUs.
 inline bool wants_no_gpu(const RunOptions& o) { return o.gpus && o.gpus->empty(); }
 
-// Turns the batch of a worker or of the whole job into that of all ranks together.
+// Converts the batch of a rank, of a worker or of the whole job to that of all ranks together.
 void check_batch_of(RunOptions& o, std::int64_t world);
 
 void check_batch(RunOptions& o, std::int64_t world);

@@ -18,28 +18,30 @@ namespace tutti::trainer::detail {
 
 namespace {
 
-// RecordIO takes the place of the binary files.
+// Checks the RecordIO options, which replace the binary files.
 void check_cifar10_records(RunOptions& o) {
   word("--decoder", o.decoder, {"auto", "turbojpeg", "stb"}, {{"libjpeg_turbo", "turbojpeg"}});
   for (const auto& [idx, rec, name] : {std::tuple{&o.data_train_idx, &o.data_train, "--data-train"},
                                        std::tuple{&o.data_val_idx, &o.data_val, "--data-val"}})
     if (!idx->empty() && rec->empty())
-      fail<UsageError>(std::string(name) + "-idx", std::string(name) + ", the file that it lists", "none");
+      fail<UsageError>(std::string(name) + "-idx", std::string(name) + ", the file whose records it lists", "none");
   const bool any = !o.data_train.empty() || !o.data_val.empty();
   if (!any) {
-    if (o.decoder != "auto") fail<UsageError>("--decoder", "--data-train, images that it decodes", "none");
+    if (o.decoder != "auto")
+      fail<UsageError>("--decoder", "--data-train with it, because other data are not decoded", "none");
     return;
   }
   if (o.dataset != "cifar10")
     fail<UsageError>(o.data_train.empty() ? "--data-val" : "--data-train",
-                     "--dataset cifar10 and no --benchmark beside it", o.dataset, "give one of the two");
+                     "--dataset cifar10 and no --benchmark together with it", o.dataset, "give one of the two");
   if (!o.data_dir.empty() && !o.data_dir_from_environment)
-    fail<UsageError>("--data", "no --data-train or --data-val beside it", o.data_dir, "give one of the two");
+    fail<UsageError>("--data", "no --data-train or --data-val together with it", o.data_dir, "give one of the two");
   if (o.data_train.empty() && !o.eval_only)
-    fail<UsageError>("--data-train", "the training images", "--data-val alone", "or --eval-only to evaluate on these");
+    fail<UsageError>("--data-train", "the training images", "--data-val alone",
+                     "or use --eval-only to evaluate on these");
 }
 
-// In a job of scripts the steps say how long it lasts, unless epochs were asked for.
+// In a job that scripts start, --max-steps sets its length, unless --epochs is given.
 void check_scripted(RunOptions& o) {
   if (o.strategy == "auto" && o.kv_store.empty()) o.strategy = "ps_async";
   if (o.strategy != "auto") word("--strategy", o.strategy, {"ps", "ps_async"});
@@ -58,7 +60,7 @@ void check_cifar10_data(RunOptions& o) {
   word("--dataset", o.dataset, {"cifar10", "fashion_mnist", "synthetic"}, {{"fashionmnist", "fashion_mnist"}});
   if (o.benchmark) o.dataset = "synthetic";
   check_cifar10_records(o);
-  // A short run has no time to learn what far shifts teach.
+  // In a short run, large shifts do not improve the result.
   if (!o.pad_size) o.pad_size = o.epochs <= 20 ? 1 : o.epochs <= 60 ? 2 : 4;
   number("--pad-size", *o.pad_size, 0, 65536);
   word("--pad-mode", o.pad_mode, {"constant", "reflect"});
@@ -81,7 +83,7 @@ void check_cifar10_data(RunOptions& o) {
 
 namespace {
 
-// Pixels that the net sees, the larger side.
+// Returns the larger side of the net's input, in pixels.
 double image_side(const RunOptions& o) {
   const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
   return shape.size() == 3 ? std::max(shape[1], shape[2]) : o.dataset == "fashion_mnist" ? 28 : 32;
@@ -97,14 +99,14 @@ void check_cifar10_model(RunOptions& o) {
   if (o.network != "cifar_fast" && o.width != 1)
     fail<UsageError>("--width", "1, or --network cifar_fast", text_of(o.width));
   if (o.network == "cifar_fast") {
-    // There is one depth, which nobody has to know.
+    // cifar_fast has one depth, which the user need not give.
     if (o.depth != 20 && o.depth != 8)
       fail<UsageError>("--depth", "8 for --network cifar_fast", std::to_string(o.depth));
     o.depth = 8;
   }
   const bool imagenet = o.depth == 18 || o.depth == 34 || o.depth == 101 || o.depth == 152;
   if (o.network == "resnet" && imagenet) o.network = "resnet_imagenet";
-  // MXNet's word means this net on small images, and one of torchvision's depths on larger ones.
+  // MXNet's "resnet" means this net for small images, and one of torchvision's depths for larger ones.
   if (o.network == "resnet" && image_side(o) <= 28) o.network = "resnet_preact";
   const bool bottleneck = o.network == "resnet_preact" && o.depth >= 164 && (o.depth - 2) % 9 == 0;
   if (o.network == "resnet_imagenet") {
@@ -126,7 +128,7 @@ void check_cifar10_model(RunOptions& o) {
 
 void fill_recipe(RunOptions& o) {
   if (o.recipe.empty()) return;
-  // A triangle: from a fifth of the peak to all of it in the first 23 % of the run, and down to 7 %.
+  // A triangle: the rate rises from a fifth of the peak to the peak in the first 23 % of the run, and falls to 7 %.
   const auto derive = [&o](const char* name, std::optional<double>& option, double value) {
     if (option) return;
     option = value;

@@ -18,11 +18,11 @@ void check_imagenet_data(RunOptions& o) {
   const bool records = !o.data_train.empty() || !o.data_val.empty();
   if (!o.benchmark && !records && o.data_dir.empty() && (!o.dry_run || o.print_schedule))
     fail<UsageError>("--data-dir", "the folder of the images, or --synthetic", "neither",
-                     "class folders, TFRecords, RecordIO and packed shards are read as they are");
+                     "class folders, TFRecords, RecordIO and packed shards are read without conversion");
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
-  // MXNet's scripts tell how many images their records hold.
+  // MXNet's scripts give the number of images in the records, which is not needed.
   if (!o.benchmark && o.num_examples > 0 && !records)
-    fail<UsageError>("--num-examples", "--synthetic beside it", "a data set, of which all images are used");
+    fail<UsageError>("--num-examples", "--synthetic together with it", "a data set, of which all images are used");
   number("--image-size", o.image_size, 32, 4096);
   number("--eval-size", o.eval_size, 0, 4096);
   if (o.eval_size == 0) o.eval_size = o.image_size;
@@ -68,7 +68,7 @@ void check_imagenet_run(RunOptions& o) {
   if (o.epochs > 0) o.num_batches = 0;
   if (o.epochs == 0 && o.num_batches == 0) {
     if (!o.eval_only && (!o.dry_run || o.print_schedule) && !o.test_io)
-      fail<UsageError>("--num-epochs", "a length of the run, here or as --num-batches", "neither");
+      fail<UsageError>("--num-epochs", "the length of the run, here or as --num-batches", "neither");
     o.epochs = 1;
   }
   if (o.print_schedule) o.dry_run = true;
@@ -79,10 +79,10 @@ void check_imagenet_run(RunOptions& o) {
   if (o.log_name.empty() || o.log_name.find('/') != std::string::npos)
     fail<UsageError>("--log-name", "the name of a file in --log-dir", "'" + o.log_name + "'");
   if (o.clear_log && (o.eval_only || !o.resume.empty()))
-    fail<UsageError>("--clear-log", "no --eval and no --resume beside it", "one of them");
+    fail<UsageError>("--clear-log", "no --eval and no --resume together with it", "one of them");
   if (o.eval_only && o.benchmark)
     fail<UsageError>("--eval", "--data-dir with validation images", "--synthetic",
-                     "synthetic images have no classes that could be told apart");
+                     "the classes of synthetic images cannot be distinguished");
   if (o.eval_only && o.resume.empty() && o.pretrained.empty()) o.resume = "latest";
   if (o.use_larc) o.optimizer = "larc";
   if (!o.wd) o.wd = o.optimizer == "adamw" ? 0.05 : 1e-4;
@@ -94,12 +94,12 @@ void check_imagenet_run(RunOptions& o) {
   if (o.save_period > 0) o.save_steps = 0;
   number("--intra-op-parallelism-threads", o.intra_op_threads, 0, 4096);
   if (o.intra_op_threads > 0 && o.threads > 0 && o.threads != o.intra_op_threads)
-    fail<UsageError>("--intra-op-parallelism-threads", "what --threads says, " + std::to_string(o.threads),
+    fail<UsageError>("--intra-op-parallelism-threads", "the value of --threads, " + std::to_string(o.threads),
                      std::to_string(o.intra_op_threads), "give one of the two");
   if (o.intra_op_threads > 0) o.threads = o.intra_op_threads;
   number("--inter-op-parallelism-threads", o.inter_op_threads, 0, 4096);
   if (o.inter_op_threads > 1)
-    o.notes.push_back("nothing is done with --inter-op-parallelism-threads " + std::to_string(o.inter_op_threads) +
+    o.notes.push_back("no effect: --inter-op-parallelism-threads " + std::to_string(o.inter_op_threads) +
                       ": ops run one after the other, each on all threads (--threads)");
   if (o.loss_scale == "dynamic") return;
   try {
@@ -116,10 +116,11 @@ void check_imagenet_steps(RunOptions& o) {
     o.lr_schedule = given ? "steps" : "poly";
     if (given)
       o.notes.push_back(
-          "the learning rate changes in steps (--lr-decay-mode steps), as its epochs, rates or factor ask for");
+          "the learning rate changes in steps (--lr-decay-mode steps), because their epochs, rates or factor are "
+          "given");
   }
   if (o.lr_schedule != "steps") {
-    // Scripts of the Horovod trainer write its defaults out, which have no effect in its other modes either.
+    // Scripts of the Horovod trainer give its default values in every mode; they have no effect there either.
     if (schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs) == std::vector<double>{30, 60, 80})
       o.lr_step_epochs.clear();
     if (o.lr_factor == 0.1) o.lr_factor.reset();
@@ -127,12 +128,12 @@ void check_imagenet_steps(RunOptions& o) {
                          : !o.lr_step_lrs.empty()  ? "--lr-decay-lrs"
                                                    : "--lr-decay-factor";
     if (!o.lr_step_epochs.empty() || !o.lr_step_lrs.empty() || o.lr_factor)
-      fail<UsageError>(option, "--lr-decay-mode steps beside it", o.lr_schedule, "leave one of the two out");
+      fail<UsageError>(option, "--lr-decay-mode steps together with it", o.lr_schedule, "leave one of the two out");
     return;
   }
   if (o.lr_step_epochs.empty()) o.lr_step_epochs = "30,60,80";
   if (o.lr_step_lrs.empty()) return;
-  if (o.lr_factor) fail<UsageError>("--lr-decay-factor", "no --lr-decay-lrs beside it", o.lr_step_lrs);
+  if (o.lr_factor) fail<UsageError>("--lr-decay-factor", "no --lr-decay-lrs together with it", o.lr_step_lrs);
   const auto epochs = schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs),
              rates = schedule::parse_numbers("--lr-decay-lrs", o.lr_step_lrs);
   if (rates.size() != epochs.size() + 1)

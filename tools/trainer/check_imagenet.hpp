@@ -9,7 +9,7 @@ void check_imagenet_data(RunOptions& o);
 
 void check_imagenet_model(RunOptions& o);
 
-// What must be known before the batch and the schedule are looked at.
+// Checks what must be known before the batch and the schedule are checked.
 void check_imagenet_run(RunOptions& o);
 
 // Checks the epochs, rates and factor of the mode steps. Each of them selects that mode if no mode is given.

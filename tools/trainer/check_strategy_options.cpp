@@ -23,11 +23,11 @@ std::vector<StrategyOption> strategy_options(const RunOptions& o) {
   const RunOptions usual;
   const auto number = [](double v) { return std::to_string(static_cast<std::int64_t>(v)); };
   return {{"--comm-wire", o.comm_wire != usual.comm_wire, o.comm_wire,
-           "leave it out: NCCL carries gradients as they are; --strategy mpi knows both"},
+           "leave it out: NCCL does not convert gradients; --strategy mpi supports both"},
           {"--no-hierarchical", !o.hierarchical, "given",
-           "leave it out: NCCL chooses its ways itself; NCCL_ALGO=Ring or Tree chooses for it"},
+           "leave it out: NCCL chooses its algorithm; the variable NCCL_ALGO=Ring or Tree overrides it"},
           {"--no-shared-memory", !o.shared_memory, "given",
-           "leave it out; the variable NCCL_SHM_DISABLE=1 keeps NCCL from shared memory"},
+           "leave it out; the variable NCCL_SHM_DISABLE=1 disables NCCL's shared memory"},
           {"--bucket-mib", o.bucket_mib != usual.bucket_mib, std::to_string(o.bucket_mib), nullptr},
           {"--comm-deadline", o.comm_deadline != usual.comm_deadline, number(o.comm_deadline), nullptr}};
 }
@@ -36,7 +36,8 @@ std::vector<StrategyOption> strategy_options(const RunOptions& o) {
 
 namespace {
 
-// What servers that see one worker's gradients, piece by piece, cannot do, and what needs all workers at the same step.
+// Refuses options that asynchronous servers cannot support, because they see the gradients of one worker, piece by
+// piece, or because the options need all workers at the same step.
 void check_asynchronous(const RunOptions& o) {
   const auto refuse = [](const char* option, const std::string& value, const char* why, const char* hint) {
     fail<UsageError>(option, std::string("a synchronous strategy with it, ") + why, value + " with strategy ps_async",
@@ -49,9 +50,10 @@ void check_asynchronous(const RunOptions& o) {
   if (o.loss_scale == "dynamic") refuse("--loss-scale", o.loss_scale, pieces, "give it a number");
   if (o.elastic_batch == "worker")
     refuse("--elastic-batch", "worker", "because the batch of a push is one worker's", "leave it out");
-  if (o.local_ckpt) refuse("--local-ckpt", "given", "because rank 0 alone saves what servers own", "leave it out");
+  if (o.local_ckpt) refuse("--local-ckpt", "given", "because only rank 0 saves the weights of servers", "leave it out");
   if (o.eval_only)
-    refuse("--eval-only", "given", "because nobody trains", "one process evaluates: leave out the servers");
+    refuse("--eval-only", "given", "because an evaluation does not train",
+           "evaluate with one process and without servers");
 }
 
 }  // namespace
@@ -65,7 +67,7 @@ void check_strategy_options(RunOptions& o, const std::string& said, bool lone) {
   if (o.gc_type != "none" && !servers)
     fail<UsageError>("--gc-type",
                      "a parameter-server strategy with it, because gradients are compressed towards servers",
-                     o.gc_type + " with strategy " + o.strategy, "--strategy ps with tutti-launch -s M has servers");
+                     o.gc_type + " with strategy " + o.strategy, "use --strategy ps with tutti-launch -s M");
   if (o.gc_type != "none" && o.elastic_batch == "worker")
     fail<UsageError>("--gc-type", "none with --elastic-batch worker, because the threshold is for one batch", o.gc_type,
                      "leave out one of the two");
@@ -77,10 +79,11 @@ void check_strategy_options(RunOptions& o, const std::string& said, bool lone) {
     const std::string_view name = option.name;
     const bool acts = name == "--no-shared-memory" || (o.strategy == "ps" && name == "--comm-wire");
     if (servers && option.hint != nullptr && !acts)
-      fail<UsageError>(option.name, "strategy mpi with it, because servers have no use for it", option.value,
+      fail<UsageError>(option.name, "strategy mpi with it, because it has no effect with servers", option.value,
                        "leave it out");
     if (o.strategy == "nccl" && option.hint != nullptr)
-      fail<UsageError>(option.name, "strategy mpi with it, because nccl has no use for it", option.value, option.hint);
+      fail<UsageError>(option.name, "strategy mpi with it, because it has no effect with nccl", option.value,
+                       option.hint);
     if (o.strategy == "solo" && said == "solo")
       fail<UsageError>(option.name, "a strategy of several processes with it", "--strategy solo",
                        "leave out one of the two; mpirun -np N and tutti-launch -n N start N processes");
@@ -91,26 +94,27 @@ void check_strategy_options(RunOptions& o, const std::string& said, bool lone) {
                      "leave it out, or start servers with tutti-launch -s M");
   if (o.ps_staleness && o.strategy != "ps_async")
     fail<UsageError>("--ps-staleness", "strategy ps_async with it", "--strategy " + o.strategy,
-                     "elsewhere all ranks do the same step");
+                     "with other strategies all ranks do the same step");
   if (o.ps_snapshot_seconds != RunOptions().ps_snapshot_seconds && o.strategy != "ps_async")
     fail<UsageError>("--ps-snapshot-seconds", "strategy ps_async with it", "--strategy " + o.strategy,
-                     "elsewhere servers have nothing to keep");
+                     "with other strategies servers have no state to save");
   number("--ps-snapshot-seconds", o.ps_snapshot_seconds, 0, 1e6);
   if (o.ps_staleness) number("--ps-staleness", *o.ps_staleness, 0, 1'000'000'000);
   if (o.strategy == "ps_async") check_asynchronous(o);
-  if (!idle.empty()) o.notes.push_back("one process trains alone: nothing is done with " + idle);
+  if (!idle.empty()) o.notes.push_back("one process trains alone, so these have no effect: " + idle);
   if (lone && o.strategy == "ps")
     for (const auto& [option, given] :
          {std::pair{"--gc-type 2bit", o.gc_type == "2bit"}, {"--comm-wire bf16", o.comm_wire == "bf16"}})
       if (given)
-        o.notes.push_back("nothing is done with " + std::string(option) +
+        o.notes.push_back("no effect: " + std::string(option) +
                           ": the only worker of strategy ps sends no gradients to its servers");
 }
 
 float gradient_threshold(const RunOptions& o) {
   if (o.gc_type == "none") return 0;
   if (o.loss_scale == "dynamic")
-    fail<UsageError>("--gc-type", "none with a loss scale that changes, because what is kept back has the old one",
+    fail<UsageError>("--gc-type",
+                     "none with a dynamic loss scale, because gradients that are not sent yet have the old scale",
                      o.gc_type, "give --loss-scale a number");
   const double scale = schedule::parse_numbers("--loss-scale", o.loss_scale)[0];
   return static_cast<float>(o.gc_threshold * scale / static_cast<double>(o.global_batch_size));
@@ -120,7 +124,7 @@ float gradient_threshold(const RunOptions& o) {
 
 namespace {
 
-// A whole number of a variable of Horovod's.
+// Returns the whole number of a variable of Horovod's.
 std::int64_t horovod_number(const std::string& name, const std::string& value, std::int64_t most) {
   if (!value.empty() && value.size() < 16 && value.find_first_not_of("0123456789") == value.npos)
     if (const std::int64_t n = std::stoll(value); n <= most) return n;
@@ -137,7 +141,7 @@ void apply_horovod_variables(RunOptions& o, const std::vector<std::pair<std::str
     const std::string name = "HOROVOD_" + rest;
     if (rest == "SIZE" && processes == 1 && horovod_number(name, value, 1 << 24) > 1)
       fail<UsageError>("environment HOROVOD_SIZE",
-                       "no horovodrun, whose " + value + " processes would each train alone", value,
+                       "no horovodrun, because its " + value + " processes would each train alone", value,
                        "start them with tutti-launch -n " + value + ", or with mpirun -np " + value);
     if (rest == "FUSION_THRESHOLD" && o.strategy != "solo") {
       const std::int64_t bytes = horovod_number(name, value, std::int64_t{1} << 40);
@@ -151,7 +155,7 @@ void apply_horovod_variables(RunOptions& o, const std::vector<std::pair<std::str
       idle += (idle.empty() ? "" : ", ") + name;
     }
   }
-  if (!idle.empty()) o.notes.push_back("nothing is done with " + idle + " (strategy " + o.strategy + ")");
+  if (!idle.empty()) o.notes.push_back("no effect: " + idle + " (strategy " + o.strategy + ")");
 }
 
 void note_ps_variables(RunOptions& o, const std::vector<std::string>& set) {
@@ -163,10 +167,10 @@ void note_ps_variables(RunOptions& o, const std::vector<std::string>& set) {
   for (const std::string& name : set) {
     if (std::find(std::begin(idle), std::end(idle), name) == std::end(idle)) continue;
     found += (found.empty() ? "" : ", ") + name;
-    if (name == "DMLC_INTERFACE") hint += "; DMLC_NODE_HOST or the hosts file names a host's address";
-    if (name == "PS_HEARTBEAT_TIMEOUT") hint += "; --rank-timeout, of this program or of tutti-launch, is the limit";
+    if (name == "DMLC_INTERFACE") hint += "; set a host's address in DMLC_NODE_HOST or the hosts file";
+    if (name == "PS_HEARTBEAT_TIMEOUT") hint += "; the limit is --rank-timeout of this program or of tutti-launch";
   }
-  if (!found.empty()) o.notes.push_back("nothing is done with " + found + hint);
+  if (!found.empty()) o.notes.push_back("no effect: " + found + hint);
 }
 
 }  // namespace tutti::trainer

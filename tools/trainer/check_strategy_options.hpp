@@ -7,8 +7,8 @@
 
 #include "tools/trainer/options.hpp"
 
-// Options and variables about how ranks work together, where the strategy has a use for them; where it has none they
-// are refused or named.
+// Checks options and variables about how ranks work together. Refuses or notes those that have no effect with the
+// strategy.
 namespace tutti::trainer {
 
 namespace detail {
@@ -23,22 +23,22 @@ struct StrategyOption {
 
 std::vector<StrategyOption> strategy_options(const RunOptions& o);
 
-// said: the strategy as it was asked for, "auto" if it was not. lone: there is one worker, and no other one may join.
+// said: the strategy that the user gave, or "auto". lone: there is one worker, and no other one may join.
 void check_strategy_options(RunOptions& o, const std::string& said, bool lone);
 
-// What it takes to send a gradient in two bits, in the measure of what is sent, which are gradients of the mean loss of
-// all workers' images times the loss scale; --gc-threshold is, as MXNet's, about a worker's sum. 0: they go as they
-// are.
+// Returns the threshold above which a gradient is sent in two bits, on the scale of the sent gradients: those of the
+// mean loss of all workers' images times the loss scale. --gc-threshold applies to a worker's sum, as in MXNet. 0 means
+// no compression.
 [[nodiscard]] float gradient_threshold(const RunOptions& o);
 
 }  // namespace detail
 
-// What Horovod's variables mean here, after check(). `variables`: names, without HOROVOD_, and values.
+// Applies Horovod's variables, after check(). `variables`: names, without HOROVOD_, and values.
 void apply_horovod_variables(RunOptions& o, const std::vector<std::pair<std::string, std::string>>& variables,
                              int processes);
 
-// Names the variables of MXNet's parameter servers that mean nothing here, after check(). `set`: by name, of all that
-// are set.
+// Notes the variables of MXNet's parameter servers that have no effect here, after check(). `set`: the names of all
+// variables that are set.
 void note_ps_variables(RunOptions& o, const std::vector<std::string>& set);
 
 }  // namespace tutti::trainer

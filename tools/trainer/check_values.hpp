@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-// How values of options are checked. Every error is a UsageError that names the option.
+// Checks the values of options. Every error is a UsageError that names the option.
 namespace tutti::trainer::detail {
 
 std::string list_of(const std::vector<std::string>& words);
 
-// Brings a word into its first spelling. Upper case counts as lower case, '-' as '_'.
+// Brings a word into its standard spelling. Upper case counts as lower case, '-' as '_'.
 void word(const char* option, std::string& value, const std::vector<std::string>& words,
           const std::vector<std::pair<std::string, std::string>>& synonyms = {}, const char* hint = "");
 

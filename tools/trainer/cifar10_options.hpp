@@ -8,7 +8,7 @@ namespace tutti::trainer {
 
 namespace detail {
 
-// The table of train_cifar10.
+// The option table of train_cifar10.
 template <class V>
 void describe_cifar10(RunOptions& o, V& v) {
   v.group("Data");
@@ -16,26 +16,26 @@ void describe_cifar10(RunOptions& o, V& v) {
     "folder of the data set, or its parent; default: $TUTTI_DATA, else data (fashion_mnist: Debian's)", Scope::rank);
   v("dataset", o.dataset, "cifar10, fashion_mnist or synthetic", Scope::training);
   v("data-train", o.data_train,
-    "training images as RecordIO, a file or a folder with *train*.rec, in place of --data; as --data-val small images "
+    "training images as RecordIO, a file or a folder with *train*.rec, instead of --data; like --data-val small images "
     "of one size",
     Scope::rank);
-  v("data-train-idx", o.data_train_idx, "its list of records; default: the .idx beside it", Scope::rank);
+  v("data-train-idx", o.data_train_idx, "its list of records; default: the .idx file next to it", Scope::rank);
   v("data-val", o.data_val, "test images as RecordIO, a file or a folder with *val*.rec or *test*.rec", Scope::rank);
-  v("data-val-idx", o.data_val_idx, "its list of records; default: the .idx beside it", Scope::rank);
-  v("decoder", o.decoder, "of these images: auto, turbojpeg or stb", Scope::rank);
-  v("image-shape", o.image_shape, "C,H,W of what the net sees, e.g. 3,28,28; default: the data set's", Scope::training);
+  v("data-val-idx", o.data_val_idx, "its list of records; default: the .idx file next to it", Scope::rank);
+  v("decoder", o.decoder, "decoder of these images: auto, turbojpeg or stb", Scope::rank);
+  v("image-shape", o.image_shape, "C,H,W of the net's input, e.g. 3,28,28; default: the data set's", Scope::training);
   v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the data set's", Scope::training);
   v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the data set's", Scope::training);
-  v("random-crop", o.random_crop, "cut the training window at random, else in the centre", Scope::training);
-  v("centre-epochs", o.centre_epochs,
-    "epochs at the end of the run that cut it in the centre all the same, as the test does", Scope::training);
+  v("random-crop", o.random_crop, "crop training images at random; otherwise the centre is cropped", Scope::training);
+  v("centre-epochs", o.centre_epochs, "epochs at the end of the run that crop the centre anyway, as the test does",
+    Scope::training);
   v("random-mirror", o.random_mirror, "mirror half of the training images", Scope::training);
   v("pad-size", o.pad_size,
     "pixels added on every side before the crop; default: 4, in runs of up to 60 epochs 2, of up to 20 epochs 1",
     Scope::training);
   v("pad-mode", o.pad_mode, "constant, or reflect: those pixels mirror the image, whose border is not repeated",
     Scope::training);
-  v("fill-value", o.fill_value, "value of those pixels where they are constant, 0..255", Scope::training);
+  v("fill-value", o.fill_value, "value of constant padding, 0..255", Scope::training);
   v("num-examples", o.num_examples, "training images used; 0: all", Scope::training);
   v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes");
   v("data-nthreads", o.data_nthreads, "threads that read images, per rank; 0: the training thread", Scope::rank);
@@ -54,7 +54,7 @@ void describe_cifar10(RunOptions& o, V& v) {
     "resnet_imagenet, cifar_fast (8 layers, the first one whitens the images)",
     Scope::training);
   v("depth", o.depth, "layers of the net", Scope::training);
-  v("width", o.width, "channels of cifar_fast as a share of 64, 256 and 256");
+  v("width", o.width, "channels of cifar_fast as a fraction of 64, 256 and 256");
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
     ".safetensors file with the net's names; the classifier only if it has as many outputs");
@@ -78,7 +78,8 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("decay-all", o.decay_all, "decay batch norm and biases too", Scope::training);
   v("eta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
   v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
-  v("ema-decay", o.ema_decay, "average of the weights, evaluated and saved too, e.g. 0.999; 0: none", Scope::training);
+  v("ema-decay", o.ema_decay,
+    "decay of an average of the weights, which is evaluated and saved too, e.g. 0.999; 0: none", Scope::training);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("epochs", o.epochs, "passes over the training images, all ranks together", Scope::training);
@@ -89,7 +90,7 @@ void describe_cifar10(RunOptions& o, V& v) {
     Scope::training);
   v("lr-step-epochs", o.lr_step_epochs, "epochs at which the rate falls, e.g. 200,250; pow2: a polynomial of power 2",
     Scope::training);
-  v("lr-factor", o.lr_factor, "what it is multiplied by there; default: 0.1", Scope::training);
+  v("lr-factor", o.lr_factor, "factor of the rate at these epochs; default: 0.1", Scope::training);
   v("lr-end", o.lr_end, "last rate of linear (default 0) and poly (default 1e-5)", Scope::training);
   v("poly-power", o.poly_power, "power of poly", Scope::training);
   v("warmup-epochs", o.warmup_epochs,
@@ -105,13 +106,13 @@ void describe_cifar10(RunOptions& o, V& v) {
     Scope::rank);
   v("log-dir", o.log_dir, "folder of log.jsonl and the event files; default: --run-dir", Scope::rank);
   describe_checkpoints(o, v);
-  v("model-prefix", o.model_prefix, "the run folder by another name, keeping every checkpoint", Scope::rank);
-  v("load-epoch", o.load_epoch, "go on after this epoch of the run folder");
+  v("model-prefix", o.model_prefix, "the run folder under another name; keeps every checkpoint", Scope::rank);
+  v("load-epoch", o.load_epoch, "continue after this epoch of the run folder");
   v("save-period", o.save_period, "epochs between checkpoints; 0: none at the end of epochs");
   v("save-steps", o.save_steps, "steps between checkpoints; 0: none within an epoch");
   v("evaluate-every", o.evaluate_every, "epochs between evaluations, and at the end; 0: none");
   v("tta", o.tta,
-    "views of each test image at the end of the run: 0 as it is, 1 mirrored too, 2 shifted by a pixel too");
+    "views of each test image at the end of the run: 0 the image only, 1 also mirrored, 2 also shifted by a pixel");
   v("disp-batches", o.disp_batches, "steps between progress lines and log entries", Scope::rank);
   describe_log_lines(o, v);
   v("precision", o.precision, "f32 (auto), bf16 (bfloat16 with f32 master weights) or, with cuda, f16",
@@ -125,7 +126,7 @@ void describe_cifar10(RunOptions& o, V& v) {
 
 }  // namespace detail
 
-// What small images, which are only cropped and mirrored, have no use for.
+// Options that have no effect on small images, which are only cropped and mirrored.
 inline constexpr NeutralOption cifar10_neutral_options[] = {
     {"max-random-h", "0"},
     {"max-random-s", "0"},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// All of CLI11, which takes seconds to compile, in one translation unit.
+// Everything that uses CLI11, which takes seconds to compile, in one translation unit.
 #include "tools/trainer/cli.hpp"
 
 #include <CLI/CLI.hpp>
@@ -42,7 +42,7 @@ namespace {
 using namespace detail;
 using command_line::with_dashes, command_line::wrapped;
 
-// Sets what neither the command line nor a file has said.
+// Sets what neither the command line nor a file has set.
 struct FromEnvironment {
   const CLI::App& app;
   const std::map<std::string, VariableEntry>& found;
@@ -117,7 +117,7 @@ struct Register {
   }
 };
 
-// Refuses what is not its neutral value.
+// Refuses any value but the neutral one.
 void check_neutral(const std::string& where, const NeutralOption& n, const std::string& value) {
   const std::string neutral = n.value;
   double given = 0, wanted = 0;
@@ -163,7 +163,7 @@ struct Parsed {
   bool print_config = false, help_or_version = false;
 };
 
-// Parses over the defaults that what was said stands for: the preset, the recipe, the kind of command.
+// Parses over the defaults that the preset, the recipe and the kind of command set.
 Parsed parse(std::vector<std::string> arguments, Program program, const RunOptions& said, const KnownNames& names) {
   Parsed parsed;
   parsed.options = defaults_of(program);
@@ -183,7 +183,7 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
   describe(parsed.options, Register{app, program, all});
   register_neutral(app, program, all);
   app.config_formatter(std::make_shared<ConfigReader>(names));
-  app.set_config("--config", "", "file of options, one \"name = value\" a line")->type_name("FILE")->take_last();
+  app.set_config("--config", "", "file of options, one \"name = value\" on each line")->type_name("FILE")->take_last();
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.add_option_function<std::string>(
          "--print-config", [&](const std::string& v) { assign("--print-config", v, parsed.print_config); },
@@ -191,7 +191,7 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
       ->configurable(false)
       ->type_name("");
   try {
-    // CLI11 takes them last first.
+    // CLI11 takes the last words first.
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(std::move(reversed));
   } catch (const CLI::Success& e) {
@@ -203,8 +203,9 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
         std::find_if(arguments.rbegin(), arguments.rend(), [&](const auto& a) { return a.starts_with(begin); });
     std::error_code ignored;
     const std::string file = last != arguments.rend() ? last->substr(begin.size()) : "";
-    fail<UsageError>("--config", "a file that can be read",
-                     (std::filesystem::exists(file, ignored) ? "none at '" : "nothing at '") + printable(file) + "'");
+    fail<UsageError>(
+        "--config", "a file that can be read",
+        (std::filesystem::exists(file, ignored) ? "no file at '" : "no file at '") + printable(file) + "'");
   } catch (const CLI::ParseError& e) {
     std::string message = e.what();
     std::replace(message.begin(), message.end(), '\n', ' ');
@@ -239,12 +240,12 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
     arguments.insert(arguments.begin(), std::string("--config=") + config);
   Parsed parsed = parse(arguments, program, {}, names);
   if (parsed.help_or_version) return std::nullopt;
-  // Once more over the values that these stand for, which the explicit ones override.
+  // Parses again over the values that the preset and the recipe set, because explicit options override these.
   if (const RunOptions& o = parsed.options; !o.preset.empty() || !o.recipe.empty() || is_scripted(o))
     parsed = parse(arguments, program, RunOptions(o), names);
   if (parsed.print_config) {
     RunOptions checked = parsed.options;
-    // What it says may be meant for another build.
+    // A variable may be for another version of the program.
     std::vector<std::string> every;
     for (const auto& w : known_strategies()) every.emplace_back(w.word);
     naming_variables(checked, [&] { check(checked, {.built = every}); });

@@ -8,12 +8,12 @@
 
 namespace tutti::trainer {
 
-// The options that the command line, its --config file and the environment give, in this order of precedence, over the
-// defaults; not checked yet. Nothing if it was --help, --version or --print-config, whose text has been printed then.
-// Throws UsageError that names the option.
+// Returns the options from the command line, its --config file and the environment, in this order of precedence, and
+// the defaults. They are not checked yet. Returns nullopt after printing the text of --help, --version or
+// --print-config. Throws UsageError that names the option.
 std::optional<RunOptions> parse_command_line(int argc, char** argv, Program program = Program::train_cifar10);
 
-// The options as a file for --config.
+// Returns the options as a file for --config.
 std::string config_text(const RunOptions& options);
 
 }  // namespace tutti::trainer

@@ -23,7 +23,8 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
-// Takes a value from the front of `rest`: "text" with \" and \\, 'text' as it is, or bare up to a character of `stops`.
+// Takes a value from the front of `rest`: "text" with \" and \\, 'text' literally, or a bare word up to a character of
+// `stops`.
 bool take_value(std::string_view& rest, std::string_view stops, std::string& value) {
   value.clear();
   rest = trimmed(rest);
@@ -48,7 +49,7 @@ bool take_value(std::string_view& rest, std::string_view stops, std::string& val
   return true;
 }
 
-// The value of a line, comment allowed after it; the items of [a, b] come out as "a,b".
+// Returns the value of a line, which may end in a comment. The items of [a, b] are returned as "a,b".
 bool parse_value(std::string_view rest, std::string& value) {
   rest = trimmed(rest);
   if (rest.starts_with('[')) {
@@ -83,7 +84,7 @@ std::vector<ConfigEntry> parse_config(std::istream& in) {
     e.name = trimmed(text.substr(0, equals));
     e.line = number;
     if (equals == std::string_view::npos || e.name.empty() || !parse_value(text.substr(equals + 1), e.value))
-      fail<UsageError>(where, "name = value", "'" + printable(text) + "'", "text stands in \"quotes\"");
+      fail<UsageError>(where, "name = value", "'" + printable(text) + "'", "write text in \"quotes\"");
     entries.push_back(std::move(e));
   }
   return entries;

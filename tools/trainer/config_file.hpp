@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-// The files of --config: one "name = value" a line, as in TOML and INI files without sections.
+// The files of --config: one "name = value" on each line, as in TOML and INI files without sections.
 namespace tutti::trainer {
 
 struct ConfigEntry {
@@ -17,7 +17,7 @@ struct ConfigEntry {
 // Throws UsageError with the line's number.
 std::vector<ConfigEntry> parse_config(std::istream& in);
 
-// A text so that parse_config reads it back.
+// Returns the text in a form that parse_config() reads back.
 std::string quoted(std::string_view text);
 
 }  // namespace tutti::trainer

@@ -7,8 +7,8 @@
 
 namespace tutti::trainer {
 
-// The image decoders of this build, compiled once for all programs: those that `word` names, "auto" all of them, the
-// fastest first. Throws UsageError for one that the build does not have.
+// Returns the image decoders of this build that `word` names. "auto" means all, the fastest first. Throws UsageError if
+// the build does not have the decoder. Compiled once for all programs.
 ImageDecoders make_decoders(const std::string& word);
 
 }  // namespace tutti::trainer

@@ -13,11 +13,11 @@
 
 #include "tools/trainer/options.hpp"
 
-// What a process of an elastic job exchanges with the others besides training.
+// What a process of an elastic job exchanges with the other processes apart from training.
 namespace tutti::trainer {
 
 namespace detail {
-inline constexpr const char* run_key = "run";  // of the job's store: how many began it, and its folder
+inline constexpr const char* run_key = "run";  // in the job's store: number of founders, and the run's folder
 }
 
 // Returns the channel of a process that tutti-launch --elastic has started; null in other processes and under mpirun.
@@ -30,18 +30,18 @@ inline constexpr const char* run_key = "run";  // of the job's store: how many b
   return channel;
 }
 
-// Rank 0 of the first workers tells later workers what they cannot know.
+// Publishes the run for workers that join later.
 inline void publish_run(ControlChannel& channel, const RunOptions& o) {
   channel.publish(detail::run_key, std::to_string(o.founders) + " " + o.run_dir);
 }
-// A worker that joins derives its options as the first workers did.
+// Reads the published run, so that a worker that joins derives its options as the first workers did.
 inline void take_run(ControlChannel& channel, RunOptions& o) {
   const std::string said = channel.lookup(detail::run_key, std::chrono::minutes(10));
   const auto space = said.find(' ');
   const auto founders = tutti::detail::number_between(said.substr(0, space), 1, 1 << 20);
   if (!founders || space == std::string::npos)
-    fail<CommunicationError>("control channel", "the run's folder and how many began it", "something else",
-                             "the programs of a job must be of one version");
+    fail<CommunicationError>("control channel", "the number of first workers and the run's folder", "something else",
+                             "install the same version of the program on all hosts");
   o.founders = *founders;
   o.run_dir = said.substr(space + 1);
 }

@@ -9,12 +9,13 @@
 
 #include "tools/trainer/options.hpp"
 
-// Options by environment: TUTTI_BATCH_SIZE=64 is --batch-size 64, below the command line and the file of --config. A
-// variable that nobody knows is an error, so that a slip of the pen in a job's definition is no run with other numbers.
+// Options from the environment: TUTTI_BATCH_SIZE=64 means --batch-size 64. The command line and the file of --config
+// have precedence. An unknown TUTTI_* variable is an error, so that a typing error in a job's definition does not go
+// unnoticed.
 namespace tutti::trainer {
 
-// Variables TUTTI_* that are no options: what launchers tell the processes they start, what the library reads itself,
-// and what building and testing tutti uses.
+// Variables TUTTI_* that are not options: what launchers set for the processes they start, what the library reads
+// itself, and what the build and the tests of tutti use.
 inline constexpr std::string_view own_variables[] = {
     "TUTTI_FOUNDERS",     "TUTTI_GENERATION", "TUTTI_KEEP",        "TUTTI_KEPT",          "TUTTI_ASK",
     "TUTTI_STATE_DIR",    "TUTTI_CONTROL",    "TUTTI_ELASTIC",     "TUTTI_HOST",          "TUTTI_JOB",
@@ -31,7 +32,7 @@ struct VariableEntry {
 
 [[nodiscard]] std::string variable_of_option(std::string_view option);
 
-// The variables of this process that may be options, by name; empty ones count as not set.
+// Returns the variables of this process that may be options, by name. Empty variables count as not set.
 [[nodiscard]] std::vector<VariableEntry> environment_entries();
 
 // Runs f. If it throws UsageError about an option that a variable has set, the message names the variable too.

@@ -43,15 +43,16 @@ ViewsReport evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOpti
 
 namespace {
 
-// The epoch of a checkpoint, from 1: ceil(step * batch / images). --num-gpus ranks of --batch-size made it, or as many
-// as it tells.
+// Returns the epoch of a checkpoint, from 1: ceil(step * batch / images). The batch is that of --num-gpus ranks with
+// --batch-size, or the one that the checkpoint records.
 std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::Json& made_with) {
   const auto told = [&](const char* name) {
     const io::Json* v = made_with.find(name);
     return v != nullptr ? v->as_integer() : 0;
   };
   std::int64_t images = told("train_images"), batch = told("global-batch-size");
-  if (images == 0 && at.epoch > 0) images = (at.samples - at.consumed) / at.epoch;  // earlier checkpoints do not tell
+  if (images == 0 && at.epoch > 0)
+    images = (at.samples - at.consumed) / at.epoch;  // checkpoints of earlier versions do not record it
   const io::Json* strategy = made_with.find("strategy");
   if (strategy != nullptr && strategy->is_string() && strategy->as_string() == "ps_async")
     batch = told("batch-size") * std::max<std::int64_t>(told("accumulate"), 1);  // each rank's step counts
@@ -96,7 +97,7 @@ void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& chec
     else
       print_evaluation(c.averaged ? "test of averaged weights" : "test", e, o.top_k);
   };
-  // `loaded`: rank 0's, which the trainer holds; null for weights of no run.
+  // `loaded`: the checkpoint that rank 0's trainer holds; null if the weights belong to no run.
   const auto both = [&](const io::LoadedCheckpoint* loaded, const io::Path& path) {
     EvaluatedCheckpoint c;
     c.path = path;

@@ -21,8 +21,8 @@ void print_views(const ViewsReport& v, std::int64_t top_k);
 // Evaluates several views of each image, with the averaged weights if there are any.
 ViewsReport evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOptions& o);
 
-// The checkpoint that the trainer holds already, and before it with --eval-interval every k-th of those before, counted
-// from the oldest, on all ranks.
+// Evaluates on all ranks the checkpoint that the trainer has loaded. With --eval-interval it first evaluates every k-th
+// older one, counted from the oldest.
 void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
                           const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images);
 

@@ -44,7 +44,7 @@ namespace {
 
 using namespace detail;
 
-// Options of the net and the images, which a checkpoint tells.
+// Options of the net and the images, which a checkpoint records.
 constexpr const char* told_by_checkpoint[] = {"dataset",     "image-shape",  "rgb-mean",  "rgb-std",
                                               "num-classes", "num-examples", "seed",      "network",
                                               "depth",       "width",        "ema-decay", "optimizer"};
@@ -60,8 +60,8 @@ struct TakeFromCheckpoint {
     if (was == nullptr || was->is_null()) return;
     const io::Json &now = said.at(name, name), &other = usual.at(name, name);
     if (!is("num-examples") && !(now == other) && !(now == *was))
-      fail<UsageError>(std::string("--") + name, io::write_json(*was) + ", as the checkpoint has", io::write_json(now),
-                       "leave it out: the checkpoint tells it");
+      fail<UsageError>(std::string("--") + name, io::write_json(*was) + ", as in the checkpoint", io::write_json(now),
+                       "leave the option out: the checkpoint has its value");
     assign(std::string("--") + name, was->is_string() ? was->as_string() : io::write_json(*was), field);
   }
 };
@@ -75,7 +75,7 @@ struct FirstImages {
   void read(std::int64_t i, Rng& rng, Sample s) const { all.read(i, rng, s); }
 };
 
-// What is evaluated, once there is a checkpoint to tell of it.
+// Everything for evaluations. Made when the first checkpoint exists, because it records the options.
 class CheckpointEvaluator {
  public:
   CheckpointEvaluator(RunOptions& o, const Task& task, std::unique_ptr<Backend> backend, std::int64_t most)
@@ -119,7 +119,8 @@ int evaluate_concurrently(const RunOptions& said, const Task& task,
                           const std::function<std::unique_ptr<Backend>(RunOptions&)>& make) {
   const StopSignals signals;
   RunOptions o = said;
-  if (is_scripted(o)) fail<UsageError>("--job-name", "an evaluation, or one process of a job", "both");
+  if (is_scripted(o))
+    fail<UsageError>("--job-name", "options of an evaluation or of a job's process, not both", "both");
   if (!o.run_dir.empty() || !o.resume.empty())
     fail<UsageError>(o.run_dir.empty() ? "--resume" : "--run-dir", "--checkpoint-dir, the run to evaluate",
                      o.run_dir + o.resume);
@@ -135,7 +136,7 @@ int evaluate_concurrently(const RunOptions& said, const Task& task,
   o.eval_only = o.eval_data == "test";
   o.random_crop = o.random_mirror = false;
   {
-    // What is wrong is said before a checkpoint is waited for.
+    // Reports errors in the options before it waits for a checkpoint.
     RunOptions copy = o;
     (void)make(copy);
   }
@@ -181,7 +182,7 @@ int evaluate_concurrently(const RunOptions& said, const Task& task,
         std::fflush(stdout);
         events.scalar("Precision @ 1", done, static_cast<float>(precision));
       } catch (const DataError& e) {
-        // The run removes its older checkpoints; a file that is gone before it was read is no failure of ours.
+        // The run removes its older checkpoints. A file that was removed before it was read is not an error here.
         if (++failed >= 3 || io::path_exists(newest->path())) throw;
         continue;
       }

@@ -9,12 +9,12 @@
 
 #include "tools/trainer/task.hpp"
 
-// An evaluation beside a run that goes on elsewhere, as cifar10_eval.py of TensorFlow's scripts.
+// Evaluates the checkpoints of a run that trains in other processes, as cifar10_eval.py of TensorFlow's scripts does.
 namespace tutti::trainer {
 
-// Evaluates the newest checkpoint of --checkpoint-dir whenever it is another one, until a signal comes, or once.
-// make: checks the options and makes their backend. Returns the exit code. DataError where it is to be done once and
-// there is none.
+// Evaluates the newest checkpoint of --checkpoint-dir whenever there is a new one, until a signal arrives, or once.
+// make: checks the options and makes the backend. Returns the exit code. Throws DataError if it should evaluate once
+// and there is no checkpoint.
 int evaluate_concurrently(const RunOptions& said, const Task& task,
                           const std::function<std::unique_ptr<Backend>(RunOptions&)>& make);
 

@@ -53,13 +53,13 @@ MemoryDataset ImageRecords::load(const Schema& schema, const ImageDecoders& deco
     if (!(image.label >= 0 && image.label < static_cast<float>(schema.classes)) ||
         image.label != std::floor(image.label))
       fail<DataError>(name, "a label of 0 to " + std::to_string(schema.classes - 1), std::to_string(image.label),
-                      "--num-classes tells how many there are");
+                      "--num-classes sets the number of classes");
     labels[i] = static_cast<std::int32_t>(image.label);
     const ImageHeader h = decoders.header(image.encoded, name);
     if (h.height != schema.height || h.width != schema.width)
       fail<DataError>(name, std::to_string(schema.width) + "x" + std::to_string(schema.height) + " pixels",
                       std::to_string(h.width) + "x" + std::to_string(h.height),
-                      "images of several sizes are for train_imagenet");
+                      "use train_imagenet for images of several sizes");
     decoders.decode(image.encoded, h, {{0, 0, h.width, h.height}, 0, 0, DecodeQuality::accurate}, name, decoded);
     for (int y = 0; y < h.height; ++y)
       std::copy_n(decoded.row(y - decoded.y) - std::ptrdiff_t{3} * decoded.x, row,
@@ -86,12 +86,12 @@ std::vector<io::Path> ImageRecords::paths_of(const std::string& option, const io
   if (paths.empty())
     fail<DataError>(
         option, std::string("a .rec file, or a folder with *") + (split == Split::train ? "train" : "val") + "*.rec",
-        std::filesystem::is_directory(given) ? contents_of(given) : "nothing at " + given.string());
+        std::filesystem::is_directory(given) ? contents_of(given) : "no file or folder at " + given.string());
   count = paths.size();
   if (!list.empty() && count > 1)
-    fail<UsageError>(option + "-idx", "one .rec file that it lists", std::to_string(count) + " files",
-                     "leave it out: the .idx beside each file is taken");
-  if (!list.empty() && !is_file(list)) fail<DataError>(option + "-idx", "a file", "nothing at " + list.string());
+    fail<UsageError>(option + "-idx", "one .rec file whose records it lists", std::to_string(count) + " files",
+                     "leave the option out: the .idx file next to each .rec file is used");
+  if (!list.empty() && !is_file(list)) fail<DataError>(option + "-idx", "a file", "no file at " + list.string());
   for (std::size_t f = 0; f < count; ++f) {
     const io::Path idx = list.empty() ? io::Path(paths[f]).replace_extension(".idx") : list;
     const bool there = is_file(idx);

@@ -21,21 +21,22 @@
 // memory.
 namespace tutti::trainer {
 
-// The option's RecordIO: `given` is a .rec file, or a folder with those of the split; `list` the .idx file of a single
-// one, empty for that beside it, if there is one.
+// The RecordIO files of an option. `given` is a .rec file, or a folder with the .rec files of the split. `list` is the
+// .idx file of a single .rec file. If it is empty, the .idx file next to the .rec file is used if it exists.
 class ImageRecords {
  public:
   ImageRecords(const std::string& option, const std::string& given, const std::string& list, Split split);
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(places_.size()); }
 
-  // What the files say of their classes: what tutti-data wrote next to them, or CIFAR-10's if their names say so.
+  // Returns facts about the classes: those that tutti-data wrote next to the files, or CIFAR-10's if the file names say
+  // so.
   [[nodiscard]] std::optional<imagenet::SetFacts> facts(Split split) const;
 
-  // Height and width of the first image.
+  // Returns height and width of the first image.
   [[nodiscard]] std::pair<int, int> extents(const ImageDecoders& decoders) const;
 
-  // The first `most` images, all where that is 0, which must have the schema's size and classes.
+  // Returns the first `most` images, or all if `most` is 0. They must have the schema's size and classes.
   [[nodiscard]] MemoryDataset load(const Schema& schema, const ImageDecoders& decoders, std::int64_t most) const;
 
  private:
@@ -49,7 +50,7 @@ class ImageRecords {
   }
   [[nodiscard]] recordio::Image read(std::size_t i, std::vector<std::uint8_t>& bytes) const;
 
-  // The .rec files and behind them their lists.
+  // Returns the .rec files, and after them their lists.
   [[nodiscard]] static std::vector<io::Path> paths_of(const std::string& option, const io::Path& given,
                                                       const io::Path& list, Split split, std::size_t& count,
                                                       std::vector<std::optional<std::size_t>>& lists);

@@ -32,7 +32,7 @@ ImageAugment imagenet_augment(const RunOptions& o, Split split) {
   a.short_side = static_cast<int>((o.image_size * 8 + 6) / 7);  // 256 for 224
   a.canvas = static_cast<int>((o.image_size * 10 + 7) / 8);     // 280
   if (train && o.increased_aug) {
-    // Torchvision's form in the ranges of the other.
+    // Converts Torchvision's normalisation to the ranges of the other one.
     a.colour = torchvision ? ColourJitter::torchvision(o.brightness, 1 - o.contrast, 1 - o.saturation, o.hue / 2)
                            : ColourJitter::yiq(o.brightness, o.contrast, o.saturation, o.hue);
   }
@@ -50,15 +50,17 @@ ImageAugment imagenet_augment(const RunOptions& o, Split split) {
   return a;
 }
 
-// A .rec file, or a folder with those of the split. The list of records is not needed: the program makes its own.
+// Returns a .rec file, or the .rec files of the split in a folder. The list of records is not needed: the program makes
+// its own.
 imagenet::Opened recordio_of(const char* option, const std::string& given, const std::string& list, Split split,
                              const imagenet::OpenOptions& as) {
-  if (!list.empty() && !is_file(list)) fail<DataError>(std::string(option) + "-idx", "a file", "nothing at " + list);
+  if (!list.empty() && !is_file(list))
+    fail<DataError>(std::string(option) + "-idx", "a file", "no file or folder at " + list);
   if (!is_file(given)) {
     if (auto found = find_imagenet(given, split, as)) return std::move(*found);
     fail<DataError>(
         option, std::string("a .rec file, or a folder with *") + (split == Split::train ? "train" : "val") + "*.rec",
-        std::filesystem::is_directory(given) ? contents_of(given) : "nothing at " + given);
+        std::filesystem::is_directory(given) ? contents_of(given) : "no file or folder at " + given);
   }
   const io::Path file = given;
   const RecordIoFiles records({file}, file.parent_path() / (file.stem().string() + "-rec.tutti-index"), as.classes);
@@ -85,9 +87,9 @@ struct Imagenet {
     if (o.test_io) return;
     const bool tells = train->form == imagenet::Form::packed || train->form == imagenet::Form::image_folder;
     if (!tells) as.classes = train->classes;
-    test = find_imagenet(o.data_dir, Split::test, as);  // training goes without
+    test = find_imagenet(o.data_dir, Split::test, as);  // training continues without them
   }
-  // --data-train and --data-val.
+  // Returns the images of --data-train and --data-val.
   void open_records(const RunOptions& o, imagenet::OpenOptions as) {
     as.form = imagenet::Form::recordio;
     if (!o.data_train.empty() && !o.eval_only)
@@ -97,8 +99,8 @@ struct Imagenet {
     if (o.eval_only && !test) fail<UsageError>("--eval", "--data-val, the images to evaluate on", "none");
     if (train && o.num_examples > train->records.size())
       fail<UsageError>("--num-examples",
-                       std::to_string(train->records.size()) + ", the images of " + o.data_train + ", or 0",
-                       std::to_string(o.num_examples), "all images are used; leave it out");
+                       std::to_string(train->records.size()) + ", the number of images in " + o.data_train + ", or 0",
+                       std::to_string(o.num_examples), "leave the option out: all images are used");
   }
   [[nodiscard]] int classes(const RunOptions& o) {
     if (o.benchmark || (o.data_dir.empty() && o.data_train.empty() && o.data_val.empty()))

@@ -3,7 +3,7 @@
 
 #include "tools/trainer/task.hpp"
 
-// ImageNet as train_imagenet trains on it.
+// The task of train_imagenet: images and output for ImageNet.
 namespace tutti::trainer {
 
 [[nodiscard]] Task imagenet_task();

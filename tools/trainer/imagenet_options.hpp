@@ -4,8 +4,7 @@
 #include "tools/trainer/mxnet_options.hpp"
 #include "tools/trainer/option_groups.hpp"
 
-// The options of train_imagenet: the names of the TensorFlow and Horovod ResNet-50 trainer, with train_cifar10's beside
-// them.
+// The options of train_imagenet: names of the TensorFlow and Horovod ResNet-50 trainer, and those of train_cifar10.
 namespace tutti::trainer {
 
 namespace detail {
@@ -20,9 +19,9 @@ void describe_imagenet(RunOptions& o, V& v) {
   describe_mxnet_data(o, v);
   v("synthetic", o.benchmark, "train on synthetic images");
   v("num-examples", o.num_examples, "synthetic images; 0: 1281167", Scope::training);
-  v("image-size", o.image_size, "height and width of what the net sees", Scope::training);
+  v("image-size", o.image_size, "height and width of the net's input", Scope::training);
   v("eval-size", o.eval_size,
-    "the same in an evaluation, where the net takes no other size: 0, or what --image-size says");
+    "the same in an evaluation; must be 0 or the value of --image-size, because the net takes no other size");
   v("augmentation", o.augmentation,
     "horovod (a random part of a square canvas; the central 80 % in an evaluation) or torchvision (a random part; "
     "short "
@@ -41,7 +40,7 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("decoder", o.decoder, "auto, turbojpeg or stb", Scope::rank);
   v("on-bad-record", o.on_bad_record, "fail, or skip: a damaged record counts with weight 0 and is named in the log");
   v("allow-missing-shards", o.allow_missing_shards,
-    "train on the files of a TFRecord or packed set that are there, though its names say that some are missing");
+    "train on an incomplete TFRecord or packed set, if file names show that some files are missing");
   v("test-io", o.test_io, "only read the images and print the speed");
 
   v.group("Model");
@@ -61,10 +60,10 @@ void describe_imagenet(RunOptions& o, V& v) {
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
     ".safetensors file with torchvision's names; the classifier only if it has as many outputs");
   v("adv-bn-init", o.zero_gamma, "residual branches start at zero", Scope::training);
-  v("adv-conv-init", o.adv_conv_init, "convolutions start as He et al. 2015 say, else as Glorot and Bengio 2010",
-    Scope::training);
+  v("adv-conv-init", o.adv_conv_init,
+    "initialise convolutions as in He et al. 2015; otherwise as in Glorot and Bengio 2010", Scope::training);
   v("bn-eps", o.bn_eps, "batch norm's epsilon; default: horovod 1e-4, torchvision 1e-5", Scope::training);
-  v("bn-momentum", o.bn_momentum, "what a step keeps of batch norm's running statistics", Scope::training);
+  v("bn-momentum", o.bn_momentum, "share of batch norm's running statistics that a step keeps", Scope::training);
   v("label-smoothing", o.label_smoothing, "0..1", Scope::training);
 
   v.group("Optimisation");
@@ -74,7 +73,7 @@ void describe_imagenet(RunOptions& o, V& v) {
     Scope::training);
   v("accumulate", o.accumulate, "passes per update", Scope::training);
   v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Scope::training);
-  v("use-larc", o.use_larc, "larc: LARC round Nesterov momentum");
+  v("use-larc", o.use_larc, "larc: LARC around Nesterov momentum");
   v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 256 images of it, 3.7 with LARC",
     Scope::training);
   v("mom", o.mom, "momentum", Scope::training);
@@ -82,25 +81,26 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("decay-biases", o.decay_biases, "decay the classifier's bias too, as the Horovod trainer does", Scope::training);
   v("decay-all", o.decay_all, "decay batch norm and biases too", Scope::training);
   v("leta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
-  v("loss-scale", o.loss_scale, "what the loss is multiplied by before the backward pass; dynamic: as large as goes",
+  v("loss-scale", o.loss_scale, "factor of the loss before the backward pass; dynamic: as large as possible",
     Scope::training);
   v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
-  v("ema-decay", o.ema_decay, "average of the weights, evaluated and saved too, e.g. 0.9999; 0: none", Scope::training);
+  v("ema-decay", o.ema_decay,
+    "decay of an average of the weights, which is evaluated and saved too, e.g. 0.9999; 0: none", Scope::training);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("num-epochs", o.epochs, "passes over the training images, all ranks together; this or --num-batches",
     Scope::training);
-  v("num-batches", o.num_batches, "length of the run in updates, where --num-epochs is not given", Scope::training);
-  v("max-steps", o.max_steps, "end after this many updates, whatever the schedule; 0: at its end");
+  v("num-batches", o.num_batches, "length of the run in updates, if --num-epochs is not given", Scope::training);
+  v("max-steps", o.max_steps, "end after this many updates, even if the schedule is longer; 0: at its end");
   v("lr-decay-mode", o.lr_schedule,
     "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, steps, linear or constant; auto: poly, or steps "
-    "where one of its three options below is given",
+    "if one of its three options below is given",
     Scope::training);
   v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes; default: 30,60,80",
     Scope::training);
   v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; none: by --lr-decay-factor",
     Scope::training);
-  v("lr-decay-factor", o.lr_factor, "what the rate of steps is multiplied by at each of its epochs; default: 0.1");
+  v("lr-decay-factor", o.lr_factor, "factor of the rate at each of the epochs of steps; default: 0.1");
   v("poly-power", o.poly_power, "power of poly", Scope::training);
   v("lr-end", o.lr_end, "last rate of poly (default 1e-5) and linear (default 0)", Scope::training);
   v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Scope::training);
@@ -108,15 +108,15 @@ void describe_imagenet(RunOptions& o, V& v) {
   describe_curves(o, v);
 
   v.group("Run");
-  v("log-dir", o.run_dir, "folder of the logs and checkpoints; a run in it is gone on with", Scope::rank);
+  v("log-dir", o.run_dir, "folder of the logs and checkpoints; a run in it continues", Scope::rank);
   v("logging-dir", o.log_dir, "folder of log.jsonl and the event files; default: --log-dir", Scope::rank);
-  v("clear-log", o.clear_log, "remove the run that --log-dir holds, and begin anew");
-  v("log-name", o.log_name, "the log as text, in --log-dir; eval_ stands before it with --eval", Scope::rank);
+  v("clear-log", o.clear_log, "remove the run in --log-dir, and begin again");
+  v("log-name", o.log_name, "file name of the text log in --log-dir; with --eval it gets the prefix eval_",
+    Scope::rank);
   describe_checkpoints(o, v);
   v("save-checkpoints-steps", o.save_steps, "steps between checkpoints, and at the end; 0: those of an epoch");
-  v("save-frequency", o.save_frequency,
-    "epochs between checkpoints, in place of --save-checkpoints-steps; 0: by steps");
-  v("local-ckpt", o.local_ckpt, "a rank of every host saves in that host's own --log-dir, not rank 0 alone");
+  v("save-frequency", o.save_frequency, "epochs between checkpoints, instead of --save-checkpoints-steps; 0: by steps");
+  v("local-ckpt", o.local_ckpt, "one rank of every host saves in that host's own --log-dir, not only rank 0");
   v("save-summary-steps", o.save_summary_steps, "steps between points of TensorBoard's curves; 0: those of an epoch");
   v("evaluate-every", o.evaluate_every,
     "epochs between evaluations while training, and at the end; 0: none; default: 1 with class folders, unless "
@@ -124,9 +124,9 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("eval", o.eval_only,
     "evaluate the newest checkpoint, or the one of --resume, or the weights of --pretrained, instead of training");
   v("eval-interval", o.eval_interval,
-    "with --eval: every k-th checkpoint too, counted from the oldest, and the newest always; 0: that one alone");
+    "with --eval: every k-th checkpoint, counted from the oldest, and always the newest; 0: only the newest");
   v("num-gpus", o.num_gpus,
-    "ranks that made the checkpoints, for the column epoch of --eval; default: what the checkpoint tells");
+    "ranks that made the checkpoints, for the column epoch of --eval; default: from the checkpoint");
   v("display-every", o.disp_batches, "steps between lines of the table and log entries", Scope::rank);
   describe_log_lines(o, v);
   v("fp16", o.fp16,
@@ -136,14 +136,14 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("print-schedule", o.print_schedule, "print step, epoch and rate of every line of the table, and stop");
   v("intra-op-parallelism-threads", o.intra_op_threads, "another name of --threads, for the processor", Scope::rank);
   v("inter-op-parallelism-threads", o.inter_op_threads,
-    "any number, which changes nothing: ops run one after the other, each on all threads");
+    "has no effect: ops run one after the other, each on all threads");
 
   describe_distribution(o, v);
 }
 
 }  // namespace detail
 
-// What differs from train_cifar10's defaults.
+// Sets the defaults that differ from train_cifar10's.
 RunOptions imagenet_defaults();
 
 }  // namespace tutti::trainer

@@ -21,7 +21,7 @@ void TextLog::line(const std::string& text) {
   try {
     file_.append(text + "\n");
   } catch (const Error& e) {
-    // The run matters more than its log; said once.
+    // If the log cannot be written, the run continues. Reports it once.
     if (!failed_) std::fprintf(stderr, "warning: %s\n", e.what());
     failed_ = true;
   }

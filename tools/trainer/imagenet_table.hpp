@@ -22,7 +22,7 @@ class TextLog {
   TextLog(const RunOptions& o, const std::string& prefix)
       : file_(io::Path(o.run_dir) / (prefix + o.log_name), io::AppendFile::Mode::continue_file) {}
 
-  // Does the terminal show what is logged?
+  // Sets whether the terminal shows what is logged.
   void set_shown(bool shown) { shown_ = shown; }
 
   void line(const std::string& text);
@@ -34,11 +34,11 @@ class TextLog {
 
 [[nodiscard]] std::string imagenet_row(const StepReport& r, double epoch, double l2_penalty);
 
-// Of a step of the whole job: as many samples as `step` steps have, in passes over `images`.
+// Returns the position of a step of the whole job in epochs: samples of `step` steps divided by `images`.
 [[nodiscard]] double imagenet_epoch(const RunOptions& o, std::int64_t images, std::int64_t step);
 
-// Shown on the terminal if RunOptions::as_table, and always in the log file. Speed is that of the whole job since the
-// row before; FinLoss has the term of weight decay; LR is lr(Step), which the next update will have.
+// Prints the table on the terminal if RunOptions::as_table, and always to the log file. Speed is that of the whole job
+// since the last row. FinLoss includes the term of weight decay. LR is lr(Step), the rate of the next update.
 class ImagenetTable : public FitListener {
  public:
   ImagenetTable(const RunOptions& o, const RunStart& start, std::function<double()> l2_penalty);
@@ -61,7 +61,7 @@ class ImagenetTable : public FitListener {
 [[nodiscard]] std::string imagenet_evaluation_row(std::int64_t step, std::int64_t epoch, const EvaluationReport& e,
                                                   std::time_t saved);
 
-// One row a checkpoint.
+// Prints one row for each checkpoint.
 class ImagenetEvaluation {
  public:
   void begin(const RunOptions& o, std::int64_t images);

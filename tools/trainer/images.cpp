@@ -69,7 +69,7 @@ std::filesystem::path data_folder(const RunOptions& o) {
   return folder;
 }
 
-// Throws DataError if --dataset cifar10 is to read a folder of another data set that a program of tutti trains on.
+// Throws DataError if --dataset cifar10 would read a folder of another data set that a program of tutti supports.
 void refuse_other_data(const RunOptions& o, const std::filesystem::path& folder) {
   for (const auto& place : {folder, folder / "cifar-10-batches-bin"})
     if (is_file(place / "data_batch_1.bin") || is_file(place / "test_batch.bin")) return;
@@ -80,12 +80,13 @@ void refuse_other_data(const RunOptions& o, const std::filesystem::path& folder)
     if (!std::filesystem::is_directory(place, ignored)) continue;
     for (const auto& name : image_folder::folders_in(place))
       if (imagenet::detail::has_image(place / name))
-        fail<DataError>("--data", "CIFAR-10 in " + folder.string(), "class folders of images",
-                        "train_imagenet --data-dir " + o.data_dir + " -m resnet18 --image-size 64 trains on these");
+        fail<DataError>(
+            "--data", "CIFAR-10 in " + folder.string(), "class folders of images",
+            "train_imagenet --data-dir " + o.data_dir + " -m resnet18 --image-size 64 trains on such images");
   }
 }
 
-// --data-train or --data-val.
+// Returns the images of --data-train or --data-val.
 ImageRecords records_of(const RunOptions& o, Split split) {
   if (split == Split::train) return {"--data-train", o.data_train, o.data_train_idx, split};
   return {"--data-val", o.data_val, o.data_val_idx, split};
@@ -93,8 +94,8 @@ ImageRecords records_of(const RunOptions& o, Split split) {
 
 bool reads_records(const RunOptions& o) { return !o.data_train.empty() || !o.data_val.empty(); }
 
-// Of the images that there are. Mean and deviation are CIFAR-10's; so is the number of classes if the files do not tell
-// it.
+// Returns the schema of the images. Mean and deviation are CIFAR-10's, and so is the number of classes if the files do
+// not have it.
 Schema records_schema(const RunOptions& o) {
   const Split split = o.data_train.empty() ? Split::test : Split::train;
   Schema s = cifar10::schema(split);
@@ -111,7 +112,7 @@ Schema records_schema(const RunOptions& o) {
   return s;
 }
 
-// The images as the data set has them; of RecordIO without reading more than one.
+// Returns the schema of the data set's images. Reads one image at most from RecordIO.
 Schema stored_schema(const RunOptions& o) {
   return reads_records(o)               ? records_schema(o)
          : o.dataset == "cifar10"       ? cifar10::schema(Split::train)
@@ -119,7 +120,7 @@ Schema stored_schema(const RunOptions& o) {
                                         : Synthetic(synthetic_options(o)).schema();
 }
 
-// The pixels on every side that a window of the net's size needs.
+// Returns the pixels on every side that are added to images smaller than the net's input.
 std::int64_t padding_of(const Schema& seen, const Schema& stored) {
   return std::max<std::int64_t>({0, (seen.height - stored.height + 1) / 2, (seen.width - stored.width + 1) / 2});
 }

@@ -10,7 +10,7 @@
 
 #include "tools/trainer/task.hpp"
 
-// The data sets that the programs for small images know.
+// The data sets of the programs for small images.
 namespace tutti::trainer {
 
 namespace detail {
@@ -19,14 +19,14 @@ std::vector<float> per_channel(const char* option, const std::string& text, std:
 
 }  // namespace detail
 
-// The schema of what the net sees. Throws UsageError if an option does not fit the data set.
+// Returns the schema of the net's input. Throws UsageError if an option does not fit the data set.
 Schema image_schema(const RunOptions& o);
 
-// How to prepare test images that are files.
+// Returns how to prepare test images that are files.
 interchange::ImagePreparation image_preparation(const RunOptions& o, const Schema& seen);
 
-// Training images with augmentation, test images as they are; both cut to the size that `seen` has. Throws DataError
-// for what is missing or damaged.
+// Returns training images with augmentation and test images without. Both are cropped to the size in `seen`. Throws
+// DataError for missing or damaged data.
 Images load_images(const RunOptions& o, const Schema& seen);
 
 }  // namespace tutti::trainer

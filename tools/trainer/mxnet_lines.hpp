@@ -7,15 +7,16 @@
 #include <tutti/train/progress.hpp>
 #include <tutti/train/report.hpp>
 
-// Progress as MXNet's scripts log it, for programs that read their logs, such as its parse_log.py. Epochs count from 0.
+// Prints progress as MXNet's scripts do, for programs that read their logs, such as its parse_log.py. Epochs count from
+// 0.
 namespace tutti::trainer {
 
 [[nodiscard]] std::string mxnet_step_line(const StepReport& r);
 
-// The lines of an epoch. Its time is that of training alone.
+// Prints the lines of an epoch. The time is that of training without evaluation.
 [[nodiscard]] std::string mxnet_epoch_lines(const EpochReport& r);
 
-// Shows a run by these lines, on a terminal too.
+// Prints these lines in place of the progress display, on a terminal too.
 class MxnetDisplay : public ProgressDisplay {
  public:
   explicit MxnetDisplay(ProgressOptions o) : ProgressDisplay(std::move(o)) {}

@@ -10,11 +10,11 @@
 // the name without its dashes. Further names are in command_line/spellings.cpp.
 namespace tutti::trainer {
 
-// Which processes must agree on the value of an option.
+// Says which processes must agree on the value of an option.
 enum class Scope : std::uint8_t {
-  job,       // all ranks, which must have the same
-  training,  // these, and later runs: one that goes on with another value is told
-  rank       // this process or its files alone
+  job,       // all ranks must have the same value
+  training,  // all ranks, and a resumed run prints a note if the value differs
+  rank       // this process or its files only
 };
 
 // A flag of older scripts that has no effect here. It is accepted with its neutral value and refused with any other;
@@ -28,11 +28,11 @@ namespace detail {
 
 template <class V>
 void describe_curves(RunOptions& o, V& v) {
-  v("cosine-alpha", o.cosine_alpha, "last rate of cosine as a share of the peak");
+  v("cosine-alpha", o.cosine_alpha, "last rate of cosine as a fraction of the peak");
   v("cdr-first-decay-ratio", o.cdr_first_decay_ratio, "cosine_restarts: length of the first period, 0..1");
   v("cdr-t-mul", o.cdr_t_mul, "cosine_restarts: growth of the length");
   v("cdr-m-mul", o.cdr_m_mul, "cosine_restarts: growth of the height");
-  v("cdr-alpha", o.cdr_alpha, "cosine_restarts: lowest rate as a share of the peak");
+  v("cdr-alpha", o.cdr_alpha, "cosine_restarts: lowest rate as a fraction of the peak");
   v("lc-periods", o.lc_periods, "linear_cosine: periods");
   v("lc-alpha", o.lc_alpha, "linear_cosine: alpha");
   v("lc-beta", o.lc_beta, "linear_cosine: beta");
@@ -53,13 +53,13 @@ void describe_log_lines(RunOptions& o, V& v) {
 
 template <class V>
 void describe_checkpoints(RunOptions& o, V& v) {
-  v("resume", o.resume, "go on: --resume or --resume=latest, --resume=best, --resume=PATH of a checkpoint or run",
+  v("resume", o.resume, "continue: --resume or --resume=latest, --resume=best, --resume=PATH of a checkpoint or run",
     Scope::rank);
   v("save-seconds", o.save_seconds,
-    "seconds between checkpoints, after a step that all ranks have done; 0: none by time");
+    "seconds between checkpoints, each after a step that all ranks have done; 0: none by time");
   v("keep", o.keep,
-    o.program == Program::train_imagenet ? "newest checkpoints that are kept, and the best one; default: all"
-                                         : "newest checkpoints that are kept, and the best one; default: 2",
+    o.program == Program::train_imagenet ? "number of newest checkpoints to keep, besides the best one; default: all"
+                                         : "number of newest checkpoints to keep, besides the best one; default: 2",
     Scope::rank);
   v("evaluation-batch", o.evaluation_batch, "images per rank in one pass of an evaluation; default: --batch-size");
 }
@@ -70,20 +70,20 @@ void describe_machine(RunOptions& o, V& v) {
   v("tf32", o.tf32, "cuda: products of f32 with the precision of TF32");
   v("autotune", o.autotune, "cuda: time the libraries' kernels before the first step");
   v("deterministic", o.deterministic, "cuda: the same bits every time");
-  v("cuda-fusion", o.cuda_fusion, "cuda: batch norm within convolutions: auto, on or off");
-  v("recompute", o.recompute, "cuda: less memory: compute activations again in the backward pass where that is cheap");
+  v("cuda-fusion", o.cuda_fusion, "cuda: fuse batch norm with convolutions: auto, on or off");
+  v("recompute", o.recompute, "cuda: save memory: compute cheap activations again in the backward pass");
   v("cuda-graph", o.cuda_graph, "cuda: capture a step once and replay it");
   v("convolution", o.convolution,
-    "3x3 convolutions on the processor: auto, direct, winograd wherever there is code for it, or tune: what is "
-    "measured "
-    "to be faster before the first step, and kept");
+    "3x3 convolutions on the processor: auto, direct, winograd if there is code for it, or tune: measures both before "
+    "the "
+    "first step and uses the faster one");
   v("data-on-device", o.data_on_device,
     "cuda: keep images that do not change in the GPU's memory, yes, no or auto (up to 1 GiB and a quarter of what is "
     "free)",
     Scope::rank);
-  v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Scope::rank);
-  v("seed", o.seed, "of weights, order and augmentation", Scope::training);
-  v("tensorboard", o.tensorboard, "write event files for TensorBoard beside log.jsonl", Scope::rank);
+  v("threads", o.threads, "compute threads per rank; 0: the cores of the host, divided among its ranks", Scope::rank);
+  v("seed", o.seed, "seed of weights, order and augmentation", Scope::training);
+  v("tensorboard", o.tensorboard, "write event files for TensorBoard next to log.jsonl", Scope::rank);
   v("histograms", o.histograms, "steps between histograms of weights and gradients in TensorBoard's files; 0: none",
     Scope::rank);
   v("audit", o.audit, "write which images each step used to audit-rank<N>.txt");
@@ -91,11 +91,11 @@ void describe_machine(RunOptions& o, V& v) {
     "write a timeline of all processes to this file, in Chrome's trace format, for chrome://tracing or Perfetto",
     Scope::rank);
   v("trace-steps", o.trace_steps,
-    "with --trace: FIRST:LAST, the steps whose layers and images are in it; default: the first 10 of this process",
+    "with --trace: FIRST:LAST, the steps whose layers and images are recorded; default: the first 10 of this process",
     Scope::rank);
   v("dry-run", o.dry_run, "print the net and the memory it takes, and stop");
   v("dry-run-ranks", o.dry_run_ranks,
-    "with --dry-run or --print-schedule: as a job of so many ranks; 0: of those here");
+    "with --dry-run or --print-schedule: as a job of this many ranks; 0: the actual number");
 }
 
 template <class V>
@@ -105,7 +105,7 @@ void describe_distribution(RunOptions& o, V& v) {
   v("kv-store", o.kv_store,
     "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: with servers ps, else mpi, with GPUs nccl, "
     "as nccl; dist_async: ps_async");
-  v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; empty: none, train on the processor",
+  v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; empty: train on the processor",
     Scope::rank);
   v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1");
   v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost");
@@ -113,30 +113,27 @@ void describe_distribution(RunOptions& o, V& v) {
   v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network");
   v("shared-memory", o.shared_memory, "processes of a host sum through memory that they share");
   v("spot-notice", o.spot_notice,
-    "with tutti-launch --elastic: once this file is there, this process leaves the job after its step", Scope::rank);
+    "with tutti-launch --elastic: when this file appears, this process leaves the job after its step", Scope::rank);
   v("elastic-batch", o.elastic_batch,
-    "with tutti-launch --elastic, when workers come or go: global (the batch of all stays that of the beginning, and "
-    "so "
-    "does the rate) or worker (each keeps --batch-size, so the batch of all and the rate follow their number)",
+    "with tutti-launch --elastic, when workers join or leave: global (the global batch and the rate stay as at the "
+    "beginning) or worker (each keeps --batch-size, so the global batch and the rate follow the number of workers)",
     Scope::training);
   v("elastic-ramp-steps", o.elastic_ramp_steps,
-    "with --elastic-batch worker: steps in which the rate goes over to that of another number of workers; 0: at once",
+    "with --elastic-batch worker: steps over which the rate changes to that of a new number of workers; 0: at once",
     Scope::training);
-  v("ps-plain", o.ps_plain, "ps, ps_async: encrypt nothing between hosts; within one host it never is");
-  v("ps-staleness", o.ps_staleness,
-    "ps_async: steps that a worker may be ahead of the slowest one; default: as many as it likes");
+  v("ps-plain", o.ps_plain, "ps, ps_async: do not encrypt between hosts; within one host data is never encrypted");
+  v("ps-staleness", o.ps_staleness, "ps_async: steps that a worker may be ahead of the slowest one; default: no limit");
   v("ps-snapshot-seconds", o.ps_snapshot_seconds,
     "ps_async with servers that are started again (tutti-launch --server-restarts N): seconds between the states that "
-    "a "
-    "server keeps to go on from; 0: it keeps none");
+    "a server saves to continue from; 0: it saves none");
   v("ps-key-file", o.ps_key_file,
-    "file of 64 hexadecimal digits and of mode 0600: the secret of a job that scripts start one process at a time",
+    "file with 64 hexadecimal digits, mode 0600: the secret of a job whose processes scripts start one by one",
     Scope::rank);
   v("rank-timeout", o.rank_timeout,
-    "of such a job: seconds without a sign of life after which one is lost; default: 10");
+    "in such a job: seconds without a sign of life after which a process is lost; default: 10");
   v("gc-type", o.gc_type, "ps, ps_async: none, or 2bit: gradients travel to the servers in two bits each");
   v("gc-threshold", o.gc_threshold,
-    "2bit: what a worker's sum of a gradient over its images must come to before it is sent");
+    "2bit: value that a worker's sum of a gradient over its images must reach before it is sent");
 }
 
 }  // namespace detail

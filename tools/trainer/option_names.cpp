@@ -44,7 +44,7 @@ namespace {
 
 // Returns the name that was probably meant; empty if none is near.
 std::string nearest_name(const std::string& name, const KnownNames& names) {
-  // Names of other trainers, which are near to a wrong one here.
+  // Names of other trainers that are similar to a wrong name here.
   for (const auto& [other, ours] : {std::pair{"learning-rate", "lr"}, {"batch", "batch-size"}})
     if (name == other && names.all.contains(ours)) return ours;
   std::vector<std::string> known;
@@ -56,9 +56,9 @@ std::string nearest_name(const std::string& name, const KnownNames& names) {
 
 void unknown(const std::string& where, const std::string& name, const KnownNames& names) {
   const std::string nearest = nearest_name(name, names);
-  fail<UsageError>(where, "an option", "--" + printable(name) + ", which is none",
+  fail<UsageError>(where, "an option", "--" + printable(name) + ", which is not an option",
                    nearest.empty()   ? "--help-all lists all options"
-                   : nearest == name ? "it is one of the command line alone"
+                   : nearest == name ? "it is allowed on the command line only"
                                      : "did you mean --" + nearest);
 }
 
@@ -68,7 +68,7 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
   const auto add = [&](const std::string& name, const std::string& value) {
     const std::string& first = names.all.at(name);
     one.add("", first, name, value);
-    // Stand apart when empty: after '=' CLI11 would take the next argument instead.
+    // An empty value stays a separate word: after '=' CLI11 would take the next argument instead.
     out.push_back("--" + first + (value.empty() ? "" : "=" + value));
     if (value.empty()) out.emplace_back();
   };
@@ -117,7 +117,7 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
       continue;
     }
     const bool none_left = i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--");
-    // A list of GPUs that the shell left out is as empty as one in quotes.
+    // A list of GPUs that the shell removed counts as empty, as one in quotes.
     if (!value && none_left && name == "gpus") value = "";
     if (!value && none_left)
       fail<UsageError>("--" + name, "a value", i + 1 == argc ? "none" : "the option " + printable(argv[i + 1]));
@@ -136,7 +136,7 @@ std::map<std::string, VariableEntry> options_in_environment(Program program, con
       const std::string nearest = capitals ? nearest_name(e.option, names) : e.option;
       fail<UsageError>(
           "environment " + e.variable,
-          "an option of " + std::string(name_of(program)) + " in capitals, as TUTTI_BATCH_SIZE", "none",
+          "an option of " + std::string(name_of(program)) + " in upper case, such as TUTTI_BATCH_SIZE", "none",
           (nearest.empty() ? "" : "did you mean " + variable_of_option(nearest) + "; ") + "unset " + e.variable);
     }
     const std::string& first = names.all.at(e.option);

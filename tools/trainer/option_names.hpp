@@ -14,10 +14,10 @@
 #include "tools/trainer/environment.hpp"
 #include "tools/trainer/option_groups.hpp"
 
-// Which names options have, and how they are written on a command line and in the environment.
+// The names of options, and their forms on a command line and in the environment.
 namespace tutti::trainer::detail {
 
-// Every name, with '-' only, and the first name of its option; which of them are switches.
+// Maps every name, with '-' only, to the first name of its option; and lists the switches.
 struct KnownNames {
   std::map<std::string, std::string> all{{"help", "help"},
                                          {"help-all", "help-all"},
@@ -25,7 +25,7 @@ struct KnownNames {
                                          {"config", "config"},
                                          {"print-config", "print-config"}};
   std::set<std::string> switches{"print-config"};
-  Program program = Program::train_cifar10;  // whose options they are
+  Program program = Program::train_cifar10;  // the program that has the options
   void group(const char*) {}
   template <class T>
   void operator()(const char* name, T&, const char*, Scope = Scope::job) {
@@ -36,7 +36,7 @@ struct KnownNames {
   }
 };
 
-// Refuses two names of one option with different values: one of the two would have no effect.
+// Refuses two names of one option with different values, because one of the two would have no effect.
 class OneName {
  public:
   void add(const std::string& where, const std::string& first, const std::string& name, const std::string& value);
@@ -53,7 +53,8 @@ KnownNames all_names(Program program);
 // '-'; switches --x, --no-x, --nox and --x 1 become --x=true and the like; --resume alone becomes --resume=latest.
 std::vector<std::string> normalised(int argc, char** argv, const KnownNames& names);
 
-// The variables that are options, by each option's first name. UsageError names one that is none.
+// Returns the variables that are options, by each option's first name. Throws UsageError that names a variable that is
+// not an option.
 std::map<std::string, VariableEntry> options_in_environment(Program program, const KnownNames& names);
 
 }  // namespace tutti::trainer::detail

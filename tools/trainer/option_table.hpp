@@ -9,7 +9,7 @@
 
 namespace tutti::trainer {
 
-// The table of a program's options: v.group(title) and v(name, field, help, scope).
+// Describes the options of a program: v.group(title) and v(name, field, help, scope).
 template <class V>
 void describe(RunOptions& o, V&& v) {
   if (o.program == Program::train_cifar10)

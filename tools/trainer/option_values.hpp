@@ -8,12 +8,12 @@
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/config_file.hpp"
 
-// The values of options as text, and back.
+// Converts the values of options to text and back.
 namespace tutti::trainer::detail {
 
 inline void assign(const std::string&, const std::string& text, std::string& to) { to = text; }
 
-// UsageError names `option` if `text` is no such value.
+// Converts `text`. Throws UsageError that names `option` if it is not a value of the type.
 void assign(const std::string& option, const std::string& text, std::int64_t& to);
 void assign(const std::string& option, const std::string& text, std::uint64_t& to);
 void assign(const std::string& option, const std::string& text, double& to);
@@ -41,7 +41,7 @@ std::string kind_of(const std::optional<T>&) {
   return kind_of(T{});
 }
 
-// A value as a configuration file has it.
+// Returns a value in the form of a configuration file.
 inline std::string value_text(const std::string& v) { return trainer::quoted(v); }
 
 inline std::string value_text(bool v) { return v ? "true" : "false"; }

@@ -9,18 +9,19 @@
 #include <utility>
 #include <vector>
 
-// What can be said on the command line of a training program: plain values, one table of them, and their meaning.
+// The options of the training programs as plain values. The tables of names are in cifar10_options.hpp and
+// imagenet_options.hpp; check.hpp checks the values.
 namespace tutti::trainer {
 
 enum class Program : std::uint8_t { train_cifar10, train_imagenet };
 
-// How a program differs beyond its table of options.
+// How a program differs apart from its table of options.
 struct ProgramTraits {
   const char *name, *title;
   std::array<const char*, 2> presets;
-  double batch_of_rate;  // images of the batch that its default learning rate is for
-  // Counts as the TensorFlow and Horovod trainer does: the length of a run, its reports and its checkpoints in steps,
-  // which run on from one epoch into the next; and goes on with a run that its folder holds.
+  double batch_of_rate;  // batch size, in images, that its default learning rate is for
+  // As the TensorFlow and Horovod trainer: counts the length of a run, its reports and its checkpoints in steps, which
+  // continue from one epoch into the next; and continues a run that its folder has.
   bool as_horovod;
 };
 [[nodiscard]] constexpr ProgramTraits traits_of(Program p) noexcept {
@@ -30,15 +31,14 @@ struct ProgramTraits {
 }
 [[nodiscard]] constexpr const char* name_of(Program p) noexcept { return traits_of(p).name; }
 
-// An empty optional, an empty text or "auto" leaves the choice to check().
 // The state of a run that other processes continue.
 struct RunHandoff {
   std::int64_t step = -1;     // of its last checkpoint; -1: none yet
-  std::int64_t ended_ns = 0;  // when the processes before stopped for these, by the system's clock; 0: they were lost
+  std::int64_t ended_ns = 0;  // system time at which the last processes stopped for these, in ns; 0: they were lost
 };
 
 struct RunOptions {
-  Program program = Program::train_cifar10;  // whose table below holds
+  Program program = Program::train_cifar10;  // the program that has the options below
   [[nodiscard]] ProgramTraits traits() const { return traits_of(program); }
   // Data
   std::string data_dir;
@@ -78,7 +78,7 @@ struct RunOptions {
   double bn_momentum = 0.9;
   // Optimisation
   std::int64_t batch_size = 64, global_batch_size = 0, accumulate = 1, macrobatch_size = 0;
-  std::string batch_of;  // whose images --batch-size counts: a rank's, a worker's, or the job's
+  std::string batch_of;  // what --batch-size counts: the images of a rank, of a worker, or of the job
   std::string optimizer = "nag";
   std::optional<double> lr;
   double mom = 0.9;
@@ -112,7 +112,7 @@ struct RunOptions {
   std::string log_lines = "tutti";
   std::optional<std::int64_t> evaluation_batch;
   std::string precision = "auto", backend = "auto";
-  bool any_half = false;  // bf16 was not asked for itself: a GPU without it computes in f16
+  bool any_half = false;  // bf16 was chosen by default: a GPU without it computes in f16
   std::string data_on_device = "auto", cuda_fusion = "auto", convolution = "auto";
   bool tf32 = false, autotune = false, deterministic = false, recompute = false, cuda_graph = true;
   std::int64_t threads = 0, intra_op_threads = 0, inter_op_threads = 0;
@@ -128,7 +128,7 @@ struct RunOptions {
   std::optional<std::int64_t> num_gpus;
   // Distribution
   std::string strategy = "auto", kv_store, gc_type = "none";
-  std::optional<std::string> gpus;  // an empty text: none, but the processor
+  std::optional<std::string> gpus;  // an empty text: the processor
   double gc_threshold = 0.5, ps_snapshot_seconds = 60;
   std::int64_t bucket_mib = 16;
   double comm_deadline = 600;
@@ -140,27 +140,27 @@ struct RunOptions {
   std::int64_t elastic_ramp_steps = 0;
   std::string ps_key_file;
   std::optional<double> rank_timeout{};
-  // Jobs that scripts start one process at a time, and evaluations beside them, see scripted_options.hpp
+  // Jobs whose processes scripts start one by one, and separate evaluations of a run, see scripted_options.hpp
   std::string ps_hosts, worker_hosts, job_name;
   std::optional<std::int64_t> task_index{};
   std::string checkpoint_dir, eval_dir, eval_data;
   std::optional<double> eval_interval_secs{};
   bool run_once = false;
 
-  // Not options: how the above was understood, for the user to read.
-  bool as_table = false;  // train_imagenet prints the Horovod trainer's table: an option was written as there, with '_'
+  // Not options: results of interpreting the options, for messages.
+  bool as_table = false;  // an option was written as the Horovod trainer's, with '_': train_imagenet prints its table
   bool data_dir_from_environment = false;
   std::vector<std::pair<std::string, std::string>> from_environment;  // options, and the variables that set them
   std::vector<std::string> notes;
-  std::vector<std::string> warnings;  // for standard error, by one process of a host
-  // Options that follow from others and from the number of ranks: no facts that ranks need to compare.
+  std::vector<std::string> warnings;  // for standard error, printed by one process of a host
+  // Options that are derived from others and from the number of ranks. Ranks need not compare them.
   std::vector<std::string> derived;
-  std::int64_t founders = 1;         // processes that began the job, where others may come and go
-  std::optional<RunHandoff> kept{};  // these processes go on with a run of this job's
+  std::int64_t founders = 1;         // number of first workers, if others may join or leave
+  std::optional<RunHandoff> kept{};  // set if these processes continue a run of this job
 };
 
-// How many steps a pass of all ranks over the global batch counts: one, or with servers that own the weights one for
-// each rank.
+// Returns how many steps a pass of all ranks over the global batch counts as: one, or one for each rank if servers own
+// the weights.
 [[nodiscard]] inline std::int64_t steps_of_all(const RunOptions& o) {
   return o.strategy == "ps_async" ? o.global_batch_size / (o.batch_size * o.accumulate) : 1;
 }

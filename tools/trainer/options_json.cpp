@@ -21,7 +21,8 @@ struct WriteJson {
   template <class T>
   void operator()(const char* name, T& field, const char*, Scope = Scope::job) {
     if constexpr (std::is_same_v<T, std::uint64_t>)
-      object.set(name, std::to_string(field));  // JSON's integers end at 2^53 in many readers, ours at 2^63
+      object.set(name,
+                 std::to_string(field));  // integers are exact up to 2^53 in many JSON readers, and up to 2^63 here
     else if constexpr (std::is_same_v<T, std::string>)
       object.set(name, utf8_text(field));
     else

@@ -9,10 +9,10 @@
 #include "tools/trainer/option_groups.hpp"
 #include "tools/trainer/options.hpp"
 
-// The options as a log and a checkpoint hold them.
+// The options in the form of logs and checkpoints.
 namespace tutti::trainer {
 
-// The options by their names on the command line.
+// Returns the options by their names on the command line.
 io::Json options_json(const RunOptions& options);
 
 // Returns the scope of each option.

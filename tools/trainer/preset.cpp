@@ -11,7 +11,7 @@ namespace tutti::trainer {
 
 namespace {
 
-// The defaults of MXNet's train_cifar10.py with the command of its tutorials, --network resnet --num-layers 50.
+// The defaults of MXNet's train_cifar10.py with the arguments of its tutorials, --network resnet --num-layers 50.
 void preset_train_cifar10(RunOptions& o) {
   o.network = "resnet";
   o.depth = 50;
@@ -94,10 +94,10 @@ void apply_preset(RunOptions& o, const std::string& name) {
 void apply_recipe(RunOptions& o, const std::string& name) {
   if (name.empty()) return;
   if (name != "fast") fail<UsageError>("--recipe", "fast", name);
-  if (!o.preset.empty()) fail<UsageError>("--recipe", "no --preset beside it", o.preset);
+  if (!o.preset.empty()) fail<UsageError>("--recipe", "no --preset together with it", o.preset);
   o.recipe = name;
-  // The net and the numbers of Jordan 2024, "94% on CIFAR-10 in 3.29 seconds on a single GPU". 1000 divides the images
-  // of CIFAR-10, so that all batches are alike.
+  // The net and the numbers of Jordan 2024, "94% on CIFAR-10 in 3.29 seconds on a single GPU". 1000 divides the number
+  // of CIFAR-10's images, so that all batches have the same size.
   o.network = "cifar_fast";
   o.depth = 8;
   o.epochs = 10;
@@ -107,7 +107,7 @@ void apply_recipe(RunOptions& o, const std::string& name) {
   o.label_smoothing = 0.2;
   o.pad_size = 2;
   o.pad_mode = "reflect";
-  // Pixels minus 128 over 64 are exact in bfloat16. Where padding is constant, 128 is zero behind the whitening.
+  // (x - 128) / 64 of a pixel x is exact in bfloat16. Constant padding of 128 becomes zero for the whitening layer.
   o.rgb_mean = "128";
   o.rgb_std = "64";
   o.fill_value = 128;
@@ -115,7 +115,7 @@ void apply_recipe(RunOptions& o, const std::string& name) {
   o.any_half = true;
   o.tta = 2;
   o.ema_decay = 0.97;  // in place of Jordan's lookahead
-  // At the end alone.
+  // Evaluates only at the end.
   o.evaluate_every = o.save_period = 1'000'000;
 }
 

@@ -25,10 +25,10 @@ namespace tutti::trainer {
 
 namespace {
 
-// Prints the net and what it takes, without images.
+// Prints the net and its memory, without images.
 void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o, const Schema& seen) {
   const Graph model = make_model(o, seen);
-  Solo alone;  // servers that own weights get none
+  Solo alone;  // servers that own the weights get no gradients of buckets
   AnyStrategy with = AnyStrategy::refer(alone);
   Trainer trainer(backend, strategy.owns_weights() ? with : strategy, model, trainer_options(o));
   const MemoryEstimate memory = memory_of(trainer, o, seen);
@@ -37,11 +37,11 @@ void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o, const
   if (trainer.executor().backend().memory().on_host())
     if (const auto shortage = memory_shortage(memory, o, 1)) std::printf("will not fit here: %s\n", shortage->c_str());
   for (const std::string& f : trainer.executor().fallbacks(std::min<std::int64_t>(o.batch_size, 4)))
-    std::printf("on one thread, by the loops of backend reference: %s\n", f.c_str());
+    std::printf("on one thread, with the loops of backend reference: %s\n", f.c_str());
 }
 
-// Runs f, what all ranks do before they train. If members may come and go and one is lost meanwhile, the remaining
-// ranks run f again. Returns false if this process has been removed from the job.
+// Runs f, which all ranks do before they train. If a member is lost meanwhile in an elastic job, the remaining ranks
+// run f again. Returns false if this process has been removed from the job.
 template <class F>
 [[nodiscard]] bool together(AnyStrategy& strategy, F&& f) {
   for (;;) {
@@ -53,7 +53,7 @@ template <class F>
       ElasticMembership* const members = strategy.members();
       if (members == nullptr || members->joining() || !members->await_lease()) throw;
       if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
-      if (strategy.size() >= ranks) throw;  // it was no loss
+      if (strategy.size() >= ranks) throw;  // no member was lost
     }
   }
 }
@@ -84,7 +84,8 @@ int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task
     run.reset();
     if (strategy.rank() >= 0) agree_on_run_folder(strategy, o);
     if (o.eval_only) take_average(strategy, o);
-    // If no rank waits for another one, rank 0 may be lost before it publishes the run, and no rank would be told.
+    // If ranks do not wait for each other, rank 0 may be lost before it publishes the run, and the other ranks would
+    // not learn of it.
     if (channel != nullptr && (strategy.rank() == 0 || strategy.owns_weights())) publish_run(*channel, o);
     if (!before) before = Loaded{seen, task.images(o, seen)};
     run.emplace(backend, strategy, o, task, *before);

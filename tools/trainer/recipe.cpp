@@ -43,7 +43,7 @@ Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
   };
   const std::int64_t warmup = warmup_steps(o, steps_per_epoch);
   if (warmup == 0) return decay();
-  // "Epochs 200 and 250" mean just these; a curve runs from the end of the warmup to the end of the run.
+  // Epochs such as "200 and 250" are absolute. A curve runs from the end of the warmup to the end of the run.
   const bool anew = o.lr_schedule != "steps";
   const double power = o.warmup_strategy == "sqrt" ? 0.5 : o.warmup_strategy == "power2" ? 2 : 1;
   if (anew) return schedule::Warmup(*o.warmup_lr, lr, warmup, decay(), power);
@@ -54,7 +54,7 @@ AnyOptimizer make_optimizer(const RunOptions& o) {
   if (o.optimizer == "sgd") return Sgd{o.mom, false};
   if (o.optimizer == "adamw") return Adamw{};
   if (o.optimizer == "lars") return Lars{.momentum = o.mom, .eta = o.eta.value()};
-  // The Horovod trainer puts LARC round momentum in Nesterov's form.
+  // The Horovod trainer applies LARC around Nesterov momentum.
   if (o.optimizer == "larc") return Larc{.momentum = o.mom, .nesterov = true, .eta = o.eta.value()};
   return Sgd{o.mom, true};
 }
@@ -108,19 +108,19 @@ FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   f.max_steps = o.max_steps;
   if (o.num_batches > 0) {
     f.total_steps = o.num_batches;
-    // Enough of them for all steps.
+    // There are enough epochs for all steps.
     f.epochs = (o.num_batches * o.global_batch_size + images - 1) / images;
-    // If the batch follows the workers, these are steps of the first batch size, which fit() counts.
+    // If the batch follows the number of workers, these are steps of the first batch size, which fit() counts.
     if (o.elastic_batch != "worker" && (f.max_steps == 0 || f.max_steps > o.num_batches)) f.max_steps = o.num_batches;
   }
   if (o.elastic_batch == "worker") {
     f.batch_per_worker = o.batch_size * o.accumulate;
     f.ramp_steps = o.elastic_ramp_steps;
-    // A rate that the user does not give is that of this batch, also if other processes began the run.
+    // A default rate is for this batch size, even if other processes began the run.
     if (std::find(o.derived.begin(), o.derived.end(), "lr") != o.derived.end()) f.rate_batch = o.global_batch_size;
   }
   if (o.traits().as_horovod) {
-    // The rows of its table: step 1 and every --display-every'th; and its intervals, which are steps.
+    // The rows of train_imagenet's table are step 1 and every --display-every'th; its intervals are in steps.
     f.report_first = true;
     f.report_epochs = !o.as_table;
     const std::int64_t steps = steps_per_epoch * steps_of_all(o);

@@ -19,7 +19,7 @@
 
 #include "tools/trainer/options.hpp"
 
-// From checked options to what the library is given.
+// Converts checked options to the library's options and objects.
 namespace tutti::trainer {
 
 inline std::int64_t warmup_steps(const RunOptions& o, std::int64_t steps_per_epoch) {
@@ -32,39 +32,39 @@ AnyOptimizer make_optimizer(const RunOptions& o);
 
 TrainerOptions trainer_options(const RunOptions& o);
 
-// What becomes of the last step of an epoch: train_imagenet counts steps as the TensorFlow and Horovod trainer does,
-// images * epochs / batch rounded down.
+// Returns how the last step of an epoch is handled. train_imagenet counts steps as the TensorFlow and Horovod trainer
+// does: images * epochs / batch, rounded down.
 [[nodiscard]] inline EpochEnd epoch_end_of(const RunOptions& o) {
   return o.traits().as_horovod ? EpochEnd::run_on : EpochEnd::short_step;
 }
 
-// How to continue without a damaged image, for messages; empty for programs whose images are in memory.
+// Returns the hint how to continue without a damaged image, or an empty text for programs whose images are in memory.
 std::string bad_record_hint(const RunOptions& o);
 
-// How a rank's images of the whole are read.
+// Returns how a rank reads its share of the images.
 LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int world);
 
 [[nodiscard]] inline OnDevice on_device_of(const RunOptions& o) {
   return o.data_on_device == "yes" ? OnDevice::yes : o.data_on_device == "no" ? OnDevice::no : OnDevice::automatic;
 }
 
-// `images`: of the training set.
+// `images`: number of training images.
 FitOptions fit_options(const RunOptions& o, std::int64_t images);
 
 namespace detail {
 
-// Weights of a layer that whitens 2x2 patches, from the first images of a training set: those that its augmentation
-// leaves as they are, but for shifts and mirroring.
+// Returns the weights of a layer that whitens 2x2 patches, from the first images of a training set. Uses the images
+// after augmentations that keep pixel values, without shifts and mirroring.
 std::vector<float> whitening_weights(const RunOptions& o, const AnyDataset& train, const Schema& schema,
                                      std::span<const float> inv_std);
 
 }  // namespace detail
 
-// The net for images of this schema. `train`: the training images, which the weights of a whitening layer come from;
-// without them they are random.
+// Returns the net for images of this schema. `train`: training images, from which the weights of a whitening layer are
+// computed; without them they are random.
 Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train = nullptr);
 
-// What a checkpoint's model.safetensors says of itself.
+// Returns the description that a checkpoint's model.safetensors contains.
 interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,
                                      const interchange::ImagePreparation& image);
 

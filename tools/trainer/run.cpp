@@ -108,7 +108,7 @@ int Run::train() {
       of_views = evaluate_views_of(trainer_, *test_, o_);
     coordinator.tell([&](FitListener& l) {
       if (of_views) l.views(*of_views);
-      // The run of a worker that leaves goes on: its end is for the others to log.
+      // The run of a worker that leaves continues: the other workers log its end.
       if (!result.changes && !result.left) l.ended(run_end(result));
     });
     if (result.left) progress.ended({});
@@ -126,7 +126,7 @@ bool Run::spot_notice() {
   if (now - looked_ < std::chrono::milliseconds(500)) return false;
   looked_ = now;
   noticed_ = io::path_exists(o_.spot_notice);
-  if (noticed_) std::fprintf(stderr, "%s is there: stopping after this step\n", o_.spot_notice.c_str());
+  if (noticed_) std::fprintf(stderr, "%s exists: stopping after this step\n", o_.spot_notice.c_str());
   return noticed_;
 }
 
@@ -140,10 +140,9 @@ TrainerOptions Run::options() const {
 void Run::make_sources() {
   const std::int64_t size = images_.train.size();
   if (!o_.eval_only && steps_left({}, size, o_.global_batch_size, epoch_end_of(o_), fit_options(o_, size).epochs) == 0)
-    fail<UsageError>(
-        "--batch-size",
-        "a batch of all ranks of no more than the images of --num-epochs passes, " + std::to_string(size * o_.epochs),
-        std::to_string(o_.global_batch_size));
+    fail<UsageError>("--batch-size",
+                     "a global batch of at most the images of --num-epochs passes, " + std::to_string(size * o_.epochs),
+                     std::to_string(o_.global_batch_size));
   std::size_t resident = 0;
   const auto source = [&](const AnyDataset& d, bool training) {
     // If ranks do not wait for each other, rank 0 evaluates alone.
@@ -171,7 +170,7 @@ void Run::make_sources() {
 }
 
 void Run::begin() {
-  if (joins_) return;  // with what the others have
+  if (joins_) return;  // gets its state from the other ranks
   run_with_heartbeat(strategy_, "reading a checkpoint", [&] {
     if (!here()) return;
     if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir);
@@ -180,7 +179,7 @@ void Run::begin() {
   });
   if (found_) {
     compare_options(found_->options(), o_, warn);
-    // Not after plain --resume: what could not be read just now may be readable later.
+    // Not after plain --resume: a checkpoint that could not be read now may be readable later.
     const bool chosen = !o_.resume.empty() ? o_.resume != "latest" : o_.load_epoch.has_value();
     if (!o_.eval_only && chosen) give_up_later_checkpoints(o_, found_->step(), warn);
     if (o_.eval_only)
@@ -190,7 +189,7 @@ void Run::begin() {
     std::printf("going on from %s\n", found_->path().c_str());
   } else if (!o_.resume.empty() && here()) {
     if (o_.eval_only) fail<DataError>("--eval-only", "a checkpoint in " + o_.run_dir, "none");
-    std::printf("no checkpoint in %s yet: beginning anew\n", o_.run_dir.c_str());
+    std::printf("no checkpoint in %s yet: starting from the beginning\n", o_.run_dir.c_str());
   }
   if (strategy_.size() > 1 || strategy_.owns_weights()) trainer_.synchronise();
 }
@@ -201,13 +200,13 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
   const auto complain = [&progress](const std::string& w) { progress.warning(w); };
   const int world = strategy_.size();
   io::make_directories(folder);
-  // A folder that is there only now was not locked before; the one that is taken over may still hold it.
+  // A new folder could not be locked before it existed. If this rank takes over, the lost rank may still hold the lock.
   if (!takes_over)
     lock_.require(o_.run_dir);
   else
     (void)lock_.take(o_.run_dir, {});
   std::vector<std::unique_ptr<FitListener>> all;
-  // One that was lost before may not have come to it.
+  // A rank that was lost may not have written to the log.
   const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
   auto log = std::make_unique<RunLog>(folder, o_.top_k, complain, trainer_.counters().generation);
   if (!begun) {
@@ -251,7 +250,7 @@ RunEnd Run::run_end(const FitResult& result) {
 }
 
 int Run::end(const FitResult& result, const std::optional<ViewsReport>& of_views) {
-  // The signal may have come to another rank only.
+  // The signal may have been sent to another rank only.
   const int interrupted =
       StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
   if (result.changes && !result.left) {
@@ -261,7 +260,7 @@ int Run::end(const FitResult& result, const std::optional<ViewsReport>& of_views
     return static_cast<int>(ExitCode::restart);
   }
   if (result.left) {
-    std::printf("left the job after step %lld; the others train on\n", static_cast<long long>(result.counters.step));
+    std::printf("left the job after step %lld; the others continue\n", static_cast<long long>(result.counters.step));
     return 0;
   }
   if (!here()) return result.interrupted ? interrupted : 0;

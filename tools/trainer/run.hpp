@@ -22,10 +22,10 @@
 #include "tools/trainer/tensorboard.hpp"
 #include "tools/trainer/value_trace.hpp"
 
-// A run of a training program: what program.cpp makes, and trains or evaluates.
+// A run of a training program. program.cpp makes it, and trains or evaluates.
 namespace tutti::trainer {
 
-// A net, its trainer and its images, from the start to the end of the run.
+// A net, its trainer and its images.
 class Run {
  public:
   // Prints what will be trained.
@@ -47,14 +47,14 @@ class Run {
 
   void make_sources();
 
-  // Goes on from the checkpoint that the options ask for, which rank 0 reads.
+  // Continues from the checkpoint that the options ask for. Rank 0 reads it.
   void begin();
 
-  // The coordinator's logs. takes_over: another rank has begun them.
+  // Returns the coordinator's logs. takes_over: another rank has begun them.
   std::vector<std::unique_ptr<FitListener>> open_logs(ProgressDisplay& progress, const FitOptions& how,
                                                       bool takes_over);
 
-  // What the log says at the end: a run whose state is not saved has failed, as its exit code says.
+  // Returns what the log says at the end: a run whose state is not saved has failed, as its exit code says.
   [[nodiscard]] static RunEnd run_end(const FitResult& result);
 
   int end(const FitResult& result, const std::optional<ViewsReport>& of_views);
@@ -67,13 +67,13 @@ class Run {
   Graph model_;
   std::unique_ptr<ValueTrace> values_ = traced_values();
   Trainer trainer_;
-  bool joins_;  // a job that runs already
+  bool joins_;  // joins a running job
   bool noticed_ = false;
   std::chrono::steady_clock::time_point looked_{};
   std::unique_ptr<BatchSource> train_, test_;
   RunLock lock_;
   std::optional<Checkpoints> checkpoints_;
-  TensorboardRun* tensorboard_ = nullptr;  // of the coordinator's logs
+  TensorboardRun* tensorboard_ = nullptr;  // one of the coordinator's logs
   std::optional<io::LoadedCheckpoint> found_;
 };
 

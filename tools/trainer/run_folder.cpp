@@ -56,11 +56,11 @@ namespace detail {
 void clear_run(const io::Path& folder) {
   if (!io::path_exists(folder)) return;
   if (!std::filesystem::is_directory(folder))
-    fail<UsageError>("--log-dir", "a folder", folder.string() + ", which is none");
+    fail<UsageError>("--log-dir", "a folder", folder.string() + ", which is not a folder");
   if (is_empty_folder(folder)) return;
   if (!io::path_exists(folder / "log.jsonl") && !io::path_exists(folder / "checkpoints"))
     fail<UsageError>("--clear-log", "the folder of a run, with its log.jsonl or checkpoints",
-                     folder.string() + ", which holds other files", "remove it yourself, or name another --log-dir");
+                     folder.string() + ", which holds other files", "remove it by hand, or name another --log-dir");
   RunLock lock;
   lock.require(folder);
   io::remove_tree(folder);
@@ -72,7 +72,7 @@ std::string how_to_resume(const RunOptions& o) {
   if (o.traits().as_horovod)
     return "--log-dir " + o.run_dir + " continues it" + (o.clear_log ? " without --clear-log" : "");
   const io::Path logs = log_folder(o);
-  return "--run-dir " + o.run_dir + (logs == o.run_dir ? "" : " --log-dir " + logs.string()) + " --resume goes on";
+  return "--run-dir " + o.run_dir + (logs == o.run_dir ? "" : " --log-dir " + logs.string()) + " --resume continues it";
 }
 
 void settle_run_folder(RunOptions& o) {
@@ -82,14 +82,15 @@ void settle_run_folder(RunOptions& o) {
   const auto holds = [&](const char* name) { return io::path_exists(io::Path(o.run_dir) / name); };
   if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) && holds("checkpoints"))
     o.resume = "latest";
-  // Its script starts it again after a failure, too, which may have come before the first checkpoint.
+  // A script also starts a process again after a failure, which may have come before the first checkpoint.
   if (is_scripted(o) && o.resume.empty() && !o.load_epoch && (holds("checkpoints") || holds("log.jsonl")))
     o.resume = "latest";
   bool other_run = false;
   if (!o.resume.empty() && o.resume != "latest" && o.resume != "best") {
     io::Path path = o.resume;
     while (path.has_parent_path() && path.filename().empty()) path = path.parent_path();  // a '/' at the end
-    if (!io::path_exists(path)) fail<DataError>("--resume", "a checkpoint or a run", "nothing at " + path.string());
+    if (!io::path_exists(path))
+      fail<DataError>("--resume", "a checkpoint or a run", "no file or folder at " + path.string());
     const bool whole_run = io::path_exists(path / "checkpoints");
     const io::Path run = whole_run ? path : detail::run_of(path);
     if (o.run_dir.empty()) o.run_dir = run.string();
@@ -98,7 +99,7 @@ void settle_run_folder(RunOptions& o) {
       std::vector<std::string> complaints;
       const auto newest = io::CheckpointStore(run).load_newest_valid(&complaints);
       if (!newest)
-        fail<DataError>("--resume", "a whole checkpoint in " + path.string(),
+        fail<DataError>("--resume", "a complete checkpoint in " + path.string(),
                         complaints.empty() ? "none" : complaints.front());
       path = newest->path();
     }
@@ -109,15 +110,15 @@ void settle_run_folder(RunOptions& o) {
   const bool goes_on = (!o.resume.empty() && !other_run) || o.load_epoch || o.kept;
   if (io::path_exists(o.run_dir) && !goes_on) {
     if (!std::filesystem::is_directory(o.run_dir))
-      fail<UsageError>("--run-dir", "a folder", o.run_dir + ", which is none");
+      fail<UsageError>("--run-dir", "a folder", o.run_dir + ", which is not a folder");
     if (!is_empty_folder(o.run_dir))
       fail<UsageError>("--run-dir", "an empty or a new folder", o.run_dir + ", which has files",
-                       other_run ? "a run that begins from another one's checkpoint needs a folder of its own"
-                                 : "give --resume to go on with that run, or another folder");
+                       other_run ? "a run that begins from the checkpoint of another run needs a folder of its own"
+                                 : "give --resume to continue that run, or name another folder");
   }
   if (!goes_on && log_folder(o) != o.run_dir && io::path_exists(log_folder(o) / "log.jsonl"))
-    fail<UsageError>("--log-dir", "a folder without a run's log.jsonl", o.log_dir + ", which has one",
-                     "give --resume to go on with that run, or another folder");
+    fail<UsageError>("--log-dir", "a folder without a run's log.jsonl", o.log_dir + ", which has a log.jsonl",
+                     "give --resume to continue that run, or name another folder");
 }
 
 std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, const Warn& warn) {
@@ -135,7 +136,7 @@ std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, const W
     fail<DataError>(
         "--load-epoch",
         "a checkpoint of the end of epoch " + std::to_string(*o.load_epoch) + " in " + store.folder().string(), "none",
-        "runs keep all of them with --model-prefix");
+        "use --model-prefix to keep all checkpoints");
   }
   if (o.resume.empty()) return std::nullopt;
   if (o.resume == "latest") {
@@ -143,7 +144,7 @@ std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, const W
     auto loaded = store.load_newest_valid(&complaints);
     for (const auto& c : complaints) warn(c);
     if (!loaded && !complaints.empty())
-      fail<DataError>("--resume", "a whole checkpoint in " + store.folder().string(), "only damaged ones");
+      fail<DataError>("--resume", "a complete checkpoint in " + store.folder().string(), "only damaged ones");
     return loaded;
   }
   if (o.resume != "best") return io::load_checkpoint(o.resume);

@@ -13,14 +13,14 @@
 
 #include "tools/trainer/options.hpp"
 
-// The folder of a run, and where a run begins.
+// Finds the folder of a run, and the checkpoint from which a run begins.
 namespace tutti::trainer {
 
 using Warn = std::function<void(const std::string&)>;
 
 namespace detail {
 
-// The run that a checkpoint RUN/checkpoints/step-N belongs to.
+// Returns the run that a checkpoint RUN/checkpoints/step-N belongs to.
 inline io::Path run_of(const io::Path& checkpoint) {
   return std::filesystem::absolute(checkpoint).lexically_normal().parent_path().parent_path();
 }
@@ -33,22 +33,22 @@ void clear_run(const io::Path& folder);
 // Returns the folder of log.jsonl and the event files.
 [[nodiscard]] inline io::Path log_folder(const RunOptions& o) { return o.log_dir.empty() ? o.run_dir : o.log_dir; }
 
-// Which command continues a run that was interrupted.
+// Returns the command that continues an interrupted run.
 [[nodiscard]] std::string how_to_resume(const RunOptions& o);
 
-// Settles which folder the run writes to; makes nothing yet. A path given to --resume may be a run: then its newest
-// checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
+// Decides which folder the run writes to; does not make it yet. A path given to --resume may be a run: then its newest
+// checkpoint counts. Throws UsageError if the folder is in use and the run should not resume.
 void settle_run_folder(RunOptions& o);
 
-// The checkpoint that the options ask for; nothing for a new run. Each one that is passed over is named to `warn`.
-// Throws DataError where there is none to be had.
+// Returns the checkpoint that the options ask for, or nullopt for a new run. Reports each damaged checkpoint that is
+// skipped to `warn`. Throws DataError if there is no usable one.
 std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, const Warn& warn);
 
-// Names the options that shape the training and differ from those the checkpoint was made with. An evaluation needs the
-// net and its images alone.
+// Reports the options that affect the training and differ from those of the checkpoint. An evaluation compares only
+// those of the net and its images.
 void compare_options(const io::Json& before, const RunOptions& o, const Warn& warn);
 
-// A run that goes on from an older step of its own gives up what it did after it.
+// Removes the checkpoints after `step`, from which the run continues.
 void give_up_later_checkpoints(const RunOptions& o, std::int64_t step, const Warn& warn);
 
 }  // namespace tutti::trainer

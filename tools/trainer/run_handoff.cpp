@@ -38,11 +38,10 @@ void require_kept_checkpoint(const RunOptions& o) {
     newest = std::max<std::int64_t>(newest, std::strtoll(digits.c_str(), nullptr, 10));
   }
   if (newest < o.kept->step)
-    fail<DataError>(
-        "--run-dir", "the checkpoint of step " + std::to_string(o.kept->step) + " in " + o.run_dir,
-        newest < 0 ? "none" : "one of step " + std::to_string(newest) + " as the newest",
-        "rank 0 is on another host now: the folder must be one that all hosts share, or the launcher's host "
-        "in the job");
+    fail<DataError>("--run-dir", "the checkpoint of step " + std::to_string(o.kept->step) + " in " + o.run_dir,
+                    newest < 0 ? "none" : "the one of step " + std::to_string(newest) + " as the newest",
+                    "rank 0 is on another host now: use a folder that all hosts share, or keep the launcher's host "
+                    "in the job");
 }
 
 RunHandoffWriter::RunHandoffWriter(const RunOptions& o) : file_(read_launch_environment().keep), run_dir_(o.run_dir) {

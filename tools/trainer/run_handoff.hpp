@@ -19,7 +19,7 @@ namespace tutti::trainer {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// As text for LaunchEnvironment::keep: "STEP ENDED RUN_DIR".
+// Returns the text for LaunchEnvironment::keep: "STEP ENDED RUN_DIR".
 [[nodiscard]] inline std::string kept_text(const RunHandoff& k, const std::string& run_dir) {
   return std::to_string(k.step) + " " + std::to_string(k.ended_ns) + " " + run_dir;
 }
@@ -35,7 +35,7 @@ class RunHandoffWriter final : public FitListener {
  public:
   explicit RunHandoffWriter(const RunOptions& o);
   void saved(const std::string& checkpoint) override;
-  // The processes have saved their state: their successors may continue at once.
+  // Call when the processes have saved their state: their successors may continue at once.
   void ended();
 
  private:

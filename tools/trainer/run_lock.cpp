@@ -38,7 +38,7 @@ bool RunLock::take(const io::Path& folder, std::chrono::milliseconds patience) {
 void RunLock::require(const io::Path& folder) {
   if (!take(folder, std::chrono::seconds(2)))
     fail<UsageError>("--run-dir", "a folder that no other process writes to",
-                     folder.string() + ", where a training goes on", "wait for its end, or name another folder");
+                     folder.string() + ", in which another process trains", "wait for its end, or name another folder");
 }
 
 }  // namespace tutti::trainer

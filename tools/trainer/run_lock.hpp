@@ -7,7 +7,7 @@
 
 namespace tutti::trainer {
 
-// Keeps a run's folder for one process of this host that trains there: two would write into one log and remove each
+// Reserves a run's folder for one process of this host that trains there. Two would write into one log and remove each
 // other's checkpoints.
 class RunLock {
  public:
@@ -16,10 +16,10 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // False where another one has it and keeps it for that long: the one before may be about to end. A folder that cannot
-  // be locked is anybody's.
+  // Returns false if another process holds the lock for the whole wait; the previous process may be about to end. A
+  // folder that cannot be locked is not protected.
   [[nodiscard]] bool take(const io::Path& folder, std::chrono::milliseconds patience);
-  // UsageError if another process holds it.
+  // Throws UsageError if another process holds the lock.
   void require(const io::Path& folder);
 
  private:

@@ -29,8 +29,8 @@ std::string address_towards(const HostPort& other) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_DGRAM;
   if (::getaddrinfo(other.host.c_str(), std::to_string(other.port).c_str(), &hints, &found) != 0 || found == nullptr)
-    fail<CommunicationError>("environment DMLC_PS_ROOT_URI", "a host that this one can find", other.host,
-                             "is the name right, and in /etc/hosts or the DNS?");
+    fail<CommunicationError>("environment DMLC_PS_ROOT_URI", "a host name that can be resolved", other.host,
+                             "check the name, and that it is in /etc/hosts or the DNS");
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
   const io::Descriptor socket(::socket(all->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own{};
@@ -40,7 +40,7 @@ std::string address_towards(const HostPort& other) {
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
       ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
     fail<CommunicationError>("environment DMLC_PS_ROOT_URI", "a host that can be reached from here", other.host,
-                             "DMLC_NODE_HOST tells this host's own address");
+                             "set this host's address in DMLC_NODE_HOST");
   return text.data();
 }
 
@@ -48,19 +48,17 @@ std::string address_towards(const HostPort& other) {
 
 namespace {
 
-// --ps-hosts and its like.
+// Reads --ps-hosts and the related options.
 ScriptedJob job_of_lists(const RunOptions& o, Started& start) {
   if (start.launched || start.mpi)
-    fail<UsageError>("--ps-hosts", "a process that nobody else numbers",
+    fail<UsageError>("--ps-hosts", "a process that no launcher has numbered",
                      start.mpi ? start.starter_of_mpi() : "tutti-launch, or DMLC_ROLE",
-                     start.srun
-                         ? "'srun --mpi=none' leaves it to the lists"
-                         : "tutti-launch -n N -s M tells its processes where the others are: leave the lists out");
+                     start.srun ? "use 'srun --mpi=none', so that the lists number the processes"
+                                : "leave the lists out: tutti-launch -n N -s M gives its processes all addresses");
   for (const auto& [name, value] : {std::pair{"--ps-hosts", &o.ps_hosts}, {"--worker-hosts", &o.worker_hosts}})
     if (value->empty())
-      fail<UsageError>(
-          name, "HOST:PORT of each of them", "none",
-          "a process is told both lists, --job_name and --task_index; generate-trainer writes the commands");
+      fail<UsageError>(name, "HOST:PORT of each process", "none",
+                       "give both lists, --job_name and --task_index; generate-trainer writes such commands");
   ScriptedJob job;
   job.servers = parse_host_list(o.ps_hosts, "--ps-hosts");
   job.workers = parse_host_list(o.worker_hosts, "--worker-hosts");
@@ -84,7 +82,7 @@ ScriptedJob job_of_lists(const RunOptions& o, Started& start) {
   start.size = static_cast<int>(list.size());
   start.rank = static_cast<int>(index);
   start.host = list[static_cast<std::size_t>(index)].host;
-  // Its script gives each its GPU, so they share the cores alone.
+  // The script gives each process its GPU, so they share only the cores.
   start.local_size = static_cast<int>(
       std::count_if(list.begin(), list.end(), [&](const HostPort& h) { return h.host == start.host; }));
   return job;
@@ -105,17 +103,16 @@ Started how_started(const RunOptions& o) {
     for (const auto& [name, given] :
          {std::pair{"--ps-key-file", !o.ps_key_file.empty()}, {"--rank-timeout", o.rank_timeout.has_value()}})
       if (given)
-        fail<UsageError>(name, "a job whose processes scripts start one by one", "another one",
-                         start.launched
-                             ? "tutti-launch has a channel to each of its processes, and its own --rank-timeout"
-                             : "--ps_hosts, --worker_hosts, --job_name and --task_index say what job it is");
+        fail<UsageError>(name, "a job whose processes scripts start one by one", "another job",
+                         start.launched ? "jobs of tutti-launch do not need it; tutti-launch has its own --rank-timeout"
+                                        : "give --ps_hosts, --worker_hosts, --job_name and --task_index");
     return start;
   }
   if (o.ps_key_file.empty() && !o.ps_plain)
     fail<UsageError>(
         "--ps-key-file", "a file with the secret of the job, from which all its processes derive their keys", "none",
-        "'umask 077; openssl rand -hex 32 > job.key' makes one, to be copied to every host; --ps-plain does "
-        "without on a network that is trusted");
+        "make one with 'umask 077; openssl rand -hex 32 > job.key' and copy it to every host; on a trusted "
+        "network --ps-plain works without it");
   if (!o.ps_key_file.empty()) start.scripted->secret = read_key_file(o.ps_key_file, "--ps-key-file");
   if (o.rank_timeout) {
     detail::number("--rank-timeout", *o.rank_timeout, 0.1, 1e6);

@@ -9,21 +9,21 @@
 
 #include "tools/trainer/options.hpp"
 
-// How a process was started, by a launcher or by a script.
+// Finds out how a process was started, by a launcher or by a script.
 namespace tutti::trainer {
 
 struct Started : LaunchEnvironment {
-  std::optional<ScriptedJob> scripted;  // that scripts start one process at a time
+  std::optional<ScriptedJob> scripted;  // set in jobs whose processes scripts start one by one
 };
 
 namespace detail {
 
-// This host's address towards another one, as the system would choose it; nothing is sent.
+// Returns this host's address that the system would use to reach `other`. Sends nothing.
 std::string address_towards(const HostPort& other);
 
 }  // namespace detail
 
-// How this process was started. UsageError for what does not go together.
+// Returns how this process was started. Throws UsageError for options and variables that contradict each other.
 Started how_started(const RunOptions& o);
 
 }  // namespace tutti::trainer

@@ -38,7 +38,7 @@ std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOpt
       std::max<std::int64_t>(o.batch_size - (need - there) / std::max<std::int64_t>(each, 1) - 1, 0);
   return error_message("memory", format_bytes(static_cast<double>(m.total())) + " for this rank",
                        format_bytes(static_cast<double>(there + resident_memory())),
-                       fits > 0 ? "--batch-size " + std::to_string(fits) + " fits" : "no batch fits");
+                       fits > 0 ? "--batch-size " + std::to_string(fits) + " fits" : "no batch size fits");
 }
 
 MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen) {
@@ -61,7 +61,7 @@ void load_pretrained(Trainer& trainer, const RunOptions& o) {
     } catch (const DataError& e) {
       const std::string message = e.what();
       const std::string other = o.stem == "small" ? "imagenet" : "small";
-      // conv1 tells the stems apart: [64, 3, 7, 7] and [64, 3, 3, 3].
+      // The shape of conv1 distinguishes the stems: [64, 3, 7, 7] and [64, 3, 3, 3].
       const bool is_stem = message.find("conv1.weight [64, 3, 7, 7] for [64, 3, 3, 3]") != std::string::npos ||
                            message.find("conv1.weight [64, 3, 3, 3] for [64, 3, 7, 7]") != std::string::npos;
       if (!is_stem) throw;
@@ -69,16 +69,17 @@ void load_pretrained(Trainer& trainer, const RunOptions& o) {
     }
   }();
   std::printf("%zu tensors from %s%s\n", w.loaded, o.pretrained.c_str(),
-              w.skipped.empty() ? "" : "; the classifier begins anew, for another number of classes");
+              w.skipped.empty() ? "" : "; the classifier starts from random weights, for another number of classes");
 }
 
 void print_net(const Graph& model, const MemoryEstimate& memory, const RunOptions& o, const Schema& seen) {
   std::string batch;
   if (o.elastic_batch == "worker") {
-    batch = ": " + std::to_string(o.batch_size * o.accumulate) + " for each worker, whose number the rate follows";
+    batch =
+        ": " + std::to_string(o.batch_size * o.accumulate) + " for each worker; the rate follows the number of workers";
     if (o.elastic_ramp_steps > 0) batch += " within " + std::to_string(o.elastic_ramp_steps) + " steps";
   }
-  std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images an update%s\n%s%s\n", o.network.c_str(),
+  std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images per update%s\n%s%s\n", o.network.c_str(),
               static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
               static_cast<long long>(seen.height), static_cast<long long>(seen.width),
               static_cast<long long>(o.global_batch_size), batch.c_str(),

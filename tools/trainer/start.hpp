@@ -14,7 +14,7 @@
 
 #include "tools/trainer/options.hpp"
 
-// What a run says of itself before the first step.
+// What a run prints and checks before the first step.
 namespace tutti::trainer {
 
 inline void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n", text.c_str()); }
@@ -31,10 +31,11 @@ inline void check_memory(const MemoryEstimate& m, const RunOptions& o, int ranks
   if (const auto shortage = memory_shortage(m, o, ranks_here)) throw DeviceError(*shortage);
 }
 
-// What the run takes; its largest plans are made, unless they are more than the host has and --dry-run only asks.
+// Returns the memory that the run needs. Makes the largest plans, unless they need more than the host has and the run
+// is a --dry-run.
 MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen);
 
-// Rank 0's; the others take them from it.
+// Loads weights on rank 0. The other ranks get them from it.
 void load_pretrained(Trainer& trainer, const RunOptions& o);
 
 // Prints what will be trained and the memory it takes: the table of layers with --dry-run, the totals always.

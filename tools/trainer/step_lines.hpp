@@ -12,10 +12,10 @@
 // Progress as TensorFlow's CIFAR-10 scripts print it.
 namespace tutti::trainer {
 
-// "2026-01-02 15:04:05.123456", local time, as Python's datetime.now() is printed.
+// Returns the local time as Python prints datetime.now(), for example "2026-01-02 15:04:05.123456".
 std::string date_and_time();
 
-// A line every 10 steps of this worker, about its own rows.
+// Prints a line every 10 steps of this worker, about its own images.
 class StepLines {
  public:
   void operator()(const FitStep& s) {
@@ -35,7 +35,7 @@ class StepLines {
   Stopwatch watch_;
 };
 
-// Warnings, and epochs that were evaluated: beside such lines the rest would be said twice.
+// Prints only warnings and evaluated epochs, because the step lines show the rest.
 class SparseDisplay : public ProgressDisplay {
  public:
   using ProgressDisplay::ProgressDisplay;

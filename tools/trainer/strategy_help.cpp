@@ -17,7 +17,7 @@ const std::string& strategy_help() {
         {"nccl", "the same with a GPU each"},
         {"gloo", "the ranks of tutti-launch, without MPI"},
         {"ps", "with the servers of tutti-launch -s"},
-        {"ps_async", "the same, workers wait for no other one"}};
+        {"ps_async", "the same, workers do not wait for each other"}};
     const std::vector<std::string> built = built_strategies();
     std::string here, elsewhere;
     for (const KnownStrategy& s : known_strategies()) {
@@ -29,7 +29,7 @@ const std::string& strategy_help() {
       for (const auto& [word, meaning] : meanings)
         if (word == s.word) here.append(" (").append(meaning).append(")");
     }
-    return here + "; default: by the number of processes, by servers and GPUs" +
+    return here + "; default: depends on the number of processes, on servers and on GPUs" +
            (elsewhere.empty() ? "" : "; not in this build: " + elsewhere);
   }();
   return text;

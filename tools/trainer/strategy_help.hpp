@@ -7,7 +7,7 @@
 
 namespace tutti::trainer {
 
-// What --help says of --strategy: the words of this build, and what a build needs for the others.
+// Returns what --help says about --strategy: the words of this build, and the packages for the others.
 [[nodiscard]] const std::string& strategy_help();
 
 }  // namespace tutti::trainer

@@ -22,16 +22,16 @@ struct Images {
   std::optional<AnyDataset> test;
   // Each epoch ends with an evaluation, unless the options say otherwise.
   bool evaluate_each_epoch = false;
-  std::vector<std::string> notes{};  // that the user sees at the start
+  std::vector<std::string> notes{};  // shown to the user at the start
 };
 
-// What a run is about.
+// The data of a run.
 struct Loaded {
-  Schema seen{};  // by the net
+  Schema seen{};  // schema of the net's input
   Images images;
 };
 
-// What a listener prints at the start of a run.
+// What listeners print at the start of a run.
 struct RunStart {
   std::string versions;  // of tutti, the backend and the machine
   std::int64_t images = 0;
@@ -39,31 +39,31 @@ struct RunStart {
   std::int64_t save_every_steps = 0, summary_every = 0;
 };
 
-// A checkpoint that was evaluated.
+// A checkpoint and its evaluation's facts.
 struct EvaluatedCheckpoint {
   std::int64_t step = 0;
-  std::int64_t epoch = 0;  // that its last step belongs to, from 1; 0: of no run
+  std::int64_t epoch = 0;  // of its last step, from 1; 0: the weights belong to no run
   io::Path path;
-  bool averaged = false;  // its averaged weights
+  bool averaged = false;  // its averaged weights were evaluated
 };
 
-// What is a program's own: its images and what it prints.
+// The parts of a program that differ: its images and its output.
 struct Task {
-  // What the net sees, and the images themselves.
+  // The schema of the net's input, and the images.
   std::function<Schema(const RunOptions&)> schema;
   std::function<Images(const RunOptions&, const Schema&)> images;
   // How to prepare test images that are files.
   std::function<interchange::ImagePreparation(const RunOptions&, const Schema& seen)> preparation;
-  // Further listeners of rank 0; `l2` is the decay term of the loss.
+  // Additional listeners of rank 0; `l2` is the decay term of the loss.
   std::function<std::vector<std::unique_ptr<FitListener>>(const RunOptions&, const RunStart&,
                                                           const std::function<double()>& l2)>
       listeners;
-  // Rank 0 prints what checkpoints come to; the common form where there is none. `evaluating`: before the first, of so
-  // many images.
+  // Functions with which rank 0 prints evaluations of checkpoints. If they are empty, it prints the common form.
+  // `evaluating` is called before the first evaluation, with the number of images.
   std::function<void(const RunOptions&, std::int64_t images)> evaluating;
   std::function<void(const EvaluationReport&, const EvaluatedCheckpoint&)> evaluated;
   std::function<void()> evaluation_done;
-  bool shows_progress = true;  // in the common form, also if RunOptions::as_table
+  bool shows_progress = true;  // shows the common progress display, even if RunOptions::as_table
 };
 
 }  // namespace tutti::trainer

@@ -13,13 +13,12 @@
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/trainer.hpp>
 
-// What the event files of the training programs hold beside curves.
+// What the event files of the training programs have in addition to curves.
 namespace tutti::trainer {
 
 class TensorboardRun : public TensorboardLog {
  public:
-  // `options`: the run's, by their names on the command line.
-  // at: refers to this while it lives.
+  // `options`: the run's options, by their names on the command line. at: points to this object while it exists.
   TensorboardRun(const io::Path& folder, const std::function<void(const std::string&)>& complain, bool summaries,
                  const io::Json& options, TensorboardRun*& at);
 
@@ -29,10 +28,10 @@ class TensorboardRun : public TensorboardLog {
   TensorboardRun(const TensorboardRun&) = delete;
   TensorboardRun& operator=(const TensorboardRun&) = delete;
 
-  // Up to eight images of the batch that begins at p, as the net sees them before they are normalised.
+  // Writes up to eight images of the batch at position p, as the net gets them but not normalised.
   void samples(const AnyDataset& d, const BatchSource& source, Position p, std::uint64_t seed, std::int64_t step);
 
-  // Histograms of each parameter, and of its gradient in the last step. Waits for the steps that run.
+  // Writes histograms of each parameter, and of its gradient in the last step. Waits for running steps.
   void histograms(Trainer& trainer, std::int64_t step);
 
   void ended(const RunEnd& e) override;

@@ -30,7 +30,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// The same in all processes of a job, and in no other.
+// Returns a text that is the same in all processes of a job, and differs between jobs.
 std::string name_of_job(const Started& start) {
   if (!start.job.empty()) return start.job;
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
@@ -41,7 +41,7 @@ std::string name_of_job(const Started& start) {
 
 void merge() {
   const auto merged = io::merge_traces(whole_file, recorder->options().job);
-  if (!merged) return;  // another process still writes, and will do it
+  if (!merged) return;  // another process still writes, and will merge the files
   for (const auto& c : merged->complaints) std::fprintf(stderr, "warning: %s\n", c.c_str());
   std::printf("timeline of %d %s in %s, %s\n", merged->processes, merged->processes == 1 ? "process" : "processes",
               whole_file.c_str(), format_bytes(static_cast<double>(merged->bytes)).c_str());
@@ -68,7 +68,7 @@ TraceOfRun::TraceOfRun(const RunOptions& o, const Started& start) {
   t.name += " on " + io::detail::host_name();
   t.first_step = window.first;
   t.last_step = window.last;
-  // A window that the user has named is recorded in full.
+  // A window that the user has named is recorded completely.
   if (window.last > 0) t.most_details = 1'000'000;
   t.complain = [](const std::string& w) { std::fprintf(stderr, "warning: %s\n", w.c_str()); };
   io::make_directories(io::folder_of(t.file));
@@ -86,20 +86,19 @@ TraceOfRun::~TraceOfRun() {
   const auto& own = recorder->options();
   try {
     if (const auto last = recorder->details_end_at(); last > 0)
-      std::fprintf(
-          stderr,
-          "warning: the timeline has the layers and images of steps up to %lld, %lld spans; --trace-steps says "
-          "of which steps\n",
-          static_cast<long long>(last), static_cast<long long>(own.most_details));
+      std::fprintf(stderr,
+                   "warning: the timeline has the layers and images of steps up to %lld, %lld spans; use --trace-steps "
+                   "to choose the steps\n",
+                   static_cast<long long>(last), static_cast<long long>(own.most_details));
     if (recorder->lost() > 0)
-      std::fprintf(stderr, "warning: the timeline lacks %lld spans, beyond what it may hold\n",
+      std::fprintf(stderr, "warning: the timeline lacks %lld spans, because it is full\n",
                    static_cast<long long>(recorder->lost()));
     if (whole_file.empty())
       std::printf("timeline in %s\n", own.file.c_str());
     else
       merge();
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "warning: the timelines of the job's processes stay apart: %s\n", e.what());
+    std::fprintf(stderr, "warning: the timelines of the job's processes were not merged: %s\n", e.what());
   }
   std::fflush(stdout);
 }

@@ -7,8 +7,8 @@
 // The timeline of --trace.
 namespace tutti::trainer {
 
-// Records from now on, where --trace asks for it, to its end: the file is then closed, and the last process of a job to
-// come to that puts one file together of what all have written.
+// Records a timeline while the object exists, if --trace asks for it. Then closes the file. The last process of a job
+// to finish merges the files of all processes.
 class TraceOfRun {
  public:
   TraceOfRun(const RunOptions& o, const Started& start);
@@ -16,7 +16,7 @@ class TraceOfRun {
   TraceOfRun(const TraceOfRun&) = delete;
   TraceOfRun& operator=(const TraceOfRun&) = delete;
 
-  // Call before something that may end this process without a return.
+  // Call before a function that may end this process without returning.
   static void flush() noexcept;
 };
 

@@ -13,9 +13,7 @@ namespace tutti::trainer {
 
 TraceWindow trace_window(const RunOptions& o) {
   if (o.trace_steps.empty()) return {};
-  const auto refuse = [&] {
-    fail<UsageError>("--trace-steps", "FIRST:LAST, steps from 1 on", "'" + o.trace_steps + "'");
-  };
+  const auto refuse = [&] { fail<UsageError>("--trace-steps", "FIRST:LAST, steps from 1", "'" + o.trace_steps + "'"); };
   TraceWindow w;
   const std::string_view text = o.trace_steps;
   const std::size_t colon = text.find(':');

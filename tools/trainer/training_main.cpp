@@ -63,17 +63,17 @@ StrategyOptions strategy_options(const RunOptions& o, const Started& start) {
 }
 
 struct Job {
-  Backend* gpu = nullptr;                   // of this process, which strategy nccl needs
-  std::shared_ptr<ControlChannel> channel;  // where processes come and go
+  Backend* gpu = nullptr;                   // of this process; needed by strategy nccl
+  std::shared_ptr<ControlChannel> channel;  // of an elastic job
 };
 
-// What went wrong on this rank ends the others too.
+// An error on this rank ends the other ranks too.
 template <class F>
 int with_strategy(RunOptions& o, const Task& task, const Started& start, const Job& job, F&& f) {
   StrategyOptions as = strategy_options(o, start);
   as.backend = job.gpu;
   as.channel = job.channel;
-  // If the processes have a channel, a process with other data or options learns it before any work is done.
+  // If the processes have a channel, a process with other data or options is refused before any work is done.
   std::optional<Loaded> loaded;
   if (has_servers(o.strategy) || job.channel != nullptr) {
     if (works(o)) loaded = load(o, task);
@@ -94,7 +94,7 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
     if (strategy.size() > 1 && (members == nullptr || members->restarts_processes())) {
       TraceOfRun::flush();
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
-      if (has_servers(o.strategy)) throw;  // the process that is told prints it
+      if (has_servers(o.strategy)) throw;  // the process that gets the message prints it
       return e.exit_code();
     }
     throw;
@@ -106,14 +106,15 @@ bool is_built(const std::string& backend) {
   return std::find(built.begin(), built.end(), backend) != built.end();
 }
 
-// The GPU of this process: the ranks of a host have one each.
+// Returns the GPU of this process: the ranks of a host have one each.
 int gpu_of(const RunOptions& o, const Started& start) {
   const std::vector<int> chosen = detail::gpu_numbers(o.gpus.value_or(""));
   const auto here = static_cast<std::size_t>(start.local_size);
   if (chosen.empty()) return start.local_rank;
   if (chosen.size() != here)
-    fail<UsageError>("--gpus", here == 1 ? "one GPU" : std::to_string(here) + " GPUs", *o.gpus,
-                     "a process has one: tutti-launch starts one for each, and -n counts hosts then");
+    fail<UsageError>(
+        "--gpus", here == 1 ? "one GPU" : std::to_string(here) + " GPUs", *o.gpus,
+        "each process has one GPU: tutti-launch --gpus starts one process for each GPU, and -n counts hosts");
   return chosen[static_cast<std::size_t>(start.local_rank)];
 }
 
@@ -148,9 +149,9 @@ int serve(RunOptions& o, const Task& task, const Started& start, const Job& job)
   if (owns) {
     BackendOptions on = backend_options(o);
     on.gpu = false;
-    // Servers have no GPU, whatever the workers have.
+    // Servers use no GPU, even if the workers do.
     backend = make_backend(o.backend == "cuda" ? "auto" : o.backend, on);
-    // The net, the options and the data of the workers, so that a worker with others is refused.
+    // Loads net, options and data as the workers do, so that a worker with other ones is refused.
     const Loaded loaded = load(o, task);
     const std::int64_t images = loaded.images.train.size();
     TrainerOptions t = trainer_options(o);
@@ -187,7 +188,7 @@ int schedule(const RunOptions& o, const Started& start) {
   });
 }
 
-// Whether --backend auto takes the GPU of this process.
+// Returns whether --backend auto uses the GPU of this process.
 bool has_gpu(const RunOptions& o, const Started& start) {
   if (o.backend != "auto" || detail::wants_no_gpu(o)) return false;
   const bool built = is_built("cuda");
@@ -195,7 +196,7 @@ bool has_gpu(const RunOptions& o, const Started& start) {
   if (!built && o.gpus) return false;
   BackendOptions as = backend_options(o);
   if (built) as.device = gpu_of(o, start);
-  // The process that trains says why, not the one that only answers the launcher.
+  // The process that trains prints the reason, not the one that only answers the launcher.
   if (is_launcher_query()) as.warn = nullptr;
   return automatic_backend(as) == "cuda";
 }
@@ -203,10 +204,10 @@ bool has_gpu(const RunOptions& o, const Started& start) {
 int run_on_gpu(RunOptions& o, const Task& task, const Started& start, Job job) {
   const int there = count_gpus();
   if (o.strategy == "nccl" && start.local_size > there)
-    fail<DeviceError>(
-        "--strategy nccl", "a GPU for each of the " + std::to_string(start.local_size) + " processes on this host",
-        std::to_string(there),
-        "start fewer (slots= in the hosts file); nvidia-smi -L and CUDA_VISIBLE_DEVICES say which there are");
+    fail<DeviceError>("--strategy nccl",
+                      "a GPU for each of the " + std::to_string(start.local_size) + " processes on this host",
+                      std::to_string(there),
+                      "start fewer (slots= in the hosts file); nvidia-smi -L and CUDA_VISIBLE_DEVICES show the GPUs");
   BackendOptions as = backend_options(o);
   as.device = gpu_of(o, start);
   const std::unique_ptr<Backend> backend = make_backend("cuda", as);
@@ -223,7 +224,7 @@ int run_on_gpu(RunOptions& o, const Task& task, const Started& start, Job job) {
   });
 }
 
-// Those of the environment, without HOROVOD_, in alphabetical order.
+// Returns the Horovod variables of the environment, without HOROVOD_, in alphabetical order.
 std::vector<std::pair<std::string, std::string>> horovod_variables() {
   constexpr std::string_view begin = "HOROVOD_";
   std::vector<std::pair<std::string, std::string>> found;
@@ -237,7 +238,7 @@ std::vector<std::pair<std::string, std::string>> horovod_variables() {
   return found;
 }
 
-// The names of all variables of the environment, in alphabetical order.
+// Returns the names of all variables of the environment, in alphabetical order.
 std::vector<std::string> names_of_variables() {
   std::vector<std::string> names;
   for (char** e = environ; *e != nullptr; ++e) {
@@ -248,11 +249,12 @@ std::vector<std::string> names_of_variables() {
   return names;
 }
 
-// By one process alone.
+// Evaluates in a single process.
 int evaluate_elsewhere(const RunOptions& o, const Task& task) {
   const LaunchEnvironment start = read_launch_environment();
   if (start.launched && start.size > 1)
-    fail<UsageError>("--checkpoint-dir", "one process, which evaluates alone", std::to_string(start.size));
+    fail<UsageError>("--checkpoint-dir", "one process, because an evaluation uses no others",
+                     std::to_string(start.size));
   const TraceOfRun trace(o, {start, {}});
   return evaluate_concurrently(o, task, [&](RunOptions& checked) {
     naming_variables(checked, [&] { check(checked, {1, built_strategies(), has_gpu(checked, {start, {}})}); });
@@ -284,16 +286,16 @@ int train(RunOptions& o, const Task& task) {
     for (const std::string& w : o.warnings) warn(w);
   const bool keeps = o.strategy == "ps_async" && o.ps_snapshot_seconds > 0;
   if (start.servers_restart && keeps && o.run_dir.empty())
-    fail<UsageError>("--run-dir", "a folder, where servers that are started again find what they kept", "none");
+    fail<UsageError>("--run-dir", "a folder, in which servers that are started again find their saved state", "none");
   if (start.scripted && !has_servers(o.strategy))
     fail<UsageError>("--strategy", "ps or ps_async, because the job has servers", o.strategy,
-                     "dist_sync and dist_async are other names of theirs");
+                     "dist_sync and dist_async are other names of these");
   if (schedules) return schedule(o, start);
   if (is_launcher_query())
     return answer_launcher_query({o.strategy, o.strategy == "mpi", has_servers(o.strategy), keeps,
                                   changes_members(o.strategy), o.strategy == "ps_async"});
   if (!start.servers_restart && o.ps_snapshot_seconds != RunOptions().ps_snapshot_seconds)
-    o.notes.push_back("nothing is done with --ps-snapshot-seconds: no server is started again");
+    o.notes.push_back("no effect: --ps-snapshot-seconds, because servers are not started again");
   const TraceOfRun trace(o, start);
   if (start.is_server()) {
     if (!has_servers(o.strategy)) require_worker(start);
@@ -302,7 +304,7 @@ int train(RunOptions& o, const Task& task) {
   }
   apply_horovod_variables(o, horovod_variables(), start.size);
   note_ps_variables(o, names_of_variables());
-  // Ranks of one host share its cores.
+  // The ranks of one host share its cores.
   if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
   if (o.backend == "cuda" && is_built("cuda")) return run_on_gpu(o, task, start, job);
   return with_strategy(o, task, start, job, [&](AnyStrategy& strategy, std::optional<Loaded> loaded) {

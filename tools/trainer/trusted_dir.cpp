@@ -21,9 +21,9 @@ void require_trusted_dir(const io::Path& folder, std::string_view option) {
   if (::stat(above.c_str(), &parent) != 0 || (parent.st_mode & S_IWOTH) == 0) return;
   if (::lstat(path.c_str(), &own) != 0 || (!S_ISLNK(own.st_mode) && own.st_uid == ::geteuid())) return;
   fail<UsageError>(
-      std::string(option), "a folder of this user, because everybody may write to " + above.string(),
+      std::string(option), "a folder of this user, because all users may write to " + above.string(),
       path.string() + ", which is " + (S_ISLNK(own.st_mode) ? "a link" : "user " + std::to_string(own.st_uid) + "'s"),
-      "remove it, or name a folder that only this user writes to");
+      "remove it, or name a folder that only this user can write to");
 }
 
 }  // namespace tutti::trainer

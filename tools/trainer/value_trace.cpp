@@ -15,8 +15,8 @@ std::unique_ptr<ValueTrace> traced_values() {
   const std::string_view said = value == nullptr ? "" : value;
   if (said.empty() || said == "0") return nullptr;
   if (said != "1")
-    fail<UsageError>("environment TUTTI_TRACE", "1, which prints what each op computes", "'" + printable(said) + "'",
-                     "a timeline is an option: --trace FILE");
+    fail<UsageError>("environment TUTTI_TRACE", "1, which prints the result of each op", "'" + printable(said) + "'",
+                     "use the option --trace FILE for a timeline");
   return std::make_unique<ValueTrace>();
 }
 

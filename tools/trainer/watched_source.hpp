@@ -17,9 +17,9 @@
 
 namespace tutti::trainer {
 
-// How a WatchedSource says how far it is.
+// How a WatchedSource reports progress.
 struct WatchOptions {
-  std::function<bool()> shows{};  // asked before each line; only rank 0 says something
+  std::function<bool()> shows{};  // called before each line; only rank 0 prints
   std::function<void(const std::string& text)> write = [](const std::string& text) {
     std::fputs(text.c_str(), stderr);
   };
@@ -29,8 +29,8 @@ struct WatchOptions {
   double first = 3, interval_on_terminal = 0.5, interval = 30;
 };
 
-// The source of an evaluation, which takes minutes where there are many images: says on the standard error how far a
-// pass is, on a terminal in one line that is written anew and in the end removed.
+// The source of an evaluation. Reports progress on standard error, because an evaluation of many images takes minutes.
+// On a terminal the line is overwritten, and removed at the end.
 class WatchedSource final : public BatchSource {
  public:
   WatchedSource(std::unique_ptr<BatchSource> source, WatchOptions options)
