@@ -84,7 +84,7 @@ class Run(unittest.TestCase):
         return path
 
     def environment_of(self, peer, body=""):
-        """Makes a virtual environment that is ready. Its Python is a stand-in."""
+        """Makes a virtual environment that is complete. Its Python is a stand-in."""
         self.program(f"{peer}/bin/python", peer, body, peer == "torch")
         (self.folder / peer / "ready").write_text((PEERS / "requirements" / f"{peer}.txt").read_text())
         return self.folder / peer
@@ -97,7 +97,7 @@ class Run(unittest.TestCase):
         return done
 
     def input(self, name=""):
-        """Makes files in place of the images, and a stand-in for Google Benchmark's programs."""
+        """Makes files instead of the images, and a stand-in for Google Benchmark's programs."""
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         for file in ("data_batch_1.bin", "imagenet-sample.tar"):
@@ -112,7 +112,7 @@ sys.exit()""" % name
     def calls(self, name):
         return [json.loads(line)[1:] for line in self.log.read_text().splitlines() if json.loads(line)[0] == name]
 
-    def test_by_turns_with_what_is_best(self):
+    def test_by_turns_with_best_settings(self):
         out = self.run_it("steps", "--models", "resnet20:8 resnet50:2", "--precisions", "f32 bf16", "--threads", "3", "--repeats", "3",
                           "--malloc", "best", "--tutti", "--backend eigen").stdout
         # The results of tutti count up from 101; those of the first row are 101, 105 and 109.
@@ -126,7 +126,7 @@ sys.exit()""" % name
         self.assertEqual(len(ours), 12)
         self.assertEqual(ours[0][0], ["--model", "resnet20", "--batch", "8", "--precision", "f32", "--threads", "3", "--seconds", "5",
                                       "--backend", "eigen"])
-        # In turns: eager, compiled, tutti. All rows run once before any row runs again.
+        # In turn: eager, compiled, tutti. All rows run once before any row runs again.
         names = [json.loads(line)[0] for line in self.log.read_text().splitlines()]
         self.assertEqual(names[-36:], ["torch", "torch", "tutti"] * 12)
         timed = self.calls("torch")[-24:]
@@ -171,12 +171,12 @@ sys.exit()""" % name
             self.assertIn(tells, self.run_it(*wrong, code=2).stderr)
         self.assertFalse(self.log.exists())
 
-    def test_what_is_missing(self):
+    def test_missing_prerequisites(self):
         self.assertIn("step-none", self.run_it(code=3, TUTTI_STEP=str(self.folder / "step-none")).stderr)
         self.assertIn("train-none", self.run_it("recipe", code=3, TUTTI_TRAIN=str(self.folder / "train-none")).stderr)
         nowhere = {**self.input(), "TUTTI_DATA": str(self.folder / "none")}
         self.assertIn("TUTTI_DATA", self.run_it("recipe", code=3, TUTTI_TRAIN=nowhere["TUTTI_LOADER"], **nowhere).stderr)
-        # No package can be installed: not even the environment can be made.
+        # No package can be installed, and not even the environment can be made.
         (self.folder / "file").write_text("")
         self.assertIn("SKIP: torch.txt", self.run_it("steps", code=77, TORCH_VENV=str(self.folder / "file" / "torch")).stdout)
 
@@ -184,8 +184,8 @@ sys.exit()""" % name
 class Input(Run):
     """The tables of the loaders. Does not repeat the tests of Run."""
 
-    test_by_turns_with_what_is_best = test_given_settings_are_not_sought = test_busy_and_further_columns = None
-    test_a_program_that_fails = test_wrong_use = test_what_is_missing = None
+    test_by_turns_with_best_settings = test_given_settings_are_not_sought = test_busy_and_further_columns = None
+    test_a_program_that_fails = test_wrong_use = test_missing_prerequisites = None
 
     def test_loaders(self):
         out = self.run_it("input", "--repeats", "2", "--seconds", "0.5", **self.input()).stdout
@@ -202,13 +202,13 @@ class Input(Run):
         self.assertEqual(filters[:2], ["--benchmark_filter=^loader/cifar10/b128/threads0/",
                                        f"--benchmark_filter=^loader/cifar10/b128/threads{cores}/"])
 
-    def test_a_benchmark_that_is_not_there(self):
+    def test_missing_benchmark(self):
         done = self.run_it("input", "--repeats", "1", code=1, **self.input("jpeg/"))
         self.assertIn("loader/cifar10", done.stderr)
 
 
 class CostPerFlop(Input):
-    test_loaders = test_a_benchmark_that_is_not_there = None
+    test_loaders = test_missing_benchmark = None
 
     def test_table(self):
         # A step of ResNet-18 takes 1 ms per GFLOP at batch 16, 1.1 at 64 and 1.25 at 256, and 5 ms for the update.
@@ -233,7 +233,7 @@ sys.exit()""")
 
 
 class Recipe(Input):
-    test_loaders = test_a_benchmark_that_is_not_there = None
+    test_loaders = test_missing_benchmark = None
 
     def train(self, body):
         path = self.folder / "train"

@@ -46,7 +46,7 @@ class Model(unittest.TestCase):
         self.assertAlmostEqual(reduce_seconds(10 * MB, 4, c), 0.015 + 0.006)
 
     def test_buckets_wait_for_each_other(self):
-        # 60 ms a bucket: the first one ends at 110 ms, the second one at 170.
+        # 60 ms for each bucket: the first one ends at 110 ms, the second one at 170.
         c = Cluster(ranks_per_host=2, memory_gb=40 * MB / 0.06 / 1e9, **NO_OVERHEAD)
         p = simulate(TRACE, 2, c)
         self.assertAlmostEqual(p.exposed, 0.07)

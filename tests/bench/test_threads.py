@@ -40,7 +40,7 @@ class Threads(unittest.TestCase):
         self.assertEqual(len(lost), 16)
         self.assertEqual(lost, sorted(lost, reverse=True))
 
-    def test_what_the_machine_gives_counts(self):
+    def test_memory_speed_counts(self):
         # If memory costs nothing, only products cost time; the sums of the shards then delay no thread.
         slow, fast = (rows(run("--model", "resnet20", "--batch", "96", "--threads", "48", "--gbytes", g).stdout)[48][1] for g in ("1", "1000000"))
         self.assertGreater(slow, fast)

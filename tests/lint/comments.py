@@ -29,7 +29,7 @@ CMAKE_TOKEN = re.compile(
 
 
 def kind_of(path):
-    """Returns "c", "python", "shell", "cmake", "page", or None for other files."""
+    """Returns "c", "python", "shell", "cmake", "page", or `None` for other files."""
     if path.name == "CMakeLists.txt":
         return "cmake"
     for kind, suffixes in (("c", C_FAMILY), ("python", PYTHON), ("shell", SHELL), ("cmake", CMAKE), ("page", PAGES)):
@@ -91,7 +91,8 @@ SHELL_TOKEN = re.compile(
 
 
 def _shell(text):
-    """Finds comments and strings by a guess (quotes in ${a#"b"} can mislead it); the code, by bash, is exact."""
+    """Finds comments and strings by patterns, which quotes in ${a#"b"} can mislead. bash itself extracts the code, which is
+    exact."""
     comments, strings = [], []
     for match in SHELL_TOKEN.finditer(text):
         line = text.count("\n", 0, match.start()) + 1

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Says whether a commit changes comments alone: without them, each changed file is as before.
+"""Checks that a commit changes comments only: without comments, each changed file is the same as before.
 
 comments_only.py           the last commit
 comments_only.py A..B      from commit A to commit B
-comments_only.py --cached  what is staged
+comments_only.py --cached  the staged changes
 
-Pages (.md) count as comments. Comments that tools read (NOLINT, noqa, "# waits", ...) count as code. Exit code 1: something else
-changed, or a file was added, removed or cannot be read.
+Pages (.md) count as comments. Comments that tools read (NOLINT, noqa, "# waits", ...) count as code. Exit code 1: something
+else changed, or a file was added, removed or cannot be read.
 """
 import difflib
 import subprocess
@@ -23,7 +23,7 @@ def git(*arguments):
 
 
 def versions(argument):
-    """Yields (path, text before, text after) of the changed files; None for a text that does not exist."""
+    """Yields (path, text before, text after) of the changed files. A text that does not exist is `None`."""
     if argument == "--cached":
         before, after, selection = "HEAD:", ":", ["--cached"]
     else:
@@ -36,7 +36,7 @@ def versions(argument):
 
 
 def complaint(path, before, after):
-    """Returns what is wrong with a changed file, or None if its comments alone changed."""
+    """Returns what is wrong with a changed file, or `None` if only its comments changed."""
     kind = kind_of(Path(path))
     if before is None or after is None:
         return "added" if before is None else "removed"

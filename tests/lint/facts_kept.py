@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Lists, file by file, the numbers, units, identifiers and citations that the comments of a rewritten file no longer have.
+"""Lists, file by file, the numbers, units, identifiers and citations that the comments of a changed file no longer contain.
 
 facts_kept.py [COMMIT | A..B | --cached]   as comments_only.py; pages (.md) count as a whole
 
-A line of the list is a question to the writer, not a fault: a fact may be in the code or said in other words.
+A line of the list is a question to the author, not an error: the fact may be in the code or in other words.
 """
 import re
 import sys
@@ -42,7 +42,7 @@ def facts(text):
 
 
 def lost(path, before, after):
-    """Yields (kind, facts that only the text before has)."""
+    """Yields (kind, facts that only the earlier text has)."""
     old, text = facts(prose_of(path, before)), re.sub(r"\s+", " ", prose_of(path, after)) if after is not None else ""
     new = facts(text)
     for kind, found in old.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The headers that tests of this folder check, what they include, and which of them have passed already."""
+"""Lists the headers that tests of this folder check and what they include, and remembers which headers have passed."""
 import hashlib
 import json
 import os
@@ -11,14 +11,14 @@ from sources import BUILD, ROOT, sources
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]')
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|endif)")
 RECORDS = BUILD / "lint"
-# CMake writes the include folders of each component here, if its library is installed.
+# CMake writes the include folders of each component to this file, if its library is installed.
 COMPONENTS = BUILD / "tests" / "components"
 # Folders of backends/ without a library.
 PLAIN = ("make",)
 
 
 def include_options():
-    """The compiler's options for tutti and for the libraries of all components that are there."""
+    """Returns the compiler's options for tutti and for the libraries of all installed components."""
     own = [ROOT / "include", BUILD / "include"]
     folders = {line for file in COMPONENTS.glob("*.includes") for line in file.read_text().splitlines() if line}
     others = sorted(f for f in folders if Path(f) not in own and f != "/usr/include")
@@ -26,7 +26,7 @@ def include_options():
 
 
 def headers():
-    """Name in an #include -> path, of all headers, without those of backends/ whose library is not installed."""
+    """Returns {name in an #include: path} of all headers, without those of backends/ whose library is not installed."""
     found, missing = {}, set()
     there = {file.stem for file in COMPONENTS.glob("*.includes")}
     for path in sources(".hpp", folders=("include", "backends", "datasets")):
@@ -40,12 +40,12 @@ def headers():
 
 
 class Includes:
-    """What each of the headers includes, directly or by others."""
+    """The headers that each header includes, directly or indirectly."""
 
     def __init__(self, files):
         self.files = files
         self._names = {path: name for name, path in files.items()}
-        self.always, self.possible = {}, {}  # header -> names of an #include outside of any #if, and of all
+        self.always, self.possible = {}, {}  # header -> names of the #include lines outside of any #if, and of all #include lines
         for name, path in files.items():
             self.always[name], self.possible[name] = self._read(path)
 
@@ -64,7 +64,7 @@ class Includes:
         return always, possible
 
     def closure(self, name, direct):
-        """All that `name` includes by `direct`, which is always or possible; not itself."""
+        """Returns all headers that `name` includes by `direct`, which is always or possible, without `name`."""
         seen, queue = set(), [name]
         while queue:
             for other in direct.get(queue.pop(), ()):
@@ -75,8 +75,8 @@ class Includes:
 
 
 class Passed:
-    """The headers that passed in this build folder, by a digest of what the check looked at. TUTTI_CHECK_ALL=1 forgets
-    them, as a new build folder does."""
+    """The headers that passed in this build folder, each with a digest of what the check read. TUTTI_CHECK_ALL=1 ignores them,
+    as a new build folder does."""
 
     def __init__(self, check, tool):
         self._file = RECORDS / f"{check}.json"
@@ -103,7 +103,7 @@ class Passed:
         return self._digests.get(name) == digest
 
     def add(self, digests):
-        """Writes down that these passed: name -> digest."""
+        """Records that these headers passed: name -> digest."""
         self._digests.update(digests)
         RECORDS.mkdir(exist_ok=True)
         aside = self._file.with_suffix(f".{os.getpid()}")

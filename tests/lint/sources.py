@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where the sources are, for the tests of this folder."""
+"""Finds the source files, for the tests of this folder."""
 import os
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ FOLDERS = ("include", "backends", "datasets", "examples", "tools", "tests", "ben
 
 
 def sources(*suffixes, folders=FOLDERS):
-    """Every source file with one of the suffixes, sorted."""
+    """Returns every source file with one of the suffixes, sorted."""
     return sorted(p for f in folders for p in (ROOT / f).rglob("*") if p.suffix in suffixes and p.is_file())
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""docs/how-to/add-a*.md followed to the letter, in a copy of the tree.
+"""Follows docs/how-to/add-a*.md literally, in a copy of the tree.
 
-A block under <!-- file: PATH --> is a new file; one under <!-- add to: PATH before: TEXT --> goes before the one line of the file
-that begins with TEXT, spaces aside; a shell block under <!-- run in the tree --> is run there, with what was built so far in build/;
-under <!-- run in the tree: NAME --> only where there is that command, or that header. All other blocks are test_docs.py's.
+A block under <!-- file: PATH --> is a new file. One under <!-- add to: PATH before: TEXT --> is inserted before the only line
+of the file that begins with TEXT, spaces ignored. A shell block under <!-- run in the tree --> runs in the copy, with the
+objects that were built so far in build/. Under <!-- run in the tree: NAME --> it runs only if that command or header exists.
+test_docs.py checks all other blocks.
 """
 import os
 import re
@@ -29,7 +30,7 @@ class Complaint(Exception):
 
 
 def add_before(text, marker, block):
-    """The text with the block before its one line that begins with the marker."""
+    """Returns the text with the block inserted before its only line that begins with the marker."""
     lines = text.splitlines(keepends=True)
     found = [i for i, line in enumerate(lines) if line.strip().startswith(marker)]
     if len(found) != 1:
@@ -69,7 +70,7 @@ def there_is(name):
 
 
 def follow(page, tree):
-    """How many steps were taken, and which were left out."""
+    """Returns the number of steps that ran, and the steps that were skipped."""
     taken, left_out = 0, []
     for block in BLOCK.finditer(page.read_text()):
         note, text = block["note"] or "", block["text"]

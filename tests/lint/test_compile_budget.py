@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What it costs a user to compile, as far as it does not depend on the machine: the memory that GCC takes for the umbrella
-header and for a whole trainer, and how much of it is live at once.
+"""The part of the compile cost that does not depend on the machine: the memory that GCC allocates for the umbrella header and
+for a whole trainer, and how much of it is in use at once.
 
-What is taken in all grows with every token, instantiation and optimised function, and is the same in every run, so a
-budget is kept to a few percent however busy the machine is. Seconds, and the targets in seconds, are
-bench/compile_time.py's. Another version of GCC is compared by what it takes for the yardsticks.
+The total of allocations grows with every token, instantiation and optimised function, and is the same in every run. So the
+limits are a few percent above it, even on a busy machine. bench/compile_time.py measures seconds and checks their targets.
+For another version of GCC the limits are scaled by its memory for the yardsticks.
 """
 import os
 import re
@@ -15,14 +15,14 @@ import tempfile
 from compile_cost import PROGRAMS, commands, measure
 from sources import skip
 
-# MB taken in all and MB at most that are reached, of each of PROGRAMS; MB at most that are the target.
+# For each of PROGRAMS: MB allocated in total, and the peak in MB; the target of the peak in MB.
 REACHED = [(491, 380, 500), (1297, 675, 500), (269, 274, 300)]
-YARDSTICKS = [264, 207]  # MB taken in all by GCC 12.2
+YARDSTICKS = [264, 207]  # MB allocated in total by GCC 12.2
 SLACK_TAKEN, SLACK_PEAK = 1.03, 1.25
 
 
 def taken(command):
-    """MB that GCC took in all, and at most."""
+    """Returns the MB that GCC allocated in total, and the peak."""
     with tempfile.TemporaryFile("w+") as report:
         _, peak = measure([*command, "-ftime-report"], report)
         report.seek(0)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""README.md, CONTRIBUTING.md, SECURITY.md, bench/README.md, infra/README.md and the pages below docs/ say nothing that is not built and run.
+"""Builds and runs the examples of README.md, CONTRIBUTING.md, SECURITY.md, bench/README.md, infra/README.md and the pages below
+docs/.
 
-A block of C++ or CMake stands under <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and
-"// [/region]" of that file ("#" in CMake's), without the indentation that they share. A shell block stands under <!-- run --> and is
-run here, or under <!-- not run: reason -->. Blocks stand at the left margin. A link to a file leads to a file, and one to a
-heading to a heading; a path of the tree in a code span is there; every page is reached by links from README.md. Blocks of docs/how-to/add-a*.md that change the tree are
-test_add_pages.py's.
+A block of C++ or CMake follows <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and "//
+[/region]" of that file ("#" in CMake's), without the indentation that they share. A shell block follows <!-- run -->, and
+then this test runs it, or <!-- not run: reason -->. Blocks begin at the left margin. A link to a file leads to a file, and
+one to a heading leads to a heading. A path of the tree in a code span exists. Every page can be reached by links from
+README.md. test_add_pages.py runs the blocks of docs/how-to/add-a*.md that change the tree.
 """
 import os
 import re
@@ -26,7 +27,7 @@ COMPILED = ("examples/", "tests/", "bench/")
 
 
 def region(name, text):
-    """The lines of a region, or None."""
+    """Returns the lines of a region, or `None`."""
     match = re.search(rf"^[ \t]*(?://|#) \[{re.escape(name)}\]\n(.*?)^[ \t]*(?://|#) \[/{re.escape(name)}\]$", text, re.M | re.S)
     return textwrap.dedent(match.group(1)) if match else None
 
@@ -50,7 +51,7 @@ def shell_complaint(note, text, folder):
     if note != "run":
         return "a shell block needs <!-- run --> or <!-- not run: reason -->"
     commands = re.sub(r"^\$ ", "", text, flags=re.M)
-    # mpirun asks root to say twice that it is meant.
+    # mpirun accepts root only with two variables.
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=folder, env=environment, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -70,7 +71,7 @@ def block_complaint(match, folder, document):
 
 
 def anchors(text):
-    """What links to the headings of a page end with, as GitHub makes it."""
+    """Returns the fragments of links to the headings of a page, as GitHub makes them."""
     return {re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).replace(" ", "-") for title in HEADING.findall(BLOCK.sub("", text))}
 
 
@@ -89,8 +90,8 @@ PATH = re.compile(r"`((?:include|backends|datasets|src|tools|examples|bench|test
 
 
 def path_complaints(text, tails):
-    """Paths in code spans that no file of the tree ends with. tails: the ends of all paths of the tree. A reader's own file is my_...,
-    and tutti/... is a path of an #include."""
+    """Returns the paths in code spans that are not the end of any path in the tree. tails: the ends of all paths of the tree.
+    my_... is a reader's own file, and tutti/... is a path of an #include."""
     return [f"{path} is no file of the tree" for path in PATH.findall(BLOCK.sub("", text))
             if path not in tails and "/my_" not in path and not path.startswith("tutti/")]
 
@@ -103,7 +104,7 @@ def tails_of_the_tree():
 
 
 def unreached(documents):
-    """Those that no path of links leads to from README.md."""
+    """Returns the pages that cannot be reached by links from README.md."""
     reached, to_read = set(), [(ROOT / "README.md").resolve()]
     while to_read:
         document = to_read.pop()
@@ -115,7 +116,7 @@ def unreached(documents):
 
 
 def checkout(folder):
-    """A folder that looks like the source tree with its build, and keeps what the commands write."""
+    """Makes a folder that looks like the source tree with its build, and that keeps the files that commands write."""
     for entry in ROOT.iterdir():
         if not entry.name.startswith(("build", ".git", "runs")):
             (folder / entry.name).symlink_to(entry)

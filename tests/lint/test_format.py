@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # fast
-"""Every source file is as clang-format leaves it. To mend: clang-format-14 -i FILE."""
+"""Every source file is formatted by clang-format. To fix a file: clang-format-14 -i FILE."""
 import shutil
 import subprocess
 import sys

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: MIT
 # takes long
 # processors: 2
-"""Every header compiles alone. A header is checked again if it, or a header that it includes, has changed since it passed
-in this build folder; TUTTI_CHECK_ALL=1 checks all.
+"""Every header compiles alone. A header is checked again if it, or a header that it includes, has changed since it passed in
+this build folder. TUTTI_CHECK_ALL=1 checks all.
 
-Most of the time is spent in the headers that others include. So that clang++ parses them once, a check begins with a
-precompiled header: one of tutti's that the header includes in any case, directly or not. The header then sees the same
-declarations as without. Only an order could be missed: a header that needs what another one of the same #include list
-brings. That other header is checked, too, and fails.
+Most of the time goes to headers that others include. So that clang++ parses them once, a check begins with a precompiled
+header: one of tutti's that the checked header always includes, directly or indirectly. The checked header then sees the same
+declarations as without it. Only one error could be missed, about order: a header needs what another header of the same
+#include list includes. That other header is checked too, and fails.
 """
 import re
 import shutil
@@ -22,7 +22,7 @@ from headers import RECORDS, Includes, Passed, headers, include_options
 from sources import skip
 
 MOST_PRECOMPILED = 24
-# How long the compiler takes for a header of the standard library, beside 4 for others, and for one of another library.
+# Relative compile time of a header of the standard library (with 4 for others), and of one of another library.
 STANDARD = {"regex": 40, "filesystem": 20, "future": 15, "functional": 15, "chrono": 15, "random": 15, "algorithm": 12,
             "iostream": 10, "fstream": 10, "sstream": 10, "thread": 12, "condition_variable": 12, "memory": 12, "ranges": 15}
 
@@ -34,7 +34,7 @@ def weight(name, files):
 
 
 def choose(names, files, includes):
-    """Precompiled headers that save most: header to check -> header to begin with, for those that have one."""
+    """Returns the precompiled headers that save most time: {header to check: header to begin with}, for those that have one."""
     closures = {n: includes.closure(n, includes.always) for n in files}
     cost = {n: weight(n, files) + sum(weight(c, files) for c in closures[n]) for n in files}
     users = {}
@@ -75,7 +75,7 @@ class Compiler:
         source.write_text(f"#include <{name}>\n")
         if precompiled and self._run("-fsyntax-only", "-include-pch", precompiled, source)[0]:
             return True, ""
-        # A precompiled header is useless if somebody has edited one of its files in the meantime.
+        # A precompiled header is out of date if one of its files was edited meanwhile.
         return self._run("-fsyntax-only", source)
 
 
@@ -93,7 +93,7 @@ def main():
     RECORDS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=RECORDS) as work, ThreadPoolExecutor(2) as pool:
         compiler = Compiler(program, work)
-        # A known fault first: a check that finds nothing must not pass.
+        # Checks a known error first, to show that the check finds errors.
         bad = Path(work) / "bad.hpp"
         bad.write_text("#pragma once\ninline std::vector<int> numbers() { return {}; }\n")
         assert not compiler.check(str(bad))[0], "a header without its #include passes"

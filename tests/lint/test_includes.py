@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # fast
-"""Who may include whom: reads every #include. The table is that of docs/architecture.md."""
+"""Checks every #include against the allowed dependencies. The table is that of docs/architecture.md."""
 import re
 import sys
 
 from sources import ROOT, sources
 
-# What each folder of include/tutti may include besides itself.
+# Folders that each folder of include/tutti may include besides itself.
 BELOW = {
     "core": set(),
     "io": {"core"},
@@ -26,7 +26,7 @@ BELOW = {
 }
 EVERYTHING = set(BELOW) | {"backends", "datasets"}
 
-# Each library of backends/: the folder of include/tutti that it builds on, and the headers of the library.
+# For each library of backends/: the folder of include/tutti that it builds on, and the headers of the library.
 BACKENDS = {
     "eigen": ("engine", r"(unsupported/)?Eigen/.*"),
     "onednn": ("engine", r"oneapi/dnnl/.*|dnnl.*\.hp?p?|omp\.h"),
@@ -64,9 +64,9 @@ OWN_PROJECTS = ("bench/roofline/",)
 
 def third_party_allowed(path, header):
     parts = path.split("/")
-    if parts[0] == "backends":  # the list of them includes none of their libraries itself
+    if parts[0] == "backends":  # the list of libraries does not include their headers itself
         return parts[1] in BACKENDS and re.fullmatch(BACKENDS[parts[1]][1], header)
-    # Tests and benchmarks may include everything, but each of these has one home.
+    # Tests and benchmarks may include everything, except that only one test or benchmark may include each of these.
     if header.startswith("CLI/"):
         return parts[0] in ("examples", "tools")
     if header.startswith("doctest/"):
@@ -79,7 +79,7 @@ def third_party_allowed(path, header):
 
 
 def tutti_allowed(path, header):
-    """May the file include <tutti/...>?"""
+    """Returns whether the file may include <tutti/...>."""
     parts = path.split("/")
     target = header.split("/")[1]
     if target == "version.hpp":
@@ -87,13 +87,13 @@ def tutti_allowed(path, header):
     if parts[0] in ("examples", "tools", "tests", "bench", "src"):
         return target in EVERYTHING or target in ("tutti.hpp", "program.hpp")
     if parts[0] == "include":
-        if len(parts) == 3:  # tutti.hpp and its like
+        if len(parts) == 3:  # tutti.hpp and similar headers
             return target in BELOW or (parts[2], target) == ("program.hpp", "tutti.hpp")
         return target == parts[2] or target in BELOW.get(parts[2], ())
     if parts[0] == "datasets":
         return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")
     if parts[0] == "backends":
-        if parts[1] == "decoders.hpp":  # those that a program was linked with
+        if parts[1] == "decoders.hpp":  # the headers for the linked backends
             return target in {"backends", "data"} | BELOW["data"]
         if parts[1] in ("make.hpp", "make"):  # backends and strategies by name
             return target in {"backends", "engine", "strategy", "io"} | BELOW["engine"] | BELOW["strategy"]
@@ -109,7 +109,7 @@ def tutti_allowed(path, header):
 
 
 def room_allowed(path, header):
-    """May the file include "tools/..."?"""
+    """Returns whether the file may include "tools/..."."""
     parts, target = path.split("/"), header.split("/")
     room = target[1] if len(target) > 2 else ""
     if room not in ROOMS:
@@ -127,7 +127,7 @@ def room_allowed(path, header):
 
 
 def complaint(path, bracket, header):
-    """Why the file may not include the header; None if it may."""
+    """Returns why the file may not include the header, or `None` if it may."""
     library = path.split("/")[0] in ("include", "backends", "datasets")
     if "cudnn_frontend" in header:
         return "cudnn_frontend.h costs every user half a minute of compile time"

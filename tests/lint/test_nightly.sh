@@ -16,7 +16,7 @@ cd "$work/tree"
 cp "$TUTTI_SOURCE_DIR"/tests/{nightly,repeat}.sh tests/
 touch tests/io/test_x.cpp build/CTestTestfile.cmake
 
-# Each stand-in writes its name and arguments to the file calls, and ends with the status in the file fail, if it names it.
+# Each stand-in writes its name and arguments to the file calls. If the file fail names it, it exits with the status there.
 for program in test.sh tests/sanitize.sh tests/mutants/run.py tests/coverage.py tests/packaging/bare_chroot.sh ../bin/cmake ../bin/python3; do
   name=$(basename "$program")
   cat >"$program" <<S
@@ -40,7 +40,8 @@ chmod +x "$work/bin/ctest"
 export PATH=$work/bin:$PATH
 calls() { grep -c -- "$1" "$work/calls" || true; }
 
-# nightly.sh: every piece once; a failed one is named; a second run repeats nothing, --again the failed one.
+# nightly.sh runs every piece once and reports a failed one. A second run repeats no piece; --again repeats the failed
+# one.
 echo "sanitize.sh --preset ubsan" >"$work/fail"
 only=build,tests-io,tests-fuzz,sanitize-asan,sanitize-ubsan,mutants-frames,coverage,soak-resume,soak-elastic,chroot
 status=0
@@ -57,7 +58,7 @@ rm "$work/fail"
 tests/nightly.sh --only $only --again >"$work/out" || fail "--again: $(cat "$work/out")"
 (($(wc -l <"$work/calls") == before + 1)) || fail "--again repeats more than the failed piece: $(cat "$work/calls")"
 
-# One that was killed in the middle of a piece repeats this piece, and not those before.
+# A run that was killed in the middle of a piece repeats this piece, and not the earlier ones.
 rm -rf build/nightly "$work/calls"
 echo "coverage.py --all --check" >"$work/stop"
 tests/nightly.sh --only build,coverage,soak-resume >"$work/out" 2>&1 && fail "it was not killed"
@@ -72,7 +73,8 @@ for wrong in "--only nonesuch" "--only" "--minutes x" "--nonesuch"; do
   [[ $status == 2 ]] || fail "$wrong: exit $status"
 done
 
-# repeat.sh: each test so many times, next to so many processes; what failed has a log and a row; nothing runs twice.
+# repeat.sh runs each test the given number of times, next to the given number of busy processes. A failure has a log
+# and a row. No run is repeated.
 rm "$work/calls"
 echo '^tools/launch: a \(b\)$' >"$work/fail"
 status=0

@@ -21,7 +21,8 @@ done
 # The comments of the headers are in it.
 grep -q 'Reads batches ahead' "$work/site/reference/classtutti_1_1Loader.html" || { echo "Loader's comment is not in the reference" && exit 1; }
 
-# The page that the site's header leads to names what a program uses first, in the style of the other pages, and no escape is shown.
+# The main page of the reference names what a program uses first, in the style of the other pages, without visible
+# escapes.
 grep -q 'href="classtutti_1_1Checkpoints.html"' "$work/site/reference/index.html" || { echo "the reference has no main page" && exit 1; }
 for file in index.html classtutti_1_1Trainer.html; do
   grep -q 'href="../site.css"' "$work/site/reference/$file" && grep -q 'id="search"' "$work/site/reference/$file" || {
@@ -33,7 +34,7 @@ grep -q '"url":"reference/classtutti_1_1Trainer.html"' "$work/site/search.js" ||
 grep -qE '\[channels, height, width\]|\[height, width' "$work/site/reference/classtutti_1_1EncodedImages.html" \
   "$work/site/reference/namespacetutti.html" || { echo "brackets of comments are not shown" && exit 1; }
 
-# docs/site/check.py, which ends the build, sees what the reference lacks.
+# docs/site/check.py, which can fail the build, finds what the reference lacks.
 check=$TUTTI_SOURCE_DIR/docs/site/check.py
 missed() {
   if python3 "$check" "$work/site" >"$work/log"; then echo "check.py does not see $1" && exit 1; fi
@@ -46,7 +47,7 @@ sed 's/site.css/doxygen.css/' "$work/kept" >"$work/site/reference/index.html" &&
 sed 's/A program includes/\&amp;#91;/' "$work/kept" >"$work/site/reference/index.html" && missed "an escaped entity" "escaped entity"
 rm "$work/site/reference/index.html" && missed "no main page" "no reference"
 
-# It refuses what it would destroy, and says so.
+# The script refuses to overwrite a folder with other files, and prints the reason.
 mkdir "$work/mine" && touch "$work/mine/file"
 status=0
 "$TUTTI_SOURCE_DIR/docs/build.sh" --pages "$work/mine" >"$work/log" 2>&1 || status=$?

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""SECURITY.md names the test that shows each of its promises: each one is a test of ctest, and a method of a script is there."""
+"""SECURITY.md names the test that shows each of its promises. Each one exists, as a test of ctest or as a method of a script."""
 import re
 import subprocess
 import sys
@@ -12,7 +12,7 @@ NAME = re.compile(r"[a-z0-9]+/[a-z0-9_]+(: .*)?")
 
 
 def tables(text):
-    """(header, row) of each row of each table."""
+    """Yields (header, row) for each row of each table."""
     header = None
     for line in text.splitlines():
         match = ROW.match(line)
@@ -27,17 +27,17 @@ def tables(text):
 
 
 def promises(text):
-    """(promise, names of tests) of each row of the tables whose last column is "shown by"."""
+    """Yields (promise, names of tests) for each row of the tables whose last column is "shown by"."""
     return [(row["promise"], re.findall(r"`([^`]+)`", row["tests"])) for header, row in tables(text) if header == "shown by"]
 
 
 def method_complaint(name, known):
-    """A method of a test script, "area/topic: method"."""
+    """Returns whether the name is a method of a test script, "area/topic: method"."""
     script, method = name.split(": ", 1)
     path = ROOT / "tests" / (script.replace("/", "/test_") + ".py")
     if script not in known or not path.is_file():
         return f"{name}: no test of ctest"
-    # Classes may inherit it from a module beside.
+    # Classes may inherit it from a module in the same folder.
     sources = [path, *path.parent.glob("*.py")]
     return None if any(re.search(rf"^    def {re.escape(method)}\(", p.read_text(), re.M) for p in sources) else f"{name}: no such method"
 
@@ -49,7 +49,7 @@ def complaint(name, known):
         return None
     if re.fullmatch(r"[^:]+: test_\w+", name):
         return method_complaint(name, known)
-    # Where a library is missing its tests are one that is skipped.
+    # If a library is missing, its tests are one skipped test.
     return None if ": " in name and name.split(":")[0] in known else f"{name}: no test of ctest"
 
 
@@ -78,7 +78,7 @@ def main():
     known = set(re.findall(r"^ *Test +#\d+: (.*)$", listed.stdout, re.M))
     if not known:
         skip(f"no tests in {BUILD}")
-    # A program that was not built says nothing of its cases.
+    # The cases of a program that was not built are not known.
     known |= {name.removesuffix(": not built") for name in known if name.endswith(": not built")}
     text = (ROOT / "SECURITY.md").read_text()
     found = complaints(text, known)

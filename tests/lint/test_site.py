@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""docs/build.sh --pages makes the pages as a site: each link in it leads somewhere, no page is wider than a phone, the search finds pages,
-and docs/site/check.py sees what a page lacks. Each page of docs/ lies on a shelf and is short. The pictures are what
+"""docs/build.sh --pages makes a site of the pages. Each link in it works, no page is wider than a phone, the search finds pages,
+and docs/site/check.py finds what a page lacks. Each page of docs/ is on a shelf and is short. The pictures are those that
 docs/pictures/make.py draws. (docs/build.sh alone also makes the reference, which takes a minute: test_reference.sh.)"""
 import re
 import shutil
@@ -46,7 +46,7 @@ def shelf_complaints():
 
 
 def see_what_is_missing(text):
-    """check.py accepts a page, and complains of each thing that is taken out of it."""
+    """check.py accepts a page, and reports each required part that is removed from it."""
     assert list(check.page_complaints(text, True, {})) == [], list(check.page_complaints(text, True, {}))
     for part, what in (('id="search"', "no search"), ("site.js", "no search"), ('<nav class="pages"', "all pages"), ('<nav class="sections"', "of the page"),
                        ('class="next"', "next"), ('<button class="copy"', "copy buttons"), ("<h1", "no title"), ("site.css", "style")):
@@ -58,7 +58,7 @@ def see_what_is_missing(text):
 
 
 def search_in(browser, page):
-    """What the search of this page finds first."""
+    """Returns the first result of the page's search."""
     copy = page.with_name("searching.html")
     copy.write_text(page.read_text().replace("</body>", SEARCH))
     shown = subprocess.run([browser, "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom", copy.as_uri()],
@@ -96,7 +96,7 @@ class Page(HTMLParser):
         self.open = []
 
     def complaints(self):
-        """What a page lacks that a search engine, a browser's tab or a reader looks for."""
+        """check.py reports missing parts that a search engine, a browser's tab or a reader needs."""
         if not (self.title == "tutti" or self.title.endswith(" - tutti")):
             yield f"its title is '{self.title}', without the project's name"
         about = [a.get("content", "") for t, a in self.tags if t == "meta" and a.get("name") == "description"]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""clang-tidy has nothing to say about the headers: one translation unit that includes all that have changed since they
-passed in this build folder. TUTTI_CHECK_ALL=1 checks all."""
+"""clang-tidy reports no problem in the headers: one translation unit includes all headers that have changed since they passed in
+this build folder. TUTTI_CHECK_ALL=1 checks all."""
 import re
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ def check(program, source, header_filter):
 def main():
     program = shutil.which("clang-tidy-14") or skip("no clang-tidy-14 (Debian: apt-get install clang-tidy-14)")
     with tempfile.TemporaryDirectory() as work:
-        # Known faults first, so that a configuration that finds nothing does not pass.
+        # Checks known errors first, to show that the configuration finds errors.
         bad = Path(work) / "bad.hpp"
         bad.write_text("#pragma once\n#include <string>\ninline int BadName(std::string s) { return s == \"\" ? NULL : 1; }\n")
         source = Path(work) / "bad.cpp"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # fast
-"""The version is written in include/tutti/version.hpp, and whatever else must say it agrees."""
+"""The version is written in include/tutti/version.hpp, and all other places agree with it."""
 import re
 import sys
 
@@ -9,7 +9,7 @@ from sources import ROOT
 
 
 def find(pattern, path):
-    """What the pattern's group holds, or None."""
+    """Returns what the pattern's group matches, or `None`."""
     file = ROOT / path
     match = re.search(pattern, file.read_text(), re.M) if file.is_file() else None
     return match[1] if match else None
@@ -25,13 +25,13 @@ def main():
     said = {
         "include/tutti/version.hpp, as a text": find(r'version = "([^"]+)"', "include/tutti/version.hpp"),
         "CITATION.cff": find(r"^version: (\S+)$", "CITATION.cff"),
-        # Its first section is that of this version.
+        # The first section is that of this version.
         "CHANGELOG.md": find(r"^## (\S+)", "CHANGELOG.md"),
     }
     wrong = {where: what for where, what in said.items() if what != version}
     for where, what in wrong.items():
         print(f"{where} says {what}, and TUTTI_VERSION_* say {version}")
-    # Nobody else writes it down: CMake, the Debian package and conanfile.py read the header.
+    # No other file contains the version: CMake, the Debian package and conanfile.py read the header.
     for path in ("CMakeLists.txt", "conanfile.py"):
         if (ROOT / path).is_file() and re.search(rf"\b{re.escape(version)}\b", (ROOT / path).read_text()):
             wrong[path] = version

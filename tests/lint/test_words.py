@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Each folder keeps to its limit of hard words (words.py, word_limits.txt); words, comments_only and facts_kept see what they must."""
+"""Each folder keeps to its limit of hard words (words.py, word_limits.txt). words.py, comments_only.py and facts_kept.py find
+what they should find."""
 import sys
 import tempfile
 from pathlib import Path

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Counts words that make comments, pages, messages and test titles hard to read (STYLE: who, where for if, nobody, ...).
+"""Counts words that make comments, pages, messages and test titles hard to read, such as `who`, `where` for `if`, and `nobody`.
 
 words.py                 prints a table of this project, by folder and kind
 words.py DIR...          prints the same table of other projects, one row for each folder and kind
@@ -41,7 +41,7 @@ VERB_FORM = re.compile(r"\w{3,}(?:ed|es|s|n't)$")
 
 
 def is_verbless(sentence):
-    """Says whether a sentence of eight words or more has no word that may be a verb. Guesses: plurals pass as verbs."""
+    """Returns whether a sentence of eight words or more has no word that may be a verb. Counts plurals as verbs."""
     words = [w.lower() for w in WORD.findall(sentence)]
     return len(words) >= 8 and not any(w in VERBS or VERB_FORM.match(w) for w in words)
 
@@ -51,7 +51,7 @@ def sentences(text):
 
 
 def folder_of(path):
-    """The folder of this project that a path (relative to its root) is counted in."""
+    """Returns the folder under which a path, relative to the root of this project, is counted."""
     parts = path.parts[:-1]
     if parts[:2] == ("include", "tutti"):
         return "/".join(parts[:3])
@@ -130,7 +130,7 @@ def read_limits(text):
 
 
 def over_limits(table, limits):
-    """Yields a sentence for each folder that has more of a group's words than its limit. Two words are allowed in any folder."""
+    """Yields a sentence for each folder that has more words of a group than its limit. Two words are allowed in any folder."""
     for (folder, kind), row in sorted(table.items()):
         for group in LIMITED:
             limit = limits.get((folder, kind), FIELD)[group]
@@ -141,7 +141,7 @@ def over_limits(table, limits):
 
 
 def lowered(table, limits):
-    """Returns the limits lowered to what is counted, without the rows that need none."""
+    """Returns the limits lowered to what is counted, without rows that equal the default."""
     result = {}
     for key, rates in limits.items():
         if key in table:

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <type_traits>
 
-// Code that run.py writes into a header asks this function which mutant is on. One program holds all mutants, and each
-// run of it turns one on.
+// Code that run.py writes into a header calls this function to know which mutant is on. One program contains all
+// mutants, and each run of it turns one on.
 //   TUTTI_MUTANT=N                     turns this one on; default: none
 //   TUTTI_MUTANTS_REACHED=FILE         writes the numbers of the mutants that were reached, one per line
 //   -D TUTTI_MUTANT_OF_CONSTANTS=N     turns this one on in expressions that the compiler computes

@@ -2,7 +2,7 @@
 """Finds possible changes in a header, and writes the header that holds all changes at once.
 
 Clang's tree gives the positions of operators, constants, conditions and statements. The written code asks for each
-mutant if it is on (mutant.hpp). Only one is on at a time, so the changed form of an expression consists of original
+mutant whether it is on (mutant.hpp). Only one is on at a time, so the changed form of an expression consists of original
 text.
 """
 import dataclasses

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Mutation testing of the parts that may never be wrong. Not part of ./test.sh.
+"""Mutation testing of the most critical parts. Not part of ./test.sh.
 
   tests/mutants/run.py [--only PART[,PART...]] [--list] [--build FOLDER]
 
@@ -96,7 +96,7 @@ class Run:
 
 
 def compile_programs(folder, programs, constant=0):
-    """Returns the compiler's complaints, or none."""
+    """Returns the compiler's errors, or an empty list."""
     suffix = f"_{constant}" if constant else ""
     main = folder / "main.o"
     if not main.exists():

@@ -7,7 +7,7 @@ export CXX=${TUTTI_CXX:-c++}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-# With a compiler cache: the name of $work is another one in each run.
+# A compiler cache must ignore the name of $work, which differs in each run.
 export CCACHE_BASEDIR=$work
 
 fail() {

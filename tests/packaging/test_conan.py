@@ -25,7 +25,7 @@ def find_conan():
 def main():
     conan = find_conan()
     with tempfile.TemporaryDirectory() as folder:
-        # The user's own profile and cache are not used, and nothing is fetched.
+        # The user's own profile and cache are not used, and no file is fetched.
         environment = dict(os.environ, CONAN_HOME=folder + "/home", CXX=os.environ.get("TUTTI_CXX", "c++"), HOME=folder)
 
         def run(*argv, cwd=ROOT):

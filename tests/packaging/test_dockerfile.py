@@ -81,12 +81,12 @@ class Dockerfile(unittest.TestCase):
         for package in [*wanted, "libopenmpi-dev", "libgloo-dev", "libzmq3-dev"]:
             self.assertRegex(self.text, rf"(?<![\w-]){re.escape(package)}(?![\w-])")
 
-    def test_what_it_copies_is_not_kept_out(self):
+    def test_copied_files_are_not_excluded(self):
         for line in (ROOT / ".dockerignore").read_text().splitlines():
             if line and not line.startswith("#"):
                 self.assertNotIn(line.strip("/"), ("include", "backends", "cmake", "src", "docs", "examples", "tools", "datasets", "infra", "bench"))
 
-    def test_by_docker(self):
+    def test_checker_of_docker(self):
         docker = shutil.which("docker")
         if not docker or subprocess.run([docker, "info"], capture_output=True, timeout=300).returncode != 0:
             self.skipTest("no Docker daemon answers")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A program that includes each header and uses nothing of it emits no code. No class has a virtual function that makes
+# A program that includes each header and uses no part of it emits no code. No class has a virtual function that makes
 # each unit emit its table, and with the table all functions that it calls (a key function is `inline` in its
 # declaration). No header defines variables that are initialised at run time.
 set -euo pipefail

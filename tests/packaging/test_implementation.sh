@@ -80,7 +80,7 @@ trains() {
   ./"$name" >"$name.loss" || fail "$compiler: $name does not learn: $(cat "$name.loss")"
   echo "$compiler, $name: loss $(cat "$name.loss")"
 }
-# defines FUNCTION OBJECT: does it hold the code of this function of tutti's?
+# defines FUNCTION OBJECT: succeeds if the object contains the code of this function of tutti's.
 defines() {
   nm -C "$2" >symbols
   grep -qE " [TW] tutti::$1\\(" symbols

@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cmake -S "$TUTTI_SOURCE_DIR" -B build -D CMAKE_BUILD_TYPE=Release -D TUTTI_BUILD_TESTS=OFF -D TUTTI_BUILD_EXAMPLES=ON >log 2>&1 || fail "$(cat log)"
-# The test does not need working programs: none is compiled.
+# The test does not need working programs: no program is compiled.
 told=
 mkdir -p build/tools build/examples
 cp "$TUTTI_BUILD_DIR/tools/tutti-launch" build/tools/tutti-launch

@@ -58,7 +58,7 @@ def reads(path):
 
 
 def root_of(system):
-    """Returns a folder with the files of a system, or None and the reason."""
+    """Returns a folder with the files of a system, or `None` and the reason."""
     root, mirror = BUILD / "roots" / system, SYSTEMS[system][1]
     if os.geteuid() != 0 or run("unshare", "--mount", "--pid", "--fork", "--net", "true").returncode != 0:
         return None, "namespaces, which take root"
@@ -151,7 +151,7 @@ class Package(unittest.TestCase):
         for part in ("libcuda", "libnvidia", "libcudart", "libcudnn", "libnccl"):
             self.assertEqual([n for n in has if n.startswith(part)], [], "the host's driver libraries stay the host's")
 
-    def test_what_it_brings(self):
+    def test_contents(self):
         for program in [*PROGRAMS, "prepare-data", "runclust", "copyclust", "mpirun", "tutti-plan"]:
             self.assertTrue(os.access(self.top / "bin" / program, os.X_OK), program)
         done = run(self.top / "bin" / "tutti-plan", "668:256", "--type", "p3.16xlarge", "--nodes", "4")
@@ -228,7 +228,7 @@ class Package(unittest.TestCase):
         succeeds(f"{moved}/bin/tutti-launch", "-n", "2", f"{moved}/bin/train_cifar10", *TRAIN, "--run-dir", "/tmp/f",
                  tells="2 ranks")
 
-    def test_the_hosts_c_library(self):
+    def test_c_library_of_the_host(self):
         top = self.unpack(self.work / "host")
         self.refused("--c-library", "mine", program=top / "setup.sh", tells="[--c-library] expected own, host or newer")
         self.refused("--what", program=top / "setup.sh", tells="[arguments]")

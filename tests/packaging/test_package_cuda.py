@@ -70,7 +70,7 @@ def compiled(folder, name, *options):
 
 
 def make_wheels(folder, major):
-    """Makes wheels with the names and versions of the list. Each has its libraries, one that is left out, and a
+    """Makes wheels with the names and versions of the list. Each has its libraries, one library that the archive omits, and a
     licence."""
     folder.mkdir(parents=True)
     built = folder.parent / "built"
@@ -124,7 +124,7 @@ class PackageWithCuda(unittest.TestCase):
                          tells=f"[--cuda] expected a build with CUDA 12, got {build}, configured {said}. hint: leave --build out")
         self.assertFalse(wheels.exists(), "it fetches wheels for a build that it refuses")
 
-    def test_it_says_on_what_the_archive_trains(self):
+    def test_message_names_the_supported_gpus(self):
         # These folders have no programs, so the script ends after its message.
         done = self.make("--build", self.configured(""))
         self.assertIn("the archive trains on processors only, because its programs are built without CUDA", done.stderr)
@@ -133,7 +133,7 @@ class PackageWithCuda(unittest.TestCase):
         self.assertIn("the archive trains on GPUs of hosts that have CUDA 12's NVRTC and cuBLAS, and cuDNN; --cuda 12 brings",
                       done.stderr)
 
-    def test_wheels_that_cannot_be_had(self):
+    def test_unavailable_wheels(self):
         build = self.configured("12.9")
         self.refused("--cuda", "12", "--build", build, "--wheels", self.work / "empty", code=1,
                      tells="[--cuda] expected wheels from PyPI: nvidia-cuda-runtime-cu12==")
@@ -141,7 +141,8 @@ class PackageWithCuda(unittest.TestCase):
         bad.mkdir()
         for wheel, number in pins("12").items():
             (bad / f"{wheel.replace('-', '_')}-{number}-py3-none-any.whl").write_text("no wheel")
-        self.refused("--cuda", "12", "--build", build, "--wheels", bad, code=1, tells="a wheel, got a file that is none")
+        self.refused("--cuda", "12", "--build", build, "--wheels", bad, code=1,
+                     tells="a wheel, got a file that is not a wheel")
         self.assertFalse((bad / "cuda-12" / "wheels.txt").exists())
 
     def test_every_wheel_has_one_version(self):

@@ -16,7 +16,7 @@ mapfile -t programs < <(sed -n 's/^programs=(\(.*\))$/\1/p' "$TUTTI_SOURCE_DIR/q
 for program in "${programs[@]}"; do
   [[ -x $TUTTI_BUILD_DIR/examples/$program || -x $TUTTI_BUILD_DIR/tools/$program ]] || { echo "SKIP: $program is not built" && exit 77; }
 done
-# A tree with a finished build, in a folder with a space; nothing is installed or compiled.
+# A tree with a finished build, in a folder with a space, so that no package is installed and no file is compiled.
 mkdir -p "$root/.ci" "$work/bin"
 cp "$TUTTI_SOURCE_DIR/quickstart.sh" "$root/"
 ln -s "$TUTTI_BUILD_DIR" "$root/build"

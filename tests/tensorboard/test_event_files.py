@@ -76,7 +76,7 @@ class EventFiles(unittest.TestCase):
         self.assertEqual(start.hparams["lr"].number_value, 0.05)
         self.assertEqual(self.hparams(read, "_hparams_/session_end_info").status, 1)
 
-    def test_runs_are_compared_by_what_differs(self):
+    def test_runs_are_compared_by_their_differences(self):
         self.train("--lr", "0.05")
         self.train("--lr", "0.1", run="b")
         self.read()
@@ -96,7 +96,7 @@ class EventFiles(unittest.TestCase):
         self.train("--lr", "1e6", "--warmup-epochs", "0", "--epochs", "50", code=6)
         self.assertEqual(self.hparams(self.read(), "_hparams_/session_end_info").status, 2)
 
-    def test_the_first_images_as_the_net_sees_them(self):
+    def test_first_images_as_the_net_gets_them(self):
         self.train()
         self.train("--no-random-crop", "--no-random-mirror", run="plain")
         read = self.read()
@@ -139,13 +139,13 @@ class EventFiles(unittest.TestCase):
         self.assertLess(first[0, 0], 0)
         self.assertGreater(first[-1, 1], 0)
 
-    def test_a_run_that_goes_on(self):
+    def test_resumed_run(self):
         self.train()
         self.train("--resume", "--epochs", "3")
         read = self.read()
         self.assertEqual([e.step for e in read.Tensors("train/loss")], list(range(1, 13)))
 
-    def test_what_cannot_be(self):
+    def test_refused_options(self):
         self.assertIn("--histograms", self.train("--histograms", "-1", code=2))
         self.assertIn("--histograms", self.train("--histograms", "1", "--no-tensorboard", code=2))
 
