@@ -66,7 +66,7 @@ if [[ $fetch == yes ]]; then
   if bash "$root/datasets/cifar10/prepare" --out "$root/data"; then
     data=$root/data
   else
-    say "CIFAR-10 cannot be fetched; taking Fashion-MNIST"
+    say "CIFAR-10 cannot be fetched; using Fashion-MNIST"
     arguments+=(--dataset fashion_mnist)
   fi
 elif [[ -n $data ]] && ! given dataset && ! is_cifar10 "$data" && is_fashion_mnist "$data"; then

@@ -31,7 +31,7 @@ fi
 # shellcheck disable=SC2317  # xargs calls it
 environment_of() {
   local area=$1 venv=build/venv/$1 list=tests/$1/requirements.txt deps=()
-  # Of TensorBoard only the part that reads its files.
+  # Only the part of TensorBoard that reads its files.
   [[ $area != tensorboard ]] || deps=(--no-deps)
   if cmp -s "$list" "$venv/requirements.txt"; then return; fi
   say "installing the packages of $list in $venv"
@@ -40,7 +40,7 @@ environment_of() {
     timeout 300 "$venv/bin/pip" install -q "${deps[@]}" --disable-pip-version-check --retries 1 --timeout 15 -r "$list"; then
     cp "$list" "$venv"
   else
-    say "they cannot be had here, so the tests of $area that need them are skipped"
+    say "they cannot be installed, so the tests of $area that need them are skipped"
     rm -rf "$venv"
   fi
 }
@@ -49,7 +49,7 @@ export me
 # shellcheck disable=SC2016  # the inner shell expands it
 printf '%s\n' backends infra interchange packaging tensorboard | xargs -P "$(nproc)" -n 1 bash -c 'environment_of "$0"'
 
-# With a compiler cache, a clone in another folder takes what this one compiled.
+# With a compiler cache, a clone in another folder reuses the objects that this one compiled.
 if command -v ccache >/dev/null; then
   export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
   export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}
@@ -64,7 +64,7 @@ cmake --build build --parallel "$(nproc)"
 
 log=build/ctest.log
 status=0
-# Three more than the number of processors: three tests at a time may mostly wait.
+# Three more than the number of processors, because up to three tests at a time mostly wait.
 ctest --test-dir build --output-on-failure --no-tests=error --parallel $(($(nproc) + 3)) --resource-spec-file "$PWD/build/tests/lanes.json" \
   "${leave_out[@]}" --output-junit ctest.xml "$@" 2>&1 | tee "$log" || status=$?
 

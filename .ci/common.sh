@@ -43,7 +43,7 @@ dnf_name() {
   esac
 }
 
-# dnf_install PACKAGE...: takes Debian's names.
+# dnf_install PACKAGE...: installs packages, given by Debian's names.
 dnf_install() {
   local package name missing=() unavailable=()
   for package in "$@"; do
@@ -59,9 +59,9 @@ dnf_install() {
   fi
   say "installing ${missing[*]}"
   as_root dnf install -y --setopt=strict=0 --setopt=install_weak_deps=0 "${missing[@]}" >/dev/null 2>&1 ||
-    say "dnf install failed; going on with what is there"
+    say "dnf install failed; continuing with the installed packages"
   for name in "${missing[@]}"; do rpm -q "$name" >/dev/null 2>&1 || unavailable+=("$name"); done
-  ((${#unavailable[@]} == 0)) || say "cannot be had here: ${unavailable[*]}"
+  ((${#unavailable[@]} == 0)) || say "not available here: ${unavailable[*]}"
 }
 
 # install PACKAGE...: installs all missing packages at once, with apt-get or dnf. A package that is not available is
@@ -72,7 +72,7 @@ install() {
     if command -v dnf >/dev/null; then
       dnf_install "$@"
     else
-      say "neither apt-get nor dnf is here; these packages' files must be there: $*"
+      say "neither apt-get nor dnf is available; these packages must be installed already: $*"
     fi
     return 0
   fi
@@ -84,7 +84,7 @@ install() {
   fi
   say "installing ${missing[*]}"
   as_root apt-get update -o Acquire::http::Timeout=20 -o Acquire::Retries=2 >/dev/null 2>&1 ||
-    say "apt-get update failed; going on with the package lists that are there"
+    say "apt-get update failed; continuing with the existing package lists"
   for package in "${missing[@]}"; do
     if [[ $(LC_ALL=C apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then
       available+=("$package")
@@ -98,7 +98,7 @@ install() {
       apt_install "$package" >/dev/null 2>&1 || unavailable+=("$package")
     done
   fi
-  ((${#unavailable[@]} == 0)) || say "cannot be had here: ${unavailable[*]}"
+  ((${#unavailable[@]} == 0)) || say "not available here: ${unavailable[*]}"
 }
 
 # configure OPTION...: configures a Release build in the folder build.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Trains a net of your own on folders of images, pets/train/CLASS and pets/val/CLASS, alone or in as many processes as
-// tutti-launch, mpirun or srun start. Started again, it goes on from its newest checkpoint.
+// tutti-launch, mpirun or srun start. When it is started again, it continues from its newest checkpoint.
 // [train]
 #include <tutti/backends/make.hpp>
 #include <tutti/program.hpp>
@@ -9,7 +9,7 @@ using namespace tutti;
 
 int main() {
   return run_main([] {
-    Job job;  // the fastest backend here, and the processes that were started
+    Job job;  // the fastest backend, and the processes that were started
     ImageFolder train("pets/train"), test("pets/val");
     Model net(train.schema());
     auto x = net.conv_bn(net.images(), {.out = 16});

@@ -29,7 +29,7 @@ int main(int argc, char** argv) try {
   tutti::Synthetic images({.size = 512, .height = 12, .width = 12, .classes = 4, .learnable = true});
   tutti::Loader loader(images, {.placement = {.global_batch = 32}, .seed = 1});
 
-  tutti::ReferenceBackend backend;  // obvious loops; tutti::OnednnBackend or tutti::EigenBackend in earnest
+  tutti::ReferenceBackend backend;  // simple loops; use tutti::OnednnBackend or tutti::EigenBackend for real work
   tutti::Solo solo;
   tutti::Trainer trainer(backend, solo, builder.graph(), {.optimizer = tutti::Sgd{0.9, true}});
 
@@ -41,7 +41,7 @@ int main(int argc, char** argv) try {
     if (step % 8 == 7) std::printf("step %d: loss %.3f\n", step + 1, result.metrics.mean_loss());
   }
   trainer.commit();
-  tutti::Checkpoints(run_folder).save(trainer);  // what tutti-predict and tutti-export read
+  tutti::Checkpoints(run_folder).save(trainer);  // in the form that tutti-predict and tutti-export read
   // [/train]
 } catch (const tutti::Error& e) {
   std::fprintf(stderr, "%s\n", e.what());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest:
-// A data set of one's own: where a dot stands in the image is what is to be learnt. 02_data [RUN_FOLDER].
+// A data set of one's own: the net learns in which quarter of the image a dot is. 02_data [RUN_FOLDER].
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -13,15 +13,15 @@
 using namespace tutti;
 
 // [dataset]
-// size(), schema() and read() make a data set. read() is const, may be called by several threads at once, and draws
-// from `rng` alone: so a sample is the same whoever reads it, on whatever rank.
+// size(), schema() and read() make a data set. read() is const and may be called by several threads at once. It takes
+// random numbers only from `rng`, so a sample is the same for all threads and ranks.
 class Dots {
  public:
   Dots() {
     schema_.name = "dots";
     schema_.channels = 1;
     schema_.height = schema_.width = 8;
-    schema_.classes = 4;  // quarters of the image
+    schema_.classes = 4;  // the quarters of the image
     schema_.mean = {32};
     schema_.stddev = {64};
     schema_.class_names = {"top left", "top right", "bottom left", "bottom right"};

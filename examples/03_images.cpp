@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A net of one's own on a folder of images of one's own: 03_images FOLDER [RUN_FOLDER [EPOCHS]]. FOLDER/train/<class>/
-// and FOLDER/validation/<class>/ hold JPEG or PNG files of any size.
+// and FOLDER/validation/<class>/ contain JPEG or PNG files of any size.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +24,7 @@ using namespace tutti;
 
 namespace {
 
-constexpr std::int64_t side = 64;  // pixels of what the net sees
+constexpr std::int64_t side = 64;  // height and width of the net's input, in pixels
 
 // [net]
 // Seven convolutions; each stage halves the image and doubles the channels.
@@ -41,12 +41,13 @@ void own_net(Builder& b, const Schema& images) {
 // [/net]
 
 // [images]
-// The images of a split, decoded as they are read. Training images are cut out at random and mirrored.
+// Returns the images of a split, which are decoded as they are read. Training images are cropped at random and
+// mirrored.
 EncodedImages images_of(const std::string& folder, Split split) {
   ImageAugment augment = ImageAugment::torchvision(split);
   augment.height = augment.width = side;
-  augment.short_side = side * 9 / 8;  // of the test images, whose centre is cut out
-  augment.least_area = 0.35;          // of the training images
+  augment.short_side = side * 9 / 8;  // for test images, which are cropped at the centre
+  augment.least_area = 0.35;          // for training images
   return {"own images", open_imagenet(folder, split).records,
           ImageDecoders({std::make_shared<TurbojpegDecoder>(), std::make_shared<StbDecoder>()}), augment};
 }
@@ -64,12 +65,12 @@ void train(const std::string& folder, const std::string& run_folder, std::int64_
 
   const std::int64_t batch = std::min<std::int64_t>(64, images.size());
   const Placement all{.global_batch = batch, .rank = strategy.rank(), .world = strategy.size()};
-  // An image that cannot be read is left out and named once; without skip_bad_records it ends the training.
+  // With skip_bad_records an image that cannot be read is skipped and reported once. Without it, it ends the training.
   Loader training(images, {.placement = all, .seed = 1, .threads = 2, .skip_bad_records = true});
   Loader test(held_out, {.placement = all, .shuffle = false, .one_pass = true, .skip_bad_records = true});
 
   Checkpoints checkpoints(run_folder);
-  checkpoints.resume(trainer);  // goes on where the folder has a run
+  checkpoints.resume(trainer);  // continues if the folder has a run
   ProgressDisplay progress;
   const auto complain = [](const std::string& what) { std::fprintf(stderr, "%s\n", what.c_str()); };
   std::filesystem::create_directories(run_folder);

@@ -24,7 +24,7 @@ void train(const std::string& run_folder, const std::string& strategy_word) {
   const TrainerOptions options{.optimizer = Sgd{0.9, true}, .weight_decay = 5e-4};
   FitOptions how{.epochs = 3, .global_batch = 32, .schedule = schedule::Cosine(0.1)};
 
-  // A process that was started as a server serves here until the workers are done, and ends.
+  // A process that was started as a server serves in this call until the workers have finished, and then exits.
   auto strategy = make_strategy(
       strategy_word,
       {.backend = backend.get(), .make_weights = server_weights(*backend, net.graph(), options, how, images.size())});

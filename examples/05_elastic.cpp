@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A training program whose workers may come and go: tutti-launch --elastic -n 2 05_elastic [RUN_FOLDER].
+// A training program whose workers may join and leave: tutti-launch --elastic -n 2 05_elastic [RUN_FOLDER].
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -16,15 +16,15 @@ namespace {
 // [elastic]
 void train(const std::string& run_folder) {
   const auto backend = make_backend();
-  auto strategy = make_strategy("auto", {.backend = backend.get()});  // elastic where tutti-launch --elastic started it
+  auto strategy = make_strategy("auto", {.backend = backend.get()});  // elastic under tutti-launch --elastic
 
   Builder net(3, 16, 16);
   models::resnet_cifar(net, net.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F}), {.depth = 8, .classes = 4});
   Trainer trainer(*backend, strategy, net.graph(), {.optimizer = Sgd{0.9, true}, .micro_batch = 16});
 
-  // What takes long is loaded here, before this worker joins the others.
+  // Do slow work, such as loading data, here: before this worker joins the others.
   const Synthetic images({.size = 512, .height = 16, .width = 16, .classes = 4, .learnable = true});
-  // Called when the run begins, and whenever workers have come or gone.
+  // Called when the run begins, and whenever workers have joined or left.
   const MakeSources sources = [&](const FitOptions& o, int rank, int size) {
     Sources made;
     made.train = std::make_unique<Loader>(
@@ -36,7 +36,7 @@ void train(const std::string& run_folder) {
   ProgressDisplay progress;
   Coordinator coordinator(trainer, {.checkpoints = &checkpoints, .listeners = {&progress}});
   FitOptions how{.epochs = 3, .global_batch = 32, .schedule = schedule::Cosine(0.1)};
-  how.batch_per_worker = 16;  // the batch of all, and with it the rate, follows their number
+  how.batch_per_worker = 16;  // the global batch, and so the rate, follows the number of workers
   how.ramp_steps = 8;
   fit(trainer, sources, coordinator, how);
 }

@@ -11,7 +11,7 @@
 using namespace tutti;
 
 // [layer]
-// A layer is one more function: here a 1x1 bottleneck around a 3x3 convolution, added to its input.
+// A layer is a function. This one is a 1x1 bottleneck around a 3x3 convolution, added to its input.
 ValueId bottleneck(Builder& b, const std::string& name, ValueId x) {
   const std::int64_t channels = b.shape(x)[1];
   ValueId y = nn::conv_bn(b, name + ".conv1", name + ".bn1", x, {.out = channels / 2, .kernel = 1}, {.relu = true});
@@ -22,7 +22,7 @@ ValueId bottleneck(Builder& b, const std::string& name, ValueId x) {
 // [/layer]
 
 // [parameters]
-// A layer with a parameter of its own: a bias for each channel, which weight decay leaves alone, and GELU.
+// A layer with a parameter of its own, a bias for each channel without weight decay; then GELU.
 ValueId shifted_gelu(Builder& b, const std::string& name, ValueId x) {
   const ValueId shift = b.parameter(name + ".bias", Shape{b.shape(x)[1]}, {Init::zeros}, /*decay=*/false);
   return b.gelu(name, b.bias(name, x, shift));
@@ -30,7 +30,7 @@ ValueId shifted_gelu(Builder& b, const std::string& name, ValueId x) {
 // [/parameters]
 
 // [op]
-// swish(x) = x * sigmoid(x), as an op. The kernels see whole tensors; "host" serves every backend on the CPU.
+// swish(x) = x * sigmoid(x), as an op. The kernels get whole tensors; "host" works with every backend on the CPU.
 std::shared_ptr<const CustomOp> swish() {
   auto op = std::make_shared<CustomOp>();
   op->name = "swish";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: runs/07_fine_tuning
-// A net with another classifier begins with the weights of one that was trained before, and is judged by a metric of
-// one's own: 07_fine_tuning RUN_FOLDER.
+// A net with a new classifier starts from the weights of a trained net, and is evaluated with a metric of one's own:
+// 07_fine_tuning RUN_FOLDER.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t classes = 4;
 
 // [metric]
-// The share of images whose class is one of the two that the net finds likeliest.
+// Returns the share of images whose class is among the two most probable ones.
 double in_first_two(std::span<const float> logits, std::span<const std::int32_t> labels) {
   double hits = 0;
   for (std::size_t i = 0; i < labels.size(); ++i) {

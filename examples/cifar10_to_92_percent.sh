@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Trains the depth-50 net of the elastic MXNet scripts (28x28 images, no augmentation, 758,624 parameters) on CIFAR-10
-# until 92 % of the training images are classified right, and says how long that took.
+# until 92 % of the training images are classified correctly, and prints the time.
 #   examples/cifar10_to_92_percent.sh [options of train_cifar10]
-# The program is taken from build/ beside this folder, or from $TUTTI_BUILD.
+# The program is in $TUTTI_BUILD, by default build/ next to this folder.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 program=${TUTTI_BUILD:-$root/build}/examples/train_cifar10

@@ -30,7 +30,7 @@ namespace {
 constexpr int side = 72;  // pixels of a drawn image
 constexpr const char* shapes[] = {"circle", "cross", "square", "triangle"};
 
-// Is the point within the shape of radius 1 around the origin?
+// Returns whether the point is within the shape of radius 1 around the origin.
 bool holds(int shape, double x, double y) {
   if (shape == 0) return x * x + y * y < 1;
   if (shape == 1) return std::max(std::abs(x), std::abs(y)) < 1 && std::min(std::abs(x), std::abs(y)) < 0.3;
@@ -38,7 +38,7 @@ bool holds(int shape, double x, double y) {
   return y < 0.7 && y > 2 * std::abs(x) - 1;
 }
 
-// A light shape of any size, place, turn and colour on a dark background, with noise.
+// Draws a light shape of random size, place, angle and colour on a dark background, with noise.
 std::vector<std::uint8_t> draw(int shape, Rng& rng) {
   const auto between = [&](double low, double high) { return low + (high - low) * rng.uniform53(); };
   const double radius = between(0.25, 0.4) * side, turn = between(-0.3, 0.3);
@@ -80,7 +80,7 @@ MemoryDataset test_images(const io::Path& data) {
   }
 }
 
-// The name of a file ends with the class that the image has.
+// The file name ends with the class of the image.
 void save_test_images(const io::Path& folder, std::int64_t count, const io::Path& data) {
   const MemoryDataset images = test_images(data);
   const Schema& s = images.schema();

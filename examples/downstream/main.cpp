@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A project that found tutti: trains a small ResNet on made-up images with the best backend it was linked with. Ends
+// A project that uses tutti: trains a small ResNet on generated images with the fastest backend that it links. Exits
 // with 0 if the net learns.
 #include <iostream>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A second translation unit that includes tutti: whatever is not inline is defined twice then.
+// A second translation unit that includes tutti: the link fails if a function of tutti is not inline.
 #include "report.hpp"
 
 #include <ostream>

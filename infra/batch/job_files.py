@@ -107,7 +107,7 @@ def unpack(archive, folder, where):
                 else:
                     fail(where, "files and folders", f'"{member.name}"')
     except (tarfile.TarError, EOFError, OSError) as e:
-        fail(where, "a whole tar archive and room for its files", str(e) or type(e).__name__)
+        fail(where, "a complete tar archive and room for its files", str(e) or type(e).__name__)
 
 
 def fetch(url, folder):

@@ -146,11 +146,11 @@ report() {
   done
 }
 
-# fetch: sets code to 3 if the data set is not there, because the node could not mount its file system, or gets S3_INPUT.
+# fetch: sets code to 3 if the data set does not exist because the node could not mount its file system, or gets S3_INPUT.
 fetch() {
   if [[ -n ${JOB_DIR:-} && ! -d $JOB_DIR ]]; then
     say "[JOB_DIR] expected the folder $JOB_DIR, got none." \
-      "hint: this node could not mount the file system; the system log of its instance says why."
+      "hint: this node could not mount the file system; the system log of its instance shows the reason."
     code=3
   elif [[ -n ${S3_INPUT:-} ]]; then
     files fetch "$S3_INPUT" "$scratch" || code=$?
@@ -171,7 +171,7 @@ child() {
     if timeout 5 bash -c ": </dev/tcp/$main/$SSH_PORT" 2>/dev/null; then
       seen=$SECONDS
     elif ((SECONDS - seen >= MAIN_TIMEOUT)); then
-      say "[main node] expected $main to be there, got no answer for $MAIN_TIMEOUT s."
+      say "[main node] expected $main to answer, got no answer for $MAIN_TIMEOUT s."
       finish 5
     fi
     pause "$((MAIN_TIMEOUT < 50 ? 1 : 10))"
@@ -194,7 +194,7 @@ read_nodes() {
       [[ -n ${complained[$line]:-} ]] || say "[hostfile] expected \"ADDRESS slots=N\", got \"${line:0:80}\": left out."
       complained[$line]=1
     elif [[ $rest == failed=* ]]; then
-      say "[node $node] expected its data, got exit code ${rest#*=}; its own log says more."
+      say "[node $node] expected its data, got exit code ${rest#*=}; see its own log."
       finish "$((10#${rest#*=} & 255))"
     elif [[ -z ${seen[$node]:-} ]]; then
       seen[$node]=1
@@ -230,8 +230,8 @@ main() {
   local code=0 end shown=0 told=$SECONDS total=0 node more name command program=("$@")
   declare -A complained=()
   ((${#program[@]})) || program=(train_imagenet)
-  command -v "${program[0]}" >/dev/null || usage "[program] expected ${program[0]}, got nothing of that name."
-  command -v mpirun >/dev/null || usage "[start] expected mpirun, got nothing of that name."
+  command -v "${program[0]}" >/dev/null || usage "[program] expected ${program[0]}, got no file of that name."
+  command -v mpirun >/dev/null || usage "[start] expected mpirun, got no file of that name."
   touch "$hosts"
   fetch
   stop_where_asked
@@ -246,7 +246,7 @@ main() {
     ((shown < AWS_BATCH_JOB_NUM_NODES)) || break
     if ((SECONDS >= end)); then
       say "[nodes] expected $AWS_BATCH_JOB_NUM_NODES nodes within $JOIN_TIMEOUT s, got $shown: ${nodes[*]%% *}." \
-        "hint: the others' log streams say where they stand; JOIN_TIMEOUT is the time."
+        "hint: see the log streams of the other nodes; JOIN_TIMEOUT sets the time."
       finish 5
     fi
     pause 1
@@ -284,7 +284,7 @@ main() {
     if [[ -z $stopping ]]; then
       wait "$mpirun_pid" || code=$?
     elif ((SECONDS - stopping >= STOP_TIMEOUT)); then
-      say "[stop] expected the program to end within $STOP_TIMEOUT s, got none of it: its state is that of its last checkpoint."
+      say "[stop] expected the program to end within $STOP_TIMEOUT s, but it did not: its state is that of its last checkpoint."
       kill -TERM "$mpirun_pid" 2>/dev/null || true
       pause 3
       kill -KILL "$mpirun_pid" 2>/dev/null || true
@@ -310,7 +310,7 @@ main() {
 upload() {
   local failed=0 only=()
   if [[ ! -d $run_folder ]]; then
-    say "nothing to upload: there is no folder $run_folder"
+    say "no upload: the folder $run_folder does not exist"
     (($1)) || finish 3
     return 0
   fi

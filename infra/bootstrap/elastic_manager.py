@@ -80,7 +80,7 @@ class HostsFile:
         self.file = file
 
     def lines(self):
-        """Returns the lines without their newlines; None if the file is missing."""
+        """Returns the lines without their newlines, or `None` if the file is missing."""
         try:
             return self.file.read_text().splitlines()
         except FileNotFoundError:
@@ -150,7 +150,7 @@ class Manager:
             say(text)
 
     def call(self, action, function, **arguments):
-        """Returns EC2's answer, or None after a failure. A failure is printed once, and the next look tries again."""
+        """Returns EC2's answer, or `None` after a failure. A failure is printed once, and the next check tries again."""
         import botocore.exceptions
         import botocore.parsers
         try:
@@ -168,7 +168,7 @@ class Manager:
         return None
 
     def instances(self):
-        """Returns all workers made from the template; None if EC2 does not answer."""
+        """Returns all workers made from the template, or `None` if EC2 does not answer."""
         found, more = [], {}
         while True:
             got = self.call("DescribeInstances", self.ec2.describe_instances, **more,
@@ -197,7 +197,7 @@ class Manager:
         """Puts the host's keys from the shared folder into known_hosts: ssh trusts no others."""
         keys = keys_of(read_json(self.shared / "hosts" / f"{ip}.json")) if self.shared else []
         if not keys:
-            return say(f"warning: {ip} has left no host keys; tutti-launch reaches it only if known_hosts has them already")
+            return say(f"warning: {ip} has published no host keys; tutti-launch reaches it only if known_hosts has them already")
         path = Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".ssh/known_hosts"
         path.parent.mkdir(mode=0o700, exist_ok=True)
         put_known_hosts(path, "".join(f"{ip} {k}\n" for k in keys))
@@ -211,7 +211,7 @@ class Manager:
             self.slots = int(counts.most_common(1)[0][0]) if counts else 1
         return "" if self.slots == 1 else f" slots={self.slots}"
 
-    # ---- one look ----
+    # ---- one check ----
     def look(self, over=False):
         """over: the job has ended. No instance joins any more, and those that were to leave count as having left."""
         lines = self.hosts.lines()
@@ -229,7 +229,7 @@ class Manager:
                     self.once(instance, f"warning: {instance} ({ip}) stays: the job began with it")
             elif state in GONE:
                 if instance in self.mine:
-                    say(f"{instance} ({self.mine[instance]}) does not run any more")
+                    say(f"{instance} ({self.mine[instance]}) is no longer running")
                     gone.add(self.mine.pop(instance))
                 self.let_go.pop(instance, None)
             elif state == "running" and ip:
@@ -244,12 +244,12 @@ class Manager:
         for _, instance, ip, _ in leaving:
             was_mine = self.mine.pop(instance, None) is not None
             if was_mine:
-                say(f"{instance} ({ip}) is to leave: its tag {self.tag} was deleted")
+                say(f"{instance} ({ip}) will leave: its tag {self.tag} was deleted")
             self.let_go.setdefault(instance, (time.monotonic(), was_mine))
             gone.add(ip)
         # An address that another instance has now.
         gone -= set(self.mine.values())
-        # A host that a user removed by hand returns at the next look if it has the tag.
+        # A host that a user removed by hand returns at the next check if it has the tag.
         there = {host_of(line) for line in lines}
         new = [] if over else [ip + self.slots_of_base(lines) for ip in self.mine.values() if ip not in there]
         self.remember()
@@ -295,16 +295,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--elastic-dir", required=True, help="the folder of host_worker")
     parser.add_argument("--launch-template", required=True, help="its id")
-    parser.add_argument("--tag", required=True, help="the tag that its instances have while they are to be in the job")
-    parser.add_argument("--since", type=int, default=0, help="when the job began, nanoseconds since 1970")
-    parser.add_argument("--base", action="append", default=[], help="a host with which it began; repeatable")
+    parser.add_argument("--tag", required=True, help="the tag of instances that belong to the job")
+    parser.add_argument("--since", type=int, default=0, help="start time of the job, nanoseconds since 1970")
+    parser.add_argument("--base", action="append", default=[], help="a host with which the job began; repeatable")
     options = parser.parse_args()
     poll = float(os.environ.get("AWS_DL_POLL_SECONDS") or POLL)
     try:
         import boto3
         import botocore.config
     except ImportError:
-        say("error: python3 has no boto3, which talks to EC2. hint: apt-get or dnf install python3-boto3")
+        say("error: python3 has no boto3, which calls EC2. hint: apt-get or dnf install python3-boto3")
         return 2
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if not region:

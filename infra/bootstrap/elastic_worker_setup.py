@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A worker that comes when the cluster is complete: it joins the existing hosts, prepares its data, and reports that
+"""A worker that joins a complete cluster: it joins the existing hosts, prepares its data, and reports that
 in a file for which the elastic manager waits."""
 import os
 import subprocess
@@ -12,14 +12,14 @@ from host_setup import Failure, HostSetup, log
 
 class ElasticWorkerSetup(HostSetup):
     def set_up(self):
-        # Left by an instance that had this address before.
+        # Removes the file of an earlier instance with this address.
         success = Path(self.env["EFS_MOUNT"]) / f"prepare_data_success_{self.ip}"
         success.unlink(missing_ok=True)
         self.let_master_in()
         self.answer()
         cluster = self.until("the cluster", lambda: read_json(self.shared / "cluster.json"))
         if not cluster:
-            raise Failure(f"the master has not left cluster.json in {self.shared}; its log tells why")
+            raise Failure(f"the master has not written cluster.json to {self.shared}; see its log")
         self.leave_files(cluster["master-ip"], cluster["worker-ips"])
         self.prepare_data()
         success.touch()

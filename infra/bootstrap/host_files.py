@@ -24,7 +24,7 @@ def text_of(path):
 
 
 def read_json(path):
-    """Returns the content of a file of the shared folder; None if it does not exist or is incomplete."""
+    """Returns the content of a file of the shared folder, or `None` if it does not exist or is incomplete."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):

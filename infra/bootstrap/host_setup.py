@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The set-up that every host of the cluster runs: it finds its identity, waits for others with a limit, calls AWS
-with patience for new resources, publishes its keys, and leaves the files for the user."""
+again while resources are new, publishes its keys, and leaves the files for the user."""
 import ipaddress
 import json
 import logging
@@ -70,7 +70,7 @@ class HostSetup:
         return self.budget - (time.monotonic() - self.began)
 
     def until(self, what, look, patience=None):
-        """Returns the value of look() once it is true; None after `patience` seconds or at the end of the budget."""
+        """Returns the value of look() once it is true, or `None` after `patience` seconds or at the end of the budget."""
         deadline = time.monotonic() + min(self.left(), self.left() if patience is None else patience)
         while True:
             found = look()
@@ -107,7 +107,7 @@ class HostSetup:
             if time.monotonic() >= until:
                 raise Failure(why)
             if why != told:
-                log.warning("%s; it is tried again", why)
+                log.warning("%s; trying again", why)
                 told = why
             time.sleep(min(self.interval, 10))
 
@@ -123,7 +123,7 @@ class HostSetup:
             return found if found and all(found) else None
         found = self.until("the role of this instance", instance, 600)
         if not found:
-            raise Failure("the metadata service tells of no credentials of a role; has the instance a profile?")
+            raise Failure("the metadata service has no credentials of a role; does the instance have a profile?")
         self.instance, self.ip = (text.strip() for text in found)
         ipaddress.ip_address(self.ip)
         log.info("%s is %s, a %s of %s", self.ip, self.instance, self.env["AWS_DL_NODE_TYPE"], self.stack_name)
@@ -142,7 +142,7 @@ class HostSetup:
             return told if told and isinstance(told.get("key"), str) and isinstance(told.get("ip"), str) else None
         told = self.until("the master's key", master)
         if not told:
-            raise Failure(f"the master has not left its key in {self.shared}; its log tells why")
+            raise Failure(f"the master has not published its key in {self.shared}; see its log")
         self.files.let_in(told["key"])
         return told["ip"]
 
@@ -176,11 +176,11 @@ class HostSetup:
         script = Path(__file__).resolve().with_name("spot_notice.py")
         unit = self.files.at("/etc/systemd/system/tutti-spot-notice.service")
         unit.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(unit, "[Unit]\nDescription=Says in a file that this Spot instance is taken away\n\n[Service]\n"
+        write_aside(unit, "[Unit]\nDescription=Writes the Spot interruption notice to a file\n\n[Service]\n"
                     f"ExecStart={sys.executable} {script} /run/tutti-spot-notice\nRestart=on-failure\nRestartSec=5\n\n"
                     "[Install]\nWantedBy=multi-user.target\n")
         if shutil.which("systemctl") is None or subprocess.run(["systemctl", "enable", "--now", unit.name], check=False).returncode:
-            log.warning("%s could not be started: nobody hears of the Spot notice", unit.name)
+            log.warning("%s could not be started: the Spot notice is not noticed", unit.name)
 
     # Queues.
     def queue(self, name):
@@ -193,7 +193,7 @@ class HostSetup:
             try:
                 yield check(m["Body"]), m["ReceiptHandle"]
             except ValueError as e:
-                log.warning("a message is not understood and deleted (%s): %s", e, m["Body"][:300])
+                log.warning("an invalid message is deleted (%s): %s", e, m["Body"][:300])
                 self.delete(url, m["ReceiptHandle"])
 
     def delete(self, url, receipt):

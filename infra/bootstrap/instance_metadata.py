@@ -16,7 +16,7 @@ class Metadata:
         self.token, self.renew = None, 0.0
 
     def get(self, path):
-        """Returns the text at latest/meta-data/PATH; None if there is none. OSError if the service does not answer."""
+        """Returns the text at latest/meta-data/PATH, or `None` if it does not exist. Raises OSError if the service does not answer."""
         for again in (True, False):
             if self.token is None or time.monotonic() >= self.renew:
                 ask = urllib.request.Request(f"{self.base}/latest/api/token", method="PUT",

@@ -28,7 +28,7 @@ def signal_stack(handle, status, who, reason, pause):
         except (OSError, ValueError) as e:
             why = type(e).__name__
         time.sleep(pause)
-    raise Failure(f"the stack could not be told of {status}: {why}")
+    raise Failure(f"the result {status} could not be reported to the stack: {why}")
 
 
 class MasterSetup(HostSetup):
@@ -78,16 +78,16 @@ class MasterSetup(HostSetup):
                 if message["asg"] not in names:
                     log.warning("a message of %s, which is not of this stack, is deleted", message["asg"][:200])
                 elif message["asg"] in first:
-                    log.info("%s has told of itself before", message["asg"])
+                    log.info("%s has reported before", message["asg"])
                 else:
                     first[message["asg"]] = message
                     log.info("%s: %s of %s instances, %s at least", message["asg"], message["launched"], message["desired"],
                              message["min"])
                 self.delete(url, receipt)
             return len(first) == len(names)
-        if not self.until("word of both groups", hear):
+        if not self.until("reports of both groups", hear):
             silent = [logical for name, logical in names.items() if name not in first]
-            raise Failure(f"no word of {' and '.join(silent)} within {self.budget:.0f} s; the log of the stack's Lambda tells why")
+            raise Failure(f"no report of {' and '.join(silent)} within {self.budget:.0f} s; see the log of the stack's Lambda")
         return first
 
     def addresses(self, names):
@@ -111,10 +111,10 @@ class MasterSetup(HostSetup):
                     return len(running) == len(healthy)
                 token = {"NextToken": got["NextToken"]}
         if healthy and not self.until("the instances to run", look, self.worker_patience):
-            log.warning("they do not run and are left out: %s", ", ".join(sorted(set(healthy) - set(running))))
+            log.warning("these do not run and are ignored: %s", ", ".join(sorted(set(healthy) - set(running))))
         masters = [i for i, logical in healthy.items() if logical == GROUPS[0] and i in running]
         if masters != [self.instance]:
-            raise Failure(f"the master's group should have this instance, {self.instance}, and has {', '.join(masters) or 'none'}")
+            raise Failure(f"the master's group should have this instance, {self.instance}, and has {', '.join(masters) or 'no instance'}")
         return {i: ip for i, ip in running.items() if i != self.instance}
 
     def wait_for_workers(self, workers, least):
@@ -130,9 +130,9 @@ class MasterSetup(HostSetup):
             return len(keys) == len(workers)
         if workers and not self.until(f"an answer of {len(workers)} workers", look, self.worker_patience):
             silent = ", ".join(f"{i} ({ip})" for i, ip in sorted(workers.items()) if ip not in keys)
-            log.warning("no answer of %s; the cluster begins without", silent)
+            log.warning("no answer of %s; the cluster begins without it", silent)
             if len(keys) < least:
-                raise Failure(f"{len(keys)} workers have answered, and the group has {least} at least; none came from {silent}")
+                raise Failure(f"{len(keys)} workers have answered, and the group has {least} at least; no answer from {silent}")
         elif len(keys) < least:
             raise Failure(f"{len(keys)} workers run, and the group has {least} at least")
         return keys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Fetches CIFAR-10 on a host that is to join a job: an example of a script for PrepareDataScriptPath.
+"""Fetches CIFAR-10 on a host that will join a job: an example of a script for PrepareDataScriptPath.
 
     prepare-data.py [--format binary|recordio] [--out DIR] [--url URL]
 
@@ -55,7 +55,7 @@ def fetch(url, file):
 def prepare_recordio(out, base, work):
     for name in ("cifar10_train.rec", "cifar10_val.rec"):
         if (out / name).exists():
-            print(f"prepare-data: {out / name} is there already", flush=True)
+            print(f"prepare-data: {out / name} exists already", flush=True)
             continue
         fetch(f"{base.rstrip('/')}/{name}", work / name)
         with open(work / name, "rb") as file:
@@ -72,8 +72,8 @@ def prepare_binary(out, url, work):
     folder = out / "cifar-10-batches-bin"
     if folder.exists():
         if not whole(folder):
-            raise Failure(f"{folder}: expected the six files of CIFAR-10, got others; remove it to have it fetched")
-        print(f"prepare-data: {folder} is there already", flush=True)
+            raise Failure(f"{folder}: expected the six files of CIFAR-10, got others; remove it to fetch it again")
+        print(f"prepare-data: {folder} exists already", flush=True)
         return
     archive = work / "archive"
     fetch(url, archive)
@@ -96,7 +96,7 @@ def prepare_binary(out, url, work):
     except (tarfile.TarError, EOFError) as e:
         raise Failure(f"{url}: {e}") from None
     if not whole(made):
-        raise Failure(f"{url}: expected the six files of CIFAR-10, got {', '.join(sorted(os.listdir(made))) or 'none of them'}")
+        raise Failure(f"{url}: expected the six files of CIFAR-10, got {', '.join(sorted(os.listdir(made))) or 'no file'}")
     try:
         os.rename(made, folder)
     except OSError:
@@ -109,7 +109,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--format", choices=("binary", "recordio"), default="binary")
     parser.add_argument("--out", type=Path, default=Path("data"), help="the folder [data]")
-    parser.add_argument("--url", help="where it is fetched from, in place of the original")
+    parser.add_argument("--url", help="address to fetch it from, instead of the original")
     options = parser.parse_args()
     try:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes this instance a host of the cluster: the master, one of its workers, or an elastic worker that comes later.
+"""Makes this instance a host of the cluster: the master, one of its workers, or an elastic worker that joins later.
 
     setup_host.py [--root DIR]        writes its files below DIR instead of /
 

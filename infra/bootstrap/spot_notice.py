@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Waits for the notice that this Spot instance is taken away, writes it to a file, and ends.
+"""Waits for the notice that this Spot instance will be interrupted, writes it to a file, and ends.
 
     spot_notice.py [--poll SECONDS] FILE
 
@@ -23,7 +23,7 @@ def say(text):
 
 
 def notice(metadata):
-    """Returns the notice; None if it has not come yet."""
+    """Returns the notice, or `None` if there is none yet."""
     text = metadata.get("spot/instance-action")
     if text is None:
         return None
@@ -35,7 +35,7 @@ def notice(metadata):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--poll", type=float, default=5, help="seconds between two looks [5]")
+    parser.add_argument("--poll", type=float, default=5, help="seconds between two checks [5]")
     parser.add_argument("file", type=Path)
     options = parser.parse_args()
     if not 0 < options.poll <= 60:
@@ -55,7 +55,7 @@ def main():
         except (OSError, ValueError) as e:
             found = None
             if str(e) != told:
-                say(f"warning: {e}; it is asked again")
+                say(f"warning: {e}; asking again")
                 told = str(e)
         if found:
             aside = options.file.with_name(f".{options.file.name}.{os.getpid()}")

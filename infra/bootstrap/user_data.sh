@@ -49,7 +49,7 @@ install() {
   elif command -v dnf >/dev/null; then
     quietly timeout 900 dnf install -y "$2"
   else
-    say "neither apt-get nor dnf is here to install $1"
+    say "neither apt-get nor dnf is available to install $1"
     return 1
   fi
 }

@@ -34,7 +34,7 @@ class WorkerSetup(HostSetup):
             return None
         message = self.until("worker-setup", hear)
         if not message:
-            raise Failure(f"no worker-setup within {self.budget:.0f} s; the master's log tells why")
+            raise Failure(f"no worker-setup within {self.budget:.0f} s; see the master's log")
         self.check_member(message["worker-ips"])
         # The master may have been replaced meanwhile.
         self.let_master_in()

@@ -57,7 +57,7 @@ for program in cmake patchelf readelf strip tar gzip; do
 done
 version=$(sed -n 's/.*version = "\(.*\)";/\1/p' "$root/include/tutti/version.hpp")
 out=${out:-tutti-$version-linux-x86_64.tar.gz}
-[[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in a folder that is there" "$out"
+[[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in an existing folder" "$out"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
 
 # Unpacks CUDA's wheels as a toolkit, $toolkit with include and lib, and downloads missing wheels.
@@ -91,7 +91,7 @@ unpack_toolkit() {
   while read -r pin; do
     file=$(wheel_of "$pin")
     [[ -n $file ]] || fail 1 --wheels "the wheel of $pin in $wheels" none
-    python3 -m zipfile -e "$file" "$toolkit.new/all/${pin%%==*}" || fail 1 "$file" "a wheel" "a file that is none"
+    python3 -m zipfile -e "$file" "$toolkit.new/all/${pin%%==*}" || fail 1 "$file" "a wheel" "a file that is not a wheel"
     local folder
     for folder in include lib; do
       # nvidia/cudnn/lib of CUDA 12's wheels, nvidia/cu13/lib of 13's.
@@ -123,7 +123,7 @@ fi
 [[ -f $build/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$build"
 if grep -q '^TUTTI_EIGEN_NATIVE:BOOL=\(ON\|1\|TRUE\|YES\)$' "$build/CMakeCache.txt" && ((!native)); then
   fail 2 --build "programs for any x86-64 processor" "$build, configured with TUTTI_EIGEN_NATIVE=ON" \
-    "configure it with -DTUTTI_EIGEN_NATIVE=OFF, or say --native"
+    "configure it with -DTUTTI_EIGEN_NATIVE=OFF, or give --native"
 fi
 built_cuda=$(sed -n 's/^TUTTI_BUILT_CUDA:INTERNAL=//p' "$build/CMakeCache.txt")
 built_with="without CUDA"
@@ -260,7 +260,7 @@ while IFS= read -r -d '' file; do
     $'\177ELF') elf+=("$file") ;;
   esac
 done < <(find "$top" -path "$libraries/cuda" -prune -o -type f -print0)
-room=256 # characters for the loader's path, wherever the archive is unpacked
+room=256 # characters for the loader's path, for any folder of the archive
 for file in "${elf[@]}"; do
   [[ $file != "$c"/* ]] || continue
   chmod u+w "$file"

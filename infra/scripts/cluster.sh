@@ -58,7 +58,7 @@ read_hosts() {
   local file=$1 line number=0 said words word user name port count
   declare -A seen=()
   hosts=() users=() ports=() slots=()
-  [[ -r $file ]] || { say "[hosts] expected a hosts file, got nothing to read at $file." && exit 3; }
+  [[ -r $file ]] || { say "[hosts] expected a hosts file, got no readable file at $file." && exit 3; }
   bad() {
     say "[$file line $number] expected $1, got \"$line\"."
     exit 2

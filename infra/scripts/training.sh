@@ -50,7 +50,7 @@ check_devices() {
   done
   (($1 <= total)) || { say "[N] expected at most $total devices, the slots of $hosts_file, got $1." && exit 2; }
   for n in "$program" "$mpirun"; do
-    command -v "$n" >/dev/null || { say "[start] expected the program $n, got nothing of that name." && exit 2; }
+    command -v "$n" >/dev/null || { say "[start] expected the program $n, got no file of that name." && exit 2; }
   done
 }
 

@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(200)
 
     def put_token(self):
-        """The token of IMDSv2: it lasts 1 s to 6 hours, and a proxy gets none."""
+        """The token of IMDSv2: it lasts 1 s to 6 hours, and a proxy does not get one."""
         if self.headers.get("X-Forwarded-For"):
             return self.refuse(403, "Forbidden", "no token is given to a proxy")
         seconds = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")

@@ -137,7 +137,7 @@ class Created:
         described = client.describe_stacks(StackName=name)["Stacks"][0]
         self.name, self.id, self.status = name, described["StackId"], described["StackStatus"]
         self.outputs = {o["OutputKey"]: o["OutputValue"] for o in described.get("Outputs", [])}
-        # Resources whose condition is false are listed without a name.
+        # Lists resources with a false condition without a name.
         listed = [r for r in client.describe_stack_resources(StackName=name)["StackResources"] if "LogicalResourceId" in r]
         self.resources = {r["LogicalResourceId"]: r.get("PhysicalResourceId") for r in listed}
         self.statuses = {r["LogicalResourceId"]: r["ResourceStatus"] for r in listed}

@@ -84,13 +84,13 @@ class Questions:
         questions = self
 
         class Asked(unittest.TestCase):
-            def test_nothing_is_found(self):
+            def test_templates_have_no_fault(self):
                 for which, template in TEMPLATES.items():
                     for name in questions.all:
                         with self.subTest(template=which, question=name):
                             self.assertEqual(questions.faults(name, template), [])
 
-            def test_each_question_finds_what_is_broken(self):
+            def test_each_question_finds_its_fault(self):
                 for name, which, path, value in broken:
                     with self.subTest(question=name, path=path):
                         self.assertNotEqual(questions.faults(name, changed(TEMPLATES[which], path, value)), [])

@@ -21,7 +21,7 @@ CREATION = {"ResourceSignal": {"Count", "Timeout"}, "AutoScalingCreationPolicy":
 
 
 def without_none(v):
-    """moto leaves the place of AWS::NoValue in a list."""
+    """moto leaves AWS::NoValue in lists."""
     if isinstance(v, list):
         return [without_none(x) for x in v if x is not None]
     return {k: without_none(x) for k, x in v.items() if x is not None} if isinstance(v, dict) else v

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checks requests by the models of AWS's services, which AWS publishes in botocore. The tests' stand-ins refuse all
-others.
+"""Checks requests by the models of AWS's services, which AWS publishes in botocore. The tests' stand-ins refuse all other
+requests.
 
     check("cloudformation", "SignalResource", {...})      raises Refusal, with a sentence for each fault
 """

@@ -167,8 +167,7 @@ CONSTRAINTS = {"AllowedPattern", "AllowedValues", "MinValue", "MaxValue", "MinLe
 
 
 def unproved_constraints(template, given, bad):
-    """Returns the constraints that would refuse none of the values in `bad` if they were the only one of their
-    parameter."""
+    """Returns the constraints that refuse no value of `bad` if they are the only constraint of their parameter."""
     found = []
     for name, p in template["Parameters"].items():
         for constraint in p.keys() & CONSTRAINTS:

@@ -45,7 +45,7 @@ class Nodes(BatchCase):
             child.stop()
             self.ends(child, 143, 20)
 
-    def test_slots_are_gpus_where_there_are_some(self):
+    def test_slots_are_gpus_if_there_are_some(self):
         fakes, devices = self.folder / "fakes", self.folder / "dev"
         for folder in (fakes, devices):
             folder.mkdir()
@@ -67,18 +67,18 @@ class Nodes(BatchCase):
         main = self.start(0, "sh", "-c", "[ $OMPI_COMM_WORLD_RANK != 3 ] || exit 7; sleep 30", MPI_GPUS="4")
         self.assertIn("the training ended with code 7", self.ends(main, 7))
         # Batch does not stop this child: it ends by itself, without the main node.
-        self.assertIn(f"expected {self.cluster.address(0)} to be there", self.ends(self.nodes[0], 5))
+        self.assertIn(f"expected {self.cluster.address(0)} to answer", self.ends(self.nodes[0], 5))
 
-    def test_child_that_never_comes(self):
+    def test_child_that_never_reports(self):
         self.start(1, nodes=3)
         main = self.start(0, *WHERE, nodes=3, JOIN_TIMEOUT="6")
         log = self.ends(main, 5)
         self.assertIn(f"[nodes] expected 3 nodes within 6 s, got 2: {self.cluster.address(0)} {self.cluster.address(1)}.", log)
 
-    def test_main_node_that_never_comes(self):
+    def test_main_node_that_never_answers(self):
         self.assertIn("[main node] expected", self.ends(self.start(1, JOIN_TIMEOUT="3"), 5))
 
-    def test_who_has_another_key_is_no_node(self):
+    def test_host_with_another_key_is_not_a_node(self):
         other = tempfile.mkdtemp(dir=self.folder)
         self.ssm.put_parameter(Name="/other/key", Value=new_key(other), Type="SecureString", Overwrite=True)
         child = self.start(1, JOIN_TIMEOUT="5", key=("--key", "/other/key"))
@@ -87,8 +87,8 @@ class Nodes(BatchCase):
         self.assertIn("answer within", self.ends(child, 5))
         self.assertNotIn(self.cluster.address(1), (main.state / "hostfile").read_text())
 
-    def test_who_passes_for_the_main_node(self):
-        # The cluster's own sshd would accept this key, and has another one itself.
+    def test_host_that_poses_as_the_main_node(self):
+        # The cluster's own sshd would accept this key, but has another host key.
         public = subprocess.run(["ssh-keygen", "-y", "-f", self.folder / "key"], capture_output=True, text=True, check=True).stdout
         with open(self.cluster.folder / "authorized_keys", "a") as out:
             out.write(public)
@@ -107,7 +107,7 @@ class Nodes(BatchCase):
         self.assertIn("[program] expected no-such-program", self.ends(self.start(0, "no-such-program"), 2))
         self.assertIn("[MPI_GPUS] expected at most", self.ends(self.start(0, *WHERE, nodes=1, MPI_GPUS="999"), 2))
 
-    def test_data_that_is_not_there(self):
+    def test_missing_data(self):
         """The same as on a node that could not mount its file system."""
         log = self.ends(self.start(0, "true", nodes=1, JOB_DIR="/no/such/folder"), 3)
         self.assertIn("[JOB_DIR] expected the folder /no/such/folder, got none.", log)

@@ -39,9 +39,9 @@ def definition(template):
 
 
 class Aws:
-    """Stacks, a job and an export, as the state machine sees them. fail: the answers to a call in place of the real
-    one, the last one for all later calls: an error, or None for the real one. job: the statuses of the job, one for
-    each look, the last one for all later looks; after its termination it has those of `terminated`."""
+    """Stacks, a job and an export, as the state machine sees them. fail: the answers to a call instead of the real one, each an
+    error or `None` for the real one; the last one is for all later calls. job: the statuses of the job, one for each check;
+    the last one is for all later checks. After its termination it has those of `terminated`."""
 
     def __init__(self, *, fail=None, job=("SUBMITTED", "STARTING", "RUNNING", "SUCCEEDED"), terminated=("RUNNING", "FAILED"), exports="SUCCEEDED", created="CREATE_COMPLETE", kept=0, foreign=False,
                  kind="multinode"):
@@ -162,7 +162,7 @@ class StateMachine(unittest.TestCase):
         names = self.names(aws)
         self.assertLess(names.index("submitJob"), names.index("createDataRepositoryTask"))
         self.assertLess(names.index("createDataRepositoryTask"), names.index("deleteStack"))
-        self.assertLess(run.seconds, 4 * 120 + 400)  # four looks at the job
+        self.assertLess(run.seconds, 4 * 120 + 400)  # four checks of the job
 
     def test_one_node(self):
         aws = Aws(kind="container")
@@ -193,8 +193,8 @@ class StateMachine(unittest.TestCase):
                 # The job was stopped before its results were exported and its stack was deleted.
                 order = [n for n in self.names(aws) if n in ("terminateJob", "createDataRepositoryTask", "deleteStack")]
                 self.assertEqual(order, ["terminateJob", "createDataRepositoryTask", "deleteStack"])
-        self.ends(Aws(job=["RUNNING"], terminated=["SUCCEEDED"]), "SUCCEEDED")  # it ended at that moment
-        self.ends(Aws(job=["RUNNING"], terminated=["RUNNING"]), "FAILED", "TimeLimitReached")  # it does not stop
+        self.ends(Aws(job=["RUNNING"], terminated=["SUCCEEDED"]), "SUCCEEDED")  # the job ended at that moment
+        self.ends(Aws(job=["RUNNING"], terminated=["RUNNING"]), "FAILED", "TimeLimitReached")  # the job does not stop
 
     def test_batch_does_not_answer(self):
         """A job continues for half an hour of it; then it is stopped, because its stack would cost money without an
@@ -221,7 +221,7 @@ class StateMachine(unittest.TestCase):
         refused = TaskError("CloudFormation.CloudFormationException", "Parameter NumNodes must be ...")
         self.assertEqual(self.ends(Aws(fail={"createStack": [refused]}), "FAILED", refused.error).cause, refused.cause)
 
-    def test_stack_of_another_one(self):
+    def test_stack_of_another_user(self):
         aws = Aws(foreign=True)
         self.ends(aws, "FAILED", "CloudFormation.AlreadyExistsException", left=["tutti-job-run-1"])
         self.assertNotIn("deleteStack", self.names(aws))
@@ -274,8 +274,8 @@ class StateMachine(unittest.TestCase):
         self.ends(aws, "FAILED", "NoParameters", given={"NumNodes": 3})
         self.assertEqual(aws.calls, [])
 
-    def test_input_that_the_submission_could_not_take(self):
-        """No Catch handles that, so it must be found before there is a stack."""
+    def test_input_that_the_submission_cannot_use(self):
+        """No Catch handles that error, so it must be found before there is a stack."""
         for name, values in (("TimeLimitSeconds", ("86400", 0, -1, 59.4, 2592001, 1e9, None, [60], True)),
                              ("Environment", ([{"name": "A", "value": "b"}], [{"Name": "A", "Value": 1}], [{"Name": "A"}], [7], ["A=b"], {"A": "b"},
                                               "A=b", None))):
@@ -289,7 +289,7 @@ class StateMachine(unittest.TestCase):
         self.ends(aws, "SUCCEEDED", given={**INPUT, "TimeLimitSeconds": 90.5, "Environment": [{"Name": "A", "Value": "b", "Type": "x"}]})
         self.assertEqual(aws.environment, [{"Name": "A", "Value": "b"}])
 
-    def test_name_that_no_stack_can_have(self):
+    def test_name_that_is_invalid_for_a_stack(self):
         wrong = TaskError("CloudFormation.CloudFormationException", "1 validation error detected: Value 'tutti-job-run_1' at 'stackName' "
                           "failed to satisfy constraint: Member must satisfy regular expression pattern")
         aws = Aws(fail={name: [wrong] for name in ("createStack", "deleteStack", "describeStacks")})

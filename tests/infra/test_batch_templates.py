@@ -338,7 +338,7 @@ class Templates(unittest.TestCase):
                 self.assertEqual((len(cards), len(adapters)), (network["MaximumNetworkCards"], network["EfaInfo"]["MaximumEfaInterfaces"]), name)
             self.assertEqual([c.get("NetworkCardIndex", 0) for c in cards], list(range(len(cards))), name)
 
-    def test_job_may_read_and_write_what_it_was_given(self):
+    def test_job_may_read_and_write_its_data(self):
         stack = Stack(load(BATCH), **GIVEN, **SETTINGS[3])
         granted = {(a, s["Resource"]) for role, s in statements(stack) if role == "JobRole" for a in as_list(s["Action"])}
         self.assertEqual(granted, {
@@ -357,7 +357,7 @@ class Templates(unittest.TestCase):
         self.assertEqual(given["ManagedPolicyArns"], ["arn:aws:iam::aws:policy/service-role/AmazonEC2ContainerServiceforEC2Role"])
         self.assertFalse([a for role, s in statements(stack) for a in as_list(s["Action"]) if role == "InstanceRole" and "Parameter" in a])
 
-    def test_the_stack_role_covers_what_the_providers_ask_for(self):
+    def test_stack_role_covers_the_requests_of_the_providers(self):
         """Compares with the permissions that CloudFormation's schemas list for the handlers of these types."""
         role = {a for name, s in statements(Stack(load(JOB), **JOB_GIVEN)) if name == "StackRole" for a in as_list(s["Action"])}
         log_group = {"logs:CreateLogGroup", "logs:DeleteLogGroup", "logs:PutRetentionPolicy", "logs:TagResource", "logs:ListTagsForResource",
@@ -368,7 +368,7 @@ class Templates(unittest.TestCase):
                        "iam:AttachRolePolicy"}
         self.assertEqual((log_group | association) - role, set())
 
-    def test_a_creation_that_failed_leaves_no_log_group(self):
+    def test_failed_creation_leaves_no_log_group(self):
         self.assertEqual(load(BATCH)["Resources"]["LogGroup"]["DeletionPolicy"], "RetainExceptOnCreate")
 
 

@@ -32,7 +32,7 @@ class Training(BatchCase):
         with tarfile.open(fileobj=io.BytesIO(body)) as tar:
             self.assertEqual(tar.extractfile(f"{self.job}/log").read(), b"result\n")
 
-    def test_input_that_a_child_cannot_have(self):
+    def test_input_that_a_child_cannot_read(self):
         bucket = self.bucket()
         child = self.start(1, S3_INPUT=f"s3://{bucket}/nothing.tar.gz")
         main = self.start(0, "true")

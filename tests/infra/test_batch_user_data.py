@@ -55,7 +55,7 @@ class UserData(unittest.TestCase):
         self.assertRegex(line, r"^<FileSystem>\.fsx\.us-east-1\.amazonaws\.com@tcp:/<FileSystem\.LustreMountName> \S*/fsx lustre "
                                r"defaults,noatime,flock,_netdev 0 0\n$")
 
-    def test_a_node_without_the_file_system_shows_an_empty_folder(self):
+    def test_node_without_the_file_system_shows_an_empty_folder(self):
         """The node stays: if it shut down, it would be replaced for as long as the job waits."""
         code, calls = self.run_script(mount=1, mountpoint=1)
         self.assertNotEqual(code, 0)

@@ -63,7 +63,7 @@ class Cluster(Boot):
                          f"export DEEPLEARNING_WORKER_GPU_COUNT={2 if k == 1 else 0}", f"export EFS_MOUNT={self.efs}"):
                 self.assertEqual(profile.splitlines().count(line), 1, profile)
             self.assertNotIn("ELASTIC", profile)
-            # Only the master may log in; all hosts know the keys of all hosts.
+            # Only the master may log in. All hosts know the keys of all hosts.
             self.assertEqual(self.read(k, "root/.ssh/authorized_keys"), self.read(0, "root/.ssh/id_ed25519.pub"))
             self.assertEqual((self.root(k) / "root/.ssh/authorized_keys").stat().st_mode & 0o777, 0o600)
             known = self.read(k, "root/.ssh/known_hosts")
@@ -83,21 +83,21 @@ class Cluster(Boot):
         self.assertEqual(self.stack.messages("Worker"),
                          ['{"event": "worker-setup", "master-ip": "10.99.0.7", "worker-ips": ["10.99.0.10", "10.99.0.13", "10.99.0.7"]}'])
         self.assertIn("other-WorkerAutoScalingGroup-1, which is not of this stack, is deleted", said[0])
-        self.assertEqual(said[0].count("is not understood and deleted"), 4, said[0])
-        self.assertEqual(said[0].count("has told of itself before"), 1, said[0])
+        self.assertEqual(said[0].count("an invalid message is deleted"), 4, said[0])
+        self.assertEqual(said[0].count("has reported before"), 1, said[0])
         for k in range(3):
             self.assertEqual(self.read(k, LOG), said[k])
             for secret in (SECRET, HANDLE_SECRET, TOKEN, "PRIVATE KEY"):
                 self.assertNotIn(secret, said[k])
 
-        # Runs again, as after an interrupted boot: no line is there twice.
+        # Runs again, as after an interrupted boot: no line is written twice.
         before = [(self.root(1) / f).read_text() for f in ("etc/hosts", "etc/profile.d/deeplearning.sh", "root/.ssh/known_hosts",
                                                              "root/.ssh/authorized_keys", "etc/ssh/ssh_config")]
         self.finish(self.boot("Worker", 1, AWS_DL_FORWARD_AGENT="true", PATH=f"{gpus}:{os.environ['PATH']}"))
         self.assertEqual(before, [(self.root(1) / f).read_text() for f in ("etc/hosts", "etc/profile.d/deeplearning.sh", "root/.ssh/known_hosts",
                                                                              "root/.ssh/authorized_keys", "etc/ssh/ssh_config")])
 
-    def test_a_worker_that_never_answers_is_named_and_left_out(self):
+    def test_worker_without_an_answer_is_named_and_left_out(self):
         for k, role in enumerate(("Master", "Worker", "Worker")):
             self.launch(role, k)
         self.stack.asg_setup("Worker", 1, 2)
@@ -112,7 +112,7 @@ class Cluster(Boot):
         self.finish(worker)
         self.assertEqual(self.read(0, "opt/deeplearning/workers").count("\n"), 2)
         self.assertEqual(self.signals(), [("SUCCESS", self.instances[0])])
-        # A host that comes after the others have begun logs that, and takes nothing from them.
+        # A host that starts after the others have begun logs that, and does not change them.
         said = self.finish(self.boot("Worker", 2), 1)
         self.assertIn(f"the cluster began without {self.ip(2)}", said)
         self.assertIn("launched later", said)
@@ -121,13 +121,13 @@ class Cluster(Boot):
         self.stack.sqs.purge_queue(QueueUrl=self.stack.queues["Worker"])
         self.assertIn(f"the cluster began without {self.ip(2)}", self.finish(self.boot("Worker", 2), 1))
 
-    def test_too_few_workers_end_it(self):
+    def test_too_few_workers_end_the_setup(self):
         for k, role in enumerate(("Master", "Worker")):
             self.launch(role, k)
         self.stack.asg_setup("Worker", 1, 1)
         self.stack.asg_setup("Master", 1, 1)
         said = self.finish(self.boot("Master", 0, AWS_DL_WORKER_SECONDS="1"), 1)
-        self.assertIn(f"0 workers have answered, and the group has 1 at least; none came from {self.instances[1]} ({self.ip(1)})", said)
+        self.assertIn(f"0 workers have answered, and the group has 1 at least; no answer from {self.instances[1]} ({self.ip(1)})", said)
         self.assertEqual(self.signals(), [("FAILURE", "setup_host")])
         self.assertEqual(self.stack.left("Worker"), 0)
 
@@ -142,7 +142,7 @@ class Cluster(Boot):
 
 
 class GivesUp(Boot):
-    def test_no_word_of_a_group(self):
+    def test_missing_report_of_a_group(self):
         self.launch("Master", 0)
         self.stack.asg_setup("Master", 1, 1)
         said = self.finish(self.boot("Master", 0, AWS_DL_WAITCONDITION_TIMEOUT="603"), 1)
@@ -151,15 +151,15 @@ class GivesUp(Boot):
 
     def test_a_worker_without_a_master(self):
         self.launch("Worker", 1)
-        self.assertIn("the master has not left its key", self.finish(self.boot("Worker", 1, AWS_DL_WAITCONDITION_TIMEOUT="602"), 1))
+        self.assertIn("the master has not published its key", self.finish(self.boot("Worker", 1, AWS_DL_WAITCONDITION_TIMEOUT="602"), 1))
         self.assertEqual(self.signals(), [])
 
-    def test_a_queue_that_is_missing(self):
+    def test_missing_queue(self):
         self.launch("Master", 0)
         said = self.finish(self.boot("Master", 0, AWS_DL_MASTER_QUEUE="nowhere"), 1)
         self.assertRegex(said, "ERROR: sqs:GetQueueUrl: .*NonExistentQueue")
 
-    def test_a_permission_that_is_missing(self):
+    def test_missing_permission(self):
         import botocore.exceptions
 
         class Denies:
@@ -172,7 +172,7 @@ class GivesUp(Boot):
         with self.assertRaisesRegex(setup_host.Failure, "the role of this instance needs sqs:SendMessage"):
             setup.call("sqs", "SendMessage", QueueUrl="q", MessageBody="m")
 
-    def test_more_instances_than_a_filter_takes_values(self):
+    def test_more_instances_than_values_of_a_filter(self):
         class Many:
             def describe_auto_scaling_groups(self, **parameters):
                 check("autoscaling", "DescribeAutoScalingGroups", parameters)
@@ -195,7 +195,7 @@ class GivesUp(Boot):
         found = setup.addresses({"m": "MasterAutoScalingGroup", "w": "WorkerAutoScalingGroup"})
         self.assertEqual(found, {f"i-{k}": f"ip of i-{k}" for k in range(300)})
 
-    def test_variables_that_are_missing_or_wrong(self):
+    def test_missing_and_wrong_variables(self):
         self.launch("Master", 0)
         for change, word in (({"AWS_DL_NODE_TYPE": "Coordinator"}, "not Master, Worker or ElasticWorker"), ({"AWS_DL_WORKER_QUEUE": None}, "no AWS_DL_WORKER_QUEUE"),
                              ({"AWS_DL_STACK_ID": "x; reboot"}, "not the id of a stack"), ({"AWS_DL_DEFAULT_USER": "nobody-has-it"}, "no user"),
@@ -206,7 +206,7 @@ class GivesUp(Boot):
         # The stack of a master gets a signal.
         self.assertEqual(self.signals(), [("FAILURE", "setup_host")] * 5)
 
-    def test_an_error_that_nobody_expected(self):
+    def test_unexpected_error(self):
         """The stack gets a signal as for any other error."""
         env = self.stack.environment("Master", "x", "i-1", "10.99.0.7", self.efs)
         with unittest.mock.patch.dict(os.environ, env), unittest.mock.patch.object(setup_host.MasterSetup, "run", side_effect=KeyError("x")), \
@@ -241,7 +241,7 @@ class Elastic(Boot):
         self.only = {name: None for name in ("AWS_DL_MASTER_QUEUE", "AWS_DL_WORKER_QUEUE", "AWS_DL_WAIT_HANDLE", "AWS_DL_WAITCONDITION_TIMEOUT",
                                              "AWS_DL_MASTERLAUNCH_TIMEOUT")}
 
-    def test_only_who_has_prepared_its_data_may_join(self):
+    def test_only_prepared_hosts_may_join(self):
         for text, mode, code, word in ((None, 0, 1, "there is no file"), ("#!/bin/sh\necho no data; exit 3\n", 0o755, 1,
                                        "ended with 3: this host is not added to a job")):
             self.success.touch()  # of an earlier instance
@@ -267,7 +267,7 @@ class Elastic(Boot):
 
 
 class Messages(unittest.TestCase):
-    def test_those_of_the_originals(self):
+    def test_messages_of_the_originals(self):
         """The messages of the originals' Lambda and master, whose dictionaries have any order."""
         asg = '{"status": "success", "launched": 2, "min": 0, "desired": 2, "max": 2, "event": "asg-setup", "asg": "s-WorkerAutoScalingGroup-1X"}'
         self.assertEqual(queue_messages.check_asg_setup(asg)["launched"], 2)
@@ -283,14 +283,14 @@ class Messages(unittest.TestCase):
 
 
 class Text(unittest.TestCase):
-    def test_user_data_may_stand_in_a_template(self):
+    def test_user_data_can_be_part_of_a_template(self):
         text = (BOOTSTRAP / "user_data.sh").read_text()
         self.assertNotIn("${", text)
         self.assertLess(len(text), 12000)  # EC2 accepts 16 KiB
         self.assertNotRegex(text, r"(?m)^\s*set -\w*x")
         self.assertTrue(text.startswith("#!/bin/bash\n"))
 
-    def test_nothing_newer_than_python_3_9(self):
+    def test_python_3_9_is_new_enough(self):
         import ast
         for script in BOOTSTRAP.glob("*.py"):
             ast.parse(script.read_text(), feature_version=(3, 9))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""The whole way, each host a network namespace: instances boot by user data, with moto's server as the cloud, become a
-cluster, and train on real CIFAR-10 from the master with the originals' commands."""
+"""The whole sequence, with a network namespace for each host: instances boot by user data, with moto's server as the cloud. They
+form a cluster, and train on real CIFAR-10 from the master with the originals' commands."""
 import json
 import os
 import re
@@ -109,7 +109,7 @@ class Synchronous(Run):
                          f"fs-1.efs.us-east-1.amazonaws.com:/ /mnt/efs nfs4 {EFS_OPTIONS},_netdev,nofail 0 0\n")
         if not os.path.exists("/sbin/mount.nfs4"):
             self.assertIn("install -y --no-install-recommends nfs-common", mounts)
-        # ssh asks no question: it knows all hosts, and has access.
+        # ssh asks for no input: it knows all hosts, and has access.
         for name in ("deeplearning-master", "deeplearning-worker1", "deeplearning-worker2", "deeplearning-worker3"):
             out = self.finish(self.on_master(f"ssh -o BatchMode=yes -o StrictHostKeyChecking=yes {name} hostname"))
             self.assertIn("tutti-", out)
@@ -152,7 +152,7 @@ class Elastic(Run):
         self.assertEqual(self.stack.tags(added)["Name"], f"{self.stack.name}-ElasticWorker")
         self.assertEqual((self.cluster.efs / "host_worker").read_text(), "deeplearning-worker1\ndeeplearning-worker2\n")
         self.assertFalse((self.cluster.efs / f"prepare_data_success_{ip}").exists())
-        # Each sample of each epoch was seen once, whatever the members.
+        # Each sample of each epoch was seen once, although the members changed.
         done = subprocess.run([BUILD / "tools/tutti-check-audit", "--epochs", "4", self.cluster.efs / "run"], capture_output=True, text=True, timeout=300,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -168,7 +168,7 @@ class Agent(Run):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
-    def test_it_is_handed_on_from_host_to_host(self):
+    def test_agent_is_forwarded_from_host_to_host(self):
         key = self.folder / "users-key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         for k in range(3):
@@ -194,7 +194,7 @@ class Agent(Run):
 class UserData(Run):
     HOSTS = 1
 
-    def test_what_can_go_wrong(self):
+    def test_failures(self):
         self.launch("Master", 0)
         fakes = self.cluster.folder / "fakes"
         whole = self.package

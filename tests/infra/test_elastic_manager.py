@@ -64,7 +64,7 @@ class ManagerCase(CloudCase):
         self.stack.ec2.delete_tags(Resources=[instance], Tags=[{"Key": self.stack.tag}])
 
     def looks(self, n=3):
-        """Waits until the manager has looked some more times."""
+        """Waits until the manager has checked a few more times."""
         state = self.dir / "host_worker_instances"
         for _ in range(n):
             before = state.stat().st_ino, state.stat().st_mtime_ns
@@ -72,7 +72,7 @@ class ManagerCase(CloudCase):
 
 
 class Manager(ManagerCase):
-    def test_the_way_of_an_instance(self):
+    def test_states_of_an_instance(self):
         self.manage()
         instance, ip = self.instance(1, prepared=False)
         until((self.dir / "host_worker_instances").exists)
@@ -108,7 +108,7 @@ class Manager(ManagerCase):
         self.assertNotIn(SECRET, said)
         self.assertEqual(self.hosts.read_text(), "127.0.0.1 slots=2\n10.99.0.20 slots=2\n")
 
-    def test_lines_of_others_stay(self):
+    def test_lines_of_others_are_kept(self):
         self.manage()
         instance, ip = self.instance(1)
         until(lambda: self.is_listed(ip))
@@ -119,7 +119,7 @@ class Manager(ManagerCase):
         self.assertEqual(self.hosts.read_text(), "# by hand\nuser@by-hand:2222 slots=4\n10.99.0.20 slots=2\n127.0.0.1 slots=2\n")
         self.end()
 
-    def test_a_base_host_is_never_taken_out(self):
+    def test_base_host_is_never_removed(self):
         instance, ip = self.instance(1)
         self.hosts.write_text(f"127.0.0.1\n{ip}\n")
         self.manage("127.0.0.1", ip)
@@ -130,13 +130,13 @@ class Manager(ManagerCase):
         self.assertEqual(self.stack.state(instance), "running")
         self.assertEqual(self.end().count(f"{instance} ({ip}) stays: the job began with it"), 1)
 
-    def test_one_that_does_not_run_any_more(self):
+    def test_instance_that_no_longer_runs(self):
         self.manage()
         instance, ip = self.instance(1)
         until(lambda: self.is_listed(ip))
         self.stack.ec2.stop_instances(InstanceIds=[instance])
         until(lambda: not self.is_listed(ip))
-        # Another instance gets its address, and has not prepared anything yet.
+        # Another instance gets its address, and has not prepared its data yet.
         self.stack.ec2.terminate_instances(InstanceIds=[instance])
         time.sleep(1.1)  # the launch time has whole seconds
         self.stack.subnet = Stack(self.cloud).subnet  # if the address is free
@@ -147,14 +147,14 @@ class Manager(ManagerCase):
         until(lambda: self.status(other) == "ADD_QUEUED")
         self.end()
 
-    def test_one_that_was_never_in_the_job_ends_at_once(self):
+    def test_instance_that_never_joined_ends_at_once(self):
         self.manage()
         instance, _ = self.instance(1, prepared=False)
         self.untag(instance)
         until(lambda: self.stack.state(instance) == "terminated")
         self.end()
 
-    def test_it_is_started_again(self):
+    def test_manager_is_started_again(self):
         self.manage()
         instance, ip = self.instance(1)
         until(lambda: self.status(instance) == "ADD_QUEUED")
@@ -177,7 +177,7 @@ class Manager(ManagerCase):
         self.end()
         self.assertEqual(self.stack.state(instance), "terminated")
 
-    def test_the_log_of_an_earlier_job_and_odd_lines(self):
+    def test_log_of_an_earlier_job_and_invalid_lines(self):
         self.tell("ADDED", "10.99.0.31", self.since - 10**9)
         self.manage()
         instance, ip = self.instance(1)
@@ -195,7 +195,7 @@ class Manager(ManagerCase):
         until(lambda: self.stack.state(instance) == "terminated")
         self.end()
 
-    def test_files_that_are_missing_or_odd(self):
+    def test_missing_and_invalid_files(self):
         self.hosts.unlink()
         self.manage()
         instance, ip = self.instance(1)
@@ -212,20 +212,20 @@ class Manager(ManagerCase):
         self.end()
         self.assertEqual(self.hosts.read_text(), f"127.0.0.1\n{ip}\n")
 
-    def test_ec2_that_does_not_answer(self):
+    def test_ec2_without_an_answer(self):
         self.manage(AWS_ENDPOINT_URL="http://127.0.0.1:9")
         said = ""
         while "warning" not in said:
             line = self.manager.stdout.readline()
             self.assertTrue(line, said)
             said += line
-        time.sleep(3)  # it looks again meanwhile
+        time.sleep(3)  # it checks again meanwhile
         self.assertIsNone(self.manager.poll())
         self.manager.kill()
         said += self.manager.communicate()[0]
         self.assertEqual(said.count("warning: ec2:DescribeInstances"), 1, said)
 
-    def test_what_it_needs(self):
+    def test_requirements(self):
         del self.environment["AWS_REGION"]
         self.environment.pop("AWS_DEFAULT_REGION", None)
         self.manage()
@@ -255,7 +255,7 @@ class Launched(CloudCase):
 
     BOTH = {"WORKER_LAUNCH_TEMPLATE_ID": "lt-1", "ELASTIC_WORKER_TAG": "a-tag"}
 
-    def test_never_otherwise(self):
+    def test_no_manager_without_the_variables(self):
         self.write("time.sleep(100)\n")
         elastic = ("--elastic", "--elastic-dir", self.folder)
         for options, variables in ((elastic, {}), (elastic, {"WORKER_LAUNCH_TEMPLATE_ID": "lt-1"}), (elastic, {"ELASTIC_WORKER_TAG": "a-tag"}),
@@ -264,7 +264,7 @@ class Launched(CloudCase):
             self.assertEqual(self.called(), [], (options, variables))
             self.assertEqual("no elastic manager, because" in out, any(variables.values()) and options == elastic, out)
 
-    def test_it_ends_with_the_job(self):
+    def test_manager_ends_with_the_job(self):
         self.write("signal.signal(15, lambda *_: (print('tidies up', flush=True), sys.exit(0)))\nprint('is there', flush=True)\ntime.sleep(100)\n")
         out = self.finish(self.job("--elastic", "--elastic-dir", self.folder, epochs=4, **self.BOTH))
         self.assertIn("tutti-launch: elastic manager: is there", out)
@@ -275,7 +275,7 @@ class Launched(CloudCase):
         with self.assertRaises(ProcessLookupError):
             os.kill(int(call.split()[0]), 0)
 
-    def test_it_is_started_again_when_it_fails(self):
+    def test_failed_manager_is_started_again(self):
         self.write(f"n = len(open({str(self.calls)!r}).readlines())\nif n < 3: print('trips'); sys.exit(7)\ntime.sleep(100)\n")
         job = self.job("--elastic", "--elastic-dir", self.folder, epochs=100000, **self.BOTH)
         until(lambda: len(self.called()) == 3)
@@ -285,7 +285,7 @@ class Launched(CloudCase):
         since = {re.search(r"'--since', '(\d+)'", call)[1] for call in self.called()}
         self.assertEqual(len(since), 1)  # the relevant part of the log is the same for all
 
-    def test_it_ends_with_a_launcher_that_is_killed(self):
+    def test_manager_ends_with_a_killed_launcher(self):
         self.write("time.sleep(100)\n")
         job = self.job("--elastic", "--elastic-dir", self.folder, epochs=100000, **self.BOTH)
         until(self.called)
@@ -309,7 +309,7 @@ class Launched(CloudCase):
             return False
         until(lambda: not at_work())
 
-    def test_no_manager_there(self):
+    def test_missing_manager_program(self):
         out = self.finish(self.job("--elastic", "--elastic-dir", self.folder, **self.BOTH), 2)
         self.assertIn("[--elastic] expected elastic_manager.py, because WORKER_LAUNCH_TEMPLATE_ID is set, got no file", out)
 

@@ -53,13 +53,13 @@ WRONG = (jsonschema.ValidationError, kubernetes_validate.ValidationError)
 
 
 class Manifests(unittest.TestCase):
-    def test_they_are_what_kubernetes_takes(self):
+    def test_manifests_are_valid(self):
         for file in sorted(FOLDER.glob("*.yaml")):
             for document in documents(file.name):
                 with self.subTest(file=file.name, kind=document["kind"]):
                     check(document)
 
-    def test_what_it_does_not_take_is_seen(self):
+    def test_invalid_manifests_are_found(self):
         def change(document, *path, value):
             document = copy.deepcopy(document)
             at = document
@@ -202,7 +202,7 @@ class Pods(Commands):
             self.assertIsNone(first.poll())
             self.assertLess(time.monotonic(), end)
             time.sleep(0.1)
-        # The other one first; its rank is in the middle of it.
+        # The other pod first; its rank is in the middle of a step.
         for pod in (other, first):
             pod.send_signal(signal.SIGTERM)
         said = first.communicate(timeout=300)[0]
@@ -210,7 +210,7 @@ class Pods(Commands):
         self.assertEqual(other.wait(30), 0)
         self.assertTrue(list((self.folder / "run" / "checkpoints").glob("step-*")), said)
 
-    def test_a_pod_that_does_not_come_is_named(self):
+    def test_pod_that_never_starts_is_named(self):
         first = self.pod(0, JOIN_TIMEOUT="2")
         said = first.communicate(timeout=300)[0]
         self.assertEqual(first.returncode, 5, said)

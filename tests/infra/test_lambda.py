@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Extracts the function of the templates and runs it against stacks in moto with the events of Auto Scaling: launches,
-failures, repeated, late, foreign and senseless events."""
+"""Extracts the function of the templates and runs it against stacks in moto with the events of Auto Scaling: launches, failures,
+and repeated, late, foreign and invalid events."""
 import datetime
 import functools
 import itertools
@@ -100,7 +100,7 @@ class Function(unittest.TestCase):
             group.desired_capacity, group.min_size = (4, 0) if role == "Worker" else (1, 1)
 
     def launched(self, role, count, pending=0):
-        """Sets the number of instances in service, and the number of those on their way."""
+        """Sets the number of instances in service, and the number of starting ones."""
         self.groups[role].instance_states = self.states[role][:count + pending]
         for state in self.groups[role].instance_states[count:]:
             state.lifecycle_state = "Pending"
@@ -143,7 +143,7 @@ class Function(unittest.TestCase):
                                               "UniqueId": "i-master", "Status": "SUCCESS"}])
         self.assertEqual(self.suspended("Master"), [])
 
-    def test_a_signal_that_nobody_awaits_is_no_failure(self):
+    def test_unexpected_signal_is_no_failure(self):
         self.boto.fails = True
         self.send(LAUNCH, "Master")
         self.assertEqual(self.sent(), [self.setup("Master", 1, 1)])
@@ -158,7 +158,7 @@ class Function(unittest.TestCase):
         self.assertEqual(self.sent(), [self.setup("Worker", 4, 4)])
         self.assertEqual((self.suspended("Worker"), self.boto.signals), (["ReplaceUnhealthy"], []))
 
-    def test_a_worker_cannot_be_had(self):
+    def test_worker_that_cannot_be_launched(self):
         self.launched("Worker", 2, pending=1)
         self.send(LAUNCH_ERROR)
         self.assertEqual(self.boto.changes, [3])
@@ -166,12 +166,12 @@ class Function(unittest.TestCase):
         self.assertEqual(self.sent(), [self.setup("Worker", 4, 3)])
         self.assertEqual(self.suspended("Worker"), ["ReplaceUnhealthy"])
 
-    def test_no_worker_can_be_had(self):
+    def test_no_worker_can_be_launched(self):
         self.launched("Worker", 0)
         self.send(LAUNCH_ERROR)
         self.assertEqual((self.groups["Worker"].desired_capacity, self.sent()), (0, [self.setup("Worker", 4, 0)]))
 
-    def test_never_below_the_minimum(self):
+    def test_group_never_shrinks_below_its_minimum(self):
         self.groups["Worker"].min_size = 3
         self.launched("Worker", 2)
         self.send(LAUNCH_ERROR)
@@ -183,7 +183,7 @@ class Function(unittest.TestCase):
         self.launched("Master", 0)
         self.send(LAUNCH_ERROR.replace('"StatusMessage":"There is no capacity."', f'"StatusMessage":{json.dumps(message)}'), "Master")
 
-    def test_refused_launch_of_the_master_is_told_to_the_stack(self):
+    def test_refused_launch_of_the_master_is_reported_to_the_stack(self):
         for message, words in REFUSALS.items():
             with self.subTest(message):
                 self.boto.signals.clear()
@@ -193,7 +193,7 @@ class Function(unittest.TestCase):
         self.assertEqual((self.sent(), self.boto.changes), ([], []))
         self.assertEqual(self.groups["Master"].desired_capacity, 1)
 
-    def test_group_may_try_again_what_may_pass(self):
+    def test_group_retries_temporary_failures(self):
         """Within the first minutes. If the launches continue to fail, the stack gets a signal of the last one before
         its time-out."""
         begin = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
@@ -209,12 +209,12 @@ class Function(unittest.TestCase):
                 self.refused(message)
                 self.assertEqual([(s["Status"], s["UniqueId"]) for s in self.boto.signals], [("FAILURE", words)])
 
-    def test_refused_launch_of_a_worker_is_not_told_to_the_stack(self):
+    def test_refused_launch_of_a_worker_is_not_reported_to_the_stack(self):
         self.launched("Worker", 2)
         self.send(LAUNCH_ERROR.replace("There is no capacity.", next(iter(REFUSALS))))
         self.assertEqual((self.boto.signals, self.boto.changes), ([], [2]))
 
-    def test_words_that_no_signal_can_have(self):
+    def test_texts_that_are_invalid_in_a_signal(self):
         """A signal has 1 to 64 characters."""
         for message in ("vCPU limit \u2603\x00\n" + 100 * "x", "\u2603 vCPU limit"):
             self.refused(message)
@@ -224,7 +224,7 @@ class Function(unittest.TestCase):
             self.send(LAUNCH_ERROR.replace('"StatusMessage":"There is no capacity."', f'"StatusMessage":{text}'), "Master")
         self.assertEqual(len(self.boto.signals), 2)
 
-    def test_stack_that_takes_no_signal(self):
+    def test_stack_that_accepts_no_signal(self):
         self.boto.fails = True
         self.refused(next(iter(REFUSALS)))
         self.nothing_happened()
@@ -237,7 +237,7 @@ class Function(unittest.TestCase):
         self.send(LAUNCH)
         self.nothing_happened()
 
-    def test_a_failure_waits_for_other_launches(self):
+    def test_failure_waits_for_other_launches(self):
         """The group's list does not yet have the instances that Auto Scaling starts at that moment."""
         self.launched("Worker", 1)
         one = self.states["Worker"][0].instance.id
@@ -252,7 +252,7 @@ class Function(unittest.TestCase):
             self.send(LAUNCH_ERROR)
             self.assertEqual((self.boto.changes, self.sent()), ([1], [self.setup("Worker", 4, 1)]), no_matter)
 
-    def test_repeated_events_change_nothing_more(self):
+    def test_repeated_events_have_no_further_effect(self):
         self.launched("Worker", 3)
         for _ in range(3):
             self.send(LAUNCH_ERROR)
@@ -276,12 +276,12 @@ class Function(unittest.TestCase):
             self.assertEqual((self.boto.changes, self.groups["Worker"].desired_capacity), ([3], 3))
             self.assertEqual({m["launched"] for m in sent}, {3})
 
-    def test_a_late_failure_of_a_complete_group_takes_nothing_away(self):
+    def test_late_failure_does_not_change_a_complete_group(self):
         self.send(LAUNCH_ERROR)
         self.assertEqual((self.boto.changes, self.groups["Worker"].desired_capacity), ([], 4))
         self.assertEqual(self.sent(), [self.setup("Worker", 4, 4)])
 
-    def test_events_that_mean_nothing_to_it(self):
+    def test_unrelated_events(self):
         for message in (TERMINATE, TERMINATE_ERROR, TEST, LAUNCH.replace("EC2_INSTANCE_LAUNCH", "EC2_INSTANCE_LAUNCH_2"),
                         LAUNCH.replace("autoscaling:EC2_INSTANCE_LAUNCH", ""), '{"Event": null}', "{}"):
             for role in ("Master", "Worker"):
@@ -300,7 +300,7 @@ class Function(unittest.TestCase):
         self.send(LAUNCH_ERROR, group=f"{self.stack.name}-WorkerAutoScalingGroup-GONE")
         self.nothing_happened()
 
-    def test_what_is_no_event(self):
+    def test_invalid_events(self):
         for message in (None, 7, [], {}, "", "null", "[]", "7", '"text"', "{", "\x00", "a" * 100000, '{"Event": []}', '{"Event": {}}',
                         '{"Event": "autoscaling:EC2_INSTANCE_LAUNCH"}',
                         '{"Event": "autoscaling:EC2_INSTANCE_LAUNCH", "AutoScalingGroupName": 7}',
@@ -320,13 +320,13 @@ class Function(unittest.TestCase):
             self.send("".join(text[:generator.randrange(len(text))] if generator.random() < 0.3 else text))
         self.nothing_happened()
 
-    def test_one_bad_record_does_not_hide_the_next(self):
+    def test_bad_record_does_not_hide_the_next(self):
         both = {"Records": self.event("{")["Records"] + self.event(LAUNCH)["Records"]}
         self.index.lambda_handler(both, None)
         self.assertEqual(self.sent(), [self.setup("Worker", 4, 4)])
 
-    def test_a_call_that_fails_is_tried_again(self):
-        """Lambda repeats a call that ends with an error: it must, and no event is lost."""
+    def test_failed_call_is_tried_again(self):
+        """Lambda repeats a call that ends with an error. So the call must end with an error, and no event may be lost."""
         self.launched("Worker", 3)
         real = self.boto.client
         with unittest.mock.patch.object(self.boto, "client", side_effect=RuntimeError("Throttling")):

@@ -122,7 +122,7 @@ class Posture(questions.case([
 
 
 class Bootstrap(unittest.TestCase):
-    def test_every_variable_that_they_need_is_given(self):
+    def test_every_needed_variable_is_set(self):
         head = re.search(r"^for name in ([A-Z_ ]+); do$", (INFRA / "bootstrap/user_data.sh").read_text(), re.M)[1].split()
         for which in TEMPLATES:
             for name, data in launch_templates(Stack(TEMPLATES[which], **PLAIN)).items():

@@ -78,7 +78,7 @@ def only_the_master_has_the_group_of_ssh(stack):
 def public_addresses_only_for_ssh(stack):
     for name, data in launch_templates(stack).items():
         first, *others = data["NetworkInterfaces"]
-        # EC2 refuses the field, whatever its value, for a host with several interfaces.
+        # EC2 refuses the field, with any value, for a host with several interfaces.
         want = None if others else name == "MasterLaunchTemplate" and has_ssh(stack)
         if first.get("AssociatePublicIpAddress") is not want or any("AssociatePublicIpAddress" in card for card in others):
             yield name
@@ -94,7 +94,7 @@ def hosts_stand_in_the_private_subnet(stack):
         if p["VPCZoneIdentifier"] != ["<PublicSubnet>" if public else "<PrivateSubnet>"]:
             yield name
     for name, data in launch_templates(stack).items():
-        # run-instances has no group that gives the subnet: each interface does.
+        # The command has no group for the subnet: each interface names its own.
         want = "<PrivateSubnet>" if name == "ElasticWorkerLaunchTemplate" else None
         if any(card.get("SubnetId") != want for card in data["NetworkInterfaces"]):
             yield name
@@ -174,7 +174,7 @@ class Cards(unittest.TestCase):
                          "p6-b300.48xlarge", "g5.xlarge", "c7a.large"):
                 network = types[name]["NetworkInfo"]
                 cards, adapters = network["MaximumNetworkCards"], network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
-                # The first card of p6-b300 has none.
+                # The first card of p6-b300 has no adapter.
                 expected = [(0, 1, "efa-only")] * (adapters == cards) + [(card, 0, "efa-only") for card in range(1, cards)] if adapters else []
                 found = self.interfaces(which, InstanceType=name)
                 self.assertEqual(found, [(0, 0, "interface")] + [i for i in expected if i[0] < most], name)
@@ -182,7 +182,7 @@ class Cards(unittest.TestCase):
                 if which == "cluster" and name.startswith("p"):
                     self.assertEqual(len(found) - 1, adapters, name)
 
-    def test_none_is_asked_for(self):
+    def test_no_adapter_unless_requested(self):
         for which in TEMPLATES:
             self.assertEqual(self.interfaces(which, InstanceType="p5.48xlarge", Efa="false"), [(0, 0, "interface")])
 
@@ -197,7 +197,7 @@ class Cards(unittest.TestCase):
 
 
 class Places(unittest.TestCase):
-    def test_a_placement_group_where_aws_takes_it(self):
+    def test_placement_group_only_if_aws_accepts_it(self):
         types = types_of_aws()
         for template in TEMPLATES.values():
             for name in ("t3.large", "c5.large", "c7a.xlarge", "g5.xlarge", "p4d.24xlarge", "m8i.large"):
@@ -212,7 +212,7 @@ class Places(unittest.TestCase):
 class Capacity(unittest.TestCase):
     ID = "cr-0123456789abcdef0"
 
-    def test_a_block(self):
+    def test_capacity_block(self):
         for template in TEMPLATES.values():
             given = {**WITH_EFA, "PurchaseOption": "capacity-block", "CapacityReservationId": self.ID, "AvailabilityZone": "us-east-1b"}
             self.assertEqual(refusals(template, given), [])
@@ -220,13 +220,13 @@ class Capacity(unittest.TestCase):
             for data in launch_templates(stack).values():
                 self.assertEqual(data["InstanceMarketOptions"], {"MarketType": "capacity-block"})
                 self.assertEqual(data["CapacityReservationSpecification"], {"CapacityReservationTarget": {"CapacityReservationId": self.ID}})
-                # It has a fixed place.
+                # A capacity block has a fixed place.
                 self.assertNotIn("Placement", data)
             self.assertNotIn("HostsPlacement", stack.resources)
             self.assertIn("needs the CapacityReservationId", "".join(refusals(template, {**given, "CapacityReservationId": ""})))
             self.assertIn("needs the AvailabilityZone", "".join(refusals(template, {**given, "AvailabilityZone": ""})))
 
-    def test_a_reservation(self):
+    def test_capacity_reservation(self):
         for template in TEMPLATES.values():
             given = {**WITH_EFA, "CapacityReservationId": self.ID, "AvailabilityZone": "us-east-1b"}
             self.assertEqual(refusals(template, given), [])

@@ -135,7 +135,7 @@ class Bootstrap(unittest.TestCase):
         """Without the permissions of Session Manager, whose agent is not part of tutti."""
         return {action for name, _, actions in statements(Stack(TEMPLATES[which], **PLAIN)) if name == role for action in actions} - SESSIONS
 
-    def test_hosts_ask_for_what_their_role_allows_and_the_role_for_nothing_else(self):
+    def test_hosts_use_exactly_the_permissions_of_their_role(self):
         asked = {}
         for role, files in (("MasterRole", ("host", "master")), ("WorkerRole", ("host", "worker", "elastic_worker"))):
             code = "".join((INFRA / f"bootstrap/{name}_setup.py").read_text() for name in files)

@@ -40,7 +40,7 @@ class Readme(unittest.TestCase):
             self.assertEqual(sorted({n for n, p in known.items() if "Default" not in p} - set(named)), [], "not named, and needed")
         self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", ELASTIC), known, "parameters")
 
-    def test_it_begins_with_three_commands_on_a_processor_type(self):
+    def test_quick_start_has_three_commands_for_a_cpu_type(self):
         """The command that shows the quota comes before them, and CloudFormation accepts their values."""
         quota, commands = re.findall(r"^```sh\n(.*?)^```", TEXT, re.M | re.S)[:2]
         self.assertIn("aws service-quotas get-service-quota", quota)
@@ -62,7 +62,7 @@ class Readme(unittest.TestCase):
         for name in ("InstanceType", "EFSThroughputMode", "PurchaseOption", "RootVolumeSize"):
             self.assertRegex(rows, rf"`{name}`.*\| [^|]*{known[name]['Default']}", name)
 
-    def test_what_a_user_looks_for_and_does_not_find(self):
+    def test_common_questions_have_an_answer(self):
         for word in ("ParallelCluster", "PCS", "HyperPod", "Trainium", "update-stack"):
             self.assertIn(word, TEXT)
         for name in ("PurchaseOption", "CapacityReservationId", "RunnableSeconds", "Efa"):

@@ -54,16 +54,16 @@ class SpotService(Boot):
             setup.watch_for_spot_notice()
         return self.folder / "etc/systemd/system/tutti-spot-notice.service"
 
-    def test_it_is_started_and_not_again_once_it_has_told(self):
+    def test_service_starts_and_stops_after_the_notice(self):
         unit = self.setup_of(**{"instance-life-cycle": "spot"})
         self.assertEqual((self.folder / "calls").read_text(), "enable --now tutti-spot-notice.service\n")
         text = unit.read_text()
         command = re.search(r"^ExecStart=(\S+) (\S+) /run/tutti-spot-notice$", text, re.M)
         self.assertTrue(os.access(command[1], os.X_OK) and os.path.isfile(command[2]), text)
-        # It ends with 0 after a notice, and removes the file when it starts.
+        # The service ends with 0 after a notice, and removes the file when it starts.
         self.assertIn("\nRestart=on-failure\n", text)
 
-    def test_others_have_none(self):
+    def test_other_instances_have_no_service(self):
         self.assertFalse(self.setup_of(**{"instance-life-cycle": "on-demand"}).exists())
         self.assertFalse(self.setup_of().exists())
         self.assertFalse((self.folder / "calls").exists())

@@ -57,12 +57,12 @@ def script_of(stack, name):
 
 
 class Stacks(unittest.TestCase):
-    def test_each_is_complete(self):
+    def test_each_stack_is_complete(self):
         for stack in (plain, ssh, grows):
             self.assertEqual(stack.status, "CREATE_COMPLETE")
             self.assertEqual(set(stack.statuses.values()), {"CREATE_COMPLETE"})
 
-    def test_outputs_name_what_is_there(self):
+    def test_outputs_name_existing_resources(self):
         for stack in (plain, ssh, grows):
             for output, resource in (("AdminSSHSecurityGroup", "AdminSSHSecurityGroup"), ("MountTargetID", "MountTarget"),
                                      ("MasterAutoScalingGroup", "MasterAutoScalingGroup"), ("WorkerAutoScalingGroup", "WorkerAutoScalingGroup")):
@@ -74,7 +74,7 @@ class Stacks(unittest.TestCase):
         # EC2 would take the default version, which remains the first one.
         self.assertRegex(grows.outputs["AddWorkerCommand"], r"'LaunchTemplateId=lt-\w+,Version=\$Latest'")
 
-    def test_outputs_are_what_a_batch_job_asks_for(self):
+    def test_outputs_have_the_inputs_of_a_batch_job(self):
         for stack in (plain, ssh, grows):
             self.assertEqual((stack.outputs["VpcId"], stack.outputs["SubnetId"]), (stack.resources["Vpc"], stack.resources["PrivateSubnet"]))
         self.assertLessEqual({"VpcId", "SubnetId"}, set(load(INFRA / "batch/batch.yaml")["Parameters"]))
@@ -92,7 +92,7 @@ class Stacks(unittest.TestCase):
             done = subprocess.run(["bash", "-euc", fake], env={"FOUND": found[0], "COMMAND": command}, text=True, capture_output=True, timeout=300)
             self.assertEqual(done.stdout, f"ssm start-session --region us-east-1 --target {found[0]}\n", done.stderr)
 
-    def test_parameters_that_are_refused(self):
+    def test_refused_parameters(self):
         for path, bad, sentence in ((CLUSTER, {"WorkerCount": 0}, "WorkerCount must be a number of workers, at least 1"),
                                     (CLUSTER, {"SSHLocation": "everywhere"}, "SSHLocation must be empty or an IPv4 range"),
                                     (CLUSTER, {"PrepareDataScriptPath": "/efs/a.py"}, "PrepareDataScriptPath is no parameter"),
@@ -102,7 +102,7 @@ class Stacks(unittest.TestCase):
         names = [s["StackName"] for s in boto3.client("cloudformation", REGION).list_stacks()["StackSummaries"]]
         self.assertNotIn("refused", names)
 
-    def test_our_models_refuse_what_makes_no_sense(self):
+    def test_our_models_refuse_contradictions(self):
         handle = WaitConditionHandle("h", {}).physical_resource_id
         WaitCondition("c", {"Handle": handle, "Timeout": "3300"})
         for bad in ({"Handle": handle}, {"Handle": handle, "Timeout": "43201"}, {"Handle": "<h>", "Timeout": "1"},
@@ -166,14 +166,14 @@ class FileSystem(unittest.TestCase):
         self.assertEqual(groups, [stack.resources["MountTargetSecurityGroup"]])
         return efs.describe_file_systems(FileSystemId=target["FileSystemId"])["FileSystems"][0]
 
-    def test_a_new_one_is_encrypted(self):
+    def test_new_file_system_is_encrypted(self):
         for stack in (plain, grows):
             found = self.described(stack)
             self.assertEqual((found["Encrypted"], found["PerformanceMode"], found["FileSystemId"]),
                              (True, "generalPurpose", stack.outputs["FileSystemID"]))
             self.assertEqual(found["ThroughputMode"], "elastic")
 
-    def test_an_old_one_is_used(self):
+    def test_old_file_system_is_used(self):
         self.assertEqual(self.described(ssh)["FileSystemId"], old_file_system)
         self.assertNotIn("FileSystem", {k for k, v in ssh.resources.items() if v})
         self.assertEqual(ssh.outputs["FileSystemID"], old_file_system)
@@ -210,7 +210,7 @@ class Hosts(unittest.TestCase):
                 names = ["MasterSecurityGroup", "AdminSSHSecurityGroup"] if role == "Master" else ["WorkerSecurityGroup"]
                 self.assertEqual(card["Groups"], [stack.resources[name] for name in names])
 
-    def test_user_data_names_what_was_created(self):
+    def test_user_data_names_the_created_resources(self):
         for stack in (plain, ssh, grows):
             for role in ("Master", "Worker"):
                 script = script_of(stack, f"{role}LaunchTemplate")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Each stand-in for a service of AWS refuses requests that the service's published model does not list. A row is a
-wrong request and the words of its refusal. Without the checks, none is refused with these words."""
+"""Each stand-in for a service of AWS refuses requests that the service's published model does not list. A row is a wrong request
+and words of its refusal. Without the checks, no request is refused with these words."""
 import contextlib
 import functools
 import http.client
@@ -340,7 +340,7 @@ class Refuses(unittest.TestCase):
         print(count, "wrong requests")
         self.assertGreaterEqual(count, self.ROWS)
 
-    def test_without_the_checks_none_is_refused_so(self):
+    def test_checks_cause_the_refusals(self):
         def take(handler, *_):
             handler.answer(200)
         with contextlib.ExitStack() as patches:
@@ -360,7 +360,7 @@ class Refuses(unittest.TestCase):
                         said = f"taken, and then {type(e).__name__}"
                     self.assertNotRegex(said, f"(?s){words}")
 
-    def test_right_requests_are_taken(self):
+    def test_right_requests_are_accepted(self):
         """The same in a form that the models have: the refusals above come from the changes."""
         for service, operation, parameters in (
                 ("sqs", "create_queue", {"QueueName": "right"}), ("s3", "create_bucket", {"Bucket": "bucket"}),

@@ -42,7 +42,7 @@ def inventory():
 
 
 class HostsLast:
-    """Chooses the one of the possible orders that is most likely to be refused."""
+    """Chooses, of the possible orders, the one that is most likely to be refused."""
 
     @staticmethod
     def choice(names):
@@ -50,7 +50,7 @@ class HostsLast:
 
 
 class Deleted(unittest.TestCase):
-    def test_nothing_but_a_new_file_system_stays(self):
+    def test_only_a_new_file_system_remains(self):
         with fake_services() as aws:
             boto3.client("ec2", REGION).create_key_pair(KeyName="my-key")
             old = boto3.client("efs", REGION).create_file_system(CreationToken="old")["FileSystemId"]
@@ -67,7 +67,7 @@ class Deleted(unittest.TestCase):
                     self.assertEqual({k: v - before[k] for k, v in after.items() if v - before[k]}, {"files": new_files} if new_files else {})
                     self.assertEqual({k: before[k] - v for k, v in after.items() if before[k] - v}, {})
 
-    def test_a_creation_that_failed_leaves_nothing(self):
+    def test_failed_creation_leaves_no_resource(self):
         for which in TEMPLATES:
             with self.subTest(which), fake_services() as aws:
                 before = inventory()
@@ -100,7 +100,7 @@ class Deleted(unittest.TestCase):
             with self.assertRaisesRegex(StillInUse, r"HostsPlacement-\w+ is used by"):
                 teardown(created, apart, PLAIN, HostsLast())
 
-    def test_without_its_order_a_template_is_refused(self):
+    def test_template_without_its_order_is_refused(self):
         order = "Resources/{}/DependsOn"
         hosts_first = changed(TEMPLATES["cluster"], order.format("MasterAutoScalingGroup"), [])
         gateways_first = changed(changed(TEMPLATES["cluster"], order.format("NATGateway"), []), order.format("NATGatewayEIP"), [])

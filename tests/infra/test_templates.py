@@ -31,11 +31,11 @@ def generate(folder, *options):
 
 
 class Generated(unittest.TestCase):
-    def test_they_are_what_the_source_gives(self):
+    def test_templates_equal_the_generated_ones(self):
         done = generate(FOLDER, "--check")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
-    def test_a_change_in_either_is_seen(self):
+    def test_change_in_either_is_found(self):
         with tempfile.TemporaryDirectory() as folder:
             infra = Path(folder) / "infra"
             shutil.copytree(FOLDER, infra / "cloudformation")
@@ -51,7 +51,7 @@ class Generated(unittest.TestCase):
             script.write_text(script.read_text() + "echo\n" * 10000)
             self.assertIn("expected at most 51200 bytes", generate(copied).stderr)
 
-    def test_narrow_lines_say_the_same(self):
+    def test_narrow_lines_have_the_same_meaning(self):
         for name in TEMPLATES:
 
             with unittest.mock.patch.object(generator, "narrowed", lambda lines: lines), unittest.mock.patch.object(generator, "LARGEST", 1 << 20):
@@ -61,7 +61,7 @@ class Generated(unittest.TestCase):
             self.assertEqual(yaml.load(narrow, Loader), yaml.load(wide, Loader))
             self.assertNotIn("#:", narrow)
 
-    def test_a_directive_that_is_wrong_is_told(self):
+    def test_wrong_directive_is_named(self):
         for wrong in ("#: end", "#: if batch", "#: if elastic\n#: if elastic", "#: nothing"):
             with tempfile.TemporaryDirectory() as folder:
                 copied = Path(folder) / "cloudformation"
@@ -82,7 +82,7 @@ class Lint(unittest.TestCase):
         done = self.lint(*all_templates())
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stdout + done.stderr)
 
-    def test_a_broken_one_is_not(self):
+    def test_broken_template_is_not_clean(self):
         with tempfile.TemporaryDirectory() as folder:
             broken = Path(folder) / "broken.yaml"
             broken.write_text((FOLDER / "cluster.yaml").read_text().replace("Runtime: python3.13", "Runtime: python2.7")
@@ -91,13 +91,13 @@ class Lint(unittest.TestCase):
             self.assertIn("E2533", done.stdout)
             self.assertIn("E3002", done.stdout)
 
-    def test_each_is_small_enough_to_be_sent_with_the_request(self):
+    def test_each_fits_into_a_request(self):
         for name in TEMPLATES:
             self.assertLessEqual((FOLDER / f"{name}.yaml").stat().st_size, 51200)
 
 
 SYSTEM_FOLDERS = "bin boot dev etc home lib lib64 opt proc root run sbin sys tmp usr var".split()
-# For each parameter: its default (None: it must be given), accepted values, refused values.
+# For each parameter: its default (`None` if it is required), accepted values, refused values.
 PARAMETERS = {
     "KeyName": ("", ["", "my-key", "a key of mine", "k" * 255], ["k" * 256, " key", "clé", "key\n"]),
     "WorkerCount": ("1", ["1", "31"], ["0", "-1", "many", ""]),
@@ -141,13 +141,13 @@ class Parameters(unittest.TestCase):
                 found = template["Parameters"][name].get("Default")
                 self.assertEqual(None if found is None else str(found), default, name)
 
-    def test_each_says_what_it_takes(self):
+    def test_each_description_names_its_values(self):
         for template, _ in self.each():
             for name, p in template["Parameters"].items():
                 self.assertRegex(p["ConstraintDescription"], r"^must be .*\.$", name)
                 self.assertTrue(p["Description"].endswith((".", ")")), name)
 
-    def test_good_values_are_taken(self):
+    def test_good_values_are_accepted(self):
         for template, expected in self.each():
             for name, (_, good, _) in expected.items():
                 for value in good:
@@ -161,7 +161,7 @@ class Parameters(unittest.TestCase):
                     self.assertEqual(refusals(template, given), [], f"{name}={value}")
                     Stack(template, **given)  # its functions can be computed
 
-    def test_bad_values_are_refused_with_the_sentence(self):
+    def test_bad_values_are_refused_with_the_description(self):
         for template, expected in self.each():
             for name, (_, _, bad) in expected.items():
                 for value in bad:
@@ -169,11 +169,11 @@ class Parameters(unittest.TestCase):
                     self.assertEqual(len(said), 1, f"{name}={value!r}")
                     self.assertTrue(said[0].startswith(f"{name} must be "), said)
 
-    def test_every_constraint_refuses_something(self):
+    def test_every_constraint_refuses_some_value(self):
         for template, expected in self.each():
             self.assertEqual(unproved_constraints(template, PACKAGE, {name: bad for name, (_, _, bad) in expected.items()}), [])
 
-    def test_a_package_must_be_named(self):
+    def test_package_is_required(self):
         for template, _ in self.each():
             self.assertEqual(refusals(template, {}), ["TuttiPackage must have a value"])
 
@@ -203,7 +203,7 @@ class Images(unittest.TestCase):
         self.assertEqual(len(found), 1)
         return found.pop()
 
-    def test_one_for_each_type_of_host(self):
+    def test_one_image_for_each_type_of_host(self):
         prefix = "{{resolve:ssm:/aws/service/"
         gpu = prefix + "deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-"
         self.assertEqual(self.image(), gpu + "ubuntu-24.04/latest/ami-id}}")
@@ -216,16 +216,16 @@ class Images(unittest.TestCase):
         self.assertEqual(self.image(ImageType="AmazonLinux2023", InstanceType="t3.large"),
                          prefix + "ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64}}")
 
-    def test_one_of_the_users_own(self):
+    def test_image_of_the_user(self):
         self.assertEqual(self.image(AmiId="ami-12345678"), "ami-12345678")
 
-    def test_every_allowed_type_has_one(self):
+    def test_every_allowed_type_has_an_image(self):
         for template in TEMPLATES.values():
             for name, kind in generator.instance_types():
                 self.assertEqual(refusals(template, {**PACKAGE, "InstanceType": name}), [])
                 self.assertEqual(Stack(template, **PACKAGE, InstanceType=name).condition("HasGpus"), kind == "gpu", name)
 
-    def test_types_are_taken_by_family(self):
+    def test_images_are_chosen_by_family_of_the_type(self):
         types = [name for name, _ in generator.instance_types()]
         self.assertEqual(len(types), len(set(types)))
         sizes = {name.split(".")[1] for name in types}
@@ -264,7 +264,7 @@ class UserData(unittest.TestCase):
              for values in itertools.product(("Ubuntu", "Ubuntu2204", "AmazonLinux2023"), ("g5.xlarge", "c5.large"), ("", "fs-12345678"), ("", "my-key"),
                                              ("s3://my-bucket/tutti.tar", "tutti.tar"))]
 
-    def test_what_it_exports(self):
+    def test_exported_variables(self):
         common = {"AWS_DL_DEFAULT_USER": "ubuntu", "AWS_DL_STACK_ID": Stack(TEMPLATES["cluster"], **PACKAGE).reference("AWS::StackId"),
                   "AWS_DL_FORWARD_AGENT": "false", "AWS_REGION": "us-east-1", "AWS_DL_URL_SUFFIX": "amazonaws.com", "EFS_FILE_SYSTEM_ID": "<FileSystem>",
                   "EFS_MOUNT": "/myEFSvolume", "TUTTI_PACKAGE": PACKAGE["TuttiPackage"]}
@@ -291,7 +291,7 @@ class UserData(unittest.TestCase):
                 self.assertEqual(found["EFS_FILE_SYSTEM_ID"], case["EFSFileSystemId"] or "<FileSystem>")
                 self.assertEqual(found["TUTTI_PACKAGE"], case["TuttiPackage"])
 
-    def test_it_is_the_script_of_the_bootstrap(self):
+    def test_user_data_is_the_script_of_the_bootstrap(self):
         script = (INFRA / "bootstrap/user_data.sh").read_text()
         code = [line for line in script.splitlines()[1:] if not line.lstrip().startswith("#")]
         for template in TEMPLATES.values():
@@ -306,7 +306,7 @@ class UserData(unittest.TestCase):
                 self.assertEqual([line for line in text.splitlines() if "amazonaws.com" in line], ["export AWS_DL_URL_SUFFIX='amazonaws.com'"])
                 self.assertIn("$EFS_FILE_SYSTEM_ID.efs.$AWS_REGION.$AWS_DL_URL_SUFFIX:/", text)
 
-    def test_ec2_takes_it(self):
+    def test_user_data_fits_into_ec2(self):
         for name, template in TEMPLATES.items():
             for role, text in user_data(Stack(template, **PACKAGE)).items():
                 self.assertLess(len(text.encode()), 16384 - 1024, f"{name} {role}")  # room for long names
@@ -325,14 +325,14 @@ class UserData(unittest.TestCase):
                 self.assertNotEqual(self.check(["bash", "-n"], text.replace("fi\n", "\n", 1))[0], 0)
 
     @unittest.skipUnless(shutil.which("shellcheck"), "no shellcheck (Debian: apt-get install shellcheck)")
-    def test_shellcheck_finds_nothing(self):
+    def test_shellcheck_is_clean(self):
         for text in user_data(Stack(TEMPLATES["elastic"], **PACKAGE)).values():
             self.assertEqual(self.check(["shellcheck", "-S", "warning"], text), (0, ""))
         self.assertNotEqual(self.check(["shellcheck", "-S", "warning"], text + "\nfor f in $(cat x | grep y) ; do\n  rm -rf \"$STEAMROOT/\"*\ndone\ncd /x\n")[0], 0)
 
 
 class Code(unittest.TestCase):
-    def test_the_function_needs_nothing_that_lambda_lacks(self):
+    def test_function_needs_only_modules_of_lambda(self):
         for template in TEMPLATES.values():
             code = template["Resources"]["ResourceMetadataLambdaFunction"]["Properties"]["Code"]["ZipFile"]
             tree = ast.parse(code, feature_version=(3, 9))

@@ -107,7 +107,7 @@ class UserData(unittest.TestCase):
         self.addCleanup(holder.kill)
         self.assertEqual(holder.stdout.readline(), "held\n")
 
-    def test_stack_hears_of_failure(self):
+    def test_stack_gets_the_failure(self):
         self.assertEqual(self.reason(self.boot(AWS_DL_DEFAULT_USER=None)), "the environment has no AWS_DL_DEFAULT_USER")
 
     def test_reason_is_valid_json(self):

@@ -15,7 +15,7 @@ fail() {
   exit 1
 }
 
-# Prints the components whose library is installed, separated by ';'.
+# Prints the components with an installed library, separated by ';'.
 components() {
   local component found=()
   for component in "$TUTTI_BUILD_DIR"/share/cmake/tutti/tutti-*-targets.cmake; do

@@ -22,7 +22,7 @@ PATIENCE = 300  # seconds of launches that fail for other reasons; the stack its
 
 
 def role_of(group_name):
-    """Master or Worker; None for groups that are not of this stack."""
+    """Master or Worker; `None` for groups that are not of this stack."""
     for role in ("Master", "Worker"):
         if group_name.startswith(f"{os.environ['AWS_DL_STACK_ID']}-{role}AutoScalingGroup"):
             return role
@@ -62,7 +62,7 @@ def signal_stack(status, unique_id):
     try:
         boto3.client("cloudformation").signal_resource(
             StackName=os.environ["AWS_DL_STACK_ID"], LogicalResourceId="MasterAutoScalingGroup", UniqueId=unique_id, Status=status)
-    except Exception as e:  # Expects none after the first signal: the stack no longer waits.
+    except Exception as e:  # Expects no signal after the first one: the stack no longer waits.
         log.info("no signal: %s", e)
 
 
@@ -84,7 +84,7 @@ def on_refusal(group, event):
 def on_launch(group, role, event):
     launched = len(healthy_instances(group))
     if launched != group["DesiredCapacity"]:
-        log.info("%d of %d are there", launched, group["DesiredCapacity"])
+        log.info("%d of %d run", launched, group["DesiredCapacity"])
         return
     send_setup(group, launched)
     if role == "Worker":
@@ -103,7 +103,7 @@ def on_launch_error(group, role, event):
         return
     if launched < group["DesiredCapacity"]:
         if is_launching(group, event):
-            log.info("another launch is under way")
+            log.info("another launch is running")
             return
         keep_size(group)
         boto3.client("autoscaling").set_desired_capacity(
