@@ -114,8 +114,8 @@ TEST_CASE("every flag of the Horovod trainer has its published default") {
       {"--increased_aug --contrast 0.5 --saturation 0.5 --hue 0.1 --brightness 1",
        [](const auto& o) { return o.increased_aug && o.contrast == 0.5 && o.hue == 0.1 && o.brightness == 1; }},
       {"--lr_decay_mode steps", [](const auto& o) { return o.lr_step_epochs == "30,60,80" && o.lr_factor == 0.1; }},
-      // The defaults of the Horovod trainer, written out, have no effect in its other modes. Options without a mode
-      // have.
+      // The defaults of the Horovod trainer, given explicitly, have no effect in its other modes. Options without a
+      // mode do have an effect.
       {"--lr_decay_mode poly --lr_decay_steps 30,60,80 --lr_decay_factor 0.1 --lr_decay_lrs=",
        [](const auto& o) { return o.lr_schedule == "poly" && o.lr_step_epochs.empty() && !o.lr_factor; }},
       {"--lr-step-epochs 30,60",

@@ -36,7 +36,7 @@ expect 0 "done: 6 steps" "${tiny[@]}" --num-epochs 1 --log-lines mxnet --run-dir
 expect 0 "epoch 1 step 3/6" "${tiny[@]}" --num-epochs 1 --run-dir own
 [[ -z $(table out) ]] || complain "tutti's own lines are MXNet's: $(cat out)"
 
-# On train_imagenet, in place of its table.
+# On train_imagenet, instead of its table.
 program=$TUTTI_BUILD_DIR/examples/train_imagenet
 expect 0 "Epoch[0] Train-accuracy=" --synthetic --num_examples 32 --image_size 32 -m resnet18 -b 8 --num_epochs 1 --threads 1 --nofp16 \
   --log_dir imagenet --log-lines mxnet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A program as it was written before fit(job, net, ...), Model and run_main: it compiles and trains as it did.
+// A program in the form before fit(job, net, ...), Model and run_main: it compiles and trains as before.
 #include <doctest/doctest.h>
 
 #include <optional>

@@ -201,7 +201,7 @@ TEST_CASE("elastic processes need an elastic strategy") {
         CHECK(o.strategy == "nccl");
         CHECK(o.backend == "cuda");
       }
-    // Gloo cannot sum tensors of a GPU, whatever the number of processes at first.
+    // Gloo cannot sum tensors of a GPU, for any number of processes.
     CHECK(checked("--strategy gloo", true, 1, true).backend == "auto");
     CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy gloo --backend cuda", true, 1, true); }),
                    "[--strategy] expected nccl"));

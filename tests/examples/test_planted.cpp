@@ -23,7 +23,7 @@ TEST_CASE("a run in /tmp does not use a folder that another user may have plante
   fs::create_directory(shared);
   REQUIRE(::chmod(shared.c_str(), 01777) == 0);
 
-  // A folder that does not exist yet, one's own folder, and folders that no other user can have made.
+  // A folder that does not exist yet, a folder of this user, and folders that no other user can have made.
   CHECK_NOTHROW(require_trusted_dir(shared / "new", "--run-dir"));
   fs::create_directory(shared / "mine");
   CHECK_NOTHROW(require_trusted_dir(shared / "mine", "--run-dir"));

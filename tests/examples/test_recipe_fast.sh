@@ -23,7 +23,7 @@ awk "BEGIN { exit !($accuracy > 50) }" || complain "it has not learned: $accurac
 grep -q '^test loss' out || complain "no accuracy of the images as they are"
 [[ $(key a epoch epoch | paste -sd' ') == "1 2 3" ]] || complain "epochs: $(cat a/log.jsonl)"
 [[ $(ls a/checkpoints | grep -c '^step-') == 1 ]] || complain "checkpoints: $(ls a/checkpoints)"
-# A second evaluation has the same accuracy, whatever the initial weights of the first layer.
+# A second evaluation has the same accuracy, for any initial weights of the first layer.
 expect 0 "test, 6 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only
 [[ $(accuracy) == "$accuracy" ]] || complain "evaluated again: $(accuracy) instead of $accuracy"
 expect 0 "test, 2 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --tta 1
@@ -50,7 +50,7 @@ expect 0 "done: 7 steps" "${tiny[@]}" --epochs 3 --run-dir b --max-steps 7
 expect 0 "going on from b/checkpoints/step-000000007" "${tiny[@]}" --epochs 3 --run-dir b --resume
 [[ $(accuracy) == "$accuracy" ]] || complain "in two parts: $(accuracy) instead of $accuracy"
 
-# The images are padded according to --pad-mode, whatever the colour of constant padding.
+# The images are padded according to --pad-mode, with any colour of constant padding.
 expect 0 "done: 36 steps" "${tiny[@]}" --epochs 3 --run-dir c --pad-mode constant
 expect 0 "done: 36 steps" "${tiny[@]}" --epochs 3 --run-dir d --fill-value 7
 [[ $(key c epoch train_loss) != "$(key a epoch train_loss)" ]] || complain "constant padding is reflected"

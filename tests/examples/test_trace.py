@@ -114,7 +114,7 @@ class OneProcess(TraceCase):
         for e in layers:
             self.assertTrue(any(begin <= e["ts"] and times(e)[1] <= end for begin, end in window), e)
 
-    def test_by_itself_ten_steps_have_their_layers(self):
+    def test_by_default_ten_steps_have_their_layers(self):
         self.run_program("--epochs", "4")
         spans = self.spans()
         tenth = next(e for e in spans if e["name"] == "step" and e["args"]["step"] == 10)
@@ -123,7 +123,7 @@ class OneProcess(TraceCase):
         self.assertEqual(len(self.steps(spans)), 16)
         self.assertLess(self.trace.stat().st_size, 5e6)
 
-    def test_what_is_no_window_and_no_file(self):
+    def test_invalid_window_and_missing_file(self):
         for steps in ("5:4", "0:3", "5", ":", "1:x", "-1:2", "1:2:3", "1:99999999999999999999"):
             self.assertIn("--trace-steps", self.run_program("--trace-steps", steps, code=2))
         done = subprocess.run([TRAIN, *TINY, "--run-dir", "run", "--trace-steps", "1:2"], cwd=self.folder, env=self.environment,
@@ -132,7 +132,7 @@ class OneProcess(TraceCase):
         self.assertIn("--trace FILE together with it", done.stderr)
         self.assertIn("folder/", self.run_program("--trace", "folder/", code=3))
 
-    def test_a_run_that_fails_leaves_a_whole_file(self):
+    def test_failed_run_leaves_a_complete_file(self):
         self.run_program("--epochs", "9", "--lr", "1e6", "--warmup-epochs", "0", code=6)
         self.assertTrue(self.steps(self.spans()))
 
@@ -150,15 +150,15 @@ class OneProcess(TraceCase):
             process.kill()
             process.wait()
 
-    def test_a_run_that_is_told_to_stop_leaves_a_whole_file(self):
+    def test_run_that_is_asked_to_stop_leaves_a_complete_file(self):
         self.assertEqual(self.end_by(signal.SIGTERM), 143)
         self.assertIn(1, self.steps(self.spans()))
 
-    def test_a_run_that_is_killed_leaves_a_file_that_opens(self):
+    def test_killed_run_leaves_a_readable_file(self):
         self.assertEqual(self.end_by(signal.SIGKILL), -signal.SIGKILL)
         self.assertIn(1, self.steps(self.spans(whole=False)))
 
-    def test_an_evaluation_alone(self):
+    def test_evaluation_only(self):
         self.run_program("--epochs", "1")
         self.run_program("--eval-only", "--resume")
         self.assertEqual(["evaluation"], [e["name"] for e in self.spans() if e["cat"] == "evaluation"])
@@ -183,20 +183,20 @@ class SeveralProcesses(TraceCase):
             self.assertEqual(len(of_ranks), ranks, name)
             self.assertLess(max(begin for begin, _ in of_ranks), min(end for _, end in of_ranks), name)
 
-    def test_those_of_mpirun_come_to_one_file(self):
+    def test_timelines_of_mpirun_are_merged(self):
         if shutil.which("mpirun") is None:
             self.skipTest("no mpirun")
         out = self.run_program("--epochs", "2", before=[*MPIRUN, "-np", "2"])
         self.assertIn("timeline of 2 processes in out.json", out)
         self.look_at(2, 4)
 
-    def test_those_of_the_launcher_come_to_one_file(self):
+    def test_timelines_of_the_launcher_are_merged(self):
         out = self.run_program("--epochs", "2", "--strategy", "gloo", before=[LAUNCH, "-n", "2"])
         if "strategy" in out and "gloo is not" in out:
             self.skipTest("no gloo")
         self.look_at(2, 4)
 
-    def test_the_launcher_puts_together_what_killed_processes_left(self):
+    def test_launcher_merges_files_of_killed_processes(self):
         process = subprocess.Popen([LAUNCH, "-n", "2", TRAIN, *TINY, "--strategy", "gloo", "--run-dir", "run", "--trace=out.json",
                                     "--epochs", "100000"], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
@@ -253,7 +253,7 @@ class SeveralProcesses(TraceCase):
         self.assertEqual({(e["cat"], e["name"]) for e in sums}, {("communication", "add up")})
         self.assertGreater(len([e for e in sums if e["args"]["bytes"] > 1000]), 4)
 
-    def test_a_server_that_owns_the_weights(self):
+    def test_server_that_owns_the_weights(self):
         self.run_program("--epochs", "2", "--strategy", "ps_async", before=[LAUNCH, "-n", "2", "-s", "1"])
         served = {re.sub(" on .*", "", e["name"]) for e in self.spans() if e["pid"] == 2 and e["cat"] == "communication"}
         self.assertEqual(served, {"serve rank 0", "serve rank 1"})
@@ -268,7 +268,7 @@ class Values(TraceCase):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stderr
 
-    def test_each_op_says_what_it_has_come_to(self):
+    def test_each_op_prints_its_result(self):
         lines = self.train("--epochs", "1").splitlines()
         self.assertEqual([l for l in lines if "training" in l], [f"trace: pass {n}, training, 16 rows" for n in range(1, 5)])
         first = lines[:lines.index("trace: pass 2, training, 16 rows")]

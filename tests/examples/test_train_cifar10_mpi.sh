@@ -54,7 +54,7 @@ refused() {
   [[ ! -e refused ]] || { complain "$what: there is a run folder" && rm -rf refused; }
 }
 train=("$program" "${tiny[@]}" --epochs 1)
-# A process that was started by another launcher, or as something else, does not train.
+# A process that was started by another launcher, or in another role, does not train.
 refused "a size by hand" "[environment TUTTI_RANK]" env TUTTI_SIZE=2 "${train[@]}"
 refused "a rank by hand" "'tutti-launch -n 2 --launcher mpi' and 'mpirun -np 2'" env TUTTI_RANK=0 TUTTI_SIZE=2 "${train[@]}"
 refused "a size that is none" "[environment TUTTI_SIZE] expected an integer from 1 to 16777216, got 'abc'" \

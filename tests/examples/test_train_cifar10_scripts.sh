@@ -156,7 +156,7 @@ wait $evaluator
 (($(grep -cE "$line" evaluator) >= 3)) || complain "not evaluated: $(cat evaluator)"
 [[ $(grep -vcE "$line|no checkpoint|stopping after|^$" evaluator) == 0 ]] || complain "it says more: $(cat evaluator)"
 ls eval/events.out.tfevents.* >/dev/null || complain "no curve for TensorBoard"
-# Checkpoints come and go while they are read.
+# Checkpoints appear and are removed while they are read.
 newest=$(find judged/checkpoints -name 'step-*' | sort | tail -n 1)
 "$program" --checkpoint_dir judged --eval_dir eval --eval_interval_secs 0 >evaluator 2>&1 &
 evaluator=$!
@@ -266,7 +266,7 @@ start few --comm-deadline 3
 ended "too few servers" "5 5 5" few
 all=(ps0 ps1 worker0 worker1)
 said few.ps0 "expected server 1 at localhost:$second within 3000 ms"
-# A worker waits as long, or learns earlier that server 0 has ended.
+# A worker waits for the same time, or learns earlier that server 0 has ended.
 for each in worker0 worker1; do
   grep -qF "expected server 0 at localhost:$first, the arbiter of the job, got the end of the connection" "few.$each" ||
     said few.$each "expected server 1 at localhost:$second within 3000 ms"

@@ -31,7 +31,7 @@ struct Bytes {
   [[nodiscard]] std::span<const std::byte> data() const { return d; }
 };
 
-// Returns the bytes that it was made of, and then makes the server stop.
+// Returns the bytes that were read so far, and then makes the server stop.
 class Script {
  public:
   using Message = Bytes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Reads any bytes as a key file. The result is either a secret of 64 digits, or UsageError that shows none of them.
+// Reads any bytes as a key file. The result is either a secret of 64 digits, or UsageError that shows no digit of it.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

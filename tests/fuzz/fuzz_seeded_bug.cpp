@@ -18,7 +18,7 @@ std::vector<std::uint8_t> read_record(std::span<const std::uint8_t> file) {
 }
 
 int run(const std::uint8_t* data, std::size_t size) {
-  // A copy of exactly this size: a read past the end leaves the allocation.
+  // A copy of exactly this size, so that a read past the end leaves the allocation.
   const std::vector<std::uint8_t> file(data, data + size);
   return read_record(file).size() > 255 ? -1 : 0;
 }

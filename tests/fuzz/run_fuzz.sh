@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/corpus" "$work/crash"
 if [[ -d $corpus ]]; then cp -r "$corpus/." "$work/corpus/"; fi
 
-# fuzz OPTION...: one input may take neither 10 s nor 2 GB: a reader that believes a length in the file would.
+# fuzz OPTION...: one input may take at most 10 s and 2 GB. A reader that trusts a length in the file would exceed them.
 status=0
 fuzz() {
   TMPDIR=$work "$program" "$target" "$work/corpus" -seed="${TUTTI_FUZZ_SEED:-1}" -timeout=10 -rss_limit_mb=2048 \

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Events in a job whose workers come and go, one scenario per test: the job survives, and no sample is lost or seen
-twice. Each test records its times for bench/experiments/elastic_scenarios.py."""
+"""Events in an elastic job, one scenario per test: the job survives, and no sample is lost or seen twice. Each test records its
+times for bench/experiments/elastic_scenarios.py."""
 import contextlib
 import os
 import re
@@ -139,7 +139,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_03_the_launcher_is_killed(self):
-        """the launcher is killed: no process is left over, and `--resume` goes on"""
+        """the launcher is killed: no process is left over, and `--resume` continues the run"""
         self.train()
         self.wait_for_steps(150)
         begin = time.monotonic()
@@ -158,7 +158,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, over, None, 0, ended=False)
 
     def test_04_a_host_is_lost(self):
-        """a whole host is lost, its link and all its processes; the hosts file has it still"""
+        """a whole host is lost, its link and all its processes; it is still in the hosts file"""
         self.train("--restart-budget", 0)
         self.wait_for_steps(20)
         begin = time.monotonic()
@@ -189,7 +189,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_06_a_worker_is_stopped(self):
-        """a worker is stopped; when it goes on it is refused, and ends"""
+        """a worker is stopped; when it continues it is refused, and ends"""
         self.train("--restart-budget", 0)
         self.wait_for_steps(20)
         pid, begin = self.kill(0, signal.SIGSTOP)
@@ -276,7 +276,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, noticed, on, 1)
 
     def test_13_the_hosts_file_is_bad(self):
-        """the hosts file is missing, empty, half written, wrong or hostile"""
+        """the hosts file is missing, empty, incomplete, wrong or hostile"""
         self.train(hosts=(0, 1))
         self.wait_for_steps(20)
         file = self.elastic / "host_worker"
@@ -321,8 +321,8 @@ class Scenarios(ElasticTrainingCase):
             wait_until(lambda: len(self.processes(TRAIN)) == 3)
         self.note(begin, None, on, 1)
 
-    def test_15_as_if_nothing_had_happened(self):
-        """rates and batches of a job with many changes are those of a quiet one"""
+    def test_15_steady_rates(self):
+        """rates and batches of a job with many changes are those of a job without changes"""
         self.train(hosts=(0, 1))
         for hosts in ([0, 1, 2], [1, 2], [0, 1, 2], [0], [0, 1]):
             self.wait_for_steps(15)

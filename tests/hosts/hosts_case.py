@@ -22,7 +22,7 @@ class HostsCase(LaunchCase):
         self.cluster = CLUSTER
 
     def options(self):
-        # Enough time on a machine with other load.
+        # Long enough on a machine with other load.
         return [*super().options(), "--ssh-config", self.cluster.ssh_config, "--connect-timeout", "40"]
 
     def state_files(self, job):

@@ -77,7 +77,7 @@ def _pids_in(namespace):
 
 
 def runs(pid, program):
-    """Returns whether a process runs this file. Compares files, not paths: a host has mounts of its own."""
+    """Returns whether a process runs this file. Compares files, not paths, because a host has its own mounts."""
     return os.path.samestat(os.stat(f"/proc/{pid}/exe"), os.stat(program))
 
 
@@ -101,7 +101,7 @@ def remove_stale():
 
 
 class Whole:
-    """A context that is entered completely or not at all: _make() makes it, close() removes all parts that exist."""
+    """A context that is entered completely or not at all. _make() makes it, close() removes all parts that exist."""
 
     def __enter__(self):
         try:
@@ -224,8 +224,8 @@ class NetnsCluster(Whole):
             self._wait_for_sshd(host)
 
     def _claim(self, net):
-        """Whether no other cluster has this subnet. Two clusters that start at the same time must not take the same one: an abstract
-        socket has its name, which the kernel frees when this process ends."""
+        """Returns whether no other cluster has this subnet. Two clusters that start at the same time must not take the same one,
+        so an abstract socket has its name. The kernel frees the name when this process ends."""
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             claim.bind(f"\0tutti-cluster-{net}")
@@ -249,7 +249,7 @@ class NetnsCluster(Whole):
         common = Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else ""
         (self.folder / "etc_hosts").write_text(
             common + "".join(f"{self.address(h)} {self.names[h]}\n" for h in range(self.count)))
-        # A login gets a plain shell and an empty home, whatever the user of this machine has set up.
+        # A login gets a plain shell and an empty home, with any settings of this machine's user.
         (self.folder / "home").mkdir()
         shell = re.sub(r"^(root:[^:]*:0:0:[^:]*):.*$", rf"\1:{self.folder}/home:/bin/sh", Path("/etc/passwd").read_text(),
                        flags=re.M)

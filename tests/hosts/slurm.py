@@ -18,7 +18,7 @@ PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"
 
 
 def missing():
-    """Returns the packages to install, in words, or None if all are installed."""
+    """Returns the packages to install, in words, or `None` if all are installed."""
     for program, package in PROGRAMS.items():
         if shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin") is None:
             return f"no {program} (Debian: apt-get install slurmctld slurmd slurm-client munge)"
@@ -35,7 +35,7 @@ class Slurm(Whole):
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
 
     def run(self, argv, host=0, **options):
-        """Runs a command on a host. If host is None, runs it on this machine, which is not a node."""
+        """Runs a command on a host. If host is `None`, runs it on this machine, which is not a node."""
         argv = [str(a) for a in argv]
         options = {"text": True, "capture_output": True, "timeout": 300, "env": self.environment, **options}
         # The command enters the host in "/".
@@ -69,8 +69,7 @@ class Slurm(Whole):
         key.write_bytes(os.urandom(128))
         for name in names:
             (folder / name / "spool").mkdir(parents=True)
-        # No cgroup is made, but slurmd would look up the kind of cgroups in /sys, which is empty inside "ip netns
-        # exec".
+        # Slurm makes no cgroup, but slurmd looks up the kind of cgroups in /sys, which is empty inside "ip netns exec".
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (folder / "plugstack.conf").touch()
         (folder / "slurm.conf").write_text("\n".join([

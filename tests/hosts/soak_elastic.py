@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A job on four hosts whose members change at random, again and again: hosts join, leave and are replaced; workers are
+"""An elastic job on four hosts, with random changes again and again: hosts join, leave and are replaced; workers are
 killed (the first one, two at once, one during a change), stopped, cut off, and asked to leave; connections of the
 launcher are killed; the hosts file is damaged. The test checks that the job survives and that each sample was seen once
 per epoch. It also checks that the launcher, and a worker that was present in the second half, hold no more descriptors,
@@ -34,8 +34,8 @@ TIMEOUT = 2.0  # --rank-timeout
 
 
 class Resources:
-    """The resources of a process: its descriptors and threads by name, and resident MiB. Takes the minimum of several
-    looks, each without a checkpoint in progress, because that is what the process always holds."""
+    """The resources of a process: its descriptors and threads by name, and resident MiB. Takes the minimum of several samples,
+    each without a checkpoint in progress, because that is what the process always holds."""
     def __init__(self, pid):
         looks = [self.look(pid) for _ in range(20) if time.sleep(0.05) is None]
         self.descriptors, self.threads, self.mib = (min((look[i] for look in looks), key=key)

@@ -32,7 +32,7 @@ class Gloo(HostsCase):
         file = self.folder / run / "checkpoints" / f"step-{step:09d}" / "model.safetensors"
         return hashlib.sha256(file.read_bytes()).hexdigest()
 
-    def test_hosts_learn_what_one_host_learns(self):
+    def test_several_hosts_learn_the_same_as_one_host(self):
         self.launch("-n", 2, *self.command("one", "--epochs", 1))
         for run, names in (("addresses", False), ("names", True)):
             done = self.launch("-n", 2, "-H", self.cluster.hosts_file(1, names=names), *self.command(run, "--epochs", 1))
@@ -54,7 +54,7 @@ class Gloo(HostsCase):
     def sockets(self, host):
         return self.cluster.run(host, ["ss", "-Htnp"], stdout=subprocess.PIPE, text=True, check=True).stdout
 
-    def test_connections_are_those_of_the_leaders(self):
+    def test_only_leaders_connect_hosts(self):
         job = self.run_long("sockets")
         workers = self.processes(TRAIN)
         lines = [line for line in self.sockets(0).splitlines() if any(f"pid={pid}," in line for _, pid in workers.values())]

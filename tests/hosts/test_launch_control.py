@@ -26,7 +26,7 @@ class Control(HostsCase):
                 self.assertIn(f"[{role}{rank}] generation 1: {name} {rank} of 3 workers and 3 servers\n", done.out)
                 self.assertIn(f"[{role}{rank}] found 360000 bytes, no nothing\n", done.out)
 
-    def test_what_is_published_stands_nowhere(self):
+    def test_published_texts_are_not_in_files_or_command_lines(self):
         job = self.start_ranks("--log-dir", "logs", CONTROL_RANK, "sleep=1500")
         for pid in self.marked():
             for name in ("cmdline", "environ"):
@@ -37,7 +37,7 @@ class Control(HostsCase):
             if file.is_file():
                 self.assertNotIn(b"secret-of", file.read_bytes(), file)
 
-    def test_server_on_another_host_is_started_again_there(self):
+    def test_server_on_another_host_is_started_again_on_it(self):
         job = self.start("-H", self.cluster.hosts_file(), "-n", 2, "-s", 2, "--server-restarts", 1, CONTROL_RANK, "serve=0",
                          "generations=2")
         said = [job.stdout.readline() for _ in range(8)]

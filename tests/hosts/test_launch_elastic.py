@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch --elastic between hosts of a separate network: joining and leaving over ssh, and a host that is cut off.
+"""tutti-launch --elastic between hosts of a separate network: hosts join and leave over ssh, and a host is cut off.
 """
 import os
 import signal
@@ -66,7 +66,7 @@ class Elastic(HostsCase):
             self.cluster.heal(1)
         job.wait_for(3, workers=3)
         self.stop(job)
-        # The worker wrote no part of it after the others may have continued without it, however long it lived.
+        # The worker wrote no part of it after the others may have continued without it, even if it lived longer.
         self.assertEqual({n for g, _, n in job.steps() if g == 2}, {0, 2})
         last = max(int(line.split()[1]) for line in writes.read_text().splitlines() if line.startswith("1 "))
         self.assertLess(last, job.begun(2))
@@ -74,11 +74,11 @@ class Elastic(HostsCase):
     def test_cut_host_that_comes_back_soon(self):
         self.cut("no message for 4 s; the others go on")
 
-    def test_cut_host_that_comes_back_late(self):
+    def test_cut_host_with_a_late_return(self):
         self.cut("no message from it for 8 s")
 
     def test_unknown_host(self):
-        """A host whose key is in no file joins if unknown keys are allowed."""
+        """A host with an unknown key joins if unknown keys are allowed."""
         for options, joins in (((), False), (("--accept-new-hosts",), True)):
             self.folder.joinpath("audit").unlink(missing_ok=True)
             known = self.folder / f"known-{joins}"

@@ -45,7 +45,7 @@ class Mpi(HostsCase):
                      "--mca", "mpi_yield_when_idle", "1"]
         return [*super().options(), "--launcher", "mpi", *[w for a in arguments for w in ("--mpi-arg", a)]]
 
-    def test_ranks_are_where_the_hosts_file_says(self):
+    def test_ranks_are_placed_as_in_the_hosts_file(self):
         done = self.launch("-H", self.cluster.hosts_file([2, 1]), "-n", 5, "--env", "SECRET=it's a \"secret\"", "--log-dir",
                            "logs", "sh", "-c", 'echo "$(hostname) $TUTTI_RANK/$TUTTI_SIZE $OMPI_COMM_WORLD_RANK/'
                            '$OMPI_COMM_WORLD_SIZE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $OMPI_COMM_WORLD_LOCAL_RANK '
@@ -63,12 +63,12 @@ class Mpi(HostsCase):
         for r in range(4):
             self.assertIn(f"[{r}] rank {r} of 4 on {self.cluster.names[r // 2]}, sum 6", done.out.splitlines())
 
-    def test_this_host_alone(self):
+    def test_only_this_host(self):
         done = self.launch("-n", 2, MPI_RANK)
         here = os.uname().nodename
         self.assertEqual(sorted(done.out.splitlines()), [f"[{r}] rank {r} of 2 on {here}, sum 1" for r in range(2)])
 
-    def test_this_host_too(self):
+    def test_this_host_and_others(self):
         hosts = self.folder / "hosts"
         hosts.write_text(f"{self.cluster.address(1)}\nlocalhost slots=2\n")
         done = self.launch("-H", hosts, MPI_RANK)
@@ -76,7 +76,7 @@ class Mpi(HostsCase):
         self.assertEqual(sorted(done.out.splitlines()), [f"[{r}] rank {r} of 3 on {names[r]}, sum 3" for r in range(3)])
         self.assertIn("3 workers on 2 hosts, mpi; rank 0 on localhost", done.err)
 
-    def test_exit_code_is_the_culprits(self):
+    def test_exit_code_is_that_of_the_failed_process(self):
         done = self.launch("-H", self.cluster.hosts_file(2), "sh", "-c",
                            f"if [ $TUTTI_RANK = 3 ]; then exit 17; fi; {STUBBORN}", code=17)
         self.assertIn(f"[worker 3 on {self.cluster.address(1)}] expected exit code 0, got exit code 17.", self.message(done))
@@ -94,7 +94,7 @@ class Mpi(HostsCase):
         self.assertEqual(job.returncode, 5, job.err)
         self.assertRegex(self.message(job), rf"\[worker 1 on {self.cluster.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
 
-    def test_stopped_rank_is_warned_of_and_ended(self):
+    def test_stopped_rank_is_reported_and_ended(self):
         job = self.run_ranks("--stall-warning", 1, "--stall-deadline", 3)
         os.kill(self.pid(0), signal.SIGSTOP)
         self.finish(job)

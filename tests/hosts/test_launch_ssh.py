@@ -15,7 +15,7 @@ from netns_cluster import SSH_PORT
 from hosts_case import LAUNCH, PROGRESS_RANK, HostsCase, main
 from launch_case import wait_until
 
-# A folder of which each host has its own.
+# A folder that is separate on each host.
 PRIVATE = tempfile.mkdtemp(prefix="tutti-private-")
 STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 
@@ -60,7 +60,7 @@ class Ssh(HostsCase):
         self.assertEqual(sorted(done.out.splitlines()), [f"[0] {os.uname().nodename}", f"[1] {self.cluster.names[1]}"])
         self.assertIn(f"rank 0 on {self.cluster.here}", done.err)
 
-    def test_program_is_asked_where_rank_0_will_be(self):
+    def test_program_is_asked_on_the_host_of_rank_0(self):
         """The program exists only on the hosts, and prints there how to start it. Another launcher gets the same
         answer."""
         program = Path(PRIVATE) / "program"
@@ -77,14 +77,14 @@ class Ssh(HostsCase):
             for host in (1, 2):
                 self.cluster.run(host, ["rm", "-f", str(program)])
 
-    def test_a_process_for_each_gpu_of_each_host(self):
+    def test_one_process_for_each_gpu_of_each_host(self):
         done = self.launch("-n", 2, "-H", self.cluster.hosts_file([5, 1, 1]), "sh", "-c",
                            'echo "$TUTTI_RANK/$TUTTI_SIZE $(hostname) $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $*"', "sh",
                            "--network", "resnet", "--gpus", "0,1")
         self.assertEqual(sorted(done.out.splitlines()),
                          [f"[{r}] {r}/4 {self.cluster.names[r // 2]} {r % 2}/2 --network resnet --gpus 0,1" for r in range(4)])
 
-    def test_secret_is_nowhere_but_with_the_process(self):
+    def test_secret_is_only_in_the_environment_of_the_process(self):
         secret = "s3cret-" + os.urandom(8).hex()
         self.environment["TOKEN"] = secret
         job = self.start("-H", self.cluster.hosts_file(), "--env", "TOKEN", "sh", "-c", 'echo "got $TOKEN"; sleep 3')
@@ -143,7 +143,7 @@ class Ssh(HostsCase):
         self.assertRegex(self.message(job), rf"\[worker 1 on {self.cluster.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
         self.assert_stands(self.message(job), 1)
 
-    def test_stopped_rank_is_warned_of_and_ended(self):
+    def test_stopped_rank_is_reported_and_ended(self):
         job = self.run_ranks("--stall-warning", 1, "--stall-deadline", 3)
         os.kill(self.pid(2), signal.SIGSTOP)
         self.finish(job)
@@ -160,7 +160,7 @@ class Ssh(HostsCase):
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
             self.assertRegex(self.message(job), rf"\[host {self.cluster.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
-            # The side that is cut off gives up by itself.
+            # The side that is cut off gives up without a message.
             wait_until(lambda: not self.marked_on(1))
         finally:
             self.cluster.heal(1)
@@ -302,7 +302,7 @@ class BadHosts(HostsCase):
         self.assertIn("/nowhere/it's $(touch proof)", message)
         self.assertFalse((self.folder / "proof").exists())
 
-    def test_something_else_in_its_place(self):
+    def test_another_program_at_its_path(self):
         message = self.refused(5, "-H", self.cluster.hosts_file(hosts=[1]), "--remote-launch", "/bin/true")
         self.assertIn(f"[host {self.cluster.address(1)}]", message)
 
@@ -339,7 +339,7 @@ class Sync(HostsCase):
                 self.assertIn(f"[{rank}] {line}\n", job.stdout)
         self.assertEqual(list(Path(PRIVATE).iterdir()), [])
 
-    def test_host_that_cannot_be_copied_to(self):
+    def test_host_that_cannot_get_the_copy(self):
         hosts = self.folder / "hosts"
         hosts.write_text(f"{self.cluster.address(0)}\n{self.cluster.address(1)}:2223\n")
         done = self.launch("-H", hosts, "--sync-dst-dir", PRIVATE + "/x", "true", code=5)

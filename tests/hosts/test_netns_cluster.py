@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The cluster of several hosts has the promised parts, and no part remains however it ends."""
+"""The cluster of several hosts has the promised parts, and no part remains, however the program ends."""
 import os
 import signal
 import subprocess
@@ -55,7 +55,7 @@ class Leaving(unittest.TestCase):
             self.check_gone(process, folder)
             self.assertNotEqual(process.returncode, 0)
 
-    def test_a_killed_one_is_removed_by_the_next(self):
+    def test_next_cluster_removes_a_killed_one(self):
         process, folder = self.start("time.sleep(1000)")
         process.kill()
         process.communicate(timeout=300)
@@ -70,7 +70,7 @@ class Leaving(unittest.TestCase):
 
 
 class Hosts(unittest.TestCase):
-    def test_each_host_is_one(self):
+    def test_each_host_is_separate(self):
         with NetnsCluster(3, private=["/mnt"]) as cluster:
             for host in range(3):
                 done = subprocess.run(cluster.ssh(host, "hostname; ip -o -4 addr show eth0; cat /etc/hosts; echo x >/mnt/x"),

@@ -31,7 +31,7 @@ class Servers(HostsCase):
         file = self.folder / run / "checkpoints" / f"step-{step:09d}" / "model.safetensors"
         return hashlib.sha256(file.read_bytes()).hexdigest()
 
-    def test_hosts_learn_what_one_host_learns(self):
+    def test_several_hosts_learn_the_same_as_one_host(self):
         one = self.launch("-n", 3, "-s", 2, *self.command("one", "--epochs", 1))
         self.assertIn("note: parameter server over windows, 2 servers", one.out)
         for run, words, said in (("keys", [], "ZeroMQ with CURVE"), ("plain", ["--ps-plain"], "ZeroMQ")):
@@ -65,7 +65,7 @@ class Servers(HostsCase):
     # times.
     KEY = re.compile(rb"(?=(?:[^\s]*?[!*?&<>()\[\]{}@%$#^+]){3})(?<!\S)[!-~]{40}(?!\S)")
 
-    def test_keys_stand_nowhere(self):
+    def test_keys_are_not_visible(self):
         """Keys appear in no argument, environment or output."""
         self.assertEqual(len(self.KEY.findall(b"the key rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7 is one")), 1)
         job = self.run_long("keys")

@@ -88,20 +88,20 @@ class Srun(SlurmJob):
         self.run_job("srun", "-n1", *self.train("--audit"))
         self.check_one_net(1)
 
-    def test_without_pmix_nobody_trains_a_net_of_his_own(self):
+    def test_without_pmix_no_process_trains_alone(self):
         for strategy in ([], ["--strategy", "mpi"], ["--strategy", "gloo"], ["--kv-store", "dist_async"], ["--strategy", "solo"]):
             self.refused("srun", "--mpi=none", "-n3", *self.train(*strategy),
                          says=["[environment SLURM_STEP_NUM_TASKS]", "'srun --mpi=pmix -n 3'", "'tutti-launch -n 3'"])
         self.refused("srun", "--mpi=none", "-n1", *self.train("--strategy", "mpi"), says=["[--strategy mpi]", "'srun --mpi=pmix'"])
 
-    def test_what_needs_tutti_launch_says_so(self):
+    def test_requests_that_need_tutti_launch(self):
         for options in (["--strategy", "gloo"], ["--strategy", "ps"], ["--elastic-batch", "worker"], ["--spot-notice", "file"]):
             self.refused("srun", "--mpi=pmix", "-n2", *self.train(*options), says=["tutti-launch"])
         self.refused("srun", "--mpi=pmix", "-n2", *self.train("--strategy", "gloo"), says=["got srun"])
         self.refused("srun", "--mpi=none", "-n2", LAUNCH, "-n", 2, *self.train(),
                      says=["call tutti-launch without srun"])
 
-    def test_stops_in_order_and_goes_on(self):
+    def test_run_stops_in_order_and_continues(self):
         # Slurm does this before the time limit with --signal=TERM@60: to all processes of srun.
         steps = self.stopped(f"srun --mpi=pmix {words(self.train('--epochs', 100000))}", "--signal=TERM")
         said = self.run_job("srun", "--mpi=pmix", "-N2", "-n2", *self.train("--epochs", 100000, "--resume", "--max-steps", max(steps) + 2))
@@ -118,15 +118,15 @@ class Launch(SlurmJob):
             self.assertIn("on 2 hosts, " + ("mpi" if strategy == "mpi" else "srun"), said)
             self.check_one_net(ranks, run)
 
-    def test_from_a_host_that_is_no_node(self):
+    def test_launcher_on_a_host_that_is_not_a_node(self):
         self.run_job("salloc", "-N2", "-n2", LAUNCH, *self.train("--strategy", "gloo", "--audit"), host=None)
         self.check_one_net(2)
 
-    def test_a_batch_script_stops_in_order(self):
+    def test_batch_script_stops_in_order(self):
         # Like --signal=B:TERM@60: only to the batch script.
         self.stopped(f"exec {LAUNCH} {words(self.train('--strategy', 'gloo', '--epochs', 100000))}", "--batch", "--signal=TERM")
 
-    def test_a_node_of_the_allocation_joins(self):
+    def test_node_of_the_allocation_joins(self):
         file = SLURM.folder / "joins.sh"
         elastic = SLURM.folder / "elastic"
         elastic.mkdir()

@@ -49,7 +49,7 @@ class Train(HostsCase):
         self.assertIn("strategy mpi, 6 ranks", done.out)
         return self.losses(run)
 
-    def test_hosts_learn_what_one_host_learns(self):
+    def test_several_hosts_learn_the_same_as_one_host(self):
         # The algorithm whose rounding changes the sign of the fewest activations, for a net with few images.
         three = self.train("three", self.cluster.hosts_file(2), "--convolution", "direct")
         one = self.train("one", None, "--convolution", "direct")
@@ -76,7 +76,7 @@ class Train(HostsCase):
     def test_launcher_that_starts_no_ranks(self):
         done = self.launch("--launcher", "ssh", "-H", self.cluster.hosts_file(), *self.command("no"), code=2)
         self.assertIn("[--launcher] expected mpi", self.message(done))
-        # A program that cannot be asked for its options is started as it is, and then refuses.
+        # A program that cannot be queried is started unchanged, and then refuses.
         words = shlex.join(str(w) for w in self.command("no"))
         done = self.launch("-H", self.cluster.hosts_file(), "sh", "-c", words, code=2)
         self.assertIn("[--strategy mpi] expected 3 ranks, because 3 processes were started, got 1 rank. hint: "
@@ -133,7 +133,7 @@ class Train(HostsCase):
 
     def test_cut_link(self):
         job, _ = self.run_long("--host-timeout", 5)
-        time.sleep(3)  # for the launcher to learn of each rank
+        time.sleep(3)  # so that the launcher has reports of each rank
         self.cluster.cut(1)
         try:
             self.finish(job)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 while its workers come and go in order; each sample is seen once per epoch. elastic_scenarios.py has
-the other events."""
+"""train_cifar10 while its workers join and leave in order; each sample is seen once per epoch. elastic_scenarios.py has the
+other events."""
 import contextlib
 import os
 import signal
@@ -51,8 +51,8 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertEqual(check_audit(self.run_dir)[0], 0, check_audit(self.run_dir))
 
     def test_batch_and_rate_follow_the_workers(self):
-        """Each image is seen once per epoch, whatever the batch. The rate follows the batch in small steps. The same
-        holds when the job is resumed with another number of workers."""
+        """Each image is seen once per epoch, with any batch. The rate follows the batch in small steps. The same holds when the
+        job is resumed with another number of workers."""
         options = ("--elastic-batch", "worker", "--elastic-ramp-steps", 4, "--lr", 0.1, "--lr-schedule", "constant",
                    "--warmup-epochs", 0)
         self.begin("--elastic-at", "step", epochs=1000, program=options)
@@ -85,7 +85,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertEqual(check_audit(self.run_dir, "--epochs", seen["epoch"] + 1)[0], 0, check_audit(self.run_dir))
 
     def test_death_before_the_first_step(self):
-        """At whatever time the death comes, while workers are started, meet, or prepare their net, the others train on.
+        """A worker dies while workers are started, connect, or prepare their net: the others train on.
         """
         for number, delay in enumerate((0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2)):
             with self.subTest(delay=delay):
@@ -133,8 +133,8 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertRegex(self.job.err, r"\[1\] train_cifar10: .*audit-rank1\.txt")
         self.assertIn(f"warning: worker 1 on {self.cluster.address(1)}: exit code 3; the others go on", self.job.err)
 
-    def test_chief_is_stopped_while_it_saves(self):
-        """The files that it still writes when it continues replace no file of the workers that went on without it."""
+    def test_stopped_coordinator_while_it_saves(self):
+        """The files that it still writes when it continues replace no file of the workers that continued without it."""
         self.begin("--elastic-at", "step", "--rank-timeout", 6, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 1, "--keep", 3))
         self.wait_for_steps(3)

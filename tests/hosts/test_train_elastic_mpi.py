@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 over MPI while its workers come and go, one mpirun after the other: hosts join and leave, ranks die,
-and each sample is seen once per epoch."""
+"""train_cifar10 over MPI with changing workers, one mpirun after the other: hosts join and leave, ranks die, and each sample is
+seen once per epoch."""
 import os
 import shutil
 import signal
@@ -67,13 +67,12 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(set(self.processes(TRAIN)), {0, 1})
         self.assertEqual(self.processes(TRAIN)[0][0], 1)
         self.assertEqual(self.cluster.pids(0), [])
-        # Not at the end of an epoch, whose number of steps does not depend on the number of workers.
+        # Not at the end of an epoch: its number of steps does not depend on the number of workers.
         self.assertTrue(any(step % (IMAGES // (2 * BATCH)) for step, _ in self.members()), self.members())
         self.stop()
 
     def test_a_job_of_one_grows_at_an_epoch(self):
-        """The change comes after the last step of an epoch. A broken hosts file changes nothing, and the last host
-        stays."""
+        """The change comes after the last step of an epoch. A damaged hosts file has no effect, and the last host stays."""
         self.begin(hosts=(0,), epochs=100000)
         (self.elastic / "host_worker").write_text("-oProxyCommand=touch /tmp/x\n")
         wait_until(lambda: "This edit is ignored" in self.said())
@@ -87,8 +86,8 @@ class ElasticMpi(ElasticTrainingCase):
         self.stop()
         self.assertEqual(self.logged()[0], ["ADDED", self.cluster.address(1)])
 
-    def test_first_rank_dies_and_comes_back(self):
-        """All ranks continue from the last checkpoint; its later steps are repeated, and none is twice in the audit."""
+    def test_first_rank_dies_and_is_replaced(self):
+        """All ranks continue from the last checkpoint. Its later steps are repeated, and no step is twice in the audit."""
         self.begin("--elastic-at", "step", epochs=100000, program=("--save-steps", 25))
         self.wait_for_steps(30)
         os.kill(self.pid(0), signal.SIGKILL)
@@ -147,7 +146,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_newcomers_that_fail(self):
-        """New hosts that are out of reach, have another key, or cannot be prepared: the others join and train on."""
+        """New hosts that cannot be reached, have another key, or cannot be prepared: the other new hosts join."""
         script = self.folder / "prepare.sh"
         script.write_text(f'#!/bin/sh\necho "prepares $TUTTI_HOST"\ntest "$TUTTI_HOST" != {self.cluster.address(3)}\n')
         script.chmod(0o755)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 with parameter servers while members come and go: workers join, leave and die, and servers die."""
+"""train_cifar10 with parameter servers in an elastic job: workers join, leave and die, and servers die."""
 import os
 import re
 import signal
@@ -90,7 +90,7 @@ class Asynchronous(WithServers):
         self.assertEqual([e["epoch"] for e in self.events() if e["event"] == "epoch"][-1], LONG)
         self.assertTrue((self.run_dir / "checkpoints").is_dir())
 
-    def test_a_worker_dies_and_another_one_comes(self):
+    def test_worker_dies_and_is_replaced(self):
         self.begin("--restart-budget", 0, epochs=LONG)
         self.wait_for_steps(5)
         self.end_process("worker", 1)
@@ -114,7 +114,7 @@ class Asynchronous(WithServers):
         self.assertIn(f"step-{[e for e in self.events() if e['event'] == 'epoch'][-1]['step']:09}", max(saved))
 
     def test_death_before_the_first_step(self):
-        """At whatever time the death comes, also before rank 0 has sent the initial weights, the others train on."""
+        """A worker dies at different times, also before rank 0 has sent the initial weights: the others train on."""
         for number, delay in enumerate((0.0, 0.06, 0.12, 0.18)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
@@ -161,7 +161,7 @@ class Asynchronous(WithServers):
         self.assertEqual(self.job.returncode, 5, self.job.out + self.job.err)
         self.assertIn("[server 1 on", self.job.err)
 
-    def test_nobody_trains(self):
+    def test_without_training(self):
         self.begin(program=("--test-io",))
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)

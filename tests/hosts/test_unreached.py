@@ -36,8 +36,8 @@ class Unreached(ElasticTrainingCase):
         return [e["ranks"] for e in self.events() if e["event"] == "members"]
 
     def others_train_on(self, *ways, gone, hosts=(0, 1, 2), options=(), epochs=2 * LONG):
-        """Checks that the workers and servers `gone`, of one of the two hosts, are named and given up, and the others
-        do their work."""
+        """Checks that the workers and servers `gone`, of one of the two hosts, are named and given up, and that the others
+        finish the work."""
         self.begin("--elastic-at", "step", "--rank-timeout", TIMEOUT, *options, epochs=epochs, hosts=hosts)
         self.wait_for_steps(5)
         began = time.monotonic()
@@ -99,7 +99,7 @@ class Gloo(Unreached):
     def test_without_elastic(self):
         self.job_ends((1, 2), gone="worker 2", on=2, other="worker 1", at=1, hosts=3)
 
-    def test_what_is_slow_is_not_cut(self):
+    def test_short_cut_has_no_effect(self):
         """A cut that ends before the time-out has no effect: all members stay."""
         self.begin("--elastic-at", "step", "--rank-timeout", 3 * TIMEOUT, epochs=LONG, hosts=(0, 1, 2))
         self.wait_for_steps(5)

@@ -26,7 +26,7 @@ def include_options():
 
 
 def headers():
-    """Returns {name in an #include: path} of all headers, without those of backends/ whose library is not installed."""
+    """Returns {name in an #include: path} of all headers, without those of backends/ that need a library that is not installed."""
     found, missing = {}, set()
     there = {file.stem for file in COMPONENTS.glob("*.includes")}
     for path in sources(".hpp", folders=("include", "backends", "datasets")):

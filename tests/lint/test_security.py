@@ -27,7 +27,7 @@ def tables(text):
 
 
 def promises(text):
-    """Yields (promise, names of tests) for each row of the tables whose last column is "shown by"."""
+    """Yields (promise, names of tests) for each row of the tables with the last column "shown by"."""
     return [(row["promise"], re.findall(r"`([^`]+)`", row["tests"])) for header, row in tables(text) if header == "shown by"]
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Stands in for a worker of a job whose members come and go. A step is a sleep that ends when all members have
+// Stands in for a worker of an elastic job. A step is a sleep that ends when all members have
 // begun it; they tell each other by texts of the channel.
 //   elastic_rank [WHAT]...   steps=MS: of a step; epoch=N: steps; epochs=N; load=MS: before a newcomer asks for
 //   admission;

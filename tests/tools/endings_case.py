@@ -12,7 +12,7 @@ import time
 from launch_case import BUILD, LaunchCase, state, wait_until
 
 TRAIN = str(BUILD / "examples" / "train_cifar10")
-# For each exit code, the status of the last event of log.jsonl. None: the worker that writes it was killed.
+# For each exit code, the status of the last event of log.jsonl; `None` if the worker that writes it was killed.
 STATUS = {0: "finished", 130: "interrupted", 143: "interrupted", 6: "failed", 5: None}
 
 
@@ -107,7 +107,7 @@ class EndingsCase(LaunchCase):
         self.assertEqual(status, STATUS[code], f"{last}\n{text}")
         lines = [x for x in err.splitlines() if x.startswith("tutti-launch: ")]
         self.assertIn(line, lines[-1], text)
-        # The launcher ends servers; that is no loss. No warning may say that the job continues if no worker is left.
+        # The launcher ends servers, which is no loss. Without workers, no warning may say that the job continues.
         self.assertEqual([x for x in lines if "warning: server" in x], [], text)
         if code not in (0, 5):
             self.assertEqual([x for x in lines if "go on" in x], [], text)
@@ -130,13 +130,13 @@ class EndingsCase(LaunchCase):
         self.job.send_signal(signal.SIGTERM)
         self.check(143, "ended by SIGTERM")
 
-    def test_all_workers_are_told_to_leave(self):
+    def test_all_workers_are_asked_to_leave(self):
         self.begin()
         self.wait_for_steps()
         self.signal_workers(signal.SIGTERM)
         self.check(143, "got exit code 143")
 
-    def test_the_last_worker_is_killed(self):
+    def test_last_worker_is_killed(self):
         self.begin(options=("--restart-budget", 0, "--min-timeout", 1))
         self.wait_for_steps()
         os.kill(self.processes()[1], signal.SIGKILL)
@@ -150,9 +150,9 @@ class EndingsCase(LaunchCase):
     def test_weights_are_not_finite(self):
         self.begin("--lr", "1e6", "--warmup-epochs", 0)
         err = self.check(6, "got exit code 6")
-        self.assertEqual(err.count("Launching worker"), 2, err)  # the launcher starts no other one for it
+        self.assertEqual(err.count("Launching worker"), 2, err)  # the launcher starts no other worker for it
 
-    def test_paused_as_a_whole(self):
+    def test_all_processes_are_paused(self):
         """All processes pause for longer than any time-out, as if the machine were suspended. Then the job continues.
         """
         seconds = 2

@@ -33,7 +33,7 @@ def wait_until(condition, seconds=300):
 
 
 def state(pid):
-    """Returns the letter of a process's state; an empty text if there is none, or a zombie."""
+    """Returns the letter of a process's state, or an empty text if it is gone or a zombie."""
     with contextlib.suppress(OSError):
         letter = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return None if letter in "ZX" else letter

@@ -21,7 +21,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chrom
 OPTIONS = ["--dataset", "synthetic", "--num-examples", "256", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "32",
            "--epochs", "2", "--disp-batches", "1"]
 
-# For names and values of all kinds: it would end a script element, an attribute, a string.
+# For names and values of all kinds: unescaped, it would end a script element, an attribute and a string.
 EVIL = "</script><script>document.title='caught'</script><img src=x onerror=\"document.title='caught'\"> ' \" \\ {{data}}"
 
 

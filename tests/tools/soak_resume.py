@@ -8,7 +8,7 @@ usage: tests/tools/soak_resume.py [--minutes N] [--seed N] [--only KIND,KIND]
 
   --minutes  default: 60; the last round runs to its end. --seed: default: from the clock, and printed
 
-tests/hosts/soak_elastic.py tests jobs whose members change. TUTTI_BUILD_DIR is the build folder (default: build). The
+tests/hosts/soak_elastic.py tests elastic jobs. TUTTI_BUILD_DIR is the build folder (default: build). The
 disk that fills up needs root. Exits with 1 if a promise was broken.
 """
 import argparse

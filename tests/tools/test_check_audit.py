@@ -61,7 +61,7 @@ class CheckAudit(unittest.TestCase):
         for run in ("nowhere", "", "/dev/null", "a" * 5000):
             self.assertIn("expected a run's folder or an audit file, got ", self.check(None, 3, runs=[run]))
 
-    def test_nothing(self):
+    def test_missing_audit(self):
         self.assertIn("expected audit-rank0.txt", self.check(None, 3))
         self.check(GOOD, 3, "--num-examples", "4", runs=[self.run_dir / "none"])
         (self.run_dir / "log.jsonl").unlink()

@@ -76,7 +76,7 @@ class RoundTrip(DataCase):
         # Validation images keep their order.
         self.assertEqual(validation, shuffled_validation)
 
-    def test_threads_change_nothing(self):
+    def test_threads_do_not_change_the_result(self):
         make_folder(self.folder / "in" / "train", 120, ("large.jpg", "420.jpg", "cmyk.jpg"))
         for form, shards in (("packed", 7), ("tfrecord", 2), ("recordio", 1)):
             results = []
@@ -308,12 +308,12 @@ class Preprocess(DataCase):
         done = self.run_tool("verify", "out", "--decode")
         self.assertIn("52 good records, 0 errors, 5 of 5 classes", done.stdout)
         self.assertIn("7 good records, 0 errors", done.stdout)
-        self.assertIn("there already", self.run_tool("preprocess", "--raw_data_dir", raw, "--local_scratch_dir",
+        self.assertIn("exist already", self.run_tool("preprocess", "--raw_data_dir", raw, "--local_scratch_dir",
                                                      "out").stdout)
         manifest = json.loads((self.folder / "out" / "train" / "tutti-data-train.json").read_text())
         self.assertEqual((manifest["seed"], manifest["shuffled"], manifest["complete"]), ("0", True, True))
 
-    def test_raw_data_that_is_not_right(self):
+    def test_invalid_raw_data(self):
         raw, _, labels = self.raw()
 
         def message(code=3):

@@ -50,7 +50,7 @@ class BadInput(DataCase):
                       ("convert", "-i", "in", "-o", "out", "-s", "train", "--shards", 2)):
             self.assertEqual(self.run_tool(*words).stdout.count(line), 1, words)
 
-    def test_damage_that_only_decoding_shows(self):
+    def test_damage_that_only_decoding_finds(self):
         good = (IMAGES / "444.jpg").read_bytes()
         # A marker in the middle of the entropy-coded data.
         bad = good[:-600] + b"\xff\xc4" + good[-598:]
@@ -59,7 +59,7 @@ class BadInput(DataCase):
         self.assertIn("bad.JPEG", self.run_tool("verify", "in", "--decode", code=3).stderr)
         self.assertIn("bad.JPEG", self.message("-r", 20))
 
-    def test_a_file_that_may_not_be_read(self):
+    def test_unreadable_file(self):
         bad = self.folder / "in" / "train" / "n03" / "bad.JPEG"
         bad.write_bytes((IMAGES / "420.jpg").read_bytes())
         bad.chmod(0)
@@ -89,7 +89,7 @@ class BadInput(DataCase):
                 self.assertRegex(self.run_tool(*words, code=3).stderr,
                                  rf"train-00000-of-00001 record 2\].* label of 1 to 5, got {label}")
 
-    def test_examples_without_what_they_need(self):
+    def test_examples_without_required_features(self):
         image = (IMAGES / "420.jpg").read_bytes()
         for features in ({"image/encoded": image}, {"image/class/label": 1}, {"image/encoded": b"", "image/class/label": 1},
                          {"image/encoded": b"xx", "image/class/label": 1}):
@@ -99,7 +99,7 @@ class BadInput(DataCase):
             self.assertIn("train-00000-of-00001 record 0", self.run_tool("verify", "tf", code=3).stderr)
             self.assertIn("train-00000-of-00001 record 0", self.message(source="tf"))
 
-    def test_nothing_there(self):
+    def test_missing_sets(self):
         self.assertIn("nowhere", self.message(source="nowhere"))
         self.assertIn("nowhere", self.run_tool("verify", "nowhere", code=3).stderr)
         self.assertIn("nowhere", self.run_tool("info", "nowhere", code=3).stderr)
@@ -124,7 +124,7 @@ class Verify(DataCase):
     def shard(self, out, form, k):
         return out / FORMS[form].format(k, 4)
 
-    def test_a_set_that_is_whole(self):
+    def test_complete_set(self):
         for form in FORMS:
             self.made(form)
             done = self.run_tool("verify", "out", "--threads", 3)
@@ -188,7 +188,7 @@ class Verify(DataCase):
         shutil.copy(out / "train-00002-of-00004.tutti", out / name)
         self.assertIn(name, self.run_tool("verify", "out", code=3).stderr)
 
-    def test_an_idx_file_that_is_wrong(self):
+    def test_wrong_idx_file(self):
         out = self.made("recordio")
         path = out / "train_1.idx"
         text = path.read_text()
@@ -196,7 +196,7 @@ class Verify(DataCase):
             path.write_text(bad)
             self.assertIn("train_1.idx line", self.run_tool("verify", "out", code=3).stderr)
 
-    def test_the_manifest_counts(self):
+    def test_manifest_counts_the_records(self):
         out = self.made("tfrecord")
         path = out / "train-00003-of-00004"
         payloads = list(read_tfrecord(path))

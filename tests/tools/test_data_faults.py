@@ -97,7 +97,7 @@ class Existing(DataCase):
             self.assertEqual({*records(out)}, self.made)
             self.assertEqual((out / "other.txt").read_bytes(), b"other")
 
-    def test_another_number_of_shards_with_force_leaves_nothing_behind(self):
+    def test_another_number_of_shards_with_force_leaves_no_old_files(self):
         self.convert("--to", "tfrecord")
         self.convert("--to", "packed", "--shards", 5, "-f")
         self.assertEqual({*records(self.folder / "out")}, self.made)
@@ -119,7 +119,7 @@ class Existing(DataCase):
         self.assertIn("input", self.convert("-r", 100, code=2).stderr)
         self.assertEqual(self.bits("out"), before)
 
-    def test_a_damaged_manifest(self):
+    def test_damaged_manifest(self):
         self.convert()
         path = self.folder / "out" / "tutti-data-train.json"
         path.write_text(path.read_text()[:-40])
@@ -128,7 +128,7 @@ class Existing(DataCase):
         self.convert("-f")
         self.run_tool("verify", "out")
 
-    def test_a_shard_that_was_removed_is_written_again(self):
+    def test_removed_shard_is_written_again(self):
         # A .rec without its .idx does not count yet.
         for form, name in (("packed", "train-00001-of-00003.tutti"), ("recordio", "train_1.rec"),
                            ("recordio", "train_1.idx")):
@@ -139,7 +139,7 @@ class Existing(DataCase):
             self.convert("--to", form)
             self.assertEqual(self.bits("out"), before)
 
-    def test_work_of_which_nothing_was_finished_is_in_nobodys_way(self):
+    def test_manifest_without_a_finished_shard_is_replaced(self):
         (self.folder / "in" / "train" / "n01" / "bad.JPEG").write_bytes(b"bad")
         self.convert("--shards", 1, code=3)
         self.assertEqual([p.name for p in (self.folder / "out").iterdir()], ["tutti-data-train.json"])

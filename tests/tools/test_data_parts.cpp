@@ -140,7 +140,7 @@ TEST_CASE("an Example gets another image and keeps its other features") {
   });
   CHECK(names.size() == 10);
   for (const auto& [name, times] : names) CHECK(times == 1);
-  // A second replacement changes nothing.
+  // A second replacement does not change the result.
   CHECK(replace_image(bytes_of(after), 20, 10, bytes_of(jpeg), "test") == after);
 }
 

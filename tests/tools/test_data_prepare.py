@@ -113,14 +113,14 @@ class ImageNet(DataCase):
 
         changed = changes()
         again = self.prepare()
-        self.assertIn("there already", again.stdout)
+        self.assertIn("exist already", again.stdout)
         self.assertNotIn("unpacking", again.stderr)
         self.assertEqual(changed, changes())
         # The archives are not needed any more either.
         shutil.rmtree(self.archives)
         self.prepare()
 
-    def test_raw_images_of_somebody_else(self):
+    def test_raw_images_of_another_source(self):
         raw = self.out / "raw_data"
         make_folder(raw / "train", 25)
         (raw / "validation").mkdir()
@@ -129,7 +129,7 @@ class ImageNet(DataCase):
         self.prepare()
         self.check_output()
 
-    def test_interrupted_unpacking_goes_on(self):
+    def test_interrupted_unpacking_continues(self):
         self.put_archives()
         # The third class is truncated.
         whole = self.train
@@ -197,7 +197,7 @@ class ImageNet(DataCase):
         server = self.serve()
         server.login = 'some one:k"e\\y $1'
         login = {"IMAGENET_USERNAME": "some one", "IMAGENET_ACCESS_KEY": 'k"e\\y $1'}
-        server.cut = len(self.train) // 3  # breaks off again and again
+        server.cut = len(self.train) // 3  # the connection breaks off again and again
         self.prepare("--url", server.url, **login)
         self.check_output()
         begins = [begin for path, begin in server.requests if path == f"/{TRAIN}"]
@@ -207,7 +207,7 @@ class ImageNet(DataCase):
         self.prepare("--url", server.url, **login)
         self.assertEqual(server.requests, [])
 
-    def test_the_key_is_seen_by_nobody(self):
+    def test_key_is_not_visible_to_other_users(self):
         server = self.serve()
         server.login = "me:s3cret-key"
         seen, stop = [], threading.Event()
@@ -259,7 +259,7 @@ class ImageNet(DataCase):
         done = self.run_tool(*words, program=str(tree / "build" / "tools" / "tutti-data"), code=2)
         self.assertIn("datasets/imagenet/prepare", done.stderr)
 
-    def test_a_wrong_key_and_other_refusals(self):
+    def test_wrong_key_and_other_refusals(self):
         server = self.serve()
         server.login = "me:key"
         done = self.prepare("--url", server.url, code=3, IMAGENET_USERNAME="me", IMAGENET_ACCESS_KEY="wrong")
@@ -319,7 +319,7 @@ class Join(DataCase):
         server.cut = None
         self.run_tool(*words, "--out", "elsewhere", program=str(self.folder / "bin" / "prepare-data"), cwd=work)
         self.assertTrue((work / "elsewhere" / "cifar-10-batches-bin" / "data_batch_3.bin").exists())
-        # Alone it prints the missing part.
+        # Without its data set scripts it prints what is missing.
         alone = self.folder / "alone" / "prepare-data"
         alone.parent.mkdir()
         shutil.copy(JOIN, alone)

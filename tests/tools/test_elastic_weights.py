@@ -90,7 +90,7 @@ class ElasticWeights(LaunchCase):
         self.begin("changes", 5)
         self.sizes = []
         self.change(0.02, lambda: self.edit(3), [3])
-        self.change(0.12, lambda: os.kill(self.workers()[0], signal.SIGKILL), [2, 3])  # and another one takes its place
+        self.change(0.12, lambda: os.kill(self.workers()[0], signal.SIGKILL), [2, 3])  # and another worker replaces it
         self.change(0.25, lambda: self.edit(1), [1])
         self.change(0.35, lambda: self.edit(2), [2])
         self.change(0.45, lambda: os.kill(self.workers()[-1], signal.SIGKILL), [1, 2])

@@ -35,7 +35,7 @@ expect() {
 expect ps1 "" ps 1
 expect worker2 0 worker 2
 expect worker3 1 worker 3
-# A second run makes another key, also in place of a link, whose target remains.
+# A second run makes another key, also in place of a link; the link's target remains.
 key=$(cat "to/sh ared/job.key")
 ln -sf "$work/hosts" "to/sh ared/job.key"
 cp hosts before

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch and programs that it asks for their way to be started: through MPI, with servers, or without a launcher.
+"""tutti-launch and programs that answer how to start them: through MPI, with servers, or without a launcher.
 """
 from launch_case import LaunchCase, main
 
 
 class Asked(LaunchCase):
     def fake(self, answer, body='echo "$TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK $*"'):
-        """Makes a program whose file says that it may be asked. It writes the question to the file `asked`."""
+        """Makes a program that has the marker for queries in its file. It writes the query to the file `asked`."""
         path = self.folder / "fake"
         path.write_text(f"""#!/bin/sh
 # tutti-launch may ask this program by TUTTI_ASK
@@ -27,14 +27,14 @@ fi
         path = self.folder / "asked"
         return path.read_text().splitlines() if path.exists() else []
 
-    def test_program_is_asked_once_how_it_is_started(self):
+    def test_program_is_asked_once_how_to_start_it(self):
         fake = self.fake("echo TUTTI-ANSWER 1 strategy=nccl mpi=0 servers=0")
         done = self.launch("-n", 2, "--env", "A=x", fake, "--k", "v")
         self.assertEqual(sorted(done.out.splitlines()), ["[0] 0/2 0 --k v", "[1] 1/2 1 --k v"])
         self.assertEqual(self.asked(), ["0/2 2 x --k v"])
         self.assertIn("2 workers on 1 host, local; rank 0 on localhost", done.err)
 
-    def test_only_who_says_so_is_asked(self):
+    def test_only_programs_with_the_marker_are_asked(self):
         """Any other program is started unchanged, and only once."""
         self.launch("-n", 2, "sh", "-c", "echo $TUTTI_RANK. $TUTTI_ASK >>ran")
         self.assertEqual(sorted((self.folder / "ran").read_text().split()), ["0.", "1."])
@@ -45,10 +45,10 @@ fi
         self.assertIn("[--launcher] expected mpi, because", self.message(done))
         self.assertIn("leave --launcher out", self.message(done))
         self.assertEqual(done.out, "")
-        # One process is no job of several.
+        # A single process is not a job of several.
         self.assertIn("[0] 0/1 0", self.launch("-n", 1, "--launcher", "local", fake).out)
 
-    def test_servers_of_a_program_that_has_none(self):
+    def test_number_of_servers_for_a_program_without_servers(self):
         fake = self.fake("echo TUTTI-ANSWER 1 strategy=mpi mpi=1 servers=0")
         for words in (["-s", 1], ["-s", 2, "--launcher", "local"]):
             done = self.launch("-n", 2, *words, "--log-dir", "logs", fake, code=2)
@@ -86,7 +86,7 @@ fi
         self.finish(job)
         self.assertEqual((job.returncode, job.err.count("expected")), (0, 0), job.err)
 
-    def test_what_the_program_refuses_is_said_once(self):
+    def test_refusal_of_the_program_is_printed_once(self):
         fake = self.fake("echo 'fake: [--k] expected a value, got none.' >&2; exit 3")
         for words in ([], ["--launcher", "local"], ["--launcher", "mpi"]):
             done = self.launch("-n", 4, *words, fake, code=3)
@@ -94,7 +94,7 @@ fi
             self.assertIn("[worker 0 on localhost] expected exit code 0, got exit code 3, before any process was started",
                           self.message(done))
 
-    def test_program_that_answers_something_else(self):
+    def test_program_with_another_answer(self):
         """For example --help, which ends it before the question."""
         self.assertIn("[1] 1/2 1", self.launch("-n", 2, self.fake("echo usage")).out)
         done = self.launch("-n", 1, self.fake("kill -SEGV $$"))

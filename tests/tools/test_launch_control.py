@@ -30,7 +30,7 @@ class Control(LaunchCase):
                 self.assertIn(f"[{role}{rank}] found 300000 bytes, no nothing\n", done.out)
         self.assertNotIn("secret-of", done.out + done.err)
 
-    def test_what_is_published_stands_nowhere(self):
+    def test_published_texts_are_not_in_files_or_command_lines(self):
         job = self.start("-n", 2, "--log-dir", "logs", CONTROL_RANK, "sleep=1500")
         for _ in range(4):
             job.stdout.readline()
@@ -47,8 +47,8 @@ class Control(LaunchCase):
             if file.is_file():
                 self.assertNotIn(SECRET, file.read_bytes(), file)
 
-    def test_the_odd_one_is_refused_alone(self):
-        """Any process can be the odd one: the value of the majority counts."""
+    def test_different_process_is_refused_alone(self):
+        """Any process can be the different one: the value of the majority counts."""
         for odd in (0, 1):
             script = f'f=a; [ $TUTTI_RANK = {odd} ] && f=b; exec "$0" facts=$f'
             done = self.launch("-n", 3, "sh", "-c", script, CONTROL_RANK, code=2)
@@ -56,7 +56,7 @@ class Control(LaunchCase):
             self.assertEqual(done.err.count("as the others have"), 1)
             self.assertIn(f"[worker {odd} on localhost] expected exit code 0, got exit code 2", self.message(done))
 
-    def test_one_that_is_missing_is_named(self):
+    def test_missing_process_is_named(self):
         script = '[ $TUTTI_RANK = 1 ] && exec sleep 1000; exec "$0" enrol=1500'
         done = self.launch("-n", 3, "sh", "-c", script, CONTROL_RANK, code=5)
         self.assertIn("[control channel] expected all processes of the job within 1500 ms, got no message yet from worker 1.",
@@ -74,7 +74,7 @@ class Control(LaunchCase):
         for rank in (0, 2):
             self.assertIn(f"[{rank}] lost worker 1 on localhost\n", job.out)
 
-    def test_killed_process_is_told_of(self):
+    def test_killed_process_is_reported(self):
         job = self.start("-n", 2, CONTROL_RANK, "wait")
         for _ in range(4):
             job.stdout.readline()
@@ -84,7 +84,7 @@ class Control(LaunchCase):
         self.assertIn("[worker 1 on localhost] expected exit code 0, got its end by SIGKILL", self.message(job))
         self.assertIn("[0] lost worker 1 on localhost\n", job.out)
 
-    def test_servers_are_let_go_when_the_workers_are_done(self):
+    def test_servers_end_when_the_workers_have_finished(self):
         done = self.launch("-n", 2, "-s", 2, CONTROL_RANK, "serve=1500")
         for rank in range(2):
             self.assertIn(f"[s{rank}] saved\n", done.out)
@@ -108,18 +108,18 @@ class Control(LaunchCase):
             self.assertIn(f"tutti-launch: warning: server 0 on localhost: its end by SIGKILL; it is started again under its "
                           f"number, {number} of 2 restarts\n", job.err)
 
-    def test_server_that_dies_once_too_often(self):
+    def test_server_that_dies_too_often(self):
         done = self.launch("-n", 1, "-s", 1, "--server-restarts", 2, "sh", "-c",
                            "echo up; [ $TUTTI_ROLE = server ] && exit 7; sleep 1000", code=7)
         self.assertEqual(done.out.count("[s0] up"), 3)
         self.assertIn("[server 0 on localhost] expected exit code 0, got exit code 7", self.message(done))
 
-    def test_nonsense_is_told_of_once(self):
+    def test_invalid_frame_is_reported_once(self):
         done = self.launch("-n", 2, CONTROL_RANK, "nonsense")
         for rank in range(2):
             self.assertEqual(done.err.count(f"warning: worker {rank} on localhost sent an invalid frame on its channel"), 1)
 
-    def test_only_who_opens_the_channel_is_watched(self):
+    def test_only_processes_with_an_open_channel_are_watched(self):
         """A program that never opens the channel may therefore be stopped for any time, as before."""
         job = self.start("-n", 1, "--rank-timeout", 1, "sh", "-c", "echo up; sleep 2.5; echo done")
         job.stdout.readline()
@@ -131,7 +131,7 @@ class Control(LaunchCase):
         self.finish(job)
         self.assertEqual((job.returncode, job.out), (0, "[0] done\n"), job.err)
 
-    def test_stopped_launcher_loses_nobody(self):
+    def test_stopped_launcher_loses_no_process(self):
         job = self.start("-n", 2, "--rank-timeout", 4, CONTROL_RANK, "sleep=9000")
         for _ in range(4):
             job.stdout.readline()
@@ -141,7 +141,7 @@ class Control(LaunchCase):
         self.finish(job)
         self.assertEqual(job.returncode, 0, job.err)
 
-    def test_output_that_nobody_reads_keeps_nobody_silent(self):
+    def test_unread_output_does_not_silence_processes(self):
         job = self.start("-n", 1, "--rank-timeout", 4, "sh", "-c", '("$0" sleep=9000 >/dev/null) & '
                          "yes 0123456789 | head -n 700000; wait $!; echo the end $?", CONTROL_RANK)
         time.sleep(7)
@@ -149,14 +149,14 @@ class Control(LaunchCase):
         self.assertEqual(job.returncode, 0, job.err)
         self.assertTrue(job.out == "[0] 0123456789\n" * 700000 + "[0] the end 0\n", job.out[-200:])
 
-    def test_no_channel_where_none_was_given(self):
+    def test_no_channel_without_a_descriptor(self):
         """A program in between that closes its descriptors, and one that tutti-launch did not start."""
         close = "import os,sys,subprocess; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
         done = self.launch("-n", 1, "python3", "-c", close, CONTROL_RANK, code=4)
         self.assertIn("[0] no channel\n", done.out)
         self.assertIn("[worker 0 on localhost] expected exit code 0, got exit code 4", done.err)
 
-    def test_no_descriptor_but_its_own(self):
+    def test_process_gets_only_its_own_descriptor(self):
         done = self.launch("-n", 2, "sh", "-c", "ls /proc/self/fd | tr '\\n' ' '; echo; readlink /proc/$$/fd/$TUTTI_CONTROL")
         for line in done.out.splitlines():
             self.assertRegex(line, r"^\[\d\] ((\d+ ){5}|socket:\[\d+\])$")

@@ -45,7 +45,7 @@ class Elastic(ElasticCase):
         for generation in (1, 2):
             self.assertEqual(max(s for g, s, _ in job.steps() if g == generation) % job.epoch, 0)
 
-    def test_epoch_that_a_newcomer_begins_with(self):
+    def test_epoch_with_which_a_new_worker_begins(self):
         job = self.job(words=("steps=10", "epochs=400"))
         job.wait_for(1)
         job.edit("localhost", A)
@@ -56,7 +56,7 @@ class Elastic(ElasticCase):
         self.assertLessEqual(told * job.epoch + 1, first)
         self.assertGreater(told, 0)
 
-    def test_work_that_is_finished_ends_the_job(self):
+    def test_finished_work_ends_the_job(self):
         job = self.job(words=("steps=10", "epochs=12", "load=60000"))
         job.wait_for(1)
         job.edit("localhost", A)  # the job does not wait for a worker that has not arrived yet
@@ -85,7 +85,7 @@ class Elastic(ElasticCase):
         job.wait_for(2, workers=2)
         self.stop(job)
 
-    def test_the_only_other_host_is_replaced_although_two_are_needed(self):
+    def test_only_other_host_is_replaced_although_two_are_needed(self):
         """The new one joins first in this case."""
         job = self.job("--min-workers", 2, hosts=("localhost", A))
         job.wait_for(1, workers=2)
@@ -124,7 +124,7 @@ class Elastic(ElasticCase):
         self.assertIn(f"worker 1 on {A} has left\n", done.err)
         self.assertEqual([line for line in done.err.splitlines() if "warning" in line and DEAF not in line], [])
 
-    def test_the_last_worker_does_not_leave_but_stops_the_job(self):
+    def test_last_worker_stops_the_job_instead_of_leaving(self):
         job = self.job()
         job.wait_for(1)
         job.kill(0, signal.SIGTERM)
@@ -132,7 +132,7 @@ class Elastic(ElasticCase):
         self.assertIn("[0] saved at step", done.out)
 
     # ---- losses ----
-    def test_killed_workers_are_made_good(self):
+    def test_killed_workers_are_replaced(self):
         for victim in (0, 1):
             with self.subTest(victim=victim):
                 self.folder.joinpath("audit").unlink(missing_ok=True)
@@ -146,7 +146,7 @@ class Elastic(ElasticCase):
                 self.assertIn("[2] joins as 2 of 2", done.out)
                 self.assertEqual(job.logged(), [f"0 REMOVED {where}", f"1 ADDED {where}"])
 
-    def test_the_last_worker_that_is_killed_ends_the_job(self):
+    def test_killed_last_worker_ends_the_job(self):
         job = self.job()
         job.wait_for(1)
         job.kill(0, signal.SIGKILL)
@@ -165,7 +165,7 @@ class Elastic(ElasticCase):
         self.assertIn(f"warning: worker 1 on {A}: no message for 4 s; the others go on\n", done.err)
         self.assertEqual(job.logged(), [f"0 REMOVED {A}", f"1 ADDED {A}"])
 
-    def test_end_that_is_heard_when_the_others_stand_again(self):
+    def test_end_that_is_reported_after_the_others_work_again(self):
         """The end of a worker that was given up has no effect: when the user stops the job, that is its end."""
         job = self.job("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, hosts=("localhost", A))
         job.wait_for(1, workers=2)
@@ -206,7 +206,7 @@ class Elastic(ElasticCase):
         self.assertIn("warning: 1 worker of at least 2; the job waits for more\n", done.err)
         self.assertIn("[job] expected at least 2 workers within 2 s, got 1.", self.message(done))
 
-    def test_too_few_until_another_one_comes(self):
+    def test_too_few_until_another_worker_joins(self):
         job = self.job("--min-workers", 2, "--restart-budget", 0, hosts=("localhost", A), epoch=100000)
         job.wait_for(1, workers=2)
         job.kill(1, signal.SIGKILL)
@@ -215,7 +215,7 @@ class Elastic(ElasticCase):
         job.wait_for(2, workers=2)  # it does not wait for an epoch
         self.stop(job)
 
-    def test_host_that_fails_again_and_again(self):
+    def test_host_that_fails_repeatedly(self):
         job = self.job("--elastic-at", "step", "--restart-budget", 2, words=("steps=30", "epochs=200", "die"))
         job.wait_for(1)
         began = time.monotonic()
@@ -230,7 +230,7 @@ class Elastic(ElasticCase):
         self.assertEqual(done.err.count(given_up), 1)
         self.assertEqual((job.logged(), job.generation()), ([], 1))
 
-    def test_killed_launcher_leaves_nothing(self):
+    def test_killed_launcher_leaves_no_process(self):
         job = self.job("--elastic-at", "step", hosts=("localhost", A))
         job.wait_for(1, workers=2)
         job.edit("localhost", A, B)
@@ -240,7 +240,7 @@ class Elastic(ElasticCase):
         wait_until(lambda: not self.marked())
 
     # ---- death before the job has begun ----
-    def test_begins_without_who_dies_before(self):
+    def test_job_begins_without_workers_that_die_before(self):
         """Workers are killed or exit with a code, before or after they have asked for admission; also the first worker.
         """
         for victim, how, said in ((1, "3", "exit code 3"), (0, "kill", "its end by SIGKILL"),
@@ -261,7 +261,7 @@ class Elastic(ElasticCase):
                 self.assertIn("[3] joins as 3 of 3", done.out)
                 self.assertEqual(job.logged(), [f"0 REMOVED {where}", f"1 ADDED {where}"])
 
-    def test_host_that_is_lost_before(self):
+    def test_host_that_is_lost_before_the_job_begins(self):
         go = self.folder / "go"
         job = self.job("--elastic-at", "step", "--restart-budget", 0, hosts=("localhost", f"{A} slots=2"),
                        words=("steps=30", "epochs=200", f"after={go}", "dies=1:asked"))
@@ -278,7 +278,7 @@ class Elastic(ElasticCase):
         self.stop(job)
         self.assertEqual(job.logged(), [f"0 REMOVED {A}"])
 
-    def test_all_die_before(self):
+    def test_all_die_before_the_job_begins(self):
         """If all fail in the same way, that is the job's exit code; fewer than --min-workers cannot form a job."""
         job = self.job(hosts=("localhost", A), words=("dies=0:2", "dies=1:2"))
         done = job.end(code=2)

@@ -82,7 +82,7 @@ class ElasticHosts(ElasticCase):
         self.assertEqual(job.logged(), [f"0 ADDED {A}"])
 
     # ---- the file ----
-    def test_bad_files_change_nothing(self):
+    def test_invalid_files_have_no_effect(self):
         job = self.job("--elastic-at", "step", hosts=("localhost", A))
         job.wait_for(1, workers=2)
 
@@ -114,12 +114,12 @@ class ElasticHosts(ElasticCase):
             self.assertEqual(said()[before:].count("\n"), 1, why)
         job.hosts.rmdir()
         self.assertEqual((job.logged(), job.generation()), ([], 1))
-        # CRLF, comments, and a line twice are no errors.
+        # CRLF, comments, and a repeated line are no errors.
         replace(f"# mine\r\nlocalhost\r\n\r\n{A}\r\n{A}\r\n{B}  # new\r\n".encode())
         wait_until(lambda: job.logged() == [f"0 ADDED {B}"])
         self.stop(job)
 
-    def test_file_that_is_written_in_place_counts_when_it_is_whole(self):
+    def test_file_that_is_written_in_place_counts_when_it_is_complete(self):
         job = self.job("--elastic-at", "step")
         job.wait_for(1)
         with job.hosts.open("w") as out:
@@ -134,7 +134,7 @@ class ElasticHosts(ElasticCase):
         wait_until(lambda: job.logged() == [f"0 ADDED {A}"])
         self.stop(job)
 
-    def test_the_launchers_host_stays(self):
+    def test_host_of_the_launcher_stays(self):
         job = self.job("--elastic-at", "step", hosts=("localhost", A))
         job.wait_for(1, workers=2)
         job.edit(A)
@@ -143,7 +143,7 @@ class ElasticHosts(ElasticCase):
         done = self.stop(job)
         self.assertEqual(done.err.count("warning: localhost stays in the job: the launcher runs there\n"), 1)
 
-    def test_log_goes_on(self):
+    def test_log_continues(self):
         for first in (0, 2):
             self.folder.joinpath("audit").unlink(missing_ok=True)
             job = self.job("--elastic-at", "step")
@@ -188,8 +188,8 @@ class ElasticHosts(ElasticCase):
                 if message:
                     self.assertIn(f"tutti-launch: [{message}", self.message(done))
 
-    def test_older_word(self):
-        """True and False have their meaning."""
+    def test_older_option_name(self):
+        """True and False have their usual meaning."""
         for word, there in (("False", ()), ("True", ("--elastic-dir", self.folder))):
             done = self.launch("--elastic-training-enabled", word, *there, "-n", 1, "sh", "-c",
                                "echo ${TUTTI_ELASTIC:-none} ${ELASTIC_TRAINING_ENABLED:-none}")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch on this host: the environment of its processes, their ends, the blame, and no remains."""
+"""tutti-launch on this host: the environment of its processes, how they end, which one is blamed, and that no process or file
+remains."""
 import contextlib
 import os
 import re
@@ -45,7 +46,7 @@ class Local(LaunchCase):
         for address in (root, old):
             self.assertTrue(address.startswith("127.0.0.1:"))
 
-    def test_what_lets_a_process_in_is_the_processes_own(self):
+    def test_secrets_are_only_in_the_environment_of_the_process(self):
         done = self.launch("-n", 2, "--log-dir", "logs", "sh", "-c",
                            'echo "$TUTTI_SECRET" >secret-$TUTTI_RANK; echo "$TUTTI_ROOT_PORTS"; sleep 0.3')
         first, second = ((self.folder / f"secret-{rank}").read_text().strip() for rank in range(2))
@@ -55,7 +56,7 @@ class Local(LaunchCase):
         for log in (self.folder / "logs").iterdir():
             self.assertNotIn(first, log.read_text())
 
-    def test_the_port_where_ranks_meet(self):
+    def test_port_at_which_ranks_connect(self):
         with socket.socket() as taken, socket.socket() as probe:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -73,7 +74,7 @@ class Local(LaunchCase):
             done = self.launch("-n", 1, "--root-port", port, "sh", "-c", "echo $TUTTI_ROOT $DMLC_PS_ROOT_PORT")
             self.assertIn(f"[0] 127.0.0.1:{port} {port + 1}", done.out)
 
-    def test_arguments_and_long_lines_arrive_whole(self):
+    def test_arguments_and_long_lines_arrive_unchanged(self):
         word = "a 'b' \"c\" $(touch x) `touch y` ; \\ * ~ \xf6"
         done = self.launch("-n", 1, "printf", "%s|%s\n", word, "")
         self.assertEqual(done.out, f"[0] {word}|\n")
@@ -106,13 +107,13 @@ class Local(LaunchCase):
         self.assertIn("file/logs", self.message(done))
         self.assertNotIn("--sync-dst-dir", done.err)  # an option that copies to other hosts
 
-    def test_exit_code_is_the_culprits(self):
+    def test_exit_code_is_that_of_the_failed_process(self):
         start = time.monotonic()
         done = self.launch("-n", 3, "sh", "-c", f"if [ $TUTTI_RANK = 1 ]; then exit 3; fi; {STUBBORN}", code=3)
         self.assertLess(time.monotonic() - start, 10)
         self.assertIn("[worker 1 on localhost] expected exit code 0, got exit code 3.", self.message(done))
 
-    def test_rest_is_stopped_within_two_seconds(self):
+    def test_other_processes_are_stopped_within_two_seconds(self):
         job = self.start("-n", 3, "sh", "-c", f"echo up; if [ $TUTTI_RANK = 2 ]; then exec sleep 1000; fi; {STUBBORN}")
         for _ in range(3):
             self.assertIn("up", job.stdout.readline())
@@ -126,11 +127,11 @@ class Local(LaunchCase):
         self.assertIn("[worker 2 on localhost]", self.message(job))
         self.assertIn("SIGKILL", job.err)
 
-    def test_crash_is_told_from_a_kill(self):
+    def test_crash_and_kill_have_different_exit_codes(self):
         done = self.launch("-n", 2, "sh", "-c", "if [ $TUTTI_RANK = 0 ]; then kill -SEGV $$; fi; sleep 1000", code=1)
         self.assertIn("SIGSEGV", self.message(done))
 
-    def test_blame_names_step_and_bucket(self):
+    def test_error_names_step_and_bucket(self):
         job = self.start("-n", 2, PROGRESS_RANK, self.folder, 1000, 30)
         pid = int(wait_until(lambda: (self.folder / "pid-1").exists() and (self.folder / "pid-1").read_text()))
         wait_until(lambda: (self.folder / "at-1").exists() and int((self.folder / "at-1").read_text() or 0) >= 3)
@@ -144,7 +145,7 @@ class Local(LaunchCase):
         at = int((self.folder / "at-1").read_text())
         self.assertIn(3 * int(said[1]) + int(said[2]) - at, (0, 1), self.message(job))
 
-    def test_stopped_process_is_warned_of_and_ended(self):
+    def test_stopped_process_is_reported_and_ended(self):
         job = self.start("-n", 3, "--stall-warning", 0.7, "--stall-deadline", 2.5, PROGRESS_RANK, self.folder, 10000, 5)
         pid = int(wait_until(lambda: (self.folder / "pid-1").exists() and (self.folder / "pid-1").read_text()))
         wait_until(lambda: (self.folder / "at-2").exists() and int((self.folder / "at-2").read_text() or 0) >= 3)
@@ -199,7 +200,7 @@ class Local(LaunchCase):
         self.finish(job)
         self.assertEqual(job.returncode, 143, job.err)
 
-    def test_killed_launcher_leaves_nothing(self):
+    def test_killed_launcher_leaves_no_process(self):
         job = self.start("-n", 3, "sh", "-c", f"echo up; {STUBBORN}")
         for _ in range(3):
             job.stdout.readline()
@@ -225,7 +226,7 @@ class Local(LaunchCase):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    def test_launcher_that_stood_still(self):
+    def test_paused_launcher(self):
         """Its agents have ended their processes, and that is no success."""
         for code in (0, 143):
             job = self.start("-n", 2, "--host-timeout", 2, "bash", "-c",
@@ -237,7 +238,7 @@ class Local(LaunchCase):
             self.assertEqual(job.returncode, 5, job.err)
             self.assertIn("[host localhost] expected a message of tutti-launch within 2 s, got none", self.message(job))
 
-    def test_machine_that_stood_still(self):
+    def test_paused_machine(self):
         """A virtual machine is paused: no process was silent."""
         job = self.start("-n", 2, "--host-timeout", 4, "bash", "-c",
                          "echo up; while [ ! -e go ]; do sleep 0.1; done; echo the end")
@@ -250,7 +251,7 @@ class Local(LaunchCase):
         self.assertEqual(job.returncode, 0, job.err)
         self.assertEqual(job.out.count("the end"), 2)
 
-    def test_killed_agent_leaves_nothing(self):
+    def test_killed_agent_leaves_no_process(self):
         job = self.start("-n", 2, "sh", "-c", f"echo up; {STUBBORN}")
         for _ in range(2):
             job.stdout.readline()
@@ -261,10 +262,10 @@ class Local(LaunchCase):
         self.assertIn("[host localhost]", self.message(job))
         self.assertIn("worker 0", job.err)
 
-    def test_what_a_process_leaves_behind_goes_with_it(self):
+    def test_descendants_are_ended_with_their_process(self):
         self.launch("-n", 2, "sh", "-c", "setsid sleep 1000 & sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; exit 0")
 
-    def test_kill_ends_what_is_recorded_and_nothing_else(self):
+    def test_kill_ends_exactly_the_recorded_processes(self):
         other = subprocess.Popen(["sleep", "1000"])
         self.addCleanup(other.wait)
         self.addCleanup(other.kill)
@@ -288,7 +289,7 @@ class Local(LaunchCase):
         killed = subprocess.run([LAUNCH, "--kill"], env=self.environment, text=True, capture_output=True)
         self.assertIn("nothing was running", killed.stdout)
 
-    def test_kill_spares_a_recycled_number(self):
+    def test_kill_spares_a_reused_process_number(self):
         other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         self.addCleanup(other.wait)
         self.addCleanup(other.kill)
@@ -306,7 +307,7 @@ class Local(LaunchCase):
         self.assertIn("nothing was running", killed.stdout)
         self.assertTrue(state(other.pid))
 
-    def test_state_folder_of_somebody_else_is_refused(self):
+    def test_state_folder_of_another_user_is_refused(self):
         self.runtime.chmod(0o700)
         (self.runtime / "tutti").mkdir(mode=0o777)
         (self.runtime / "tutti").chmod(0o777)
@@ -321,7 +322,7 @@ class Local(LaunchCase):
         self.assertIn("0700", done.err)
         self.assertEqual(list((self.folder / "elsewhere").iterdir()), [])
 
-    def test_output_that_nobody_reads(self):
+    def test_unread_output(self):
         """The job waits for its reader, is not given up meanwhile, and continues."""
         job = self.start("-n", 1, "--host-timeout", 4, "sh", "-c", "yes 0123456789 | head -n 700000; echo the end")
         time.sleep(6)
@@ -336,7 +337,7 @@ class Local(LaunchCase):
         self.assertIn("[1] 1 of 2", done.out.splitlines())
         self.assertRegex(done.err, r"job [0-9a-f]{16}: 2 workers on 1 host, ssh; rank 0 on localhost\n")
 
-    def test_a_process_for_each_gpu(self):
+    def test_one_process_for_each_gpu(self):
         """-n counts hosts in this case. The list is that of seq -s , and the program gets it complete."""
         for words in (["-n", 1], []):
             for gpus in (["--gpus", "0,1,2"], ["--gpus=0,1,2"]):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""An elastic job over an mpirun that ends no rank. A rank that gets no signal, or gets it late, would live next to the
-ranks of the next generation and write the same files. The launcher's agents therefore end all remaining ranks, whatever
-MPI does."""
+"""An elastic job over an mpirun that ends no rank. A rank that gets no signal, or gets it late, would run at the same time as
+the ranks of the next generation and write the same files. Therefore the launcher's agents end all remaining ranks, even if
+MPI does not."""
 import contextlib
 import os
 import signal

@@ -53,8 +53,8 @@ class Paused(LaunchCase):
         self.assertIsNone(self.job.poll(), self.said())
 
     def pause(self, pids, seconds):
-        """Stops these one after the other for this time, which is longer than a time-out of the job, and continues them
-        in the reverse order: the processes that were stopped last have asked the others in vain."""
+        """Stops these one after the other for this time, which is longer than a time-out of the job, and continues them in the
+        reverse order: the processes that were stopped last get no answer from the others."""
         try:
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
@@ -66,7 +66,7 @@ class Paused(LaunchCase):
                 os.kill(pid, signal.SIGCONT)
 
     def check_goes_on(self):
-        """All present workers train on, and end in order on request."""
+        """All present workers continue to train, and end in order on request."""
         self.wait_for_steps(20)
         self.job.send_signal(signal.SIGINT)
         self.job.wait(120)
@@ -115,9 +115,9 @@ class Paused(LaunchCase):
     def test_launcher_fixed_ps(self):
         self.launcher_paused("-n", 2, "-s", 1, strategy="ps")
 
-    def test_launcher_too_long(self):
-        """A worker that cannot know if it may still write ends, and prints the reason. The others continue, if there
-        are any."""
+    def test_launcher_paused_too_long(self):
+        """A worker ends, and prints the reason, if it cannot know whether it may still write. The others continue, if there are
+        any."""
         self.begin("-n", 2, strategy="gloo", elastic=True, timeout=1)
         self.pause([self.job.pid], 6)
         wait_until(lambda: "warning: worker" in self.said())
@@ -126,8 +126,8 @@ class Paused(LaunchCase):
         self.job.wait(120)
         self.assertIn(self.job.returncode, (130, 5), self.said())
 
-    def test_launcher_for_longer_than_a_host_waits(self):
-        """The agent of the host ends its processes, and the launcher says why."""
+    def test_launcher_paused_for_longer_than_the_host_timeout(self):
+        """The agent of the host ends its processes, and the launcher prints the reason."""
         self.begin("-n", 2, "--host-timeout", 2, strategy="gloo", timeout=20)
         children = Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split()
         agents = [int(p) for p in children if os.path.samefile(f"/proc/{p}/exe", LAUNCH)]

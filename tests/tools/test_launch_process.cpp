@@ -221,7 +221,7 @@ TEST_CASE("the process that delays the others is found") {
   board.update("worker 3", "b", at(9, 0, ProgressPhase::idle), false, t);
   board.update("worker 4", "b", RankProgress{}, false, t);
   CHECK_FALSE(board.stalled(5, t + seconds(4)).has_value());
-  // It is at fault although its last sign came later than theirs.
+  // It is at fault although its last report came later than theirs.
   auto stall = board.stalled(5, t + seconds(7));
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
@@ -240,7 +240,7 @@ TEST_CASE("the process that delays the others is found") {
   CHECK(contains(board.describe(*stall), "SIGSTOP"));
   CHECK_FALSE(board.new_stall(5, t + seconds(8)).has_value());
   CHECK(board.stalled(5, t + seconds(8)).has_value());
-  // Progress ends it.
+  // New progress clears the stall.
   for (const char* name : {"worker 0", "worker 1", "worker 2"})
     board.update(name, "b", RankProgress{57, 3, ProgressPhase::begin}, false, t + seconds(9));
   CHECK_FALSE(board.stalled(5, t + seconds(10)).has_value());
@@ -262,7 +262,7 @@ TEST_CASE("a process that does not return from between two steps is found") {
   auto stall = board.stalled(5, t + seconds(6));
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
-  // No process waits: none is at fault, except a stopped one.
+  // No process waits, so a process is at fault only if it is stopped.
   board.update("worker 0", "a", at(12, ProgressPhase::idle), false, t + seconds(7));
   CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
   board.update("worker 2", "b", at(9, ProgressPhase::idle), true, t + seconds(7));

@@ -153,7 +153,7 @@ TEST_CASE("failures that the launcher found itself") {
   CHECK((judge(job).cause == Cause::problem && judge(job).code == 5));
   job.problem = 0;
   CHECK(judge(job).cause == Cause::interrupted);
-  // A host that does not answer explains why the processes of others lost some.
+  // A host that does not answer is the reason why other processes lost some.
   job = job_of({{"exit 5", "exit 5"}, {}, 0, Cause::done, 0}, false);
   CHECK(judge(job).cause == Cause::process);
   job.lost_host = true;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""From the user's images to answers: programs train, evaluate, predict and export with class folders and with
-tutti-data's files from them, with the names of the classes. No program needs an option for facts in the run's folder.
+"""From the user's images to predictions: programs train, evaluate, predict and export with class folders, and with the files
+that tutti-data makes of them, with the names of the classes. No program needs an option for facts in the run's folder.
 """
 import json
 import re
@@ -96,7 +96,7 @@ class OwnNet(PredictCase):
         done = run(IMAGENET, "--synthetic", "--num-examples", "12", "--num-classes", "3", *TINY[2:], "--num-epochs", "1", "--log-dir", "made-up", cwd=self.folder)
         self.assertNotIn("Evaluation after", done.out)
 
-    def test_an_evaluation_needs_the_net_alone(self):
+    def test_evaluation_needs_only_the_net(self):
         run(IMAGENET, *TINY, "--num-epochs", "1", "--lr", "0.01", "--use-larc", "--ema-decay", "0.5", "--log-dir", "judged", cwd=self.folder)
         others = ["--data-dir", "images", "-m", "resnet18", "--image-size", "32", "-b", "4", "--nofp16", "--num-epochs", "9", "--warmup-epochs", "2", "--eval"]
         done = run(IMAGENET, *others, "--log-dir", "judged", cwd=self.folder)
@@ -147,7 +147,7 @@ class OwnNet(PredictCase):
         self.assertEqual(self.predict("--top", "10", "cifar", self.image)[0][self.image]["classes"].__len__(), 10)
         self.assertIn("frog", {c["class"] for c in self.predict("--top", "10", "cifar", self.image)[0][self.image]["classes"]})
 
-    def test_a_run_begins_from_another_one(self):
+    def test_run_begins_from_another_run(self):
         run(CIFAR, "--dataset", "synthetic", "--num-examples", "32", "--image-shape", "3,16,16", *SMALL, "--run-dir", "ten", cwd=self.folder)
         for program, start in ((CIFAR, ["--dataset", "synthetic", "--num-examples", "32", "--image-shape", "3,16,16", *SMALL, "--num-classes", "12"]),
                                (IMAGENET, [*TINY, "--num-batches", "1"])):
@@ -170,7 +170,7 @@ class OwnNet(PredictCase):
                        "--run-dir", "never", code=3, cwd=self.folder).err
             self.assertIn("a run with checkpoints", said)
 
-    def test_a_part_of_a_set(self):
+    def test_incomplete_set(self):
         run(DATA, "convert", "-i", "images", "-o", "part", "--to", "tfrecord", "--shards", "3", "--validation-shards", "1", cwd=self.folder)
         (self.folder / "part" / "train-00001-of-00003").unlink()
         words = ["--data-dir", "part", *TINY[2:], "--num-batches", "1", "--log-dir", "of-part"]
@@ -182,13 +182,13 @@ class OwnNet(PredictCase):
         self.assertRegex(done.out, r"\n12 training and 12 test images")
         self.use("of-part", NAMES)
 
-    def test_help_tells_the_defaults(self):
+    def test_help_has_the_defaults(self):
         for program, keeps in ((CIFAR, "2"), (IMAGENET, "all")):
             text = " ".join(run(program, "--help").out.split())
             self.assertIn(f"number of newest checkpoints to keep, besides the best one; default: {keeps}", text)
             self.assertIn("--pretrained", text)
 
-    def test_a_file_that_does_not_say_its_net(self):
+    def test_file_without_a_description_of_its_net(self):
         run(EXAMPLES / "07_fine_tuning", "runs/told", cwd=self.folder)
         said = run(PREDICT, "runs/told/told.safetensors", self.image, code=3, cwd=self.folder).err
         self.assertIn("checkpoints of tutti name it themselves", said)

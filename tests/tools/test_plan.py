@@ -51,7 +51,8 @@ class Plan(unittest.TestCase):
         return self.file(name, "".join(json.dumps(e) + "\n" for e in [first, *steps]))
 
     def test_one_instance(self):
-        # 100 images/s, 90 epochs of 4000 images: 3600 s; with 10 minutes before it 7/6 hours at 2, and 1 besides.
+        # 100 images/s, 90 epochs of 4000 images: 3600 s; with 10 minutes before it 7/6 hours at 2, plus 1 for the
+        # cluster.
         rows = self.rows(self.plan("100:10", *HOST, "--nodes", 1, "--images", 4000))
         self.assertEqual(rows, {1: [10, 100, 100, 1, 2.33]})
         rows = self.rows(self.plan("100:10", *HOST, "--nodes", 1, "--images", 4000, "--hourly-extra", 1, "--setup-minutes", 30,
@@ -66,7 +67,7 @@ class Plan(unittest.TestCase):
                                    "--jitter", 0, "--setup-minutes", 0))
         self.assertEqual(rows, {1: [10, 10, 100, 0.1, 0.2], 4: [40, 16, 40, 0.06, 0.5]})
 
-    def test_what_one_more_instance_is_good_for(self):
+    def test_effect_of_one_more_instance(self):
         text = self.plan("100:10", *HOST, "--nodes", "1,2,4,8,16", "--images", 40000)
         rows = self.rows(text)
         self.assertEqual(list(rows), [1, 2, 4, 8, 16])
@@ -111,7 +112,7 @@ class Plan(unittest.TestCase):
         text = self.plan("2500:256", "--type", "box", "--types", several, "--nodes", "1,8", tells="400 Gbit/s (100 a network card)")
         one = self.one_card(text)
         self.assertEqual([one[0], len(one)], [100, 2])
-        # As if the type had only that bandwidth.
+        # The same as a type with only that bandwidth.
         alone = self.rows(self.plan("2500:256", "--price", 1, "--devices", 8, "--network-gbit", 100, "--nodes", "1,8"))
         self.assertEqual(one, [row[2] for row in alone.values()])
         for name in ("small", "old"):
@@ -121,12 +122,12 @@ class Plan(unittest.TestCase):
             path = self.file("bad.csv", "type,price_per_hour,devices,network_gbit,card_gbit\n" + bad + "\n")
             self.plan("668:256", "--type", "x", "--types", path, code=2, tells="expected")
 
-    def test_a_price_that_is_not_known(self):
+    def test_unknown_price(self):
         path = self.file("own.csv", "type,price_per_hour,devices,network_gbit\nbox,,2,10\n")
         self.plan("668:256", "--type", "box", "--types", path, code=2, tells="[--price] expected the price of box")
         self.plan("668:256", "--type", "box", "--types", path, "--price", 3, tells="box at 3 an hour")
 
-    def test_it_knows_every_type_that_a_template_offers(self):
+    def test_every_type_of_the_templates_is_known(self):
         sys.path.insert(0, str(ROOT / "infra" / "cloudformation" / "source"))
         import generate
         offered = {name: kind for name, kind in generate.instance_types()}
@@ -145,7 +146,7 @@ class Plan(unittest.TestCase):
         self.plan("2500:256", "--type", "p6-b300.48xlarge", "--nodes", "1,8", tells="6400 Gbit/s")
 
     def test_log(self):
-        log = self.log([1, 100, 100, 100, 100, 90, 110, 100, 100, 100])  # the first line is of a program that warms up
+        log = self.log([1, 100, 100, 100, 100, 90, 110, 100, 100, 100])  # the first line is from the warmup of a program
         text = self.plan(log, *HOST, "--nodes", 1, tells="median of 9 lines, 100.0 images/s on 1 rank")
         self.assertIn("11.69 M parameters", text)
         self.assertIn("90 epochs of 1000 images", text)
@@ -154,7 +155,7 @@ class Plan(unittest.TestCase):
         self.plan(self.folder, *HOST, tells="4 devices")
         self.plan(self.folder, *HOST, "--devices", 6, code=2, tells="[--devices] expected a multiple of the 4 measured ranks")
         with log.open("a") as file:
-            file.write('{"event":"step","images_per_sec')  # it is being written
+            file.write('{"event":"step","images_per_sec')  # a run is writing this line
         self.plan(log, *HOST, tells="median of 1 lines")
         small = {"batch-size": 10, "global-batch-size": 10, "network": "resnet_preact"}
         self.plan(self.log([100], options=small), *HOST, code=2, tells="[--parameters] expected the number of parameters of resnet_preact")

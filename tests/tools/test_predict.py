@@ -103,7 +103,7 @@ class Predict(PredictCase):
         self.assertTrue(json.loads((averaged / "evaluation.json").read_text())["averaged"])
         self.check(averaged, self.predict("--top", "10", averaged, "pngs")[0], lambda image: int(image[-5]))
 
-    def test_lines_for_people(self):
+    def test_text_lines(self):
         lines = run(PREDICT, "--top", "2", self.small, "pngs", cwd=self.folder).out.splitlines()
         self.assertEqual(len(lines), 10 * CLASSES)
         for line in lines:
@@ -170,7 +170,7 @@ class Predict(PredictCase):
         many = "bad/text.jpg\n" * 200
         self.assertEqual(len(run(PREDICT, self.small, "-", stdin=many.encode(), code=3, cwd=self.folder).err.splitlines()), 200)
 
-    def test_model_files_that_do_not_fit(self):
+    def test_unsuitable_model_files(self):
         model = self.folder / "model.safetensors"
         newest = sorted((self.small / "checkpoints").glob("step-*"))[-1]
         tensors, metadata = read_safetensors(newest / "model.safetensors")
@@ -234,7 +234,7 @@ class Predict(PredictCase):
         (damaged / "model.safetensors").write_bytes(data)
         self.assertIn("CRC-32C", run(PREDICT, damaged, "pngs", code=3, cwd=self.folder).err)
 
-    def test_weights_that_are_no_numbers(self):
+    def test_weights_that_are_not_finite(self):
         tensors, metadata = read_safetensors(sorted((self.small / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
         kind, shape, data = tensors["fc.bias"]
         write_safetensors(self.folder / "nan.safetensors", {**tensors, "fc.bias": (kind, shape, b"\0\0\xc0\x7f" * (len(data) // 4))}, metadata)

@@ -29,7 +29,7 @@ void reap(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a process has a state, a parent and an environment, and none of them after its end") {
+TEST_CASE("a process has a state, a parent and an environment, but not after its end") {
   ::setenv("TUTTI_TEST_PROCESS", "is here", 1);
   const Started child = start_process({.argv = {"sleep", "1000"}});
   ::unsetenv("TUTTI_TEST_PROCESS");

@@ -45,7 +45,7 @@ class Report(ReportCase):
                 self.assertIn([w["label"], w["said"]], [[label, said] for label, said, _ in triples if label != said])
                 self.assertEqual(png(w["png"])[:2], (16, 16))
 
-    def test_ranks_tell_what_one_tells(self):
+    def test_several_ranks_have_the_page_of_one(self):
         folder = self.folder / "ranks"
         done = subprocess.run([LAUNCH, "-n", "2", TRAIN, *OPTIONS, "--batch-size", "16", "--strategy", "ps", "--max-steps", "8", "--run-dir", folder],
                               text=True, capture_output=True, timeout=300)
@@ -91,7 +91,7 @@ class Report(ReportCase):
         steps = data["runs"][0]["steps"]
         self.assertEqual((steps["rows"], len(steps["train_loss"]["mean"]), max(steps["train_loss"]["max"])), (100_000, 800, 50))
 
-    def test_where_it_goes(self):
+    def test_output_file(self):
         with tempfile.TemporaryDirectory() as here:
             self.assertRegex(self.report(0, self.folder / "first", cwd=here).stdout, r"^report\.html: 1 run, \d+ KB\n$")
             self.assertEqual(os.listdir(here), ["report.html"])
@@ -120,8 +120,8 @@ class Report(ReportCase):
         log.write_bytes(change(log.read_bytes()))
         return folder
 
-    def test_a_run_that_goes_on(self):
-        # Truncated at any byte, as a reader may find it.
+    def test_running_run(self):
+        # The log is truncated at any byte, as a reader may find it.
         whole = (self.folder / "first" / "log.jsonl").read_bytes()
         for size in (0, 1, len(whole) // 3, len(whole) - 1):
             data, said = self.page(0, self.damaged(lambda log: log[:size]))
@@ -129,7 +129,7 @@ class Report(ReportCase):
             self.assertEqual("the last line" in said, size > 0 and size != len(whole) - 1, said)
         self.assertEqual(len(self.page(0, self.damaged(lambda log: log[:len(whole) // 2]))[0]["runs"]), 1)
 
-    def test_damage_is_named_and_the_rest_shown(self):
+    def test_damage_is_reported_and_the_rest_is_shown(self):
         def spoil(log):
             lines = log.split(b"\n")
             lines[3] = b"\x00\xff garbage"

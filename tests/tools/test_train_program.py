@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # processors: 2
 # waits
-"""The first listing of README.md, examples/00_pets.cpp: it trains on a folder of images alone and with every strategy, goes on if it
-is started again, says what is wrong with its folders, and the tools take its run."""
+"""The first listing of README.md, examples/00_pets.cpp: it trains on a folder of images alone and with every strategy. It
+continues when it is started again, and reports errors in its folders. The tools read its run."""
 import json
 import os
 import shutil
@@ -18,7 +18,7 @@ TRAIN = str(BUILD / "examples" / "00_pets")
 FIRST_NET = str(BUILD / "examples" / "01_net")
 REPORT = str(BUILD / "tools" / "tutti-report")
 NAMES = ["bee", "cat", "dog"]
-STEPS = 20  # of 18 images in batches of 64: one step an epoch
+STEPS = 20  # for 18 images in batches of 64: one step per epoch
 
 
 def built(strategy):
@@ -58,7 +58,7 @@ class TrainProgram(LaunchCase):
         log = self.folder / "runs" / "pets" / "log.jsonl"
         if not log.exists():
             return []
-        # The last line may be half written.
+        # The last line may be incomplete.
         return [e for e in map(json.loads, log.read_text().rsplit("\n", 1)[0].splitlines()) if e["event"] == event]
 
     def accuracy(self):
@@ -70,7 +70,7 @@ class TrainProgram(LaunchCase):
         self.assertEqual(job.returncode, 0, job.out + job.err)
         return job
 
-    def test_alone_it_trains_goes_on_and_its_run_is_enough_for_the_tools(self):
+    def test_it_trains_and_continues_and_its_run_is_enough_for_the_tools(self):
         first = self.run_alone()
         self.assertIn(f"done: {STEPS} steps; files in runs/pets", first.stdout)
         self.assertGreaterEqual(self.accuracy(), 0.9)
@@ -79,11 +79,11 @@ class TrainProgram(LaunchCase):
         self.assertIn("3 classes", self.run_alone(EXPORT, "runs/pets", "net.onnx").stdout)
         self.run_alone(REPORT, "runs/pets", "--out", "pets.html")
         self.assertIn("pets", (self.folder / "pets.html").read_text())
-        # A run that was finished is not trained again.
+        # A finished run is not trained again.
         again = self.run_alone()
         self.assertIn("going on from runs/pets/checkpoints/step-", again.stdout)
         self.assertEqual(len(self.events("epoch")), STEPS)
-        # One that was not goes on: from the state before the last.
+        # An unfinished run continues from the last state but one.
         newest = max((self.folder / "runs" / "pets" / "checkpoints").glob("step-*"))
         self.assertTrue(newest.name.endswith(f"{STEPS:09d}"))
         weights = (newest / "model.safetensors").read_bytes()
@@ -108,7 +108,7 @@ class TrainProgram(LaunchCase):
                 said = self.run_alone(PREDICT, "runs/pets", "pets/val/dog/1.png").stdout
                 self.assertIn("dog", said)
 
-    def test_under_mpirun_it_finds_the_others_by_itself(self):
+    def test_processes_of_mpirun_find_each_other(self):
         mpirun = shutil.which("mpirun")
         if mpirun is None or not built("mpi"):
             self.skipTest("no mpirun, or no strategy mpi")
@@ -116,7 +116,7 @@ class TrainProgram(LaunchCase):
         self.assertIn("2 ranks", done.stdout)
         self.assertGreaterEqual(self.accuracy(), 0.9)
 
-    def test_a_worker_joins_while_it_trains(self):
+    def test_worker_joins_during_training(self):
         self.images("train", 60)
         for strategy, words in (("gloo", ("-n", 1)), ("mpi", ("-n", 1)), ("ps", ("-n", 1, "-s", 1)), ("ps_async", ("-n", 1, "-s", 1))):
             with self.subTest(strategy=strategy):
@@ -134,12 +134,12 @@ class TrainProgram(LaunchCase):
                 new.rename(elastic / "host_worker")
                 self.finish(job)
                 self.assertEqual(job.returncode, 0, job.out + job.err)
-                # Over MPI the processes are started anew, two of them, and go on from the checkpoint.
+                # Over MPI two processes are restarted and continue from the checkpoint.
                 ranks = [e["world"] for e in self.events("start")] if strategy == "mpi" else [e["ranks"] for e in self.events("members")]
                 self.assertIn(2, ranks, job.out + job.err)
                 self.assertGreaterEqual(self.accuracy(), 0.9)
 
-    def test_what_is_wrong_with_the_folders_is_said(self):
+    def test_errors_in_the_folders_are_reported(self):
         shutil.rmtree(self.folder / "pets" / "val")
         done = self.run_alone(code=3)
         self.assertIn("00_pets: ", done.stderr)
@@ -158,17 +158,17 @@ class TrainProgram(LaunchCase):
         self.run_alone()
         self.assertGreaterEqual(self.accuracy(), 0.9)
 
-    def test_a_folder_of_another_run_is_refused(self):
+    def test_folder_of_another_run_is_refused(self):
         self.run_alone(FIRST_NET, "runs/pets")
         done = self.run_alone(code=2)
         self.assertIn("[fit .run runs/pets] expected the folder of a run with this net and this optimizer", done.stderr)
 
-    def test_a_backend_or_a_strategy_that_there_is_not_is_refused(self):
+    def test_unknown_backend_or_strategy_is_refused(self):
         self.assertIn("[environment TUTTI_STRATEGY] expected solo", self.run_alone(code=2, TUTTI_STRATEGY="ring").stderr)
         self.assertIn("[environment TUTTI_BACKEND] expected auto", self.run_alone(code=2, TUTTI_BACKEND="abacus").stderr)
         self.assertIn("[environment TUTTI_THREADS] expected 0 to 4096 threads, got 'many'", self.run_alone(code=2, TUTTI_THREADS="many").stderr)
 
-    def test_an_interrupted_run_is_saved(self):
+    def test_interrupted_run_is_saved(self):
         self.images("train", 60)
         job = subprocess.Popen([TRAIN], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: self.events("epoch"))
