@@ -218,8 +218,8 @@ refused 2 "all-reduce" "[--strategy] expected ps or ps_async" "${good[@]}" --str
 refused 2 "no steps" "[--max-steps] expected 1 or more" "${good[@]}" --max_steps 0
 refused 2 "no time-out" "[--rank-timeout] expected 0.1" "${good[@]}" --rank-timeout 0
 TUTTI_RANK=0 TUTTI_SIZE=1 refused 2 "two starters" "expected a process that no launcher has numbered" "${good[@]}"
-refused 2 "a key without such a job" "[--ps-key-file] expected a job whose processes scripts start" "${key[@]}"
-refused 2 "a time-out without such a job" "[--rank-timeout] expected a job whose" --rank-timeout 3
+refused 2 "a key without such a job" "[--ps-key-file] expected a job with processes that scripts start" "${key[@]}"
+refused 2 "a time-out without such a job" "[--rank-timeout] expected a job with processes" --rank-timeout 3
 # key WHAT TEXT FILE
 key() { refused 2 "key file: $1" "$2" "${list[@]}" --job_name worker --ps-key-file "$3"; }
 for mode in 0640 0604 0660 0700 0620; do

@@ -146,7 +146,7 @@ class GivesUp(Boot):
         self.launch("Master", 0)
         self.stack.asg_setup("Master", 1, 1)
         said = self.finish(self.boot("Master", 0, AWS_DL_WAITCONDITION_TIMEOUT="603"), 1)
-        self.assertIn("no word of WorkerAutoScalingGroup within 3 s", said)
+        self.assertIn("no report of WorkerAutoScalingGroup within 3 s", said)
         self.assertEqual(self.signals(), [("FAILURE", "setup_host")])
 
     def test_a_worker_without_a_master(self):

@@ -248,9 +248,10 @@ void check_elastic_batch(RunOptions& o, bool elastic) {
                      std::to_string(o.elastic_ramp_steps), "leave it out");
   if (!follows) return;
   if (!elastic)
-    fail<UsageError>("--elastic-batch", "global, because the workers of this job stay the same", "worker",
-                     "'tutti-launch --elastic -n N PROGRAM --elastic-batch worker' starts a job whose workers join and "
-                     "leave");
+    fail<UsageError>(
+        "--elastic-batch", "global, because the workers of this job stay the same", "worker",
+        "'tutti-launch --elastic -n N PROGRAM --elastic-batch worker' starts a job with workers that join and "
+        "leave");
   if (o.global_batch_size > 0)
     fail<UsageError>("--global-batch-size",
                      "--batch-size with --elastic-batch worker, because each worker keeps its batch",

@@ -26,7 +26,7 @@ namespace detail {
 
 void check_backend(RunOptions& o);
 
-// Refuses tutti-launch --elastic for strategies whose members cannot change.
+// Refuses tutti-launch --elastic for strategies with fixed members.
 void check_elastic(RunOptions& o, const StartedJob& job);
 
 }  // namespace detail

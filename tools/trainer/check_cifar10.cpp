@@ -24,7 +24,7 @@ void check_cifar10_records(RunOptions& o) {
   for (const auto& [idx, rec, name] : {std::tuple{&o.data_train_idx, &o.data_train, "--data-train"},
                                        std::tuple{&o.data_val_idx, &o.data_val, "--data-val"}})
     if (!idx->empty() && rec->empty())
-      fail<UsageError>(std::string(name) + "-idx", std::string(name) + ", the file whose records it lists", "none");
+      fail<UsageError>(std::string(name) + "-idx", std::string(name) + ", the file that the list is for", "none");
   const bool any = !o.data_train.empty() || !o.data_val.empty();
   if (!any) {
     if (o.decoder != "auto")

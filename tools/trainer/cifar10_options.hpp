@@ -33,7 +33,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("pad-size", o.pad_size,
     "pixels added on every side before the crop; default: 4, in runs of up to 60 epochs 2, of up to 20 epochs 1",
     Scope::training);
-  v("pad-mode", o.pad_mode, "constant, or reflect: those pixels mirror the image, whose border is not repeated",
+  v("pad-mode", o.pad_mode, "constant, or reflect: those pixels mirror the image without repeating its border",
     Scope::training);
   v("fill-value", o.fill_value, "value of constant padding, 0..255", Scope::training);
   v("num-examples", o.num_examples, "training images used; 0: all", Scope::training);
@@ -79,7 +79,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("eta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
   v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
   v("ema-decay", o.ema_decay,
-    "decay of an average of the weights, which is evaluated and saved too, e.g. 0.999; 0: none", Scope::training);
+    "decay of an average of the weights, which is evaluated and saved too, e.g. 0.999; 0: no average", Scope::training);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("epochs", o.epochs, "passes over the training images, all ranks together", Scope::training);
@@ -108,9 +108,9 @@ void describe_cifar10(RunOptions& o, V& v) {
   describe_checkpoints(o, v);
   v("model-prefix", o.model_prefix, "the run folder under another name; keeps every checkpoint", Scope::rank);
   v("load-epoch", o.load_epoch, "continue after this epoch of the run folder");
-  v("save-period", o.save_period, "epochs between checkpoints; 0: none at the end of epochs");
-  v("save-steps", o.save_steps, "steps between checkpoints; 0: none within an epoch");
-  v("evaluate-every", o.evaluate_every, "epochs between evaluations, and at the end; 0: none");
+  v("save-period", o.save_period, "epochs between checkpoints; 0: not at the end of epochs");
+  v("save-steps", o.save_steps, "steps between checkpoints; 0: not within an epoch");
+  v("evaluate-every", o.evaluate_every, "epochs between evaluations, and at the end; 0: never");
   v("tta", o.tta,
     "views of each test image at the end of the run: 0 the image only, 1 also mirrored, 2 also shifted by a pixel");
   v("disp-batches", o.disp_batches, "steps between progress lines and log entries", Scope::rank);

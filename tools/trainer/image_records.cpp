@@ -89,7 +89,7 @@ std::vector<io::Path> ImageRecords::paths_of(const std::string& option, const io
         std::filesystem::is_directory(given) ? contents_of(given) : "no file or folder at " + given.string());
   count = paths.size();
   if (!list.empty() && count > 1)
-    fail<UsageError>(option + "-idx", "one .rec file whose records it lists", std::to_string(count) + " files",
+    fail<UsageError>(option + "-idx", "one .rec file, which the list is for", std::to_string(count) + " files",
                      "leave the option out: the .idx file next to each .rec file is used");
   if (!list.empty() && !is_file(list)) fail<DataError>(option + "-idx", "a file", "no file at " + list.string());
   for (std::size_t f = 0; f < count; ++f) {

@@ -85,7 +85,8 @@ void describe_imagenet(RunOptions& o, V& v) {
     Scope::training);
   v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
   v("ema-decay", o.ema_decay,
-    "decay of an average of the weights, which is evaluated and saved too, e.g. 0.9999; 0: none", Scope::training);
+    "decay of an average of the weights, which is evaluated and saved too, e.g. 0.9999; 0: no average",
+    Scope::training);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("num-epochs", o.epochs, "passes over the training images, all ranks together; this or --num-batches",
@@ -119,7 +120,7 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("local-ckpt", o.local_ckpt, "one rank of every host saves in that host's own --log-dir, not only rank 0");
   v("save-summary-steps", o.save_summary_steps, "steps between points of TensorBoard's curves; 0: those of an epoch");
   v("evaluate-every", o.evaluate_every,
-    "epochs between evaluations while training, and at the end; 0: none; default: 1 with class folders, unless "
+    "epochs between evaluations while training, and at the end; 0: never; default: 1 with class folders, unless "
     "--eval-interval or --num-gpus is given, else 0");
   v("eval", o.eval_only,
     "evaluate the newest checkpoint, or the one of --resume, or the weights of --pretrained, instead of training");

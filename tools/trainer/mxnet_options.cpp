@@ -19,7 +19,7 @@ void check_mxnet_data(RunOptions& o) {
   for (const auto& [idx, rec, name] :
        {std::tuple{&o.data_train_idx, &o.data_train, "--data-train"}, {&o.data_val_idx, &o.data_val, "--data-val"}})
     if (!idx->empty() && rec->empty())
-      fail<UsageError>(std::string(name) + "-idx", std::string(name) + ", the file whose records it lists", "none");
+      fail<UsageError>(std::string(name) + "-idx", std::string(name) + ", the file that the list is for", "none");
   const bool records = !o.data_train.empty() || !o.data_val.empty();
   if (records && o.benchmark)
     fail<UsageError>(o.data_train.empty() ? "--data-val" : "--data-train", "no --synthetic together with it", "both",

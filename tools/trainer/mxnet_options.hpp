@@ -22,7 +22,7 @@ template <class V>
 void describe_mxnet_model(RunOptions& o, V& v) {
   v("network", o.symbol, "resnet: with --num-layers another way to give --model");
   v("num-layers", o.layers, "18, 34, 50, 101 or 152 layers of --network resnet; default: 50");
-  v("mode", o.mode, "symbolic, imperative or hybrid: changes nothing, a step is one graph in each", Scope::rank);
+  v("mode", o.mode, "symbolic, imperative or hybrid: no effect, because a step is one graph in each", Scope::rank);
 }
 
 // Returns whether the command line is one of train_resnet.py. Its batch is that of the whole job.

@@ -56,7 +56,7 @@ void describe_checkpoints(RunOptions& o, V& v) {
   v("resume", o.resume, "continue: --resume or --resume=latest, --resume=best, --resume=PATH of a checkpoint or run",
     Scope::rank);
   v("save-seconds", o.save_seconds,
-    "seconds between checkpoints, each after a step that all ranks have done; 0: none by time");
+    "seconds between checkpoints, each after a step that all ranks have done; 0: not by time");
   v("keep", o.keep,
     o.program == Program::train_imagenet ? "number of newest checkpoints to keep, besides the best one; default: all"
                                          : "number of newest checkpoints to keep, besides the best one; default: 2",
@@ -84,14 +84,15 @@ void describe_machine(RunOptions& o, V& v) {
   v("threads", o.threads, "compute threads per rank; 0: the cores of the host, divided among its ranks", Scope::rank);
   v("seed", o.seed, "seed of weights, order and augmentation", Scope::training);
   v("tensorboard", o.tensorboard, "write event files for TensorBoard next to log.jsonl", Scope::rank);
-  v("histograms", o.histograms, "steps between histograms of weights and gradients in TensorBoard's files; 0: none",
-    Scope::rank);
+  v("histograms", o.histograms,
+    "steps between histograms of weights and gradients in TensorBoard's files; 0: no histograms", Scope::rank);
   v("audit", o.audit, "write which images each step used to audit-rank<N>.txt");
   v("trace", o.trace,
     "write a timeline of all processes to this file, in Chrome's trace format, for chrome://tracing or Perfetto",
     Scope::rank);
   v("trace-steps", o.trace_steps,
-    "with --trace: FIRST:LAST, the steps whose layers and images are recorded; default: the first 10 of this process",
+    "with --trace: FIRST:LAST, the steps for which layers and images are recorded; default: the first 10 of this "
+    "process",
     Scope::rank);
   v("dry-run", o.dry_run, "print the net and the memory it takes, and stop");
   v("dry-run-ranks", o.dry_run_ranks,
@@ -125,10 +126,9 @@ void describe_distribution(RunOptions& o, V& v) {
   v("ps-staleness", o.ps_staleness, "ps_async: steps that a worker may be ahead of the slowest one; default: no limit");
   v("ps-snapshot-seconds", o.ps_snapshot_seconds,
     "ps_async with servers that are started again (tutti-launch --server-restarts N): seconds between the states that "
-    "a server saves to continue from; 0: it saves none");
+    "a server saves to continue from; 0: it saves no states");
   v("ps-key-file", o.ps_key_file,
-    "file with 64 hexadecimal digits, mode 0600: the secret of a job whose processes scripts start one by one",
-    Scope::rank);
+    "file with 64 hexadecimal digits, mode 0600: the secret of a job with processes that scripts start", Scope::rank);
   v("rank-timeout", o.rank_timeout,
     "in such a job: seconds without a sign of life after which a process is lost; default: 10");
   v("gc-type", o.gc_type, "ps, ps_async: none, or 2bit: gradients travel to the servers in two bits each");

@@ -140,7 +140,7 @@ struct RunOptions {
   std::int64_t elastic_ramp_steps = 0;
   std::string ps_key_file;
   std::optional<double> rank_timeout{};
-  // Jobs whose processes scripts start one by one, and separate evaluations of a run, see scripted_options.hpp
+  // Jobs with processes that scripts start one by one, and separate evaluations of a run, see scripted_options.hpp
   std::string ps_hosts, worker_hosts, job_name;
   std::optional<std::int64_t> task_index{};
   std::string checkpoint_dir, eval_dir, eval_data;

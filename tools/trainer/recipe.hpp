@@ -38,7 +38,7 @@ TrainerOptions trainer_options(const RunOptions& o);
   return o.traits().as_horovod ? EpochEnd::run_on : EpochEnd::short_step;
 }
 
-// Returns the hint how to continue without a damaged image, or an empty text for programs whose images are in memory.
+// Returns the hint how to continue without a damaged image, or an empty text for programs that keep images in memory.
 std::string bad_record_hint(const RunOptions& o);
 
 // Returns how a rank reads its share of the images.

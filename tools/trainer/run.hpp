@@ -54,7 +54,7 @@ class Run {
   std::vector<std::unique_ptr<FitListener>> open_logs(ProgressDisplay& progress, const FitOptions& how,
                                                       bool takes_over);
 
-  // Returns what the log says at the end: a run whose state is not saved has failed, as its exit code says.
+  // Returns what the log says at the end: a run that could not save its state has failed, as its exit code says.
   [[nodiscard]] static RunEnd run_end(const FitResult& result);
 
   int end(const FitResult& result, const std::optional<ViewsReport>& of_views);

@@ -11,7 +11,7 @@
 
 #include "tools/trainer/options.hpp"
 
-// What rank 0 leaves to the processes that continue its run, in jobs whose processes are restarted whenever the members
+// What rank 0 leaves to the processes that continue its run, in jobs that restart their processes whenever the members
 // change.
 namespace tutti::trainer {
 

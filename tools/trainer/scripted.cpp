@@ -103,7 +103,7 @@ Started how_started(const RunOptions& o) {
     for (const auto& [name, given] :
          {std::pair{"--ps-key-file", !o.ps_key_file.empty()}, {"--rank-timeout", o.rank_timeout.has_value()}})
       if (given)
-        fail<UsageError>(name, "a job whose processes scripts start one by one", "another job",
+        fail<UsageError>(name, "a job with processes that scripts start", "another job",
                          start.launched ? "jobs of tutti-launch do not need it; tutti-launch has its own --rank-timeout"
                                         : "give --ps_hosts, --worker_hosts, --job_name and --task_index");
     return start;

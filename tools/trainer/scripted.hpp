@@ -13,7 +13,7 @@
 namespace tutti::trainer {
 
 struct Started : LaunchEnvironment {
-  std::optional<ScriptedJob> scripted;  // set in jobs whose processes scripts start one by one
+  std::optional<ScriptedJob> scripted;  // set in jobs with processes that scripts start one by one
 };
 
 namespace detail {
