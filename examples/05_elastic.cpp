@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A training program whose workers may join and leave: tutti-launch --elastic -n 2 05_elastic [RUN_FOLDER].
+// A training program that lets workers join and leave: tutti-launch --elastic -n 2 05_elastic [RUN_FOLDER].
 #include <cstdio>
 #include <memory>
 #include <string>

@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t classes = 4;
 
 // [metric]
-// Returns the share of images whose class is among the two most probable ones.
+// Returns the share of images with their class among the two most probable ones.
 double in_first_two(std::span<const float> logits, std::span<const std::int32_t> labels) {
   double hits = 0;
   for (std::size_t i = 0; i < labels.size(); ++i) {

@@ -4,7 +4,7 @@
 
 words.py                 prints a table of this project, by folder and kind
 words.py DIR...          prints the same table of other projects, one row for each folder and kind
-words.py --list WORDS FOLDER   prints each line of a folder that has a word of a group (who, where, if, none, place, verbless)
+words.py --list WORDS FOLDER   prints each line of a folder that has a word of a group (`who`, `where`, `if`, `none`, `place`, `verbless`)
 words.py --lower         lowers the limits of word_limits.txt to what is counted now; it never raises one
 """
 import math

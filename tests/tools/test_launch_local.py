@@ -165,7 +165,7 @@ class Local(LaunchCase):
 
     def test_missing_program_and_folder(self):
         self.assertIn("no-such-program", self.message(self.launch("-n", 2, "no-such-program", code=2)))
-        self.assertIn("not there", self.message(self.launch("-n", 2, "./no-such", code=2)))
+        self.assertIn("does not exist", self.message(self.launch("-n", 2, "./no-such", code=2)))
         (self.folder / "text").write_text("echo hello\n")
         self.assertIn("text", self.message(self.launch("-n", 2, "./text", code=2)))
 

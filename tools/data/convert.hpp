@@ -51,7 +51,8 @@ struct ShardPlan {
   }
 };
 
-// Returns shards whose sizes differ by at most one. The order is a Fisher-Yates shuffle that depends on the seed alone.
+// Returns shards that differ in size by at most one record. The order is a Fisher-Yates shuffle that depends on the
+// seed alone.
 [[nodiscard]] ShardPlan plan_of(const Conversion& c);
 
 inline void remove_all(const std::vector<io::Path>& paths) {

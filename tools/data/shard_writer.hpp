@@ -19,7 +19,7 @@ namespace tutti::data_tool {
   return form == Form::packed ? "packed" : form == Form::tfrecord ? "tfrecord" : "recordio";
 }
 
-// Returns the form with this name. Throws UsageError if there is none.
+// Returns the form with this name. Throws UsageError for an unknown name.
 [[nodiscard]] Form form_of(std::string_view word, std::string_view option);
 
 // Returns a file name such as "PREFIX-00017-of-01024". RecordIO files are named train.rec, val.rec, or train_0.rec and

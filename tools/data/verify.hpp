@@ -17,7 +17,7 @@ namespace tutti::data_tool {
 struct FoundSplit {
   Form form = Form::packed;
   io::Path place;
-  std::vector<io::Path> files;  // none for an image folder
+  std::vector<io::Path> files;  // empty for an image folder
   std::vector<std::string> bad;
   std::optional<imagenet::Opened> images;  // image folder
 };

@@ -105,7 +105,7 @@ namespace {
 
 namespace {
 
-// Returns the script of a host. key: the key file; empty: none.
+// Returns the script of a host. key: the key file; empty: no key.
 [[nodiscard]] std::string script_of(const Options& o, const Job& job, std::size_t host, const std::string& key) {
   const std::string here = std::filesystem::current_path().string(), logs = detail::absolute(o.log_dir);
   std::vector<std::string> command = o.command;
@@ -113,8 +113,8 @@ namespace {
   if (command[0].find('/') != std::string::npos) command[0] = detail::absolute(command[0]);
   const auto start = [&](const std::string& gpu, const std::string& kind, std::size_t index) {
     std::vector<std::string> words = command;
-    // A worker whose host has no GPU then fails and does not slow down the others on the processor. Servers get the
-    // option too: all processes of a job have the same options.
+    // On a host without a GPU the worker then fails, and does not slow down the others on the processor. Servers get
+    // the option too: all processes of a job have the same options.
     if (o.gpus > 0 && !detail::says_backend(o.command)) words.emplace_back("--backend=cuda");
     words.push_back("--ps_hosts=" + job.servers);
     words.push_back("--worker_hosts=" + job.workers);

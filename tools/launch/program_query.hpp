@@ -24,8 +24,8 @@ struct ProgramQuery {
   std::vector<std::string> errors{};  // lines of its standard error
 };
 
-// `tutti-launch --ask`: reads the order from standard input. Prints "asked CODE" and "answer ..." and "error ..."
-// lines, or nothing if the program may not be queried.
+// `tutti-launch --ask`: reads the order from standard input. If the program may be queried, prints "asked CODE" and
+// "answer ..." and "error ..." lines.
 int query_locally(const Order& order);
 
 // Queries the program on the host of rank 0. The result is empty if the program may not be queried or the host cannot

@@ -19,7 +19,7 @@ void resolve_launcher(Options& o, Plan& plan, const SignalQueue& signals, JobOut
   if (asked.code < 0) output.say("warning: " + printable(o.command[0]) + " did not answer the query how to start it");
   const int workers = plan.first().order.workers;
   if (o.elastic.on && asked.answer && !asked.answer->elastic)
-    fail<UsageError>("--elastic", "a strategy whose workers may join and leave",
+    fail<UsageError>("--elastic", "a strategy that lets workers join and leave",
                      printable(o.command.at(0)) + " with strategy " + asked.answer->strategy,
                      asked.answer->strategy == "gloo" ? "use a build with Gloo" : "use --strategy gloo");
   const bool holds = asked.answer && asked.answer->servers_hold;

@@ -57,7 +57,7 @@ class RunningJob {
   Plan plan_;
   JobFolder folder_;
   std::list<Link> links_;
-  std::vector<Host> lost_hosts_;  // hosts whose links are gone
+  std::vector<Host> lost_hosts_;  // lost hosts, after their links were removed
   std::unique_ptr<Child> mpirun_;
   JobOutput output_;
   ProgressBoard board_;

@@ -24,13 +24,13 @@ class Table {
 
   [[nodiscard]] std::size_t rows() const { return columns_.front().size(); }
   [[nodiscard]] const std::vector<std::string_view>& names() const { return names_; }
-  // Returns a column. Throws std::out_of_range if there is none.
+  // Returns a column. Throws std::out_of_range for an unknown name.
   [[nodiscard]] const std::vector<double>& operator[](std::string_view name) const { return columns_.at(place(name)); }
 
   // Adds a row with one number for each column. First drops the rows from its first number on, because they were
   // repeated.
   void add(std::span<const double> row);
-  // Drops the rows whose first number is `first` or more.
+  // Drops the rows with a first number of `first` or more.
   void drop_from(double first);
   void clear() {
     for (auto& column : columns_) column.clear();
@@ -48,12 +48,12 @@ class Table {
 // Returns a number with six digits, which is precise enough for a chart, or null if it is not finite.
 [[nodiscard]] io::Json short_number(double v);
 
-// Returns one of `parts` parts of n rows, whose sizes differ by one row at most: [first, second).
+// Returns one of `parts` parts of n rows, which differ in size by one row at most: [first, second).
 [[nodiscard]] std::pair<std::size_t, std::size_t> part_of_rows(std::size_t n, std::size_t part, std::size_t parts);
 
 // Reduces a column to at most `most` numbers: the mean of each part of the rows. For parts of several rows it adds
-// minimum and maximum, so that no peak is lost. A number is null if a part has none. The result is null if the column
-// has none.
+// minimum and maximum, so that no peak is lost. The number of a part without numbers is null. The result for a column
+// without numbers is null.
 [[nodiscard]] io::Json reduce(const std::vector<double>& column, std::size_t most);
 
 // Reduces all columns that have a number.

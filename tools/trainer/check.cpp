@@ -119,7 +119,7 @@ void check_backend(RunOptions& o) {
 
 namespace {
 
-// Chooses the precision if the user names none, by --fp16 and the backend. A GPU uses bf16, or f16 if it has no bf16.
+// Chooses the precision if the user does not, by --fp16 and the backend. A GPU uses bf16, or f16 if it has no bf16.
 void choose_precision(RunOptions& o) {
   if (o.precision != "auto") return;
   o.precision = "f32";

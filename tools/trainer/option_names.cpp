@@ -42,7 +42,7 @@ KnownNames all_names(Program program) {
 
 namespace {
 
-// Returns the name that was probably meant; empty if none is near.
+// Returns the name that was probably meant, or an empty text.
 std::string nearest_name(const std::string& name, const KnownNames& names) {
   // Names of other trainers that are similar to a wrong name here.
   for (const auto& [other, ours] : {std::pair{"learning-rate", "lr"}, {"batch", "batch-size"}})

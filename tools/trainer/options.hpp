@@ -33,7 +33,7 @@ struct ProgramTraits {
 
 // The state of a run that other processes continue.
 struct RunHandoff {
-  std::int64_t step = -1;     // of its last checkpoint; -1: none yet
+  std::int64_t step = -1;     // of its last checkpoint; -1: no checkpoint yet
   std::int64_t ended_ns = 0;  // system time at which the last processes stopped for these, in ns; 0: they were lost
 };
 

@@ -18,7 +18,7 @@ struct Started : LaunchEnvironment {
 
 namespace detail {
 
-// Returns this host's address that the system would use to reach `other`. Sends nothing.
+// Returns this host's address that the system would use to reach `other`. Sends no packets.
 std::string address_towards(const HostPort& other);
 
 }  // namespace detail

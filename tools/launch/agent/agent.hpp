@@ -27,14 +27,14 @@ inline constexpr std::chrono::milliseconds stop_grace{1400};
 // The agent's side of the connection to the launcher.
 class LauncherLink {
  public:
-  // Sends nothing if `partner` is false (under mpirun).
+  // If `partner` is false (under mpirun), sends no messages.
   explicit LauncherLink(double timeout, bool partner = true) : timeout_(timeout), partner_(partner) {}
 
   void say(const std::string& line) {
     if (partner_) out.put(control_mark + line + "\n");
   }
   [[nodiscard]] bool open() const noexcept { return open_; }
-  // Returns whether nothing was received from the launcher for the whole time-out.
+  // Returns whether the launcher sent no message for the whole time-out.
   [[nodiscard]] bool timed_out() const noexcept { return timed_out_; }
   // Reads once from standard input, which poll has reported as readable.
   template <class F>  // =
@@ -46,8 +46,8 @@ class LauncherLink {
     heard_ = looked_ = Clock::now();
     lines_.feed(bytes, [&](std::string_view line) { f(words_of(line)); });
   }
-  // Closes the connection if nothing was received for the time-out: a launcher that is cut off sends nothing, not even
-  // an end of file. Time in which this process itself did not run, as on a paused machine, does not count.
+  // Closes the connection if no message arrived for the time-out: a launcher that is cut off does not even send an end
+  // of file. Time in which this process itself did not run, as on a paused machine, does not count.
   void check_silence();
   // Sends "alive" while the caller is busy with other work.
   void tell_alive();
@@ -63,16 +63,16 @@ class LauncherLink {
   LineSplitter lines_;
 };
 
-// Runs the processes of one host. Ends all of them if the launcher says so, if standard input closes, or if nothing was
-// received from the launcher for the order's time-out. Under mpirun (`wrapper`) it runs one process, and ends it on
+// Runs the processes of one host. Ends all of them if the launcher says so, if standard input closes, or if no message
+// of the launcher arrives for the order's time-out. Under mpirun (`wrapper`) it runs one process, and ends it on
 // mpirun's signals or mpirun's end instead.
 class Agent {
  public:
   Agent(Order order, bool wrapper)
       : order_(std::move(order)), wrapper_(wrapper), link_(order_.host_timeout, !wrapper) {}
 
-  // Runs until all processes have ended. Returns 0, or 5 if nothing was received from the launcher for the time-out.
-  // Under mpirun it returns the exit code of the process.
+  // Runs until all processes have ended. Returns 0, or 5 if no message of the launcher arrived for the time-out. Under
+  // mpirun it returns the exit code of the process.
   int run();
 
  private:

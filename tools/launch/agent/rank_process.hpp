@@ -24,7 +24,7 @@
 namespace tutti::launch {
 
 // How a process ended, and why:
-// own: by itself; stopped: the launcher or mpirun stopped it; unheard: its agent received nothing from the launcher;
+// own: by itself; stopped: the launcher or mpirun stopped it; unheard: its agent got no message of the launcher;
 // orphaned: the parent of its agent ended; vanished: it ended together with its agent; ended: by --kill or another
 // signal to the agent.
 struct End {

@@ -13,7 +13,7 @@ namespace tutti::launch {
 
 namespace {
 
-// The file that the last --trace among the command's arguments names; empty: none does.
+// Returns the file of the last --trace among the command's arguments, or an empty text.
 [[nodiscard]] std::string timeline_of_command(const std::vector<std::string>& command) {
   std::string file;
   for (std::size_t i = 1; i < command.size(); ++i) {

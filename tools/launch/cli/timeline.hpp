@@ -6,8 +6,8 @@
 
 namespace tutti::launch {
 
-// Where all processes of a job were killed, nobody has put their timelines together yet. What to say of it; empty:
-// nothing was left to be done.
+// Merges the timelines of a job if its processes were killed before they could do it. Returns a message, or an empty
+// text if they were merged already.
 [[nodiscard]] std::string merge_timelines(const std::vector<std::string>& command, const std::string& job);
 
 }  // namespace tutti::launch

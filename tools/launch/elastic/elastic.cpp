@@ -285,7 +285,7 @@ void Elastic::let_join() {
     if (more <= 0) continue;
     const std::string name = s.where.host.name;
     if (o_.elastic.only_here && !s.where.here()) {
-      say_once(s, "warning: " + name + " does not join: --launcher local starts nothing elsewhere");
+      say_once(s, "warning: " + name + " does not join: --launcher local starts no processes on other hosts");
       continue;
     }
     if (s.unreachable) {

@@ -31,8 +31,8 @@ class Elastic : ElasticAdditions {
 
   // ---- events from the launcher ----
   using ElasticAdditions::started;
-  // What the end of a process means: the job fails; nothing; or the launcher notes it, and it counts only if no other
-  // worker finishes the work.
+  // What the end of a process means: the job fails; or it has no effect (`none`); or the launcher notes it, and it
+  // counts only if no other worker finishes the work.
   enum class Meaning { fails, none, noted };
   // given_up: the worker was given up before its end was reported, so all messages have been printed.
   [[nodiscard]] Meaning meaning_of(const ProcessExit& e, bool given_up = false);

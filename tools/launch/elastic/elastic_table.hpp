@@ -48,7 +48,7 @@ struct HostEntry {
   bool listed = false;
   bool logged = false;       // as ADDED, or present from the beginning
   int edit = 0;              // edit of the hosts file that added slots here
-  int unused = 0;            // slots whose workers left by themselves
+  int unused = 0;            // slots of workers that left by themselves
   int failures = 0;          // since it was listed or a worker ran for long
   bool unreachable = false;  // since it was listed, a worker here was given up because it did not reach another one
   Clock::time_point failed{}, next_try{};

@@ -93,7 +93,7 @@ void record_launcher(const fs::path& folder);
 
 void remove_launcher_files(const fs::path& folder);
 
-// Does nothing if the launcher lives or is on another host. wait: how long to wait for the end of a launcher.
+// Has no effect if the launcher lives or is on another host. wait: how long to wait for the end of a launcher.
 void remove_files_of_lost_launcher(const fs::path& folder, std::chrono::milliseconds wait = {});
 
 // The order that the guard of this host received, for a job over MPI.

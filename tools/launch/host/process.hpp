@@ -112,7 +112,7 @@ class SignalQueue {
  public:
   SignalQueue(std::initializer_list<int> signals);
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  // Returns the next signal, or 0 if there is none.
+  // Returns the next signal, or 0.
   [[nodiscard]] int next() const;
 
  private:
@@ -142,7 +142,7 @@ class OutputQueue {
   bool broken_ = false;
 };
 
-// Appends what the descriptor has to `text`. Returns whether there were bytes, nothing for now, or the end of the file.
+// Appends what the descriptor has to `text`. Returns whether there were bytes, no bytes yet, or the end of the file.
 enum class ReadResult { bytes, nothing, end };
 
 [[nodiscard]] ReadResult read_some(int fd, std::string& text);

@@ -9,7 +9,7 @@
 
 namespace tutti::launch {
 
-// Reserves a port of this host while the object exists: the system gives it to no other program. Nothing listens on it.
+// Reserves a port of this host while the object exists: the system gives it to no other program. Does not listen on it.
 // A program that knows the number can listen with SO_REUSEADDR, as tutti's rendezvous and most servers do.
 class ReservedPort {
  public:

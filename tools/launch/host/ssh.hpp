@@ -19,7 +19,7 @@ struct SshSettings {
   double connect_timeout = 10;
   double host_timeout = 30;
   bool known_only = false;  // accept only hosts that are in known_hosts
-  std::string slurm_job{};  // number of the Slurm job whose nodes srun reaches; empty: use ssh
+  std::string slurm_job{};  // number of the Slurm job, to reach its nodes by srun; empty: use ssh
 };
 
 // Returns the arguments up to and including the host name. Throws UsageError for a word that is not a host name before
@@ -32,7 +32,7 @@ struct SshSettings {
 
 // mpirun and rsync start ssh themselves. They get a link to this program, <job folder>/rsh-agent. The file
 // rsh-agent.hosts in the same folder says how to reach each host: line 1 has the settings, and the others "NAME PORT
-// USER KNOWN". USER is "-" if there is none. KNOWN is 1 if the host must be in known_hosts.
+// USER KNOWN". USER may be "-". KNOWN is 1 if the host must be in known_hosts.
 [[nodiscard]] inline std::string rsh_agent_line(const Host& h, bool known_only) {
   return h.name + " " + std::to_string(h.port) + " " + (h.user.empty() ? "-" : h.user) + (known_only ? " 1\n" : " 0\n");
 }

@@ -43,7 +43,7 @@ struct Order {
   bool elastic = false;      // workers may join and leave
   bool joins = false;        // these workers join a running job, in epoch `epoch`
   int epoch = 0;
-  // For jobs whose processes restart at each change of members, see LaunchEnvironment.
+  // For jobs that restart their processes at each change of members, see LaunchEnvironment.
   int generation = 0, founders = 0;
   std::string kept;
   double host_timeout = 30;  // longest time without a line from the launcher, in seconds

@@ -15,11 +15,11 @@ namespace tutti::launch {
 // other workers would have continued if a process that holds the trained weights had been left.
 [[nodiscard]] Problem problem_of(const ProcessExit& blamed, const std::string& last_report, bool elastic);
 
-// Returns the problem of a host that ended its processes because its agent received nothing from the launcher for
+// Returns the problem of a host that ended its processes because its agent got no message of the launcher for
 // `seconds`.
 [[nodiscard]] Problem unheard_launcher(const std::string& host, double seconds);
 
-// Returns the problem of a job that was ended by another program, or by an agent that received nothing from the
+// Returns the problem of a job that was ended by another program, or by an agent that got no message of the
 // launcher for `seconds`.
 [[nodiscard]] Problem problem_of_outside(const ProcessExit& e, double seconds);
 

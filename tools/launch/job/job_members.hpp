@@ -33,7 +33,8 @@ class JobMembers {
   [[nodiscard]] virtual std::uint64_t epoch() const = 0;
   // Returns the workers of the current generation.
   [[nodiscard]] virtual std::vector<std::string> standing() const = 0;
-  // Returns the agent that serves all workers of a host, or null if there is none yet or each new worker gets its own.
+  // Returns the agent that serves all workers of a host. Returns null if it does not exist yet, or if each new worker
+  // gets its own agent.
   [[nodiscard]] virtual Link* agent_of(const std::string& /*host*/) { return nullptr; }
   // Gives the agent one more worker to serve.
   virtual void add(Link& /*agent*/, const std::string& /*worker*/, int /*number*/) {}

@@ -48,8 +48,8 @@ struct JobEnd {
   // members have replaced what was lost before.
   std::vector<ProcessExit> endings;
   bool elastic = false;
-  int interrupted = 0;     // the signal by which the user ended the job; 0: none
-  int problem = 0;         // exit code of the first problem that the launcher found itself; 0: none
+  int interrupted = 0;     // the signal by which the user ended the job, or 0
+  int problem = 0;         // exit code of the first problem that the launcher found itself, or 0
   bool lost_host = false;  // the connection to a host broke
   int mpirun = 0;          // exit code for mpirun's failure; 0: it did not fail
 };
@@ -71,7 +71,7 @@ struct JobResult {
 
 // Returns the process that caused the end. In this order: one that failed by itself (the first of them), one that
 // stopped in order, one that gave up because it lost another, one that vanished, one that was orphaned. In an elastic
-// job workers come before servers, unless the workers only lost a server. Returns null if there is none.
+// job workers come before servers, unless the workers only lost a server. May return null.
 [[nodiscard]] const ProcessExit* culprit(const JobEnd& job);
 
 // Decides how the job ended.

@@ -20,7 +20,7 @@
 
 namespace tutti::launch {
 
-// A program that the launcher started and whose output it reads.
+// A program that the launcher started, and its output.
 class Child {
  public:
   using Sink = std::function<void(std::string_view line)>;
@@ -44,7 +44,7 @@ class Child {
   }
 
   void read(std::size_t stream, const Sink& sink);
-  // Checks whether the program has ended. Closes its pipes 0.5 s after that, if nothing can be read.
+  // Checks whether the program has ended. Closes its pipes 0.5 s after that, if they are empty.
   void look(const Sink& out, const Sink& err);
 
   // Reads what is available, without waiting.

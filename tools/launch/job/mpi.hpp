@@ -16,7 +16,7 @@ namespace tutti::launch {
 // order in the job's folder of its host. So no variable and no argument of the job is on a command line.
 [[nodiscard]] Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder);
 
-// Returns the rank that a line of mpirun's output blames, or nullopt if it blames none.
+// Returns the rank that a line of mpirun's output blames, or nullopt.
 [[nodiscard]] std::optional<int> rank_that_mpirun_blames(std::string_view line);
 
 }  // namespace tutti::launch

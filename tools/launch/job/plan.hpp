@@ -39,13 +39,13 @@ struct Plan {
 
 namespace detail {
 
-// Returns this host's address as `other` sees it, or its name if that cannot be found out. Sends nothing.
+// Returns this host's address as `other` sees it, or its name if that cannot be found out. Sends no packets.
 [[nodiscard]] std::string address_towards(const std::string& other);
 
 }  // namespace detail
 
 // Returns the hosts in the order in which they are filled. This host comes first, so that rank 0, which logs and saves,
-// runs where the user is, as with mpirun.
+// runs on the user's host, as with mpirun.
 [[nodiscard]] std::vector<Host> hosts_of(const Options& o);
 
 // Returns the number of workers. With --gpus in the command, -n counts hosts, and each host gets a process for each

@@ -108,8 +108,8 @@ class MpiGenerations final : public JobMembers {
   void remove(const Worker& w);
 
   // ---- generations ---- | Returns the workers of the next generation: those on the launcher's host first, because
-  // rank 0 runs where the user is, then by age of the hosts. After a failure within an epoch, the members stay the same
-  // until the epoch ends (--elastic-at epoch).
+  // rank 0 runs on the user's host, then by age of the hosts. After a failure within an epoch, the members stay the
+  // same until the epoch ends (--elastic-at epoch).
   [[nodiscard]] std::vector<Worker*> next_members();
   void begin();
   void start();
