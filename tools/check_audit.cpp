@@ -27,24 +27,25 @@ namespace {
 using namespace tutti;
 namespace fs = std::filesystem;
 
-const command_line::Form form{.program = "tutti-check-audit",
-                              .title = "Checks that the audit of a run (--audit) shows every sample once an epoch.",
-                              .usage = "tutti-check-audit [OPTIONS] RUN...",
-                              .notes = R"(RUN: a run's folder, on each host that has one of its own, or an audit file.
-Exit codes: 0 every sample once, 1 internal error, 2 usage, 3 a sample that is missing or was seen twice, a generation
-that no coordinator has begun, a damaged file.)",
-                              .expected = "--num-examples, --epochs or a run",
-                              .double_dash = false,
-                              .single_dash = false};
+const command_line::Form form{
+    .program = "tutti-check-audit",
+    .title = "Checks that the audit of a run (--audit) shows every sample once in each epoch.",
+    .usage = "tutti-check-audit [OPTIONS] RUN...",
+    .notes = R"(RUN: the folder of a run (of each host, if hosts have folders of their own), or an audit file.
+Exit codes: 0 every sample once, 1 internal error, 2 usage, 3 a sample is missing or was seen twice, a file begins with
+an unknown generation, or a file is damaged.)",
+    .expected = "--num-examples, --epochs or a run",
+    .double_dash = false,
+    .single_dash = false};
 
 struct Options {
-  std::string text{};  // what --help or --version prints; empty: none was given
+  std::string text{};  // text to print for --help or --version; otherwise empty
   std::vector<std::string> runs{};
   std::optional<std::int64_t> samples{}, epochs{};
 };
 
 [[nodiscard]] Options parse(std::vector<std::string> words) {
-  // --help counts wherever it is.
+  // --help and --version take effect in any position.
   for (const char* first : {"--version", "-h", "--help"})
     if (std::find(words.begin(), words.end(), first) != words.end()) words.insert(words.begin(), first);
   constexpr std::int64_t most = 0xFFFFFFFF;
@@ -52,7 +53,7 @@ struct Options {
   auto line =
       command_line::read(words,
                          {{"--num-examples", "N", command_line::integer(o.samples, 1, most, "a number"),
-                           "samples of an epoch  [what RUN/log.jsonl says]", "Options"},
+                           "samples of an epoch  [from RUN/log.jsonl]", "Options"},
                           {"--epochs", "N", command_line::integer(o.epochs, 1, most, "a number"),
                            "epochs that must be complete  [all but the last, which may have been stopped]", "Options"}},
                          form);

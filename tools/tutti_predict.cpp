@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Says what a trained net sees in images, see predict/options.hpp. Without libjpeg-turbo (TUTTI_HAS_TURBOJPEG) it reads
-// images by stb, and without that (TUTTI_HAS_STB) none.
+// Predicts what images show with a trained net, see predict/options.cpp. Without libjpeg-turbo (TUTTI_HAS_TURBOJPEG) it
+// reads images with stb. Without both (TUTTI_HAS_STB) it cannot read images.
 #include <unistd.h>
 
 #include <algorithm>

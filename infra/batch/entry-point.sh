@@ -20,7 +20,7 @@ key=${SSH_KEY:-}
 while (($#)); do
   case $1 in
     --key)
-      (($# >= 2)) || { say "[--key] expected the name of a parameter or a secret, got nothing." && exit 2; }
+      (($# >= 2)) || { say "[--key] expected the name of a parameter or a secret, got no name." && exit 2; }
       key=$2
       shift 2
       ;;
@@ -40,7 +40,7 @@ if [[ -n $one_node ]]; then
   fi
 fi
 if [[ -z $key || $key == Ref::* ]]; then
-  say "[key] expected the name of the job's ssh key, got none." \
+  say "[key] expected the name of the job's ssh key, got no name." \
     "hint: give the job definition's parameter SshKey, or the variable SSH_KEY, a parameter of SSM or the ARN of a secret."
   exit 2
 fi
@@ -116,7 +116,7 @@ kill -TERM "$sshd" 2>/dev/null || true
 # Deletes the key with the job: a container may be kept.
 rm -rf "$BATCH_SSH_DIR"
 if ! code=$(cat "$BATCH_STATE_DIR/batch-exit-code" 2>/dev/null) || ! [[ $code =~ ^[0-9]{1,3}$ ]] || ((10#$code > 255)); then
-  say "[$BATCH_STATE_DIR/batch-exit-code] expected the training's exit code, got none."
+  say "[$BATCH_STATE_DIR/batch-exit-code] expected the training's exit code, got no file."
   exit 1
 fi
 exit "$((10#$code))"

@@ -83,7 +83,7 @@ own_slots() {
   fi
   if ((${#devices[@]})); then echo "${#devices[@]}"; else nproc; fi
 }
-address=$(own_address) || usage "[INTERFACE] expected an IPv4 address on $interface, got none."
+address=$(own_address) || usage "[INTERFACE] expected an IPv4 address on $interface, got no address."
 slots=$(own_slots)
 
 stopping=
@@ -136,7 +136,7 @@ report() {
   until "${ssh[@]}" "$AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS" 'cat >>"$BATCH_STATE_DIR/hostfile"' <<<"$1"; do
     stop_where_asked
     if ((SECONDS >= end)); then
-      say "[main node] expected $AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS to answer within $JOIN_TIMEOUT s, got nothing."
+      say "[main node] expected $AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS to answer within $JOIN_TIMEOUT s, got no answer."
       finish 5
     fi
     say "the main node does not answer yet, will try again in $pause s"
@@ -149,7 +149,7 @@ report() {
 # fetch: sets code to 3 if the data set does not exist because the node could not mount its file system, or gets S3_INPUT.
 fetch() {
   if [[ -n ${JOB_DIR:-} && ! -d $JOB_DIR ]]; then
-    say "[JOB_DIR] expected the folder $JOB_DIR, got none." \
+    say "[JOB_DIR] expected the folder $JOB_DIR, got no folder." \
       "hint: this node could not mount the file system; the system log of its instance shows the reason."
     code=3
   elif [[ -n ${S3_INPUT:-} ]]; then

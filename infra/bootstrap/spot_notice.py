@@ -23,7 +23,7 @@ def say(text):
 
 
 def notice(metadata):
-    """Returns the notice, or `None` if there is none yet."""
+    """Returns the notice, or `None` before it arrives."""
     text = metadata.get("spot/instance-action")
     if text is None:
         return None

@@ -87,7 +87,7 @@ read_hosts() {
     seen[$name]="$user $port $count"
     hosts+=("$name") users+=("$user") ports+=("$port") slots+=("$count")
   done 9<"$file"
-  ((${#hosts[@]} > 0)) || { say "[$file] expected at least one host, got none." && exit 2; }
+  ((${#hosts[@]} > 0)) || { say "[$file] expected at least one host, got no host." && exit 2; }
 }
 
 # is_here INDEX: succeeds if that host is this machine, which needs no ssh.

@@ -79,9 +79,9 @@ refused() {
   [[ $? == 2 ]] || complain "$what: not status 2: $(tail -n 5 out)"
   grep -qF -- "$text" out || complain "$what: it does not say '$text': $(cat out)"
 }
-refused "nothing kept" "whose servers keep nothing" "$launch" -n 1 -s 1 --server-restarts 1 "$program" "${tiny[@]}" --epochs 1 \
+refused "nothing kept" "because its servers save no state" "$launch" -n 1 -s 1 --server-restarts 1 "$program" "${tiny[@]}" --epochs 1 \
   --run-dir no --ps-snapshot-seconds 0
-refused "synchronous servers" "whose servers keep nothing" "$launch" -n 1 -s 1 --server-restarts 1 "$program" "${tiny[@]}" --epochs 1 \
+refused "synchronous servers" "because its servers save no state" "$launch" -n 1 -s 1 --server-restarts 1 "$program" "${tiny[@]}" --epochs 1 \
   --run-dir no --strategy ps
 refused "no folder" "[--run-dir] expected a folder" "$launch" -n 1 -s 1 --server-restarts 1 "$program" "${tiny[@]}" --epochs 1
 refused "synchronous" "[--ps-snapshot-seconds] expected strategy ps_async" "$program" --ps-snapshot-seconds 5

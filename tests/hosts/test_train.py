@@ -50,7 +50,7 @@ class Train(HostsCase):
         return self.losses(run)
 
     def test_several_hosts_learn_the_same_as_one_host(self):
-        # The algorithm whose rounding changes the sign of the fewest activations, for a net with few images.
+        # The algorithm that changes the sign of the fewest activations by rounding, for a net with few images.
         three = self.train("three", self.cluster.hosts_file(2), "--convolution", "direct")
         one = self.train("one", None, "--convolution", "direct")
         self.assertLess(sum(three[-5:]), sum(three[:5]))

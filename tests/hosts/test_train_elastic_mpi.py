@@ -110,7 +110,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_cut_off(self):
-        """The job gives up a host whose link is cut."""
+        """The job gives up a host with a cut link."""
         self.begin("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 20))
         self.wait_for_steps(25)

@@ -94,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(status, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode())
 
     def put_signal(self, body):
-        """A wait handle: a pre-signed address of S3, whose signature covers an empty Content-Type."""
+        """A wait handle: a pre-signed address of S3 with a signature that covers an empty Content-Type."""
         if self.path != f"/handle?{HANDLE_SECRET}":
             return self.refuse(403, "SignatureDoesNotMatch", "The request signature we calculated does not match")
         if self.headers.get("Content-Type"):

@@ -221,7 +221,7 @@ class Steps(unittest.TestCase):
         self.assertEqual(self.entry, ["/usr/local/bin/entry-point.sh"])
         done = self.inside(self.entry)
         self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("[key] expected the name of the job's ssh key, got none.", done.stderr)
+        self.assertIn("[key] expected the name of the job's ssh key, got no name.", done.stderr)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Nodes(BatchCase):
     def test_missing_data(self):
         """The same as on a node that could not mount its file system."""
         log = self.ends(self.start(0, "true", nodes=1, JOB_DIR="/no/such/folder"), 3)
-        self.assertIn("[JOB_DIR] expected the folder /no/such/folder, got none.", log)
+        self.assertIn("[JOB_DIR] expected the folder /no/such/folder, got no folder.", log)
         child, main = self.start(1, JOB_DIR="/no/such/folder"), self.start(0, "true")
         self.assertIn(f"[node {self.cluster.address(1)}] expected its data, got exit code 3", self.ends(main, 3))
         self.assertIn("[JOB_DIR] expected the folder", self.ends(child, 3))
@@ -132,11 +132,11 @@ class Nodes(BatchCase):
         ran = [p for p in self.cluster.pids(0) if b"mpi-run.sh" in Path(f"/proc/{p}/cmdline").read_bytes()]
         for pid in ran:
             os.kill(pid, signal.SIGKILL)
-        self.assertIn("expected the training's exit code, got none", self.ends(main, 1))
+        self.assertIn("expected the training's exit code, got no file", self.ends(main, 1))
 
     def test_keys(self):
         for key in ((), ("--key", ""), ("--key", "Ref::SshKey")):
-            self.assertIn("[key] expected the name of the job's ssh key, got none.", self.ends(
+            self.assertIn("[key] expected the name of the job's ssh key, got no name.", self.ends(
                 self.start(0, *WHERE, nodes=1, key=key), 2, 10))
         self.assertIn("ssm:GetParameter on /no/such/key", self.ends(
             self.start(0, *WHERE, nodes=1, key=("--key", "/no/such/key")), 3))

@@ -39,11 +39,11 @@ BACKENDS = {
     "turbojpeg": ("data", r"turbojpeg\.h|jpeglib\.h|jerror\.h"),
 }
 
-# Each application of tools/: the other ones whose headers it may include. Its files include "tools/<application>/...".
+# For each application of tools/: the other ones that it may include. Its files include "tools/<application>/...".
 ROOMS = {"command_line": set(), "trainer": {"command_line"}, "launch": {"command_line"}, "data": {"command_line"},
          "report": {"command_line"}, "predict": {"command_line", "data"}, "export": {"command_line", "predict"},
          "generate_trainer": {"command_line", "launch"}}
-# The folders of tools/launch, from the lowest one: each includes itself and those before it.
+# The folders of tools/launch, from the lowest one: each may include itself and those before it.
 LAUNCH = ("host", "agent", "cli", "job", "elastic", "mpi", "")
 
 STANDARD = set("""

@@ -8,7 +8,7 @@
 
 // Code that run.py writes into a header calls this function to know which mutant is on. One program contains all
 // mutants, and each run of it turns one on.
-//   TUTTI_MUTANT=N                     turns this one on; default: none
+//   TUTTI_MUTANT=N                     turns this one on; default: no mutant
 //   TUTTI_MUTANTS_REACHED=FILE         writes the numbers of the mutants that were reached, one per line
 //   -D TUTTI_MUTANT_OF_CONSTANTS=N     turns this one on in expressions that the compiler computes
 #ifndef TUTTI_MUTANT_OF_CONSTANTS

@@ -103,7 +103,7 @@ class Manuals(unittest.TestCase):
             self.assertLessEqual(words, {"Usage", "usage", "Options", "options", "Exit", "codes"}, name)
 
     def test_help_knows_every_option(self):
-        """For programs whose --help text is separate from the table that reads their options."""
+        """For programs with a --help text that is separate from the table of their options."""
         spellings = (ROOT / "tools" / "command_line" / "spellings.cpp").read_text()
         for name, folder in (("tutti-data", "data"), ("generate-trainer", "generate_trainer")):
             if name not in self.helps:

@@ -56,7 +56,7 @@ fi
             self.assertEqual(done.out, "")
             self.assertFalse((self.folder / "logs").exists())
         done = self.launch("-n", 1, "-s", 1, "--launcher", "mpi", "true", code=2)
-        self.assertIn("[--num-servers] expected none with --launcher mpi", self.message(done))
+        self.assertIn("[--num-servers] expected no servers with --launcher mpi", self.message(done))
 
     def test_servers_of_a_program_that_needs_them(self):
         """There are as many servers as workers, in addition to them, unless the command line gives a number."""

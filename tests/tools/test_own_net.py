@@ -191,7 +191,7 @@ class OwnNet(PredictCase):
     def test_file_without_a_description_of_its_net(self):
         run(EXAMPLES / "07_fine_tuning", "runs/told", cwd=self.folder)
         said = run(PREDICT, "runs/told/told.safetensors", self.image, code=3, cwd=self.folder).err
-        self.assertIn("checkpoints of tutti name it themselves", said)
+        self.assertIn("checkpoints of tutti name their net themselves", said)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// All of CLI11, which takes seconds to compile, is in this file and in trainer/cli.cpp.
+// Everything that uses CLI11, which takes seconds to compile, is in this file and in trainer/cli.cpp.
 #include "tools/command_line/command_line.hpp"
 
 #include <CLI/CLI.hpp>
@@ -36,11 +36,11 @@ bool is_option(std::string_view word) { return word.size() > 1 && word[0] == '-'
 
 std::string quoted(const std::string& text) { return "'" + printable(text) + "'"; }
 
-// Registers the options with CLI11. `all`: with every name, and in the help those that are not common too.
+// Registers the options with CLI11. `all`: with every name, and the help lists also the less common options.
 std::map<const CLI::Option*, const Option*> add_options(CLI::App& app, const std::vector<Option>& options,
                                                         const std::string& program, bool all) {
   std::map<const CLI::Option*, const Option*> added;
-  app.set_help_flag();  // CLI11's own one would end with its own exit code
+  app.set_help_flag();  // CLI11's own help option would end the program with its own exit code
   for (const Option& o : options) {
     std::string names = o.names;
     const std::string_view first = std::string_view(o.names).substr(o.names.find("--") + 2);
@@ -73,7 +73,7 @@ std::string help_of(const Form& form, const std::vector<Option>& options, bool a
   constexpr std::size_t longest = 60;
   const bool may_be_near = name.size() > 2 && name.size() < longest;
   const std::string nearest = may_be_near ? nearest_word(std::string_view(name).substr(2), known) : "";
-  fail<UsageError>("command line", form.expected, quoted(word) + ", which is none",
+  fail<UsageError>("command line", form.expected, quoted(word) + ", which is not an option",
                    (nearest.empty() ? "" : "did you mean --" + nearest + "; ") +
                        (form.runs_command ? "the options of the command come after it; " : "") + form.hint);
 }
@@ -97,8 +97,8 @@ Line read(const std::vector<std::string>& words, const std::vector<Option>& own,
   CLI::App app;
   const auto known = add_options(app, options, form.program, true);
 
-  // CLI11 gets a name and its value as two words: after "--name=" it would take the next word for the value, and after
-  // an unknown option it would go on.
+  // Passes a name and its value to CLI11 as two words: after "--name=" it would take the next word as the value. After
+  // an unknown option it would continue.
   std::vector<std::string> for_cli11, written;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
@@ -137,7 +137,7 @@ Line read(const std::vector<std::string>& words, const std::vector<Option>& own,
     if (&option >= options.data() + own.size()) break;  // --help or --version
   }
 
-  app.parse(std::vector<std::string>(for_cli11.rbegin(), for_cli11.rend()));  // takes the last word first
+  app.parse(std::vector<std::string>(for_cli11.rbegin(), for_cli11.rend()));  // CLI11 takes the last word first
   std::map<const CLI::Option*, std::size_t> count;
   for (std::size_t k = 0; k < written.size(); ++k) {
     const CLI::Option* const o = app.parse_order()[k];

@@ -8,7 +8,7 @@ namespace tutti::command_line {
 
 namespace {
 
-// Programs, of which one spelling may concern several.
+// Programs; a spelling may apply to several of them.
 constexpr unsigned cifar10 = 1, imagenet = 2, trainers = cifar10 | imagenet, launch = 4, data = 8;
 
 struct Spelling {

@@ -7,7 +7,8 @@
 // The names that options have in the scripts of other trainers and launchers.
 namespace tutti::command_line {
 
-// The further names of an option of this program, without dashes. Example: momentum for mom of train_cifar10.
+// Returns the additional names of an option of this program, without dashes. Example: momentum for mom of
+// train_cifar10.
 [[nodiscard]] std::vector<std::string_view> spellings_of(std::string_view program, std::string_view option);
 
 }  // namespace tutti::command_line

@@ -8,10 +8,10 @@
 
 #include "tools/command_line/command_line.hpp"
 
-// Values of options: what sets a field of a program's options, or refuses the value with a UsageError.
+// Functions that set a field of a program's options to an option's value, or refuse the value with a UsageError.
 namespace tutti::command_line {
 
-// For float, double and std::int64_t. `expected`: what the message asks for.
+// For float, double and std::int64_t. `expected`: what the error message says was expected.
 template <class T>
 [[nodiscard]] T number(const std::string& option, const std::string& text, T low, T high, const std::string& expected);
 
@@ -21,7 +21,7 @@ template <class T>
 // Sets `to` to true.
 [[nodiscard]] Set flag(bool& to);
 
-// Any text but an empty one.
+// Accepts any text but an empty one.
 [[nodiscard]] Set text(std::string& to);
 
 [[nodiscard]] Set one_of(std::string& to, std::vector<std::string> words);

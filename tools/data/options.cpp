@@ -23,28 +23,28 @@ namespace {
 using command_line::Set;
 
 constexpr const char* help_text =
-    R"(Brings ImageNet, or any images with a class each, into a form that is read fast; checks what is there.
+    R"(Converts ImageNet, or other images with classes, to formats that are fast to read, and checks such files.
 
 Usage: tutti-data COMMAND [OPTIONS]
 
 tutti-data convert -i IN -o OUT      IN: an image folder, TFRecord, RecordIO or packed shards
       --to WORD             packed, tfrecord or recordio  [packed]
   -s, --split WORD          train, validation or both  [both]
-  -r, --resize N            images whose short side is longer are scaled down to it, antialiased  [no]
-  -R, --stretch             to N x N instead, whatever their aspect and size
-  -Q, --quality N           of the JPEGs that are written anew  [85]
-      --keep-format         PNG and CMYK stay; otherwise they become RGB JPEG
-      --shards N            of the training images  [1024; RecordIO 1]
-      --validation-shards N  [128; RecordIO 1]
-      --seed N              of the order of the training images  [0]
-      --no-shuffle          they keep the order that they have
-      --from WORD           packed, tfrecord, recordio or folder, where IN holds several
-      --classes N           of TFRecord and RecordIO files  [what IN tells, else 1000]
+  -r, --resize N            scales images down so that the short side has at most N pixels, antialiased  [no]
+  -R, --stretch             to N x N instead, with any aspect and size
+  -Q, --quality N           quality of the JPEGs that are encoded again  [85]
+      --keep-format         keeps PNG and CMYK; otherwise they become RGB JPEG
+      --shards N            number of shards of the training images  [1024; RecordIO 1]
+      --validation-shards N  of the validation images  [128; RecordIO 1]
+      --seed N              seed of the order of the training images  [0]
+      --no-shuffle          keeps the order of the training images
+      --from WORD           packed, tfrecord, recordio or folder, if IN has several of them
+      --classes N           number of classes of TFRecord and RecordIO files  [that of IN, else 1000]
       --first-shard N, --last-shard N
-                            only these of the split's shards, counted from 0; others are left to other machines,
-                            which may write into the same folder at the same time  [0, the last]
+                            writes only these shards of the split, counted from 0. Other machines may write the other
+                            shards into the same folder at the same time  [0, the last]
       --start-offset N      the same as --first-shard N
-  -f, --force               removes what OUT holds of the split, and starts anew
+  -f, --force               removes the files of the split in OUT, and starts again
       --threads N           [all cores]
 tutti-data preprocess --raw_data_dir RAW --local_scratch_dir SCRATCH
                             RAW/train/<synset>/*.JPEG, RAW/validation/*.JPEG, RAW/synset_labels.txt become
@@ -52,21 +52,21 @@ tutti-data preprocess --raw_data_dir RAW --local_scratch_dir SCRATCH
       --imagenet_username U, --imagenet_access_key K
                             fetches the archives first, into RAW  [SCRATCH/raw_data]
       -f, --threads, --shards, --validation-shards as above
-tutti-data resize -i IN -o OUT       TFRecord to TFRecord, a file for each file, numbered from 1
+tutti-data resize -i IN -o OUT       TFRecord to TFRecord, one file for each file, numbered from 1
   -s, --subset_name WORD    train or validation  [train]
-  -d, --dataset_name WORD   imagenet (1000 classes) or flowers (5)  [what the path of IN says]
+  -d, --dataset_name WORD   imagenet (1000 classes) or flowers (5)  [from the path of IN]
   -r, --size N  [480]   -R, --stretch   -Q, --quality N  [85]   -f, --force
       --first-shard, --last-shard, --start_offset as above
-      --num_preprocess_threads N  [all cores]   --num_intra_threads, --num_inter_threads: taken, not used
+      --num_preprocess_threads N  [all cores]   --num_intra_threads, --num_inter_threads: accepted, no effect
 tutti-data verify DIR       reads every record: checksums, labels, image headers
-      --decode              and decodes every image
+      --decode              also decodes every image
       -s, --classes, --threads as above
-tutti-data info DIR         what a folder holds
+tutti-data info DIR         prints the contents of a folder
 tutti-data --help, --version
 
 Options may be written with - or _; --input and --input-dir are -i, --output and --output-dir are -o, --noshuffle is
---no-shuffle. Images that need no change are copied byte for byte. Work that was
-interrupted goes on where it stopped when the same command is given again.
+--no-shuffle. Images that need no change are copied byte for byte. To continue interrupted
+work, repeat the same command.
 Exit codes: 0 done, 1 internal error, 2 usage, 3 data: a damaged record, a missing shard, a full disk.
 )";
 
@@ -74,12 +74,12 @@ constexpr std::array<std::string_view, 5> commands{"convert", "preprocess", "res
 
 struct OptionOfCommands {
   const char* names;
-  const char* commands;  // letters of those that know it: c p r v i
+  const char* commands;  // letters of the commands that have it: c p r v i
   const char* value;     // empty: a switch
   Set set;
 };
 
-// The options of the command. The help explains them by command.
+// The options of the command. The help explains them for each command.
 std::vector<command_line::Option> option_table(Options& o) {
   using command_line::flag, command_line::integer, command_line::one_of, command_line::text;
   constexpr std::int64_t many = packed::most_shards;
@@ -146,7 +146,7 @@ void check(Options& o) {
       fail<UsageError>("command line", "--imagenet_username and --imagenet_access_key", "one of them");
     if (o.in.empty() && o.username.empty())
       fail<UsageError>("command line", "--raw_data_dir, the folder to read", "none",
-                       "or --imagenet_username and --imagenet_access_key, with which it is fetched");
+                       "or give --imagenet_username and --imagenet_access_key to fetch it");
     if (o.in.empty()) o.in = (io::Path(o.out) / "raw_data").string();
   }
   if ((o.command == Command::verify || o.command == Command::info) && o.in.empty())
@@ -158,7 +158,7 @@ void check(Options& o) {
     for (const char* name : {"imagenet", "flowers"})
       if (o.dataset.empty() && o.in.find(name) != std::string::npos) o.dataset = name;
     if (o.dataset.empty() && o.classes == 0)
-      fail<UsageError>("-d", "imagenet or flowers, here or in the path of the input", "neither", "or --classes N");
+      fail<UsageError>("-d", "imagenet or flowers, here or in the path of the input", "neither", "or give --classes N");
     if (o.classes == 0) o.classes = o.dataset == "imagenet" ? 1000 : 5;
   }
   if (o.last && *o.last < o.start)

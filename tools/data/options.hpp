@@ -22,16 +22,16 @@ struct Options {
   std::string to = "packed", split, dataset, username, access_key;
   std::optional<imagenet::Form> from{};
   ImageRules rules{};
-  std::int64_t shards = 0, validation_shards = 0;  // 0: the usual numbers
+  std::int64_t shards = 0, validation_shards = 0;  // 0: the default numbers
   std::uint64_t seed = 0;
   std::int64_t start = 0;
   std::optional<std::int64_t> last{};
   int classes = 0, threads = usable_cores();
   bool shuffle = true, force = false, decode = false;
-  std::string text{};  // what --help or --version prints; empty: none was given
+  std::string text{};  // text to print for --help or --version; otherwise empty
 };
 
-// Reads the words after the program's name. UsageError names what is wrong.
+// Reads the words after the program's name. Throws UsageError that names what is wrong.
 [[nodiscard]] Options parse_options(const std::vector<std::string>& words);
 
 }  // namespace tutti::data_tool

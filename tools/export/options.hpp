@@ -9,7 +9,7 @@
 namespace tutti::export_tool {
 
 struct Options {
-  std::string text{};  // what --help or --version prints; empty: none was given
+  std::string text{};  // text to print for --help or --version; otherwise empty
   predict_tool::ModelOptions model{};
   std::string out{}, input = "normalized", output = "logits";
 };

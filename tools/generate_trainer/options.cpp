@@ -26,19 +26,19 @@ GPU, or one on the processor, in the background:
 
   while read -u 10 host; do ssh -o StrictHostKeyChecking=no "$host" "bash DIR/$host.sh"; done 10<FILE
 
-  --workers_file_path FILE   hosts, one a line, as tutti-launch's hosts files
-  --worker_count N           how many FILE has
+  --workers_file_path FILE   hosts, one on each line, as in tutti-launch's hosts files
+  --worker_count N           number of hosts in FILE
   --worker_gpu_count N       GPUs of each host; 0: one worker on the processor. With 1 or more, --backend=cuda is added
                              to the program's arguments unless they have --backend or --gpus
-  --trainer_script_dir DIR   for the scripts and the key of the job (job.key, of mode 0600); on a file system that all
-                             hosts share, or to be copied to each of them
-  --log_dir DIR              for what each process prints: ps0, worker0, ...; default: /tmp/
+  --trainer_script_dir DIR   folder for the scripts and the key of the job (job.key, of mode 0600), on a file system
+                             that all hosts share; otherwise copy it to each host
+  --log_dir DIR              folder for the output of each process: ps0, worker0, ...; default: /tmp/
   --training_script PROGRAM [ARGUMENT...]
-                             what to start; options that are none of these here are its own, wherever they stand
+                             the program to start; options that are not in this list belong to it, in any position
   --help, --version
 
-Servers listen at port 2222 of their host, the first one also at a port that the system chooses. Options may be written
-with - in place of _.
+Servers listen on port 2222 of their host; the first one also listens on a port that the system chooses. Options may be
+written with - in place of _.
 )",
     .hint = "generate-trainer --help",
     .double_dash = false,

@@ -7,7 +7,7 @@
 namespace tutti::generate_trainer {
 
 struct Options {
-  std::string text{};  // what --help or --version prints; empty: none was given
+  std::string text{};  // text to print for --help or --version; otherwise empty
   std::string workers_file, script_dir, log_dir = "/tmp/";
   int worker_count = 0, gpus = 0;
   std::vector<std::string> command;  // the program and all its arguments

@@ -19,7 +19,7 @@ namespace detail {
 
 namespace {
 
-// One value, or one for each of three channels.
+// Accepts one value, or one for each of three channels.
 command_line::Set per_channel(std::vector<float>& to, float low) {
   return [&to, low](const std::string& option, const std::string& text) {
     to.clear();
@@ -44,19 +44,19 @@ std::vector<command_line::Option> model_option_table(ModelOptions& o) {
   return {
       {"--averaged", "WORD", one_of(o.averaged, {"auto", "yes", "no"}),
        "the average of a checkpoint's weights: yes, no, or auto, if there is one (--ema-decay)  [auto]", group},
-      {"--classes", "FILE", text(o.classes), "names of the classes, one a line  [those of the file, else numbers]",
-       group},
+      {"--classes", "FILE", text(o.classes),
+       "names of the classes, one on each line  [those of the file, else numbers]", group},
       {"--model", "NAME", text(o.net.name),
        "resnet18, resnet34, resnet50, resnet101 or resnet152, of a file that does not name its net; images are "
        "prepared as torchvision evaluates ImageNet, unless the following options say otherwise",
        group},
       {"--image-size", "N", integer(o.net.image_size, 1, 4096, "a number"), "side of the net's input  [224]", group},
       {"--short-side", "N", integer(o.net.short_side, 1, 65536, "a number"),
-       "the short side is scaled to it, and the middle cut out  [8/7 of --image-size: 256]", group},
-      {"--rgb-mean", "M,M,M", detail::per_channel(o.net.mean, 0.0F), "of the pixels, 0 to 255  [123.675,116.28,103.53]",
-       group},
+       "the short side is scaled to it, and the centre is cropped  [8/7 of --image-size: 256]", group},
+      {"--rgb-mean", "M,M,M", detail::per_channel(o.net.mean, 0.0F),
+       "mean of the pixels, 0 to 255  [123.675,116.28,103.53]", group},
       {"--rgb-std", "S,S,S", detail::per_channel(o.net.stddev, 1e-3F),
-       "their standard deviation  [58.395,57.12,57.375]", group}};
+       "standard deviation of the pixels  [58.395,57.12,57.375]", group}};
 }
 
 std::string shown(std::string name) {
@@ -93,19 +93,19 @@ OpenedModel open_model(const ModelOptions& o) {
   OpenedModel m{interchange::open_model(o.model), {}, {}};
   const auto& n = o.net;
   if (!n.name.empty() && m.file.card)
-    fail<UsageError>("--model", "a file that does not say its net",
+    fail<UsageError>("--model", "a file that does not name its net",
                      m.file.path.string() + ", which is of " + m.file.card->name, "leave the option out");
   if (n.name.empty() && (n.image_size > 0 || n.short_side > 0 || !n.mean.empty() || !n.stddev.empty()))
-    fail<UsageError>("--image-size, --short-side, --rgb-mean, --rgb-std", "--model beside it", "none",
-                     "files that say their net say this too");
+    fail<UsageError>("--image-size, --short-side, --rgb-mean, --rgb-std", "--model together with it", "none",
+                     "files that name their net contain this too");
   if (!n.name.empty()) {
     m.card = interchange::card_of(n, m.file);
   } else if (m.file.card) {
     m.card = *m.file.card;
   } else {
     fail<DataError>(
-        "model " + m.file.path.string(), "a file that says which net it is of", "one that does not",
-        "--model resnet18 to resnet152 names the net of other programs' files; checkpoints of tutti name it "
+        "model " + m.file.path.string(), "a file that names its net", "a file that does not",
+        "for files of other programs give --model, resnet18 to resnet152; checkpoints of tutti name their net "
         "themselves");
   }
   if (!m.card.graph)

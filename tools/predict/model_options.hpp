@@ -11,7 +11,7 @@
 
 #include "tools/command_line/command_line.hpp"
 
-// Which net with which weights: what tutti-predict and tutti-export have in common.
+// The options for a net and its weights, which tutti-predict and tutti-export have in common.
 namespace tutti::predict_tool {
 
 struct ModelOptions {
@@ -22,14 +22,15 @@ struct ModelOptions {
 
 // The last paragraphs of the help of both programs.
 inline constexpr const char* model_notes =
-    R"(MODEL: a run's folder (--run-dir), of which the best checkpoint is used, else the newest one; a checkpoint's folder; or a
-safetensors file. Files that tutti's training has written name their net, the preparation of its images and its classes.
+    R"(MODEL: a run's folder (--run-dir), of which the best checkpoint is used, else the newest one; a checkpoint's folder; or
+a safetensors file. Files that tutti's training has written name their net, the preparation of its images and its classes.
 Those of torchvision and timm do not: give --model.
 )";
 
 [[nodiscard]] std::vector<command_line::Option> model_option_table(ModelOptions& o);
 
-// A name of a model file or an image, which a stranger may have chosen, on a terminal: control characters become '?'.
+// Returns the name of a model file or an image for printing on a terminal. Control characters become '?', because the
+// name may come from another person.
 [[nodiscard]] std::string shown(std::string name);
 
 struct OpenedModel {

@@ -10,7 +10,7 @@
 namespace tutti::predict_tool {
 
 struct Options {
-  std::string text{};  // what --help or --version prints; empty: none was given
+  std::string text{};  // text to print for --help or --version; otherwise empty
   bool json = false, verbose = false;
   ModelOptions model;
   std::vector<std::string> images;

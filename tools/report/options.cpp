@@ -16,13 +16,13 @@ namespace {
 const command_line::Form form{
     .program = "tutti-report",
     .title =
-        R"(Makes one HTML page of what runs have written. The page needs no network and no other file. It shows curves laid over
-one another, throughput, where the time went, changes of members, the confusion matrix and the worst-classified images
+        R"(Makes one HTML page of what runs have written. The page needs no network and no other file. It shows overlaid curves,
+throughput, the shares of the time, changes of members, the confusion matrix and the worst-classified images
 of the last evaluation, options and their differences. A run may still be training.)",
     .usage = "tutti-report [OPTIONS] RUN...",
     .notes = R"(RUN: a run's folder (--run-dir), or that of its log (--log-dir), or a log.jsonl.
-Exit codes: 0, 1 internal error, 2 usage, 3 a folder that is no run, or a page that lacks what could not be read: the page
-and the standard error name it.)",
+Exit codes: 0, 1 internal error, 2 usage, 3 a folder that is not a run's, or a run that could not be read completely (the
+page and the standard error name what is missing).)",
     .expected = "--out, --title or a run",
     .single_dash = false};
 
@@ -33,8 +33,8 @@ Options parse_options(const std::vector<std::string>& words) {
   Options o;
   const auto line = command_line::read(
       words,
-      {{"--out", "FILE", text(o.out), "the page; - is the standard output  [report.html]", "Options"},
-       {"--title", "TEXT", text(o.title), "of the page  [the runs' names]", "Options"}},
+      {{"--out", "FILE", text(o.out), "file of the page; - is the standard output  [report.html]", "Options"},
+       {"--title", "TEXT", text(o.title), "title of the page  [the runs' names]", "Options"}},
       form);
   o.text = line.text;
   if (!o.text.empty()) return o;

@@ -7,7 +7,7 @@
 namespace tutti::report_tool {
 
 struct Options {
-  std::string text{};  // what --help or --version prints; empty: none was given
+  std::string text{};  // text to print for --help or --version; otherwise empty
   std::vector<std::string> runs{};
   std::string out = "report.html", title{};
 };

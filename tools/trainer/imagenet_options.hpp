@@ -99,7 +99,7 @@ void describe_imagenet(RunOptions& o, V& v) {
     Scope::training);
   v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes; default: 30,60,80",
     Scope::training);
-  v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; none: by --lr-decay-factor",
+  v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; default: computed with --lr-decay-factor",
     Scope::training);
   v("lr-decay-factor", o.lr_factor, "factor of the rate at each of the epochs of steps; default: 0.1");
   v("poly-power", o.poly_power, "power of poly", Scope::training);

@@ -6,8 +6,8 @@
 #include "tools/trainer/options.hpp"
 #include "tools/trainer/strategy_help.hpp"
 
-// Options that all training programs have, as parts of their tables: v.group(title) and v(name, field, help, scope),
-// the name without its dashes. Further names are in command_line/spellings.cpp.
+// Options of all training programs, as parts of their tables: v.group(title) and v(name, field, help, scope), with the
+// name without dashes. Additional names are in command_line/spellings.cpp.
 namespace tutti::trainer {
 
 // Says which processes must agree on the value of an option.

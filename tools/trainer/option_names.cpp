@@ -26,7 +26,7 @@ void OneName::add(const std::string& where, const std::string& first, const std:
   if (!fresh && at->second.first != name && at->second.second != value)
     fail<UsageError>(
         where + "--" + name,
-        "what --" + at->second.first + " says, another name of this option, '" + printable(at->second.second) + "'",
+        "the value of --" + at->second.first + ", another name of this option, '" + printable(at->second.second) + "'",
         "'" + printable(value) + "'", "give one of the two");
   at->second = {name, value};
 }
@@ -87,7 +87,7 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
     }
     if (!argument.starts_with("--"))
       fail<UsageError>("command line", "--options with one value each", "'" + printable(argument) + "'",
-                       i > 1 && std::string(argv[i - 1]) == "--resume" ? "--resume takes its value after '='"
+                       i > 1 && std::string(argv[i - 1]) == "--resume" ? "write the value of --resume after '='"
                                                                        : "--help-all lists all options");
     const std::size_t equals = argument.find('=');
     std::string name = command_line::with_dashes(argument.substr(2, equals == std::string::npos ? equals : equals - 2));

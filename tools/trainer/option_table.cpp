@@ -10,7 +10,7 @@ namespace tutti::trainer {
 
 namespace {
 
-// What --help lists; --help-all lists all. An option is here by its name in the program's table.
+// The options that --help lists; --help-all lists all. Options have the names of the program's table.
 constexpr std::string_view common[] = {
     // Data
     "data", "data-dir", "dataset", "data-train", "data-val", "image-shape", "image-size", "augmentation", "random-crop",

@@ -47,7 +47,7 @@ std::filesystem::path elastic_folder(const ElasticOptions& e) {
 
 void check_elastic(const ElasticOptions& e) {
   if (!e.on && !e.launch_worker && !e.first_given.empty())
-    fail<UsageError>(e.first_given, "--elastic with it", "none", "workers come and go only there");
+    fail<UsageError>(e.first_given, "--elastic with it", "none", "only elastic jobs have it");
   if (e.max_workers && *e.max_workers < e.min_workers)
     fail<UsageError>("--max-workers", "--min-workers " + std::to_string(e.min_workers) + " or more",
                      std::to_string(*e.max_workers));

@@ -7,7 +7,7 @@
 
 namespace tutti::launch {
 
-// What the command line says of a job whose workers come and go.
+// The options of an elastic job.
 struct ElasticOptions {
   bool on = false, at_epoch = true, at_given = false, accept_new_hosts = false;
   std::string folder{};   // --elastic-dir
@@ -16,19 +16,19 @@ struct ElasticOptions {
   std::optional<int> max_workers{};
   double min_timeout = 600;
   bool only_here = false;      // --launcher local
-  bool launch_worker = false;  // this is no job, but adds `host` to one
+  bool launch_worker = false;  // not a job: adds `host` to a running one
   std::string host{};
-  std::string first_given{};  // the first of these options that was given, besides the ones that switch it on
+  std::string first_given{};  // the first of these options that was given, apart from those that make a job elastic
 };
 
-// What an older launcher's option takes: True or False, and nothing for true.
+// The value of an older launcher's option: True or False; an empty value means true.
 [[nodiscard]] bool truth(const std::string& option, const std::string& text);
 
-// The text of --prepare-script. It goes to the hosts as one word of a command line.
+// Returns the text of --prepare-script. It is sent to the hosts as one word of a command line.
 [[nodiscard]] std::string read_script(const std::string& file);
 
-// Where the hosts file of the job lies: beside this program, as older scripts look for it there, unless that is where
-// programs are installed.
+// Returns the folder of the job's hosts file. That is this program's folder, in which older scripts look for the file,
+// unless programs are installed there.
 [[nodiscard]] std::filesystem::path elastic_folder(const ElasticOptions& e);
 
 void check_elastic(const ElasticOptions& e);

@@ -7,8 +7,8 @@
 
 namespace tutti::launch::detail {
 
-// How many GPUs the last --gpus among the command's arguments names, as `seq -s , 0 7` prints them; nothing where it is
-// empty, left out by the shell so that another option follows, or no list: then the program has to say so.
+// Returns the number of GPUs that the last --gpus among the command's arguments lists, as `seq -s , 0 7` prints them.
+// Returns nullopt if the list is missing, empty or not a list. The program itself reports the error then.
 [[nodiscard]] std::optional<int> gpus_of_command(const std::vector<std::string>& command);
 
 }  // namespace tutti::launch::detail

@@ -28,7 +28,7 @@ bool is_variable_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
 }
 
-// NAME=VALUE, in older scripts NAME:VALUE, or NAME alone if `alone` allows it.
+// Reads NAME=VALUE, in older scripts NAME:VALUE, or NAME if `alone` allows it.
 std::pair<std::string, std::string> variable(const std::string& option, const std::string& text, bool alone) {
   const std::size_t at = text.find_first_of("=:");
   const std::string name = text.substr(0, at);
@@ -66,23 +66,24 @@ void add_start(std::vector<Option>& table, Options& o) {
         group},
        {"-s,--num-servers", "N", integer(o.servers, 0, 1 << 20),
         "servers; each has TUTTI_ROLE=server, and they end with the workers  [as many as workers if the program says "
-        "that it trains with parameter servers, else none]",
+        "that it trains with parameter servers, else 0]",
         group},
        {"--server-restarts", "N", integer(o.server_restarts, 0, 1 << 20),
-        "restart a server that died under its number, this often in all  [0]", group, false},
+        "restart a server that died, under its number; at most this often in total  [0]", group, false},
        {"-H,--hostfile", "FILE", text(o.hosts_file),
-        "hosts, one a line: [USER@]NAME[:PORT] [slots=N]. This host, if it is listed, comes first and has rank 0; the "
+        "hosts, one on each line: [USER@]NAME[:PORT] [slots=N]. This host, if it is listed, comes first and has rank "
+        "0; the "
         "others are filled in this order, starting over after the last one. \"localhost\" is this host. Without a "
         "file, "
         "inside a job of Slurm (sbatch, salloc): the nodes of the job, each with as many slots as it has tasks",
         group},
        {"--launcher", "WORD", one_of(o.launcher, {"local", "ssh", "srun", "mpi"}),
-        "local, ssh, srun or mpi  [what the program needs: mpi if it says that its ranks meet over MPI; else ssh with "
+        "local, ssh, srun or mpi  [what the program needs: mpi if it says that its ranks use MPI; otherwise ssh with "
         "a "
         "hosts file, srun for the nodes of a job of Slurm, local without either]",
         group},
        {"--job-name", "NAME", text(o.job_name), "name in log files  [the command's]", group, false},
-       {"--log-dir", "DIR", text(o.log_dir), "one log file a process, ROLE-RANK.log, in this folder", group}});
+       {"--log-dir", "DIR", text(o.log_dir), "one log file for each process, ROLE-RANK.log, in this folder", group}});
 }
 
 void add_environment(std::vector<Option>& table, Options& o) {
@@ -106,18 +107,19 @@ void add_hosts(std::vector<Option>& table, Options& o) {
   using namespace command_line;
   const std::string group = "How to reach hosts";
   const Set mpi = [&o](const std::string&, const std::string& value) { o.mpi_arguments.push_back(value); };
-  table.insert(table.end(),
-               {{"--ssh-config", "FILE", text(o.ssh_config), "for ssh -F", group, false},
-                {"--remote-launch", "PATH", text(o.remote_program),
-                 "this program on the other hosts  [the path that it has here]", group, false},
-                {"--root-port", "N", integer(o.root_port, 1, 65534),
-                 "port of rank 0's host where the ranks meet; N+1 is for parameter servers  [free ones]", group, false},
-                {"--mpi-arg", "ARGUMENT", mpi, "one more argument for mpirun; repeatable", group, false}});
+  table.insert(
+      table.end(),
+      {{"--ssh-config", "FILE", text(o.ssh_config), "for ssh -F", group, false},
+       {"--remote-launch", "PATH", text(o.remote_program),
+        "this program on the other hosts  [the path that it has here]", group, false},
+       {"--root-port", "N", integer(o.root_port, 1, 65534),
+        "port of rank 0's host to which the ranks connect; N+1 is for parameter servers  [free ones]", group, false},
+       {"--mpi-arg", "ARGUMENT", mpi, "one more argument for mpirun; repeatable", group, false}});
 }
 
 void add_elastic(std::vector<Option>& table, Options& o) {
   using namespace command_line;
-  const std::string group = "Workers that come and go";
+  const std::string group = "Workers that join and leave";
   ElasticOptions& e = o.elastic;
   const auto add = [&](const char* name, const char* value, const Set& set, const char* help, bool common = false) {
     // check_elastic() refuses these without --elastic.
@@ -129,7 +131,7 @@ void add_elastic(std::vector<Option>& table, Options& o) {
   };
   table.push_back(
       {"--elastic", "", flag(e.on),
-       "the job continues while workers come and go: hosts that are added to the file host_worker, which has -H's "
+       "the job continues while workers join and leave: hosts that are added to the file host_worker, which has -H's "
        "form, "
        "join; hosts that are deleted there leave, and so does a worker that gets SIGTERM. A worker that dies is "
        "restarted with a new number while the others continue. host_worker_log lists the changes: SEQ ADDED|REMOVED "
@@ -151,24 +153,24 @@ void add_elastic(std::vector<Option>& table, Options& o) {
       },
       "epoch: hosts leave at the end of an epoch, and those that the same edit adds join an epoch later; step: both at "
       "once  [epoch; step if no worker waits for another one, with ps_async]");
-  add("--min-workers", "N", integer(e.min_workers, 1, 1 << 20), "with fewer the others wait  [1]", true);
-  add("--max-workers", "N", integer(e.max_workers, 1, 1 << 20), "more are not started  [as many as the file lists]",
-      true);
+  add("--min-workers", "N", integer(e.min_workers, 1, 1 << 20), "with fewer workers, the job waits  [1]", true);
+  add("--max-workers", "N", integer(e.max_workers, 1, 1 << 20),
+      "more workers are not started  [as many as the file lists]", true);
   add("--min-timeout", "S", seconds(e.min_timeout, 0),
-      "seconds of that waiting, after which the job ends with 5  [600]");
+      "seconds of waiting for workers, after which the job ends with 5  [600]");
   add("--restart-budget", "N", integer(e.restart_budget, 0, 1 << 20),
-      "how often workers of a host are restarted after they died, each time later, until the host is listed anew  "
+      "how often workers of a host are restarted after they died, each time later, until the host is listed again  "
       "[10]");
   add(
       "--prepare-script", "FILE",
       [&e](const std::string&, const std::string& value) { e.prepare = read_script(value); },
       "runs on a host that joins before its worker; the worker does not start if it fails");
-  add("--accept-new-hosts", "", flag(e.accept_new_hosts), "hosts that join need not be in ssh's known_hosts");
+  add("--accept-new-hosts", "", flag(e.accept_new_hosts), "accept joining hosts that are not in ssh's known_hosts");
   table.push_back(
       {"--launch-worker", "", flag(e.launch_worker),
        "with --host: adds HOST, with slots=N for -n N, to the hosts file of the job in --elastic-dir. If "
        "WORKER_LAUNCH_TEMPLATE_ID and ELASTIC_WORKER_TAG are set, the elastic manager edits that file as instances of "
-       "this launch template come and go",
+       "this launch template start and end",
        group, false});
   table.push_back({"--host", "HOST", text(e.host), "with --launch-worker: the host to add", group, false});
 }
@@ -204,7 +206,7 @@ std::vector<Option> option_table(Options& o) {
   add_times(table, o);
   const std::string group = "Ending a job";
   table.push_back({"--kill", "", command_line::flag(o.kill),
-                   "end what is recorded as running on this host, or on the hosts of -H", group});
+                   "end the recorded processes of this host, or of the hosts of -H", group});
   table.push_back({"--job", "ID", command_line::text(o.kill_job), "of this job only", group});
   return table;
 }

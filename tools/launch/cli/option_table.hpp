@@ -8,10 +8,10 @@
 
 namespace tutti::launch::detail {
 
-// The options of tutti-launch, which set the fields of `o`.
+// Returns the options of tutti-launch, which set the fields of `o`.
 [[nodiscard]] std::vector<command_line::Option> option_table(Options& o);
 
-// What its help says besides.
+// Returns the other texts of its help.
 [[nodiscard]] command_line::Form form();
 
 }  // namespace tutti::launch::detail

@@ -37,14 +37,14 @@ void check(Options& o) {
                      o.elastic.launch_worker ? "--host HOST with it" : "--launch-worker with it", "none");
   if (o.elastic.launch_worker) {
     if (!o.command.empty())
-      fail<UsageError>("--launch-worker", "no command, because workers run that of the job",
+      fail<UsageError>("--launch-worker", "no command, because workers run the job's command",
                        "'" + printable(o.command[0]) + "'");
     return;
   }
   if (o.command.empty()) fail<UsageError>("command line", "a command to run", "none", "--help lists the options");
   if (o.command[0].empty()) fail<UsageError>("command line", "a command to run", "an empty word");
   if (o.launcher == "local" && !o.hosts_file.empty())
-    fail<UsageError>("--launcher local", "no hosts file, because everything starts on this host", o.hosts_file);
+    fail<UsageError>("--launcher local", "no hosts file, because all processes start on this host", o.hosts_file);
   look_for_slurm(o);
   if (o.launcher == "ssh" && o.hosts_file.empty() && o.allocation.empty())
     fail<UsageError>("--launcher ssh", "a hosts file, -H FILE", "none");
@@ -52,8 +52,8 @@ void check(Options& o) {
   if (o.hosts_file.empty() && o.allocation.empty() && !o.workers && !o.gpus)
     fail<UsageError>("command line", "the number of workers, -n N", "neither it nor a hosts file");
   if (o.launcher == "mpi" && o.servers.value_or(0) > 0)
-    fail<UsageError>("--num-servers", "none with --launcher mpi, because all that mpirun starts are ranks",
-                     std::to_string(*o.servers), "servers need --launcher local or ssh");
+    fail<UsageError>("--num-servers", "no servers with --launcher mpi, because mpirun starts only ranks",
+                     std::to_string(*o.servers), "use --launcher local or ssh for servers");
   if (!o.launcher.empty()) check_mpi_arguments(o, o.launcher);
   if (o.servers == 0 && !o.on_servers.empty()) fail<UsageError>("--env-server", "servers, -s N", "none");
   if (!o.sync_dir.empty() && o.sync_dir.front() != '/')
@@ -67,19 +67,20 @@ int servers_for(const Options& o, const std::optional<LaunchInfo>& answer, int w
   const std::string program = answer ? printable(o.command.at(0)) + " trains with strategy " + answer->strategy : "";
   if (answer && !answer->servers && o.servers.value_or(0) > 0)
     fail<UsageError>("--num-servers", "none, because " + program, std::to_string(*o.servers),
-                     "without -s its workers sum their gradients; --strategy ps trains with servers");
+                     "leave -s out, or use --strategy ps to train with servers");
   const bool needed = answer && answer->servers;
   if (needed && o.launcher == "mpi")
-    fail<UsageError>("--launcher", "local or ssh, because " + program, "mpi, which starts nothing but ranks",
+    fail<UsageError>("--launcher", "local or ssh, because " + program, "mpi, which starts only ranks",
                      "leave --launcher out");
   if (needed && o.servers == 0)
-    fail<UsageError>("--num-servers", "1 or more, because " + program, "0", "without -s there are as many as workers");
+    fail<UsageError>("--num-servers", "1 or more, because " + program, "0",
+                     "leave -s out to get as many servers as workers");
   const int servers = o.servers.value_or(needed ? workers : 0);
   if (servers == 0 && !o.on_servers.empty()) fail<UsageError>("--env-server", "servers, -s N", "none");
   if (servers == 0 && o.server_restarts > 0) fail<UsageError>("--server-restarts", "servers, -s N", "none");
   if (needed && !answer->servers_restart && o.server_restarts > 0)
-    fail<UsageError>("--server-restarts", "0, because " + program + ", whose servers keep nothing",
-                     std::to_string(o.server_restarts), "--resume goes on after a loss");
+    fail<UsageError>("--server-restarts", "0, because " + program + ", because its servers save no state",
+                     std::to_string(o.server_restarts), "use --resume to continue after a loss");
   return servers;
 }
 
@@ -88,7 +89,7 @@ std::string launcher_for(const Options& o, const std::optional<LaunchInfo>& answ
   const bool over_mpi = answer && answer->over_mpi && (workers > 1 || o.elastic.on);
   if (over_mpi && !o.launcher.empty() && o.launcher != "mpi")
     fail<UsageError>("--launcher", "mpi, because " + program + " trains with strategy " + answer->strategy, o.launcher,
-                     "leave --launcher out; hosts are reached by ssh then as well");
+                     "leave --launcher out; ssh is used for other hosts anyway");
   std::string launcher = o.launcher;
   if (launcher.empty())
     launcher = over_mpi ? "mpi" : !o.slurm_job.empty() ? "srun" : o.hosts_file.empty() ? "local" : "ssh";

@@ -33,7 +33,7 @@ std::string merge_timelines(const std::vector<std::string>& command, const std::
     const auto merged = io::merge_traces(file, job);
     return merged ? "timeline of " + std::to_string(merged->processes) + " processes in " + file : "";
   } catch (const Error&) {
-    return "";  // another program's option, or a folder of another host's
+    return "";  // another program's option, or a folder on another host
   }
 }
 
