@@ -194,7 +194,7 @@ class Pods(Commands):
         other.send_signal(signal.SIGTERM)
         self.assertEqual(other.wait(30), 0)
 
-    def test_pods_that_are_told_to_end_save_first(self):
+    def test_pods_that_are_asked_to_stop_save_first(self):
         first, other = self.pod(0, "--epochs=100000", "--disp-batches=1"), self.pod(1)
         log = self.folder / "run" / "log.jsonl"
         end = time.monotonic() + 120

@@ -46,7 +46,7 @@ class Launcher : ElasticJob {
 
   // After mpirun has ended, waits for its guards to report how the processes ended.
   void watch_mpirun();
-  // Ends servers when no worker is left. Servers with a channel are told so, and save their state first.
+  // Ends servers when no worker is left. Servers with a channel get a message, and save their state first.
   void watch_servers();
 };
 

@@ -66,7 +66,7 @@ void Run::evaluate() {
 
 int Run::train() {
   FitOptions how = fit_options(o_, images_.train.size());
-  // If members may come and go, a signal stops only the process that gets it. The job is stopped over its channel, or
+  // If members may change, a signal stops only the process that gets it. The job is stopped over its channel, or
   // by SIGINT if it has no channel.
   ElasticMembership* const members = strategy_.members();
   const bool anew = members != nullptr && members->restarts_processes();
@@ -156,7 +156,7 @@ void Run::make_sources() {
                        on_device_of(o_), &resident, "--data-on-device");
   };
   if (!o_.eval_only) train_ = source(images_.train, true);
-  // If members may come and go, any rank may become rank 0.
+  // If members may change, any rank may become rank 0.
   if (images_.test && (here() || !strategy_.owns_weights() || strategy_.members() != nullptr))
     test_ =
         std::make_unique<WatchedSource>(source(*images_.test, false), WatchOptions{.shows = [this] { return here(); }});

@@ -88,7 +88,7 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
   try {
     return f(strategy, std::move(loaded));
   } catch (const Error& e) {
-    // If members may come and go, the others continue without this process, unless they are restarted for each
+    // If members may change, the others continue without this process, unless they are restarted for each
     // generation.
     const ElasticMembership* const members = strategy.members();
     if (strategy.size() > 1 && (members == nullptr || members->restarts_processes())) {

@@ -76,7 +76,7 @@ struct Link {
   void cut();
   void say(const std::string& line) { child.input().put(line + "\n"); }
   [[nodiscard]] const std::string& host() const noexcept { return site.host.name; }
-  // Ends an agent that has not ended: kills it 3 s after it was told to stop, and closes its pipes after 5 s.
+  // Ends an agent that has not ended: kills it 3 s after the command to stop, and closes its pipes after 5 s.
   void cut_off(double since);
 
   Plan::Site site;
