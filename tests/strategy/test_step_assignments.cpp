@@ -20,7 +20,7 @@
 #include <tutti/strategy/parameter_server/server/server.hpp>
 #include <tutti/strategy/parameter_server/server/step_assigner.hpp>
 #include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
-#include <tutti/train/detail/fit/step_feed.hpp>
+#include <tutti/train/detail/run/step_feed.hpp>
 
 using namespace tutti;
 using namespace std::chrono_literals;

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include <tutti/train/detail/fit/worker_batch.hpp>
+#include <tutti/train/detail/run/worker_batch.hpp>
 
 using namespace tutti;
 using detail::follow_batch;

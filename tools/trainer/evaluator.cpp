@@ -24,6 +24,7 @@
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/checkpointing.hpp>
+#include <tutti/train/detail/files/run_folder.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/make_source.hpp>
 #include <tutti/train/signals.hpp>
@@ -36,7 +37,6 @@
 #include "tools/trainer/recipe.hpp"
 #include "tools/trainer/scripted_options.hpp"
 #include "tools/trainer/step_lines.hpp"
-#include "tools/trainer/trusted_dir.hpp"
 
 namespace tutti::trainer {
 
@@ -140,8 +140,8 @@ int evaluate_concurrently(const RunOptions& said, const Task& task,
     RunOptions copy = o;
     (void)make(copy);
   }
-  if (o.checkpoint_dir.empty()) require_trusted_dir(o.run_dir, "--checkpoint-dir");
-  require_trusted_dir(o.eval_dir, "--eval-dir");
+  if (o.checkpoint_dir.empty()) tutti::detail::require_own_folder(o.run_dir, "--checkpoint-dir");
+  tutti::detail::require_own_folder(o.eval_dir, "--eval-dir");
   const io::CheckpointStore store(o.run_dir);
   io::make_directories(o.eval_dir);
   io::EventWriter events(o.eval_dir);

@@ -11,6 +11,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/strategy/solo.hpp>
+#include <tutti/train/detail/fit/prepare_together.hpp>
 #include <tutti/train/signals.hpp>
 #include <tutti/train/trainer.hpp>
 
@@ -40,24 +41,6 @@ void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o, const
     std::printf("on one thread, with the loops of backend reference: %s\n", f.c_str());
 }
 
-// Runs f, which all ranks do before they train. If a member is lost meanwhile in an elastic job, the remaining ranks
-// run f again. Returns false if this process has been removed from the job.
-template <class F>
-[[nodiscard]] bool together(AnyStrategy& strategy, F&& f) {
-  for (;;) {
-    const int ranks = strategy.size();
-    try {
-      f();
-      return true;
-    } catch (const CommunicationError&) {
-      ElasticMembership* const members = strategy.members();
-      if (members == nullptr || members->joining() || !members->await_lease()) throw;
-      if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
-      if (strategy.size() >= ranks) throw;  // no member was lost
-    }
-  }
-}
-
 }  // namespace
 
 int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task, std::optional<Loaded> before,
@@ -80,7 +63,7 @@ int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task
     return 0;
   }
   std::optional<Run> run;
-  const bool stays = together(strategy, [&] {
+  const bool stays = tutti::detail::prepare_together(strategy, [&] {
     run.reset();
     if (strategy.rank() >= 0) agree_on_run_folder(strategy, o);
     if (o.eval_only) take_average(strategy, o);

@@ -173,7 +173,7 @@ void Run::begin() {
   if (joins_) return;  // gets its state from the other ranks
   run_with_heartbeat(strategy_, "reading a checkpoint", [&] {
     if (!here()) return;
-    if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir);
+    if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir, "--run-dir");
     require_kept_checkpoint(o_);
     found_ = find_checkpoint(o_, warn);
   });
@@ -202,7 +202,7 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
   io::make_directories(folder);
   // A new folder could not be locked before it existed. If this rank takes over, the lost rank may still hold the lock.
   if (!takes_over)
-    lock_.require(o_.run_dir);
+    lock_.require(o_.run_dir, "--run-dir");
   else
     (void)lock_.take(o_.run_dir, {});
   std::vector<std::unique_ptr<FitListener>> all;

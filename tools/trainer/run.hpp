@@ -12,11 +12,11 @@
 #include <tutti/graph/graph.hpp>
 #include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/strategy/any_strategy.hpp>
+#include <tutti/train/detail/files/run_folder.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/progress.hpp>
 #include <tutti/train/signals.hpp>
 
-#include "tools/trainer/run_lock.hpp"
 #include "tools/trainer/step_lines.hpp"
 #include "tools/trainer/task.hpp"
 #include "tools/trainer/tensorboard.hpp"
@@ -71,7 +71,7 @@ class Run {
   bool noticed_ = false;
   std::chrono::steady_clock::time_point looked_{};
   std::unique_ptr<BatchSource> train_, test_;
-  RunLock lock_;
+  tutti::detail::RunFolderLock lock_;
   std::optional<Checkpoints> checkpoints_;
   TensorboardRun* tensorboard_ = nullptr;  // one of the coordinator's logs
   std::optional<io::LoadedCheckpoint> found_;

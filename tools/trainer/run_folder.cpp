@@ -14,12 +14,11 @@
 
 #include <tutti/io/checkpoint/checkpoint.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/train/detail/files/run_folder.hpp>
 
 #include "tools/trainer/options_json.hpp"
-#include "tools/trainer/run_lock.hpp"
 #include "tools/trainer/scripted_options.hpp"
 #include "tools/trainer/start.hpp"
-#include "tools/trainer/trusted_dir.hpp"
 
 namespace tutti::trainer {
 
@@ -61,8 +60,8 @@ void clear_run(const io::Path& folder) {
   if (!io::path_exists(folder / "log.jsonl") && !io::path_exists(folder / "checkpoints"))
     fail<UsageError>("--clear-log", "the folder of a run, with its log.jsonl or checkpoints",
                      folder.string() + ", which holds other files", "remove it by hand, or name another --log-dir");
-  RunLock lock;
-  lock.require(folder);
+  tutti::detail::RunFolderLock lock;
+  lock.require(folder, "--run-dir");
   io::remove_tree(folder);
 }
 
@@ -76,8 +75,8 @@ std::string how_to_resume(const RunOptions& o) {
 }
 
 void settle_run_folder(RunOptions& o) {
-  if (!o.run_dir.empty()) require_trusted_dir(o.run_dir, "--run-dir");
-  if (!o.log_dir.empty()) require_trusted_dir(o.log_dir, "--log-dir");
+  if (!o.run_dir.empty()) tutti::detail::require_own_folder(o.run_dir, "--run-dir");
+  if (!o.log_dir.empty()) tutti::detail::require_own_folder(o.log_dir, "--log-dir");
   if (o.clear_log) detail::clear_run(o.run_dir);
   const auto holds = [&](const char* name) { return io::path_exists(io::Path(o.run_dir) / name); };
   if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) && holds("checkpoints"))

@@ -15,7 +15,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 
-// The folder that fit(job, ...) writes a run to: its owner, and the lock by which one process at a time writes there.
+// The folder that a run writes to: its owner, and the lock by which one process at a time writes there.
 namespace tutti::detail {
 
 // UsageError for a folder that another user may have prepared: in a folder that everybody may write to, such as /tmp, a
@@ -30,9 +30,9 @@ inline void require_own_folder(const io::Path& folder, std::string_view where) {
   if (::lstat(path.c_str(), &own) != 0) return;  // it does not exist yet
   const bool is_link = S_ISLNK(own.st_mode);
   if (!is_link && own.st_uid == ::geteuid()) return;
-  fail<UsageError>(where, "a folder of this user, because everybody may write to " + above.string(),
+  fail<UsageError>(where, "a folder of this user, because all users may write to " + above.string(),
                    path.string() + ", which is " + (is_link ? "a link" : "user " + std::to_string(own.st_uid) + "'s"),
-                   "remove it, or name a folder that only this user writes to");
+                   "remove it, or name a folder that only this user can write to");
 }
 
 // Locks a folder for this process, on this host. Two runs would write one log and remove each other's checkpoints.
@@ -68,7 +68,8 @@ class RunFolderLock {
   void require(const io::Path& folder, std::string_view where) {
     if (!take(folder, std::chrono::seconds(2)))
       fail<UsageError>(where, "a folder that no other process writes to",
-                       folder.string() + ", where a training is running", "wait for its end, or name another folder");
+                       folder.string() + ", in which another process trains",
+                       "wait for its end, or name another folder");
   }
 
  private:

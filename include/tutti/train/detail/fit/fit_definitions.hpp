@@ -14,7 +14,7 @@
 #include <tutti/train/coordinator.hpp>
 #include <tutti/train/detail/evaluation/evaluation_sum.hpp>
 #include <tutti/train/detail/evaluation/logits.hpp>
-#include <tutti/train/detail/fit/fit_run.hpp>
+#include <tutti/train/detail/run/fit_run.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/mistakes.hpp>
 #include <tutti/train/run_with_heartbeat.hpp>
@@ -57,6 +57,21 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
     report.metric = sum.rows > 0 ? own / sum.rows : 0;
   }
   return report;
+}
+
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Coordinator& coordinator,
+                                  const FitOptions& o) {
+  FitOptions with = o;
+  if (with.global_batch == 0) with.global_batch = train.placement().global_batch;
+  detail::RunParts parts(trainer, &train, test, nullptr, coordinator, with);
+  return detail::run_fit(parts);
+}
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Coordinator& coordinator,
+                                  const FitOptions& o) {
+  FitOptions with = o;
+  if (with.global_batch == 0) with.global_batch = 128;
+  detail::RunParts parts(trainer, nullptr, nullptr, &make, coordinator, with);
+  return detail::run_fit(parts);
 }
 
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,

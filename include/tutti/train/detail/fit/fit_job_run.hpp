@@ -23,6 +23,7 @@
 #include <tutti/train/coordinator.hpp>
 #include <tutti/train/detail/files/run_folder.hpp>
 #include <tutti/train/detail/fit/fit_job_checks.hpp>
+#include <tutti/train/detail/fit/prepare_together.hpp>
 #include <tutti/train/evaluation_file.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/fit_recipe.hpp>
@@ -34,24 +35,6 @@
 #include <tutti/version.hpp>
 
 namespace tutti::detail {
-
-// Runs the common preparation of the ranks. If the members may change and one is lost meanwhile, the remaining members
-// repeat it. Returns false if this process was released.
-template <class F>
-[[nodiscard]] bool prepare_together(AnyStrategy& strategy, F&& f) {
-  for (;;) {
-    const int ranks = strategy.size();
-    try {
-      f();
-      return true;
-    } catch (const CommunicationError&) {
-      ElasticMembership* const members = strategy.members();
-      if (members == nullptr || members->restarts_processes() || members->joining() || !members->await_lease()) throw;
-      if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
-      if (strategy.size() >= ranks) throw;  // no member was lost
-    }
-  }
-}
 
 // One call of fit(job, net, recipe) in a process that trains: its trainer, sources, checkpoints and logs.
 class JobRun {

@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-struct FitOptions;  // train/fit.hpp
+struct FitOptions;  // fit_options.hpp
 
 // The batches of a rank. Without `test` there is no evaluation.
 struct Sources {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <utility>
 
 #include <tutti/core/clock.hpp>
+#include <tutti/train/trainer.hpp>
 
 namespace tutti::detail {
 
@@ -34,22 +34,22 @@ class UtilisationReadings {
  public:
   UtilisationMean steps, summaries, epoch;
 
-  explicit UtilisationReadings(std::function<std::optional<double>()> read) : read_(std::move(read)) {}
+  explicit UtilisationReadings(const Trainer& of) : trainer_(&of) {}
   // Call it before the first step that is reported.
   void begin() {
     if (std::exchange(begun_, true)) return;
     // A device that gives no value now is not read again. Its value is of the time before training.
-    if (!read_()) read_ = nullptr;
+    if (!trainer_->utilisation()) trainer_ = nullptr;
   }
   // Call it after each step that is reported. The flags: the means that a report is about to take.
   void step(bool of_steps, bool of_summaries, bool of_epoch) {
     begin();
-    if (!read_) return;
+    if (trainer_ == nullptr) return;
     const bool lacking =
         (of_steps && steps.empty()) || (of_summaries && summaries.empty()) || (of_epoch && epoch.empty());
     if (!lacking && since_.seconds() < 1) return;
     since_.restart();
-    const auto reading = read_();
+    const auto reading = trainer_->utilisation();
     if (!reading) return;
     for (auto* m : {&steps, &summaries, &epoch}) m->add(*reading);
   }
@@ -57,7 +57,7 @@ class UtilisationReadings {
   void pause_is_over() { since_.restart(); }
 
  private:
-  std::function<std::optional<double>()> read_;
+  const Trainer* trainer_;  // null: its device gives no value
   bool begun_ = false;
   Stopwatch since_;
 };

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+#include <tutti/cluster/elastic_membership.hpp>
+#include <tutti/core/clock.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
+#include <tutti/core/step_flag.hpp>
+#include <tutti/train/detail/run/run_members.hpp>
+
+namespace tutti::detail {
+
+// What all ways have in common in which members may change.
+class ChangingMembers : public RunMembers {
+ public:
+  [[nodiscard]] bool may_change() const final { return true; }
+  void epoch_begins() final {
+    if (run_.strategy.rank() == 0) members_.epoch_begins(run_.at.epoch);
+  }
+
+ protected:
+  ChangingMembers(RunParts& parts, ElasticMembership& members) : RunMembers(parts), members_(members) {}
+  ~ChangingMembers() = default;
+
+  void ask_to_leave() {
+    const auto& requested = run_.options.leave_requested;
+    if (asked_to_leave_ || !requested || !requested()) return;
+    asked_to_leave_ = true;
+    members_.ask_to_leave();
+  }
+  // Returns the flag of a request to stop, and passes a request to leave to the members.
+  [[nodiscard]] std::uint32_t request_flags() {
+    const std::uint32_t flags = members_.stop_requested() ? step_flag::stop : 0;
+    ask_to_leave();
+    return flags;
+  }
+  // Returns the flag of a change of members after a step of this batch. CommunicationError if the generation is broken.
+  [[nodiscard]] std::uint32_t change_flag(const Batch& batch) {
+    using Change = ElasticMembership::Change;
+    const Change change = members_.change();
+    if (change == Change::broken) fail<CommunicationError>("members", "those of the generation", "a change of them");
+    const bool due = change == Change::after_step || (change == Change::after_epoch && batch.last_of_epoch);
+    return due ? step_flag::membership : 0;
+  }
+  // Returns whether the last step announced a change.
+  [[nodiscard]] bool change_announced() const { return (run_.share.step.flags & step_flag::membership) != 0; }
+  // Returns true if no member would remain. All ranks call it.
+  [[nodiscard]] bool all_leave() {
+    // The request may have come after this step began: new processes would not know it.
+    ask_to_leave();
+    double leaving = asked_to_leave_ ? 1 : 0;
+    run_.strategy.sum({&leaving, 1});
+    return math::llround(leaving) == run_.strategy.size();
+  }
+  // Tells the coordinator that the members have changed. Some of them may have reached the current step only by taking
+  // over the state, and some may have left. since: when the change began.
+  void report_change(const Stopwatch& since) {
+    const StepShare& step = run_.share.step;
+    const CompletedStep closed{step.began,           step.number,     static_cast<int>(step.world),  step.batch,
+                               run_.sources.train(), since.seconds(), parts_.schedule.global_batch()};
+    run_.coordinator.on_membership_change(step.number > 0 ? &closed : nullptr);
+  }
+
+  ElasticMembership& members_;
+  bool asked_to_leave_ = false;
+
+ private:
+  [[nodiscard]] std::int64_t generation() const final {
+    return static_cast<std::int64_t>(run_.strategy.membership().generation);
+  }
+};
+
+}  // namespace tutti::detail

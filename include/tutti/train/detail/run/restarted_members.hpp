@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+#include <tutti/core/error.hpp>
+#include <tutti/train/detail/run/changing_members.hpp>
+
+namespace tutti::detail {
+
+// Members whose processes cannot go on in another generation (ElasticMembership::restarts_processes). When the members
+// are to change, all processes save and end after the same step, and other processes go on from the checkpoint.
+class RestartedMembers final : public ChangingMembers {
+ public:
+  RestartedMembers(RunParts& parts, ElasticMembership& members) : ChangingMembers(parts, members) {}
+
+  [[nodiscard]] bool begin() override {
+    if (!run_.coordinator.saves())
+      fail<UsageError>("fit", "checkpoints, from which other processes go on when the members change", "none");
+    make_sources();
+    try {
+      (void)start();
+      return true;
+    } catch (const CommunicationError&) {
+      if (!members_.await_lease()) throw;
+      return false;
+    }
+  }
+  [[nodiscard]] std::uint32_t flags(const Batch& batch) override {
+    const std::uint32_t requests = request_flags();
+    return requests | change_flag(batch);
+  }
+  [[nodiscard]] bool go_on() override {
+    if (!change_announced()) return true;
+    if (all_leave()) {
+      parts_.checkpoints.stop();
+      return true;
+    }
+    parts_.checkpoints.save_unless_saved();
+    run_.result.left = asked_to_leave_;
+    run_.result.changes = run_.over = true;
+    return true;
+  }
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/core/math.hpp>
+#include <tutti/data/batch_source.hpp>
+#include <tutti/train/detail/run/report_window.hpp>
+#include <tutti/train/detail/run/run_context.hpp>
+#include <tutti/train/detail/run/run_schedule.hpp>
+#include <tutti/train/detail/run/utilisation.hpp>
+#include <tutti/train/report.hpp>
+
+namespace tutti::detail {
+
+// What a run reports: metrics, rates and waiting times since the last report of each kind, and skipped records.
+class RunReports {
+ public:
+  RunReports(RunContext& run, const RunSchedule& schedule) : run_(run), schedule_(schedule), busy_(run.trainer) {}
+
+  // Call it before the first step.
+  void begin() {
+    if (run_.coordinator.listens()) busy_.begin();
+    for (auto* w : {&steps_, &summaries_, &epoch_}) {
+      w->waited = run_.train().seconds_waited();
+      w->exchanged = run_.trainer.seconds_waited().value_or(0);
+    }
+    skipped_before_ = run_.train().skipped();
+    epoch_watch_.restart();
+  }
+  // Call it after the last report of an epoch, if another epoch follows.
+  void begin_epoch() {
+    epoch_.metrics = run_.share.epoch = {};
+    run_.share.skipped = 0;
+    skipped_before_ = run_.train().skipped();
+    epoch_.waited = run_.train().seconds_waited();
+    epoch_.exchanged = run_.trainer.seconds_waited().value_or(0);
+    epoch_.rate.restart();
+    epoch_watch_.restart();
+    for (auto* w : {&steps_, &summaries_}) w->rate.resume();
+    busy_.pause_is_over();
+  }
+
+  // ---- a step ----
+  void add_images(std::int64_t of_all_ranks) {
+    for (auto* w : {&steps_, &summaries_, &epoch_}) w->rate.add(of_all_ranks);
+  }
+  // Call it after the metrics of a step, if a listener gets reports. The flags: the reports that are due.
+  void read_utilisation(bool of_step, bool of_summary, bool of_epoch) { busy_.step(of_step, of_summary, of_epoch); }
+  // Adds the metrics of the steps since the last call. Waits for them.
+  void take_metrics() {
+    own_ = run_.trainer.take_metrics();
+    own_.rows -= std::exchange(skipped_rows_, 0);
+    for (auto* w : {&steps_, &summaries_, &epoch_}) w->metrics += own_;
+  }
+  // Leaves the metrics of a step for a later call of take_metrics(), because the step may still run on a device.
+  void postpone_metrics() { own_ = {}; }
+  // Returns the metrics of this rank's rows that the last step has brought.
+  [[nodiscard]] const Metrics& own() const noexcept { return own_; }
+
+  // ---- the reports; all ranks call these ----
+  [[nodiscard]] StepReport take_step() { return take(steps_, busy_.steps); }
+  [[nodiscard]] StepReport take_summary() { return take(summaries_, busy_.summaries); }
+  // Returns the epoch's report before its evaluation. Rates pause until begin_epoch().
+  [[nodiscard]] EpochReport take_epoch() {
+    for (auto* w : {&epoch_, &steps_, &summaries_}) w->rate.pause();
+    const RunShare& share = run_.share;
+    Metrics all = share.epoch;
+    all += run_.trainer.reduce(epoch_.metrics);
+    EpochReport r{share.step.epoch,
+                  run_.at.step,
+                  run_.options.epochs,
+                  all.mean_loss(),
+                  all.top1_rate(),
+                  all.topk_rate(),
+                  {},
+                  {},
+                  epoch_.rate.value(),
+                  share.step.lr,
+                  0,
+                  false,
+                  0};
+    r.data_wait = share_of(run_.train().seconds_waited() - epoch_.waited, epoch_.rate);
+    if (const auto exchanged = run_.trainer.seconds_waited())
+      r.comm_wait = share_of(*exchanged - epoch_.exchanged, epoch_.rate);
+    r.gpu_utilisation = busy_.epoch.take();
+    r.skipped = math::llround(share.skipped + skipped_by_all());
+    r.global_batch = share.step.batch;
+    return r;
+  }
+  [[nodiscard]] double seconds() const { return since_start_.seconds(); }
+  [[nodiscard]] double epoch_seconds() const { return epoch_watch_.seconds(); }
+
+  // ---- skipped records ----
+  // Rows of this rank's steps whose records were skipped, and that are not in reduced metrics yet.
+  [[nodiscard]] double skipped_rows() const noexcept { return skipped_rows_; }
+  void set_skipped_rows(double rows) noexcept { skipped_rows_ = rows; }
+  // Calls record_skipped() for each bad record of the source that has not been named yet.
+  void name_skipped(BatchSource& source) {
+    for (auto& m : source.take_skip_messages())
+      if (const auto [at, is_new] = named_.insert(std::move(m)); is_new) run_.options.record_skipped(*at);
+  }
+
+  // ---- a change of members ----
+  // Adds the epoch's sums of all ranks to the common facts, which the next generation takes over.
+  void share_epoch() {
+    take_metrics();
+    const Metrics all = run_.trainer.reduce(epoch_.metrics);
+    const double skipped = skipped_by_all();
+    run_.share.epoch += all;
+    run_.share.skipped += skipped;
+    epoch_.metrics = {};
+    skipped_before_ = run_.train().skipped();
+  }
+  // Call these before and after the training source is replaced by another one, whose counts begin anew. Counts that a
+  // source has not reported before it ends are reported with the next one.
+  void leave_source() { shift_counts(-1); }
+  void enter_source() { shift_counts(1); }
+
+ private:
+  [[nodiscard]] static double share_of(double seconds, const Rate& rate) {
+    return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
+  }
+  [[nodiscard]] StepReport take(ReportWindow& w, UtilisationMean& of_window) {
+    const StepShare& step = run_.share.step;
+    const Metrics all = run_.trainer.reduce(w.metrics);
+    const double wait = run_.train().seconds_waited() - w.waited;
+    const auto exchanged = run_.trainer.seconds_waited();
+    const StepReport r{step.epoch,
+                       run_.at.step,
+                       step.in_epoch,
+                       run_.train().steps_per_epoch(),
+                       run_.options.epochs,
+                       all.mean_loss(),
+                       all.top1_rate(),
+                       w.rate.value(),
+                       step.lr,
+                       schedule_.rate(),
+                       share_of(wait, w.rate),
+                       since_start_.seconds(),
+                       exchanged ? std::optional(share_of(*exchanged - w.exchanged, w.rate)) : std::nullopt,
+                       of_window.take(),
+                       step.batch};
+    w.exchanged = exchanged.value_or(0);
+    w.metrics = {};
+    w.waited += wait;
+    w.rate.restart();
+    return r;
+  }
+  [[nodiscard]] double skipped_by_all() {
+    auto skipped = static_cast<double>(run_.train().skipped() - skipped_before_);
+    run_.strategy.sum({&skipped, 1});
+    return skipped;
+  }
+  void shift_counts(int sign) {
+    if (run_.sources.train() == nullptr) return;
+    const BatchSource& train = run_.train();
+    for (auto* w : {&steps_, &summaries_, &epoch_}) w->waited += sign * train.seconds_waited();
+    skipped_before_ += sign * train.skipped();
+  }
+
+  RunContext& run_;
+  const RunSchedule& schedule_;
+  ReportWindow steps_, summaries_, epoch_;  // metrics are of this rank, not summed yet
+  UtilisationReadings busy_;
+  Metrics own_;  // of the step, if they are known
+  std::int64_t skipped_before_ = 0;
+  double skipped_rows_ = 0;
+  std::set<std::string> named_;  // messages about skipped records
+  Stopwatch since_start_, epoch_watch_;
+};
+
+}  // namespace tutti::detail
