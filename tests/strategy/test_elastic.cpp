@@ -244,38 +244,49 @@ void survive_random_changes(int servers) {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     CAPTURE(seed);
     const test::TempFolder folder;
-    std::atomic<int> alive{3}, events{0}, pieces{0};
-    // A member may only go if another one is left that will stay.
-    const auto may_go = [&] {
-      for (int n = alive; n > 1;)
-        if (alive.compare_exchange_weak(n, n - 1)) return true;
-      return false;
+    // holders: members that have the state of the run. started: also those that are about to join.
+    std::mutex mutex;
+    int holders = 3;
+    std::atomic<int> started{3}, events{0}, pieces{0};
+    std::set<std::size_t> stepped{0, 1, 2}, going;
+    // A member may only go if another one has the state and stays. One that joins gets the state later, under load much
+    // later.
+    const auto may_go = [&](std::size_t me) {
+      const std::lock_guard lock(mutex);
+      if (holders <= 1 || !stepped.contains(me) || !going.insert(me).second) return false;
+      --holders;
+      --started;
+      return true;
     };
     control::ArbiterOptions arbiter;
     arbiter.servers = servers;
     std::atomic<int> servers_left{servers};
     ElasticJob job(3, arbiter, [&](ElasticJob& j, std::size_t me, const FitStep& s) {
       slowly();
+      {
+        const std::lock_guard lock(mutex);
+        if (stepped.insert(me).second) ++holders;
+      }
       Rng rng(seed, Purpose::user, static_cast<std::uint64_t>(s.step), me);
       const auto what = rng.below(40);
-      if (what < 2 && alive < 5 && s.step < 150) {
-        ++alive;
+      if (what < 2 && started < 5 && s.step < 150) {
+        ++started;
         ++events;
         j.join();
       } else if (what == 4 && servers_left > 1 && servers_left-- > 1) {
         ++events;
         j.kill_server(static_cast<std::size_t>(servers_left));
-      } else if (what == 2 && may_go()) {
+      } else if (what == 2 && may_go(me)) {
         ++events;
         j.ask_to_leave(me);
-      } else if (what == 3 && may_go()) {
+      } else if (what == 3 && may_go(me)) {
         ++events;
         throw testing::Killed{};
       }
     });
     job.before_piece = [&](std::size_t me) {
       Rng rng(seed, Purpose::shuffle, static_cast<std::uint64_t>(pieces++), me);
-      if (rng.below(300) != 0 || !may_go()) return;
+      if (rng.below(300) != 0 || !may_go(me)) return;
       ++events;
       throw testing::Killed{};
     };

@@ -145,10 +145,11 @@ class ControlChannel {
   }
 
   // ---- generations ----
-  // Returns whether this process may write what others read: false once it might have been given up.
+  // Returns whether this process may write what others read: false once it might have been given up, and after it was
+  // released, because another process may have its duties already.
   [[nodiscard]] bool may_write() const {
     const std::lock_guard lock(mutex_);
-    return lease_.holds(control::now());
+    return !released_ && lease_.holds(control::now());
   }
   // Blocks until this process may write: the arbiter may be late, because it or this process was paused. Returns false
   // if the arbiter has not answered within the rank time-out. Throws what ended the channel, such as a refusal.
@@ -156,7 +157,7 @@ class ControlChannel {
     std::unique_lock lock(mutex_);
     return wait(lock, std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),
                 [&] { return left_ || !enrolled_ || lease_.holds(control::now()); }) &&
-           lease_.holds(control::now());
+           !released_ && lease_.holds(control::now());
   }
   // Returns what is known of a change of the generation that next_assignment() returned last, or no value.
   [[nodiscard]] std::optional<control::MembershipChange> change() const {
