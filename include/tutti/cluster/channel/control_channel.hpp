@@ -157,7 +157,7 @@ class ControlChannel {
     std::unique_lock lock(mutex_);
     return wait(lock, std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),
                 [&] { return left_ || !enrolled_ || lease_.holds(control::now()); }) &&
-           !released_ && lease_.holds(control::now());
+           lease_.holds(control::now());
   }
   // Returns what is known of a change of the generation that next_assignment() returned last, or no value.
   [[nodiscard]] std::optional<control::MembershipChange> change() const {

@@ -28,7 +28,11 @@ TUTTI_CORE_FUNCTION Coordinator::~Coordinator() {
 
 TUTTI_CORE_FUNCTION void Coordinator::require_lease() const {
   ElasticMembership* const members = trainer_.strategy().members();
-  if (members != nullptr && !members->await_lease()) fail_without_lease();
+  if (members == nullptr) return;
+  // Twice: a process may be paused between the two calls. A process that was released may not write again.
+  for (int i = 0; i < 2; ++i)
+    if (members->await_lease() && members->may_write()) return;
+  fail_without_lease();
 }
 
 TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* closed) {
