@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a change of members over MPI takes, by its parts: ResNet-18 on made-up images of 32x32 on three hosts made of
-network namespaces. Each change is another mpirun. A host leaves in order, joins, or loses its worker to kill -9. Prints
-for each kind the median of
+"""Measures the parts of a membership change over MPI: ResNet-18 on generated images of 32x32, on three hosts made of
+network namespaces. Each change starts another mpirun. There are three kinds: a host leaves in order, a host joins, or
+kill -9 ends the worker of a host. Prints for each kind the median of
   saved    from the edit of the hosts file until the checkpoint exists (the current step ends before it)
   ended    until the last process of the old mpirun has ended
   started  until all processes of the new mpirun exist: mpirun, its daemons, ssh

@@ -5,7 +5,7 @@ to open it.
 
     bench/report.py [--steps 100000] [--repeats 5]
 
-The run is made up: a log of this number of steps, 200 evaluations and a confusion matrix of ten classes with 24 images.
+The run is generated: it has a log of this number of steps, 200 evaluations and a confusion matrix of ten classes with 24 images.
 Opening is measured from the navigation until the page's own script has run and the layout is complete, by the browser's
 own clock, without the start of the browser.
 """

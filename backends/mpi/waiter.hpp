@@ -42,7 +42,7 @@ class MpiWaiter {
   // The reason for a wait: ranks that may arrive at any time, or a transfer that progresses only when it is polled.
   enum class For { ranks, transfer };
 
-  // How long after the deadline the ranks that are alive have to answer.
+  // The time after the deadline within which each rank that is alive must answer the roll call.
   static constexpr std::chrono::seconds roll_call{1};
 
   void wait(MPI_Request& request, For what_for, Deadline deadline, std::string_view what) {

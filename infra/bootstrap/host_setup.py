@@ -180,7 +180,7 @@ class HostSetup:
                     f"ExecStart={sys.executable} {script} /run/tutti-spot-notice\nRestart=on-failure\nRestartSec=5\n\n"
                     "[Install]\nWantedBy=multi-user.target\n")
         if shutil.which("systemctl") is None or subprocess.run(["systemctl", "enable", "--now", unit.name], check=False).returncode:
-            log.warning("%s could not be started: the Spot notice is not noticed", unit.name)
+            log.warning("cannot start %s: the Spot interruption notice will be ignored", unit.name)
 
     # Queues.
     def queue(self, name):

@@ -127,7 +127,7 @@ TEST_CASE("a group that has lost a member is never ready") {
   CHECK(s.count(Decision::Kind::standing) == 0);
 }
 
-TEST_CASE("a report before the group was ready breaks it, even if a process waits to join") {
+TEST_CASE("a step report before the group is ready breaks the group, even if another process waits to join") {
   for (const bool second : {false, true}) {
     Scene s(options(2, 0, true));
     s.workers(2);

@@ -85,7 +85,7 @@ inline std::vector<Copy> take(Loader& loader, int n) {
 struct Troubled {
   Schema s = tiny();
   std::int64_t bad = -1;
-  std::set<std::int64_t> several{};  // indices that throw DataErrors
+  std::set<std::int64_t> several{};  // read() throws a DataError for these indices
   int kind = 0;
   int milliseconds = 0;
   std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0);

@@ -106,7 +106,7 @@ TEST_CASE("examples from the writer are read back") {
   CHECK(std::string(e.encoded.begin(), e.encoded.end()) == "the image");
 }
 
-TEST_CASE("the error for a label outside 1 to 1000 or an example without image or label names it") {
+TEST_CASE("the error names a label outside 1 to 1000, and the feature of an image or label that is missing") {
   const TempFolder folder;
   const auto error = [&](const std::string& payload) {
     write_records(folder / "train-00000-of-00001", {example(1), payload});

@@ -205,7 +205,7 @@ TEST_CASE("fast net, cpu") {
   check(backend, DType::f32, single);
   check(backend, DType::bf16, coarse);
 }
-TEST_CASE("fast net, every backend on the processor") {
+TEST_CASE("fast net, every CPU backend") {
   testing::on_processor_backends([](Backend& backend) {
     check(backend, DType::f32, single);
     check(backend, DType::bf16, coarse);

@@ -213,7 +213,7 @@ TEST_CASE("resnet8: reference, f32 and bf16") {
   check_resnet8(backend, DType::f32, in_f32);
   check_resnet8(backend, DType::bf16, in_16_bits);
 }
-TEST_CASE("resnet8: every backend on the processor") {
+TEST_CASE("resnet8: every CPU backend") {
   testing::on_processor_backends([](Backend& backend) {
     check_resnet8(backend, DType::f32, in_f32);
     check_resnet8(backend, DType::bf16, in_16_bits);

@@ -126,7 +126,7 @@ TEST_CASE("ResNet-18 and 50, f64") {
   check(backend, DType::f64, 18, false, {1e-6, 1e-6, 1e-6});
   check(backend, DType::f64, 50, false, {1e-6, 1e-6, 1e-6});
 }
-TEST_CASE("every depth, every backend on the processor") {
+TEST_CASE("every ResNet depth with every CPU backend") {
   testing::on_processor_backends([](Backend& backend) { check_all(backend); });
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("gpu: every depth, cuda") {
   check(*backend, DType::f16, 50, false, {0.01, 0, 0});
 }
 
-TEST_CASE("each depth has torchvision's number of parameters") {
+TEST_CASE("each ResNet depth has as many parameters as in torchvision") {
   // For 1000 classes; torchvision's counts.
   for (const auto& net : {std::pair{18, 11689512}, {34, 21797672}, {50, 25557032}, {101, 44549160}, {152, 60192808}}) {
     const int depth = net.first;
@@ -157,7 +157,7 @@ TEST_CASE("each depth has torchvision's number of parameters") {
   }
 }
 
-TEST_CASE("options of batch norm reach all batch norms") {
+TEST_CASE("batch norm options apply to all batch norms") {
   Builder b(3, 64, 64);
   models::resnet(b, b.normalize({0, 0, 0}, {1, 1, 1}),
                  {.depth = 50, .zero_gamma = true, .bn_eps = 1e-4F, .bn_momentum = 0.25F});
@@ -176,7 +176,7 @@ TEST_CASE("options of batch norm reach all batch norms") {
   CHECK(zeros == 16);
 }
 
-TEST_CASE("v1.5 has the stride in the 3x3, v1 in the 1x1 before it") {
+TEST_CASE("ResNet v1.5 strides in the 3x3 convolution, v1 in the 1x1 convolution before the 3x3") {
   for (const bool v1 : {false, true}) {
     const Graph g = net(50, v1);
     for (const Node& n : g.nodes)

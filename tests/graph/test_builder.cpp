@@ -34,7 +34,7 @@ TEST_CASE("builder: recorded ops have the right shapes") {
   check_order(n.b.graph());
 }
 
-TEST_CASE("builder: every wrong shape is refused at the call, with the layer's name") {
+TEST_CASE("builder: a call with a wrong shape fails, and the error names the layer") {
   Net n;
   Builder& b = n.b;
   const ValueId c = n.conv("c", n.x), d = n.conv("d", n.x, 4, 2);
@@ -69,7 +69,7 @@ TEST_CASE("builder: every wrong shape is refused at the call, with the layer's n
   check_shape_error("a", [&] { b.conv2d("a", n.x, b.images(), {8, 8, 1, 0}); });
 }
 
-TEST_CASE("builder: an op is recorded by its struct or by the call with its name") {
+TEST_CASE("builder: an op can be added as a struct or by the method with the op's name") {
   Net n;
   const ValueId c = n.conv("c", n.x);
   Builder other = n.b;
@@ -79,7 +79,7 @@ TEST_CASE("builder: an op is recorded by its struct or by the call with its name
   CHECK_THROWS_WITH_AS(n.b.record("sum", op::Add{}, {c}), "[sum] expected 2 inputs or more, got 1.", UsageError);
 }
 
-TEST_CASE("ops: each has a name of its own") {
+TEST_CASE("ops: every op has a unique name") {
   std::set<std::string_view> names;
   for (const OpInfo& o : Ops::infos) CHECK_MESSAGE(names.insert(o.name).second, o.name);
   CHECK(name_of(op::Gelu{}) == "gelu");
@@ -87,7 +87,7 @@ TEST_CASE("ops: each has a name of its own") {
   CHECK_FALSE(reads_weights(op::LinearBackwardWeights{}));
 }
 
-TEST_CASE("builder: names are unique, there is one loss, and smoothing is limited") {
+TEST_CASE("builder: names must be unique, a net has one loss, and label smoothing is limited") {
   Net n;
   const ValueId c = n.conv("c", n.x);
   CHECK_THROWS_AS(n.conv("c", n.x), UsageError);
@@ -104,7 +104,7 @@ TEST_CASE("builder: names are unique, there is one loss, and smoothing is limite
   CHECK(std::get<op::SoftmaxCrossEntropy>(m.b.graph().nodes.back().op).top_k == 3);
 }
 
-TEST_CASE("custom op: shapes come from the op, outputs have one row, all outputs must be used") {
+TEST_CASE("custom op: the op computes the output shapes, outputs have one row, all outputs must be used") {
   Net n;
   const auto bad = std::make_shared<CustomOp>();
   bad->name = "bad";

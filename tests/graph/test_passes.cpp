@@ -117,7 +117,7 @@ TEST_CASE("gelu is not fused, has no FLOPs, and its gradient is computed from it
   CHECK(only<op::GeluBackward>(h).inputs[1] == only<op::BatchNormInference>(h).outputs[0]);
 }
 
-TEST_CASE("differentiate: contributions to one value are added") {
+TEST_CASE("differentiate: gradient contributions to the same value are added") {
   Net n;
   const ValueId a = n.conv("a", n.x);
   ValueId sum = n.conv("b1", a);
@@ -138,7 +138,7 @@ TEST_CASE("differentiate: contributions to one value are added") {
     }
 }
 
-TEST_CASE("differentiate: a batch norm reads two contributions directly") {
+TEST_CASE("differentiate: the backward op of a batch norm reads two gradient contributions without an add") {
   Net n;
   const ValueId y = nn::batch_norm(n.b, "bn", n.conv("a", n.x), {.relu = true});
   n.finish(n.b.add("sum", n.conv("b", y), n.conv("c", y)));
@@ -177,7 +177,7 @@ TEST_CASE("differentiate: unsupported graphs are refused") {
   CHECK_THROWS_AS((void)differentiate(differentiate(again.b.graph())), UsageError);
 }
 
-TEST_CASE("differentiate: fixed parameters have no gradient, trainable ones next to them have") {
+TEST_CASE("differentiate: fixed parameters have no gradient, trainable parameters next to them have one") {
   Net n;
   const ValueId w = n.b.parameter("w", Shape{4, 3, 3, 3}, {}, true, false);
   const ValueId y = nn::batch_norm(n.b, "bn", n.b.conv2d("c", n.x, w, {}), {.fixed_gamma = true});

@@ -119,7 +119,7 @@ TEST_CASE("values in scratch are not in the arena, and bf16 halves the memory") 
   CHECK(check_plan(g, o, nullptr).plan.activation_bytes > bf16.activation_bytes);
 }
 
-TEST_CASE("plans refuse an empty batch; few rows make few shards") {
+TEST_CASE("planning an empty batch fails; a batch of few rows has few shards") {
   const Graph g = cifar(8, false);
   PlanOptions o;
   o.rows = 0;

@@ -130,7 +130,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_02_the_first_worker_is_killed(self):
-        """rank 0 is killed; the others have its state too"""
+        """rank 0 is killed; the other ranks have the same state"""
         self.train("--restart-budget", 0)
         self.wait_for_steps(20)
         _, begin = self.kill(0)
@@ -158,7 +158,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, over, None, 0, ended=False)
 
     def test_04_a_host_is_lost(self):
-        """a whole host is lost, its link and all its processes; it is still in the hosts file"""
+        """a host that is still in the hosts file is lost with its link and all its processes"""
         self.train("--restart-budget", 0)
         self.wait_for_steps(20)
         begin = time.monotonic()
@@ -189,7 +189,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_06_a_worker_is_stopped(self):
-        """a worker is stopped; when it continues it is refused, and ends"""
+        """a worker is stopped, and the job refuses the worker when the worker continues"""
         self.train("--restart-budget", 0)
         self.wait_for_steps(20)
         pid, begin = self.kill(0, signal.SIGSTOP)
@@ -251,7 +251,7 @@ class Scenarios(ElasticTrainingCase):
         self.assertEqual(self.logged(), [])
 
     def test_11_too_few(self):
-        """fewer than `--min-workers`: the job waits until others come"""
+        """fewer than `--min-workers`: the job waits until more workers join"""
         self.train("--min-workers", 2, "--restart-budget", 0, hosts=(0, 1))
         self.wait_for_steps(20)
         _, begin = self.kill(0)
@@ -262,7 +262,7 @@ class Scenarios(ElasticTrainingCase):
         self.note(begin, noticed, on, 1)
 
     def test_12_a_host_fails_again_and_again(self):
-        """a host fails again and again: it is not used any more"""
+        """a host that fails repeatedly is no longer used"""
         self.train("--restart-budget", 1, hosts=(0, 1))
         self.wait_for_steps(20)
         begin = time.monotonic()

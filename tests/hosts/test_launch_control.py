@@ -61,7 +61,7 @@ class Control(HostsCase):
                          r"within 4 s, got none; it is stopped, as by SIGSTOP\. hint: set a longer time with --rank-timeout\.")
 
     def test_cut_host_is_lost(self):
-        """The job loses a cut-off host before the launcher gives up the host itself."""
+        """The rank time-out (4 s) gives up the process on a cut-off host before the launcher gives up the host (60 s)."""
         job = self.start_ranks("--rank-timeout", 4, "--host-timeout", 60, CONTROL_RANK, "wait")
         self.cluster.cut(2)
         try:

@@ -134,7 +134,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertIn(f"warning: worker 1 on {self.cluster.address(1)}: exit code 3; the others go on", self.job.err)
 
     def test_stopped_coordinator_while_it_saves(self):
-        """The files that it still writes when it continues replace no file of the workers that continued without it."""
+        """A file that the old coordinator still writes after the pause replaces no file of the workers that continued."""
         self.begin("--elastic-at", "step", "--rank-timeout", 6, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 1, "--keep", 3))
         self.wait_for_steps(3)

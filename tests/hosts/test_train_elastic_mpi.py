@@ -87,7 +87,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(self.logged()[0], ["ADDED", self.cluster.address(1)])
 
     def test_first_rank_dies_and_is_replaced(self):
-        """All ranks continue from the last checkpoint. Its later steps are repeated, and no step is twice in the audit."""
+        """All ranks continue from the last checkpoint. They repeat the later steps, and no step is twice in the audit."""
         self.begin("--elastic-at", "step", epochs=100000, program=("--save-steps", 25))
         self.wait_for_steps(30)
         os.kill(self.pid(0), signal.SIGKILL)
@@ -124,7 +124,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.stop()
 
     def test_stopped(self):
-        """The job also gives up a rank that is stopped, here the first one."""
+        """The job also gives up a rank that is stopped, here rank 0."""
         self.begin("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 20))
         self.wait_for_steps(25)

@@ -126,7 +126,7 @@ class Asynchronous(WithServers):
                 self.check_lost(1, epochs=EPOCHS)
 
     def test_a_cut_off_worker_is_given_up(self):
-        """The servers refuse late pushes of the worker when its host is back, and the other servers take over its part."""
+        """When the host is back, the servers refuse late pushes of its worker. The rest of the job takes over the worker's part."""
         # The steps must last longer than the allowed silence: the log shows the change with the next step.
         epochs = 2 * LONG
         self.begin("--rank-timeout", 6, "--restart-budget", 0, "-s", 1, epochs=epochs)

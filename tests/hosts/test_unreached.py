@@ -92,7 +92,7 @@ class Gloo(Unreached):
         self.others_train_on((1, 0), (1, 2), gone=["worker 1"])
 
     def test_short_deadline(self):
-        """The operation ends before the time-out; the group that then forms does not form either."""
+        """The reduction fails before the rank time-out, and so does the first attempt to form a new group."""
         self.STRATEGY = (*self.STRATEGY, "--comm-deadline", "2")
         self.others_train_on((1, 2), gone=["worker 2"])
 

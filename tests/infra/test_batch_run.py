@@ -108,7 +108,7 @@ class Nodes(BatchCase):
         self.assertIn("[MPI_GPUS] expected at most", self.ends(self.start(0, *WHERE, nodes=1, MPI_GPUS="999"), 2))
 
     def test_missing_data(self):
-        """The same as on a node that could not mount its file system."""
+        """The job folder does not exist, as on a node that could not mount its file system."""
         log = self.ends(self.start(0, "true", nodes=1, JOB_DIR="/no/such/folder"), 3)
         self.assertIn("[JOB_DIR] expected the folder /no/such/folder, got no folder.", log)
         child, main = self.start(1, JOB_DIR="/no/such/folder"), self.start(0, "true")

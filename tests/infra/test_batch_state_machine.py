@@ -197,7 +197,7 @@ class StateMachine(unittest.TestCase):
         self.ends(Aws(job=["RUNNING"], terminated=["RUNNING"]), "FAILED", "TimeLimitReached")  # the job does not stop
 
     def test_batch_does_not_answer(self):
-        """A job continues for half an hour of it; then it is stopped, because its stack would cost money without an
+        """If Batch does not answer for half an hour, the job is stopped: otherwise its stack would cost money without an
         end."""
         lost = TaskError("Batch.ServerException", "internal error")
         aws = Aws(job=["RUNNING", "SUCCEEDED"], fail={"describeJobs": [lost] * 10 + [None]})

@@ -121,7 +121,7 @@ class Cluster(Boot):
         self.stack.sqs.purge_queue(QueueUrl=self.stack.queues["Worker"])
         self.assertIn(f"the cluster began without {self.ip(2)}", self.finish(self.boot("Worker", 2), 1))
 
-    def test_too_few_workers_end_the_setup(self):
+    def test_setup_fails_if_there_are_too_few_workers(self):
         for k, role in enumerate(("Master", "Worker")):
             self.launch(role, k)
         self.stack.asg_setup("Worker", 1, 1)

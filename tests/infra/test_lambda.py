@@ -194,7 +194,7 @@ class Function(unittest.TestCase):
         self.assertEqual(self.groups["Master"].desired_capacity, 1)
 
     def test_group_retries_temporary_failures(self):
-        """Within the first minutes. If the launches continue to fail, the stack gets a signal of the last one before
+        """The group retries within the first minutes. If the launches continue to fail, the stack gets a signal of the last one before
         its time-out."""
         begin = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
         for message, words in TRANSIENT.items():
@@ -289,7 +289,7 @@ class Function(unittest.TestCase):
         self.nothing_happened()
 
     def test_groups_of_others(self):
-        """One of them exists, and is complete."""
+        """One of the unrelated groups exists, and is complete."""
         boto3.client("autoscaling", REGION).create_auto_scaling_group(
             AutoScalingGroupName="other-WorkerAutoScalingGroup-1ABC", MinSize=1, MaxSize=1, DesiredCapacity=1,
             LaunchTemplate={"LaunchTemplateId": self.stack.resources["WorkerLaunchTemplate"]},

@@ -361,7 +361,7 @@ class Refuses(unittest.TestCase):
                     self.assertNotRegex(said, f"(?s){words}")
 
     def test_right_requests_are_accepted(self):
-        """The same in a form that the models have: the refusals above come from the changes."""
+        """The same requests without a mistake are accepted: the refusals above come from the mistakes."""
         for service, operation, parameters in (
                 ("sqs", "create_queue", {"QueueName": "right"}), ("s3", "create_bucket", {"Bucket": "bucket"}),
                 ("ec2", "describe_instances", {"Filters": [{"Name": "instance-state-name", "Values": ["running"]}]}),

@@ -94,7 +94,7 @@ TEST_CASE("the newest checkpoints and the best are kept") {
   CHECK_THROWS_AS(save(store, -1), UsageError);
 }
 
-TEST_CASE("a step that was just saved is kept, also if later ones exist") {
+TEST_CASE("a step that was just saved is kept, even if checkpoints of later steps exist") {
   const TempFolder run;
   CheckpointStore store(run.path(), 1);
   save(store, 9);
@@ -143,7 +143,7 @@ TEST_CASE("a failed save leaves only the earlier checkpoint") {
     const SizeLimit limit(10000);
     CHECK_THROWS_AS(save(store, 2, 100000), FileError);
   }
-  SUBCASE("a limit on file sizes, the same step again") {
+  SUBCASE("the same step again, with a limit on file sizes") {
     const SizeLimit limit(10000);
     CHECK_THROWS_AS(save(store, 1, 100000), FileError);
   }
@@ -153,7 +153,7 @@ TEST_CASE("a failed save leaves only the earlier checkpoint") {
     data.options.set("lr", std::nan(""));
     CHECK_THROWS_AS(store.save(data), UsageError);
   }
-  SUBCASE("a tensor twice") {
+  SUBCASE("the same tensor twice") {
     const State state(2, 100);
     auto data = state.data();
     data.optimizer.push_back(data.optimizer[0]);
@@ -273,7 +273,7 @@ TEST_CASE("names of checkpoints are parsed") {
     CHECK_FALSE(GenerationBegin::parse(name).has_value());
 }
 
-TEST_CASE("a writer that was stopped and given up replaces no checkpoint when it continues") {
+TEST_CASE("a writer that was stopped and evicted replaces no checkpoint after the writer continues") {
   const TempFolder run;
   CheckpointStore others(run.path(), 2);
   bool given_up = false;

@@ -68,7 +68,7 @@ void replace_in_manifest(const Path& folder, const std::string& from, const std:
 
 }  // namespace
 
-TEST_CASE("a bit flipped anywhere, and a truncation at any length, is found and named") {
+TEST_CASE("any flipped bit and any truncation is detected, and the error names the file") {
   const TempFolder run;
   CheckpointStore store(run.path());
   const Path path = save(store, 3, 5);
@@ -98,7 +98,7 @@ TEST_CASE("a bit flipped anywhere, and a truncation at any length, is found and 
   CHECK(contains(complaint(path), "optimizer.safetensors] expected the CRC-32C"));
 }
 
-TEST_CASE("damage with matching checksums is found as well") {
+TEST_CASE("damage is detected even if the checksums match") {
   const TempFolder run;
   CheckpointStore store(run.path());
   const Path path = save(store, 3, 5);
@@ -144,7 +144,7 @@ TEST_CASE("a folder that is not a checkpoint is refused") {
   CHECK(complaints.size() == 2);
 }
 
-TEST_CASE("the newest valid checkpoint is used, and each bad one is named") {
+TEST_CASE("the newest valid checkpoint is used, and each damaged checkpoint is named") {
   const TempFolder run;
   CheckpointStore store(run.path(), 4);
   std::vector<Path> paths;

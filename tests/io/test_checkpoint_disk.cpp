@@ -137,7 +137,7 @@ extern "C" int posix_fadvise(int fd, off_t, off_t, int advice) noexcept {
   return 0;
 }
 
-TEST_CASE("a checkpoint is on the disk before it has its name, and is read back before an older one is removed") {
+TEST_CASE("a checkpoint is synchronised before its rename, and read back before an older checkpoint is removed") {
   const TempFolder run;
   Disk disk(run);
   CheckpointStore store(run.path(), 1);
@@ -185,7 +185,7 @@ TEST_CASE("if the disk fails, only the earlier checkpoint remains") {
   CHECK(store.load_newest_valid()->step() == 2);
 }
 
-TEST_CASE("a checkpoint that cannot be read back does not count, and the earlier one is restored") {
+TEST_CASE("a checkpoint that cannot be read back does not count, and the earlier checkpoint is restored") {
   const TempFolder run;
   Disk disk(run);
   CheckpointStore store(run.path(), 1);
@@ -226,7 +226,7 @@ TEST_CASE("a checkpoint that cannot be read back does not count, and the earlier
   CHECK_FALSE(path_exists(old));
 }
 
-TEST_CASE("the beginning of a generation is kept while an earlier one could have written a checkpoint that counts") {
+TEST_CASE("the mark of a generation's beginning is kept while an earlier generation may have valid checkpoints") {
   const TempFolder run;
   Disk disk(run);
   const auto begins = [&] {
@@ -252,7 +252,7 @@ TEST_CASE("the beginning of a generation is kept while an earlier one could have
   CHECK(begins() == Names{"generation-4-behind-10"});
 }
 
-TEST_CASE("a missing best checkpoint, and a mark that is too long") {
+TEST_CASE("a missing best checkpoint and a best.json that is too long are errors") {
   const TempFolder run;
   Disk disk(run);
   CheckpointStore store(run.path());

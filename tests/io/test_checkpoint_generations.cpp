@@ -60,7 +60,7 @@ TEST_CASE("the state before the first step can be saved") {
   CHECK(best.metric == 0);
 }
 
-TEST_CASE("a generation takes over the best checkpoint and all earlier ones") {
+TEST_CASE("a new generation keeps the best checkpoint and all earlier checkpoints") {
   const TempFolder run;
   CheckpointStore store(run.path(), 5);
   for (const std::int64_t step : {2, 4, 6}) save_of(store, step, 1);
@@ -89,7 +89,7 @@ TEST_CASE("a generation takes over the best checkpoint and all earlier ones") {
   CHECK(store.list().size() == 3);
 }
 
-TEST_CASE("a process without the right to write changes no file") {
+TEST_CASE("a process without a lease changes no file") {
   const TempFolder run;
   CheckpointStore store(run.path(), 1);
   save(store, 1);
@@ -103,7 +103,7 @@ TEST_CASE("a process without the right to write changes no file") {
   CHECK(files(store, "generation-") + files(store, "best") == 0);
 }
 
-TEST_CASE("a run that continues from an older step discards the later ones, and the best among them") {
+TEST_CASE("a run that continues from an older step discards later checkpoints, including a later best one") {
   const TempFolder run;
   for (const std::int64_t best : {2, 4, 6}) {
     CheckpointStore store(run.path() / std::to_string(best), 5);
@@ -134,7 +134,7 @@ TEST_CASE("counters and options of more than 16 MiB are refused and leave no fil
   CHECK_THROWS_AS(store.save(data), UsageError);
 }
 
-TEST_CASE("a file that is shorter or longer than in the manifest is named, and so is a path that is not a folder") {
+TEST_CASE("the error names a file whose size differs from the manifest, and a path that is not a folder") {
   const TempFolder run;
   CheckpointStore store(run.path());
   const Path path = save(store, 1);
@@ -147,7 +147,7 @@ TEST_CASE("a file that is shorter or longer than in the manifest is named, and s
   CHECK(contains(message_of<DataError>([&] { (void)load_checkpoint(run.path() / "nothing"); }), "expected a folder"));
 }
 
-TEST_CASE("the mark of the latest generation determines the best checkpoint") {
+TEST_CASE("best.json of the latest generation determines the best checkpoint") {
   const TempFolder run;
   CheckpointStore store(run.path(), 20);
   CHECK(store.latest_generation() == 0);

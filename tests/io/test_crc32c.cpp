@@ -24,7 +24,7 @@ TEST_CASE("CRC-32C gives the known answers of RFC 3720, appendix B.4") {
   CHECK(crc32c("") == 0);
 }
 
-TEST_CASE("the portable form gives the same for every length and in pieces") {
+TEST_CASE("the portable CRC-32C gives the same result for every length, whole or in pieces") {
   std::vector<std::byte> bytes(300);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 167 + 13);
   for (std::size_t n = 0; n <= bytes.size(); ++n) {
@@ -36,7 +36,7 @@ TEST_CASE("the portable form gives the same for every length and in pieces") {
   CHECK(~detail::crc32c_portable(~0U, std::as_bytes(std::span("123456789", 9))) == 0xE3069283U);
 }
 
-TEST_CASE("the masked form has known values") {
+TEST_CASE("the masked CRC-32C has known values") {
   // Rotated right by 15 bits, plus a constant.
   CHECK(mask_crc32c(0) == 0xA282EAD8U);
   CHECK(mask_crc32c(1) == 0xA284EAD8U);

@@ -53,7 +53,7 @@ TEST_CASE("parses each kind of value") {
   CHECK(j.find("c") == nullptr);
 }
 
-TEST_CASE("an error names a value of another kind") {
+TEST_CASE("reading a value as another kind fails, and the error names the value") {
   const Json j = parse_json("{\"a\": 1.5}");
   CHECK(contains(message_of<DataError>([&] { (void)j.at("a").as_integer("counters a"); }), "[counters a]"));
   CHECK(contains(message_of<DataError>([&] { (void)j.at("a").as_integer(); }), "an integer, got a double"));
@@ -192,7 +192,7 @@ TEST_CASE("values that JSON cannot represent are refused") {
   CHECK_THROWS_AS((void)Json::object({{"a", 1}, {"a", 2}}), UsageError);
 }
 
-TEST_CASE("set replaces a key, and push_back appends") {
+TEST_CASE("set replaces the value of a key, and push_back appends") {
   Json j;
   j.set("a", 1).set("b", 2).set("a", 3);
   CHECK(write_json(j) == R"({"a":3,"b":2})");

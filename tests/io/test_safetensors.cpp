@@ -163,7 +163,7 @@ TEST_CASE("hostile headers are refused") {
   CHECK(contains(complaint("{\"b\":{" + two + "}", 8), "allows no gap"));
 }
 
-TEST_CASE("entries are ordered by their bytes") {
+TEST_CASE("entries are sorted by the offsets of the data") {
   const auto file = file_of(R"({"z":{"dtype":"U8","shape":[2],"data_offsets":[2,4]},)"
                             R"("e":{"dtype":"U8","shape":[0],"data_offsets":[2,2]},)"
                             R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
@@ -176,7 +176,7 @@ TEST_CASE("entries are ordered by their bytes") {
   CHECK(static_cast<int>(st.record("z").bytes[1]) == 3);
 }
 
-TEST_CASE("types and ranks that tutti lacks are listed, but refused by name") {
+TEST_CASE("tensors of unsupported type or rank are listed; reading fails with an error that names the tensor") {
   const auto file = file_of(R"({"h":{"dtype":"F16","shape":[1],"data_offsets":[0,2]},)"
                             R"("b":{"dtype":"BOOL","shape":[1],"data_offsets":[2,3]},)"
                             R"("six":{"dtype":"U8","shape":[1,1,1,1,1,1],"data_offsets":[3,4]}})",
@@ -191,7 +191,7 @@ TEST_CASE("types and ranks that tutti lacks are listed, but refused by name") {
   CHECK_THROWS_AS((void)st.records(), DataError);
 }
 
-TEST_CASE("values that a file did not align can be copied") {
+TEST_CASE("unaligned values of a file can be copied") {
   const auto file = file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                             R"("b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})" +
                                 std::string(2, ' '),

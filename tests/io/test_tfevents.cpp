@@ -119,7 +119,7 @@ std::vector<Event> decode_file(const Path& path) {
 
 }  // namespace
 
-TEST_CASE("scalars are read as they were written") {
+TEST_CASE("scalars are read back unchanged") {
   const TempFolder folder;
   EventWriter writer(folder / "run" / "tb");
   writer.scalar("train/loss", 1, 2.5F);
@@ -210,7 +210,7 @@ TEST_CASE("a histogram counts the finite values in equal parts of their range") 
   CHECK(counts == std::vector<double>(h.in_part.begin(), h.in_part.end()));
 }
 
-TEST_CASE("an event that could not be written completely leaves no bytes") {
+TEST_CASE("a failed write of an event leaves no bytes in the file") {
   const TempFolder folder;
   EventWriter writer(folder.path());
   {

@@ -62,7 +62,7 @@ std::map<std::int64_t, std::vector<double>> begins_of(const Path& file) {
 
 }  // namespace
 
-TEST_CASE("spans of threads are in rows of their lanes, with any name") {
+TEST_CASE("spans are in the rows of their thread and lane, and can have any name") {
   const TempFolder folder;
   auto& recorder = TraceRecorder::start({.file = folder.path() / "t.json", .process = 3, .name = "rank 3"});
   {
@@ -90,7 +90,7 @@ TEST_CASE("spans of threads are in rows of their lanes, with any name") {
   CHECK(joined == 2);
 }
 
-TEST_CASE("the layers of whole steps are recorded up to the limit") {
+TEST_CASE("layers are recorded for whole steps only, up to the limit") {
   const TempFolder folder;
   auto& recorder = TraceRecorder::start({.file = folder.path() / "t.json", .most_details = 35});
   for (int step = 1; step <= 8; ++step) {
@@ -104,7 +104,7 @@ TEST_CASE("the layers of whole steps are recorded up to the limit") {
   CHECK(recorder.lost() == 0);
 }
 
-TEST_CASE("spans are recorded up to the limit, and evaluations in addition") {
+TEST_CASE("spans are recorded up to the limit, and spans of evaluations also beyond the limit") {
   const TempFolder folder;
   auto& recorder = TraceRecorder::start({.file = folder.path() / "t.json", .most_spans = 20});
   for (int step = 1; step <= 30; ++step) const Span span(Lane::step, "step", {}, step);
@@ -115,7 +115,7 @@ TEST_CASE("spans are recorded up to the limit, and evaluations in addition") {
   CHECK(recorder.lost() == 10);
 }
 
-TEST_CASE("a full disk ends the timeline with one complaint and no other effect") {
+TEST_CASE("if the disk is full, the timeline ends with one warning, and training continues") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
   std::vector<std::string> said;
@@ -153,7 +153,7 @@ TEST_CASE("a file that another process writes is refused") {
   first.close();
 }
 
-TEST_CASE("parts are merged when the last process has ended, not earlier") {
+TEST_CASE("the parts are merged after the last process has ended, not earlier") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
   auto& a = TraceRecorder::start({.file = trace_part(out, "rank0"), .process = 0, .job = "j"});
@@ -178,7 +178,7 @@ TEST_CASE("parts are merged when the last process has ended, not earlier") {
   CHECK(begins_of(out).size() == 3);
 }
 
-TEST_CASE("clocks of other hosts are shifted so that no rank leaves a sum before all have entered it") {
+TEST_CASE("clocks of other hosts are shifted so that no rank leaves a reduction before all ranks have entered") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
   // The clock of host b is 40 ms behind, which the sums do not allow: 1000 + d <= 1010 + 50000 <= ...

@@ -63,7 +63,7 @@ std::vector<T> tensor(Trainer& t, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("dirac: the first outputs of a convolution are its inputs") {
+TEST_CASE("dirac: the first outputs of a convolution equal the inputs") {
   for (const auto& [out, kernel] : {std::pair<std::int64_t, int>{7, 3}, {5, 3}, {3, 3}, {6, 5}, {6, 1}}) {
     Builder b(5, 6, 6);
     const ValueId x = b.normalize({0, 0, 0, 0, 0}, {1, 1, 1, 1, 1});
@@ -100,7 +100,7 @@ TEST_CASE("dirac: the first outputs of a convolution are its inputs") {
   CHECK_THROWS_AS(initialize(v.data(), Shape{3, 4}, {Init::dirac, 1}, 1, "w"), ShapeError);
 }
 
-TEST_CASE("given initial values are used") {
+TEST_CASE("initial values that the caller gives are used") {
   std::vector<float> v(6);
   const auto given = std::make_shared<const std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
   initialize(v.data(), Shape{2, 3}, {Init::values, 1, given}, 1, "w");
@@ -138,7 +138,7 @@ TEST_CASE("the first layer trains only its biases, and all other layers train fu
   }
 }
 
-TEST_CASE("a rate multiplies the learning rate and leaves the amount of weight decay unchanged") {
+TEST_CASE("a parameter's rate multiplies the learning rate and leaves the amount of weight decay unchanged") {
   // w -= lr * rate * (g + decay / rate * w)
   const Images images(8);
   ReferenceBackend backend;
@@ -163,7 +163,7 @@ TEST_CASE("a rate multiplies the learning rate and leaves the amount of weight d
   }
 }
 
-TEST_CASE("the linear layer trains as if its scale followed it") {
+TEST_CASE("the linear layer trains as if the scale were a separate operation after the layer") {
   // For y = s W x: one step of W by hand, from the gradient of s W, the layer's weights.
   const Images images(8);
   ReferenceBackend backend;

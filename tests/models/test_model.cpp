@@ -42,7 +42,7 @@ std::string text(const Graph& g) { return io::write_json(*interchange::net_to_js
 
 }  // namespace
 
-TEST_CASE("extents, normalisation and classes are the schema's") {
+TEST_CASE("a model takes extents, normalisation and classes from the schema") {
   Model net(pets());
   CHECK(net.shape(net.images()) == Shape{1, 3, 16, 12});
   CHECK(net.classes() == 3);
@@ -57,7 +57,7 @@ TEST_CASE("extents, normalisation and classes are the schema's") {
   CHECK(text(net.graph()) == text(by_hand.graph()));
 }
 
-TEST_CASE("layers are named by their numbers, or as the options say") {
+TEST_CASE("layers are named by number unless the options give a name") {
   Model net(pets());
   auto x = net.conv_bn(net.images(), {.out = 4});
   x = net.conv_bn(x, {.out = 4, .name = "stem"});
@@ -91,7 +91,7 @@ TEST_CASE("a residual block projects its input only if the shape changes") {
   CHECK(has("layer2.downsample.1.bias"));
 }
 
-TEST_CASE("functions of nn and models continue with its values") {
+TEST_CASE("functions of nn and models accept a Model and its values") {
   Model net(pets());
   models::resnet_cifar(net, net.images(), {.depth = 8, .classes = net.classes()});
   CHECK(net.shape(net.graph().logits) == Shape{1, 3});

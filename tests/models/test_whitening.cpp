@@ -55,7 +55,7 @@ std::vector<std::vector<double>> patches(const std::vector<std::uint8_t>& image,
 
 }  // namespace
 
-TEST_CASE("moments of patches equal those of plain loops, for images of any shape") {
+TEST_CASE("the moments of patches equal those of a plain loop, for images of any shape") {
   for (const auto& [h, w, k, border] : {std::array<std::int64_t, 4>{9, 7, 2, 0}, {6, 11, 3, 0}, {9, 8, 2, 2}}) {
     PatchMoments moments(3, k);
     const std::size_t n = moments.size();
@@ -77,7 +77,7 @@ TEST_CASE("moments of patches equal those of plain loops, for images of any shap
   }
 }
 
-TEST_CASE("an eigenvector times the matrix is itself times its value; vectors are orthonormal, values decrease") {
+TEST_CASE("eigenvectors satisfy A v = lambda v and are orthonormal, and eigenvalues decrease") {
   for (const std::size_t n : {1U, 2U, 5U, 12U, 27U}) {
     std::vector<double> a(n * n);
     Rng rng(n, Purpose::user);
@@ -101,7 +101,7 @@ TEST_CASE("an eigenvector times the matrix is itself times its value; vectors ar
   CHECK_THROWS_AS((void)models::symmetric_eigen({std::numeric_limits<double>::quiet_NaN()}, 1), DataError);
 }
 
-TEST_CASE("whitened patches have mean square 1 and no correlation; the second half is the first one negated") {
+TEST_CASE("whitened patches are uncorrelated with mean square 1; the second half of the filters is the negated first") {
   constexpr std::int64_t h = 16, w = 16;
   PatchMoments moments(3, 2);
   const auto all = images(h, w, 20);

@@ -52,7 +52,7 @@ static_assert(LrSchedule<Constant> && LrSchedule<Poly> && LrSchedule<Cosine> && 
               LrSchedule<Schedule>);
 static_assert(!LrSchedule<int>);
 
-TEST_CASE("steps have the table's epochs") {
+TEST_CASE("steps correspond to the epochs of the table") {
   const std::vector<std::pair<std::int64_t, double>> rows = {
       {50, 0.3}, {100, 0.6}, {150, 1.0}, {13750, 87.9}, {14050, 89.8}};
   for (const auto& [step, epoch] : rows) {
@@ -99,7 +99,7 @@ TEST_CASE("poly equals the table of 1000 steps of the synthetic run") {
               {{0, 6.40000}, {1, 6.38721}, {100, 5.18400}, {200, 4.09600}, {300, 3.13600}, {400, 2.30401}});
 }
 
-TEST_CASE("poly has a power, an end value, a rate after the end, and cycles") {
+TEST_CASE("poly has a power, an end value, a rate after the end, and optional cycles") {
   CHECK(Poly(1.0, {.power = 1.0, .end = 0.2})(at(25, 100)) == doctest::Approx(0.8));
   CHECK(Poly(1.0, {.power = 1.0, .end = 0.2})(at(100, 100)) == doctest::Approx(0.2));
   CHECK(Poly(1.0, {.power = 1.0, .end = 0.2})(at(500, 100)) == doctest::Approx(0.2));
@@ -194,7 +194,7 @@ TEST_CASE("schedules can be sequenced and scaled") {
   CHECK(schedule(at(50, 50)) == doctest::Approx(0.0));
 }
 
-TEST_CASE("a schedule is a value with copies and user types") {
+TEST_CASE("a schedule can be copied and can hold a user's function") {
   Schedule a = Constant(0.5);
   const Schedule b = a;
   a = Cosine(1.0);
@@ -229,7 +229,7 @@ TEST_CASE("--lr-step-epochs: bad text is refused") {
   CHECK(contains(usage_error([] { (void)parse_lr_step_epochs("60,30", 0.1, 0.1); }), "increasing boundaries"));
 }
 
-TEST_CASE("bad arguments are named") {
+TEST_CASE("the error for a bad argument names the argument") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
   CHECK(contains(usage_error([&] { (void)Constant(nan); }), "[schedule::Constant] expected a learning rate"));

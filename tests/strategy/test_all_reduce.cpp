@@ -126,7 +126,7 @@ double largest_difference(const std::vector<std::byte>& a, const std::vector<std
 
 }  // namespace
 
-TEST_CASE("K ranks train like one in f64, with weights within 1e-12") {
+TEST_CASE("training with K ranks in f64 gives the weights of one rank within 1e-12") {
   const Data data(12);
   ReferenceBackend backend;
   Solo solo;
@@ -145,7 +145,7 @@ TEST_CASE("K ranks train like one in f64, with weights within 1e-12") {
   }
 }
 
-TEST_CASE("K ranks train like one in f32, with losses within 1e-6") {
+TEST_CASE("training with K ranks in f32 gives the losses of one rank within 1e-6") {
   const Data data(12);
   CpuBackend backend({1});
   Solo solo;
@@ -215,7 +215,7 @@ TEST_CASE("a loss that is not finite on one rank stops all ranks with unchanged 
   });
 }
 
-TEST_CASE("ranks with other options or another net do not start") {
+TEST_CASE("ranks with different options or nets do not start") {
   ThreadGroup group(2);
   std::vector<std::thread> threads;
   std::vector<std::string> said(2);
@@ -279,7 +279,7 @@ struct Watching {
 
 }  // namespace
 
-TEST_CASE("ranks read missing state from windows, and get it as messages if windows are impossible") {
+TEST_CASE("ranks read missing state from windows, or receive messages with the state if windows are impossible") {
   constexpr std::size_t bytes = std::size_t{64} << 10;
   for (const bool reachable : {true, false}) {
     CAPTURE(reachable);

@@ -177,7 +177,7 @@ bool soon(const std::function<bool()>& f) {
 
 }  // namespace
 
-TEST_CASE("asynchronous servers: one worker trains to the bits of a single process") {
+TEST_CASE("asynchronous servers: training with one worker gives the same bits as a single process") {
   for (const AnyOptimizer& optimizer : {AnyOptimizer(Sgd{0.9, true}), AnyOptimizer(Adamw{})}) {
     std::vector<std::byte> want;
     {
@@ -212,7 +212,7 @@ TEST_CASE("asynchronous servers: one worker trains to the bits of a single proce
   }
 }
 
-TEST_CASE("asynchronous servers: several independent workers count all steps") {
+TEST_CASE("asynchronous servers: the steps of all independent workers are counted") {
   constexpr int workers = 3;
   Servers job({.servers = 2, .workers = workers, .steps_per_epoch = 24, .total = 144, .staleness = 4});
   std::vector<FitResult> results(workers);
@@ -245,7 +245,7 @@ TEST_CASE("asynchronous servers: several independent workers count all steps") {
   CHECK(results[0].last->train_loss < 1.2);  // of ln 4 at the start
 }
 
-TEST_CASE("asynchronous servers: a worker too far in front waits until the slow one comes or leaves") {
+TEST_CASE("asynchronous servers: a worker that is too far ahead waits until the slowest worker catches up or leaves") {
   Servers job({.workers = 2, .staleness = 2});
   ReferenceBackend backend;
   auto fast = job.strategy(0), slow = job.strategy(1);
@@ -306,7 +306,7 @@ TEST_CASE("asynchronous servers: a worker that is started again continues with t
   for (const std::string& e : job.join()) CHECK(e == "");
 }
 
-TEST_CASE("asynchronous servers: a worker of another kind is refused alone") {
+TEST_CASE("asynchronous servers: a worker with different options is refused, and the others continue") {
   Servers job({.workers = 2});
   ReferenceBackend backend;
   auto first = job.strategy(0);
@@ -328,7 +328,7 @@ TEST_CASE("asynchronous servers: a worker of another kind is refused alone") {
 }
 
 TEST_CASE(
-    "asynchronous servers: workers agree on a text before a model exists, and a later rank 0 gets the first one's") {
+    "asynchronous servers: workers agree on a text before a model exists, and a later rank 0 gets the same text") {
   Servers job({.workers = 2});
   std::string heard;
   auto second = job.strategy(1);
@@ -348,7 +348,7 @@ TEST_CASE(
   CHECK(job.join()[0] == "");
 }
 
-TEST_CASE("asynchronous servers: the servers end if no worker connects, or after the last one is lost") {
+TEST_CASE("asynchronous servers: the servers end if no worker connects, or after the last worker is lost") {
   {
     Servers job({.patience = 50ms});
     CHECK(job.join()[0].find("expected a worker within 50 ms, got no worker") != std::string::npos);

@@ -70,7 +70,7 @@ void require_survived(const std::vector<ElasticJob::Ended>& ended, std::size_t v
 
 }  // namespace
 
-TEST_CASE("a job that begins with one member grows and shrinks in order") {
+TEST_CASE("a job that begins with one member grows and shrinks when members join and leave") {
   const test::TempFolder folder;
   ElasticJob job(1, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {
     slowly();
@@ -90,7 +90,7 @@ TEST_CASE("a job that begins with one member grows and shrinks in order") {
   require_every_sample_once(folder.path(), 4);
 }
 
-TEST_CASE("a job survives the death of any member, also of the first one") {
+TEST_CASE("a job survives the death of any member, including the first one") {
   for (std::size_t victim = 0; victim < 3; ++victim)
     for (const std::int64_t step : {1, 20, 33}) {
       CAPTURE(victim);
@@ -104,7 +104,7 @@ TEST_CASE("a job survives the death of any member, also of the first one") {
     }
 }
 
-TEST_CASE("a function makes sources for each number of ranks, over 1, 3 and 2") {
+TEST_CASE("a function creates the data sources for each number of ranks: 1, then 3, then 2") {
   const test::TempFolder folder;
   ElasticJob job(1, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {
     slowly();
@@ -126,7 +126,7 @@ TEST_CASE("a function makes sources for each number of ranks, over 1, 3 and 2") 
   for (const int n : {1, 2, 3}) CHECK(sizes.contains(n));
 }
 
-TEST_CASE("no change waits for a plan: plans for one member more and one fewer exist") {
+TEST_CASE("no membership change waits for a plan: plans for one more and one fewer member already exist") {
   // Micro-batches of at most 5 rows, or shares computed at once.
   for (const std::int64_t micro_batch : {5, 0}) {
     CAPTURE(micro_batch);
@@ -226,7 +226,7 @@ TEST_CASE("a job with servers survives the death of any member, and of servers")
   }
 }
 
-TEST_CASE("the last server's death ends a job") {
+TEST_CASE("a job ends when the last server dies") {
   control::ArbiterOptions arbiter;
   arbiter.servers = 1;
   ElasticJob job(2, arbiter, [](ElasticJob& j, std::size_t me, const FitStep& s) {
@@ -313,4 +313,6 @@ void survive_random_changes(int servers) {
 }  // namespace
 
 TEST_CASE("a job survives random joins, leaves and deaths during steps") { survive_random_changes(0); }
-TEST_CASE("a job with servers survives them, if one server stays") { survive_random_changes(3); }
+TEST_CASE("a job with servers survives random joins, leaves and deaths, if one server stays") {
+  survive_random_changes(3);
+}

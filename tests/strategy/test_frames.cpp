@@ -55,7 +55,7 @@ constexpr std::uint64_t end_of_all = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-TEST_CASE("the head of a frame has fixed bytes") {
+TEST_CASE("the header of a frame has fixed bytes") {
   Frame f = push(Operation::take, 0x00040302, DType::i64);
   f.bytes = 0x00080200;
   f.worker = 0x14131211;
@@ -134,7 +134,7 @@ TEST_CASE("the frame decoder rejects random headers") {
   }
 }
 
-TEST_CASE("sizes and places of a frame are those of whole elements within memory") {
+TEST_CASE("the size and offset of a frame must describe whole elements within the memory") {
   CHECK(max_data == 1048576);
   CHECK(refusal(push(Operation::sum, 1048576)) == "");
   CHECK(refusal(push(Operation::sum, 1048576 + 4)) == "too much data");
@@ -217,7 +217,7 @@ TEST_CASE("two-bit frames push gradients in f32") {
   CHECK(refusal(f) == "two-bit values of the wrong size");
 }
 
-TEST_CASE("frames show which workers have the root's data already, and which send no data") {
+TEST_CASE("frames state which workers already have the root's data, and which workers send no data") {
   Frame f = push(Operation::take);
   f.has = true;
   CHECK(refusal(f) == "");
@@ -281,7 +281,7 @@ TEST_CASE("operations have fixed numbers and names") {
         std::array<std::uint32_t, 10>{0, 1, 3, 16, 15, 0xfffffffb, 0xfffffffc, 0xfffffffd, 0xfffffffe, 0xffffffff});
 }
 
-TEST_CASE("a greeting is read as it was written, and all other bytes are refused") {
+TEST_CASE("a greeting is read back unchanged, and all other bytes are refused") {
   CHECK(Greeting::max_name == 256);
   const auto same = [](const Greeting& g) {
     const auto back = decode_greeting(encode(g));

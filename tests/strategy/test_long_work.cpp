@@ -67,7 +67,7 @@ class SlowSource final : public BatchSource {
 
 }  // namespace
 
-TEST_CASE("ranks wait for work of others beyond a reduction's deadline") {
+TEST_CASE("ranks wait for long work of other ranks beyond the deadline of a reduction") {
   const std::vector<std::vector<int>> workers{{0}, {2}, {1, 2}, {0, 1, 2}, {}};
   std::atomic<int> passed{0}, worked{0}, caught{0};
   for (const auto& who : workers)
@@ -100,7 +100,7 @@ TEST_CASE("ranks wait for work of others beyond a reduction's deadline") {
   CHECK(caught == 1 + 1 + 2 + 3);
 }
 
-TEST_CASE("ranks do not wait for ever, and the error names the ranks that they waited for") {
+TEST_CASE("the wait for other ranks is limited, and the error names the ranks that did not arrive") {
   std::atomic<int> told{0};
   run_ranks(
       3,
@@ -120,7 +120,7 @@ TEST_CASE("ranks do not wait for ever, and the error names the ranks that they w
   CHECK(told == 3);
 }
 
-TEST_CASE("an evaluation may take a rank longer than a reduction, but a batch may not") {
+TEST_CASE("an evaluation on one rank may take longer than a reduction's deadline, but a batch may not") {
   for (const bool views : {false, true})
     for (const auto time : {150ms, 1500ms}) {
       CAPTURE(views);

@@ -40,7 +40,7 @@ static_assert(!DistributedStrategy<NotSaid> && !DistributedStrategy<NoPull>);
 
 }  // namespace
 
-TEST_CASE("one worker without its own weights trains to the same bits as one with them") {
+TEST_CASE("training with one worker gives the same bits whether the servers or the worker own the weights") {
   for (const AnyOptimizer& optimizer : {AnyOptimizer(Sgd{0.9, true}), AnyOptimizer(Adamw{})})
     for (const std::int64_t micro_batch : {0, 5}) {
       CAPTURE(optimizer.slots());
@@ -220,7 +220,7 @@ TEST_CASE("values that are not finite are not pushed") {
   CHECK(t.counters().step == 1);
 }
 
-TEST_CASE("options that no server can follow are refused before the first step") {
+TEST_CASE("options that servers do not support are refused before the first step") {
   Owner owner([](const ServerPart&) {});
   Worker w(owner, 0, 1);
   ReferenceBackend backend;
@@ -241,7 +241,7 @@ TEST_CASE("options that no server can follow are refused before the first step")
                        doctest::Contains("a strategy that owns the weights, got 'solo'"), UsageError);
 }
 
-TEST_CASE("a strategy inside two wrappers has the traits of the inner one") {
+TEST_CASE("a strategy inside two wrappers keeps its traits") {
   Solo solo;
   AnyStrategy inner = AnyStrategy::refer(solo);
   AnyStrategy outer = AnyStrategy::refer(inner);

@@ -47,7 +47,7 @@ std::span<std::byte> bytes_of(std::vector<float>& v) { return std::as_writable_b
 
 }  // namespace
 
-TEST_CASE("parameter server: threads conform") {
+TEST_CASE("parameter server: the implementation over threads passes the conformance tests") {
   for (const bool windows : {false, true})
     for (const int workers : {1, 2, 3, 5})
       for (const int servers : {1, 2, 3})
@@ -60,7 +60,7 @@ TEST_CASE("parameter server: threads conform") {
         }
 }
 
-TEST_CASE("parameter server: the sums have the bits of an all-reduce") {
+TEST_CASE("parameter server: the sums have the same bits as those of an all-reduce") {
   constexpr std::size_t n = 700'001;  // several frames
   const auto mine = [](int rank) {
     Rng rng(11, Purpose::user, 0, static_cast<std::uint64_t>(rank));
@@ -90,7 +90,7 @@ TEST_CASE("parameter server: the sums have the bits of an all-reduce") {
   }
 }
 
-TEST_CASE("parameter server: f32 that travels as bf16 is added up in f32 and rounded once") {
+TEST_CASE("parameter server: f32 that is sent as bf16 is summed in f32 and rounded once") {
   constexpr std::size_t n = 300'001;
   const auto mine = [](int rank, std::size_t i) {
     return static_cast<float>(i % 977) * 0.01F + static_cast<float>(rank) * 0.3F;
@@ -121,7 +121,7 @@ TEST_CASE("parameter server: f32 that travels as bf16 is added up in f32 and rou
   }).rethrow();
 }
 
-TEST_CASE("parameter server: a worker that has the root's data already does not get it again") {
+TEST_CASE("parameter server: the root's data is not sent to a worker that already has the data") {
   run({.workers = 3, .servers = 2}, [](Worker& c) {
     std::vector<float> v(300'000, static_cast<float>(c.rank() + 1));
     c.broadcast(bytes_of(v), 1, "state", c.rank() == 2).wait();
@@ -154,7 +154,7 @@ TEST_CASE("parameter server: a worker that has the root's data already does not 
   CHECK(why == "a request without data in a frame that cannot have one");
 }
 
-TEST_CASE("parameter server: a missing worker is named") {
+TEST_CASE("parameter server: the error names a missing worker") {
   const auto errors = run({.workers = 3, .deadline = 200ms}, [&](Worker& c) {
     std::vector<float> v(10);
     if (c.rank() == 1) return std::this_thread::sleep_for(600ms);
@@ -177,7 +177,7 @@ TEST_CASE("parameter server: different operations are an error, not a wrong sum"
     CHECK(testing::ServerJobErrors::text(e).find("the same operation on all ranks") != std::string::npos);
 }
 
-TEST_CASE("parameter server: a worker that gives up is named, and reports itself") {
+TEST_CASE("parameter server: the errors of all workers name a worker that aborts") {
   const auto errors = run({.workers = 3, .servers = 2}, [](Worker& c) {
     std::vector<float> v(5000);
     c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 1 bucket 0").wait();
@@ -191,7 +191,7 @@ TEST_CASE("parameter server: a worker that gives up is named, and reports itself
                   text(r));
 }
 
-TEST_CASE("parameter server: destruction by an exception does not wait, and the others are notified") {
+TEST_CASE("parameter server: destruction by an exception does not block, and the other workers are notified") {
   const auto start = std::chrono::steady_clock::now();
   const auto errors = run({}, [](Worker& c) {
     std::vector<float> v(5000);
@@ -205,7 +205,7 @@ TEST_CASE("parameter server: destruction by an exception does not wait, and the 
   CHECK(std::chrono::steady_clock::now() - start < 20s);
 }
 
-TEST_CASE("parameter server: a worker or a server that ends without a message is named") {
+TEST_CASE("parameter server: the error names a worker or a server that ends without a message") {
   ps::ThreadNetwork network(2);
   const testing::ServerJob job{.workers = 2, .servers = 2};
   const auto errors =
@@ -236,7 +236,7 @@ TEST_CASE("parameter server: a worker or a server that ends without a message is
   CHECK_MESSAGE(text.find("rank 1 on elsewhere is gone") != std::string::npos, text);
 }
 
-TEST_CASE("parameter server: a server that ends is named") {
+TEST_CASE("parameter server: the error names a server that ends") {
   ps::ThreadNetwork network(2);
   const testing::ServerJob job{.workers = 1, .servers = 2};
   std::vector<std::unique_ptr<Server>> servers;
@@ -295,7 +295,7 @@ TEST_CASE("server: a repeated frame is answered twice and added once") {
   CHECK(job.server.counts().stale == 2);
 }
 
-TEST_CASE("server: strangers, frames of another round and invalid frames have no effect") {
+TEST_CASE("server: unknown connections, frames of another round and invalid frames have no effect") {
   Bare job(2);
   ps::ThreadWorkerEnd other(job.network), stranger(job.network);
   const std::vector<std::byte> noise(80, std::byte{0x5a});
@@ -354,7 +354,7 @@ TEST_CASE("server: the unanswered frames of a worker are limited") {
   CHECK(job.server.counts().too_much == 1);
 }
 
-TEST_CASE("placement: large arrays are divided among all servers, small ones are on one") {
+TEST_CASE("placement: large arrays are divided among all servers, and each small array is on one server") {
   const auto of = [](std::uint64_t key, std::size_t elements, int servers) {
     std::vector<std::array<std::size_t, 3>> parts;
     ps::place(key, elements, 4, servers, 1'000'000, [&](int s, std::size_t begin, std::size_t end) {

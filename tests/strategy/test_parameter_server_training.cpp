@@ -77,7 +77,7 @@ std::vector<std::byte> train_by_servers(int workers, int servers, DType compute,
 
 }  // namespace
 
-TEST_CASE("parameter servers train like one process in f64, with weights within 1e-12") {
+TEST_CASE("training with parameter servers in f64 gives the weights of one process within 1e-12") {
   ReferenceBackend backend;
   Solo solo;
   const auto one = train(backend, solo, DType::f64, false);
@@ -96,7 +96,7 @@ TEST_CASE("parameter servers train like one process in f64, with weights within 
   }
 }
 
-TEST_CASE("parameter servers train with the bits of an all-reduce over threads") {
+TEST_CASE("training with parameter servers gives the same bits as an all-reduce over threads") {
   struct OneThread : CpuBackend {
     OneThread() : CpuBackend({1}) {}
   };
@@ -116,7 +116,7 @@ TEST_CASE("parameter servers train with the bits of an all-reduce over threads")
   }
 }
 
-TEST_CASE("parameter servers: a step that breaks at any piece leaves the state of the step before") {
+TEST_CASE("parameter servers: a step that fails at any piece leaves the state of the previous step") {
   const auto run = [](int piece, int at_step, bool breaks, int& pieces) {
     ps::ThreadNetwork network(2);
     const testing::ServerJob job{.workers = 3, .servers = 2, .big_array = 100};
@@ -138,7 +138,7 @@ TEST_CASE("parameter servers: a step that breaks at any piece leaves the state o
   }
 }
 
-TEST_CASE("parameter servers: facts that differ are named, and all workers take rank 0's state") {
+TEST_CASE("parameter servers: all workers take rank 0's state, and the error for different options names the option") {
   ps::ThreadNetwork network(2);
   const testing::ServerJob job{.workers = 3, .servers = 2};
   testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {

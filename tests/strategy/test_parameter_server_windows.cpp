@@ -134,7 +134,7 @@ TEST_CASE("windows: the bits are the same if some workers and servers have no wi
   }
 }
 
-TEST_CASE("windows: f32 as bf16 has the same bits as in frames") {
+TEST_CASE("windows: f32 that is sent as bf16 gives the same bits as in frames") {
   constexpr std::size_t n = 300'001;
   std::vector<float> want;
   for (const bool windows : {false, true})

@@ -9,7 +9,7 @@
 using namespace tutti;
 using namespace std::chrono_literals;
 
-TEST_CASE("pending sends are waited for until the deadline") {
+TEST_CASE("waiting for pending sends ends at the deadline") {
   ps::PendingSends sends;
   const auto now = std::chrono::steady_clock::now();
   CHECK(sends.wait(now));

@@ -226,7 +226,7 @@ TEST_CASE("steps in a server's stored state are not applied again when the worke
   CHECK(server.counts.repeated == 1);
 }
 
-TEST_CASE("a server that does not come back is named, also one that cannot be restarted") {
+TEST_CASE("the error names a server that does not come back or cannot be restarted") {
   for (const bool returns : {true, false}) {
     ps::ThreadNetwork network(1);
     std::optional<ServerThread> server(std::in_place, network, 0, 1);
@@ -247,7 +247,7 @@ TEST_CASE("a server that does not come back is named, also one that cannot be re
   }
 }
 
-TEST_CASE("a server does not wait for workers that had ended before its start") {
+TEST_CASE("a server does not wait for workers that ended before the server started") {
   ps::ThreadNetwork network(1);
   ps::WeightStore store(layout(), 0, {}, [](const ServerPart&) {});
   ps::ServerState kept;

@@ -26,7 +26,7 @@ using namespace tutti;
 using namespace std::chrono_literals;
 using Kind = StepAssignments::Reply::Kind;
 
-TEST_CASE("a step belongs to one worker, and a leaving worker's step goes to another") {
+TEST_CASE("each step is assigned to one worker, and the step of a leaving worker to another worker") {
   ps::StepAssigner assigner;
   for (std::int64_t n = 0; n < 4; ++n) CHECK(assigner.assign(n % 2 == 0 ? 3 : 8, 5).number == n);
   assigner.complete(3, 0);
@@ -52,7 +52,7 @@ TEST_CASE("a step belongs to one worker, and a leaving worker's step goes to ano
   CHECK(ps::decode_assignment(ps::encode(StepAssignments::Reply{Kind::step, 7})).number == 7);
 }
 
-TEST_CASE("the number of a step determines its position") {
+TEST_CASE("the number of a step determines the step's position in the data") {
   for (const EpochEnd end : {EpochEnd::short_step, EpochEnd::run_on})
     for (const std::int64_t size : {1, 7, 24, 25})
       for (const std::int64_t batch : {1, 3, 8})
@@ -165,7 +165,7 @@ std::int64_t next(AsyncParameterServer<ps::ThreadWorkerEnd>& w, std::int64_t lim
 
 }  // namespace
 
-TEST_CASE("a server follows the workers of the job, by numbers that grow") {
+TEST_CASE("a server accepts only the current workers of the job; new workers have higher numbers") {
   OpenServer server;
   const auto refused = [&](int number) {
     try {

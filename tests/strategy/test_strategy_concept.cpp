@@ -116,7 +116,7 @@ TEST_CASE("a strategy held as a value has exactly the functions that its traits 
   CHECK(any.membership().generation == 7);
 }
 
-TEST_CASE("one process alone fulfils all requests of training at once") {
+TEST_CASE("a single process completes each request of the trainer immediately") {
   AnyStrategy any = AnyStrategy::make<Solo>();
   CHECK(any.name() == "solo");
   CHECK(any.size() == 1);
@@ -128,7 +128,7 @@ TEST_CASE("one process alone fulfils all requests of training at once") {
   CHECK(sums == std::array<double, 2>{1, 2});
 }
 
-TEST_CASE("an elastic strategy counts as a usual one in everything that it does not declare") {
+TEST_CASE("an elastic strategy has the default of each trait that the strategy does not declare") {
   Least least;
   ElasticMembership& m = least;
   CHECK(!m.restarts_processes());

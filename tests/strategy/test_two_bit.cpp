@@ -121,7 +121,8 @@ TEST_CASE("two bits: the encoding has golden bytes") {
   }
 }
 
-TEST_CASE("two bits: servers add up the rule's values in a sixteenth of the bytes; flags and statistics stay whole") {
+TEST_CASE(
+    "two bits: servers sum quantised values in a sixteenth of the bytes; flags and statistics are not quantised") {
   constexpr float threshold = 0.3F;
   for (const int servers : {1, 2}) {
     ps::ThreadNetwork network(servers);
@@ -174,7 +175,7 @@ TEST_CASE("two bits: servers add up the rule's values in a sixteenth of the byte
   }
 }
 
-TEST_CASE("two bits: a server that owns weights applies the rule's values") {
+TEST_CASE("two bits: a server that owns weights applies the quantised values") {
   constexpr float threshold = 0.25F;
   constexpr std::size_t n = 5000;
   ps::ThreadNetwork network(1);

@@ -52,7 +52,7 @@ std::vector<std::string> break_at(int piece, int micro_batches, bool breaks) {
 
 }  // namespace
 
-TEST_CASE("a step that breaks at any piece leaves the state of the step before") {
+TEST_CASE("a step that fails at any piece leaves the state of the previous step") {
   int pieces = 0;
   run_ranks(3, [&](ThreadCommunicator& c) {
     CpuBackend backend({1});
@@ -70,7 +70,7 @@ TEST_CASE("a step that breaks at any piece leaves the state of the step before")
     }
 }
 
-TEST_CASE("a step that breaks at any moment leaves each rank before or after it") {
+TEST_CASE("a step that fails at any moment leaves each rank in the state before or after the step") {
   for (int round = 0; round < 8; ++round) {
     constexpr int ranks = 3;
     ThreadGroup group(ranks);
@@ -207,7 +207,7 @@ std::vector<double> train_in_phases(const std::vector<Phase>& phases, std::array
 
 }  // namespace
 
-TEST_CASE("a job goes from one rank to two, four, three and one during an epoch") {
+TEST_CASE("a job changes from one rank to two, four, three and one during an epoch") {
   std::array<std::vector<std::int64_t>, 2> seen_by_one, seen;
   const auto one = train_in_phases({{1, 1000}}, seen_by_one);
   const auto changing = train_in_phases({{1, 7}, {2, 15}, {4, 23}, {3, 31}, {1, 43}, {2, 1000}}, seen);
@@ -222,7 +222,7 @@ TEST_CASE("a job goes from one rank to two, four, three and one during an epoch"
   }
 }
 
-TEST_CASE("a job continues with other members after a broken step") {
+TEST_CASE("a job continues with other members after a failed step") {
   // Three ranks; one gives up in step 4. Two of them continue, together with a new one.
   ThreadGroup before(3), after(3);
   std::barrier all(4);

@@ -32,7 +32,7 @@ TEST_CASE("a tensor owns its values and gives views of them") {
   CHECK(Tensor<std::int32_t>(Shape{}, 4)() == 4);
 }
 
-TEST_CASE("wrong indices and shapes are named") {
+TEST_CASE("the error for a wrong index or shape names the index or shape") {
   Tensor<float> t(Shape{2, 3});
   const auto& c = t;
   CHECK_THROWS_WITH_AS((void)t(2, 0), doctest::Contains("[Tensor] expected an element of [2, 3], got (2, 0)"),

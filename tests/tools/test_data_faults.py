@@ -82,7 +82,7 @@ class Existing(DataCase):
     def convert(self, *options, **more):
         return self.run_tool("convert", "-i", "in", "-o", "out", "-s", "train", "--shards", 3, *options, **more)
 
-    def test_files_of_others_are_refused(self):
+    def test_files_of_other_programs_are_refused(self):
         out = self.folder / "out"
         for form, pattern in FORMS.items():
             shutil.rmtree(out, ignore_errors=True)

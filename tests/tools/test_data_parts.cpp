@@ -120,7 +120,7 @@ TEST_CASE("results are taken in order with any number of threads") {
   }
 }
 
-TEST_CASE("an Example gets another image and keeps its other features") {
+TEST_CASE("replacing the image of an Example keeps the other features") {
   const std::string before = some_example("old"), jpeg(300, 'j');
   const std::string after = replace_image(bytes_of(before), 20, 10, bytes_of(jpeg), "test");
   const auto e = imagenet::parse_image_example(bytes_of(after), "test");
@@ -163,7 +163,7 @@ TEST_CASE("damaged Examples are refused without a side effect") {
   CHECK(refused > 100);
 }
 
-TEST_CASE("a manifest is read back, and names its differences from another") {
+TEST_CASE("a manifest is read back, and the differences between two manifests are named") {
   const TempFolder folder;
   Manifest m;
   m.split = "train";

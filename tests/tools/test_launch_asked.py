@@ -86,7 +86,7 @@ fi
         self.finish(job)
         self.assertEqual((job.returncode, job.err.count("expected")), (0, 0), job.err)
 
-    def test_refusal_of_the_program_is_printed_once(self):
+    def test_error_of_the_program_is_printed_once(self):
         fake = self.fake("echo 'fake: [--k] expected a value, got none.' >&2; exit 3")
         for words in ([], ["--launcher", "local"], ["--launcher", "mpi"]):
             done = self.launch("-n", 4, *words, fake, code=3)
@@ -95,7 +95,7 @@ fi
                           self.message(done))
 
     def test_program_with_another_answer(self):
-        """For example --help, which ends it before the question."""
+        """For example, a program that prints --help and ends before it reads the launcher's question."""
         self.assertIn("[1] 1/2 1", self.launch("-n", 2, self.fake("echo usage")).out)
         done = self.launch("-n", 1, self.fake("kill -SEGV $$"))
         self.assertIn("warning:", done.err)

@@ -47,7 +47,7 @@ class Control(LaunchCase):
             if file.is_file():
                 self.assertNotIn(SECRET, file.read_bytes(), file)
 
-    def test_different_process_is_refused_alone(self):
+    def test_only_the_different_process_is_refused(self):
         """Any process can be the different one: the value of the majority counts."""
         for odd in (0, 1):
             script = f'f=a; [ $TUTTI_RANK = {odd} ] && f=b; exec "$0" facts=$f'
@@ -90,7 +90,7 @@ class Control(LaunchCase):
             self.assertIn(f"[s{rank}] saved\n", done.out)
 
     def test_server_that_dies_is_started_again(self):
-        """It gets the same number, as another process, and all processes are notified."""
+        """The new process of the server gets the same number, and all processes are notified."""
         job = self.start("-n", 2, "-s", 2, "--server-restarts", 2, CONTROL_RANK, "serve=0", "generations=3")
         said = [job.stdout.readline() for _ in range(8)]
         for generation in (2, 3):
@@ -150,7 +150,7 @@ class Control(LaunchCase):
         self.assertTrue(job.out == "[0] 0123456789\n" * 700000 + "[0] the end 0\n", job.out[-200:])
 
     def test_no_channel_without_a_descriptor(self):
-        """A program in between that closes its descriptors, and one that tutti-launch did not start."""
+        """The channel is missing if a wrapper program closes the descriptor, or if tutti-launch did not start the program."""
         close = "import os,sys,subprocess; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
         done = self.launch("-n", 1, "python3", "-c", close, CONTROL_RANK, code=4)
         self.assertIn("[0] no channel\n", done.out)

@@ -65,7 +65,7 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [])
 
     def test_replaced_in_one_edit_at_epochs(self):
-        """A removed worker leaves now, an added one joins an epoch later."""
+        """The removed worker leaves one epoch before the added worker joins."""
         job = self.job(hosts=("localhost", A, B))
         job.wait_for(1, workers=3)
         job.edit("localhost", A, C)
@@ -86,7 +86,7 @@ class Elastic(ElasticCase):
         self.stop(job)
 
     def test_only_other_host_is_replaced_although_two_are_needed(self):
-        """The new one joins first in this case."""
+        """In this case the new worker joins before the old worker leaves."""
         job = self.job("--min-workers", 2, hosts=("localhost", A))
         job.wait_for(1, workers=2)
         job.edit("localhost", B)
@@ -106,7 +106,7 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [])
 
     def test_worker_that_gets_sigterm_leaves(self):
-        """Its host stays unused until it is listed again."""
+        """The worker's host stays unused until the hosts file lists the host again."""
         job = self.job("--elastic-at", "step", hosts=("localhost", A))
         job.wait_for(1, workers=2)
         job.kill(1, signal.SIGTERM)
@@ -166,7 +166,7 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [f"0 REMOVED {A}", f"1 ADDED {A}"])
 
     def test_end_that_is_reported_after_the_others_work_again(self):
-        """The end of a worker that was given up has no effect: when the user stops the job, that is its end."""
+        """The end of a worker that was given up has no effect: the job runs until the user stops it."""
         job = self.job("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, hosts=("localhost", A))
         job.wait_for(1, workers=2)
         pid = job.pid(1)
@@ -279,7 +279,7 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [f"0 REMOVED {A}"])
 
     def test_all_die_before_the_job_begins(self):
-        """If all fail in the same way, that is the job's exit code; fewer than --min-workers cannot form a job."""
+        """If all workers fail with the same exit code, the job has this code; fewer than --min-workers cannot form a job."""
         job = self.job(hosts=("localhost", A), words=("dies=0:2", "dies=1:2"))
         done = job.end(code=2)
         self.assertIn("got exit code 2", self.message(done))

@@ -63,7 +63,7 @@ class ElasticHosts(ElasticCase):
         self.stop(job)
         self.assertTrue((self.folder / "copy" / "of it" / "audit").exists())
 
-    def test_newcomer_that_differs_is_refused_alone(self):
+    def test_only_the_new_host_that_differs_is_refused(self):
         job = self.job("--elastic-at", "step", "--restart-budget", 0, words=("steps=30", "epochs=200", "facts=other"))
         job.wait_for(1)
         job.edit("localhost", A)
@@ -189,7 +189,7 @@ class ElasticHosts(ElasticCase):
                     self.assertIn(f"tutti-launch: [{message}", self.message(done))
 
     def test_older_option_name(self):
-        """True and False have their usual meaning."""
+        """The older option takes True or False."""
         for word, there in (("False", ()), ("True", ("--elastic-dir", self.folder))):
             done = self.launch("--elastic-training-enabled", word, *there, "-n", 1, "sh", "-c",
                                "echo ${TUTTI_ELASTIC:-none} ${ELASTIC_TRAINING_ENABLED:-none}")

@@ -79,7 +79,7 @@ TEST_CASE("the process at fault is found") {
   CHECK(exit_code_for({true, SIGABRT, "own"}) == 1);
 }
 
-TEST_CASE("messages of mpirun about a rank are understood") {
+TEST_CASE("messages of mpirun about a rank are parsed") {
   CHECK(rank_that_mpirun_blames("MPI_ABORT was invoked on rank 12 in communicator MPI_COMM_WORLD") == 12);
   CHECK(rank_that_mpirun_blames("mpirun noticed that process rank 3 with PID 0 on node b exited on signal 9") == 3);
   CHECK_FALSE(rank_that_mpirun_blames("all is well on rank 3").has_value());
@@ -182,7 +182,7 @@ TEST_CASE("the launcher classifies the end of a worker") {
   const End killed{true, SIGKILL, "own"}, failed{false, 3, "own"}, good{false, 0, "own"};
   elastic.hear({stands, ""});
 
-  SUBCASE("given up before: it counts as the job's until the others have formed again") {
+  SUBCASE("a worker that was given up counts until the other workers have formed a new group") {
     for (const bool stand : {false, true}) {
       const std::string name = stand ? "worker 1" : "worker 2";
       elastic.hear({lost, name});
@@ -192,7 +192,7 @@ TEST_CASE("the launcher classifies the end of a worker") {
     }
     CHECK(said.find("SIGKILL") == std::string::npos);
   }
-  SUBCASE("killed after another worker has done the work, and before") {
+  SUBCASE("killed, before and after another worker has done the work") {
     members.finishes = true;
     CHECK(elastic.meaning_of({"worker 1", "h", killed}) == Meaning::noted);
     CHECK(elastic.meaning_of({"worker 0", "h", good, true}) == Meaning::noted);
@@ -204,7 +204,7 @@ TEST_CASE("the launcher classifies the end of a worker") {
     CHECK(elastic.meaning_of({"worker 0", "h", good, true}) == Meaning::noted);
     CHECK(elastic.meaning_of({"worker 2", "h", failed}) == Meaning::noted);
   }
-  SUBCASE("a loss that is not finite: the others could only repeat it") {
+  SUBCASE("a loss that is not finite: the other workers would get the same loss") {
     const End not_finite{false, static_cast<int>(ExitCode::not_finite), "own"};
     CHECK_FALSE(elastic.ends_job({"worker 0", "h", killed}));
     CHECK_FALSE(elastic.ends_job({"worker 0", "h", failed}));
@@ -221,7 +221,7 @@ TEST_CASE("the launcher classifies the end of a worker") {
     elastic.hear({lost, "server 0"});
     CHECK(said.find("server 0") == std::string::npos);
   }
-  SUBCASE("done is the worker that completed the work, not one that left") {
+  SUBCASE("the worker that completed the work has done it, a worker that left has not") {
     control::Decision left;
     left.kind = control::Decision::Kind::left;
     elastic.hear({left, "worker 1"});

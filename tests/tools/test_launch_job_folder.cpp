@@ -61,7 +61,7 @@ TEST_CASE("a process starts although another host's agent removes the empty fold
   CHECK_FALSE(fs::exists(state.temp / "state"));
 }
 
-TEST_CASE("agents that share a state folder come and go at the same time") {
+TEST_CASE("agents that share a state folder can start and end at the same time") {
   const StateFolder state;
   std::atomic<int> lost{0};
   std::vector<std::thread> agents;
@@ -88,7 +88,7 @@ TEST_CASE("agents that share a state folder come and go at the same time") {
   CHECK_FALSE(fs::exists(state.temp / "state"));
 }
 
-TEST_CASE("a file that cannot be made for another reason is not tried again") {
+TEST_CASE("creating a file is not retried after a failure for another reason") {
   const StateFolder state;
   int calls = 0;
   const auto refuse = [&](const fs::path& folder) {

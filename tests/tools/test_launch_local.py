@@ -227,7 +227,7 @@ class Local(LaunchCase):
                 os.kill(pid, signal.SIGCONT)
 
     def test_paused_launcher(self):
-        """Its agents have ended their processes, and that is no success."""
+        """The agents end their processes while the launcher is paused, and the job then reports a failure."""
         for code in (0, 143):
             job = self.start("-n", 2, "--host-timeout", 2, "bash", "-c",
                              f"trap 'exit {code}' TERM; echo up; while :; do sleep 0.1; done")
@@ -323,7 +323,7 @@ class Local(LaunchCase):
         self.assertEqual(list((self.folder / "elsewhere").iterdir()), [])
 
     def test_unread_output(self):
-        """The job waits for its reader, is not given up meanwhile, and continues."""
+        """If no program reads the output, the job waits; it is not given up, and continues when the output is read."""
         job = self.start("-n", 1, "--host-timeout", 4, "sh", "-c", "yes 0123456789 | head -n 700000; echo the end")
         time.sleep(6)
         self.finish(job)

@@ -184,7 +184,7 @@ TEST_CASE("a quoted word reaches the shell's command unchanged") {
     CHECK_THROWS_AS((void)shell_quoted(bad), UsageError);
 }
 
-TEST_CASE("ssh gets only host names, after --") {
+TEST_CASE("ssh gets only valid host names, after --") {
   auto argv = ssh_arguments({}, {"b.example", 2222});
   REQUIRE(argv.size() > 4);
   for (const char* option :
@@ -238,7 +238,7 @@ TEST_CASE("a held port is given to no other process, and rank 0 can listen there
   CHECK(new_secret() != new_secret());
 }
 
-TEST_CASE("an order arrives unchanged") {
+TEST_CASE("an order of the launcher to an agent arrives unchanged") {
   Order o;
   o.job = "0123456789abcdef";
   o.host = "b";

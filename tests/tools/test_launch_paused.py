@@ -116,7 +116,7 @@ class Paused(LaunchCase):
         self.launcher_paused("-n", 2, "-s", 1, strategy="ps")
 
     def test_launcher_paused_too_long(self):
-        """A worker ends, and prints the reason, if it cannot know whether it may still write. The others continue, if there are
+        """A worker that cannot know whether it may still write ends and prints the reason. The others continue, if there are
         any."""
         self.begin("-n", 2, strategy="gloo", elastic=True, timeout=1)
         self.pause([self.job.pid], 6)

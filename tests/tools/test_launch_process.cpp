@@ -73,7 +73,7 @@ TEST_CASE("the environment of a started process is read") {
   CHECK_FALSE(environment({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"NEW_WORKER", "1"}}).new_worker);
 }
 
-TEST_CASE("an inconsistent environment is refused") {
+TEST_CASE("an inconsistent environment of the launcher is refused") {
   using V = std::map<std::string, std::string>;
   for (const V& bad :
        {V{{"TUTTI_RANK", "4"}, {"TUTTI_SIZE", "4"}}, V{{"TUTTI_RANK", "x"}, {"TUTTI_SIZE", "4"}},
@@ -97,7 +97,7 @@ TEST_CASE("an inconsistent environment is refused") {
   CHECK(contains(alone, "tutti-launch -n N"));
 }
 
-TEST_CASE("the environment tells which launcher started a process, and if it may train") {
+TEST_CASE("the environment tells which launcher started a process, and whether the process may train") {
   using V = std::map<std::string, std::string>;
   // Variables that remain in a shell do not count as a launcher.
   for (const V& stray : {V{{"DMLC_NUM_WORKER", "4"}}, V{{"DMLC_NUM_WORKER", "abc"}},
@@ -161,7 +161,7 @@ TEST_CASE("the environment tells which launcher started a process, and if it may
       contains(message_of<UsageError>([&] { require_launched_size(environment({}), "mpi", 2); }), "one rank, because"));
 }
 
-TEST_CASE("a report can be read after its process has ended") {
+TEST_CASE("the progress of a process can be read after the process has ended") {
   const test::TempFolder folder;
   const std::string path = (folder / "slot").string();
   const char* job = "00000000000000ff";
@@ -181,7 +181,7 @@ TEST_CASE("a report can be read after its process has ended") {
   CHECK_THROWS_AS((void)ProgressFile::create(path, job), DataError);
 }
 
-TEST_CASE("a report without a file, to another job or to another file has no effect") {
+TEST_CASE("reporting progress without a file, for another job or to another file has no effect") {
   const test::TempFolder folder;
   const std::string path = (folder / "slot").string();
   const ProgressFile file = ProgressFile::create(path, "1");
@@ -251,7 +251,7 @@ TEST_CASE("the process that delays the others is found") {
   CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
 }
 
-TEST_CASE("a process that does not return from between two steps is found") {
+TEST_CASE("a process that hangs between two steps is found") {
   using std::chrono::seconds;
   const auto t = Clock::time_point{} + seconds(1000);
   const auto at = [](std::uint64_t step, ProgressPhase phase) { return RankProgress{step, 1, phase}; };
@@ -272,7 +272,7 @@ TEST_CASE("a process that does not return from between two steps is found") {
   CHECK_FALSE(board.new_stall(5, t + seconds(9)).has_value());
 }
 
-TEST_CASE("the time in which the launcher stood still does not count") {
+TEST_CASE("the time in which the launcher was stopped does not count") {
   using std::chrono::seconds;
   const auto t = Clock::time_point{} + seconds(1000);
   ProgressBoard board;

@@ -76,7 +76,7 @@ const std::string server = "server 0";
 
 }  // namespace
 
-TEST_CASE("the exit code of a job follows the table in each order of its endings") {
+TEST_CASE("the exit code of a job follows the table, in any order in which the processes end") {
   const auto done = Cause::done, interrupted = Cause::interrupted, process = Cause::process, outside = Cause::outside;
   const std::string kill = "kill 9", zero = "exit 0";
   SUBCASE("elastic members") {
@@ -147,7 +147,7 @@ TEST_CASE("the exit code of a job follows the table in each order of its endings
   }
 }
 
-TEST_CASE("failures that the launcher found itself") {
+TEST_CASE("failures that the launcher detected") {
   JobEnd job = job_of({{"exit 130", "exit 5"}, {}, SIGINT, Cause::done, 0}, true);
   job.problem = 5;
   CHECK((judge(job).cause == Cause::problem && judge(job).code == 5));

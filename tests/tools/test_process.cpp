@@ -29,7 +29,7 @@ void reap(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a process has a state, a parent and an environment, but not after its end") {
+TEST_CASE("the state, parent and environment of a process can be read until the process ends") {
   ::setenv("TUTTI_TEST_PROCESS", "is here", 1);
   const Started child = start_process({.argv = {"sleep", "1000"}});
   ::unsetenv("TUTTI_TEST_PROCESS");
@@ -65,7 +65,7 @@ TEST_CASE("a file that opens but cannot be read is empty") {
 }
 
 // A process may end between the opening of a file and the reading, which then fails.
-TEST_CASE("processes that end while they are read") {
+TEST_CASE("reading processes that end at the same moment") {
   constexpr int rounds = 3000;
   std::array<std::atomic<pid_t>, 4> running{};
   std::atomic<bool> over{false};

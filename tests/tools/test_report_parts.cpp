@@ -55,7 +55,7 @@ std::vector<double> column(const io::Json& reduced, const char* which) {
 
 }  // namespace
 
-TEST_CASE("few rows stay unchanged, and many are reduced to minimum and maximum") {
+TEST_CASE("a few rows stay unchanged, and many rows are reduced to minimum and maximum") {
   CHECK(column(reduce({1, 2.5, 3}, 3), "mean") == std::vector<double>{1, 2.5, 3});
   CHECK(reduce({1, 2, 3}, 3).find("min") == nullptr);
   const io::Json r = reduce({1, 3, 5, 9, 4}, 2);  // parts of 3 and 2 rows
@@ -87,7 +87,7 @@ TEST_CASE("a value that is not a number leaves a gap, and a column without numbe
   CHECK(short_number(INFINITY).is_null());
 }
 
-TEST_CASE("parts of rows cover all of them, in order, and differ by one row") {
+TEST_CASE("parts cover all rows in order, and the sizes of parts differ by at most one row") {
   for (const std::size_t n : {1U, 7U, 800U, 801U, 12345U}) {
     const std::size_t parts = n < 800 ? n : 800;
     std::size_t at = 0;
@@ -101,7 +101,7 @@ TEST_CASE("parts of rows cover all of them, in order, and differ by one row") {
   }
 }
 
-TEST_CASE("no string of a run ends the script element, and each is read back equal") {
+TEST_CASE("no string of a run ends the script element, and each string is read back unchanged") {
   const io::Json hostile = io::Json::object({{"</script><script>alert(1)</script>", "<!-- <script> ]]> & \"'"},
                                              {"quote\"", "\xE2\x80\xA8line\xE2\x80\xA9 \x01 \n \\"}});
   const std::string text = json_for_script(hostile);
@@ -121,7 +121,7 @@ TEST_CASE("placeholders of a page are filled once, and not inside filled text") 
   CHECK(contains(page, R"("name":"{{script}}?")"));
 }
 
-TEST_CASE("lines are numbered, long ones are cut, and one without an end is incomplete") {
+TEST_CASE("lines are numbered, long lines are cut, and a line without a newline is incomplete") {
   const TempFolder folder;
   const std::string file = folder / "lines";
   struct Line {
@@ -165,7 +165,7 @@ TEST_CASE("steps that are repeated after a resume count once") {
   CHECK(r.notes.empty());
 }
 
-TEST_CASE("a run that starts again in a folder replaces the one before") {
+TEST_CASE("a run that starts again in a folder replaces the earlier run") {
   const RunData r = run_of(begun + step(1, 3, 1) + step(2, 2, 2) + begun + step(1, 5, 1));
   CHECK(r.steps["train_loss"] == std::vector<double>{5});
   CHECK(r.steps["time"] == std::vector<double>{1});
@@ -185,7 +185,7 @@ TEST_CASE("lines of a process that was given up do not count") {
   CHECK(r.changes[0].batch == 64);
 }
 
-TEST_CASE("epochs have the k of their top-k") {
+TEST_CASE("each epoch has the k of its top-k accuracy") {
   const RunData r = run_of(
       begun + step(5, 1, 4) +
       R"({"event":"epoch","epoch":1,"step":5,"train_loss":1.5,"test_loss":null,"test_top1":0.5,"test_top3":0.75,)"
@@ -236,7 +236,7 @@ TEST_CASE("a log of another version is read as far as possible, and options of a
   CHECK(io::parse_json(json_for_script(page_data(r, 10))).at("name").as_string().empty());
 }
 
-TEST_CASE("an evaluation is shown as it was written, or reported") {
+TEST_CASE("an evaluation is shown as written, or reported as damaged") {
   const TempFolder folder;
   const std::string file = folder / "evaluation.json";
   const io::Json good = io::parse_json(

@@ -70,7 +70,7 @@ class TrainProgram(LaunchCase):
         self.assertEqual(job.returncode, 0, job.out + job.err)
         return job
 
-    def test_it_trains_and_continues_and_its_run_is_enough_for_the_tools(self):
+    def test_program_trains_and_continues_and_the_tools_read_its_run(self):
         first = self.run_alone()
         self.assertIn(f"done: {STEPS} steps; files in runs/pets", first.stdout)
         self.assertGreaterEqual(self.accuracy(), 0.9)
@@ -92,7 +92,7 @@ class TrainProgram(LaunchCase):
         self.assertGreater(len(self.events("epoch")), STEPS)
         self.assertEqual((newest / "model.safetensors").read_bytes(), weights, "a run that went on has other bits")
 
-    def test_it_trains_with_every_strategy(self):
+    def test_program_trains_with_every_strategy(self):
         for strategy, words in (("gloo", ("-n", 2)), ("mpi", ("-n", 2)), ("ps", ("-n", 2, "-s", 1)), ("ps_async", ("-n", 2, "-s", 1))):
             with self.subTest(strategy=strategy):
                 if not built(strategy):

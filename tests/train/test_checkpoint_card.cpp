@@ -152,7 +152,7 @@ TEST_CASE("the program's own description of the net takes precedence over the tr
   checkpoints.save(t.trainer);
   CHECK(card_of(folder.path).name == "mine");
   CHECK(card_of(folder.path).classes.size() == 4);
-  SUBCASE("additional entries leave the card to the trainer") {
+  SUBCASE("the trainer still writes the card if the program gives additional entries") {
     Folder other;
     Checkpoints more(other.path.string(), 2, io::Json::object(), {{"author", "me"}});
     more.save(t.trainer);
@@ -202,7 +202,7 @@ TEST_CASE("an evaluation with the best result so far saves a checkpoint at any i
   CHECK(io::CheckpointStore(folder.path).best()->metric == doctest::Approx(3));
   CHECK(run.recorder.epochs[2].best);
   CHECK_FALSE(run.recorder.epochs[3].best);
-  SUBCASE("unless saving is off, or not of the best") {
+  SUBCASE("no checkpoint of the best result if saving is off or save_best is off") {
     for (const bool never : {true, false}) {
       Folder other;
       Run again;

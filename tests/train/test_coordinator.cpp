@@ -185,7 +185,7 @@ TEST_CASE("the new rank 0 prints, logs, saves and knows the best result after ra
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) CHECK(check_audit(audits, epoch, samples).exactly_once());
 }
 
-TEST_CASE("a coordinator opens its logs late if a member was lost before, and so does its successor") {
+TEST_CASE("if a member was lost before the logs were opened, the coordinator or its successor opens them later") {
   for (const int rank : {0, 1}) {
     const test::TempFolder folder;
     ThreadGroup first(1), both(2), again(2), alone(1);

@@ -45,7 +45,7 @@ std::vector<double> logits(Trainer& t, const std::vector<std::uint8_t>& image) {
 
 }  // namespace
 
-TEST_CASE("a view is shifted, with mirrored pixels beyond the edge, and mirrored") {
+TEST_CASE("a view is shifted, with mirrored pixels beyond the edge, and then mirrored as a whole") {
   // One row of four pixels, two channels.
   const std::vector<std::uint8_t> row{10, 11, 20, 21, 30, 31, 40, 41};
   std::vector<std::uint8_t> out(row.size());
@@ -73,7 +73,7 @@ TEST_CASE("a view is shifted, with mirrored pixels beyond the edge, and mirrored
   CHECK(moved == std::vector<std::uint8_t>{4, 5, 6, 7, 8, 9, 4, 5, 6, 14, 15, 16, 17, 18, 19, 14, 15, 16});
 }
 
-TEST_CASE("each level has its views and weights") {
+TEST_CASE("each level of test views has the right number of views and weights") {
   CHECK(test_views(0).size() == 1);
   CHECK(test_views(1).size() == 2);
   CHECK(test_views(2).size() == 6);
@@ -85,7 +85,7 @@ TEST_CASE("each level has its views and weights") {
   CHECK_THROWS_AS((void)test_views(3), UsageError);
 }
 
-TEST_CASE("loss and hits are those of the mean logits, and those of one view are those of an evaluation") {
+TEST_CASE("loss and hits come from the mean logits, and one view gives the results of a plain evaluation") {
   CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, net(), {.seed = 3});

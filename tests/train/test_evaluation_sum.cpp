@@ -35,7 +35,8 @@ Synthetic data(std::int64_t size) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("an evaluation is the sum of its batches, however many", B, ReferenceBackend, CpuBackend) {
+TEST_CASE_TEMPLATE("an evaluation is the sum of its batches, for any number of batches", B, ReferenceBackend,
+                   CpuBackend) {
   B backend;
   Solo solo;
   Trainer t(backend, solo, net(), {.seed = 3});

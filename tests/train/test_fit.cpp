@@ -42,7 +42,7 @@ TEST_CASE("a run reports, evaluates and saves") {
   CHECK(run.recorder.warnings.empty());
 }
 
-TEST_CASE("a run that was stopped during an epoch and resumed has the same bits as an uninterrupted one") {
+TEST_CASE("a run that was stopped during an epoch and resumed gives the same bits as an uninterrupted run") {
   Run whole;
   whole.go(nullptr, {.epochs = 3});
   Folder folder;
@@ -85,7 +85,7 @@ TEST_CASE("the audit of a run shows each sample once per epoch") {
   for (int n : seen) CHECK(n == 2);
 }
 
-TEST_CASE("the audit counts the steps that a run repeated after a kill once") {
+TEST_CASE("after a kill, the audit counts each repeated step once") {
   Folder folder;
   const std::vector<std::string> paths{audit_file(folder.path, 0).string()};
   const auto warn = [](const std::string& w) { FAIL(w); };
@@ -124,7 +124,7 @@ TEST_CASE("max_steps and stop_at_train_top1 end a run") {
   CHECK(r.counters.epoch == 1);
 }
 
-TEST_CASE("steps that run on across epochs are full, as many as fit, and have the same bits when resumed anywhere") {
+TEST_CASE("with EpochEnd::run_on all steps are full, and a run resumed at any step gives the same bits") {
   Folder folder;
   const std::vector<std::string> paths{audit_file(folder.path, 0).string()};
   const FitOptions three{.epochs = 3, .report_epochs = false};
@@ -164,7 +164,7 @@ TEST_CASE("steps that run on across epochs are full, as many as fit, and have th
   }
 }
 
-TEST_CASE("a report has the rate of its step and of the next, and summaries have a separate interval") {
+TEST_CASE("a step report has the rates of this step and the next one, and summaries have a separate interval") {
   Run run;
   const Schedule schedule = [](const SchedulePoint& p) { return 0.1 - 0.01 * static_cast<double>(p.step); };
   run.go(nullptr, {.epochs = 2, .schedule = schedule, .summary_every = 4});

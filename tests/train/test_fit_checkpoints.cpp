@@ -53,7 +53,8 @@ std::int64_t count_in(std::span<const io::TensorRecord> records, const std::stri
 
 }  // namespace
 
-TEST_CASE("checkpoints have the batch counts of batch norm, continue them, and may lack them") {
+TEST_CASE(
+    "checkpoints have the batch counts of batch norm, a resumed run continues the counts, and files may lack them") {
   Folder folder;
   const auto warn = [](const std::string& w) { FAIL(w); };
   const io::Json no_options = io::Json::object();
@@ -78,7 +79,7 @@ TEST_CASE("checkpoints have the batch counts of batch norm, continue them, and m
     next.go(&checkpoints, {.epochs = 2});
     CHECK(count_in(io::CheckpointStore(folder.path).load_newest_valid()->model(), "bn1.num_batches_tracked") == 18);
   }
-  SUBCASE("without them") {
+  SUBCASE("no batch counts") {
     Folder other;
     save_changed(*loaded, other.path, [](io::CheckpointData& d) {
       std::erase_if(d.model, is_count);
@@ -91,7 +92,7 @@ TEST_CASE("checkpoints have the batch counts of batch norm, continue them, and m
     CHECK(next.trainer.counters().batches == 5);
     CHECK(next.bits() == run.bits());
   }
-  SUBCASE("of a norm that the model does not have") {
+  SUBCASE("a batch count of a norm that the model does not have") {
     Folder other;
     save_changed(*loaded, other.path, [](io::CheckpointData& d) {
       d.model.push_back(*std::find_if(d.model.begin(), d.model.end(), is_count));
@@ -100,7 +101,7 @@ TEST_CASE("checkpoints have the batch counts of batch norm, continue them, and m
     Run next;
     CHECK_THROWS_AS(Checkpoints(other.path, 5, no_options).resume_latest(next.trainer, warn), DataError);
   }
-  SUBCASE("of another type") {
+  SUBCASE("a batch count of another type") {
     Folder other;
     save_changed(*loaded, other.path, [](io::CheckpointData& d) {
       auto& count = *std::find_if(d.model.begin(), d.model.end(), is_count);
@@ -155,7 +156,7 @@ TEST_CASE("a checkpoint that cannot be written is reported and training continue
   CHECK(run.recorder.paths.empty());
 }
 
-TEST_CASE("with checkpoints by steps only, also at the end, there is no evaluation without an option") {
+TEST_CASE("with evaluate_every = 0, checkpoints by steps do not cause an evaluation, not even at the end") {
   const auto saved = [](FitOptions o) {
     Folder folder;
     Checkpoints checkpoints(folder.path, 100, io::Json::object());

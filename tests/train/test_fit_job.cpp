@@ -83,7 +83,7 @@ TEST_CASE("fit trains, evaluates and reports") {
   CHECK(job.facts.text().find("fit .batch") != std::string::npos);
 }
 
-TEST_CASE("the batch, the optimizer and the schedule are those of the recipe: the same bits as with a Trainer") {
+TEST_CASE("fit uses the batch, optimizer and schedule of the recipe, and gives the same bits as a Trainer") {
   AloneJob job;
   FitRecipe r = recipe();
   r.optimizer = Sgd{.momentum = 0.5, .nesterov = true};
@@ -140,7 +140,7 @@ TEST_CASE("a restarted run continues, and a finished one is evaluated") {
   CHECK(epochs == std::vector<std::int64_t>{3, 4});
 }
 
-TEST_CASE("a run that stopped after some steps and continued has the bits of an uninterrupted run") {
+TEST_CASE("a run that was stopped and resumed gives the same bits as an uninterrupted run") {
   AloneJob job;
   const Folder folder;
   const Model net = net_for(images(8).schema());

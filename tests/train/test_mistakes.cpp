@@ -129,7 +129,7 @@ TEST_CASE("several ranks report the same as one rank") {
   }
 }
 
-TEST_CASE("with many classes there is no matrix, but the images are listed") {
+TEST_CASE("with many classes there is no confusion matrix, but the images are listed") {
   const auto classes = MistakeSum::most_classes + 1;
   MistakeSum sum(classes);
   std::vector<float> logits(static_cast<std::size_t>(classes));
@@ -142,7 +142,7 @@ TEST_CASE("with many classes there is no matrix, but the images are listed") {
   CHECK(m.worst[0].said == 7);
 }
 
-TEST_CASE("each evaluation of a training reports its mistakes, and the file has the last one") {
+TEST_CASE("each evaluation of a training reports its mistakes, and the file has those of the last evaluation") {
   const TempFolder folder;
   CpuBackend backend;
   const Synthetic images({.size = 40, .height = 4, .width = 4, .classes = 4, .seed = 2, .learnable = true});

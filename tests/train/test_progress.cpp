@@ -92,7 +92,7 @@ TEST_CASE("time left is not guessed after a resume, and max_steps shortens it") 
   CHECK(left.epoch == doctest::Approx(8));
 }
 
-TEST_CASE("the terminal's line has all values and fits") {
+TEST_CASE("the terminal's line has all values and fits the width") {
   const std::string line = progress_line(at_step(14), {12, 220}, 200);
   for (const char* part :
        {"epoch 2/3", "4/10", "640 images/s", "loss 1.2500", "top-1 50.00 %", "lr 0.1", "left: epoch 12 s, run 3:40"})
@@ -194,7 +194,7 @@ TEST_CASE("a warning does not run into the terminal's line") {
   CHECK(s.out.ends_with("\n"));
 }
 
-TEST_CASE("without a terminal each report is a line") {
+TEST_CASE("without a terminal each progress report is a separate line") {
   Screen s(false);
   ProgressDisplay p(s.o);
   p.step(at_step(1));

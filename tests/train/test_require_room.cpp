@@ -58,7 +58,7 @@ struct Little : ReferenceBackend {
 
 }  // namespace
 
-TEST_CASE("the error has the memory that is wanted, held and free, and the largest batch that fits") {
+TEST_CASE("the error gives the required, allocated and free memory, and the largest batch that fits") {
   CHECK(refusal(Short{}, 100, mib) == "");
   CHECK(refusal(Short{}, 101, mib) ==
         "[short] expected 101 MiB of memory in addition to the 50 MiB of parameters, gradients and optimizer state for "
@@ -83,7 +83,7 @@ TEST_CASE("the backend's own advice follows the other hints") {
             .ends_with("hint: not even one row fits: end other programs that use the device, or use --option."));
 }
 
-TEST_CASE("an executor checks before it allocates, and the batch that the error gives does fit") {
+TEST_CASE("an executor checks the memory before an allocation, and the batch that the error gives fits") {
   Little b;
   Executor e(b, net());
   std::string said;

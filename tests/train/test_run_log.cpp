@@ -55,7 +55,7 @@ EpochReport an_epoch() {
 
 }  // namespace
 
-TEST_CASE("each event has its keys and is written at once") {
+TEST_CASE("each event has its keys and is written immediately") {
   TempFolder folder;
   RunLog log(folder.path(), 5, no_complaint);
   log.start(io::Json::object({{"version", "1.2.3"}, {"options", io::Json::object({{"depth", 20}})}}));

@@ -81,7 +81,7 @@ TEST_CASE("a server's newest state is read back, and two states are kept") {
   CHECK(s.log.empty());
 }
 
-TEST_CASE("a damaged state of a server is skipped, with the reason") {
+TEST_CASE("a damaged state of a server is skipped, and the reason is given") {
   Scene s;
   s.write({10, 20});
   const io::Path newest = s.of_step("20") / "model.safetensors";

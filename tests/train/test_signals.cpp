@@ -96,7 +96,7 @@ TEST_CASE("signals work if a shell started the process with SIGINT ignored") {
   CHECK(WEXITSTATUS(status) == 7);
 }
 
-TEST_CASE("only one object exists at a time") {
+TEST_CASE("only one StopSignals object can exist at a time") {
   StopSignals signals;
   CHECK_THROWS_AS(StopSignals{}, UsageError);
   ::raise(SIGINT);

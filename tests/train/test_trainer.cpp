@@ -14,8 +14,7 @@
 using namespace tutti;
 using namespace tutti::testing;
 
-TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same seed", B, ReferenceBackend,
-                   CpuBackend) {
+TEST_CASE_TEMPLATE("training lowers the loss, and the same seed gives the same bits", B, ReferenceBackend, CpuBackend) {
   const Data data(12);
   const auto run = [&](std::uint64_t seed) {
     B backend;
@@ -34,8 +33,8 @@ TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same 
   CHECK(a != run(4));
 }
 
-TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics wait until they are taken", B,
-                   ReferenceBackend, CpuBackend) {
+TEST_CASE_TEMPLATE("on the host, a step is complete when its start returns; the metrics are kept until they are taken",
+                   B, ReferenceBackend, CpuBackend) {
   const Data data(12);
   B backend;
   Solo solo;
@@ -102,7 +101,7 @@ TEST_CASE("gradient accumulation gives the same result as one large batch") {
   for (std::size_t i = 0; i < whole.size(); ++i) CHECK(parts[i] == doctest::Approx(whole[i]).epsilon(1e-12));
 }
 
-TEST_CASE("the committed copy restores the whole state, also the counters") {
+TEST_CASE("the committed copy restores the whole state, including the counters") {
   const Data data(12);
   CpuBackend backend;
   Solo solo;
@@ -125,7 +124,7 @@ TEST_CASE("the committed copy restores the whole state, also the counters") {
   CHECK(next() == one);
 }
 
-TEST_CASE("committed tensors have their names") {
+TEST_CASE("committed tensors have names") {
   CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.ema_decay = 0.9});
@@ -261,7 +260,7 @@ TEST_CASE("a batch without rows takes part in the step") {
   CHECK(t.counters().step == 1);
 }
 
-TEST_CASE("the memory of a training is known before its plans are made") {
+TEST_CASE("the memory that training needs is known before the plans are made") {
   CpuBackend backend({1});
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.optimizer = Adamw{}, .ema_decay = 0.9, .micro_batch = 64});

@@ -70,8 +70,8 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
 
 // In the form of TensorFlow and of the Horovod trainer: a <- m a + k g; w <- w - r (k g + m a), g with the gradient of
 // L2 and k = min(eta |w| / |g| / r, 1).
-TEST_CASE_TEMPLATE("LARC with Nesterov momentum equals its definition in double precision", B, ReferenceBackend,
-                   CpuBackend) {
+TEST_CASE_TEMPLATE("LARC with Nesterov momentum equals the definition computed in double precision", B,
+                   ReferenceBackend, CpuBackend) {
   const Data data(12);
   B backend;
   Solo solo;

@@ -68,8 +68,8 @@ class EpochEvaluation : public std::optional<EvaluationReport> {
   }
 };
 
-struct EpochReport {       // the argument of FitListener::epoch()
-  std::int64_t epoch = 0;  // from 1
+struct EpochReport {       // passed to FitListener::epoch()
+  std::int64_t epoch = 0;  // the first epoch is 1
   std::int64_t step = 0;
   std::int64_t epochs = 0;
   double train_loss = 0, train_top1 = 0, train_topk = 0;

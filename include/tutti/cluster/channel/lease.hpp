@@ -53,9 +53,9 @@ class PauseTolerantTimer {
 };
 
 // The process's side of the lease, which stops a process from writing before the arbiter gives it up. It holds for
-// three quarters of the rank time-out, counted from when the last answered beat was sent. The arbiter received that
-// beat after it was sent, waits the whole time-out, and its clock is not a third faster. So it never gives up a process
-// that may still write.
+// three quarters of the rank time-out, counted from when the last answered beat was sent. The arbiter receives that
+// beat later and then waits for the whole time-out. So the arbiter never gives up a process that may still write,
+// unless its clock is a third faster than the clock of the process.
 class Lease {
  public:
   explicit Lease(Time timeout = {}) : timeout_(timeout) {}

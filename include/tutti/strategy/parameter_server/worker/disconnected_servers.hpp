@@ -27,7 +27,7 @@ class DisconnectedServers {
     return static_cast<int>(std::count_if(servers_.begin(), servers_.end(), [](const Server& s) { return s.since; }));
   }
   [[nodiscard]] bool any() const { return count() > 0; }
-  // At most every look_every, and not after it was greeted.
+  // Returns true if the worker is to look for server s now: at most once per look_every, and not after a greeting.
   [[nodiscard]] bool to_be_looked_for(std::int64_t s) {
     Server& server = servers_[static_cast<std::size_t>(s)];
     const auto now = Clock::now();
