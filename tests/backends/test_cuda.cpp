@@ -35,57 +35,57 @@ CudaOptions options(bool deterministic = false, bool graph = false) {
 
 }  // namespace
 
-TEST_CASE("gpu: ResNet convolutions") {
+TEST_CASE("gpu: the convolutions of ResNet give the expected results") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_convolutions(backend, testing::resnet_conv_cases());
 }
-TEST_CASE("gpu: odd convolutions") {
+TEST_CASE("gpu: convolutions with unusual shapes give the expected results") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
-TEST_CASE("gpu: odd convolutions, deterministic") {
+TEST_CASE("gpu: deterministic convolutions with unusual shapes give the expected results") {
   if (no_gpu()) return;
   CudaBackend backend(options(true));
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
-TEST_CASE("gpu: all ops except convolutions, f32") {
+TEST_CASE("gpu: all ops except convolutions give the expected results in f32") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_other_ops(backend, DType::f32);
 }
-TEST_CASE("gpu: all ops except convolutions, bf16") {
+TEST_CASE("gpu: all ops except convolutions give the expected results in bf16") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_other_ops(backend, DType::bf16);
 }
-TEST_CASE("gpu: all ops except convolutions, f16") {
+TEST_CASE("gpu: all ops except convolutions give the expected results in f16") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_other_ops(backend, DType::f16);
 }
-TEST_CASE("gpu: whole nets") {
+TEST_CASE("gpu: every op of whole nets gives the expected results") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_models(backend);
 }
-TEST_CASE("gpu: updates, norms, average, accumulation") {
+TEST_CASE("gpu: weight updates, norms, averages and accumulation give the expected results") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_updates(backend);
 }
-TEST_CASE("gpu: the loss, and invalid labels") {
+TEST_CASE("gpu: the loss has the expected values, and invalid labels are an error") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_loss(backend);
 }
-TEST_CASE("gpu: gelu at known values, far from zero and for NaN") {
+TEST_CASE("gpu: gelu is right at known values, far from zero and for NaN") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_gelu(backend);
 }
-TEST_CASE("gpu: ops keep a NaN") {
+TEST_CASE("gpu: a NaN in the weights makes the loss NaN") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_nan_is_not_lost(backend);
@@ -95,11 +95,11 @@ TEST_CASE("gpu: f64 is refused when the plan is made") {
   CudaBackend backend;
   testing::check_no_f64(backend);
 }
-TEST_CASE("gpu: deterministic runs give the same bits") {
+TEST_CASE("gpu: two deterministic runs give the same bits") {
   if (no_gpu()) return;
   testing::check_determinism([](int) { return std::make_unique<CudaBackend>(options(true)); });
 }
-TEST_CASE("gpu: keep_all changes only addresses") {
+TEST_CASE("gpu: keep_all changes only the addresses of values") {
   if (no_gpu()) return;
   CudaBackend backend(options(true));
   testing::check_keep_all(backend);
@@ -135,7 +135,7 @@ TEST_CASE("gpu: updates on the device equal those of the reference backend") {
   if (no_gpu()) return;
   testing::check_steps_beside_reference([] { return std::make_unique<CudaBackend>(options(true, true)); }, 2e-3);
 }
-TEST_CASE("gpu: steps that the device ends equal those that the host ends") {
+TEST_CASE("gpu: steps that the device ends equal steps that the host ends") {
   if (no_gpu()) return;
   testing::check_steps_beside_host([](bool graph) { return std::make_unique<CudaBackend>(options(true, graph)); });
 }
@@ -158,7 +158,7 @@ TEST_CASE("gpu: training lowers the loss in every precision") {
   }
 }
 
-TEST_CASE("gpu: memory, streams, events, pinned memory") {
+TEST_CASE("gpu: memory, streams, events and pinned memory work") {
   if (no_gpu()) return;
   CudaBackend backend;
   Buffer a(backend, 1000), b(backend, 1000);
@@ -189,7 +189,7 @@ TEST_CASE("gpu: memory, streams, events, pinned memory") {
   backend.synchronise();
 }
 
-TEST_CASE("gpu: batches from pinned slots and from images on the device equal the loader's") {
+TEST_CASE("gpu: batches from pinned slots and from images on the device equal the batches of the loader") {
   if (no_gpu()) return;
   CudaBackend backend;
   Schema s;

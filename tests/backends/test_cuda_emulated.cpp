@@ -23,27 +23,27 @@ bool skipped() { return testing::no_emulator(); }
 
 }  // namespace
 
-TEST_CASE("convolutions pad channels and pack weights") {
+TEST_CASE("convolutions that pad channels and pack weights give the expected results") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
-TEST_CASE("all ops except convolutions, f32") {
+TEST_CASE("all ops except convolutions give the expected results in f32") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_other_ops(backend, DType::f32);
 }
-TEST_CASE("all ops except convolutions, bf16") {
+TEST_CASE("all ops except convolutions give the expected results in bf16") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_other_ops(backend, DType::bf16);
 }
-TEST_CASE("all ops except convolutions, f16") {
+TEST_CASE("all ops except convolutions give the expected results in f16") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_other_ops(backend, DType::f16);
 }
-TEST_CASE("fully connected layers work if the library does not add the bias") {
+TEST_CASE("fully connected layers add the bias if the library does not") {
   if (skipped()) return;
   LoopGemms::bias = false;
   Emulated backend(options());
@@ -51,22 +51,22 @@ TEST_CASE("fully connected layers work if the library does not add the bias") {
     testing::check_case(backend, testing::linear_case("linear", 7, 24, 10), t);
   LoopGemms::bias = true;
 }
-TEST_CASE("updates, norms, average, accumulation") {
+TEST_CASE("weight updates, norms, averages and accumulation give the expected results") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_updates(backend);
 }
-TEST_CASE("the loss, and invalid labels") {
+TEST_CASE("the loss has the expected values, and invalid labels are an error") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_loss(backend);
 }
-TEST_CASE("gelu at known values, far from zero and for NaN") {
+TEST_CASE("gelu is right at known values, far from zero and for NaN") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_gelu(backend);
 }
-TEST_CASE("ops keep a NaN") {
+TEST_CASE("a NaN in the weights makes the loss NaN") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_nan_is_not_lost(backend);
@@ -76,17 +76,17 @@ TEST_CASE("f64 is refused when the plan is made") {
   Emulated backend(options());
   testing::check_no_f64(backend);
 }
-TEST_CASE("runs give the same bits") {
+TEST_CASE("two runs give the same bits") {
   if (skipped()) return;
   testing::check_determinism([](int) { return std::make_unique<Emulated>(options()); }, 4, 8);
 }
-TEST_CASE("keep_all changes only addresses") {
+TEST_CASE("keep_all changes only the addresses of values") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_keep_all(backend, 4, 8);
 }
 
-TEST_CASE("custom ops start their work on the backend's stream") {
+TEST_CASE("custom ops run on the backend's stream") {
   if (skipped()) return;
   auto twice = std::make_shared<CustomOp>();
   twice->name = "twice";
@@ -113,7 +113,7 @@ TEST_CASE("custom ops start their work on the backend's stream") {
   CHECK(std::isfinite(e.evaluate(batch.view()).loss));
   CHECK(streamed);
 }
-TEST_CASE("an allocation failure names the memory needed, the free memory and the batch that fits") {
+TEST_CASE("the error of a failed allocation gives the memory needed, the free memory and the batch that fits") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
   const std::size_t before = device.capacity;
@@ -141,7 +141,7 @@ TEST_CASE("an allocation failure names the memory needed, the free memory and th
   }
   device.capacity = before;
 }
-TEST_CASE("an asynchronous error names the op, and no destructor throws during unwinding") {
+TEST_CASE("the message of an asynchronous error names the op, and no destructor throws during unwinding") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
   {
@@ -159,7 +159,7 @@ TEST_CASE("an asynchronous error names the op, and no destructor throws during u
   }
   device.fault = cudaSuccess;
 }
-TEST_CASE("unusable machines are refused with the reason") {
+TEST_CASE("a machine that cannot be used is refused, and the error gives the reason") {
   auto& device = emulator::Device::instance();
   const auto message = [] {
     try {
@@ -242,7 +242,7 @@ TEST_CASE("GPUs of compute capability 7.0 (with CUDA 12) and 7.5 compute in f16 
   device.major = 9;
   device.minor = 0;
 }
-TEST_CASE("an evaluation sets the scale of the loss without the ops' kernels") {
+TEST_CASE("replaying a graph sets the loss scale without compiling the kernels of the ops") {
   if (skipped()) return;
   CudaOptions o = options();
   o.graph = true;
@@ -272,7 +272,7 @@ TEST_CASE("a launch with wrong arguments is refused") {
                        doctest::Contains("[kernel set_scale]"), Error);
   CHECK(cudaGetLastError() == cudaSuccess);
 }
-TEST_CASE("the device reads pinned memory until the host waits") {
+TEST_CASE("the device may read pinned memory until the host has waited") {
   if (skipped()) return;
   Emulated backend(options());
   const auto pinned = cuda::allocate_pinned(16);

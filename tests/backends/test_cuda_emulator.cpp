@@ -137,7 +137,7 @@ const std::vector<const char*> names{"shared_sum",      "last_thread",     "writ
 
 }  // namespace
 
-TEST_CASE("a refused call breaks a capture") {
+TEST_CASE("a CUDA call that is not allowed during a capture invalidates the capture") {
   const Streams s;
   std::array<char, 16> pageable{};
   void *memory = nullptr, *pinned = nullptr;
@@ -172,7 +172,7 @@ TEST_CASE("a refused call breaks a capture") {
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
 }
 
-TEST_CASE("a captured fork must join, and its event must not be queried") {
+TEST_CASE("a stream that a capture forks must join again, and its event must not be queried") {
   const Streams s;
   const auto fork = [&] {
     cudaEventRecord(s.first, s.own);
@@ -244,7 +244,7 @@ TEST_CASE("a copy into pageable memory waits, a copy into pinned memory does not
   cudaFreeHost(pinned);
 }
 
-TEST_CASE("kernels start with NaNs in shared memory, run threads in three orders and name faults") {
+TEST_CASE("kernels start with NaNs in shared memory, run their threads in three orders, and errors name their faults") {
   Kernels k(source, names);
   void* memory = nullptr;
   cudaMalloc(&memory, 64 * sizeof(float));

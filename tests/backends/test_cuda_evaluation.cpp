@@ -121,7 +121,7 @@ void with_both(F&& f) {
 
 }  // namespace
 
-TEST_CASE("the host waits once for many batches and gets the same sums as with a wait for each") {
+TEST_CASE("the host waits once for many batches and gets the same sums as with one wait for each batch") {
   if (testing::no_emulator()) return;
   const AnyDataset d(images_of(93));
   with_both([&] {
@@ -143,7 +143,8 @@ TEST_CASE("the host waits once for many batches and gets the same sums as with a
   });
 }
 
-TEST_CASE("logits of many batches are copied at once and give the same mistakes as with a wait for each") {
+TEST_CASE(
+    "logits of many batches are copied at once, and the list of mistakes is the same as with one copy for each batch") {
   if (testing::no_emulator()) return;
   const AnyDataset d(images_of(93));
   with_both([&] {
@@ -181,7 +182,7 @@ TEST_CASE("logits of many batches are copied at once and give the same mistakes 
   });
 }
 
-TEST_CASE("an evaluation may have more batches than the device keeps metrics of") {
+TEST_CASE("an evaluation may have more batches than the number whose metrics the device can store") {
   if (testing::no_emulator()) return;
   constexpr std::int64_t kept = Executor::kept_metrics;
   for (const std::int64_t size : {kept, 2 * kept + 5}) {
@@ -316,7 +317,7 @@ TEST_CASE("views: the logits stay on the device until many can be fetched at onc
   });
 }
 
-TEST_CASE("views: the device keeps fewer logits than there are") {
+TEST_CASE("views: if the device cannot store all logits, the host fetches them in several parts") {
   if (testing::no_emulator()) return;
   const AnyDataset d(images_of(61));
   Run run;
@@ -337,7 +338,7 @@ TEST_CASE("views: the device keeps fewer logits than there are") {
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("parameters and predictions are read from the device after the running steps") {
+TEST_CASE("the host reads parameters and predictions after the steps that still run on the device") {
   if (testing::no_emulator()) return;
   const MemoryDataset d = images_of(20);
   with_both([&] {

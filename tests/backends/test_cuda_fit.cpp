@@ -69,7 +69,7 @@ Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr, std::i
 
 }  // namespace
 
-TEST_CASE("the training loop reports the same sums and fetches them only for reports") {
+TEST_CASE("the training loop reports the losses of the reference backend and fetches them only for reports") {
   if (skipped()) return;
   for (const std::int64_t micro_batch : {8, 4}) {
     FitOptions o;
@@ -93,7 +93,7 @@ TEST_CASE("the training loop reports the same sums and fetches them only for rep
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("the log has the GPU's utilisation") {
+TEST_CASE("the log contains the utilisation of the GPU") {
   if (skipped()) return;
   FitOptions o;
   o.report_every = 1;

@@ -69,7 +69,7 @@ void check_every_op(Fusing& backend, const Graph& net, DType t) {
 
 }  // namespace
 
-TEST_CASE("every op of fused nets equals the reference backend's, fused and step by step") {
+TEST_CASE("every op of a fused net gives the result of the reference backend, fused and as separate ops") {
   if (no_emulator()) return;
   for (const bool refuse : {false, true})
     for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
@@ -85,7 +85,7 @@ TEST_CASE("every op of fused nets equals the reference backend's, fused and step
     }
 }
 
-TEST_CASE("channels that are not whole vectors run step by step, except for the images'") {
+TEST_CASE("if the number of channels is not a multiple of the vector width, ops run separately, except after images") {
   if (no_emulator()) return;
   for (const DType t : {DType::f32, DType::bf16}) {
     FusingConvolutions::reset();
@@ -100,7 +100,7 @@ TEST_CASE("channels that are not whole vectors run step by step, except for the 
   }
 }
 
-TEST_CASE("each single refusal gives the same result step by step") {
+TEST_CASE("if cuDNN refuses one kind of fusion, its ops run separately with the same result") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
   Fusing unfused(options(CudaFusion::off));
@@ -135,7 +135,7 @@ TEST_CASE("each single refusal gives the same result step by step") {
   }
 }
 
-TEST_CASE("automatic fusion selects chains by type and GPU") {
+TEST_CASE("automatic fusion selects chains of ops by type and GPU") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
   const auto fused = [&](DType t, CudaOptions o) {
@@ -184,7 +184,7 @@ TEST_CASE("automatic fusion selects chains by type and GPU") {
   CHECK_THROWS_WITH_AS((void)parse_cuda_fusion("yes"), doctest::Contains("auto, on or off, got 'yes'"), UsageError);
 }
 
-TEST_CASE("activations are kept, or with --recompute computed again with less memory and the same bits") {
+TEST_CASE("with --recompute activations are computed again instead of kept, with less memory and the same bits") {
   if (no_emulator()) return;
   Builder b(3, 24, 24);
   models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 14, .width = 8});
@@ -203,7 +203,7 @@ TEST_CASE("activations are kept, or with --recompute computed again with less me
   CHECK(again.second == kept.second);
 }
 
-TEST_CASE("autotuning takes the faster way, and its trials free their memory") {
+TEST_CASE("autotuning selects the faster implementation, and its trials free their memory") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
   auto& device = emulator::Device::instance();
@@ -228,7 +228,7 @@ TEST_CASE("autotuning takes the faster way, and its trials free their memory") {
   CHECK(difference(train(slow, net, DType::f16), fused) < 0.05);
 }
 
-TEST_CASE("batch norm uses the library if autotuning finds it faster, otherwise tutti's kernels") {
+TEST_CASE("batch norm uses the library if autotuning finds the library faster, otherwise tutti's kernels") {
   if (no_emulator()) return;
   for (const DType t : {DType::f32, DType::bf16}) {
     // In 16 bits the batch norms after convolutions are fused; in this net some follow sums.

@@ -42,7 +42,7 @@ std::vector<double> gradients(CudaBackend& backend, const Graph& net, DType t) {
 
 }  // namespace
 
-TEST_CASE("gpu: every op of fused nets equals the reference backend's") {
+TEST_CASE("gpu: every op of a fused net gives the result of the reference backend") {
   if (no_gpu()) return;
   for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
     CudaBackend backend(options(CudaFusion::on));
@@ -73,7 +73,7 @@ TEST_CASE("gpu: chains are fused by default in f16, and in bf16 if autotuning fi
   CHECK_FALSE(backend.fused_layers().any());
 }
 
-TEST_CASE("gpu: batch norm uses the way that autotuning finds faster") {
+TEST_CASE("gpu: batch norm uses the implementation that autotuning finds faster") {
   if (no_gpu()) return;
   for (const DType t : {DType::f32, DType::bf16}) {
     CudaOptions o = options(CudaFusion::automatic, true);

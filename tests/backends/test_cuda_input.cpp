@@ -23,7 +23,7 @@
 using namespace tutti;
 using namespace tutti::device_input;
 
-TEST_CASE("a window that the device cuts equals the host's augmentation byte by byte") {
+TEST_CASE("images that the device crops and mirrors equal those of the host's augmentation byte by byte") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   int cases = 0;
@@ -80,7 +80,7 @@ TEST_CASE("a window that the device cuts equals the host's augmentation byte by 
   CHECK(cases > 1300);
 }
 
-TEST_CASE("images without augmentation can be resident, and unsuitable data sets are refused") {
+TEST_CASE("images without augmentation can stay on the device, and unsuitable data sets are refused") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   LoaderOptions o;
@@ -114,7 +114,9 @@ TEST_CASE("images without augmentation can be resident, and unsuitable data sets
   }
 }
 
-TEST_CASE("resident batches equal the loader's for several ranks, batch sizes, passes and positions in an epoch") {
+TEST_CASE(
+    "batches on the device equal batches of the loader for several ranks, batch sizes, passes and positions in an "
+    "epoch") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   const AnyDataset d{Augmented(images_of(23, 3, 8, 8), Augment::cifar())};
@@ -156,7 +158,7 @@ TEST_CASE("resident batches equal the loader's for several ranks, batch sizes, p
       }
 }
 
-TEST_CASE("uploads: each step reads its batch, and the host may continue when it has been read") {
+TEST_CASE("uploads: each step reads its own batch, and the host may reuse its memory when the batch has been read") {
   if (testing::no_emulator()) return;
   with_both([] {
     Emulated backend(testing::emulated_options(true));
@@ -213,7 +215,7 @@ TEST_CASE("a batch overwritten before it has been read is detected") {
   CHECK(first_byte(false) == 9);
 }
 
-TEST_CASE("windows of many steps at once: each step gets its own") {
+TEST_CASE("the crops of many steps can be in flight, and each step gets its own") {
   if (testing::no_emulator()) return;
   with_both([] {
     Emulated backend(testing::emulated_options(true));

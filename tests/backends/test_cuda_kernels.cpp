@@ -74,7 +74,7 @@ TEST_CASE("every kernel compiles for sm_90") { compile_all(90); }
 TEST_CASE("every kernel compiles for sm_100" * doctest::test_suite("nightly")) { compile_all(100); }
 TEST_CASE("every kernel compiles for sm_120" * doctest::test_suite("nightly")) { compile_all(120); }
 
-TEST_CASE("a kernel and its form for one value have the names of their numbers") {
+TEST_CASE("each kernel, and its form for single values, is found under its own name") {
   const auto name = [](cuda::OpKernel k) { return cuda::op_kernel_names[static_cast<std::size_t>(k)]; };
   const auto update = [](cuda::UpdateKernel k) { return cuda::update_kernel_names[static_cast<std::size_t>(k)]; };
   CHECK(name(cuda::forms::max_pool.of(true)) == "max_pool<T, V>");
@@ -103,7 +103,7 @@ TEST_CASE("a kernel and its form for one value have the names of their numbers")
       }
 }
 
-TEST_CASE("a compiled program is kept, by source, kernels and architecture") {
+TEST_CASE("a compiled program is stored by source, kernels and architecture") {
   if (no_nvrtc()) return;
   const test::TempFolder folder;
   const auto cache = folder.path() / "deep" / "cache";
@@ -125,7 +125,7 @@ TEST_CASE("a compiled program is kept, by source, kernels and architecture") {
   CHECK(files_of(cache).size() == 4);
 }
 
-TEST_CASE("a kept program is read without NVRTC") {
+TEST_CASE("a stored program is loaded without NVRTC") {
   const auto open = [] {
     const std::string file = "libnvrtc.so." + std::to_string(CUDART_VERSION / 1000);
     return ::dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
@@ -152,7 +152,7 @@ TEST_CASE("a kept program is read without NVRTC") {
 }
 
 // Without the loader's cache, NVRTC is found only by its path, and so must be the libraries that it opens by name.
-TEST_CASE("NVRTC in a folder that the loader does not search compiles") {
+TEST_CASE("NVRTC works from a folder that the dynamic loader does not search") {
   if (no_nvrtc()) return;
   const auto output_of = [](const std::string& command) {
     std::string text;
@@ -171,7 +171,7 @@ TEST_CASE("NVRTC in a folder that the loader does not search compiles") {
   }
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   const auto run = output_of(without + " sh -c '" + hidden + " && exec env -u LD_LIBRARY_PATH \"" + self +
-                             "\" --test-case=\"a compiled program is kept*\"'");
+                             "\" --test-case=\"a compiled program is stored*\"'");
   const std::string& text = run.second;
   if (text.find("SKIP: no NVRTC") != std::string::npos) {
     std::puts("SKIP: NVRTC is in a folder that the loader alone finds");
@@ -181,7 +181,7 @@ TEST_CASE("NVRTC in a folder that the loader does not search compiles") {
   CHECK(run.first == 0);
 }
 
-TEST_CASE("a damaged file is compiled again and replaced") {
+TEST_CASE("a damaged file is replaced by a newly compiled one") {
   if (no_nvrtc()) return;
   const test::TempFolder folder;
   const cuda::Binary good = cuda::Compiler(folder.path()).compile(small(), 90);
@@ -247,7 +247,7 @@ TEST_CASE("the cache folder follows XDG_CACHE_HOME and HOME") {
   CHECK(with("", "").empty());
 }
 
-TEST_CASE("a missing library is named, with its package") {
+TEST_CASE("the error for a missing library names the library and its package") {
   const cuda::Library none("libtutti-no-such-library.so.9", "the package of it");
   CHECK_FALSE(none.found());
   try {

@@ -28,7 +28,7 @@ using namespace tutti::cuda::cases;
 using testing::distance;
 using testing::no_gpu;
 
-TEST_CASE("gpu: convolutions agree with loops, in every type and pass") {
+TEST_CASE("gpu: convolutions agree with simple loops, in every type and pass") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   for (const bool deterministic : {false, true}) {
@@ -93,7 +93,7 @@ TEST_CASE("gpu: stored plans are reused and compute the same bits") {
   CHECK(c.restored() == 0);
 }
 
-TEST_CASE("gpu: a refused fusion is stored, apart for recommended and for all fusions") {
+TEST_CASE("gpu: a fusion that cuDNN refuses is stored, separately for recommended and for all fusions") {
   if (no_gpu()) return;
   const test::TempFolder folder;
   DeviceMemory m(0);
@@ -119,7 +119,7 @@ TEST_CASE("gpu: a refused fusion is stored, apart for recommended and for all fu
   CHECK(plan_fusion(all, known, second));
 }
 
-TEST_CASE("gpu: linear layers agree with loops") {
+TEST_CASE("gpu: linear layers agree with simple loops") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   Gemms gemms(m.device());
@@ -163,7 +163,7 @@ TEST_CASE("gpu: linear layers agree with loops") {
         }
 }
 
-TEST_CASE("gpu: scale-bias-relu-convolution-statistics") {
+TEST_CASE("gpu: cuDNN's fusion of scale, bias, relu, convolution and statistics agrees with simple loops") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   Planner planner(m.device(), not_stored());
@@ -193,7 +193,7 @@ TEST_CASE("gpu: scale-bias-relu-convolution-statistics") {
     }
 }
 
-TEST_CASE("gpu: scale-bias-relu-wgrad") {
+TEST_CASE("gpu: cuDNN's fusion of scale, bias, relu and the gradient of the weights agrees with simple loops") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   Planner planner(m.device(), not_stored());
@@ -214,7 +214,7 @@ TEST_CASE("gpu: scale-bias-relu-wgrad") {
     }
 }
 
-TEST_CASE("gpu: batch norm, addition and relu as one, forward and backward") {
+TEST_CASE("gpu: cuDNN's fusion of batch norm, addition and relu agrees with simple loops, forward and backward") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   Planner planner(m.device(), not_stored());
@@ -276,7 +276,7 @@ TEST_CASE("gpu: batch norm, addition and relu as one, forward and backward") {
     }
 }
 
-TEST_CASE("gpu: dgrad-drelu-batch-norm") {
+TEST_CASE("gpu: cuDNN's fusion of the backward pass of convolution, relu and batch norm agrees with simple loops") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   Planner planner(m.device(), not_stored());

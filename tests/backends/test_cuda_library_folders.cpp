@@ -45,7 +45,7 @@ std::filesystem::path opened(const LibraryPlaces& places, const std::string& com
 
 }  // namespace
 
-TEST_CASE("the toolkit with the build's major version is used, the newest minor version first") {
+TEST_CASE("only toolkits with the build's major version are used, the newest minor version first") {
   const test::TempFolder folder;
   const LibraryPlaces places = places_in(folder.path(), 12);
   CHECK(opened(places).empty());
@@ -64,7 +64,8 @@ TEST_CASE("the toolkit with the build's major version is used, the newest minor 
   CHECK(opened(places_in(folder.path(), 13)) == places.toolkits / "cuda-13.0/lib64" / file);
 }
 
-TEST_CASE("an archive's libraries come first, then toolkits of the environment, then those of the system") {
+TEST_CASE(
+    "libraries are searched in an archive first, then in toolkits of the environment, then in those of the system") {
   const test::TempFolder folder;
   LibraryPlaces places = places_in(folder.path(), 13);
   put(places.toolkits / "cuda-13.2/lib64");
@@ -79,7 +80,7 @@ TEST_CASE("an archive's libraries come first, then toolkits of the environment, 
   CHECK(opened(places) == packaged);
 }
 
-TEST_CASE("libraries that a library opens by name are opened from its folder") {
+TEST_CASE("if a library opens other libraries by name, they are opened from its folder") {
   const test::TempFolder folder;
   const LibraryPlaces places = places_in(folder.path(), 12);
   put(places.toolkits / "cuda-12.9/lib64");
@@ -93,7 +94,7 @@ TEST_CASE("libraries that a library opens by name are opened from its folder") {
   CHECK_FALSE(is_open(companion.parent_path() / "libtutti-other.so.12.9"));
 }
 
-TEST_CASE("a file that does not open is skipped, and is reported if there is no other") {
+TEST_CASE("a library file that cannot be opened is skipped, and the error reports it if no other file can be opened") {
   const test::TempFolder folder;
   const LibraryPlaces places = places_in(folder.path(), 12);
   const auto bad = places.toolkits / "cuda-12.9/lib64" / file;

@@ -26,7 +26,7 @@ using testing::weights_of;
 
 }  // namespace
 
-TEST_CASE("an overflowing loss scale is reduced, on the device as on the host") {
+TEST_CASE("a loss scale that overflows is reduced, in the same way on the device and on the host") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 3);
@@ -87,7 +87,7 @@ float get_parameter(Trainer& t, const char* name) {
 
 }  // namespace
 
-TEST_CASE("after a loss that is not finite no step changes weights, and the error names the step") {
+TEST_CASE("after a loss that is not finite no step changes the weights, and the error names the step") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 3);
@@ -134,7 +134,7 @@ TEST_CASE("after a loss that is not finite no step changes weights, and the erro
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("gradients that are not finite at a scale of 1 end the run") {
+TEST_CASE("gradients that are not finite at a loss scale of 1 end the run") {
   if (skipped()) return;
   const Graph net = small_net();
   auto batch = testing::random_batch(net, 8, 3);

@@ -16,7 +16,7 @@
 
 using namespace tutti;
 
-TEST_CASE("a profiler gets the timeline's spans, nested") {
+TEST_CASE("a profiler gets the spans of the timeline, nested") {
 #if defined(NVTX_VERSION)
   using Said = const char* (*)();
   void* const library = ::dlopen(TUTTI_STAND_IN, RTLD_NOW);

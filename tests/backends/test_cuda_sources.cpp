@@ -176,7 +176,7 @@ TEST_CASE("a run stopped within an epoch continues with the same images on the d
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a step's input has a fixed address: one slot of the largest batch") {
+TEST_CASE("the input of every step has the same address, with room for the largest batch") {
   if (testing::no_emulator()) return;
   Run run(How::resident);
   auto& e = run.trainer.executor();
@@ -196,7 +196,7 @@ TEST_CASE("a step's input has a fixed address: one slot of the largest batch") {
   }
 }
 
-TEST_CASE("views of test images are windows on the device, or copies on the host") {
+TEST_CASE("views of test images give the same metrics if the device crops them and if the host copies them") {
   if (testing::no_emulator()) return;
   const AnyDataset d = AnyDataset(
       Augmented(images_of(13, 3, 9, 8),
@@ -235,7 +235,7 @@ TEST_CASE("views of test images are windows on the device, or copies on the host
   CHECK(mirrored);
 }
 
-TEST_CASE("batches with another size than the net's are refused") {
+TEST_CASE("batches whose image size differs from that of the net are refused") {
   if (testing::no_emulator()) return;
   Run run(How::resident);
   LoaderOptions o;
@@ -246,7 +246,7 @@ TEST_CASE("batches with another size than the net's are refused") {
                        ShapeError);
 }
 
-TEST_CASE("a run's batches come from the device if the data set fits") {
+TEST_CASE("the batches of a run come from device memory if the data set fits") {
   if (testing::no_emulator()) return;
   auto& device = emulator::Device::instance();
   Emulated backend(testing::emulated_options(true));
@@ -286,7 +286,7 @@ TEST_CASE("a run's batches come from the device if the data set fits") {
   CHECK(resident(backend, fixed, OnDevice::automatic) > 0);
 }
 
-TEST_CASE("a loader's pinned slots are not freed while an upload may read them") {
+TEST_CASE("the pinned slots of a loader are not freed while an upload may read them") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   Buffer slot(backend, 4096), labels(backend, 64);

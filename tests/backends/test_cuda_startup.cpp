@@ -165,7 +165,7 @@ struct End {
 
 }  // namespace
 
-TEST_CASE("an object constructed in advance is returned by get(), or its error is thrown") {
+TEST_CASE("get() returns the object that was constructed in advance, or throws its error") {
   cuda::AsyncInit<int> a;
   CHECK_FALSE(a.begun());
   a.begin([] { return std::make_unique<int>(7); });
@@ -195,7 +195,7 @@ TEST_CASE("an object constructed in advance is returned by get(), or its error i
   CHECK(done);
 }
 
-TEST_CASE("libraries' handles and programs are prepared concurrently") {
+TEST_CASE("the handles of cuDNN and cuBLASLt and the compiled programs are prepared concurrently") {
   if (skipped()) return;
   const End end;
   const CudaOptions o = options();
@@ -211,7 +211,7 @@ TEST_CASE("libraries' handles and programs are prepared concurrently") {
   CHECK(makers.ended == once);
 }
 
-TEST_CASE("a preparation error reaches the code that needs the result, and the others complete") {
+TEST_CASE("if one preparation fails, the code that needs its result gets the error, and the others complete") {
   if (skipped()) return;
   const End end;
   const Graph graph = net(true);
@@ -249,7 +249,7 @@ TEST_CASE("a preparation error reaches the code that needs the result, and the o
   }
 }
 
-TEST_CASE("a cuDNN that does not support the GPU is refused, with the versions that do") {
+TEST_CASE("a cuDNN that does not support the GPU is refused, and the error gives the versions that do") {
   if (skipped()) return;
   const End end;
   const Graph graph = net(false);

@@ -32,19 +32,21 @@ using testing::weights_of;
 
 }  // namespace
 
-TEST_CASE("steps on the device equal the reference backend's: every optimizer, clipping, scales, averages") {
+TEST_CASE(
+    "steps that the device ends equal steps of the reference backend: all optimizers, clipping, loss scales, "
+    "averages") {
   if (skipped()) return;
   testing::check_steps_beside_reference([] { return std::make_unique<Emulated>(options()); }, 2e-4);
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("the device decides as the host would, to the bit if sums are the same") {
+TEST_CASE("steps that the device ends equal steps that the host ends, with the same bits if the sums are the same") {
   if (skipped()) return;
   testing::check_steps_beside_host([](bool graph) { return std::make_unique<Emulated>(options(graph)); });
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("micro-batches may include one without rows") {
+TEST_CASE("a step accepts micro-batches without rows") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 9, 4);
@@ -76,7 +78,7 @@ TEST_CASE("micro-batches may include one without rows") {
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a steady step is one graph, and the host waits only for an earlier step") {
+TEST_CASE("a steady step is one graph launch, and the host waits only for an earlier step") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
   const Graph net = small_net();
@@ -109,7 +111,7 @@ TEST_CASE("a steady step is one graph, and the host waits only for an earlier st
   device.graph_launches = 0;
 }
 
-TEST_CASE("a step that is waited for returns its metrics; take_metrics() has those of all") {
+TEST_CASE("wait() returns the metrics of one step, and take_metrics() those of all steps") {
   if (skipped()) return;
   const Graph net = small_net();
   Emulated backend(options());
@@ -142,7 +144,8 @@ TEST_CASE("a step that is waited for returns its metrics; take_metrics() has tho
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a committed state, and a step with the host between two on the device") {
+TEST_CASE(
+    "restore() after commit() repeats the same steps, also if the host ends one between two that the device ends") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 3);
@@ -184,7 +187,7 @@ struct Halving {
 };
 }  // namespace
 
-TEST_CASE("an optimizer with code of its own for each tensor runs with the host") {
+TEST_CASE("the host ends the steps of an optimizer that has its own code for each tensor") {
   if (skipped()) return;
   const Graph net = small_net();
   Emulated backend(options());

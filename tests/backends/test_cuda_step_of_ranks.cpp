@@ -140,7 +140,7 @@ TEST_CASE("several ranks: reductions are part of the captured step and give the 
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("several ranks: each rank's flag is known one step later") {
+TEST_CASE("several ranks: all ranks know each rank's flag one step later") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 1);
@@ -171,7 +171,7 @@ TEST_CASE("several ranks: each rank's flag is known one step later") {
   device.graph_launches = 0;
 }
 
-TEST_CASE("several ranks: a loss that is not finite on another rank stops this one") {
+TEST_CASE("several ranks: a rank stops if the loss of another rank is not finite") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 1);
@@ -196,7 +196,7 @@ TEST_CASE("several ranks: a loss that is not finite on another rank stops this o
   device.graph_launches = 0;
 }
 
-TEST_CASE("a strategy that reads the host's memory gets the device's gradients there") {
+TEST_CASE("a strategy that reads host memory gets the device's gradients in host memory") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 1);

@@ -68,7 +68,7 @@ TEST_CASE("captured steps compute the same as other steps, with the current rate
     device.graph_launches = 0;
   }
 }
-TEST_CASE("a captured step reads the scale of the loss and does not contain it") {
+TEST_CASE("a captured step reads the loss scale from memory and does not contain its value") {
   if (skipped()) return;
   Emulated backend(options(true));
   const Graph net = little_net();
@@ -122,7 +122,7 @@ TEST_CASE("training with f16 lowers the loss, and a scale that is too large is h
   CHECK(t.counters().scale_exponent < 39);
   CHECK(after < 0.5 * before);
 }
-TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state equal the reference backend's") {
+TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state give the results of the reference backend") {
   if (skipped()) return;
   Emulated backend(options());
   Solo solo;
@@ -187,7 +187,7 @@ Record record(const TrainerOptions& o, bool on_host) {
 
 }  // namespace
 
-TEST_CASE("twenty steps give the recorded losses, and after each the bits of the host's end of a step") {
+TEST_CASE("twenty steps give the recorded losses, and each gives the same bits as a step that the host ends") {
   if (skipped()) return;
   struct Recorded {
     TrainerOptions options;

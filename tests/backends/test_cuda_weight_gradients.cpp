@@ -85,7 +85,7 @@ Graph net() {
 
 }  // namespace
 
-TEST_CASE("one launch converts many gradients with the library's bits") {
+TEST_CASE("one kernel launch converts many weight gradients, with the same bits as the library") {
   if (skipped()) return;
   for (DType t : {DType::f32, DType::bf16, DType::f16}) {
     CAPTURE(name_of(t));
@@ -115,7 +115,7 @@ TEST_CASE("one launch converts many gradients with the library's bits") {
   }
 }
 
-TEST_CASE("gradients are converted early if the room is used up") {
+TEST_CASE("gradients are converted early if their buffer is full") {
   if (skipped()) return;
   const DType t = DType::bf16;
   Emulated backend(options());
@@ -140,7 +140,9 @@ TEST_CASE("gradients are converted early if the room is used up") {
   CHECK(more.wrong(backend) == 0);
 }
 
-TEST_CASE("a step's gradients take one launch, captured or not, and a listener has them when it asks") {
+TEST_CASE(
+    "one launch converts the weight gradients of a step, captured or not; a listener that needs them earlier starts "
+    "more launches") {
   if (skipped()) return;
   const Graph graph = net();
   const auto batch = testing::random_batch(graph, 4, 1);

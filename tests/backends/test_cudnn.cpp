@@ -65,7 +65,7 @@ std::vector<Case> graphs_of(const testing::Shapes& s, std::int64_t rows, DType t
 
 }  // namespace
 
-TEST_CASE("descriptors keep their attributes") {
+TEST_CASE("cuDNN descriptors keep the attributes that were set") {
   Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor x");
   CHECK(d);
   CHECK(d.name() == "tensor x");
@@ -81,7 +81,7 @@ TEST_CASE("descriptors keep their attributes") {
   CHECK_FALSE(d);  // NOLINT(bugprone-use-after-move): that is the point
 }
 
-TEST_CASE("messages name the descriptor and the attribute") {
+TEST_CASE("error messages of cuDNN name the descriptor and the attribute") {
   Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor x of conv1");
   CHECK_THROWS_WITH_AS(d.set(attr::conv_spatial_dims, 2), Contains("[cudnn tensor x of conv1]"), cudnn::CudnnError);
   CHECK_THROWS_WITH_AS(d.set(attr::conv_spatial_dims, 2), Contains("CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS to be taken"),
@@ -127,7 +127,7 @@ TEST_CASE("extents that do not fit together are refused before cuDNN gets them")
   CHECK(to_string(small(DType::f16)) == "f16 n8 c64 56x56 k32 28x28 f3x3 s2x2 p1,1,1,1");
 }
 
-TEST_CASE("graphs list the operands of a run") {
+TEST_CASE("graphs list the operands that a run needs") {
   OpGraph g = cudnn::convolution_graph(ConvPass::forward, small(DType::bf16), DType::bf16);
   const std::vector<std::pair<std::int64_t, std::size_t>> conv{
       {cudnn::conv_a, 8 * 64 * 56 * 56 * 2}, {cudnn::conv_b, 32 * 64 * 9 * 2}, {cudnn::conv_out, 8 * 32 * 28 * 28 * 2}};
@@ -144,7 +144,7 @@ TEST_CASE("graphs list the operands of a run") {
   CHECK(find(13) == 0);
 }
 
-TEST_CASE("cuDNN knows every convolution of tutti's nets, in every type") {
+TEST_CASE("cuDNN has engines for every convolution of tutti's nets, in every type") {
   for (const DType t : types) {
     const std::array<testing::Shapes, 3> nets{testing::resnet50_shapes(256, t), testing::cifar_shapes(20, 128, t),
                                               testing::cifar_shapes(110, 128, t)};
@@ -158,7 +158,7 @@ TEST_CASE("cuDNN knows every convolution of tutti's nets, in every type") {
   }
 }
 
-TEST_CASE("cuDNN knows every fusion for tutti's nets") {
+TEST_CASE("cuDNN has engines for every fusion of tutti's nets") {
   // A graph without a special pattern, for example two convolutions, has other engines than a known one.
   const ConvProblem p{8, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, DType::bf16};
   OpGraph two("two");
@@ -193,7 +193,7 @@ TEST_CASE("every graph of a fused net is in the list of planned graphs") {
     }
 }
 
-TEST_CASE("a refusal is lasting unless it was an error") {
+TEST_CASE("a refusal by cuDNN is stored only if the same call would be refused again") {
   cudnn::Refusal r;
   CHECK(r.lasting);
   r(cudnn::CudnnError("no engine", CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH));
@@ -205,7 +205,7 @@ TEST_CASE("a refusal is lasting unless it was an error") {
   CHECK_FALSE(r.lasting);
 }
 
-TEST_CASE("operands of fusions match their graphs") {
+TEST_CASE("the operands that a fusion binds are those of its graph") {
   // Every operand in device memory is bound, and otherwise only the host's numbers.
   const auto check = [](const auto& fusion, std::size_t numbers) {
     const auto graph = fusion.graph();
@@ -244,14 +244,14 @@ TEST_CASE("engines are filtered by their numerical notes") {
   CHECK(same.allows(Notes{CUDNN_NUMERICAL_NOTE_TENSOR_CORE}));
 }
 
-TEST_CASE("an invalid description of a device is refused") {
+TEST_CASE("an invalid description of a GPU is refused") {
   for (const char* text : {"", "no json", "{}", "[]", "{\"maxGridSize\": 3}"}) {
     INFO(text);
     CHECK_THROWS_WITH_AS(cudnn::Target{std::string_view(text)}, Contains("[cudnn device description]"), DeviceError);
   }
 }
 
-TEST_CASE("without a driver a device is refused in one line") {
+TEST_CASE("without a driver the error for a GPU is one line") {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) {
     std::puts("SKIP: there is a GPU");

@@ -234,7 +234,7 @@ TEST_CASE("cuDNN before 9.11 plans the f32 and f16 convolutions of ResNet-50 for
 
 // Among the heuristics' first guesses the exact ones follow two dozen that round to TF32. Without the exact ones, the
 // first fallback would be used.
-TEST_CASE("exact f32 convolutions on an H200 have engines that the heuristics guess") {
+TEST_CASE("fewer than a tenth of the exact f32 convolutions on an H200 need the fallback engine") {
   if (no_stand_in()) return;
   int all = 0, fallbacks = 0;
   for (const ConvProblem& p : testing::resnet50_shapes(256, DType::f32).convolutions)
@@ -274,7 +274,7 @@ TEST_CASE("convolutions in 16 bits on an H200 use Hopper's kernels") {
   }
 }
 
-TEST_CASE("a plan for one GPU is refused for another") {
+TEST_CASE("a plan for one GPU is refused for another GPU") {
   if (no_stand_in()) return;
   const ConvProblem p{256, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, DType::bf16};
   for (const ConvPass pass : passes)
@@ -293,7 +293,7 @@ TEST_CASE("a plan for one GPU is refused for another") {
     }
 }
 
-TEST_CASE("a stored plan serves every GPU of its kind while the driver stays the same") {
+TEST_CASE("a stored plan works on every GPU of its kind while the driver version is the same") {
   if (no_stand_in()) return;
   const ConvProblem p{256, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, DType::bf16};
   OpGraph graph = cudnn::convolution_graph(ConvPass::forward, p, p.type);
@@ -324,7 +324,8 @@ TEST_CASE("a stored plan serves every GPU of its kind while the driver stays the
   CHECK_FALSE(taken("multiProcessorCount", "114"));
 }
 
-TEST_CASE("GPUs that fuse an activation before a convolution and statistics after it") {
+TEST_CASE(
+    "cuDNN fuses an activation before a convolution, and statistics after the convolution, on the recorded GPUs") {
   if (no_stand_in()) return;
   const auto graph = [](const ConvProblem& p) { return ScaleBiasReluConvStatistics{p}.graph(); };
   const std::string kind = to_string(FusedPass::activated_statistics);
@@ -332,7 +333,7 @@ TEST_CASE("GPUs that fuse an activation before a convolution and statistics afte
   check_fusion(kind, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
 }
 
-TEST_CASE("GPUs that fuse an activation before the gradient of the weights") {
+TEST_CASE("cuDNN fuses an activation before the gradient of the weights on the recorded GPUs") {
   if (no_stand_in()) return;
   const auto graph = [](const ConvProblem& p) { return ScaleBiasReluConvBackwardWeights{p, p.type}.graph(); };
   const std::string kind = to_string(FusedPass::activated_backward_weights);
@@ -340,7 +341,7 @@ TEST_CASE("GPUs that fuse an activation before the gradient of the weights") {
   check_fusion(kind, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
 }
 
-TEST_CASE("GPUs that fuse the backward pass through a convolution and a batch norm") {
+TEST_CASE("cuDNN fuses the backward pass through a convolution and a batch norm on the recorded GPUs") {
   if (no_stand_in()) return;
   const auto graph = [](const ConvProblem& p) { return ConvBackwardDataReluBatchNorm{p}.graph(); };
   const std::string kind = to_string(FusedPass::backward_data_norm);
@@ -363,7 +364,7 @@ TEST_CASE("every GPU fuses statistics after a convolution" * doctest::test_suite
   }
 }
 
-TEST_CASE("the gradient of the weights has only the type of the activations") {
+TEST_CASE("cuDNN computes the gradient of the weights only in the type of the activations") {
   if (no_stand_in()) return;
   for (const DType type : {DType::f16, DType::bf16}) {
     Row row("backward weights to f32", type);
@@ -374,7 +375,7 @@ TEST_CASE("the gradient of the weights has only the type of the activations") {
   }
 }
 
-TEST_CASE("images have the number of channels for which no GPU copies them first") {
+TEST_CASE("images are padded to the number of channels that cuDNN reads without a copy, on every GPU") {
   if (no_stand_in()) return;
   // In f16 cuDNN has forward kernels for 4 channels; in bf16 it would pad them to 8 in its workspace.
   for (const auto& [type, channels] : {std::pair{DType::bf16, 8}, {DType::f16, 4}}) {
@@ -395,7 +396,7 @@ TEST_CASE("images have the number of channels for which no GPU copies them first
 }
 
 // cuDNN compiles each of these, which takes about a second.
-TEST_CASE("the H200 has every form of batch norm in one kernel") {
+TEST_CASE("cuDNN has every form of batch norm in one kernel for the H200") {
   if (no_stand_in()) return;
   Row row("batch norm", DType::bf16);
   for (OpGraph& form : forms_of({128, 64, 8, 8, DType::bf16})) row.plan(h200, std::move(form), true);
@@ -404,7 +405,7 @@ TEST_CASE("the H200 has every form of batch norm in one kernel") {
   row.plan(h200, BatchNormAddReluBackward{large, true}.graph(), true);
   row.finish();
 }
-TEST_CASE("every GPU has batch norm, addition and relu in one kernel" * doctest::test_suite("nightly")) {
+TEST_CASE("cuDNN has batch norm, addition and relu in one kernel for every GPU" * doctest::test_suite("nightly")) {
   if (no_stand_in()) return;
   for (const DType type : {DType::f16, DType::bf16}) {
     const NormProblem n{128, 64, 8, 8, type};

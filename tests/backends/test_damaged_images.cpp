@@ -15,7 +15,7 @@
 using namespace tutti;
 using namespace tutti::test;
 
-TEST_CASE("an image cut at any byte is refused by name for any region, and the next one decodes") {
+TEST_CASE("an image truncated at any byte is refused by name for any region, and the next image can be decoded") {
   for (const ImageDecoders& d : all_decoders())
     for (const std::string& name : jpegs) {
       const Bytes whole = image_fixture(name);
@@ -116,7 +116,7 @@ TEST_CASE("a JPEG with more scans than any encoder writes is refused") {
 #endif
 
 #if defined(TUTTI_HAS_TURBOJPEG)
-TEST_CASE("a decompressor keeps no pointer into the previous image's memory") {
+TEST_CASE("after an image the decompressor keeps no pointer into its memory") {
   turbojpeg::Session session;
   for (const char* name : {"444.jpg", "420.jpg", "grey.jpg", "444.jpg"}) {
     const Bytes bytes = image_fixture(name);

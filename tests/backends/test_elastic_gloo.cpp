@@ -38,7 +38,7 @@ bool sums(std::span<std::byte> bytes, float mine, float of_all, Reduce&& reduce)
 
 }  // namespace
 
-TEST_CASE("windows that outlive their groups are summed in place if all ranks have one") {
+TEST_CASE("windows that outlive their groups are summed in place if all ranks have a window") {
   constexpr std::size_t size = 3;
   std::vector<std::shared_ptr<HostWindow>> windows(size);
   std::string why;
@@ -69,7 +69,7 @@ TEST_CASE("windows that outlive their groups are summed in place if all ranks ha
 }
 
 TEST_CASE(
-    "an elastic process keeps its window while others join and leave, and gets other memory at its address after a "
+    "an elastic process keeps its window while others join and leave, and gets new memory at the same address after a "
     "loss") {
   control::ArbiterOptions o;
   o.workers = 2;

@@ -66,7 +66,7 @@ std::size_t open_files() {
 
 }  // namespace
 
-TEST_CASE("one process becomes two, four, three and one, with steps started op by op and captured again") {
+TEST_CASE("a job of one process grows to four and shrinks to one; steps run op by op and are captured again") {
   if (testing::no_emulator()) return;
   const std::vector<float>& one = weights_of_one();
   for (const bool captured : {false, true}) {
@@ -97,7 +97,7 @@ TEST_CASE("one process becomes two, four, three and one, with steps started op b
   }
 }
 
-TEST_CASE("a process is killed at any point of a step and of the forming of a group") {
+TEST_CASE("a process may be killed at any point of a step and while a group forms") {
   if (testing::no_emulator()) return;
   const std::vector<float>& one = weights_of_one();
   // Points that the victim reaches after a third process was asked to join: the end of the first group, the forming of

@@ -36,7 +36,8 @@ void require(bool good, const std::string& what) {
 }  // namespace
 
 TEST_CASE(
-    "a worker keeps its window while another one leaves, and gets other memory at its address after a server's loss") {
+    "a worker keeps its window while another worker leaves, and gets new memory at the same address after a server is "
+    "lost") {
   control::ArbiterOptions o;
   o.workers = o.servers = 2;
   o.elastic = true;
@@ -102,7 +103,7 @@ TEST_CASE(
   for (std::size_t me = 0; me < 3; ++me) CHECK(errors[me] == "");
 }
 
-TEST_CASE("a worker of asynchronous servers that is given up does not wait for their answers") {
+TEST_CASE("a worker that asynchronous servers have given up does not wait for their answers") {
   control::ArbiterOptions o;
   o.workers = o.servers = 1;
   o.elastic = o.servers_hold = true;

@@ -176,7 +176,7 @@ TEST_CASE("in bottlenecks both inner batch norms are fused into their convolutio
   for (std::size_t i = 0; i < a.slices.size(); ++i) CHECK(a.slices[i].name == b.slices[i].name);
 }
 
-TEST_CASE("each kind of chain can be switched off alone") {
+TEST_CASE("each kind of fused chain can be switched off separately") {
   const Graph before = differentiate(fuse(resnet50(64)));
   Graph g = before;
   CHECK_FALSE(cuda::fuse_norms(g, {false, false, false}).any());
@@ -194,7 +194,7 @@ TEST_CASE("each kind of chain can be switched off alone") {
   check_order(g);
 }
 
-TEST_CASE("chains of basic blocks and of the pre-activation form are fused") {
+TEST_CASE("chains in basic blocks and in pre-activation blocks are fused") {
   Graph g = differentiate(fuse(cifar()));
   cuda::FusedLayers l = cuda::fuse_norms(g, {});
   check_order(g);
@@ -207,7 +207,7 @@ TEST_CASE("chains of basic blocks and of the pre-activation form are fused") {
   CHECK(count<op::BatchNorm>(g) > 0);
 }
 
-TEST_CASE("a chain is not fused if another op reads the removed value") {
+TEST_CASE("a chain is not fused if another op reads the value that fusion would remove") {
   const auto chain = [](auto&& more) {
     Builder b(3, 6, 6);
     ValueId x = nn::conv(b, "a", b.normalize({0, 0, 0}, {1, 1, 1}), {.out = 4});
@@ -232,7 +232,7 @@ TEST_CASE("a chain is not fused if another op reads the removed value") {
   check_order(g);
 }
 
-TEST_CASE("a fused graph computes the same, in f64 to the last digits") {
+TEST_CASE("in f64 a fused graph gives the same results except for the last digits") {
   for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks(), fast_net()}) {
     ReferenceBackend plain;
     const Trained want = train(plain, net, DType::f64, 3);
@@ -249,7 +249,7 @@ TEST_CASE("a fused graph computes the same, in f64 to the last digits") {
   }
 }
 
-TEST_CASE("a fused graph computes the same in f32 and bf16 within their precision") {
+TEST_CASE("in f32 and bf16 a fused graph gives the same results within their precision") {
   const Graph net = cifar(false, 8, 12);
   for (const DType t : {DType::f32, DType::bf16}) {
     ReferenceBackend plain;
@@ -261,7 +261,7 @@ TEST_CASE("a fused graph computes the same in f32 and bf16 within their precisio
   }
 }
 
-TEST_CASE("random nets compute the same in f64 with and without fusion") {
+TEST_CASE("random nets give the same results in f64 with and without fusion") {
   for (std::uint64_t seed = 1; seed <= 25; ++seed) {
     const Graph net = testing::random_graph(seed, 9);
     ReferenceBackend plain;
@@ -276,7 +276,7 @@ TEST_CASE("random nets compute the same in f64 with and without fusion") {
   }
 }
 
-TEST_CASE("gradients of a fused graph are slopes of its loss") {
+TEST_CASE("gradients of a fused graph equal finite differences of its loss") {
   const Graph net = cifar();
   FusingReference backend;
   Executor e(backend, net, {DType::f64});
@@ -303,7 +303,7 @@ TEST_CASE("gradients of a fused graph are slopes of its loss") {
   }
 }
 
-TEST_CASE("kept values are not computed again, and the results stay the same to the bit") {
+TEST_CASE("values that are kept are not computed again, and the results have the same bits") {
   for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks()}) {
     Graph g = differentiate(fuse(net));
     CHECK(count<op::BatchNormInference>(g) > 0);
@@ -321,7 +321,7 @@ TEST_CASE("kept values are not computed again, and the results stay the same to 
   }
 }
 
-TEST_CASE("removed values take no memory") {
+TEST_CASE("values that fusion removes take no memory") {
   const Graph before = differentiate(fuse(resnet50(224)));
   Graph g = before;
   cuda::fuse_norms(g, {});
@@ -343,7 +343,7 @@ TEST_CASE("an op that the backend cannot run is refused when the plan is made") 
   CHECK_THROWS_WITH_AS((void)e.prepare(2, true), doctest::Contains("got conv2d_statistics"), Error);
 }
 
-TEST_CASE("a backend's own op has a name, is found by its type, and is unknown to other backends") {
+TEST_CASE("an op that only one backend has is printed by name and found by type, and other backends refuse it") {
   Graph copy;
   {
     Graph g = differentiate(fuse(cifar()));
@@ -366,7 +366,7 @@ TEST_CASE("a backend's own op has a name, is found by its type, and is unknown t
                        "[conv1] expected an op that backend 'reference' runs, got conv2d_statistics.", UsageError);
 }
 
-TEST_CASE("the activation traffic of ResNet-50 is that of bench/RESULTS.md") {
+TEST_CASE("the memory traffic of ResNet-50's activations is the number in bench/RESULTS.md") {
   const Graph before = differentiate(fuse(resnet50(224)));
   const auto mb = [](const Graph& g) {
     auto sum = testing::activation_traffic(g, 2);

@@ -64,7 +64,7 @@ bool has_ipv6() {
 
 }  // namespace
 
-TEST_CASE("every conformance case passes in every configuration") {
+TEST_CASE("all conformance cases pass in every configuration") {
   for (const GlooWay& way : ways()) {
     CAPTURE(way.name);
     run_gloo(way, [&](GlooCommunicator& c) {
@@ -110,7 +110,7 @@ TEST_CASE("groups work over IPv6") {
   });
 }
 
-TEST_CASE("ranks on one host and on two hosts give the bits of threads") {
+TEST_CASE("ranks on one host and on two hosts compute the same bits as threads") {
   constexpr std::size_t n = 100'003;
   const auto sums = [&](auto& c, std::vector<float>& out) {
     std::vector<float> v = noise(c.rank(), n);
@@ -130,7 +130,7 @@ TEST_CASE("ranks on one host and on two hosts give the bits of threads") {
   CHECK(std::memcmp(threads.data(), gloo.data(), n * 4) == 0);
 }
 
-TEST_CASE("the type chosen for the wire is used") {
+TEST_CASE("values are sent in the type that was chosen for the network") {
   for (const auto wire : {WireType::same, WireType::bf16}) {
     run_gloo({"wire", {"a", "b"}, true, true, wire}, [&](GlooCommunicator& c) {
       std::vector<float> f(1000, 1.001F);

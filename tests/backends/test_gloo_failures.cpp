@@ -90,7 +90,7 @@ TEST_CASE("a rank that does not arrive is named") {
   }
 }
 
-TEST_CASE("a rank that aborts gives the reason once") {
+TEST_CASE("the reason of a rank that aborts is reported once") {
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     const Stopwatch watch;
@@ -104,7 +104,7 @@ TEST_CASE("a rank that aborts gives the reason once") {
   }
 }
 
-TEST_CASE("ranks at different operations get an error that says so") {
+TEST_CASE("if ranks are at different operations, the error says so") {
   for (const GlooWay& way : {GlooWay{"plain", {"a", "b"}, false}, GlooWay{"host", {"a", "a"}}}) {
     CAPTURE(way.name);
     std::array<std::string, 2> heard;
@@ -309,7 +309,7 @@ TEST_CASE("a group interrupted while idle cannot be used any more") {
   }
 }
 
-TEST_CASE("a step that breaks at any piece leaves the state before the step, over Gloo") {
+TEST_CASE("a step over Gloo that fails at any piece leaves the state before the step") {
   const GlooWay way{"tree", {"a", "a", "b"}};
   int pieces = 0;
   run_gloo(way, [&](GlooCommunicator& c) {

@@ -72,7 +72,7 @@ struct Rank {
 
 }  // namespace
 
-TEST_CASE("a rank with a slow Gloo thread survives when another rank gives the group up") {
+TEST_CASE("a rank with a slow Gloo thread survives when another rank gives up the group") {
   // The order of the addresses decides which of the two connects.
   for (const auto& [here, there] : {std::pair{"127.0.0.1", "127.0.0.2"}, {"127.0.0.2", "127.0.0.1"}}) {
     MemoryKeyStore store;

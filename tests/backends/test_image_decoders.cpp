@@ -30,7 +30,7 @@ Picture crop(const Picture& p, ImageRegion r) {
 
 }  // namespace
 
-TEST_CASE("decoders give PIL's pixels: colour, grey, CMYK, progressive, one pixel wide, PNG") {
+TEST_CASE("decoders give the same pixels as PIL: colour, grey, CMYK, progressive, one pixel wide, PNG") {
   for (const ImageDecoders& d : all_decoders()) {
     CAPTURE(d.names());
     const bool exact = d.names() == "turbojpeg";
@@ -56,7 +56,7 @@ TEST_CASE("decoders give PIL's pixels: colour, grey, CMYK, progressive, one pixe
   }
 }
 
-TEST_CASE("decoding a region equals cropping the whole image exactly") {
+TEST_CASE("decoding a region gives exactly the pixels of the cropped whole image") {
   Rng rng(3, Purpose::user);
   int cases = 0;
   for (const ImageDecoders& d : all_decoders())
@@ -113,7 +113,7 @@ TEST_CASE("a JPEG is turned by its EXIF orientation, whole and in regions") {
       }
 }
 
-TEST_CASE("regions that are empty or leave the image are refused") {
+TEST_CASE("regions that are empty or extend beyond the image are refused") {
   for (const ImageDecoders& d : all_decoders())
     for (const ImageRegion r : {ImageRegion{0, 0, 0, 1},
                                 {0, 0, 1, 0},
@@ -127,7 +127,8 @@ TEST_CASE("regions that are empty or leave the image are refused") {
 
 #if defined(TUTTI_HAS_TURBOJPEG)
 TEST_CASE(
-    "a region much larger than requested is decoded at a half, a quarter or an eighth, and covers the same area") {
+    "a region much larger than the requested size is decoded at a half, a quarter or an eighth, and shows the same "
+    "area") {
   const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
   const Bytes bytes = image_fixture("large.jpg");
   const ImageHeader h = d.header(bytes, "large");
@@ -215,7 +216,7 @@ TEST_CASE("a turned JPEG decoded at a fraction of its size shows the same pixels
   }
 }
 
-TEST_CASE("without stb a PNG is refused with the package that reads it") {
+TEST_CASE("in a build without stb a PNG is refused, and the error names the package that is missing") {
   const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
   const std::string m = message_of<DataError>([&] { (void)d.header(image_fixture("image.png"), "n01/x.JPEG"); });
   CHECK(contains(m, "[n01/x.JPEG]"));
@@ -250,7 +251,7 @@ TEST_CASE("the first decoder that reads a format is used; an empty list of decod
 #endif
 }
 
-TEST_CASE("both decoders agree on real images, and regions are crops") {
+TEST_CASE("both decoders agree on real images, and decoded regions equal crops") {
   const auto images = imagenet_sample();
   if (images.empty()) {
     std::puts("SKIP: no imagenet-sample.tar in $TUTTI_DATA or ../shared/data");

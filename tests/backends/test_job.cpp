@@ -36,7 +36,7 @@ TEST_CASE("a job of one process chooses a backend and trains alone") {
   CHECK_FALSE(job.has_servers());
 }
 
-TEST_CASE("the options of a job choose the backend, otherwise the environment") {
+TEST_CASE("the options of a job choose the backend, or the environment if the options do not") {
   const Variable backend("TUTTI_BACKEND", "reference"), threads("TUTTI_THREADS", "1");
   Job job;
   CHECK(job.backend().name() == "reference");
@@ -44,7 +44,7 @@ TEST_CASE("the options of a job choose the backend, otherwise the environment") 
   CHECK(Job({.backend = fastest}).backend().name() == fastest);
 }
 
-TEST_CASE("a backend or a strategy that was not linked is refused by name") {
+TEST_CASE("a backend or a strategy that was not linked is refused, and the error gives its name") {
   CHECK_THROWS_WITH_AS((void)Job({.backend = "abacus"}).backend(), doctest::Contains("[Job backend] expected auto or"),
                        UsageError);
   CHECK_THROWS_WITH_AS((void)Job({.strategy = "ring"}).strategy(), doctest::Contains("[Job strategy] expected solo"),

@@ -77,7 +77,7 @@ TEST_CASE("an encoded image decodes to nearly the same pixels") {
     }
 }
 
-TEST_CASE("options have their effect") {
+TEST_CASE("each option of the encoder changes size and error as documented") {
   const Bytes pixels = picture(301, 203, 3);
   const Bytes usual = encoded(pixels, 301, 203, 3);
   CHECK(encoded(pixels, 301, 203, 3) == usual);
@@ -96,7 +96,7 @@ TEST_CASE("options have their effect") {
   CHECK(encoded(pixels, 301, 203, 3, {85, true, false}).size() > usual.size());
 }
 
-TEST_CASE("wrong arguments are refused, and the next image is right") {
+TEST_CASE("wrong arguments are refused, and the next image is encoded correctly") {
   const Bytes pixels = picture(16, 16, 3);
   const Bytes good = encoded(pixels, 16, 16, 3);
   Bytes out;
@@ -115,7 +115,7 @@ TEST_CASE("wrong arguments are refused, and the next image is right") {
   CHECK(encoded(pixels, 16, 16, 3) == good);
 }
 
-TEST_CASE("several threads encode the same") {
+TEST_CASE("several threads encode the same image with the same bytes") {
   const Bytes pixels = picture(120, 90, 3), want = encoded(pixels, 120, 90, 3);
   std::vector<Bytes> got(4);
   std::vector<std::thread> threads;

@@ -43,7 +43,7 @@ std::string error_of(F&& f) {
 
 }  // namespace
 
-TEST_CASE("every backend of the build is made by its name") {
+TEST_CASE("every backend of the build can be made by its name") {
   const auto built = built_backends();
   CHECK(built.back() == "reference");
   for (const std::string& word : built) {
@@ -68,7 +68,7 @@ TEST_CASE("an unknown backend is refused") {
   CHECK(error_of([] { (void)make_backend(""); }).starts_with("[make_backend] "));
 }
 
-TEST_CASE("an NVIDIA GPU of the host is found by its device file, or in the driver's list") {
+TEST_CASE("an NVIDIA GPU of the host is found by its device file or in the list of the driver") {
   const test::TempFolder folder;
   const auto& root = folder.path();
   CHECK(detail::nvidia_gpu_of_host(root).empty());
@@ -82,7 +82,7 @@ TEST_CASE("an NVIDIA GPU of the host is found by its device file, or in the driv
   CHECK(detail::nvidia_gpu_of_host(root) == root / "dev/nvidia0");
 }
 
-TEST_CASE("a strategy is made by its name, by MXNet's words and by the launcher") {
+TEST_CASE("a strategy is made from its name, from MXNet's option values and from the launcher's variables") {
   CHECK(built_strategies().front() == "solo");
   for (const char* word : {"auto", "solo", "Solo", "local", "device", "dist_sync", "dist-device-sync", "dist_async"}) {
     CAPTURE(word);
@@ -120,7 +120,7 @@ TEST_CASE("strategies that do not fit the started processes are refused") {
           std::string::npos);
 }
 
-TEST_CASE("if the launcher only asks, the strategy is the answer and the program ends") {
+TEST_CASE("if the launcher asks for the strategy, the program prints the strategy and ends") {
   std::array<int, 2> ends{};
   REQUIRE(pipe(ends.data()) == 0);
   std::fflush(stdout);  // otherwise the child writes it again

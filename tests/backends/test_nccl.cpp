@@ -39,7 +39,7 @@ using conformance::OnDevice;
 using cuda::DeviceMemory;
 using testing::no_gpu;
 
-TEST_CASE("types and operations have their counterparts") {
+TEST_CASE("types and operations are converted to those of NCCL") {
   CHECK(nccl_type(DType::f32) == ncclFloat32);
   CHECK(nccl_type(DType::f64) == ncclFloat64);
   CHECK(nccl_type(DType::bf16) == ncclBfloat16);
@@ -54,7 +54,7 @@ TEST_CASE("types and operations have their counterparts") {
   CHECK(version >= 21400);
 }
 
-TEST_CASE("the identity is sent through another communicator, or over TCP") {
+TEST_CASE("NCCL's unique id is sent through another communicator or over TCP") {
   constexpr int size = 3;
   ThreadGroup group(size);
   int port = 0;
@@ -82,7 +82,7 @@ TEST_CASE("the identity is sent through another communicator, or over TCP") {
   }
 }
 
-TEST_CASE("without a GPU the error is one line") {
+TEST_CASE("without a GPU the error message is one line") {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) {
     std::puts("SKIP: there is a GPU");
@@ -99,7 +99,7 @@ TEST_CASE("gpu: a rank outside the job is refused") {
   CHECK_THROWS_AS(NcclCommunicator(device, {.rank = 0, .size = 0}), UsageError);
 }
 
-TEST_CASE("gpu: every case with one rank") {
+TEST_CASE("gpu: all conformance cases pass with one rank") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
@@ -110,7 +110,7 @@ TEST_CASE("gpu: every case with one rank") {
   CHECK(strategy.size() == 1);
 }
 
-TEST_CASE("gpu: every case with one rank for each GPU") {
+TEST_CASE("gpu: all conformance cases pass with one rank for each GPU") {
   if (no_gpu()) return;
   int count = 0;
   cuda::check(cudaGetDeviceCount(&count), "a list of GPUs");
@@ -138,7 +138,7 @@ TEST_CASE("gpu: every case with one rank for each GPU") {
   for (const auto& e : errors) CHECK(e == "");
 }
 
-TEST_CASE("gpu: a rank that does not arrive ends the others at their deadline") {
+TEST_CASE("gpu: if a rank does not arrive, the others end at their deadline") {
   if (no_gpu()) return;
   const cuda::Device device(0);
   // Rank 1 never calls.
@@ -148,7 +148,7 @@ TEST_CASE("gpu: a rank that does not arrive ends the others at their deadline") 
   CHECK(std::chrono::steady_clock::now() - start < 60s);
 }
 
-TEST_CASE("gpu: operations are captured with the work around them, and replayed") {
+TEST_CASE("gpu: operations are captured and replayed together with the work before and after them") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
@@ -189,7 +189,7 @@ TEST_CASE("gpu: after an abort no operation starts") {
   CHECK_NOTHROW(c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "after").wait());
 }
 
-TEST_CASE("gpu: a process's communicators are made and ended for each generation") {
+TEST_CASE("gpu: a process makes and ends a communicator in each generation") {
   if (no_gpu()) return;
   control::ArbiterOptions o;
   o.workers = 1;

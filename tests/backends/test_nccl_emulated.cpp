@@ -66,7 +66,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("every case passes with 1, 2 and 4 ranks") {
+TEST_CASE("all conformance cases pass with 1, 2 and 4 ranks") {
   for (const auto& run : {std::pair{1, false}, {2, false}, {2, true}, {4, false}}) {
     const int size = run.first;
     const bool hasty = run.second;
@@ -80,7 +80,7 @@ TEST_CASE("every case passes with 1, 2 and 4 ranks") {
   }
 }
 
-TEST_CASE("operations wait for the device's stream, and it for them, without the host") {
+TEST_CASE("operations and the device's stream wait for each other without the host") {
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
   const std::vector<float> start(100, 3.F);
@@ -98,7 +98,7 @@ TEST_CASE("operations wait for the device's stream, and it for them, without the
   CHECK(w.done());
 }
 
-TEST_CASE("operations are captured with the work around them, and replayed") {
+TEST_CASE("operations are captured and replayed together with the work before and after them") {
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
   AllReduce<NcclCommunicator> strategy(c);
@@ -134,7 +134,7 @@ TEST_CASE("operations are captured with the work around them, and replayed") {
   cudaGraphDestroy(graph);
 }
 
-TEST_CASE("state in the memory of the device or of the host becomes rank 0's") {
+TEST_CASE("all ranks get the state of rank 0, in device memory and in host memory") {
   on_ranks(3, [](DeviceMemory& m, NcclCommunicator& c) {
     AnyStrategy any = AnyStrategy::make<AllReduce<NcclCommunicator>>(c);
     require(any.reads_device_memory(), "it reads the device's memory");
@@ -166,7 +166,7 @@ TEST_CASE("state in the memory of the device or of the host becomes rank 0's") {
   });
 }
 
-TEST_CASE("a communicator ends with the others; after an error it does not wait for them") {
+TEST_CASE("a communicator is finalized at its end, or aborted without a wait while an exception unwinds") {
   DeviceMemory m(0);
   nccl.finalized = nccl.destroyed = nccl.aborted = 0;
   { const NcclCommunicator c(m.device()); }
@@ -182,7 +182,7 @@ TEST_CASE("a communicator ends with the others; after an error it does not wait 
   CHECK(nccl.aborted == 1);
 }
 
-TEST_CASE("a rank that does not arrive, a rank that is gone, and a rank that is late") {
+TEST_CASE("a rank that does not arrive, is gone or is late gives an error by the deadline") {
   DeviceMemory m(0);
   nccl.world = std::make_unique<emulator::NcclWorld>();
   std::string said = message([&] {
@@ -231,7 +231,7 @@ TEST_CASE("a rank that does not arrive, a rank that is gone, and a rank that is 
   }
 }
 
-TEST_CASE("sums of the host's data end at the deadline if a rank is gone") {
+TEST_CASE("sums of data in host memory end at the deadline if a rank is gone") {
   // A copy into the host's memory would wait for the kernel, and the kernel for the other rank, beyond any deadline.
   const auto alone = [](NcclCommunicator& c, const std::function<void()>& sum) {
     if (c.rank() == 1) ::_exit(0);
@@ -260,7 +260,7 @@ TEST_CASE("sums of the host's data end at the deadline if a rank is gone") {
   CHECK(gathered[0] == "");
 }
 
-TEST_CASE("an interrupt ends waits of the host; the communicator is freed at its end") {
+TEST_CASE("an interrupt ends a wait of the host, and the communicator is aborted once and not finalized") {
   const int port = free_port();
   const auto said = emulator::run_ranks(2, [&](int rank) {
     DeviceMemory m(0);
@@ -291,7 +291,7 @@ TEST_CASE("an interrupt ends waits of the host; the communicator is freed at its
   CHECK(said[0] == "");
 }
 
-TEST_CASE("an identity of another job is refused") {
+TEST_CASE("a unique id of another job is refused") {
   const int port = free_port();
   const auto said = emulator::run_ranks(2, [&](int rank) {
     DeviceMemory m(0);
@@ -302,7 +302,7 @@ TEST_CASE("an identity of another job is refused") {
   CHECK_MESSAGE(contains(said[1], "another job is at this port"), said[1]);
 }
 
-TEST_CASE("too little memory for communication is reported as such") {
+TEST_CASE("if memory is too small for communication, the error says so") {
   DeviceMemory m(0);
   auto& device = emulator::Device::instance();
   const std::size_t before = std::exchange(device.capacity, device.memory.used() + 1000);

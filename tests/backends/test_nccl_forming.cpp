@@ -56,7 +56,7 @@ constexpr Stage stages[] = {
 
 }  // namespace
 
-TEST_CASE("forming may break off at any point, on either rank, and leaves no resources") {
+TEST_CASE("if the forming of a group fails at any point, on either rank, no resources stay allocated") {
   if (testing::no_emulator()) return;
   // Shared by both processes.
   void* const shared =
@@ -122,8 +122,8 @@ TEST_CASE("forming may break off at any point, on either rank, and leaves no res
 }
 
 TEST_CASE(
-    "a group without its other rank is given up after the deadline, or when the flag is raised, without leaving "
-    "resources") {
+    "if the other rank does not join, the forming of a group ends at the deadline or when the flag is raised, and no "
+    "resources stay allocated") {
   if (testing::no_emulator()) return;
   const auto said = emulator::run_ranks(1, [](int) {
     cuda::DeviceMemory memory(0);

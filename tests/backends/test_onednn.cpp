@@ -6,25 +6,25 @@
 
 using namespace tutti;
 
-TEST_CASE("ResNet convolutions") {
+TEST_CASE("the convolutions of ResNet give the expected results") {
   OnednnBackend backend({2});
   testing::check_convolutions(backend, testing::resnet_conv_cases());
 }
-TEST_CASE("odd convolutions") {
+TEST_CASE("convolutions with unusual shapes give the expected results") {
   OnednnBackend backend({2});
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
-TEST_CASE("all ops except convolutions") {
+TEST_CASE("all ops except convolutions give the expected results") {
   OnednnBackend backend({2});
   testing::check_other_ops(backend, DType::f32);
   testing::check_other_ops(backend, DType::bf16);
 }
-TEST_CASE("convolutions with tutti's baseline kernels") {
+TEST_CASE("convolutions with tutti's baseline kernels give the expected results") {
   const testing::IsaGuard guard("baseline");
   OnednnBackend backend({2});
   testing::check_convolutions(backend, {testing::square_conv("small", 19, 16, 32, 16, 3, 1)});
 }
-TEST_CASE("whole nets") {
+TEST_CASE("every op of whole nets gives the expected results") {
   OnednnBackend backend({2});
   testing::check_models(backend);
 }
@@ -32,22 +32,22 @@ TEST_CASE("f64 is refused when the plan is made") {
   OnednnBackend backend({2});
   testing::check_no_f64(backend);
 }
-TEST_CASE("the loss") {
+TEST_CASE("the loss and its gradient have the expected values") {
   OnednnBackend backend({2});
   testing::check_loss(backend);
 }
-TEST_CASE("gelu at known values, far from zero and for NaN") {
+TEST_CASE("gelu is right at known values, far from zero and for NaN") {
   OnednnBackend backend({2});
   testing::check_gelu(backend);
 }
-TEST_CASE("ops keep a NaN") {
+TEST_CASE("a NaN in the weights makes the loss NaN") {
   OnednnBackend backend({2});
   testing::check_nan_is_not_lost(backend);
 }
 TEST_CASE("results do not depend on the number of threads") {
   testing::check_determinism([](int threads) { return std::make_unique<OnednnBackend>(CpuOptions{threads}); });
 }
-TEST_CASE("keep_all changes only addresses") {
+TEST_CASE("keep_all changes only the addresses of values") {
   OnednnBackend backend({2});
   testing::check_keep_all(backend);
 }

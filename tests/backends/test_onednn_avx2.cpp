@@ -9,7 +9,7 @@
 
 using namespace tutti;
 
-TEST_CASE("convolutions of ResNet-18 on AVX2") {
+TEST_CASE("the convolutions of ResNet-18 give the expected results on AVX2") {
   REQUIRE(dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success);
   const testing::IsaGuard guard("avx2");
   OnednnBackend backend({2, cpu::ConvolutionAlgorithm::direct});

@@ -49,22 +49,22 @@ std::vector<std::byte> gradients(const Graph& g, std::int64_t rows, DType precis
 
 }  // namespace
 
-TEST_CASE("weight gradients") {
+TEST_CASE("weight gradients agree with the reference") {
   OnednnBackend backend({2});
   testing::check_convolutions(backend, cases());
 }
-TEST_CASE("weight gradients in as many tasks as many threads need") {
+TEST_CASE("weight gradients agree with the reference if they are divided into tasks for 24 threads") {
   OnednnBackend backend({24});
   testing::check_convolutions(backend, cases());
 }
-TEST_CASE("weight gradients with smaller instruction sets") {
+TEST_CASE("weight gradients agree with the reference on smaller instruction sets") {
   for (const char* isa : {"avx512", "avx2"}) {
     const testing::IsaGuard guard(isa);
     OnednnBackend backend({2});
     testing::check_convolutions(backend, {cases()[0], cases()[4], cases()[5], cases()[8]});
   }
 }
-TEST_CASE("any small number of threads gives the same bits") {
+TEST_CASE("weight gradients have the same bits for any small number of threads") {
   for (const DType t : {DType::f32, DType::bf16}) {
     for (const auto& c : cases()) {
       CAPTURE(c.name);
@@ -79,7 +79,7 @@ TEST_CASE("any small number of threads gives the same bits") {
     for (const int threads : {2, 3, 4}) CHECK(gradients(fc.graph(), fc.rows, t, threads) == one);
   }
 }
-TEST_CASE("fully connected layers cut into uneven parts") {
+TEST_CASE("fully connected layers that are divided into uneven parts are correct") {
   OnednnBackend backend({2});
   for (const DType t : {DType::f32, DType::bf16})
     for (const auto& [rows, in, out] : {std::array{5, 512, 333}, {1, 2048, 1000}, {17, 300, 257}, {3, 4099, 40}})

@@ -42,7 +42,7 @@ class Variable {
 
 }  // namespace
 
-TEST_CASE("a saved plan is loaded only by its key") {
+TEST_CASE("a saved plan is loaded only with the same key") {
   const test::TempFolder folder;
   const PlanStore store(folder.path() / "a" / "b");
   CHECK_FALSE(store.load(key));
@@ -89,7 +89,7 @@ TEST_CASE("damaged files are ignored") {
   CHECK_FALSE(store.load(key));
 }
 
-TEST_CASE("an unusable folder costs only time") {
+TEST_CASE("if the folder cannot be used, plans are not stored and no error occurs") {
   const PlanStore nowhere("");
   CHECK_FALSE(nowhere.save(key, "x"));
   CHECK_FALSE(nowhere.load(key));
@@ -102,7 +102,7 @@ TEST_CASE("an unusable folder costs only time") {
   CHECK_FALSE(PlanStore(folder.path()).save(key, ""));
 }
 
-TEST_CASE("several writers at once leave one whole file") {
+TEST_CASE("several processes that write at once leave one complete file") {
   const test::TempFolder folder;
   std::vector<std::thread> writers;
   for (int i = 0; i < 4; ++i)

@@ -122,7 +122,7 @@ testing::Ends<ps::ThreadServerEnd, ps::ThreadWorkerEnd> ends_of(ps::ThreadNetwor
 
 }  // namespace
 
-TEST_CASE("a worker with a GPU and one without train with servers like one with the whole batch") {
+TEST_CASE("a worker with a GPU and one without, with servers, train like a single process with the whole batch") {
   if (testing::no_emulator()) return;
   const Graph graph = net(false);
   ReferenceBackend host;
@@ -147,7 +147,7 @@ TEST_CASE("a worker with a GPU and one without train with servers like one with 
   CHECK(difference(one.weights, train(solo, host, graph, 0, 3).weights) > 1e-3);
 }
 
-TEST_CASE("servers average a GPU's running statistics too") {
+TEST_CASE("servers also average the running statistics of a GPU") {
   if (testing::no_emulator()) return;
   const Graph graph = net(true);
   ps::ThreadNetwork network(1);
@@ -199,7 +199,7 @@ TEST_CASE("a server that owns the weights of a GPU updates them as the GPU would
   CHECK(error.empty());
 }
 
-TEST_CASE("a worker with a GPU trains alone, then with one that joins, and alone again") {
+TEST_CASE("a worker with a GPU trains alone, then with a worker that joins, and alone again") {
   if (testing::no_emulator()) return;
   const Graph graph = net(true);
   const std::int64_t row = graph[graph.images].shape.row_numel();

@@ -62,7 +62,7 @@ TEST_CASE("the strategy follows from the number of processes and the backend") {
   CHECK(meant("NCCL", "", "CUDA", four) == "nccl on cuda");
 }
 
-TEST_CASE("auto uses a GPU with servers, or says why not") {
+TEST_CASE("auto uses a GPU also with servers, or a note says why it does not") {
   const auto checked = [](const std::string& line, const trainer::StartedJob& job) {
     RunOptions o;
     o.strategy = line;
@@ -103,7 +103,7 @@ TEST_CASE("auto uses a GPU with servers, or says why not") {
   CHECK(fact(checked("ps", {.processes = 2, .built = all, .servers = 1}), "backend"));
 }
 
-TEST_CASE("words of the elastic MXNet scripts select a strategy") {
+TEST_CASE("the options of the elastic MXNet scripts select a strategy") {
   const Machine alone_gpu{1, true}, four{4}, four_gpu{4, true};
   for (const char* word : {"dist_sync", "dist_device_sync", "dist_sync_device"}) {
     CAPTURE(word);
@@ -120,7 +120,7 @@ TEST_CASE("words of the elastic MXNet scripts select a strategy") {
   CHECK(meant("auto", "local", "auto", alone_gpu) == "solo on cuda");
 }
 
-TEST_CASE("options that do not fit together give one clear line") {
+TEST_CASE("options that do not fit together give an error of one line") {
   const Machine alone, four{4}, four_gpu{4, true}, no_nccl{4, true, {"solo", "mpi"}};
   const auto says = [](const std::string& text, const std::string& part) {
     CHECK_MESSAGE(text.find(part) != std::string::npos, text);

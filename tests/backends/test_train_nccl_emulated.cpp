@@ -114,7 +114,7 @@ AnyStrategy make_strategy(Emulated& backend, int port, int rank, int size) {
 
 }  // namespace
 
-TEST_CASE("two and four ranks train like one with the whole batch, eager and captured") {
+TEST_CASE("two and four ranks train like a single process with the whole batch, op by op and captured") {
   if (testing::no_emulator()) return;
   const Graph graph = net();
   Emulated alone(testing::emulated_options());
@@ -155,7 +155,7 @@ TEST_CASE("one rank with strategy nccl trains like strategy solo") {
   CHECK(same.losses == alone.losses);
 }
 
-TEST_CASE("all ranks keep the same weights and statistics, also in f16 with its loss scale, and agree on flags") {
+TEST_CASE("all ranks keep the same weights, statistics and flags, also in f16 with a loss scale") {
   if (testing::no_emulator()) return;
   const Graph graph = net_with_batch_norm();
   for (const DType t : {DType::f32, DType::f16}) {
@@ -201,7 +201,7 @@ TEST_CASE("all ranks keep the same weights and statistics, also in f16 with its 
   }
 }
 
-TEST_CASE("a step that breaks at any piece, or is replayed, leaves the state before the step") {
+TEST_CASE("a step that fails at any piece, or while it is replayed, leaves the state before the step") {
   if (testing::no_emulator()) return;
   {
     // Compiles the kernels that all processes load.

@@ -109,7 +109,7 @@ TEST_CASE("zeromq: large sums are sent from the caller's memory") {
     }).rethrow();
 }
 
-TEST_CASE("zeromq: a worker that vanishes is named at once") {
+TEST_CASE("zeromq: if a worker vanishes, the error names the worker at once") {
   for (const auto kind : {Kind::password, Kind::curve}) {
     Job ends(kind, 2, 2);
     const testing::ServerJob job{.workers = 2, .servers = 2};
@@ -267,7 +267,7 @@ TEST_CASE("zeromq: refused connections are counted, and logged once for each kin
   }
 }
 
-TEST_CASE("zeromq: refusals of each kind are logged once a minute") {
+TEST_CASE("zeromq: refused connections of each kind are logged once a minute") {
   using zeromq::RefusedConnections;
   std::vector<std::string> said;
   RefusedConnections refused;
@@ -296,7 +296,7 @@ TEST_CASE("zeromq: refusals of each kind are logged once a minute") {
   CHECK(ends.total() == 2);
 }
 
-TEST_CASE("zeromq: a port in use is named") {
+TEST_CASE("zeromq: the error for a port in use names the port") {
   Job ends(Kind::password, 1, 1);
   rlimit few{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &few) == 0);
@@ -310,7 +310,7 @@ TEST_CASE("zeromq: a port in use is named") {
                        doctest::Contains(("to listen at " + ends.endpoints[0].address).c_str()), CommunicationError);
 }
 
-TEST_CASE("zeromq: keys are derived from a job's secret") {
+TEST_CASE("zeromq: keys are derived from the secret of a job") {
   const auto of = [](std::string_view secret, std::string_view process) {
     return zeromq::KeyPair::of(secret, process);
   };
@@ -325,7 +325,7 @@ TEST_CASE("zeromq: keys are derived from a job's secret") {
   CHECK(all.size() == 12);
 }
 
-TEST_CASE("ZeroMQ: a worker connects to a restarted server at another port") {
+TEST_CASE("ZeroMQ: a worker connects to a server that has restarted at another port") {
   for (const Kind kind : {Kind::password, Kind::curve}) {
     Job job(kind, 1, 1);
     auto server = job.server(0);

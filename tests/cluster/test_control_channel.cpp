@@ -72,7 +72,7 @@ void wait_until(F&& f) {
 
 }  // namespace
 
-TEST_CASE("processes are admitted and find each other's texts") {
+TEST_CASE("processes are admitted, and each can read the texts that others publish") {
   ArbiterHarness harness(options(3, 1));
   std::vector<std::unique_ptr<ControlChannel>> c;
   for (int i = 0; i < 4; ++i) c.push_back(harness.channel());
@@ -117,7 +117,7 @@ TEST_CASE("processes are admitted and find each other's texts") {
   CHECK_FALSE(c[3]->may_write());
 }
 
-TEST_CASE("a wait for a text in a store can be woken, and ends with the channel") {
+TEST_CASE("a wait for a text in the store can be interrupted, and ends when the channel ends") {
   ArbiterHarness harness(options(1));
   const auto c = harness.channel();
   ChannelStore store(*c);
@@ -154,7 +154,7 @@ TEST_CASE("a wait for a text in a store can be woken, and ends with the channel"
   CHECK_THROWS_AS(store.publish("x", "y"), CommunicationError);
 }
 
-TEST_CASE("a refusal, a missing process and a lost arbiter are errors") {
+TEST_CASE("a refused process, a missing process and a lost arbiter are errors") {
   ArbiterHarness harness(options(2));
   auto first = harness.channel(), again = harness.channel();
   CHECK(contains(
@@ -240,7 +240,7 @@ TEST_CASE("setting or removing a callback waits for the end of the previous one"
   other.join();
 }
 
-TEST_CASE("a process that leaves in order is released, and the last one stops the job") {
+TEST_CASE("a process that asks to leave is released, and the last process stops the job") {
   auto o = options(2, 0, true);
   o.at_epoch = true;
   ArbiterHarness harness(o);
@@ -289,7 +289,7 @@ TEST_CASE("a process that leaves in order is released, and the last one stops th
   CHECK_FALSE(c[1]->change().has_value());
 }
 
-TEST_CASE("beats keep a busy process in the job, and its lease ends if they are not answered") {
+TEST_CASE("heartbeats keep a busy process in the job, and its lease ends if they are not answered") {
   auto o = options(1);
   o.rank_timeout = 1200ms;
   ArbiterHarness harness(o);
@@ -302,7 +302,7 @@ TEST_CASE("beats keep a busy process in the job, and its lease ends if they are 
   wait_until([&] { return !c->may_write(); });
 }
 
-TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal or the time-out") {
+TEST_CASE("a process without a lease waits until the arbiter answers or refuses, or until the time-out") {
   auto o = options(1);
   o.rank_timeout = 1200ms;
   for (const bool answers : {true, false}) {
@@ -341,7 +341,7 @@ TEST_CASE("a process detects an arbiter that is silent after the assignment") {
   CHECK(why.get() == "no answer");
 }
 
-TEST_CASE("a channel exists if TUTTI_CONTROL names a socket that preserves frames") {
+TEST_CASE("a control channel is opened only if TUTTI_CONTROL names a socket that preserves message boundaries") {
   for (const char* none : {"", "2", "x", "999999"}) {
     ::setenv("TUTTI_CONTROL", none, 1);
     CHECK(ControlChannel::open() == nullptr);

@@ -94,7 +94,7 @@ TEST_CASE("messages are decoded as they were encoded") {
   CHECK(encode(Report{0x0102, 3, false, true}) == std::string("\2\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\1\0", 20));
 }
 
-TEST_CASE("bytes that are truncated, too many or of an unknown kind are refused") {
+TEST_CASE("messages that are truncated, too long or of an unknown kind are refused") {
   for (const Message& m : samples()) {
     const std::string bytes = encode(m);
     const std::size_t step = bytes.size() > 2000 ? 997 : 1;
@@ -145,7 +145,7 @@ TEST_CASE("long messages travel in several frames") {
   CHECK(refused);
 }
 
-TEST_CASE("the store removes the entries of past generations, and no others") {
+TEST_CASE("the store removes only the entries of past generations") {
   ControlStore store;
   std::vector<Outgoing> out;
   const auto value = [&](const std::string& key) {
@@ -173,7 +173,7 @@ TEST_CASE("the store removes the entries of past generations, and no others") {
   }
 }
 
-TEST_CASE("the service stores keys and values, answers waiting processes, and refuses nonsense") {
+TEST_CASE("the key-value service stores values, answers waiting processes, and refuses invalid requests") {
   ArbiterOptions options;
   ArbiterService service(options);
   std::vector<std::pair<ConnectionId, Message>> said;

@@ -15,7 +15,7 @@ using namespace tutti;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("lines become hosts") {
+TEST_CASE("lines of a hosts file are parsed into hosts") {
   const auto hosts = parse_hosts(
       "# a cluster\n"
       "\n"
@@ -49,7 +49,7 @@ TEST_CASE("lines become hosts") {
   CHECK(host_and_port("a", 7) == "a:7");
 }
 
-TEST_CASE("a line of any other form is refused with its number") {
+TEST_CASE("a line of any other form is refused, and the error gives the number of the line") {
   const std::string nul("a\0b", 3);
   for (const std::string& bad : {std::string("-oProxyCommand=touch x"),
                                  std::string("-oProxyCommand=touch"),
@@ -112,7 +112,7 @@ TEST_CASE("a line of any other form is refused with its number") {
   CHECK(!message_of<DataError>([] { (void)parse_hosts(std::string(max_hosts_file_bytes + 1, '\n'), "f"); }).empty());
 }
 
-TEST_CASE("a file is read, and the error for a missing one names it") {
+TEST_CASE("a hosts file is read, and the error for a missing file names the file") {
   const test::TempFolder folder;
   test::write_text(folder / "hosts", "a slots=2\nb\n");
   CHECK(read_hosts_file(folder / "hosts").size() == 2);
@@ -121,7 +121,7 @@ TEST_CASE("a file is read, and the error for a missing one names it") {
   CHECK(contains(message_of<DataError>([&] { (void)read_hosts_file(folder / "hosts"); }), "hosts line 2]"));
 }
 
-TEST_CASE("slots are filled in order, and again beyond the total") {
+TEST_CASE("slots are filled in order, and from the start again if there are more processes than slots") {
   const auto hosts = parse_hosts("a slots=2\nb\nc slots=3\n", "f");
   using Places = std::vector<std::size_t>;
   CHECK(place_processes(hosts, 0).empty());

@@ -10,7 +10,7 @@
 using namespace tutti::control;
 using namespace std::chrono_literals;
 
-TEST_CASE("a lease keeps the beats that can still renew it, and counts beats from 1") {
+TEST_CASE("a lease stores the heartbeats that can still renew the lease, and counts heartbeats from 1") {
   Lease lease;
   lease.set_timeout(8s);
   CHECK(lease.send_heartbeat(100s) == 1);
@@ -28,7 +28,7 @@ TEST_CASE("a lease keeps the beats that can still renew it, and counts beats fro
   CHECK(heartbeat_interval == 500ms);
 }
 
-TEST_CASE("patience adds up the time between looks, and counts a pause as one slice") {
+TEST_CASE("the timer adds up the time between its calls, and counts a pause of the process as one short interval") {
   PauseTolerantTimer p(2s);
   CHECK_FALSE(p.is_over(100s));
   CHECK(p.next_wait() == 100ms);

@@ -13,7 +13,7 @@ using namespace tutti;
 using namespace tutti::control;
 using namespace std::chrono_literals;
 
-TEST_CASE("the first generation begins when all are present, with the ranks from their starter") {
+TEST_CASE("the first generation begins when all processes have joined, with the ranks that the launcher assigned") {
   Scene s(options(3, 2));
   s.enrol(7, Role::server, 1);
   s.enrol(5, Role::worker, 2);
@@ -47,7 +47,7 @@ TEST_CASE("the first generation begins when all are present, with the ranks from
   CHECK(s.count(Decision::Kind::standing) == 1);
 }
 
-TEST_CASE("a process that differs from most is refused alone, at any place in the order") {
+TEST_CASE("only the process that differs from the majority is refused, whatever the order of joining") {
   for (int odd = 0; odd < 3; ++odd)
     for (int first = 0; first < 3; ++first) {
       Scene s(options(3, 0, true));
@@ -84,7 +84,7 @@ TEST_CASE("a process that differs from most is refused alone, at any place in th
   CHECK(two.decisions.back().fatal);
 }
 
-TEST_CASE("a loss before the first generation ends a job that needs the process, for all that wait") {
+TEST_CASE("if a required process is lost before the first generation, the job ends for all waiting processes") {
   for (const bool server : {false, true}) {
     Scene s(options(2, 2));
     s.enrol(10, Role::server, 0);
@@ -135,7 +135,7 @@ TEST_CASE("an elastic job may lose all servers except the last, but no server if
   CHECK(holding.last<Rejection>(6)->code == 5);
 }
 
-TEST_CASE("a server is compared with other servers, and with workers in their common facts") {
+TEST_CASE("a server is compared with other servers, and with workers in the facts that both have") {
   const auto server = [](const std::string& model, const std::string& port) {
     JobFacts f;
     f.add("port", port);  // only servers have this fact
@@ -164,7 +164,7 @@ TEST_CASE("a server is compared with other servers, and with workers in their co
         "11: [server 1 on h] expected model a, as the workers have, got b; ");
 }
 
-TEST_CASE("a number that is taken, or that the job does not have, is refused") {
+TEST_CASE("a process number that is in use, or that the job does not have, is refused") {
   Scene s(options(2));
   s.enrol(1, Role::worker, 0);
   s.enrol(2, Role::worker, 0);
@@ -191,7 +191,7 @@ TEST_CASE("a number that is taken, or that the job does not have, is refused") {
   CHECK_FALSE(s.last<HeartbeatAck>(99).has_value());
 }
 
-TEST_CASE("silence counts from the last beat, for the whole time-out") {
+TEST_CASE("a process is lost when the whole time-out has passed since its last heartbeat") {
   Scene s(options(3));
   s.workers(3);
   s.pass(9s);
@@ -216,7 +216,7 @@ TEST_CASE("silence counts from the last beat, for the whole time-out") {
   CHECK(s.arbiter.generation() == 1);
 }
 
-TEST_CASE("an arbiter that could not receive gives up no process for that") {
+TEST_CASE("an arbiter that was unable to receive gives up no process because of that time") {
   Scene s(options(2));
   s.workers(2);
   s.now += 60s;
@@ -227,7 +227,7 @@ TEST_CASE("an arbiter that could not receive gives up no process for that") {
   CHECK(s.count(Decision::Kind::lost) == 2);
 }
 
-TEST_CASE("only a server comes back under its number") {
+TEST_CASE("only a server can restart with its previous number") {
   ArbiterOptions o = options(2, 2);
   o.servers_restart = true;
   o.reports = false;
@@ -253,7 +253,7 @@ TEST_CASE("only a server comes back under its number") {
   CHECK(s.decisions.back().fatal);
 }
 
-TEST_CASE("the lease holds for three quarters of the time from the sending of the last answered beat") {
+TEST_CASE("the lease holds for three quarters of the time-out after the last answered heartbeat was sent") {
   Lease lease(8s);
   CHECK_FALSE(lease.holds(0s));
   const auto first = lease.send_heartbeat(100s);
@@ -276,7 +276,7 @@ TEST_CASE("the lease holds for three quarters of the time from the sending of th
   CHECK_FALSE(lease.holds(111s));
 }
 
-TEST_CASE("an elastic job begins without a process that never comes, or that comes and dies") {
+TEST_CASE("an elastic job begins without a process that never joins, or that joins and dies") {
   Scene s(options(4, 0, true));
   s.enrol(0, Role::worker, 0);
   s.enrol(3, Role::worker, 3);

@@ -26,7 +26,7 @@ Scene after_two_deaths(int workers) {
 
 }  // namespace
 
-TEST_CASE("after a loss survivors report, and the authority has the most steps, then the greatest age") {
+TEST_CASE("after a loss the survivors report, and the state comes from the oldest of those with the most steps") {
   Scene s(options(4, 0, true));
   s.workers(4);
   for (ConnectionId connection = 0; connection < 4; ++connection) s.tell(connection, GroupReady{1});
@@ -45,7 +45,7 @@ TEST_CASE("after a loss survivors report, and the authority has the most steps, 
   CHECK_FALSE(s.last<NewGeneration>(0)->generation == 2);
 }
 
-TEST_CASE("a death between reports is part of the same change, and a later one starts another generation") {
+TEST_CASE("a death between reports is part of the same change, and a later death starts another generation") {
   Scene s = after_two_deaths(4);
   CHECK(s.arbiter.generation() == 1);
   s.tell(3, Report{1, 3});
@@ -68,7 +68,7 @@ TEST_CASE("a death between reports is part of the same change, and a later one s
   CHECK(t.ids() == "1");
 }
 
-TEST_CASE("a process leaves in order with the next generation, and is then released") {
+TEST_CASE("a process that asks to leave does so with the next generation, and is then released") {
   Scene s(options(3, 0, true));
   s.workers(3);
   s.tell(0, Leave{false});
@@ -91,7 +91,7 @@ TEST_CASE("a process leaves in order with the next generation, and is then relea
   CHECK(t.ids() == "0");
 }
 
-TEST_CASE("a process that is done leaves alone, a broken step calls a change, and too few members wait") {
+TEST_CASE("a finished process leaves without a change, a failed step starts a change, and too few members wait") {
   Scene s(options(2, 1, true));
   s.workers(2);
   s.enrol(5, Role::server, 0);
@@ -131,7 +131,7 @@ TEST_CASE("a process that is done leaves alone, a broken step calls a change, an
   CHECK(few.ids() == "2 3");
 }
 
-TEST_CASE("an orderly change waits for the step, or the epoch, that all agree on") {
+TEST_CASE("a change without a loss waits for the step or the epoch end that all members agree on") {
   ArbiterOptions o = options(2, 0, true);
   o.at_epoch = true;
   Scene s(o);
@@ -177,7 +177,7 @@ TEST_CASE("an orderly change waits for the step, or the epoch, that all agree on
   CHECK(s.ids() == "0 3 4");
 }
 
-TEST_CASE("a report that is unknown to the others breaks their step") {
+TEST_CASE("if one member reports a failed step or a change that the others do not know, their step is interrupted") {
   for (const bool broken : {true, false}) {
     Scene s(options(3, 0, true));
     s.workers(3);
@@ -201,7 +201,7 @@ TEST_CASE("a report that is unknown to the others breaks their step") {
   CHECK(s.ids() == "0 2");
 }
 
-TEST_CASE("the trained state is handed on before its last holder leaves, and is lost with the holder") {
+TEST_CASE("the trained state is passed on before its last holder leaves, and is lost if the holder dies") {
   for (const bool at_epoch : {false, true}) {
     ArbiterOptions o = options(1, 0, true);
     o.at_epoch = at_epoch;

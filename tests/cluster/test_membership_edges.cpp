@@ -13,7 +13,7 @@ using namespace tutti;
 using namespace tutti::control;
 using namespace std::chrono_literals;
 
-TEST_CASE("before the first process comes the state is empty") {
+TEST_CASE("before the first process joins, the state is empty") {
   const Scene s(options(2));
   CHECK(s.arbiter.generation() == 0);
   CHECK(s.arbiter.authority() == 0);
@@ -23,7 +23,7 @@ TEST_CASE("before the first process comes the state is empty") {
   CHECK_FALSE(s.arbiter.stopping());
 }
 
-TEST_CASE("decisions name their process, and end the job only if they say so") {
+TEST_CASE("a decision gives its process, and ends the job only if it is marked as fatal") {
   Scene s = standing(options(2, 0, true));
   const auto last = [&](Decision::Kind kind) {
     std::optional<Decision> found;
@@ -45,7 +45,7 @@ TEST_CASE("decisions name their process, and end the job only if they say so") {
   CHECK_FALSE(last(Decision::Kind::left)->fatal);
 }
 
-TEST_CASE("the duration of a silence is given in seconds and tenths") {
+TEST_CASE("messages give the duration of a silence in seconds and tenths") {
   for (const auto& [timeout, text] : {std::pair{2500ms, "2.5 s"}, std::pair{1999ms, "1.9 s"},
                                       std::pair{999500ms, "999.5 s"}, std::pair{3000ms, "3 s"}}) {
     ArbiterOptions o = options(1);
@@ -57,7 +57,7 @@ TEST_CASE("the duration of a silence is given in seconds and tenths") {
   }
 }
 
-TEST_CASE("a connection is free when its process has ended") {
+TEST_CASE("the number of a connection can be used again when its process has ended") {
   Scene s = standing(options(2, 0, true));
   s.ended(1);
   s.tell(0, Report{1, 4, true, false});
@@ -66,7 +66,9 @@ TEST_CASE("a connection is free when its process has ended") {
   CHECK(s.last<MembershipChange>(0)->joining == 1);
 }
 
-TEST_CASE("a host that was asked to leave while present, or before the job began, may join") {
+TEST_CASE(
+    "a host whose process was asked to leave, and ended, may join again; a request before the job began has no "
+    "effect") {
   Scene s = standing(options(2, 0, true));
   s.arbiter.ask_to_leave(1);
   s.ended(1);
@@ -88,7 +90,7 @@ TEST_CASE("a job cannot continue with servers alone") {
   CHECK_FALSE(standing(o).arbiter.can_spare({0}));
 }
 
-TEST_CASE("a place that the job does not begin with is only given to a joining process") {
+TEST_CASE("a number outside the initial processes is refused, except for a process that joins an elastic job") {
   Scene none(options(2));
   none.enrol(5, Role::server, 0);
   CHECK(none.last<Rejection>(5)->reason ==
@@ -104,7 +106,7 @@ TEST_CASE("a place that the job does not begin with is only given to a joining p
   CHECK(s.ids() == "0 1 2 3");
 }
 
-TEST_CASE("a returning process is refused unless it is a server that may restart") {
+TEST_CASE("a process that joins again is refused unless it is a server that may restart") {
   auto o = options(2, 2);
   o.servers_restart = true;
   Scene s = standing(o);
@@ -125,7 +127,7 @@ TEST_CASE("a returning process is refused unless it is a server that may restart
   CHECK_FALSE(u.decisions.back().fatal);
 }
 
-TEST_CASE("servers are released when the last worker is lost, if no other one can come") {
+TEST_CASE("servers are released when the last worker is lost, if no other worker can join") {
   for (const bool hold : {false, true})
     for (const char* end : {"stopping", "finished", "lost before the stop", "neither"}) {
       CAPTURE(hold);
@@ -147,7 +149,7 @@ TEST_CASE("servers are released when the last worker is lost, if no other one ca
     }
 }
 
-TEST_CASE("a process that comes to a job that is over, or stops, gets that message only") {
+TEST_CASE("a process that joins a job that is over or stopping gets only a message that says so") {
   Scene s(options(3));
   s.enrol(0, Role::worker, 0);
   s.ended(0);
@@ -166,7 +168,8 @@ TEST_CASE("a process that comes to a job that is over, or stops, gets that messa
   CHECK(stops.last<Stop>(5).has_value());
 }
 
-TEST_CASE("a refused process gets the refusal again at its next message, but not a process that is done or released") {
+TEST_CASE(
+    "a refused process gets the error again at its next message, but a process that is done or released does not") {
   Scene s = standing(options(2, 0, true));
   s.enrol(9, Role::worker, 0);
   CHECK(times<Rejection>(s, 9) == 1);
@@ -182,7 +185,7 @@ TEST_CASE("a refused process gets the refusal again at its next message, but not
   CHECK(times<Rejection>(s, 8) == 0);
 }
 
-TEST_CASE("a job is over for waiting and reported processes, unless its starter ends it") {
+TEST_CASE("when a job is over, processes that wait or have reported get an error, unless the launcher ends the job") {
   for (const bool starter : {false, true}) {
     ArbiterOptions o = options(3);
     o.starter_ends = starter;
@@ -196,7 +199,7 @@ TEST_CASE("a job is over for waiting and reported processes, unless its starter 
   }
 }
 
-TEST_CASE("a reported process learns of the end of its job, and one that is given up learns why") {
+TEST_CASE("at the end of the job a process that has reported gets the reason, and so does a process that is given up") {
   Scene s = standing(options(3));
   s.tell(0, Report{1, 5, true, false});
   s.ended(2);

@@ -14,7 +14,7 @@ using namespace tutti;
 using namespace tutti::control;
 using namespace std::chrono_literals;
 
-TEST_CASE("a process that one generation has lost has no effect on the next") {
+TEST_CASE("a process that was lost in one generation has no effect on the next generation") {
   ArbiterOptions o = options(3, 0, true);
   o.lost_are_replaced = true;
   Scene s = standing(o);
@@ -31,7 +31,7 @@ TEST_CASE("a process that one generation has lost has no effect on the next") {
   for (const ConnectionId connection : {0U, 1U}) CHECK(s.last<LeaveGranted>(connection).has_value());
 }
 
-TEST_CASE("the work is done when a worker that is in the group and stays reports it") {
+TEST_CASE("the work is done when a worker that is in the group, and is not leaving, reports so") {
   Scene server = standing(options(2, 1, true));
   server.tell(100, Leave{true});
   CHECK_FALSE(server.arbiter.finished());
@@ -53,7 +53,7 @@ TEST_CASE("the work is done when a worker that is in the group and stays reports
   CHECK(each.arbiter.generation() == 1);
 }
 
-TEST_CASE("a worker joins with the next step or at the epoch's end, and a server with the next step") {
+TEST_CASE("a worker joins at the next step or at the end of the epoch, and a server at the next step") {
   Scene s = standing(options(1, 0, true));
   s.enrol(5, Role::worker, 5);
   CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
@@ -66,7 +66,7 @@ TEST_CASE("a worker joins with the next step or at the epoch's end, and a server
   CHECK_FALSE(t.last<MembershipChange>(0)->at_epoch);
 }
 
-TEST_CASE("a waiting process may go again, without an effect on the others") {
+TEST_CASE("a process that waits to join may leave, without an effect on the others") {
   Scene s = standing(options(1, 0, true));
   s.enrol(5, Role::worker, 5);
   s.tell(0, Leave{false});
@@ -78,7 +78,7 @@ TEST_CASE("a waiting process may go again, without an effect on the others") {
   CHECK_FALSE(s.arbiter.stopping());
 }
 
-TEST_CASE("a leaving process reports it once, unless it becomes more urgent") {
+TEST_CASE("a process asks to leave only once, unless the request becomes more urgent") {
   ArbiterOptions o = options(2, 0, true);
   o.at_epoch = true;
   Scene s = standing(o);
@@ -102,7 +102,7 @@ TEST_CASE("a leaving process reports it once, unless it becomes more urgent") {
   CHECK_FALSE(fixed.last<Stop>(0).has_value());
 }
 
-TEST_CASE("reports of another generation, or of a process that is no member, are ignored") {
+TEST_CASE("reports from another generation, or from a process that is not a member, are ignored") {
   Scene s = standing(options(3, 0, true));
   s.ended(2);
   s.tell(1, Report{0, 99, true, false});
@@ -144,7 +144,7 @@ TEST_CASE("a step report before the group is ready breaks the group, even if ano
   }
 }
 
-TEST_CASE("the state comes from a worker") {
+TEST_CASE("the trained state comes from a worker, never from a server") {
   Scene s = standing(options(2, 1, true));
   s.tell(100, Report{1, 99, true, false});
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 5, true, false});
@@ -158,7 +158,7 @@ TEST_CASE("the state comes from a worker") {
   CHECK(t.arbiter.authority() == 0);
 }
 
-TEST_CASE("a process may join within an epoch if the last holder hands the trained state on to it") {
+TEST_CASE("a process may join within an epoch if the last holder passes the trained state to that process") {
   for (const bool stops : {false, true}) {
     ArbiterOptions o = options(1, 0, true);
     o.at_epoch = true;

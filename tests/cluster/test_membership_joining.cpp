@@ -32,7 +32,7 @@ TEST_CASE("a joining process waits until the members have reported, and is the y
   CHECK(s.ids() == "0 1 2 4");
 }
 
-TEST_CASE("below the minimum, members wait, and a joining process then does not wait for an epoch") {
+TEST_CASE("below the minimum size, members wait, and a joining process does not wait for the end of an epoch") {
   ArbiterOptions o = options(3, 0, true);
   o.at_epoch = true;
   o.min_workers = 3;
@@ -59,7 +59,7 @@ TEST_CASE("below the minimum, members wait, and a joining process then does not 
   CHECK(s.ids() == "0 3");
 }
 
-TEST_CASE("a process that comes after the work is done is released") {
+TEST_CASE("a process that joins after the work is done is released") {
   Scene s(options(1, 0, true));
   s.workers(1);
   s.tell(0, GroupReady{1});
@@ -72,7 +72,7 @@ TEST_CASE("a process that comes after the work is done is released") {
   CHECK(s.arbiter.generation() == 1);
 }
 
-TEST_CASE("no process joins while the members make the trained state ready") {
+TEST_CASE("no process joins while the members prepare the trained state") {
   // One of three is lost before the first step, while another one waits to join.
   const auto make_ready = [](Scene& s) {
     s.workers(3);

@@ -371,7 +371,7 @@ class World {
 
 }  // namespace
 
-TEST_CASE("random schedules of joins, leaves, deaths, stops and cuts keep the rules") {
+TEST_CASE("random schedules of joins, leaves, deaths, stops and lost connections keep the membership rules") {
   const char* one = std::getenv("TUTTI_TEST_SEED");
   const std::uint64_t first = one == nullptr ? 1 : std::strtoull(one, nullptr, 10);
   std::uint64_t generations = 0;

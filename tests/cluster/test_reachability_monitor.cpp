@@ -69,7 +69,8 @@ class FullServer {
 
 }  // namespace
 
-TEST_CASE("a peer that accepts no connection is reported after the time-out, and taken back after the wait") {
+TEST_CASE(
+    "a peer that accepts no connection is reported after the time-out, and the report is withdrawn after the wait") {
   Reports here, there;
   ReachabilityMonitor other(1s, there.taker());
   const std::string open = other.listen("127.0.0.1");
@@ -89,7 +90,7 @@ TEST_CASE("a peer that accepts no connection is reported after the time-out, and
   CHECK(there.count() == 0);
 }
 
-TEST_CASE("a working group and one with slow peers are not reported") {
+TEST_CASE("peers that accept connections are not reported, even if they are slow") {
   Reports reports;
   ReachabilityMonitor other(1500ms, reports.taker());
   const std::string open = other.listen("127.0.0.1");
@@ -114,7 +115,7 @@ TEST_CASE("a working group and one with slow peers are not reported") {
   const ReachabilityMonitor::Operation nothing(nullptr);
 }
 
-TEST_CASE("after an operation that failed, peers are tried at once") {
+TEST_CASE("after an operation has failed, the connections to peers are tested at once") {
   Reports reports;
   ReachabilityMonitor other(30s, reports.taker());
   const std::string open = other.listen("127.0.0.1");

@@ -19,7 +19,7 @@
 using namespace tutti;
 using namespace tutti::rendezvous_test;
 
-TEST_CASE("all ranks get rank 0's data, call after call") {
+TEST_CASE("all ranks get the data of rank 0 in each call") {
   constexpr int size = 5;
   TcpRendezvous root(options(0, 0, size));
   const int port = root.port();
@@ -43,7 +43,7 @@ TEST_CASE("all ranks get rank 0's data, call after call") {
       for (const auto v : got[r][call]) CHECK(v == 1000 + call);
 }
 
-TEST_CASE("a rank may come before rank 0") {
+TEST_CASE("a rank may start before rank 0") {
   int port = 0;
   {
     const TcpRendezvous first(options(0, 0, 2));
@@ -60,14 +60,14 @@ TEST_CASE("a rank may come before rank 0") {
   CHECK(other.data == data);
 }
 
-TEST_CASE("one rank alone needs no port") {
+TEST_CASE("a job with one rank needs no port") {
   TcpRendezvous alone(options(0, 0, 1));
   Bytes data{42};
   CHECK(trouble(alone, data) == "");
   CHECK(data[0] == 42);
 }
 
-TEST_CASE("missing ranks are named, also to the ranks that came") {
+TEST_CASE("the errors of all ranks that have joined name the missing ranks") {
   TcpRendezvous root(options(0, 0, 4, 500ms));
   Other here(options(root.port(), 2, 4, 500ms));
   Bytes data{};
@@ -78,7 +78,7 @@ TEST_CASE("missing ranks are named, also to the ranks that came") {
   CHECK_MESSAGE(has(here.error, "no message from rank 1, rank 3"), here.error);
 }
 
-TEST_CASE("rank 0 that does not come") {
+TEST_CASE("if rank 0 does not start, the error of the other ranks says so") {
   int port = 0;
   {
     const TcpRendezvous gone(options(0, 0, 2));
@@ -90,7 +90,7 @@ TEST_CASE("rank 0 that does not come") {
   CHECK_MESSAGE(has(error, "rank 0 within 300 ms"), error);
 }
 
-TEST_CASE("a rank that comes twice, or with another call, is refused") {
+TEST_CASE("a rank that joins twice, or that is at another call, is refused") {
   TcpRendezvous root(options(0, 0, 3));
   const int port = root.port();
   Bytes data{};
@@ -115,7 +115,7 @@ TEST_CASE("a rank that comes twice, or with another call, is refused") {
   CHECK(last.error == "");
 }
 
-TEST_CASE("a rank that is killed while it waits may come again") {
+TEST_CASE("a rank that was killed while it waited can join again") {
   TcpRendezvous root(options(0, 0, 3));
   const int port = root.port();
   Bytes data{};
@@ -148,7 +148,7 @@ TEST_CASE("wrong options are refused") {
   CHECK_THROWS_AS(TcpRendezvous(options(first.port(), 0, 2)), CommunicationError);
 }
 
-TEST_CASE("options come from the launcher's variables") {
+TEST_CASE("options are read from the launcher's environment variables") {
   LaunchEnvironment e;
   CHECK(rendezvous_of(e).size == 1);
   e.size = 4;
@@ -175,7 +175,7 @@ TEST_CASE("options come from the launcher's variables") {
   CHECK(o.size == 4);
 }
 
-TEST_CASE("rank 0 listens only at the necessary addresses, and takes the next port if one is taken") {
+TEST_CASE("rank 0 listens only at the necessary addresses, and uses the next port if its port is in use") {
   const TcpRendezvous here(options(0, 0, 2));
   std::string why;
   const auto soon = [] { return std::chrono::steady_clock::now() + 1s; };

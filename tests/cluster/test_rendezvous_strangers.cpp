@@ -125,7 +125,7 @@ TEST_CASE("strangers are refused, and the job continues") {
   CHECK(right.data == data);
 }
 
-TEST_CASE("a rank with another secret ends at once, and rank 0 reports it once and continues") {
+TEST_CASE("a rank with another secret ends at once, and rank 0 reports the rank once and continues") {
   std::vector<std::string> warnings;
   RendezvousOptions o = options(0, 0, 2);
   o.warn = [&](const std::string& text) { warnings.push_back(text); };
@@ -153,7 +153,7 @@ TEST_CASE("a rank with another secret ends at once, and rank 0 reports it once a
                 warnings[0]);
 }
 
-TEST_CASE("after an unsuccessful wait, rank 0 reports refused secrets") {
+TEST_CASE("if ranks are missing, the error of rank 0 says how many had another secret") {
   TcpRendezvous root(options(0, 0, 3, 1500ms));
   Bytes data{};
   std::string error;
@@ -166,7 +166,7 @@ TEST_CASE("after an unsuccessful wait, rank 0 reports refused secrets") {
                 error);
 }
 
-TEST_CASE("a stranger that refuses a rank at one of several ports does not end the job") {
+TEST_CASE("a rank that a stranger refuses at one of several ports prints a warning and joins rank 0 at another port") {
   Impostor impostor("tuttirv2" + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(32, 'n') + "tuttirv2" +
                     std::string("\0\0\0\0\4\0\0\0", 8) + std::string(32, 'p') + "away");
   auto o = options(impostor.port(), 1, 2);
@@ -208,7 +208,7 @@ TEST_CASE("invalid bytes on the port have no effect") {
   CHECK(right.data == data);
 }
 
-TEST_CASE("answers of another program at rank 0's port are rejected") {
+TEST_CASE("a rank rejects the answers of another program at the port of rank 0") {
   const tcp::Socket listener = open_door();
   const int port = tcp::port_of(listener);
   std::thread other([&] {

@@ -9,18 +9,18 @@
 
 using namespace tutti;
 
-TEST_CASE("a server that its workers have ended exits with 0") {
+TEST_CASE("a server whose workers have ended it exits with code 0") {
   bool served = false;
   CHECK(run_server_process([&](const auto& stop_requested) { served = !stop_requested(); }) == 0);
   CHECK(served);
 }
 
-TEST_CASE("without a signal, the caller gets the error of a server") {
+TEST_CASE("if a server fails without a signal, the caller gets its error") {
   CHECK_THROWS_AS((void)run_server_process([](const auto&) { fail<CommunicationError>("server", "workers", "none"); }),
                   CommunicationError);
 }
 
-TEST_CASE("a signal ends a server without workers, with the signal's code") {
+TEST_CASE("a signal ends a server that has no workers, with the exit code of the signal") {
   for (const int number : {SIGTERM, SIGINT}) {
     CAPTURE(number);
     detail::server_signal = 0;

@@ -33,7 +33,7 @@ Variables of_srun() {
 
 }  // namespace
 
-TEST_CASE("Slurm's lists of nodes are read") {
+TEST_CASE("lists of nodes are parsed in Slurm's format") {
   const auto nodes = [](const char* list) { return expand_slurm_nodes(list, "SLURM_JOB_NODELIST"); };
   CHECK(nodes("a[01-03,7],b") == Nodes{"a01", "a02", "a03", "a7", "b"});
   CHECK(nodes("n") == Nodes{"n"});
@@ -75,7 +75,7 @@ TEST_CASE("Slurm's lists of nodes are read") {
   CHECK_THROWS_AS((void)nodes(("a[1-60000]" + std::string(5000, 'b')).c_str()), UsageError);
 }
 
-TEST_CASE("Slurm's numbers of tasks per node are read") {
+TEST_CASE("numbers of tasks per node are parsed in Slurm's format") {
   const auto tasks = [](const char* list) { return expand_slurm_tasks(list, "SLURM_TASKS_PER_NODE"); };
   CHECK(tasks("2(x3),1") == std::vector<int>{2, 2, 2, 1});
   CHECK(tasks("5") == std::vector<int>{5});
@@ -86,7 +86,7 @@ TEST_CASE("Slurm's numbers of tasks per node are read") {
   }
 }
 
-TEST_CASE("a process of srun is a rank if PMIx serves it") {
+TEST_CASE("a process that srun started is a rank if srun provides PMIx") {
   const auto e = environment(of_srun());
   CHECK((e.launched && e.mpi && e.srun && e.rank == 3 && e.size == 4 && e.workers == 4));
   CHECK((e.local_rank == 1 && e.local_size == 2 && e.starter_of_mpi() == "srun"));

@@ -44,7 +44,8 @@ std::string gone(std::vector<BlockedMember> all) {
 
 }  // namespace
 
-TEST_CASE("of two members without a connection, the one that fewer reach is given up, then the younger") {
+TEST_CASE(
+    "of two members without a connection, the one that fewer members reach is given up; if equal, the younger one") {
   struct Row {
     const char* what;
     int workers, servers;
@@ -74,7 +75,7 @@ TEST_CASE("of two members without a connection, the one that fewer reach is give
   }
 }
 
-TEST_CASE("a slow member is not cut off: both must wait and not reach each other") {
+TEST_CASE("a slow member is not given up: both members must wait and not reach each other") {
   auto all = waiting(3, 0, {{1, 2}});
   all[2].operation = 0;  // it computes, and does not report
   CHECK(gone(all).empty());
@@ -91,7 +92,7 @@ TEST_CASE("a slow member is not cut off: both must wait and not reach each other
   CHECK(gone(all) == "0 for 1");
 }
 
-TEST_CASE("two members without a connection may wait in different operations") {
+TEST_CASE("two members without a connection are detected even if they wait in different operations") {
   // The last message of operation 7 to worker 2 was lost. Worker 0 had received all its messages of that operation, and
   // waits in the next one. A root of broadcasts can be several operations further.
   for (const std::uint64_t ahead : {1U, 2U, 5U}) {
@@ -116,7 +117,7 @@ TEST_CASE("two members without a connection may wait in different operations") {
   CHECK(s.decisions.back().member.name() == "worker 2 on h2");
 }
 
-TEST_CASE("the arbiter gives up one of a pair without a connection after all had time to report") {
+TEST_CASE("the arbiter gives up one of two members without a connection after all members had time to report") {
   Scene s(options(3, 0, true));
   s.workers(3);
   for (const ConnectionId connection : {0U, 1U, 2U}) s.tell(connection, GroupReady{1});
@@ -151,7 +152,7 @@ TEST_CASE("the arbiter gives up one of a pair without a connection after all had
   CHECK(s.count(Decision::Kind::lost) == 1);
 }
 
-TEST_CASE("a pair without a connection ends a job that can lose no member") {
+TEST_CASE("two members without a connection end a job that can lose no member") {
   Scene s(options(2));
   s.workers(2);
   s.tell(0, UnreachablePeers{1, 1, {1}});

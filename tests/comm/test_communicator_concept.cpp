@@ -96,7 +96,7 @@ static_assert(!Communicator<LessOfIt>);
 
 }  // namespace
 
-TEST_CASE("the minimal communicator serves a strategy") {
+TEST_CASE("a communicator with only the required functions works with a strategy") {
   Least c;
   AllReduce<Least> strategy(c);
   CHECK(strategy.size() == 1);

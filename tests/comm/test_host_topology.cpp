@@ -54,7 +54,7 @@ TEST_CASE("the path of an operation follows from the ranks that share memory") {
   CHECK(Routes::choose(two, false, true) == Route::plain);
 }
 
-TEST_CASE("a flag calls its watchers, and keeps its first reason") {
+TEST_CASE("an interrupt flag calls its watcher, and keeps its first reason") {
   InterruptFlag flag;
   int calls = 0;
   flag.watch([&] { ++calls; });
@@ -71,7 +71,8 @@ TEST_CASE("a flag calls its watchers, and keeps its first reason") {
   CHECK(calls == 3);
 }
 
-TEST_CASE("a store in memory answers, waits and is woken") {
+TEST_CASE(
+    "a read from the store in memory returns a value, or waits until the value comes or the wait is interrupted") {
   MemoryKeyStore store;
   std::atomic<bool> stopped{false};
   const auto in = [](auto time) { return std::chrono::steady_clock::now() + time; };

@@ -72,7 +72,7 @@ TEST_CASE("a host window has a fixed layout") {
   CHECK(w->place_of(std::span(all.data() - 1, 10)) > 4096);
 }
 
-TEST_CASE("the reason is reported if a host window cannot be made") {
+TEST_CASE("if a host window cannot be made, the error gives the reason") {
   std::string why;
   CHECK(HostWindow::make(0, why) == nullptr);
   CHECK(HostWindow::make(std::size_t{1} << 60, why) == nullptr);

@@ -69,7 +69,7 @@ int mappings() {
 
 }  // namespace
 
-TEST_CASE("process windows: another process reads and writes, and its data stays when it is killed") {
+TEST_CASE("process windows: another process reads and writes, and the data that it wrote stays when it is killed") {
   Process other([](int in, int out) {
     ProcessWindows windows;
     std::string why;
@@ -108,7 +108,7 @@ TEST_CASE("process windows: another process reads and writes, and its data stays
   CHECK(why == "cannot connect to its owner: it has ended, or is in another container");
 }
 
-TEST_CASE("process windows: a window is read without a mapping, and only with the right size") {
+TEST_CASE("process windows: a window can be read without mapping it, and only with the right size") {
   constexpr std::size_t size = std::size_t{1} << 20;
   Process other([](int, int out) {
     ProcessWindows windows;
@@ -223,7 +223,7 @@ TEST_CASE("process windows: strangers do not delay the window server") {
   CHECK(windows.map(name, why) == mine);
 }
 
-TEST_CASE("process windows: memory of an unused size is used again, unless it was abandoned") {
+TEST_CASE("process windows: memory that is no longer used is used again for the same size, unless it was abandoned") {
   ProcessWindows windows, neighbour;
   std::string why;
   auto w = made(windows, 8192);
@@ -292,7 +292,7 @@ TEST_CASE(
   CHECK(stays.map(windows.name_of(*w), why) == nullptr);
 }
 
-TEST_CASE("process windows: a thousand changes of a group leave no descriptor and no mapping") {
+TEST_CASE("process windows: after a thousand changes of a group no descriptor and no mapping is left") {
   ProcessWindows windows;
   std::string why;
   const auto mine = made(windows, 1 << 16);

@@ -26,7 +26,7 @@
 using namespace tutti;
 using namespace std::chrono_literals;
 
-TEST_CASE("threads conform") {
+TEST_CASE("threads: all conformance cases pass") {
   for (const int size : {1, 2, 3, 4, 7})
     for (const auto& c : conformance::cases<ThreadCommunicator>()) {
       CAPTURE(size);
@@ -35,7 +35,7 @@ TEST_CASE("threads conform") {
     }
 }
 
-TEST_CASE("threads: a missing rank is named within the deadline") {
+TEST_CASE("threads: the error names a missing rank within the deadline") {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<bool> over{false};
   std::atomic<int> named{0};
@@ -71,7 +71,7 @@ TEST_CASE("threads: different operations are an error, not a wrong sum") {
                   CommunicationError);
 }
 
-TEST_CASE("threads: after an error every later operation fails with it") {
+TEST_CASE("threads: after an error every later operation fails with the same error") {
   run_ranks(
       2,
       [](ThreadCommunicator& c) {
@@ -85,7 +85,7 @@ TEST_CASE("threads: after an error every later operation fails with it") {
       200ms);
 }
 
-TEST_CASE("all_reduce strategy: the first fact that differs is named") {
+TEST_CASE("all_reduce strategy: if ranks differ, the error names the first fact that differs") {
   const auto differing = [](const std::string& lr, bool more) {
     return [lr, more](ThreadCommunicator& c) {
       AllReduce<ThreadCommunicator> s(c);
@@ -106,7 +106,7 @@ TEST_CASE("all_reduce strategy: the first fact that differs is named") {
   CHECK_NOTHROW(run_ranks(2, differing("0.2", false)));
 }
 
-TEST_CASE("all_reduce strategy: all ranks take rank 0's state") {
+TEST_CASE("all_reduce strategy: all ranks get the state of rank 0") {
   run_ranks(3, [](ThreadCommunicator& c) {
     AllReduce<ThreadCommunicator> s(c);
     std::vector<float> same(100, 3.F), other(50'000, static_cast<float>(c.rank() + 5));
@@ -156,7 +156,7 @@ TEST_CASE("threads: a rank that throws does not wait, and the others are notifie
   CHECK_MESSAGE(std::chrono::steady_clock::now() - start < 20s, "it waited for its deadline");
 }
 
-TEST_CASE("threads: a wait lets the function that knows the rank write the error") {
+TEST_CASE("threads: if a rank is missing, the error of a later operation names the rank too") {
   std::atomic<bool> over{false};
   std::string text;
   run_ranks(
@@ -283,7 +283,9 @@ TEST_CASE("the hash of the ranks' state is XXH64 as defined, at nearly the speed
   CHECK(whole < bytes * 10 / 2);
 }
 
-TEST_CASE("all_reduce strategy: messages and reports count the job's steps, also before a device has done them") {
+TEST_CASE(
+    "all_reduce strategy: errors and progress reports give the step of the job, also before a device has completed "
+    "it") {
   char name[] = "/tmp/tutti-report-XXXXXX";
   const io::Path folder = mkdtemp(name);
   const auto file = ProgressFile::create(folder / "slot", "1f");

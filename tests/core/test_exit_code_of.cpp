@@ -7,7 +7,7 @@
 
 using namespace tutti;
 
-TEST_CASE("main's exit code is the returned one, the error's own, or that of an internal error") {
+TEST_CASE("the exit code of main is the returned code, the code of the error, or the code of an internal error") {
   CHECK(exit_code_of("program", [] { return 7; }) == 7);
   CHECK(exit_code_of("program", []() -> int { fail<DataError>("record 7", "3073 bytes", "12"); }) ==
         static_cast<int>(ExitCode::data));

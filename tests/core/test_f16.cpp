@@ -26,7 +26,7 @@ std::uint16_t bits_of(int i) { return static_cast<std::uint16_t>(i); }
 
 }  // namespace
 
-TEST_CASE("every value equals its bits' definition and survives conversion to f32 and back") {
+TEST_CASE("every f16 value is what its bits define, and is unchanged by conversion to f32 and back") {
   int wrong = 0;
   for (int i = 0; i < 65536; ++i) {
     const float f = f16::from_bits(bits_of(i));
@@ -41,7 +41,7 @@ TEST_CASE("every value equals its bits' definition and survives conversion to f3
   CHECK(wrong == 0);
 }
 
-TEST_CASE("rounds to nearest, ties to even, between any two neighbours") {
+TEST_CASE("conversion to f16 rounds to nearest, ties to even, between any two neighbours") {
   int wrong = 0;
   for (int i = 0; i < 0x7c00; ++i)
     for (int sign : {0, 0x8000}) {
@@ -56,7 +56,8 @@ TEST_CASE("rounds to nearest, ties to even, between any two neighbours") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("values that are too large become infinite, too small ones zero, and NaN stays NaN") {
+TEST_CASE(
+    "in f16, values that are too large become infinite, values that are too small become zero, and NaN stays NaN") {
   const float inf = std::numeric_limits<float>::infinity();
   for (float f : {65520.0F, 1e5F, 3e38F, inf}) {
     CHECK(f16(f).bits == 0x7c00);

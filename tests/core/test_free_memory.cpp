@@ -22,7 +22,7 @@ void write(const std::filesystem::path& path, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("available memory is limited by the kernel and by every control group above the process") {
+TEST_CASE("available memory is limited by the kernel and by every control group that contains the process") {
   const test::TempFolder folder;
   const auto proc = folder.path() / "proc", cgroup = folder.path() / "cgroup";
   const auto available = [&] { return available_memory(proc.string(), cgroup.string()); };
@@ -45,7 +45,7 @@ TEST_CASE("available memory is limited by the kernel and by every control group 
   CHECK(available() == 12000 * 1024);
 }
 
-TEST_CASE("this machine and this process have some memory") {
+TEST_CASE("the available memory of this machine and this process is greater than zero") {
   CHECK(available_memory() > 0);
   CHECK(resident_memory() > 100'000);
 }

@@ -108,7 +108,7 @@ using Moves = std::vector<std::pair<int, int>>;
 
 }  // namespace
 
-TEST_CASE("a working thread without a core gets the core of a waiting one, which goes to the other's") {
+TEST_CASE("a working thread that has lost its core swaps cores with a waiting thread") {
   Fixture fixture(2);
   fixture.nothing_moves();
   fixture.loses(0);
@@ -123,17 +123,17 @@ TEST_CASE("no cores are swapped with a thread that sleeps, waits, runs, has ende
   SUBCASE("the thread sleeps") { fixture.machine.threads[100].sleeps = true; }
   SUBCASE("the thread waits too") { fixture.swap.mark_waiting(0); }
   SUBCASE("the thread is between its loops") { fixture.swap.on_leave(); }
-  SUBCASE("the clock is unknown") { fixture.machine.unknown = true; }
-  SUBCASE("the clocks are coarse") { fixture.machine.coarse = true; }
-  SUBCASE("the thread is not allowed there") { fixture.machine.forbidden = 0; }
-  SUBCASE("the waiting thread is not allowed here") { fixture.machine.forbidden = 2; }
+  SUBCASE("the clock of the thread is unknown") { fixture.machine.unknown = true; }
+  SUBCASE("the clocks of threads are coarse") { fixture.machine.coarse = true; }
+  SUBCASE("the thread is not allowed on the core of the waiting thread") { fixture.machine.forbidden = 0; }
+  SUBCASE("the waiting thread is not allowed on the core of the thread") { fixture.machine.forbidden = 2; }
   SUBCASE("the thread leaves its loops at that moment") {
     fixture.machine.asked = [&] { fixture.swap.on_leave(); };
   }
   fixture.nothing_moves();
 }
 
-TEST_CASE("the caller that waits for the end of its loops is handled once they have ended") {
+TEST_CASE("while the caller waits for its loops, no cores are swapped until the loops have ended") {
   Fixture fixture(2);
   fixture.swap.mark_waiting(0);
   fixture.loses(0);
@@ -169,7 +169,7 @@ TEST_CASE("threads spin for a while after a swap, but not for long") {
   CHECK(fixture.machine.moves.size() == 2);
 }
 
-TEST_CASE("if threads lose both cores they stay; when one core is quiet again, they swap") {
+TEST_CASE("threads that lose both cores do not swap; when one core is free of other processes again, they swap") {
   Fixture fixture(2);
   int on_shared = 0;
   // `worker` loses its core and the other thread waits for it. Returns true if they have swapped.
@@ -197,7 +197,7 @@ TEST_CASE("if threads lose both cores they stay; when one core is quiet again, t
   CHECK(change(1));
 }
 
-TEST_CASE("repeated observations of the same loss do not count") {
+TEST_CASE("a core that is observed as lost several times in a row counts as lost once") {
   Fixture fixture(2);
   fixture.machine.forbidden = 0;
   fixture.loses(0);
@@ -211,7 +211,7 @@ TEST_CASE("repeated observations of the same loss do not count") {
   CHECK(fixture.looks(0));
 }
 
-TEST_CASE("a thread that swaps with the one for which it waits goes to an unused core, or sleeps") {
+TEST_CASE("a thread that gives its core to the thread that it waits for goes to an unused core, or sleeps") {
   SUBCASE("a core is free") {
     Fixture fixture(3, 4);
     fixture.swap.mark_waiting(1);
@@ -230,7 +230,7 @@ TEST_CASE("a thread that swaps with the one for which it waits goes to an unused
   }
 }
 
-TEST_CASE("with many threads, one checks the working ones") {
+TEST_CASE("with many threads, one waiting thread checks all working threads") {
   Fixture fixture(64);
   for (int w = 1; w < 63; ++w) fixture.swap.mark_waiting(w);
   fixture.loses(0);
@@ -238,7 +238,7 @@ TEST_CASE("with many threads, one checks the working ones") {
   CHECK(fixture.machine.moves == Moves{{100, 17}, {117, 0}});
 }
 
-TEST_CASE("the swap is off when it is useless, or by its variable") {
+TEST_CASE("swapping is off if it cannot help, or if TUTTI_CHANGE_CORES is 0") {
   const auto made = [](const char* value, int threads, int cores) {
     setenv("TUTTI_CHANGE_CORES", value, 1);
     return make_preemption_swap(threads, cores) != nullptr;

@@ -53,7 +53,7 @@ TEST_CASE("every task runs exactly once, with fewer and more tasks than threads,
   }
 }
 
-TEST_CASE("consecutive loops: no task begins before the last of the previous loop has ended") {
+TEST_CASE("consecutive loops: no task begins before the last task of the previous loop has ended") {
   for (int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     Rng rng(2, Purpose::user, 0, static_cast<std::uint64_t>(threads));
@@ -79,7 +79,7 @@ TEST_CASE("consecutive loops: no task begins before the last of the previous loo
   }
 }
 
-TEST_CASE("after an exception the loop runs to its end and no further one begins") {
+TEST_CASE("after an exception the loop runs to its end and no further loop begins") {
   for (int threads : {1, 2, 4}) {
     ThreadPool pool(threads);
     for (int g = 0; g < 200; ++g) {
@@ -145,7 +145,7 @@ TEST_CASE("an exception is rethrown, and the pool continues") {
   }
 }
 
-TEST_CASE("pools nest") {
+TEST_CASE("a task of one pool may run a loop in another pool") {
   ThreadPool outer(2);
   std::vector<std::unique_ptr<ThreadPool>> inner;
   for (int i = 0; i < 2; ++i) inner.push_back(std::make_unique<ThreadPool>(2));
@@ -172,7 +172,7 @@ TEST_CASE("on_start runs once in every worker thread, not in the caller") {
   CHECK(!mine);
 }
 
-TEST_CASE("loops without tasks, pools without threads and pools that never ran are valid") {
+TEST_CASE("loops without tasks, pools without threads and pools that are never used are valid") {
   ThreadPool pool(2);
   pool.run(0, [](int, int) { FAIL("a task of none"); });
   pool.run(-1, [](int, int) { FAIL("a task of none"); });
@@ -181,7 +181,7 @@ TEST_CASE("loops without tasks, pools without threads and pools that never ran a
   CHECK(usable_cores() >= 1);
 }
 
-TEST_CASE("a failure to start threads is a clear error, and no thread is left") {
+TEST_CASE("if a thread pool cannot start, the error says so, and no thread is left") {
   static std::atomic<int> alive{0};
   struct Life {
     Life() { ++alive; }

@@ -81,7 +81,7 @@ TEST_CASE("bf16: rounds to nearest, ties to even, for every upper half") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("bf16: special values") {
+TEST_CASE("bf16: overflow, infinity, denormals, signed zero and NaN are converted correctly") {
   CHECK(bf16(std::numeric_limits<float>::max()).bits == 0x7f80);
   CHECK(bf16(-std::numeric_limits<float>::infinity()).bits == 0xff80);
   CHECK(bf16(-0.0F).bits == 0x8000);
@@ -101,7 +101,7 @@ TEST_CASE("dtypes have sizes and names") {
   CHECK_THROWS_AS(with_float_type(DType::u8, [](auto) {}), UsageError);
 }
 
-TEST_CASE("shapes have extents, products and text") {
+TEST_CASE("shapes give their extents, their product and a text") {
   const Shape s{2, 3, 4, 5};
   CHECK(s.rank() == 4);
   CHECK(s.numel() == 120);
@@ -210,7 +210,7 @@ TEST_CASE("rng: below() is unbiased") {
   CHECK(r.below(1) == 0);
 }
 
-TEST_CASE("rng: the distributions have the right moments") {
+TEST_CASE("rng: the distributions have the expected mean and variance") {
   Rng r(5, Purpose::init);
   const int n = 200000;
   double sum = 0, squares = 0, uniform = 0, least = 1, most = 0;

@@ -99,7 +99,7 @@ TEST_CASE("missing and repeated samples are counted") {
   CHECK(repeated.examples == std::vector<std::int64_t>{3});
 }
 
-TEST_CASE("steps repeated after a rollback count once") {
+TEST_CASE("steps that are repeated after a rollback count once") {
   const TempFolder folder;
   const std::string first = "0 0 0: 0\n0 1 0: 1\n0 2 0: 2\n", again = "0 1 0: 1 2\n0 2 0: 3\n";
   CHECK_FALSE(check(folder, first + again).exactly_once());
@@ -111,7 +111,7 @@ TEST_CASE("steps repeated after a rollback count once") {
   CHECK(check_audit(paths, 1, 2).exactly_once());
 }
 
-TEST_CASE("files of ranks that a smaller run lacks are rolled back, and no others") {
+TEST_CASE("only the audit files of ranks that a smaller run no longer has are rolled back") {
   const TempFolder folder;
   const std::string old = "0 0 0: 0\n0 1 0: 1\n";
   for (const char* name : {"audit-rank0.txt", "audit-rank2.txt", "audit-rank11.txt", "audit-rank2.txt.old",
@@ -141,7 +141,7 @@ TEST_CASE("damaged audit files are refused, with file and line") {
   CHECK_THROWS_AS((void)check_audit(none, 0, 4), DataError);
 }
 
-TEST_CASE("generations: lines of an earlier one after the first step of a later one do not count") {
+TEST_CASE("lines of an earlier generation do not count after the first step of a later generation") {
   const TempFolder folder;
   {
     AuditLog log((folder / "a").string());

@@ -65,7 +65,8 @@ std::vector<std::uint8_t> reference(const Augment& a, const Schema& s, const std
 
 }  // namespace
 
-TEST_CASE("augmentation equals the simple way for every size, padding, crop, mirror, channel count and layout") {
+TEST_CASE(
+    "augmentation equals a simple implementation for every size, padding, crop, mirror, channel count and layout") {
   int cases = 0;
   for (const std::int64_t c : {1, 3, 4})
     for (const auto& [h, w] : {std::array<std::int64_t, 2>{5, 7}, {1, 1}, {8, 3}, {2, 16}}) {
@@ -106,7 +107,7 @@ TEST_CASE("augmentation equals the simple way for every size, padding, crop, mir
   CHECK(cases > 5000);
 }
 
-TEST_CASE("padding by reflection does not repeat the border") {
+TEST_CASE("padding by reflection does not repeat the pixels of the border") {
   const Schema s = schema_of(1, 3, 4);
   const std::vector<std::uint8_t> image{0, 1, 2,  3,  //
                                         4, 5, 6,  7,  //
@@ -199,7 +200,7 @@ TEST_CASE("two consecutive epochs show each image in both orientations") {
   }
 }
 
-TEST_CASE("training and evaluation versions share the images and agree without random steps") {
+TEST_CASE("data sets for training and evaluation share the images, and are equal without random steps") {
   const Schema s = schema_of(3, 6, 6);
   const MemoryDataset images(s, random_bytes(5 * 108, 1), {0, 1, 2, 3, 4});
   Augment crop;
@@ -226,7 +227,7 @@ TEST_CASE("training and evaluation versions share the images and agree without r
   static_assert(Dataset<Augmented<MemoryDataset>> && Dataset<Augmented<AnyDataset>>);
 }
 
-TEST_CASE("an augmentation that does not fit is refused") {
+TEST_CASE("an augmentation that does not fit the images is refused") {
   const Schema s = schema_of(3, 6, 6);
   const auto build = [&](auto change) {
     Augment a;
@@ -245,7 +246,7 @@ TEST_CASE("an augmentation that does not fit is refused") {
   CHECK_NOTHROW(build([](Augment& a) { a.pad = 1, a.width = 8, a.fill = {1, 2, 3}; }));
 }
 
-TEST_CASE("after crop_epochs the window is in the centre") {
+TEST_CASE("after crop_epochs the crop is in the centre") {
   const Schema s = schema_of(3, 8, 8);
   Augment a = Augment::cifar();
   a.mirror = false;

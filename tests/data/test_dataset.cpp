@@ -75,13 +75,13 @@ TEST_CASE("reading outside a data set or into a slot of another size is refused"
   CHECK_NOTHROW(d.read(1, rng, Sample{image, label}));
 }
 
-TEST_CASE("a memory data set checks its parts") {
+TEST_CASE("a memory data set refuses pixels and labels that do not fit its schema") {
   CHECK_THROWS_AS(MemoryDataset(small_schema(), std::vector<std::uint8_t>(47), {0, 1}), UsageError);
   CHECK_THROWS_AS(MemoryDataset(small_schema(), std::vector<std::uint8_t>(48), {0, 5}), UsageError);
   CHECK_THROWS_AS(MemoryDataset(small_schema(), std::vector<std::uint8_t>(48), {0, -1}), UsageError);
 }
 
-TEST_CASE("a schema checks itself") {
+TEST_CASE("a schema with invalid values is refused") {
   const auto broken = [](auto change) {
     Schema s = small_schema();
     change(s);
@@ -99,7 +99,7 @@ TEST_CASE("a schema checks itself") {
   CHECK(contains(broken([](Schema& s) { s.class_names = {"one"}; }), "name"));
 }
 
-TEST_CASE("a folder's contents are described in words") {
+TEST_CASE("error messages describe the contents of a folder") {
   const TempFolder folder;
   CHECK(contains(contents_of(folder / "none"), "no folder"));
   CHECK(contains(contents_of(folder.path()), "empty folder"));

@@ -86,7 +86,7 @@ Bytes read(const D& set, std::int64_t i, std::uint64_t epoch = 0, std::int32_t* 
 
 static_assert(Dataset<EncodedImages>);
 
-TEST_CASE("a centre crop of a synthetic image has the pixels of its position") {
+TEST_CASE("a centre crop of a synthetic image has the pixels at the centre") {
   ImageAugment a;
   a.height = a.width = 20;
   a.short_side = 40;
@@ -143,7 +143,7 @@ TEST_CASE("a random crop is a part of the image, mirrored or not, and changes fr
   }
 }
 
-TEST_CASE("samples depend on seed, epoch and index, not on the reading threads or their earlier reads") {
+TEST_CASE("samples depend only on seed, epoch and index, not on the reading threads or their earlier reads") {
   InMemory records;
   for (int i = 0; i < 40; ++i) {
     records.images.push_back(i % 5 == 0   ? image_fixture("large.jpg")
@@ -186,7 +186,7 @@ TEST_CASE("every preset accepts every kind of image") {
   }
 }
 
-TEST_CASE("evaluation of a real picture keeps the picture") {
+TEST_CASE("a real picture has nearly the same pixels after decoding and the evaluation crop") {
 #if defined(TUTTI_HAS_TURBOJPEG) || defined(TUTTI_HAS_STB)
   ImageAugment a;
   a.height = a.width = 28;
@@ -203,7 +203,7 @@ TEST_CASE("evaluation of a real picture keeps the picture") {
 #endif
 }
 
-TEST_CASE("a picture taken with the camera on its side is seen upright") {
+TEST_CASE("a picture with an EXIF orientation is decoded upright") {
 #if defined(TUTTI_HAS_TURBOJPEG) || defined(TUTTI_HAS_STB)
   ImageAugment a;
   a.height = a.width = 28;
@@ -225,7 +225,7 @@ TEST_CASE("a picture taken with the camera on its side is seen upright") {
 #endif
 }
 
-TEST_CASE("damaged images and invalid labels are named, and other images are still read") {
+TEST_CASE("errors name damaged images and invalid labels, and other images are still read") {
   Bytes cut = image_fixture("420.jpg");
   cut.resize(cut.size() / 2);
   const InMemory records{{image_fixture("420.jpg"), cut, {}, jpeg_of_size(65500, 65500), image_fixture("420.jpg")},

@@ -64,7 +64,7 @@ TEST_CASE("torchvision's crop: whole pixels, areas spread evenly from 8 to 100 %
   for (const int f : fifths) CHECK(f > n / 5 - 150);
 }
 
-TEST_CASE("torchvision's crop of an image that no aspect ratio fits is its middle") {
+TEST_CASE("torchvision's crop of an image that no aspect ratio fits is the middle of the image") {
   const ImageAugmenter a(ImageAugment::torchvision(Split::train));
   for (std::uint64_t i = 0; i < 50; ++i) {
     Rng rng = stream(i);
@@ -221,7 +221,9 @@ TEST_CASE("jitter in YIQ equals its definition, in double, within one level, on 
   }
 }
 
-TEST_CASE("PCA lighting adds one colour to all pixels, with the stated deviation; an empty jitter draws no numbers") {
+TEST_CASE(
+    "PCA lighting adds one colour to all pixels, with the stated deviation; jitter without steps uses no random "
+    "numbers") {
   ColourJitter j;
   j.lighting = 0.1;
   double squares = 0;
@@ -257,7 +259,7 @@ TEST_CASE("torchvision's jitter applies its four steps in an order that depends 
   }
 }
 
-TEST_CASE("presets have the recipes' numbers, and invalid options are refused") {
+TEST_CASE("presets have the numbers of the recipes, and invalid options are refused") {
   const ImageAugment horovod = ImageAugment::horovod(Split::train, true), tv = ImageAugment::torchvision(Split::train);
   CHECK(horovod.mean == std::vector<float>{121, 115, 100});
   CHECK(horovod.stddev == std::vector<float>{70, 68, 71});

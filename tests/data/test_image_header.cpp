@@ -68,7 +68,7 @@ TEST_CASE("the EXIF orientation of a JPEG is read in both byte orders, and its e
   CHECK(read_image_header(several, "several").orientation == 6);
 }
 
-TEST_CASE("damaged, truncated or hostile EXIF leaves the picture as it is stored") {
+TEST_CASE("if the EXIF data is damaged, truncated or hostile, the picture is not turned") {
   const auto orientation = [](const Bytes& segment) {
     return read_image_header(with_segment(image_fixture("420.jpg"), segment), "odd").orientation;
   };
@@ -95,7 +95,7 @@ TEST_CASE("damaged, truncated or hostile EXIF leaves the picture as it is stored
   }
 }
 
-TEST_CASE("a decompression bomb is refused by its header, with record and size named") {
+TEST_CASE("a decompression bomb is refused by its header, and the error names the record and the size") {
   const std::string m = refusal(jpeg_of_size(65500, 65500));
   CHECK(contains(m, "[a.tfrecord, record 7]"));
   CHECK(contains(m, "65500x65500"));
@@ -117,7 +117,7 @@ TEST_CASE("data that is not an image is refused") {
   CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xc0, 0, 1}), "segment of 2 bytes"));
 }
 
-TEST_CASE("frames and chunks that no decoder supports are refused") {
+TEST_CASE("JPEG frames and PNG chunks that no decoder supports are refused") {
   const auto changed = [](std::initializer_list<std::pair<std::size_t, int>> changes) {
     Bytes b = jpeg_of_size(20, 10);
     for (const auto& [at, value] : changes) b[at] = static_cast<std::uint8_t>(value);
@@ -151,7 +151,7 @@ TEST_CASE("frames and chunks that no decoder supports are refused") {
   CHECK(contains(refusal(png({'I', 'D', 'A', 'T'})), "begins with IHDR"));
 }
 
-TEST_CASE("a cut at any byte is refused") {
+TEST_CASE("an image file truncated at any byte is refused") {
   for (const char* name : {"420.jpg", "progressive.jpg", "grey.jpg", "image.png"}) {
     const Bytes whole = image_fixture(name);
     for (std::size_t n = 0; n < whole.size(); ++n) {
@@ -175,7 +175,7 @@ TEST_CASE("a flipped bit in a PNG is refused") {
   }
 }
 
-TEST_CASE("more PNG data than pixels is refused") {
+TEST_CASE("a PNG with more data than pixels is refused") {
   // IHDR of a 1x1 image, an IDAT of 200 kB, IEND.
   Bytes b{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
   const auto chunk = [&](const std::string& type, const Bytes& data) {

@@ -56,7 +56,7 @@ const std::function<const ImageDecoders&()> no_decoders = []() -> const ImageDec
 
 }  // namespace
 
-TEST_CASE("a data set is taken as it is") {
+TEST_CASE("a data set of decoded images is used unchanged") {
   const Images images = stored({"cat", "dog"});
   CHECK_FALSE(images.encoded());
   CHECK(images.size() == 2);
@@ -65,7 +65,7 @@ TEST_CASE("a data set is taken as it is") {
   CHECK(Images(AnyDataset(stored({}))).schema().class_names.empty());
 }
 
-TEST_CASE("records are decoded to the size that the input says") {
+TEST_CASE("records are decoded to the image size of the input options") {
   const Images usual = NamedRecords{{"cat", "dog"}}, large(NamedRecords{{"cat", "dog"}}, {.size = 224});
   CHECK(usual.encoded());
   CHECK(usual.schema().height == 64);
@@ -92,7 +92,7 @@ TEST_CASE("training images are augmented and test images are not") {
   CHECK_FALSE(ImageInput{.mirror = false}.augment(Split::train).mirror);
 }
 
-TEST_CASE("a folder tells its schema and its classes") {
+TEST_CASE("a folder of images gives its schema and its classes") {
   const test::TempFolder temp;
   for (const char* name : {"dog", "cat"}) {
     std::filesystem::create_directories(temp.path() / name);
@@ -107,7 +107,7 @@ TEST_CASE("a folder tells its schema and its classes") {
   CHECK(images.schema().name == "image folder " + temp.path().string());
 }
 
-TEST_CASE("labels become places in the classes of other images") {
+TEST_CASE("labels are converted to the class numbers of other images") {
   const std::vector<std::string> all{"cat", "dog", "fox"};
   const Images some = NamedRecords{{"dog", "fox"}};
   const Images of_all = some.with_classes(all);

@@ -99,7 +99,7 @@ TEST_CASE("the samples of all ranks together equal those of one rank, with augme
   }
 }
 
-TEST_CASE("a loader starts at any position, repeatedly, and with another placement") {
+TEST_CASE("a loader can start at any position, several times, and with another placement of ranks") {
   const Augmented data(numbered(103), Augment::cifar());
   Loader all(data, options_of(16, 0, 1, 0));
   const auto expected = take(all, 20);
@@ -135,7 +135,7 @@ TEST_CASE("a rank without rows gets empty batches") {
   }
 }
 
-TEST_CASE("evaluation is one pass in order") {
+TEST_CASE("an evaluation reads the data set once, in order") {
   for (const int threads : {0, 2}) {
     LoaderOptions o = options_of(16, 0, 1, threads);
     o.shuffle = false;
@@ -157,13 +157,13 @@ TEST_CASE("evaluation is one pass in order") {
   }
 }
 
-TEST_CASE("a batch larger than the data set is the data set") {
+TEST_CASE("a batch larger than the data set contains the whole data set") {
   Loader loader(numbered(5), options_of(1'000'000'000, 0, 1, 1));
   CHECK(loader.next().count == 5);
   CHECK(loader.next().epoch == 1);
 }
 
-TEST_CASE("a data set's blocks decide the order") {
+TEST_CASE("the blocks of a data set determine the order") {
   Schema s = tiny();
   s.block = 4;
   const MemoryDataset data(s, std::vector<std::uint8_t>(1000 * 75), std::vector<std::int32_t>(1000));
@@ -173,7 +173,7 @@ TEST_CASE("a data set's blocks decide the order") {
   CHECK(std::ranges::equal(loader.next().indices, order));
 }
 
-TEST_CASE("the steady state allocates no memory") {
+TEST_CASE("a loader allocates no memory in its steady state") {
 #if defined(TUTTI_TEST_TSAN)
   std::puts("SKIP: ThreadSanitizer's own new counts nothing");
   return;
@@ -190,7 +190,7 @@ TEST_CASE("the steady state allocates no memory") {
   }
 }
 
-TEST_CASE("a program can bring its own memory") {
+TEST_CASE("a program can provide the memory of the batches") {
   int calls = 0;
   LoaderOptions o = options_of(16, 0, 2, 1);
   o.slots = 2;

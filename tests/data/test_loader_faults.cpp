@@ -45,7 +45,7 @@ TEST_CASE("next() throws the exception of read() with data set and index") {
     }
 }
 
-TEST_CASE("the message of a damaged record says how to continue") {
+TEST_CASE("the error for a damaged record says how to continue") {
   Troubled data;
   data.bad = 3;
   const auto message = [&](int kind, const std::string& hint) {
@@ -129,7 +129,7 @@ TEST_CASE("a loader can be stopped at any time") {
   const Loader idle(numbered(5), options_of(2, 0, 1, 3));
 }
 
-TEST_CASE("the ring reads ahead no further than its slots") {
+TEST_CASE("the loader reads no more batches in advance than it has slots") {
   Troubled data;
   LoaderOptions o = options_of(10, 0, 1, 2);
   o.slots = 3;
@@ -143,7 +143,7 @@ TEST_CASE("the ring reads ahead no further than its slots") {
   CHECK(data.reads->load() == 40);
 }
 
-TEST_CASE("the loader reports the wait for data") {
+TEST_CASE("the loader reports the time of waiting for data") {
   Troubled data;
   data.milliseconds = 2;
   Loader loader(data, options_of(10, 0, 1, 1));
@@ -166,7 +166,7 @@ TEST_CASE("invalid options are refused") {
   CHECK_THROWS_AS(Loader(numbered(0), {}), DataError);
 }
 
-TEST_CASE("a failure to start threads is an error") {
+TEST_CASE("if the threads cannot be started, the error says so") {
   for (int n : {0, 2}) {
     const testing::Startable limit(n);
     CHECK_THROWS_AS(Loader(numbered(5), options_of(2, 0, 1, 3)), DeviceError);

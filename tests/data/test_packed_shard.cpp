@@ -98,7 +98,7 @@ TEST_CASE("the bytes of a packed shard are those of docs/reference/formats.md") 
   CHECK(text(94, 8) == "tuttiend");
 }
 
-TEST_CASE("every flipped bit of a packed shard is found, and so is every missing byte") {
+TEST_CASE("every flipped bit and every missing byte of a packed shard is detected") {
   const TempFolder folder;
   const auto path = write_shard(folder, "x", info_of(), 0, 4);
   const Bytes good = read_bytes(path);

@@ -75,7 +75,7 @@ TEST_CASE("an index is made once and reused") {
     CHECK(!e.path().filename().string().starts_with(".tmp-"));
 }
 
-TEST_CASE("an index of other files is made again") {
+TEST_CASE("an index is made again if the files have changed") {
   Set set;
   (void)set.open();
   const auto scans_of = [&] {
@@ -131,7 +131,7 @@ TEST_CASE("a damaged index is made again") {
   CHECK(read_bytes(set.folder / "index") == good);
 }
 
-TEST_CASE("if the set is read-only, the index goes to the cache folder") {
+TEST_CASE("if the data set's folder is read-only, the index is written to the cache folder") {
   Set set;
   const Variable cache("XDG_CACHE_HOME", (set.folder / "cache").string());
   const auto index = set.open(set.folder / "no such folder" / "index");  // it cannot be written to, even by root
@@ -166,7 +166,7 @@ TEST_CASE("if the set is read-only, the index goes to the cache folder") {
   ::chmod(set.folder.path().c_str(), 0755);
 }
 
-TEST_CASE("an exception of the scan is passed on, and no index is left") {
+TEST_CASE("an exception while files are scanned is passed on, and no index is left") {
   Set set;
   for (int who = 0; who < 3; ++who) {
     const auto scan = [&](std::size_t f) -> std::vector<RecordSpan> {
@@ -197,7 +197,7 @@ TEST_CASE("several threads may open a set at once") {
   }
 }
 
-TEST_CASE("more files than may be open at once are read") {
+TEST_CASE("a set may have more files than a process may have open at once") {
   const TempFolder folder;
   std::vector<io::Path> paths;
   for (int k = 0; k < 300; ++k) {

@@ -111,7 +111,7 @@ TEST_CASE("the .idx selects the records and their order") {
         mxnet_labels);
 }
 
-TEST_CASE("the writer writes the same as MXNet, and the result can be read") {
+TEST_CASE("the writer writes the same bytes as MXNet, and the file can be read") {
   const TempFolder folder;
   {
     RecordIoWriter w(folder / "a.rec");
@@ -156,7 +156,7 @@ TEST_CASE("a RecordIO file that does not end after a record is truncated") {
   }
 }
 
-TEST_CASE("flipped bits in headers are found and cause no damage") {
+TEST_CASE("a flipped bit in a magic number is detected, and no other flipped bit causes a crash") {
   const File file;
   const Bytes whole = read_bytes(fixture("mxnet/train.rec"));
   const std::vector<std::size_t> headers{0, 52, 144, 228, 400, 612};

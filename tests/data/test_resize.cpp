@@ -72,7 +72,7 @@ ResizeBox whole(const Picture& p) { return {0, 0, static_cast<double>(p.width), 
 
 }  // namespace
 
-TEST_CASE("scaling equals the definition within one level, and the same on every instruction set") {
+TEST_CASE("scaling equals its definition within one level, with the same pixels on every instruction set") {
   Rng rng(5, Purpose::user);
   int cases = 0;
   for (const auto& [w, h] : {std::array{1, 1}, {1, 9}, {9, 1}, {2, 3}, {13, 7}, {40, 31}})
@@ -124,7 +124,7 @@ TEST_CASE("antialiased scaling equals PIL's within one level") {
   CHECK(seen == 8);
 }
 
-TEST_CASE("an image at its own size is unchanged, and mirrored on request") {
+TEST_CASE("an image that is scaled to its own size is unchanged, or only mirrored") {
   const Picture p{21, 5, random_bytes(315, 3)};
   for (const bool antialias : {false, true}) {
     CHECK(resized(p, whole(p), whole(p), 21, 5, antialias, false, cpu::detect_isa()) == p.pixels);
@@ -153,7 +153,7 @@ TEST_CASE("one Resizer scales images of different sizes one after another") {
   }
 }
 
-TEST_CASE("boxes that are empty or leave the image are refused") {
+TEST_CASE("boxes that are empty or extend beyond the image are refused") {
   const Picture p{4, 4, Bytes(48)};
   for (const ResizeBox& box :
        {ResizeBox{0, 0, 0, 4}, {0, 0, 4, -1}, {-1, 0, 2, 2}, {3, 0, 2, 2}, {0, 3, 2, 2}, {0, 0, 5, 5}})

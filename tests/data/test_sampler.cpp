@@ -65,7 +65,7 @@ TEST_CASE("every sample is seen exactly once an epoch, for all small sizes, batc
       }
 }
 
-TEST_CASE("steps that run on are full, and their endless stream consists of consecutive epochs") {
+TEST_CASE("with EpochEnd::run_on all steps are full, and the samples are those of consecutive epochs") {
   for (std::int64_t n = 1; n <= 13; ++n)
     for (std::int64_t g = 1; g <= 2 * n + 3; ++g)
       for (const int w : {1, 3}) {
@@ -107,7 +107,7 @@ TEST_CASE("steps that run on are full, and their endless stream consists of cons
       }
 }
 
-TEST_CASE("steps of the published runs are reproduced") {
+TEST_CASE("the numbers of steps are those of the published runs") {
   constexpr std::int64_t imagenet = 1281167;
   const struct {
     std::int64_t devices, epochs, per_epoch, all;
@@ -129,7 +129,7 @@ TEST_CASE("steps of the published runs are reproduced") {
   CHECK(steps_left({4, 0}, 50000, 128, EpochEnd::run_on, 3) == 0);
 }
 
-TEST_CASE("4, then 3, then 5 ranks in the middle of an epoch, with other batches, lose and repeat no sample") {
+TEST_CASE("changing from 4 to 3 to 5 ranks within an epoch, with other batch sizes, loses and repeats no sample") {
   constexpr std::int64_t n = 1000;
   for (const bool shuffle : {true, false}) {
     Position p{3, 0};
@@ -195,7 +195,7 @@ TEST_CASE("permutations are close to uniform") {
     }
 }
 
-TEST_CASE("without blocks the order stays the recorded one") {
+TEST_CASE("without blocks the order is the recorded one") {
   std::vector<std::int64_t> a(1000), b(1000), first{815, 850, 738, 758, 823, 190, 679, 469};
   permutation(1, 0, a);
   CHECK(std::equal(first.begin(), first.end(), a.begin()));
@@ -205,7 +205,7 @@ TEST_CASE("without blocks the order stays the recorded one") {
   CHECK(a == b);
 }
 
-TEST_CASE("an order by blocks is used if the blocks are more than a window") {
+TEST_CASE("the order by blocks is used only if there are more blocks than a window has") {
   const auto by_blocks = [](std::int64_t n, std::int64_t block) {
     // The previous contents of the memory do not matter.
     std::vector<std::int64_t> plain(static_cast<std::size_t>(n), -7), order(static_cast<std::size_t>(n), -7);
@@ -220,7 +220,7 @@ TEST_CASE("an order by blocks is used if the blocks are more than a window") {
   CHECK_FALSE(by_blocks(1000, 1));
 }
 
-TEST_CASE("positions are divided as far as 32 bits allow") {
+TEST_CASE("positions are cut into smaller parts if 32 bits allow it") {
   constexpr std::uint64_t all = std::uint64_t{1} << 32;
   CHECK(detail::spare_bits(all) == 0);
   CHECK(detail::spare_bits(all / 2 + 1) == 0);
@@ -242,7 +242,7 @@ TEST_CASE("an order by blocks is a permutation for any size and block") {
       }
 }
 
-TEST_CASE("an order by blocks depends on seed and epoch only, and stays the recorded one") {
+TEST_CASE("an order by blocks depends on seed and epoch only, and is the recorded one") {
   std::vector<std::int64_t> a(1281167), b(1281167);
   permutation(1, 0, a, 256);
   const std::vector<std::int64_t> first{551932, 125313, 1230764, 257542, 601100, 90722, 167014, 823405};
@@ -269,7 +269,7 @@ TEST_CASE("an order by blocks depends on seed and epoch only, and stays the reco
   CHECK(a != b);
 }
 
-TEST_CASE("samples in flight come from few blocks, and nearby samples mix") {
+TEST_CASE("samples that are loaded at the same time come from few blocks, and nearby samples are mixed") {
   constexpr std::int64_t block = 64, n = 400 * block + 17, blocks = 401;
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
     std::vector<std::int64_t> order(n);
@@ -332,7 +332,7 @@ TEST_CASE("samples in flight come from few blocks, and nearby samples mix") {
   }
 }
 
-TEST_CASE("without shuffling the order is the data set's") {
+TEST_CASE("without shuffling the order is that of the data set") {
   Sampler s(10, 1, false);
   const auto share = s.share({4, 3}, {4, 1, 2});
   CHECK(share.global_count == 4);
@@ -345,7 +345,7 @@ TEST_CASE("the default is one rank with 128 samples a step") {
   CHECK(Part{}.begin + Part{}.count + Share{}.global_count == 0);
 }
 
-TEST_CASE("only a step that runs on reports the epochs of its samples") {
+TEST_CASE("only a step that continues in the next epoch reports the epochs of its samples") {
   Sampler s(10, 1, true);
   const Placement placement{4, 0, 1, EpochEnd::run_on};
   CHECK(s.share({0, 6}, placement).epochs.empty());

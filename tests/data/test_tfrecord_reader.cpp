@@ -60,7 +60,7 @@ TEST_CASE("records are read as they were written") {
   CHECK(files.index().path() == folder / "index");
 }
 
-TEST_CASE("every flipped bit is found, with the file and the record") {
+TEST_CASE("every flipped bit is detected, and the error names the file and the record") {
   File file;
   std::string text;
   for (const char* p : {"first record", "second", "3"}) io::append_tfrecord(text, p);

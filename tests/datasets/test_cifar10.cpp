@@ -74,7 +74,7 @@ TEST_CASE("the error for a missing folder lists what was searched for, what exis
   CHECK(contains(message(folder.path()), "expected data_batch_1.bin in"));
 }
 
-TEST_CASE("the error for one missing batch file names it") {
+TEST_CASE("the error for one missing batch file names the file") {
   const TempFolder folder;
   const std::vector<std::uint8_t> zeros(30'730'000);
   for (const int i : {1, 2, 3, 5}) write_file(folder / ("data_batch_" + std::to_string(i) + ".bin"), zeros);
@@ -116,7 +116,7 @@ TEST_CASE("a label over 9 is refused with its file and record") {
   CHECK(contains(message, "label 10 in record 17"));
 }
 
-TEST_CASE("the Python version is recognised in all its forms") {
+TEST_CASE("the Python version of CIFAR-10 is recognised in all its forms") {
   const TempFolder folder;
   const auto message = [](const fs::path& p, Split s) {
     return message_of<DataError>([&] { (void)load_cifar10(p, s, loose); });
@@ -134,7 +134,7 @@ TEST_CASE("the Python version is recognised in all its forms") {
   CHECK(contains(message(folder.path(), Split::train), "a Python pickle"));
 }
 
-TEST_CASE("the real CIFAR-10 has the mean and deviation of its schema") {
+TEST_CASE("the real CIFAR-10 images have the mean and deviation of the schema") {
   const auto data = real_data();
   if (data.empty() || (!fs::exists(data / "cifar-10-batches-bin") && !fs::exists(data / "test_batch.bin"))) {
     std::puts("SKIP: the real CIFAR-10 is neither in $TUTTI_DATA nor beside the source tree");

@@ -137,7 +137,7 @@ TEST_CASE("damaged IDX files are refused") {
   CHECK(contains(message(floats, labels), "got 0 0 13 3"));
 }
 
-TEST_CASE("the real Fashion-MNIST has the mean and deviation of its schema") {
+TEST_CASE("the real Fashion-MNIST images have the mean and deviation of the schema") {
   if (!fs::exists(fashion_mnist::debian_folder)) {
     std::puts("SKIP: the package dataset-fashion-mnist is not installed");
     return;

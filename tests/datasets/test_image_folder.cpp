@@ -85,7 +85,7 @@ TEST_CASE("errors in a folder of class folders name the file") {
   CHECK(error_of(folder.path()).empty());
 }
 
-TEST_CASE("labels of other images are those of the training classes") {
+TEST_CASE("labels of test images are the numbers of the training classes") {
   const TempFolder folder;
   write_text(folder / "n02/a.jpg", "x");
   const ImageFolder f(folder.path(), {"n01", "n02", "n03"});
@@ -120,7 +120,7 @@ TEST_CASE("a folder without class folders takes its labels from a text file") {
   CHECK(contains(error("n1\nn2\nn1\n", {"n1"}), "line 2"));
 }
 
-TEST_CASE("empty, oversized and vanished files are separate errors") {
+TEST_CASE("empty, oversized and vanished files have different errors") {
   const TempFolder folder;
   write_text(folder / "n/a.jpg", "");
   write_text(folder / "n/b.jpg", "x");

@@ -134,13 +134,13 @@ TEST_CASE("the error names a label outside 1 to 1000, and the feature of an imag
   CHECK(contains(error(""), where));
 }
 
-TEST_CASE("the error for a missing shard names it") {
+TEST_CASE("the error for a missing shard names the shard") {
   const TempFolder folder;
   for (const char* n : {"0", "2"}) write_records(folder / ("train-0000" + std::string(n) + "-of-00003"), {example(1)});
   CHECK(contains(error_of(folder.path(), Split::train), "missing: train-00001-of-00003"));
 }
 
-TEST_CASE("each form is found in the folder, below it and next to it") {
+TEST_CASE("each form of the data set is found in the folder, in its subfolders and next to the folder") {
   for (const char* below : {"", "train"}) {
     const TempFolder folder;
     const auto at = folder.path() / below;
@@ -175,7 +175,7 @@ TEST_CASE("each form is found in the folder, below it and next to it") {
   }
 }
 
-TEST_CASE("an image folder for evaluation has the labels of training") {
+TEST_CASE("an image folder for evaluation has the labels of the training folder") {
   const TempFolder folder;
   for (const char* n : {"train/n1/a.jpg", "train/n2/a.jpg", "train/n3/a.jpg", "val/n2/a.jpg"})
     write_text(folder / n, n);

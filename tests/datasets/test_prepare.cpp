@@ -203,7 +203,7 @@ TEST_CASE("cifar10/prepare resumes an interrupted download") {
   }
 }
 
-TEST_CASE("cifar10/prepare accepts only status 200 and 206 and keeps the part") {
+TEST_CASE("cifar10/prepare accepts only status 200 and 206, and keeps the part that was downloaded") {
   if (skip()) return;
   const Archive archive;
   for (const std::string tool : {"curl", "wget"}) {
@@ -336,7 +336,7 @@ TEST_CASE("fashion_mnist/prepare fetches from the first source that has the file
     CHECK(prepare("--check").code == 3);
     CHECK(prepare(url).code == 3);
   }
-  SUBCASE("from a folder, like that of Debian's package, after a source without the file") {
+  SUBCASE("from a folder like the one of Debian's package, after a source without the file") {
     const auto r = prepare("--url " + server.url("/none") + " --url file://" + (folder / "src").string());
     CAPTURE(r.text);
     CHECK(r.code == 0);
@@ -344,7 +344,7 @@ TEST_CASE("fashion_mnist/prepare fetches from the first source that has the file
     CHECK(prepare("--check").code == 0);
     CHECK(fs::exists(folder / "src" / (names[0] + ".gz")));  // the source remains
   }
-  SUBCASE("interrupted") {
+  SUBCASE("after an interrupted download") {
     server.behave({.cut = 2000});
     CHECK(prepare(url).code == 0);
     for (const auto& r : server.requests()) CHECK(r.from % 2000 == 0);
@@ -360,7 +360,7 @@ TEST_CASE("fashion_mnist/prepare fetches from the first source that has the file
     server.behave({});
     CHECK(prepare(url).code == 0);
   }
-  SUBCASE("contents of another file") {
+  SUBCASE("the source has the contents of another file") {
     server.put("/data/" + names[1] + ".gz", contents(folder / "src" / (names[3] + ".gz")));
     const auto r = prepare(url);
     CHECK(r.code == 3);

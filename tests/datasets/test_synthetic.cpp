@@ -102,7 +102,7 @@ TEST_CASE("the mean image separates learnable classes but not random ones") {
   }
 }
 
-TEST_CASE("synthetic options are checked") {
+TEST_CASE("invalid options of synthetic data are refused") {
   const auto build = [](auto change) {
     SyntheticOptions o;
     change(o);

@@ -233,7 +233,7 @@ TEST_CASE("onednn allocates only inside its library") {
     }
 }
 
-TEST_CASE("allocations are attributed to the library or to the program") {
+TEST_CASE("each allocation is attributed to the library or to the program") {
   void* const library = onednn_library();
   if (library == nullptr) {
     std::puts("SKIP: oneDNN is linked statically, so that its allocations cannot be told apart");

@@ -99,7 +99,7 @@ class LateBackend final : public CpuBackend {
 
 }  // namespace
 
-TEST_CASE("TUTTI_ISA selects a lesser instruction set, but not a greater one") {
+TEST_CASE("TUTTI_ISA selects an older instruction set, but none that the processor does not have") {
   // The tests themselves may run with a lesser one.
   const bool lesser = std::getenv("TUTTI_ISA") != nullptr;
   const cpu::Isa here = cpu::detect_isa();
@@ -120,26 +120,26 @@ TEST_CASE("TUTTI_ISA selects a lesser instruction set, but not a greater one") {
       doctest::Contains("[environment TUTTI_ISA] expected an instruction set of this processor: baseline"), UsageError);
 }
 
-TEST_CASE("the case table except convolutions, f32") {
+TEST_CASE("all ops except convolutions give the expected results in f32") {
   each_isa([](CpuBackend& backend) { testing::check_other_ops(backend, DType::f32); });
 }
-TEST_CASE("the case table except convolutions, bf16") {
+TEST_CASE("all ops except convolutions give the expected results in bf16") {
   each_isa([](CpuBackend& backend) { testing::check_other_ops(backend, DType::bf16); });
 }
 TEST_CASE("f64 is refused when the plan is made") {
   CpuBackend backend({2});
   testing::check_no_f64(backend);
 }
-TEST_CASE("updates, norms, average, accumulation") {
+TEST_CASE("weight updates, norms, averages and accumulation give the expected results") {
   each_isa([](CpuBackend& backend) { testing::check_updates(backend); });
 }
-TEST_CASE("the loss") {
+TEST_CASE("the loss and its gradient have the expected values") {
   each_isa([](CpuBackend& backend) { testing::check_loss(backend); });
 }
-TEST_CASE("gelu at known values, far from zero and for NaN") {
+TEST_CASE("gelu is right at known values, far from zero and for NaN") {
   each_isa([](CpuBackend& backend) { testing::check_gelu(backend); });
 }
-TEST_CASE("ops keep a NaN") {
+TEST_CASE("a NaN in the weights makes the loss NaN") {
   each_isa([](CpuBackend& backend) { testing::check_nan_is_not_lost(backend); });
 }
 TEST_CASE("bf16 is rounded equally on every instruction set") {
@@ -173,12 +173,12 @@ TEST_CASE("bf16 is rounded equally on every instruction set") {
 TEST_CASE("results do not depend on the number of threads") {
   testing::check_determinism([](int threads) { return std::make_unique<CpuBackend>(CpuOptions{threads}); }, 3, 8);
 }
-TEST_CASE("keep_all changes only addresses") {
+TEST_CASE("keep_all changes only the addresses of values") {
   CpuBackend backend({2});
   testing::check_keep_all(backend, 3, 8);
 }
 
-TEST_CASE("layers that fall back to the reference loops are named") {
+TEST_CASE("layers that use the reference loops are listed by name") {
   Builder b(3, 8, 8);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
   x = b.relu("relu1", nn::conv(b, "conv1", x, {.out = 4}));
@@ -193,7 +193,7 @@ TEST_CASE("layers that fall back to the reference loops are named") {
   CHECK(on_reference.fallbacks(2).empty());
 }
 
-TEST_CASE("a finish in tasks that writes rows gives the same bits as one call") {
+TEST_CASE("weight gradients that are finished in tasks have the same bits as with one call") {
   Builder b(3, 8, 8);
   models::resnet_cifar(b, b.normalize({120, 120, 120}, {1 / 60.F, 1 / 60.F, 1 / 60.F}),
                        {.depth = 8, .classes = 3, .width = 8});

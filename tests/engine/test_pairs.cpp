@@ -81,7 +81,7 @@ std::vector<ConvCase> both_strides() {
 
 }  // namespace
 
-TEST_CASE("errors against f64 are small") {
+TEST_CASE("errors relative to f64 are small") {
   if (!has_code()) return;
   for (const ConvCase& c : cases()) {
     const TrainingStep step = step_of(c, 2);
@@ -107,19 +107,19 @@ TEST_CASE("1, 2, 3 and 4 threads give the same bits") {
   }
 }
 
-TEST_CASE("outputs have the same bits for any rows of a chunk") {
+TEST_CASE("outputs have the same bits for any number of rows in a chunk") {
   if (!has_code()) return;
   for (const ConvCase& c : both_strides())
     CHECK(step_of(c, 2, 1).result<op::Conv2d>() == step_of(c, 2, std::size_t{1} << 30).result<op::Conv2d>());
 }
 
-TEST_CASE("without code for pairs another algorithm is used") {
+TEST_CASE("on instruction sets without the pairs algorithm, another algorithm is used") {
   const testing::IsaGuard guard("baseline");
   PairsBackend backend(2);
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
 
-TEST_CASE("odd convolutions without code use another algorithm") {
+TEST_CASE("convolutions with unusual shapes use another algorithm") {
   PairsBackend backend(2);
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }

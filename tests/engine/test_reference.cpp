@@ -63,7 +63,7 @@ Graph after_convolution(const testing::OpCase& c) {
 
 }  // namespace
 
-TEST_CASE("the case table, in f64, f32 and bf16") {
+TEST_CASE("all ops give the expected results in f64, f32 and bf16") {
   ReferenceBackend reference;
   for (DType t : {DType::f64, DType::f32, DType::bf16}) {
     for (const auto& c : testing::other_op_cases()) {
@@ -103,23 +103,23 @@ TEST_CASE("whole nets' gradients equal finite differences") {
   }
 }
 
-TEST_CASE("the loss") {
+TEST_CASE("the loss and its gradient have the expected values") {
   ReferenceBackend reference;
   testing::check_loss(reference);
 }
-TEST_CASE("gelu at known values, far from zero and for NaN") {
+TEST_CASE("gelu is right at known values, far from zero and for NaN") {
   ReferenceBackend reference;
   testing::check_gelu(reference);
 }
-TEST_CASE("ops keep a NaN") {
+TEST_CASE("a NaN in the weights makes the loss NaN") {
   ReferenceBackend reference;
   testing::check_nan_is_not_lost(reference);
 }
-TEST_CASE("updates, norms, average, accumulation") {
+TEST_CASE("weight updates, norms, averages and accumulation give the expected results") {
   ReferenceBackend reference;
   testing::check_updates(reference);
 }
-TEST_CASE("updates: known values") {
+TEST_CASE("two steps of every update give values computed by hand") {
   // Two steps of each, computed by hand.
   ReferenceBackend reference;
   double w = 1, g = 0.5, a = 0, v = 0;

@@ -122,10 +122,10 @@ std::vector<ConvCase> two_schedules() {
 
 }  // namespace
 
-TEST_CASE("errors against f64 are small, f32") { check_errors(DType::f32); }
-TEST_CASE("errors against f64 are small, bf16") { check_errors(DType::bf16); }
+TEST_CASE("errors relative to f64 are small, f32") { check_errors(DType::f32); }
+TEST_CASE("errors relative to f64 are small, bf16") { check_errors(DType::bf16); }
 
-TEST_CASE("odd convolutions without code are computed directly") {
+TEST_CASE("convolutions with unusual shapes are computed by the direct algorithm") {
   for (const char* isa : instruction_sets(DType::bf16)) {
     const testing::IsaGuard guard(isa);
     WinogradBackend backend(2);
@@ -155,7 +155,7 @@ TEST_CASE("1, 2, 3 and 4 threads give the same bits") {
       }
 }
 
-TEST_CASE("outputs have the same bits for any rows of a chunk, with AVX2 and AVX-512") {
+TEST_CASE("outputs have the same bits for any number of rows in a chunk, with AVX2 and AVX-512") {
   const auto isas = instruction_sets(DType::f32);
   if (isas.empty()) return;
   for (const ConvCase& c : two_schedules()) {

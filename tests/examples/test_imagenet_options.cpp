@@ -151,7 +151,7 @@ TEST_CASE("every flag of the Horovod trainer has its published default") {
   CHECK(*options("-b 256", 256).lr == doctest::Approx(25.6));  // for the batch of all ranks
 }
 
-TEST_CASE("train_imagenet refuses bad options by name") {
+TEST_CASE("the error of train_imagenet for a bad option names the option") {
   const struct {
     const char* line;
     const char* part;
@@ -194,7 +194,7 @@ TEST_CASE("train_imagenet refuses bad options by name") {
   }
 }
 
-TEST_CASE("the six decay modes reach the optimizer") {
+TEST_CASE("the optimizer is set up for each of the six decay modes") {
   const auto rate = [](const std::string& line, std::int64_t step) {
     const RunOptions o = options("--lr 6.4 --warmup_epochs 10 --warmup_lr 0.001 " + line);
     const Schedule s = make_schedule(o, 78);
@@ -215,7 +215,7 @@ TEST_CASE("the six decay modes reach the optimizer") {
   CHECK(rate("--lr_decay_mode steps --lr_decay_lrs 6.4,1,0.5,0.1", 78 * 60) == doctest::Approx(0.5));
 }
 
-TEST_CASE("--fp16 selects the format of the backend, even if the processor next to a GPU has another one") {
+TEST_CASE("--fp16 selects the 16-bit format of the backend, even if the processor next to a GPU has another format") {
   CHECK(options("", 1, true).precision == "bf16");
   CHECK(options("", 1, true).any_half);  // f16 if the GPU has no bf16
   CHECK_FALSE(options("--precision bf16", 1, true).any_half);
@@ -229,7 +229,7 @@ TEST_CASE("--fp16 selects the format of the backend, even if the processor next 
   CHECK(o.notes.size() == (has ? 0 : 1));
 }
 
-TEST_CASE("the names of MXNet's scripts are accepted") {
+TEST_CASE("the option names of MXNet's scripts are accepted") {
   // train_resnet.py, as its run.sh starts it; the images are made up.
   RunOptions o = options(
       "--use-rec --batch-size 4096 --model resnet50_v1b --mode hybrid --num-epochs 90 --lr 1.6 --lr-mode poly "
@@ -310,7 +310,7 @@ TEST_CASE("the recipe of the Horovod trainer decays the classifier's bias but no
   CHECK(decaying("--preset torchvision") == "fc.weight ");
 }
 
-TEST_CASE("--noadv_conv_init starts convolutions with the method of Glorot and Bengio") {
+TEST_CASE("--noadv_conv_init initialises convolutions with the method of Glorot and Bengio") {
   const auto kind = [](const std::string& line) {
     const RunOptions o = options(line + " --image-size 32 -m resnet18");
     Init init{};
@@ -322,7 +322,7 @@ TEST_CASE("--noadv_conv_init starts convolutions with the method of Glorot and B
   CHECK(kind("--noadv_conv_init") == Init::xavier_uniform);
 }
 
-TEST_CASE("the table has the columns of the published tables") {
+TEST_CASE("the printed table has the columns of the published tables") {
   StepReport r;
   r.step = 50;
   r.images_per_second = 5874.25;

@@ -28,7 +28,7 @@ void small_net(Builder& b) {
 
 }  // namespace
 
-TEST_CASE("a program for the previous version trains, saves, continues and prints") {
+TEST_CASE("a program written for the previous version compiles, trains, saves, continues and prints") {
   const test::TempFolder folder;
   const std::string run = (folder.path() / "run").string();
   const auto backend = make_backend();

@@ -86,7 +86,7 @@ TEST_CASE("the error for a bad configuration file names the line or the key") {
   }
 }
 
-TEST_CASE("the printed configuration reads back the same") {
+TEST_CASE("the printed configuration gives the same options when it is read") {
   test::TempFolder folder;
   const auto file = (folder / "a.toml").string();
   for (const char* line :
@@ -114,7 +114,7 @@ TEST_CASE("the printed configuration reads back the same") {
   }
 }
 
-TEST_CASE("the environment names the data folder, with less weight than file and command line") {
+TEST_CASE("an environment variable sets the data folder, unless the file or the command line does") {
   test::TempFolder folder;
   ::setenv("TUTTI_DATA", "/env", 1);
   RunOptions o = options("");
@@ -128,7 +128,7 @@ TEST_CASE("the environment names the data folder, with less weight than file and
   ::unsetenv("TUTTI_DATA");
 }
 
-TEST_CASE("the environment sets every option, with less weight than file and command line") {
+TEST_CASE("environment variables set every option, unless the file or the command line does") {
   struct Set {
     std::string name;
     Set(std::string n, const char* value) : name(std::move(n)) { ::setenv(name.c_str(), value, 1); }

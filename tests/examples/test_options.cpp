@@ -226,7 +226,7 @@ TEST_CASE("the error for a bad command line names the option") {
   }
 }
 
-TEST_CASE("an option with an empty value does not take the next word") {
+TEST_CASE("an option with an empty value does not use the next word as its value") {
   for (const auto& line : std::vector<std::vector<std::string>>{{"--gpus", "", "--dataset", "synthetic"},
                                                                 {"--gpus=", "--dataset", "synthetic"},
                                                                 {"--gpus", "--dataset", "synthetic"},
@@ -273,7 +273,7 @@ TEST_CASE("a preset sets defaults that options override") {
   CHECK(o.network == "resnet_preact");
 }
 
-TEST_CASE("--preset mxnet has the numbers of MXNet's train_cifar10.py, and options override them") {
+TEST_CASE("--preset mxnet has the values of MXNet's train_cifar10.py, and options override them") {
   RunOptions o = options("--preset mxnet");
   CHECK(o.network == "resnet_preact");
   CHECK(o.depth == 50);
@@ -326,7 +326,7 @@ TEST_CASE("--batch-size counts the images of a rank, of a worker, or of the job"
   CHECK(contains(said("--batch-of job --macrobatch-size 512", 8), "[--macrobatch-size]"));
 }
 
-TEST_CASE("the log lines are those of MXNet") {
+TEST_CASE("the log lines have the format of MXNet") {
   StepReport s;
   s.epoch = 3;
   s.step_in_epoch = 20;
@@ -369,7 +369,7 @@ TEST_CASE("the preset's net has the published number of parameters") {
   }
 }
 
-TEST_CASE("schedules follow their options") {
+TEST_CASE("learning-rate schedules follow their options") {
   const auto rate = [](const std::string& line, std::int64_t step) {
     return make_schedule(options("--epochs 10 --lr 1 --warmup-lr 0 " + line),
                          100)(SchedulePoint{step, 100, 1000, 128, 1});

@@ -26,7 +26,7 @@ TEST_CASE("several processes need a strategy for several processes") {
   CHECK(contains(error("--strategy solo", 4), "[--strategy] expected mpi, gloo, nccl or ps for the 4 processes"));
 }
 
-TEST_CASE("options that do not apply to a strategy are refused or named") {
+TEST_CASE("options that do not apply to a strategy are refused, or named in a note") {
   const std::vector<std::string> built{"solo", "mpi", "nccl"};
   const auto checked = [&](const std::string& line, int processes) {
     auto o = parse(words(line));
@@ -77,7 +77,7 @@ TEST_CASE("two-bit gradients need parameter servers and a fixed loss scale") {
   }
 }
 
-TEST_CASE("a note says that one worker sends no gradients to servers that only add") {
+TEST_CASE("a note says that a single worker sends no gradients to servers that only add gradients") {
   const auto notes = [](const std::string& line, int workers, bool elastic = false) {
     auto o = parse(words("--dataset synthetic " + line));
     check(*o, {workers, {"solo", "ps", "ps_async"}, false, 1, elastic});
@@ -93,7 +93,7 @@ TEST_CASE("a note says that one worker sends no gradients to servers that only a
   if (changes_members("ps")) CHECK(notes("--strategy ps --gc-type 2bit", 1, true).empty());
 }
 
-TEST_CASE("variables of MXNet's servers that have no meaning here are named once") {
+TEST_CASE("a note names the environment variables of MXNet's servers that have no effect, once") {
   const auto notes = [](const std::vector<std::string>& set) {
     RunOptions o;
     note_ps_variables(o, set);
@@ -107,7 +107,7 @@ TEST_CASE("variables of MXNet's servers that have no meaning here are named once
   CHECK(contains(notes({"PS_HEARTBEAT_TIMEOUT"}).at(0), "--rank-timeout"));
 }
 
-TEST_CASE("Horovod's variables take effect or are named") {
+TEST_CASE("Horovod's environment variables take effect, or are named in a note") {
   using Variables = std::vector<std::pair<std::string, std::string>>;
   const auto applied = [](RunOptions o, const std::string& strategy, const Variables& v, int processes = 2) {
     o.strategy = strategy;

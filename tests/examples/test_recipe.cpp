@@ -82,7 +82,7 @@ TEST_CASE("the recipe sets defaults that options override") {
   CHECK(options("").warmup_lr == 0.001);
 }
 
-TEST_CASE("the recipe's learning rate is a triangle") {
+TEST_CASE("the recipe's learning rate rises linearly and then falls linearly") {
   const RunOptions o = options("--recipe fast --lr 1");
   const Schedule rate = make_schedule(o, 50);
   const auto at = [&](std::int64_t step) { return rate(SchedulePoint{step, 50, 500, 1000, 1}); };
@@ -93,7 +93,7 @@ TEST_CASE("the recipe's learning rate is a triangle") {
   CHECK(at(307) == doctest::Approx(0.07 + 0.93 * 193 / 385));
 }
 
-TEST_CASE("the printed configuration of the recipe reads back the same") {
+TEST_CASE("the printed configuration of the recipe gives the same options when it is read") {
   test::TempFolder folder;
   const auto file = (folder / "a.toml").string();
   for (const char* line : {"--recipe fast", "--recipe fast --width 0.25 --epochs 3 --lr 0.7 --tta 1",
@@ -122,7 +122,7 @@ TEST_CASE("options that conflict with the recipe are refused") {
   CHECK(contains(error("--recipe fast --zero-gamma"), "[--zero-gamma]"));
 }
 
-TEST_CASE("the first layer whitens the training images and is random without them") {
+TEST_CASE("the first layer whitens the training images, and is random if there are none") {
   const RunOptions o = options("--recipe fast --dataset synthetic --width 0.1");
   const Synthetic images({.size = 300, .seed = 4, .learnable = true});
   const AnyDataset train = images;

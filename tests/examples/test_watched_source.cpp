@@ -60,7 +60,7 @@ TEST_CASE("a short evaluation prints no progress") {
   }
 }
 
-TEST_CASE("without a terminal, progress is one line each half minute, and each pass starts again") {
+TEST_CASE("without a terminal, progress is printed as one line each half minute, separately for each pass") {
   Shown shown;
   WatchedSource source(eighty_images(), shown.options(false));
   pass(source, shown, 16);
@@ -72,7 +72,7 @@ TEST_CASE("without a terminal, progress is one line each half minute, and each p
   CHECK(shown.lines.empty());
 }
 
-TEST_CASE("on a terminal, one line is rewritten and removed at the end") {
+TEST_CASE("on a terminal, progress is one line that is overwritten and finally removed") {
   Shown shown;
   WatchedSource source(eighty_images(), shown.options(true));
   pass(source, shown, 2);
