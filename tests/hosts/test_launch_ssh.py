@@ -61,7 +61,7 @@ class Ssh(HostsCase):
         self.assertIn(f"rank 0 on {self.cluster.here}", done.err)
 
     def test_program_is_asked_on_the_host_of_rank_0(self):
-        """The program exists only on the hosts, and prints there how to start it. Another launcher gets the same
+        """The program exists only on the hosts, and tells the launcher there how to start it. Another launcher gets the same
         answer."""
         program = Path(PRIVATE) / "program"
         text = ("#!/bin/sh\n# tutti-launch may ask this program by TUTTI_ASK\n"

@@ -38,7 +38,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertIn("state saved", self.job.out)
 
     def test_one_grows_at_epochs(self):
-        """A job grows from one worker; then a signal of the launcher stops all."""
+        """A job grows from one worker, then a signal to the launcher stops all workers."""
         self.begin(hosts=(0,), epochs=100000)
         self.wait_for_steps(3)
         self.edit([0, 1])
@@ -121,8 +121,8 @@ class ElasticTraining(ElasticTrainingCase):
                 self.assertIn(f"warning: worker {victim} on", self.job.err)
 
     def test_worker_that_cannot_write_its_audit(self):
-        """The worker ends after a step that all have completed. It has not reported the samples of that step; rank 0
-        does."""
+        """The worker ends after a step that all workers have completed. The worker has not written the samples of that step to
+        the audit; rank 0 writes them."""
         audit = self.run_dir / "audit-rank1.txt"
         self.run_dir.mkdir()
         audit.symlink_to("/dev/full")

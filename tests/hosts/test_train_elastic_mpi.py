@@ -56,7 +56,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(check_audit(self.run_dir)[0], 0, check_audit(self.run_dir))
 
     def test_hosts_join_and_leave_at_steps(self):
-        """The last of the hosts that started the job leaves, and another host has rank 0 then."""
+        """A host joins. Then the host of rank 0 leaves, and another host gets rank 0."""
         self.begin("--elastic-at", "step", epochs=100000)
         self.edit([0, 1, 2])
         self.wait_for_members(3, 1)

@@ -114,7 +114,7 @@ class Asynchronous(WithServers):
         self.assertIn(f"step-{[e for e in self.events() if e['event'] == 'epoch'][-1]['step']:09}", max(saved))
 
     def test_death_before_the_first_step(self):
-        """A worker dies at different times, also before rank 0 has sent the initial weights: the others train on."""
+        """A worker dies at different times, also before rank 0 has sent the initial weights: the other workers continue."""
         for number, delay in enumerate((0.0, 0.06, 0.12, 0.18)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"

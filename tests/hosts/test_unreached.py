@@ -114,7 +114,7 @@ class Servers(Unreached):
     STRATEGY = ("--strategy", "ps")
 
     def test_both_ways(self):
-        """Each host has a worker and a server: the job gives up those of one host."""
+        """Each host has a worker and a server: the job gives up the worker and the server of one host."""
         self.others_train_on((0, 1), (1, 0), gone=["server 1", "worker 1"], hosts=(0, 1), options=("-s", 2))
 
     def test_one_way_to_the_only_server(self):

@@ -268,7 +268,7 @@ class Elastic(Boot):
 
 class Messages(unittest.TestCase):
     def test_messages_of_the_originals(self):
-        """The messages of the originals' Lambda and master, whose dictionaries have any order."""
+        """The Lambda function and the master of the original templates send messages with keys in any order."""
         asg = '{"status": "success", "launched": 2, "min": 0, "desired": 2, "max": 2, "event": "asg-setup", "asg": "s-WorkerAutoScalingGroup-1X"}'
         self.assertEqual(queue_messages.check_asg_setup(asg)["launched"], 2)
         workers = '{"worker-ips": ["10.0.0.12", "10.0.1.9"], "event": "worker-setup", "master-ip": "10.0.0.12"}'

@@ -264,7 +264,7 @@ class Function(unittest.TestCase):
         self.assertEqual({s["UniqueId"] for s in self.boto.signals}, {"i-master"})
 
     def test_events_in_every_order(self):
-        """Three of four exist: in any order of events, the group ends at three, and the master gets the number three.
+        """Three of four workers exist: in any order of events, the group ends at three, and the master gets the number three.
         """
         for order in sorted(set(itertools.permutations([LAUNCH, LAUNCH_ERROR, LAUNCH, TERMINATE]))):
             self.groups["Worker"].desired_capacity = 4

@@ -144,7 +144,7 @@ TEST_CASE("a folder that is not a checkpoint is refused") {
   CHECK(complaints.size() == 2);
 }
 
-TEST_CASE("the newest valid checkpoint is used, and each damaged checkpoint is named") {
+TEST_CASE("the newest valid checkpoint is used, and a warning names each damaged checkpoint") {
   const TempFolder run;
   CheckpointStore store(run.path(), 4);
   std::vector<Path> paths;

@@ -209,7 +209,7 @@ TEST_CASE("duplicate keys in a large object are found quickly") {
   CHECK(contains(complaint(text + "\"777\":1}"), "'777' again"));
 }
 
-TEST_CASE("JsonLines appends whole lines and removes a partial one") {
+TEST_CASE("JsonLines appends whole lines and removes a partial line") {
   const TempFolder folder;
   const Path path = folder / "log.jsonl";
   {

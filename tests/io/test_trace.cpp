@@ -115,7 +115,7 @@ TEST_CASE("spans are recorded up to the limit, and spans of evaluations also bey
   CHECK(recorder.lost() == 10);
 }
 
-TEST_CASE("if the disk is full, the timeline ends with one warning, and training continues") {
+TEST_CASE("on a full disk the timeline ends with one warning, and training continues") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
   std::vector<std::string> said;

@@ -76,7 +76,7 @@ class Dockerfile(unittest.TestCase):
             self.assertNotEqual(faults(self.text.replace(old, new)), [], old)
 
     def test_packages(self):
-        """The image builds with all packages that ./quickstart.sh installs, and has the programs' strategies."""
+        """The image builds with all packages that ./quickstart.sh installs, and contains every strategy of the programs."""
         wanted = re.search(r"^packages=\((.*)\)$", (ROOT / "quickstart.sh").read_text(), re.M)[1].split()
         for package in [*wanted, "libopenmpi-dev", "libgloo-dev", "libzmq3-dev"]:
             self.assertRegex(self.text, rf"(?<![\w-]){re.escape(package)}(?![\w-])")

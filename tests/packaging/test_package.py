@@ -242,7 +242,7 @@ class Package(unittest.TestCase):
                 self.assertIn(f"interpreter: {loader}]", text)
 
     def test_between_hosts(self):
-        """Hosts without the programs and an mpirun in their PATH; ssh starts the ranks."""
+        """The PATH of the hosts has neither the programs nor an mpirun; ssh starts the ranks."""
         top = self.unpack(self.work / "two")  # Open MPI's orted is not started from a path with spaces
         done = run(top / "setup.sh")
         self.assertEqual(done.returncode, 0, done.stderr)

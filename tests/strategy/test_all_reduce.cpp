@@ -156,7 +156,7 @@ TEST_CASE("training with K ranks in f32 gives the losses of one rank within 1e-6
         CHECK(std::abs(r.losses[i] - one.losses[i]) <= 1e-6 * std::abs(one.losses[i]));
 }
 
-TEST_CASE("clipping uses the norm of all buckets") {
+TEST_CASE("gradient clipping uses the norm over all buckets") {
   const Data data(12);
   auto o = options(DType::f64);
   o.clip_norm = 0.05;
@@ -186,7 +186,7 @@ void with_trainers(int ranks, const TrainerOptions& o, const std::function<void(
 
 }  // namespace
 
-TEST_CASE("all ranks see a flag of one rank in the same step") {
+TEST_CASE("if one rank sets a flag, all ranks see the flag in the same step") {
   const Data data(12);
   for (const std::uint32_t flag : {step_flag::stop, step_flag::membership, step_flag::stop | step_flag::membership})
     with_trainers(3, options(DType::f32), [&](Trainer& t) {

@@ -167,7 +167,7 @@ TEST_CASE("no membership change waits for a plan: plans for one more and one few
   }
 }
 
-TEST_CASE("the batch follows the workers, the rate changes in small steps, and each sample is seen once per epoch") {
+TEST_CASE("the batch follows the number of workers, the rate changes gradually, each sample is seen once per epoch") {
   for (const bool makes : {false, true}) {
     CAPTURE(makes);
     const test::TempFolder folder;

@@ -170,7 +170,7 @@ TEST_CASE("the size and offset of a frame must describe whole elements within th
   CHECK(refusal(push(), 0) == "data of the wrong size");
 }
 
-TEST_CASE("a frame for a window has no data after it") {
+TEST_CASE("a frame for a window is not followed by data") {
   for (const Operation o : {Operation::sum, Operation::max, Operation::take, Operation::apply}) {
     CHECK(refusal(in_window(push(o)), 0) == "");
     CHECK(refusal(in_window(answer(o)), 0) == "");

@@ -170,7 +170,7 @@ TEST_CASE("a worker stops when all workers together have done the steps") {
   CHECK(state_of(two.a) != std::vector<std::byte>{});
 }
 
-TEST_CASE("a worker that joins late continues together with the others") {
+TEST_CASE("a worker that joins late continues together with the other workers") {
   TwoWorkers two(4, 20);
   FitOptions& f = two.f;
   two.a.synchronise();

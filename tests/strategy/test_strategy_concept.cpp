@@ -87,7 +87,7 @@ static_assert(!DistributedStrategy<Fixed>);
 
 }  // namespace
 
-TEST_CASE("a strategy held as a value has exactly the functions that its traits declare") {
+TEST_CASE("AnyStrategy has exactly the functions that the traits of its strategy declare") {
   using namespace std::chrono_literals;
   Following s;
   AnyStrategy any = AnyStrategy::refer(s);

@@ -111,7 +111,7 @@ class CommandLines(unittest.TestCase):
                     self.gives(p, (f"{option}={bad}",), 2, f"[{option}] expected")
 
     def test_an_option_that_is_given_twice(self):
-        """The last one counts, and the first is checked too."""
+        """The last value counts, and the first value is checked too."""
         for p in self.each():
             if p.text:
                 self.gives(p, (*p.text, *p.text), p.accepted)

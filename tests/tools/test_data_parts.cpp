@@ -144,7 +144,7 @@ TEST_CASE("replacing the image of an Example keeps the other features") {
   CHECK(replace_image(bytes_of(after), 20, 10, bytes_of(jpeg), "test") == after);
 }
 
-TEST_CASE("damaged Examples are refused without a side effect") {
+TEST_CASE("a damaged Example is refused and has no side effect") {
   const std::string good = some_example("old");
   Rng rng(3, Purpose::user);
   int refused = 0;
@@ -237,7 +237,7 @@ TEST_CASE("the error for an invalid manifest names the file") {
   }
 }
 
-TEST_CASE("names of shards follow each format") {
+TEST_CASE("names of shards follow the rule of each format") {
   CHECK(shard_name(Form::tfrecord, "train", 3, 1024) == "train-00003-of-01024");
   CHECK(shard_name(Form::packed, "validation", 0, 128) == "validation-00000-of-00128.tutti");
   CHECK(shard_name(Form::recordio, "train", 0, 1) == "train.rec");

@@ -48,7 +48,7 @@ class Control(LaunchCase):
                 self.assertNotIn(SECRET, file.read_bytes(), file)
 
     def test_only_the_different_process_is_refused(self):
-        """Any process can be the different one: the value of the majority counts."""
+        """The value of the majority counts, so any process, including rank 0, can be refused."""
         for odd in (0, 1):
             script = f'f=a; [ $TUTTI_RANK = {odd} ] && f=b; exec "$0" facts=$f'
             done = self.launch("-n", 3, "sh", "-c", script, CONTROL_RANK, code=2)

@@ -24,7 +24,7 @@ class ElasticHosts(ElasticCase):
         self.stop(job)
 
     def test_host_keys(self):
-        """A joining host must be known, unless an option allows others; a host of the beginning need not be."""
+        """The key of a joining host must be known, unless an option allows unknown keys. The first hosts need no known key."""
         for options, word in (((), "yes"), (("--accept-new-hosts",), "accept-new")):
             (self.folder / "ssh.log").unlink(missing_ok=True)
             self.folder.joinpath("audit").unlink(missing_ok=True)

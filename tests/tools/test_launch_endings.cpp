@@ -53,7 +53,7 @@ struct OneMember final : JobMembers {
 
 }  // namespace
 
-TEST_CASE("the process at fault is found") {
+TEST_CASE("the launcher finds the process that caused a failure") {
   const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
     return ProcessExit{name, "h", {by_signal, code, why}};
   };
@@ -100,7 +100,7 @@ TEST_CASE("the reason for an unusable host is found") {
   for (const char c : p.message) CHECK(static_cast<unsigned char>(c) >= 0x20);
 }
 
-TEST_CASE("the ends of the ranks of one mpirun give one result") {
+TEST_CASE("the exit codes of the ranks of one mpirun are combined into one result") {
   const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
     return ProcessExit{name, "h", {by_signal, code, why}};
   };
@@ -221,7 +221,7 @@ TEST_CASE("the launcher classifies the end of a worker") {
     elastic.hear({lost, "server 0"});
     CHECK(said.find("server 0") == std::string::npos);
   }
-  SUBCASE("the worker that completed the work has done it, a worker that left has not") {
+  SUBCASE("only the worker that completed the work counts as done, not a worker that left") {
     control::Decision left;
     left.kind = control::Decision::Kind::left;
     elastic.hear({left, "worker 1"});

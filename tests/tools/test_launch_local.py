@@ -239,7 +239,7 @@ class Local(LaunchCase):
             self.assertIn("[host localhost] expected a message of tutti-launch within 2 s, got none", self.message(job))
 
     def test_paused_machine(self):
-        """A virtual machine is paused: no process was silent."""
+        """A paused virtual machine does not count as silence of a process."""
         job = self.start("-n", 2, "--host-timeout", 4, "bash", "-c",
                          "echo up; while [ ! -e go ]; do sleep 0.1; done; echo the end")
         for _ in range(2):

@@ -209,7 +209,7 @@ TEST_CASE("ssh gets only valid host names, after --") {
   ::unsetenv("TUTTI_TEST_SECRET");
 }
 
-TEST_CASE("a held port is given to no other process, and rank 0 can listen there") {
+TEST_CASE("while a port is reserved, no other process gets the port, but rank 0 can listen on it") {
   const RendezvousPorts m = choose_rendezvous_ports(0, true);
   CHECK((m.port > 0 && m.ps_port > 0 && m.port != m.ps_port && m.ports == 1));
   // These take all ports that the system gives; both kinds are requested.
@@ -332,7 +332,7 @@ TEST_CASE("options are accepted with - and _") {
   CHECK(contains(parse_options({"--help", "--nonsense"}).text, "Usage"));
 }
 
-TEST_CASE("the error for a wrong option names it") {
+TEST_CASE("the error for a wrong option names the option") {
   using Words = std::vector<std::string>;
   for (const auto& refused : std::vector<std::pair<Words, std::string>>{
            {{}, "a command"},

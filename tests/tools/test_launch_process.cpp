@@ -210,7 +210,7 @@ TEST_CASE("reporting progress without a file, for another job or to another file
   CHECK_FALSE(file.read().has_value());
 }
 
-TEST_CASE("the process that delays the others is found") {
+TEST_CASE("the launcher finds the process that delays the other processes") {
   using std::chrono::seconds;
   const auto t = Clock::time_point{} + seconds(1000);
   const auto at = [](std::uint64_t step, int bucket, ProgressPhase phase) { return RankProgress{step, bucket, phase}; };

@@ -78,7 +78,7 @@ TEST_CASE("the nodes of a job are its hosts") {
   }
 }
 
-TEST_CASE("options have other defaults within a job of Slurm") {
+TEST_CASE("options have different defaults within a job of Slurm") {
   const Environment inside(job);
   const auto options = [](std::vector<std::string> words) {
     words.emplace_back("program");

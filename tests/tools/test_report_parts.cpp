@@ -75,7 +75,7 @@ TEST_CASE("a few rows stay unchanged, and many rows are reduced to minimum and m
   CHECK(greatest == 70);
 }
 
-TEST_CASE("a value that is not a number leaves a gap, and a column without numbers is left out") {
+TEST_CASE("a value that is not a number makes a gap in the curve, and a column without numbers is left out") {
   const io::Json r = reduce({none, none, 2, 4}, 2);
   CHECK(r.at("mean").as_array()[0].is_null());
   CHECK(r.at("min").as_array()[0].is_null());
@@ -284,7 +284,7 @@ TEST_CASE("an evaluation is shown as written, or reported as damaged") {
   }
 }
 
-TEST_CASE("options of tutti-report are checked") {
+TEST_CASE("options of tutti-report are parsed, and invalid options are refused") {
   const Options o = parse_options({"--out=a.html", "--title", "T", "run", "--", "--odd"});
   CHECK(o.out == "a.html");
   CHECK(o.title == "T");

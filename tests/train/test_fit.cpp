@@ -183,7 +183,7 @@ TEST_CASE("a step report has the rates of this step and the next one, and summar
   CHECK(s[0].train_loss == doctest::Approx(loss));
 }
 
-TEST_CASE("fit calls back after each step and each epoch, and all ranks resume") {
+TEST_CASE("fit calls the listener after each step and each epoch, and all ranks resume") {
   Folder folder;
   Checkpoints checkpoints(folder.path);
   std::vector<FitStep> steps;
@@ -226,7 +226,7 @@ struct Damaged {
 
 }  // namespace
 
-TEST_CASE("skipped records are named once and then counted, for training and test images") {
+TEST_CASE("each skipped record is named once, and later skips are counted, for training and test images") {
   Run run;
   const Damaged train{run.train, {7, 41}}, held{run.held, {20}};
   Loader training(train, {.placement = {batch, 0, 1}, .seed = 9, .threads = 2, .skip_bad_records = true});

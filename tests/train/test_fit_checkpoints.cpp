@@ -112,7 +112,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a damaged checkpoint is named and the previous one is used") {
+TEST_CASE("a warning names a damaged checkpoint, and the previous checkpoint is used") {
   Folder folder;
   {
     Checkpoints checkpoints(folder.path, 3, io::Json::object());

@@ -124,7 +124,7 @@ TEST_CASE("a run has a log, checkpoints and a model card by default") {
   CHECK(io::CheckpointStore(run).load_newest_valid(nullptr)->step() == 10);
 }
 
-TEST_CASE("a restarted run continues, and a finished one is evaluated") {
+TEST_CASE("a restarted run continues, and a finished run is evaluated") {
   AloneJob job;
   const Folder folder;
   FitRecipe r = recipe((folder.path / "run").string());

@@ -145,7 +145,7 @@ TEST_CASE("fine-tuning keeps the classifier's initial values on request") {
     CHECK(same.values("fc.") == own);
     CHECK(same.values("layer1.") == from.values("layer1."));
   }
-  SUBCASE("a classifier with other inputs is refused") {
+  SUBCASE("a classifier with a different number of inputs is refused") {
     auto records = from.records();
     const std::vector<float> other(10 * 20);
     for (auto& t : records)

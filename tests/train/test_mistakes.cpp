@@ -107,7 +107,7 @@ TEST_CASE("mistakes are counted by label and answer, and the worst images are li
   CHECK(of_one(sum).images == 0);
 }
 
-TEST_CASE("several ranks report the same as one rank") {
+TEST_CASE("several ranks report the same mistakes as one rank") {
   MistakeSum all(3);
   add_rows(all, 0, 200);
   const Mistakes expected = of_one(all);
@@ -209,7 +209,7 @@ TEST_CASE("each evaluation of a training reports its mistakes, and the file has 
   CHECK(hears.epochs.size() == 1);
 }
 
-TEST_CASE("a file that cannot be written is reported once") {
+TEST_CASE("a mistakes file that cannot be written is reported once") {
   const TempFolder folder;
   std::vector<std::string> complaints;
   EvaluationFile file(folder / "none", Synthetic({.size = 4, .height = 4, .width = 4, .classes = 4, .seed = 2}),

@@ -48,7 +48,7 @@ struct Screen {
 
 }  // namespace
 
-TEST_CASE("durations are printed in their units") {
+TEST_CASE("durations are printed in seconds, minutes, hours or days") {
   CHECK(format_duration(0) == "0 s");
   CHECK(format_duration(59.4) == "59 s");
   CHECK(format_duration(59.6) == "1:00");
@@ -60,7 +60,7 @@ TEST_CASE("durations are printed in their units") {
   CHECK(format_duration(HUGE_VAL) == "?");
 }
 
-TEST_CASE("time left is exact for constant steps") {
+TEST_CASE("the time left is exact if all steps take equally long") {
   TimeEstimate e;
   const TimeLeft left = e.step(at_step(2));
   CHECK(left.epoch == doctest::Approx(16));
@@ -70,7 +70,7 @@ TEST_CASE("time left is exact for constant steps") {
   CHECK(later.run == doctest::Approx(50));
 }
 
-TEST_CASE("time left includes evaluations") {
+TEST_CASE("the time left includes evaluations") {
   TimeEstimate e;
   e.step(at_step(10));
   e.epoch_done(20 + 5);  // 5 s of evaluation
@@ -81,7 +81,7 @@ TEST_CASE("time left includes evaluations") {
   CHECK(left.run == doctest::Approx(15 * 2 + 2 * 5));
 }
 
-TEST_CASE("time left is not guessed after a resume, and max_steps shortens it") {
+TEST_CASE("the time left is not guessed after a resume, and max_steps shortens the time left") {
   TimeEstimate e(18);
   StepReport r = at_step(12);
   r.seconds = 3;  // of this process

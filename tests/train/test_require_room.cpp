@@ -76,7 +76,7 @@ TEST_CASE("the error gives the required, allocated and free memory, and the larg
         "of 2, got 100 MiB free. hint: not even one row fits: end other programs that use the device.");
 }
 
-TEST_CASE("the backend's own advice follows the other hints") {
+TEST_CASE("the advice of the backend comes after the other hints") {
   CHECK(refusal(Knowing{}, 300, mib)
             .ends_with("hint: at most about 100 rows fit: use --batch-size, --precision bf16, or --option."));
   CHECK(refusal(Knowing{}, 1, 200 * mib)

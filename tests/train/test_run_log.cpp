@@ -176,7 +176,7 @@ TEST_CASE("a missing folder is an error") {
   CHECK_THROWS_AS(RunLog(folder / "no such folder", 5, no_complaint), io::FileError);
 }
 
-TEST_CASE("TensorBoard gets the same curves") {
+TEST_CASE("TensorBoard gets the curves of the log") {
   TempFolder folder;
   TensorboardLog log(folder.path(), no_complaint);
   log.step(a_step(20));

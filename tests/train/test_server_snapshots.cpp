@@ -110,7 +110,7 @@ TEST_CASE("a server's state is only valid for its own job") {
   CHECK(s.log.empty());
 }
 
-TEST_CASE("a state that cannot be written is reported, and the previous one remains") {
+TEST_CASE("a state that cannot be written is reported, and the previous state remains") {
   Scene s;
   s.write({10});
   auto again = s.open();

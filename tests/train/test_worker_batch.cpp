@@ -11,7 +11,7 @@ using detail::follow_batch;
 using detail::rate_factor;
 using detail::steps_done;
 
-TEST_CASE("the rate is linear in the batch and changes in small steps") {
+TEST_CASE("the learning rate is linear in the batch and changes gradually") {
   Counters c;
   follow_batch(c, 64, 64, 10);  // the run begins: no ramp
   CHECK(rate_factor(c, 10) == 1);
@@ -44,7 +44,7 @@ TEST_CASE("the rate is linear in the batch and changes in small steps") {
   CHECK(rate_factor(fewer, 10) == 0.75);
 }
 
-TEST_CASE("the position in the schedule follows the samples, whatever the batch was") {
+TEST_CASE("the position in the schedule depends on the number of samples, with any batch size") {
   // With 100 samples, batches of 32 make 4 steps per epoch.
   CHECK(steps_done({0, 0}, 100, 32, EpochEnd::short_step) == 0);
   CHECK(steps_done({0, 96}, 100, 32, EpochEnd::short_step) == 3);
