@@ -105,7 +105,7 @@ TEST_CASE("gpu: keep_all changes only the addresses of values") {
   testing::check_keep_all(backend);
 }
 
-TEST_CASE("gpu: captured steps compute the same as other steps") {
+TEST_CASE("gpu: captured steps give the same results as other steps") {
   if (no_gpu()) return;
   const Graph net = testing::small_resnet(false);
   for (DType t : {DType::f32, DType::bf16, DType::f16}) {

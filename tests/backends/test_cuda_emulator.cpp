@@ -197,7 +197,7 @@ TEST_CASE("a stream that a capture forks must join again, and its event must not
   CHECK(cudaEventSynchronize(s.first) == cudaSuccess);
 }
 
-TEST_CASE("work on side streams runs early in one replay and late in the next") {
+TEST_CASE("the emulator runs work on side streams early in one replay and late in the next") {
   const Streams s;
   std::string order;
   cudaGraph_t graph = nullptr;

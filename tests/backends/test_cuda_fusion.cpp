@@ -260,7 +260,7 @@ TEST_CASE("batch norm uses the library if autotuning finds the library faster, o
   }
 }
 
-TEST_CASE("captured steps of a fused net compute the same as other steps") {
+TEST_CASE("captured steps of a fused net give the same results as other steps") {
   if (no_emulator()) return;
   FusingConvolutions::reset();
   const Graph net = bottlenecks();

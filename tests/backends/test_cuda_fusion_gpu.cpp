@@ -55,7 +55,7 @@ TEST_CASE("gpu: every op of a fused net gives the result of the reference backen
   }
 }
 
-TEST_CASE("gpu: chains are fused by default in f16, and in bf16 if autotuning finds it faster") {
+TEST_CASE("gpu: chains of ops are fused by default in f16, and in bf16 if autotuning finds fusion faster") {
   if (no_gpu()) return;
   for (const auto& [type, autotune] : {std::pair{DType::f16, false}, {DType::f16, true}, {DType::bf16, true}}) {
     CudaBackend backend(options(CudaFusion::automatic, autotune));

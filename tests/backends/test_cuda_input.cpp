@@ -196,7 +196,7 @@ TEST_CASE("uploads: each step reads its own batch, and the host may reuse its me
   });
 }
 
-TEST_CASE("a batch overwritten before it has been read is detected") {
+TEST_CASE("the emulator detects a batch that is overwritten before the device has read it") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   Buffer slot(backend, 64), labels(backend, 4);

@@ -265,7 +265,7 @@ TEST_CASE("the error for a missing library names the library and its package") {
                        DeviceError);
 }
 
-TEST_CASE("without a GPU the backend fails with exit code 4") {
+TEST_CASE("without a GPU the CUDA backend fails with exit code 4") {
   try {
     const CudaBackend backend;
     std::puts("SKIP: there is a GPU");

@@ -47,7 +47,7 @@ TEST_CASE("gpu: convolutions agree with simple loops, in every type and pass") {
   }
 }
 
-TEST_CASE("gpu: TF32 is used only if it is requested") {
+TEST_CASE("gpu: TF32 is used only on request") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   const ConvProblem p = problem(DType::f32, 3, 1, 64, 64);

@@ -115,7 +115,7 @@ TEST_CASE("a library file that cannot be opened is skipped, and the error report
   CHECK(opened(places) == older);
 }
 
-TEST_CASE("a process searches next to its program, and in the toolkits of the environment and the system") {
+TEST_CASE("a process searches libraries next to its program, and in the toolkits of the environment and the system") {
   const LibraryPlaces places = LibraryPlaces::of_process(cuda::cuda_major);
   CHECK(places.major == CUDART_VERSION / 1000);
   CHECK(places.program == std::filesystem::read_symlink("/proc/self/exe").parent_path());

@@ -203,7 +203,7 @@ TEST_CASE("the host ends the steps of an optimizer that has its own code for eac
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a device error names the op and is reported once") {
+TEST_CASE("a device error is reported once, and its message names the op") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
   const Graph net = small_net();

@@ -49,7 +49,7 @@ Trained train(B& backend, TrainerOptions o, int steps) {
 
 }  // namespace
 
-TEST_CASE("captured steps compute the same as other steps, with the current rate and loss scale") {
+TEST_CASE("captured steps give the same results as other steps, with the current learning rate and loss scale") {
   if (skipped()) return;
   for (DType t : {DType::f32, DType::f16}) {
     TrainerOptions o;

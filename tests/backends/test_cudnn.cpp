@@ -108,7 +108,7 @@ TEST_CASE("cuDNN's version is formatted as text") {
   CHECK(cudnnGetVersion() >= 90800);
 }
 
-TEST_CASE("extents that do not fit together are refused before cuDNN gets them") {
+TEST_CASE("extents that do not fit together are refused before cuDNN is called") {
   for (const auto pass : passes) {
     ConvProblem p = small(DType::bf16);
     p.out_height = 27;

@@ -32,7 +32,7 @@ TEST_CASE("an image truncated at any byte is refused by name for any region, and
 }
 
 #if defined(TUTTI_HAS_TURBOJPEG)
-TEST_CASE("truncated data is refused, also if an end marker follows") {
+TEST_CASE("truncated image data is refused, also if an end marker follows") {
   const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
   // A progressive image is complete, but coarse, after each of its scans.
   for (const char* name : {"420.jpg", "444.jpg", "grey.jpg"}) {

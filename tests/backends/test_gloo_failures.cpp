@@ -73,7 +73,7 @@ const std::vector<GlooWay>& failing_ways() {
 
 }  // namespace
 
-TEST_CASE("a rank that does not arrive is named") {
+TEST_CASE("if a rank does not arrive, the error names the rank") {
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     const auto heard = wait_for(way, 3, [](GlooCommunicator&) {});

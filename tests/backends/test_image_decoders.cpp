@@ -225,7 +225,7 @@ TEST_CASE("in a build without stb a PNG is refused, and the error names the pack
 }
 #endif
 
-TEST_CASE("several threads decode at once with the same result") {
+TEST_CASE("several threads that decode at once give the same pixels") {
   for (const ImageDecoders& d : all_decoders()) {
     const Bytes bytes = image_fixture("large.jpg");
     const Picture want = decode(d, bytes);

@@ -165,7 +165,7 @@ TEST_CASE("servers also average the running statistics of a GPU") {
   CHECK(difference(trained[0].weights, trained[1].weights) < 1e-5);
 }
 
-TEST_CASE("a server that owns the weights of a GPU updates them as the GPU would") {
+TEST_CASE("a server that owns the weights of a worker with a GPU makes the same updates as the GPU") {
   if (testing::no_emulator()) return;
   const Graph graph = net(true);
   ReferenceBackend host, of_server;

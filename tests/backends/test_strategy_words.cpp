@@ -137,7 +137,7 @@ TEST_CASE("options that do not fit together give an error of one line") {
   says(meant("auto", "nccl", "auto", no_nccl), "[--kv-store]");
 }
 
-TEST_CASE("GPUs are given by their numbers") {
+TEST_CASE("--gpus selects GPUs by their numbers") {
   CHECK(trainer::detail::gpu_numbers("").empty());
   CHECK(trainer::detail::gpu_numbers("3") == std::vector<int>{3});
   CHECK(trainer::detail::gpu_numbers("2,0,11") == std::vector<int>{2, 0, 11});
@@ -152,7 +152,7 @@ TEST_CASE("GPUs are given by their numbers") {
   CHECK(meant(o, {}) == "solo on cuda");
 }
 
-TEST_CASE("mpirun passes on the address at which its ranks rendezvous without MPI") {
+TEST_CASE("ranks of mpirun read the address for a rendezvous without MPI from the environment") {
   const std::map<std::string, std::string> variables{{"OMPI_COMM_WORLD_RANK", "1"},
                                                      {"OMPI_COMM_WORLD_SIZE", "3"},
                                                      {"TUTTI_ROOT", "a:4711"},

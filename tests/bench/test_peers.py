@@ -112,7 +112,7 @@ sys.exit()""" % name
     def calls(self, name):
         return [json.loads(line)[1:] for line in self.log.read_text().splitlines() if json.loads(line)[0] == name]
 
-    def test_by_turns_with_best_settings(self):
+    def test_programs_run_in_turn_with_best_settings(self):
         out = self.run_it("steps", "--models", "resnet20:8 resnet50:2", "--precisions", "f32 bf16", "--threads", "3", "--repeats", "3",
                           "--malloc", "best", "--tutti", "--backend eigen").stdout
         # The results of tutti count up from 101; those of the first row are 101, 105 and 109.
@@ -134,13 +134,13 @@ sys.exit()""" % name
         self.assertEqual([a[a.index("--way") + 1] for a, _ in timed[:2]], ["eager", "compile"])
         self.assertTrue(all("foreach" in a for a, _ in timed))
 
-    def test_given_settings_are_not_sought(self):
+    def test_given_settings_are_not_searched_for(self):
         self.run_it("steps", "--models", "resnet18:4", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer", "fused",
                     "--ways", "eager")
         self.assertEqual(len(self.calls("torch")), 1)
         self.assertIn("fused", self.calls("torch")[0][0])
 
-    def test_busy_and_further_columns(self):
+    def test_busy_cores_and_columns_of_other_frameworks(self):
         out = self.run_it("steps", "--models", "resnet20:8", "--precisions", "f32 bf16", "--threads", "busy", "--repeats", "1", "--malloc", "glibc",
                           "--optimizer", "fused", "--bf16", "pure", "--also", "mxnet tensorflow",
                           MXNET_VENV=str(self.environment_of("mxnet")), TENSORFLOW_VENV=str(self.environment_of("tensorflow"))).stdout
@@ -150,7 +150,7 @@ sys.exit()""" % name
         left = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "while True: pass"], capture_output=True, check=False)
         self.assertEqual(left.stdout, b"")
 
-    def test_a_program_that_fails(self):
+    def test_program_that_fails_is_an_error(self):
         self.environment["TUTTI_STEP"] = str(self.program("broken", "tutti", "sys.exit('out of memory')"))
         done = self.run_it("steps", "--models", "resnet20:8", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer",
                            "fused", code=1)
@@ -161,7 +161,7 @@ sys.exit()""" % name
                            "fused", "--timeout", "1.5", code=1)
         self.assertIn("no result in 1.5 s", done.stderr)
 
-    def test_wrong_use(self):
+    def test_wrong_options_are_refused(self):
         for wrong, tells in ((["--models", "vgg:1"], "MODEL:BATCH"), (["scaling"], "got 'scaling'"), (["--seeds", "x"], "--seeds"),
                              (["--epochs", "0"], "epoch"), (["--models", "resnet20:0"], "resnet20:0"), (["--models", ""], "a model"),
                              (["--precisions", "f16"], "f32 or bf16"), (["--threads", "-1"], "numbers from 1"), (["--repeats", "0"], "1 repeat"),
@@ -184,8 +184,8 @@ sys.exit()""" % name
 class Input(Run):
     """The tables of the loaders. Does not repeat the tests of Run."""
 
-    test_by_turns_with_best_settings = test_given_settings_are_not_sought = test_busy_and_further_columns = None
-    test_a_program_that_fails = test_wrong_use = test_missing_prerequisites = None
+    test_programs_run_in_turn_with_best_settings = test_given_settings_are_not_searched_for = test_busy_cores_and_columns_of_other_frameworks = None
+    test_program_that_fails_is_an_error = test_wrong_options_are_refused = test_missing_prerequisites = None
 
     def test_loaders(self):
         out = self.run_it("input", "--repeats", "2", "--seconds", "0.5", **self.input()).stdout
@@ -225,7 +225,7 @@ sys.exit()""")
         self.assertEqual(len(self.calls("tutti")), 12)
         self.assertTrue(all(c[0][-2:] == ["--backend", "x"] for c in self.calls("tutti")))
 
-    def test_wrong_use_of_it(self):
+    def test_cost_per_flop_refuses_wrong_options(self):
         for wrong, code in ((["--precisions", "f64"], 2), (["--repeats", "0"], 2), (["--nice", "30"], 2), ([], 3)):
             done = subprocess.run([sys.executable, PEERS.parent / "cost_per_flop.py", *wrong], capture_output=True, timeout=300,
                                   env={**os.environ, "TUTTI_STEP": str(self.folder / "none")}, check=False)
@@ -260,14 +260,14 @@ sys.exit()""")
         self.assertIn("tutti IS BELOW PyTorch", out)
         self.assertIn("2 epochs, width 0.5, 1000 images, bf16, PyTorch eager", out)
 
-    def test_a_log_without_accuracy(self):
+    def test_log_without_accuracy_is_an_error(self):
         self.program("torch/bin/python", "torch", "print(json.dumps({'system': 'P', 'accuracy_of_views': 0.5, 'loss': 1})); sys.exit()")
         done = self.run_it("recipe", "--seeds", "1", code=1, TUTTI_TRAIN=self.train("f.write('{}')"), **self.input())
         self.assertIn("no accuracy", done.stderr)
 
 
 class Requirements(unittest.TestCase):
-    def test_all_are_pinned(self):
+    def test_all_requirements_are_pinned(self):
         files = sorted((PEERS / "requirements").glob("*.txt"))
         self.assertEqual([f.stem for f in files], ["mxnet", "tensorflow", "torch"])
         for file in files:

@@ -23,7 +23,7 @@ NO_OVERHEAD = {"barrier_us": 0, "latency_us": 0}
 
 
 class Model(unittest.TestCase):
-    def test_one_rank_is_the_trace(self):
+    def test_one_rank_takes_the_time_of_the_trace(self):
         p = simulate(TRACE, 1, Cluster())
         self.assertAlmostEqual(p.step, 0.11)
         self.assertEqual((p.exposed, p.efficiency), (0, 1))
@@ -61,7 +61,7 @@ class Model(unittest.TestCase):
         self.assertAlmostEqual(simulate(TRACE, 4, c).step, 0.22 * 1.1, places=6)
         self.assertAlmostEqual(simulate(TRACE, 2, c).step, 0.11, places=6)
 
-    def test_all_wait_for_the_slowest(self):
+    def test_all_ranks_wait_for_the_slowest(self):
         c = Cluster(ranks_per_host=100, memory_gb=1e9, jitter=0.02, **NO_OVERHEAD)
         late = 1 + 0.02 * math.sqrt(2 * math.log(100))
         self.assertAlmostEqual(simulate(TRACE, 100, c).step, 0.1 * late + 0.01, places=5)

@@ -40,12 +40,12 @@ class Threads(unittest.TestCase):
         self.assertEqual(len(lost), 16)
         self.assertEqual(lost, sorted(lost, reverse=True))
 
-    def test_memory_speed_counts(self):
+    def test_memory_speed_has_an_effect(self):
         # If memory costs nothing, only products cost time; the sums of the shards then delay no thread.
         slow, fast = (rows(run("--model", "resnet20", "--batch", "96", "--threads", "48", "--gbytes", g).stdout)[48][1] for g in ("1", "1000000"))
         self.assertGreater(slow, fast)
 
-    def test_wrong_use(self):
+    def test_wrong_options_are_refused(self):
         for wrong in (["--threads", "0"], ["--threads", "2,"], ["--model", "vgg"], ["--backend", "none"], ["--precision", "f16"], ["--batch"], ["--speed", "1"],
                       ["--gflops", "x"]):
             done = run(*wrong)

@@ -218,7 +218,7 @@ TEST_CASE("a loss is reported, and the next generation forms") {
   });
 }
 
-TEST_CASE("setting or removing a callback waits for the end of the previous one") {
+TEST_CASE("setting or removing a callback waits until the previous callback has returned") {
   std::atomic<bool> begun{false}, goes_on{false}, over{false};
   ArbiterHarness harness(options(2, 0, true));
   std::vector<std::unique_ptr<ControlChannel>> c;

@@ -76,7 +76,7 @@ constexpr auto most = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-TEST_CASE("messages are decoded as they were encoded") {
+TEST_CASE("control messages are decoded as they were encoded") {
   std::size_t last = 0;
   for (const Message& m : samples()) {
     const std::string bytes = encode(m);

@@ -101,7 +101,7 @@ TEST_CASE("if a required process is lost before the first generation, the job en
   }
 }
 
-TEST_CASE("an elastic job may lose all servers except the last, but no server if they hold the trained state") {
+TEST_CASE("an elastic job may lose all servers except the last, but no server if servers hold the trained state") {
   auto o = options(2, 2, true);
   const auto found = [](Scene& s) {
     s.workers(2);

@@ -173,7 +173,7 @@ TEST_CASE("a process may join within an epoch if the last holder passes the trai
   }
 }
 
-TEST_CASE("a process has a role and a number in each generation") {
+TEST_CASE("in each generation a process has a role and a number of that role") {
   const Member w0{3, Role::worker, 0, "a"}, w1{5, Role::worker, 4, "b"}, s0{7, Role::server, 0, "c"},
       s1{9, Role::server, 1, "d"};
   const NewGeneration issued{6, 9, 3, 2500, {w0, w1, s0, s1}};

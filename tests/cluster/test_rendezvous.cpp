@@ -136,7 +136,7 @@ TEST_CASE("a rank that was killed while it waited can join again") {
   CHECK(two.error == "");
 }
 
-TEST_CASE("wrong options are refused") {
+TEST_CASE("a rendezvous with wrong options is refused") {
   CHECK_THROWS_AS(TcpRendezvous(options(1, 2, 2)), UsageError);
   CHECK_THROWS_AS(TcpRendezvous(options(1, -1, 2)), UsageError);
   CHECK_THROWS_AS(TcpRendezvous(options(1, 0, 2, 1s, std::string(65, 'a'))), UsageError);

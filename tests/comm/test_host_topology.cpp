@@ -16,7 +16,7 @@
 using namespace tutti;
 using namespace std::chrono_literals;
 
-TEST_CASE("ranks of one host are ordered by number, and hosts by their first ranks") {
+TEST_CASE("ranks of one host are ordered by number, and hosts by their lowest ranks") {
   const std::vector<std::string> hosts{"b", "a", "b", "c", "a", "b"};
   for (int r = 0; r < 6; ++r) {
     const HostTopology p(r, hosts);

@@ -251,7 +251,7 @@ TEST_CASE("process windows: memory that is no longer used is used again for the 
 }
 
 TEST_CASE(
-    "process windows: a process without access to the new window keeps the old memory, and others get the new one") {
+    "process windows: a process without access to the new window keeps the old memory, and others get the new window") {
   ProcessWindows windows, stays, shut_out;
   std::string why;
   const auto w = made(windows, std::size_t{1} << 20);

@@ -122,7 +122,7 @@ TEST_CASE("all_reduce strategy: all ranks get the state of rank 0") {
   });
 }
 
-TEST_CASE("threads: a rank that throws does not wait, and the others are notified") {
+TEST_CASE("threads: a rank that throws does not wait for the others, and the other ranks get an error") {
   constexpr auto deadline = 60s;  // so long that a wait for it would be visible
   const auto start = std::chrono::steady_clock::now();
   for (const bool alone : {false, true}) {
@@ -209,7 +209,7 @@ TEST_CASE("threads: a barrier has a separate deadline") {
   CHECK(std::chrono::steady_clock::now() - start < 20s);
 }
 
-TEST_CASE("threads: an interrupt ends current and later waits long before the deadline") {
+TEST_CASE("threads: an interrupt ends current and later waits without waiting for the deadline") {
   const auto start = std::chrono::steady_clock::now();
   // The wait is in the caller's thread, or in the communication thread, or the interrupt came before.
   for (const int way : {0, 1, 2}) {

@@ -16,7 +16,7 @@ TEST_CASE("the distance of two words is the number of edits") {
   CHECK(edit_distance("batchsize", "batch-size") == 1);
 }
 
-TEST_CASE("the suggested word is similar, otherwise has the same beginning, otherwise contains the word") {
+TEST_CASE("the suggestion is a similar word, or else one with the same beginning, or else one that contains the word") {
   const std::vector<std::string> known{"epochs", "batch-size", "batch-of", "label-smoothing", "lr", "num-servers"};
   CHECK(nearest_word("epohcs", known) == "epochs");
   CHECK(nearest_word("batchsize", known) == "batch-size");

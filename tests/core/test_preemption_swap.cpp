@@ -127,7 +127,7 @@ TEST_CASE("no cores are swapped with a thread that sleeps, waits, runs, has ende
   SUBCASE("the clocks of threads are coarse") { fixture.machine.coarse = true; }
   SUBCASE("the thread is not allowed on the core of the waiting thread") { fixture.machine.forbidden = 0; }
   SUBCASE("the waiting thread is not allowed on the core of the thread") { fixture.machine.forbidden = 2; }
-  SUBCASE("the thread leaves its loops at that moment") {
+  SUBCASE("the thread leaves its loops while the other thread checks") {
     fixture.machine.asked = [&] { fixture.swap.on_leave(); };
   }
   fixture.nothing_moves();

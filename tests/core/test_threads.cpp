@@ -29,7 +29,8 @@ constexpr int generations = 60000;
 
 }  // namespace
 
-TEST_CASE("every task runs exactly once, with fewer and more tasks than threads, and run() returns after the last") {
+TEST_CASE(
+    "every task runs exactly once, with fewer and more tasks than threads, and run() returns after the last task") {
   for (int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     CHECK(pool.threads() == threads);

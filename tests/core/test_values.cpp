@@ -119,7 +119,7 @@ TEST_CASE("shapes give their extents, their product and a text") {
   CHECK_THROWS_AS((Shape{0, std::int64_t{1} << 40, std::int64_t{1} << 40}), ShapeError);
 }
 
-TEST_CASE("errors have one form of message, and one exit code for each kind") {
+TEST_CASE("all error messages have the same form, and each kind of error has its exit code") {
   CHECK(error_message("here", "a", "b") == "[here] expected a, got b.");
   CHECK(error_message("here", "a", "b", "do c") == "[here] expected a, got b. hint: do c.");
   CHECK(thrown<DataError>([] { fail<DataError>("f", "x", "y"); }) == "[f] expected x, got y.");
@@ -252,7 +252,7 @@ TEST_CASE("arena: slices start on 64 bytes and are found by name") {
   }
 }
 
-TEST_CASE("arena: buckets cover all trainable slices once, and end at slice ends") {
+TEST_CASE("arena: buckets cover each trainable slice once, and end where a slice ends") {
   Rng r(3, Purpose::user);
   for (int trial = 0; trial < 200; ++trial) {
     ArenaLayout a;
@@ -299,7 +299,7 @@ TEST_CASE("memory: buffers are aligned, zero, and move") {
 #endif
 }
 
-TEST_CASE("view: a reference of one type is not read as another") {
+TEST_CASE("view: a tensor reference of one type is not read as another type") {
   float f = 1;
   const TensorRef t{&f, DType::f32, Shape{1}};
   CHECK(t.as<float>() == &f);

@@ -67,7 +67,7 @@ TEST_CASE("the audit of a run with 4, 3 and 5 ranks shows every sample once an e
   CHECK_FALSE(check_audit(paths, 1, n).exactly_once());
 }
 
-TEST_CASE("the audit's lines have the documented format") {
+TEST_CASE("the lines of an audit file have the documented format") {
   const TempFolder folder;
   {
     AuditLog log((folder / "a").string());
@@ -129,7 +129,7 @@ TEST_CASE("only the audit files of ranks that a smaller run no longer has are ro
   }
 }
 
-TEST_CASE("damaged audit files are refused, with file and line") {
+TEST_CASE("damaged audit files are refused, and the error names file and line") {
   const TempFolder folder;
   for (const std::string bad : {"0 1 0: 1 2", "0 1 0 1 2\n", "0 1 0: 1  2\n", "0 1 0: x\n", "0 1 0: -1\n", "0 1 0: 4\n",
                                 "0 1\n", "\n", "rollback 1\n", "rollback 0 1 2\n", "0 1 0:1\n", "-1 0 0: 1\n"}) {
@@ -182,7 +182,7 @@ TEST_CASE("lines of an earlier generation do not count after the first step of a
   CHECK(check(folder, "0 1 0: 0 1\nrollback 0 2\ngeneration 1 1 0 1\n0 2 0 1: 2 3\n").exactly_once());
 }
 
-TEST_CASE("audits with impossible generations are refused, with file and line") {
+TEST_CASE("audit files with impossible generations are refused, and the error names file and line") {
   const TempFolder folder;
   for (const std::string bad :
        {"0 2 0 3: 1\n", "0 1 0 2: 1\n", "0 2 1 2: 1\n", "closed 0 2 0 2: 1\n", "closed 0 1 0: 1\n",

@@ -64,7 +64,7 @@ TEST_CASE("copies and first(n) of a memory data set share the pixels") {
   CHECK(part.image(2).data() == all.image(2).data());
 }
 
-TEST_CASE("reading outside a data set or into a slot of another size is refused") {
+TEST_CASE("reading an index outside the data set, or into a slot of another size, is refused") {
   const MemoryDataset d = small_dataset(3).first(2);
   Rng rng(0, Purpose::augment);
   std::vector<std::uint8_t> image(24), wrong(23);

@@ -138,7 +138,7 @@ TEST_CASE("half of the images are mirrored in an epoch, the other half in the ne
   CHECK(mirrored < 570);
 }
 
-TEST_CASE("resize and centre crop in one pass equal PIL's two passes within two levels") {
+TEST_CASE("resize and centre crop in one pass give the pixels of PIL's two passes within two levels") {
   const Picture image = golden("image/image.png"), want = golden("centre/image.png/32/28");
   ImageAugment a;
   a.height = a.width = 28;
@@ -152,7 +152,7 @@ TEST_CASE("resize and centre crop in one pass equal PIL's two passes within two 
   CHECK(d.share < 0.25);
 }
 
-TEST_CASE("brightness, contrast, saturation and hue equal PIL's") {
+TEST_CASE("brightness, contrast, saturation and hue give the pixels of PIL") {
   const Picture image = golden("image/image.png");
   int seen = 0;
   for (const auto& e : image_goldens().entries()) {
@@ -179,7 +179,7 @@ TEST_CASE("brightness, contrast, saturation and hue equal PIL's") {
   CHECK(seen == 12);
 }
 
-TEST_CASE("jitter in YIQ equals its definition, in double, within one level, on every instruction set") {
+TEST_CASE("jitter in YIQ equals its definition, computed in double, within one level, on every instruction set") {
   const Picture image = golden("image/image.png");
   for (std::uint64_t i = 0; i < 40; ++i) {
     Rng rng = stream(i), copy = rng;

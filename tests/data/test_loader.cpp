@@ -79,7 +79,7 @@ TEST_CASE("a sample's random numbers depend on seed, epoch and index") {
   }
 }
 
-TEST_CASE("the samples of all ranks together equal those of one rank, with augmentation") {
+TEST_CASE("all ranks together load the same samples as one rank, with augmentation") {
   const Augmented data(numbered(50), Augment::cifar());
   Loader one(data, options_of(12, 0, 1, 1));
   const auto expected = take(one, 10);

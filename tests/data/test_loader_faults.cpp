@@ -17,7 +17,7 @@
 using namespace tutti;
 using namespace tutti::test;
 
-TEST_CASE("next() throws the exception of read() with data set and index") {
+TEST_CASE("next() throws the exception of read(), and its message names the data set and the index") {
   for (const int threads : {0, 3})
     for (int kind = 0; kind < 4; ++kind) {
       Troubled data;

@@ -166,7 +166,7 @@ TEST_CASE("numbers that are too large allocate no memory, even with correct chec
   CHECK(contains(error_with([&](Bytes& b) { put(b, 32, 0xFFFFFFFF, 4); }), "names that fit"));
 }
 
-TEST_CASE("files that are not the shards of one set are detected") {
+TEST_CASE("packed shards that do not form one complete set are refused") {
   const TempFolder folder;
   const auto a = write_shard(folder, "a", info_of(0, 2), 0, 2), b = write_shard(folder, "b", info_of(1, 2), 2, 2);
   PackedShardInfo other = info_of(1, 2);

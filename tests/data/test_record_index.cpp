@@ -63,7 +63,7 @@ void check(const RecordIndex& index) {
 
 }  // namespace
 
-TEST_CASE("an index is made once and reused") {
+TEST_CASE("a record index is made once and reused") {
   Set set;
   check(set.open());
   CHECK(set.scans == 3);
@@ -181,7 +181,7 @@ TEST_CASE("an exception while files are scanned is passed on, and no index is le
   }
 }
 
-TEST_CASE("several threads may open a set at once") {
+TEST_CASE("several threads may open a data set at once") {
   for (int round = 0; round < 5; ++round) {
     Set set;
     std::vector<std::thread> threads;

@@ -101,7 +101,7 @@ TEST_CASE("scaling equals its definition within one level, with the same pixels 
   CHECK(cases == 384);
 }
 
-TEST_CASE("antialiased scaling equals PIL's within one level") {
+TEST_CASE("antialiased scaling gives the pixels of PIL within one level") {
   const Picture image = golden("image/image.png");
   int seen = 0;
   for (const auto& e : image_goldens().entries()) {

@@ -35,7 +35,7 @@ std::vector<std::int64_t> whole_step(std::vector<Sampler>& ranks, Position p, st
 
 }  // namespace
 
-TEST_CASE("every sample is seen exactly once an epoch, for all small sizes, batches and worlds") {
+TEST_CASE("every sample is seen exactly once an epoch, for all small data sets, batches and numbers of ranks") {
   for (std::int64_t n = 1; n <= 17; ++n)
     for (std::int64_t g = 1; g <= n + 2; ++g)
       for (int w = 1; w <= 6; ++w) {

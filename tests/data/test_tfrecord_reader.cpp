@@ -40,7 +40,7 @@ struct File {
 
 }  // namespace
 
-TEST_CASE("records are read as they were written") {
+TEST_CASE("TFRecords are read as they were written") {
   const TempFolder folder;
   std::vector<std::string> payloads{"a", "", std::string(100000, 'x'), "end"};
   for (int f = 0; f < 2; ++f) {
@@ -124,7 +124,7 @@ TEST_CASE("a file that changes during use is an error") {
   CHECK_THROWS_AS(TfRecordFiles({folder / "data"}, folder / "index"), DataError);
 }
 
-TEST_CASE("an Example has the features that were added to it") {
+TEST_CASE("a tf.train.Example that is read has the features that were written") {
   ExampleWriter w;
   const std::vector<std::int64_t> ints{-5, 0, 300, INT64_MIN, INT64_MAX};
   const std::vector<float> floats{1.5F, -2};

@@ -85,7 +85,7 @@ TEST_CASE("the error for one missing batch file names the file") {
   CHECK(load_cifar10(folder.path(), Split::train).size() == 50000);
 }
 
-TEST_CASE("a truncated file or one that is too long is refused with its name and size") {
+TEST_CASE("a truncated file, or a file that is too long, is refused, and the error gives its name and size") {
   const TempFolder folder;
   const auto message = [&](std::size_t bytes, bool strict) {
     write_file(folder / "test_batch.bin", std::vector<std::uint8_t>(bytes));
@@ -106,7 +106,7 @@ TEST_CASE("a truncated file or one that is too long is refused with its name and
   CHECK(message(3073, false).empty());
 }
 
-TEST_CASE("a label over 9 is refused with its file and record") {
+TEST_CASE("a label over 9 is refused, and the error names the file and the record") {
   const TempFolder folder;
   auto file = batch(20);
   file[17 * 3073] = 10;

@@ -95,7 +95,7 @@ TEST_CASE("labels of test images are the numbers of the training classes") {
   CHECK_THROWS_AS(ImageFolder(folder.path(), {"n02", "n01"}), UsageError);
 }
 
-TEST_CASE("a folder without class folders takes its labels from a text file") {
+TEST_CASE("the labels of a folder without class folders come from a text file") {
   const TempFolder folder;
   for (const char* n : {"c.JPEG", "a.JPEG", "b.JPEG"}) write_text(folder / ("val/" + std::string(n)), n);
   const auto open = [&](const std::string& labels, const std::vector<std::string>& classes = {}) {

@@ -73,7 +73,7 @@ TEST_CASE("synthetic pixels have the schema's mean and deviation") {
   }
 }
 
-TEST_CASE("the mean image separates learnable classes but not random ones") {
+TEST_CASE("the mean image of each class separates learnable classes, but not random classes") {
   for (const bool learnable : {false, true}) {
     const Synthetic d(options_of(learnable));
     const auto pixels = static_cast<std::size_t>(d.schema().image_bytes());

@@ -213,7 +213,7 @@ void* onednn_library() {
 
 }  // namespace
 
-TEST_CASE("onednn allocates only inside its library") {
+TEST_CASE("a steady step of the oneDNN backend allocates memory only inside the library") {
   void* const library = onednn_library();
   if (library == nullptr) {
     std::puts("SKIP: oneDNN is linked statically, so that its allocations cannot be told apart");

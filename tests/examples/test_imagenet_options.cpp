@@ -275,7 +275,7 @@ TEST_CASE("the option names of MXNet's scripts are accepted") {
   }
 }
 
-TEST_CASE("any number of threads between ops is accepted, and a note explains its effect") {
+TEST_CASE("any number of inter-op threads is accepted, and a note explains its effect") {
   CHECK(options("--inter_op_parallelism_threads 5").inter_op_threads == 5);
   const auto said = [](const std::string& line) {
     for (const std::string& n : options(line).notes)

@@ -20,7 +20,7 @@ using namespace tutti::trainer::lines;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("good command lines are accepted") {
+TEST_CASE("valid command lines are accepted") {
   struct Case {
     const char* line;
     std::function<bool(const RunOptions&)> holds;
@@ -106,7 +106,7 @@ TEST_CASE("good command lines are accepted") {
   }
 }
 
-TEST_CASE("the command lines of the articles are accepted") {
+TEST_CASE("the command lines of the published articles are accepted") {
   RunOptions o = options("--network resnet --num-layers 50 --kv-store dist_device_sync");
   CHECK(o.depth == 50);
   CHECK(o.notes.size() == 1);
@@ -343,7 +343,7 @@ TEST_CASE("the log lines have the format of MXNet") {
         "Epoch[0] Train-accuracy=0.500000\nEpoch[0] Time cost=10.000\nEpoch[0] Validation-accuracy=0.750000");
 }
 
-TEST_CASE("an unknown option that is close to a known one gets a suggestion") {
+TEST_CASE("the error for an unknown option that is similar to a known option suggests the known option") {
   CHECK(contains(error("--batch 3"), "did you mean --batch-size"));
   CHECK(contains(error("--learning-rate 3"), "did you mean --lr"));
   CHECK(contains(error("--frobnicate 3"), "--help-all lists all options"));

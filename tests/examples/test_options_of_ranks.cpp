@@ -20,7 +20,7 @@ using namespace tutti::trainer::lines;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("several processes need a strategy for several processes") {
+TEST_CASE("a job of several processes is refused without a strategy for several processes") {
   CHECK(contains(error("--kv-store dist_sync", 4), "[--kv-store]"));
   CHECK(contains(error("", 4), "4 that the launcher started"));
   CHECK(contains(error("--strategy solo", 4), "[--strategy] expected mpi, gloo, nccl or ps for the 4 processes"));
@@ -166,7 +166,7 @@ TEST_CASE("the options that ranks compare do not depend on the number of ranks")
   }
 }
 
-TEST_CASE("elastic processes need an elastic strategy") {
+TEST_CASE("a job of elastic processes is refused without an elastic strategy") {
   const auto checked = [](const std::string& line, bool elastic = true, int processes = 1, bool gpu = false) {
     auto o = parse(words("--dataset synthetic " + line));
     std::vector<std::string> built{"solo", "mpi", "gloo", "ps", "ps_async"};

@@ -299,14 +299,14 @@ class Values(TraceCase):
         self.assertIn(f"[{op} in pass", error)
         self.assertIn("its inputs were", error)
 
-    def test_two_ranks(self):
+    def test_each_of_two_ranks_prints_its_results(self):
         told = subprocess.run([LAUNCH, "-n", "2", TRAIN, *TINY, "--strategy", "gloo", "--run-dir", "run", "--epochs", "1"],
                               cwd=self.folder, capture_output=True, text=True, env=dict(self.environment, TUTTI_TRACE="1"), timeout=300)
         self.assertEqual(told.returncode, 0, told.stderr)
         for rank in "01":
             self.assertIn(f"[{rank}] trace: pass 1, training", told.stderr)
 
-    def test_another_value_is_an_error(self):
+    def test_value_other_than_1_is_an_error(self):
         self.assertIn("[environment TUTTI_TRACE] expected 1", self.train(value="out.json", code=2))
 
 
