@@ -106,11 +106,12 @@ int Run::train() {
     std::optional<ViewsReport> of_views;
     if (o_.tta > 0 && test_ && !result.interrupted && !result.left && !result.changes)
       of_views = evaluate_views_of(trainer_, *test_, o_);
-    coordinator.tell([&](FitListener& l) {
-      if (of_views) l.views(*of_views);
-      // The run of a worker that leaves continues: the other workers log its end.
-      if (!result.changes && !result.left) l.ended(run_end(result));
-    });
+    // A worker that has left may not write any more. The run continues without it, so the others log its end.
+    if (!result.left)
+      coordinator.tell([&](FitListener& l) {
+        if (of_views) l.views(*of_views);
+        if (!result.changes) l.ended(run_end(result));
+      });
     if (result.left) progress.ended({});
     if (keeper && result.changes) keeper->ended();
     return end(result, of_views);
