@@ -85,7 +85,7 @@ TEST_CASE("a note says that a single worker sends no gradients to servers that o
   };
   CHECK(notes("--strategy ps --gc-type 2bit", 1) ==
         std::vector<std::string>{
-            "nothing is done with --gc-type 2bit: the only worker of strategy ps sends no gradients to its servers"});
+            "no effect: --gc-type 2bit: the only worker of strategy ps sends no gradients to its servers"});
   CHECK(notes("--kv-store dist_sync --gc-type 2bit", 1).size() == 1);
   CHECK(notes("--strategy ps --comm-wire bf16", 1).size() == 1);
   CHECK(notes("--strategy ps --gc-type 2bit", 2).empty());
@@ -100,10 +100,9 @@ TEST_CASE("a note names the environment variables of MXNet's servers that have n
     return o.notes;
   };
   CHECK(notes({"HOME", "DMLC_ROLE", "DMLC_NODE_HOST", "PS_KEY"}).empty());
-  CHECK(
-      notes({"DMLC_INTERFACE", "PS_HEARTBEAT_INTERVAL", "PS_VERBOSE"}) ==
-      std::vector<std::string>{"nothing is done with DMLC_INTERFACE, PS_HEARTBEAT_INTERVAL, PS_VERBOSE; DMLC_NODE_HOST "
-                               "or the hosts file names a host's address"});
+  CHECK(notes({"DMLC_INTERFACE", "PS_HEARTBEAT_INTERVAL", "PS_VERBOSE"}) ==
+        std::vector<std::string>{"no effect: DMLC_INTERFACE, PS_HEARTBEAT_INTERVAL, PS_VERBOSE; set a host's "
+                                 "address in DMLC_NODE_HOST or the hosts file"});
   CHECK(contains(notes({"PS_HEARTBEAT_TIMEOUT"}).at(0), "--rank-timeout"));
 }
 
@@ -124,7 +123,7 @@ TEST_CASE("Horovod's environment variables take effect, or are named in a note")
               {{"CYCLE_TIME", "1"}, {"FUSION_THRESHOLD", "0"}, {"HIERARCHICAL_ALLREDUCE", "1"}, {"TIMELINE", "t"}});
   CHECK(o.bucket_mib == 1);
   CHECK(o.notes.back() ==
-        "nothing is done with HOROVOD_CYCLE_TIME, HOROVOD_HIERARCHICAL_ALLREDUCE, HOROVOD_TIMELINE (strategy nccl)");
+        "no effect: HOROVOD_CYCLE_TIME, HOROVOD_HIERARCHICAL_ALLREDUCE, HOROVOD_TIMELINE (strategy nccl)");
   CHECK(o.notes.size() == 2);
   // The command line takes precedence.
   RunOptions said;

@@ -86,7 +86,7 @@ refused "synchronous servers" "because its servers save no state" "$launch" -n 1
 refused "no folder" "[--run-dir] expected a folder" "$launch" -n 1 -s 1 --server-restarts 1 "$program" "${tiny[@]}" --epochs 1
 refused "synchronous" "[--ps-snapshot-seconds] expected strategy ps_async" "$program" --ps-snapshot-seconds 5
 "$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir idle --ps-snapshot-seconds 5 >out 2>&1 || complain "$(cat out)"
-grep -q "note: nothing is done with --ps-snapshot-seconds" out || complain "not said: $(cat out)"
+grep -q "note: no effect: --ps-snapshot-seconds" out || complain "not said: $(cat out)"
 [[ -z $(pgrep -f "^$program.*$work") ]] || complain "a process is left over"
 ((failures == 0)) && echo "all good"
 exit $((failures > 0))

@@ -245,7 +245,7 @@ class BadHosts(HostsCase):
             killed = self.kill("-H", str(self.folder / "hosts"))
             self.assertEqual(killed.returncode, 3, killed)
             self.assertFalse((self.folder / "proof").exists())
-        self.assertIn("a host", self.refused(3, "-H", self.hosts("# none\n")))
+        self.assertIn("at least one host", self.refused(3, "-H", self.hosts("# none\n")))
         self.assertIn("no-such-file", self.refused(3, "-H", "no-such-file"))
 
     def test_unreachable(self):

@@ -142,7 +142,7 @@ class ElasticMpi(ElasticTrainingCase):
         finally:
             self.cluster.run(1, ["rm", "/run/notice"])
         self.stop()
-        self.assertIn("/run/notice is there: stopping after this step", self.job.err)
+        self.assertIn("/run/notice exists: stopping after this step", self.job.err)
         self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_newcomers_that_fail(self):

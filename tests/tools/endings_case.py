@@ -27,6 +27,12 @@ def lacks(strategy, package):
     return f"no {package}" if package in said else ""
 
 
+def handles(pid, number):
+    """Says whether the process has a handler for this signal."""
+    caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M).group(1)
+    return int(caught, 16) >> (number - 1) & 1 == 1
+
+
 class EndingsCase(LaunchCase):
     STRATEGY = ()  # of the program
     OPTIONS = ()   # of the launcher
@@ -90,6 +96,8 @@ class EndingsCase(LaunchCase):
     def signal_workers(self, number):
         """Signals all at once: no worker acts before the others have their signal, too."""
         workers = self.processes().values()
+        # A process that does not handle the signal yet would be ended by it.
+        self.wait(lambda: all(handles(pid, number) for pid in workers))
         for number in (signal.SIGSTOP, number, signal.SIGCONT):
             for pid in workers:
                 os.kill(pid, number)

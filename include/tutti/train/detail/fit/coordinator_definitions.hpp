@@ -28,11 +28,7 @@ TUTTI_CORE_FUNCTION Coordinator::~Coordinator() {
 
 TUTTI_CORE_FUNCTION void Coordinator::require_lease() const {
   ElasticMembership* const members = trainer_.strategy().members();
-  if (members == nullptr) return;
-  // Twice: a process may be paused between the two calls. A process that was released may not write again.
-  for (int i = 0; i < 2; ++i)
-    if (members->await_lease() && members->may_write()) return;
-  fail_without_lease();
+  if (members != nullptr && !members->await_lease()) fail_without_lease();
 }
 
 TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* closed) {
@@ -74,6 +70,12 @@ TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* 
 TUTTI_CORE_FUNCTION void Coordinator::tell(FunctionRef<void(FitListener&)> what) {
   if (!is_coordinator()) return;
   require_lease();
+  // A process that was released has completed its steps, but another one writes the log. Twice: this process may have
+  // been paused since the lease was valid.
+  if (ElasticMembership* const members = trainer_.strategy().members(); members != nullptr && !members->may_write()) {
+    require_lease();
+    if (!members->may_write()) fail_without_lease();
+  }
   for (auto* l : duties_.listeners) what(*l);
   for (const auto& l : opened_) what(*l);
 }
