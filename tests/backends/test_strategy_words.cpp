@@ -84,7 +84,7 @@ TEST_CASE("auto uses a GPU also with servers, or a note says why it does not") {
   // An unused GPU is named, with a hint.
   const auto said = [](const RunOptions& o) { return o.warnings.size() == 1 ? o.warnings[0] : "nothing"; };
   CHECK(said(checked("auto", {.processes = 4, .built = no_nccl, .gpu = true}))
-            .find("strategy mpi sums what lies in the host's memory. "
+            .find("strategy mpi sums gradients in the host's memory. "
                   "hint: strategy nccl uses the GPUs (install") != std::string::npos);
   CHECK(said(checked("mpi", {.processes = 4, .built = all, .gpu = true}))
             .find("hint: --strategy nccl uses the GPUs; --gpus ''") != std::string::npos);

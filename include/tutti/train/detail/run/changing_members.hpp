@@ -22,7 +22,6 @@ class ChangingMembers : public RunMembers {
 
  protected:
   ChangingMembers(RunParts& parts, ElasticMembership& members) : RunMembers(parts), members_(members) {}
-  ~ChangingMembers() = default;
 
   void ask_to_leave() {
     const auto& requested = run_.options.leave_requested;

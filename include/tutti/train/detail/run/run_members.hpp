@@ -20,6 +20,7 @@ namespace tutti::detail {
 // The order of these calls, and of the operations of all ranks in them, is a protocol between ranks.
 class RunMembers {
  public:
+  virtual ~RunMembers() = default;
   RunMembers(const RunMembers&) = delete;
   RunMembers& operator=(const RunMembers&) = delete;
 
@@ -56,7 +57,6 @@ class RunMembers {
 
  protected:
   explicit RunMembers(RunParts& parts) : parts_(parts), run_(parts.run) {}
-  ~RunMembers() = default;  // never deleted through this type
 
   // Makes the sources of this rank.
   void make_sources() {
