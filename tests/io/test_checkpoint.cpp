@@ -178,7 +178,7 @@ TEST_CASE("a save into a folder without write permission fails and leaves the ea
   const std::string message = message_of<FileError>([&] { save(store, 2); });
   if (user == 0) REQUIRE(::seteuid(0) == 0);
   CHECK(contains(message, "to make the folder " + (store.folder() / "step-000000002").string()));
-  CHECK(contains(message, "Permission denied. hint: the folder"));
+  CHECK(contains(message, "Permission denied. hint: give this user access"));
   ::chmod(store.folder().c_str(), 0755);
   CHECK(names_in(store.folder()) == std::vector<std::string>{"step-000000001"});
   CHECK(State(1, 100).difference(*store.load_newest_valid()) == "");

@@ -171,7 +171,7 @@ TEST_CASE("a server accepts only the current workers of the job; new workers hav
     try {
       (void)server.worker(number);
     } catch (const CommunicationError& e) {
-      return std::string(e.what()).find("not one of the job") != std::string::npos;
+      return std::string(e.what()).find("does not belong to the job") != std::string::npos;
     }
     return false;
   };
