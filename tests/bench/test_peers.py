@@ -163,7 +163,7 @@ sys.exit()""" % name
 
     def test_wrong_options_are_refused(self):
         for wrong, tells in ((["--models", "vgg:1"], "MODEL:BATCH"), (["scaling"], "got 'scaling'"), (["--seeds", "x"], "--seeds"),
-                             (["--epochs", "0"], "epoch"), (["--models", "resnet20:0"], "resnet20:0"), (["--models", ""], "a model"),
+                             (["--epochs", "0"], "epoch"), (["--models", "resnet20:0"], "resnet20:0"), (["--models", ""], "one model"),
                              (["--precisions", "f16"], "f32 or bf16"), (["--threads", "-1"], "numbers from 1"), (["--repeats", "0"], "1 repeat"),
                              (["--ways", "jit"], "eager or compile"), (["--also", "jax"], "mxnet or tensorflow"),
                              (["--malloc", "mine"], "unknown"), (["--nice", "20"], "-20 to 19"), (["--seconds", "0"], "seconds"),
