@@ -24,7 +24,7 @@ try() { # try PACKAGE...: prints the output of install
   PATH=$work/bin bash -c 'set -euo pipefail; me=try root=$1; source "$root/.ci/common.sh"; shift; install "$@"' _ "$TUTTI_SOURCE_DIR" "$@"
 }
 want="try: installing gcc-c++ ninja-build onednn-devel eigen3-devel cli11-devel libjpeg-turbo-devel stb-devel openmpi openssh-clients
-try: cannot be had here: onednn-devel"
+try: not available here: onednn-devel"
 got=$(try g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev libjpeg-dev libstb-dev clang-14 clang-16 libclang-rt-14-dev \
   dataset-fashion-mnist openmpi-bin openssh-client)
 [[ $got == "$want" ]] || fail "expected: $want"$'\n'"got: $got"

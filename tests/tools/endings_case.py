@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from launch_case import BUILD, LaunchCase, state, wait_until
 
