@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <errno.h>
-
+#include <cerrno>
 #include <string>
 #include <type_traits>
 #include <utility>
