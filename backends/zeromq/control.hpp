@@ -210,6 +210,8 @@ class ArbiterServer {
     thread_ = start_thread("arbiter", [this] { serve(); });
   }
   ~ArbiterServer() {
+    // If a loss ends the job, the others read which one before their connections end.
+    if (!fatal().empty()) wait_until_empty(std::chrono::seconds(2));
     stopping_ = true;
     end_->wake();
     thread_.join();
