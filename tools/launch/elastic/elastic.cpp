@@ -122,9 +122,13 @@ void Elastic::hear(const JobControl::MembershipUpdate& news) {
   if (news.decision.kind == Kind::standing) return stands();
   if (news.decision.kind == Kind::lost && news.decision.member.role == control::Role::server) return lose_server(news);
   ElasticWorker* w = find(news.name);
-  if (w == nullptr || !stood_) return;
+  if (w == nullptr) return;
+  // Also before the first generation stands: workers of asynchronous servers may train and leave before that.
+  if (news.decision.kind == Kind::left) w->released = true;
+  if (!stood_) return;
   if (news.decision.kind == Kind::lost && !w->ended && !ends_now_ && !std::exchange(w->given_up, true)) {
-    say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the others go on");
+    // At the end, a process may end before its message that it leaves has arrived.
+    if (!over()) say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the others go on");
     // Processes of the worker may still run and must not rejoin. The agent ends them as soon as it can be reached.
     if (w->link != nullptr) w->link->say("signal 9 " + w->name());
     failed(*w);
@@ -133,7 +137,6 @@ void Elastic::hear(const JobControl::MembershipUpdate& news) {
     write_log();
   }
   if (news.decision.kind == Kind::left) {
-    w->released = true;
     w->did_work = news.decision.work_done;
     if (w->asked || over()) return;
     ++hosts_[w->key].unused;
