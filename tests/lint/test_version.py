@@ -28,14 +28,14 @@ def main():
         # The first section is that of this version.
         "CHANGELOG.md": find(r"^## (\S+)", "CHANGELOG.md"),
     }
-    wrong = {where: what for where, what in said.items() if what != version}
-    for where, what in wrong.items():
-        print(f"{where} says {what}, and TUTTI_VERSION_* say {version}")
+    wrong = {place: what for place, what in said.items() if what != version}
+    for place, what in wrong.items():
+        print(f"{place} says {what}, and TUTTI_VERSION_* say {version}")
     # No other file contains the version: CMake, the Debian package and conanfile.py read the header.
     for path in ("CMakeLists.txt", "conanfile.py"):
         if (ROOT / path).is_file() and re.search(rf"\b{re.escape(version)}\b", (ROOT / path).read_text()):
             wrong[path] = version
-            print(f"{path} has {version} written in it, where it should read version.hpp")
+            print(f"{path} has {version} written in it, but should read version.hpp")
     return 1 if wrong else 0
 
 

@@ -13,14 +13,14 @@ PROGRAM = str(BUILD / "examples" / "train_cifar10")
 
 
 class Lost(LaunchCase):
-    def lose(self, who, number):
+    def lose(self, process, number):
         job = self.start("-n", 2, "-s", 1, "--rank-timeout", 4, PROGRAM, "--strategy", "ps", "--dataset", "synthetic",
                          "--num-examples", 25600, "--image-shape", "3,16,16", "--depth", 8, "--epochs", 1000, "--threads", 1,
-                         "--run-dir", f"{who} {number}", "--disp-batches", 1)
+                         "--run-dir", f"{process} {number}", "--disp-batches", 1)
         for line in job.stdout:
             if "loss" in line:
                 break
-        path = next((self.runtime / "tutti" / "jobs").glob(f"*/{who.replace(' ', '-')}.process"))
+        path = next((self.runtime / "tutti" / "jobs").glob(f"*/{process.replace(' ', '-')}.process"))
         os.kill(int(path.read_text().split()[0]), number)
         job.stdout.read()
         self.finish(job)
@@ -28,12 +28,12 @@ class Lost(LaunchCase):
         return self.message(job)
 
     def test_killed(self):
-        for who in ("worker 0", "worker 1", "server 0"):
-            self.assertIn(f"[{who} on localhost] expected exit code 0, got its end by SIGKILL", self.lose(who, signal.SIGKILL))
+        for process in ("worker 0", "worker 1", "server 0"):
+            self.assertIn(f"[{process} on localhost] expected exit code 0, got its end by SIGKILL", self.lose(process, signal.SIGKILL))
 
     def test_stopped(self):
-        for who in ("worker 0", "worker 1", "server 0"):
-            self.assertIn(f"[{who} on localhost] expected a sign of life within 4 s, got none", self.lose(who, signal.SIGSTOP))
+        for process in ("worker 0", "worker 1", "server 0"):
+            self.assertIn(f"[{process} on localhost] expected a sign of life within 4 s, got none", self.lose(process, signal.SIGSTOP))
 
 
 if __name__ == "__main__":

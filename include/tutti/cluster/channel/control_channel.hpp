@@ -145,8 +145,7 @@ class ControlChannel {
   }
 
   // ---- generations ----
-  // Returns whether this process may write what others read: false once it might have been given up, and after it was
-  // released, because another process may have its duties already.
+  // Returns whether this process may write what others read: false once it may have been given up or was released.
   [[nodiscard]] bool may_write() const {
     const std::lock_guard lock(mutex_);
     return !released_ && lease_.holds(control::now());

@@ -114,7 +114,8 @@ class ElasticMembers final : public ChangingMembers {
       const bool at_end = share.finish_pending == 0 && (run_.at.consumed == 0 || share.step.ends_epoch != 0);
       if (!members_.next_generation({static_cast<std::uint64_t>(run_.at.step), broken, at_end})) return false;
       if (!holds_state_ && members_.has_authority())
-        fail<CommunicationError>("members", "one that has the state of the run", "none: all who had it are lost",
+        fail<CommunicationError>("members", "a member with the state of the run",
+                                 "no such member: all that had it are lost",
                                  "--resume continues from the last checkpoint");
       try {
         take_state();

@@ -8,7 +8,7 @@
 
 namespace tutti::detail {
 
-// Members whose processes cannot go on in another generation (ElasticMembership::restarts_processes). When the members
+// Members of which each generation has new processes (ElasticMembership::restarts_processes). When the members
 // are to change, all processes save and end after the same step, and other processes go on from the checkpoint.
 class RestartedMembers final : public ChangingMembers {
  public:
