@@ -27,7 +27,7 @@ namespace tutti {
 struct ElasticOptions {
   LaunchEnvironment start;
   JobFacts facts;  // facts that all processes have in common, see ControlChannel::enrol()
-  // Time until the founders of the job have arrived, and until the members of a generation have found each other.
+  // Time limit for the founders of the job to arrive, and for the members of a generation to find each other.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(60);
 };
 
@@ -40,7 +40,7 @@ class GroupFlag {
     const std::lock_guard lock(mutex_);
     return flag_ = std::make_shared<InterruptFlag>();
   }
-  // why: empty if no group has ended.
+  // An empty `why` has no effect: no group has ended.
   void raise(const std::string& why) {
     std::shared_ptr<InterruptFlag> flag;
     {
@@ -65,7 +65,7 @@ class ElasticMember : public ElasticMembership {
   ElasticMember& operator=(const ElasticMember&) = delete;
 
   [[nodiscard]] std::int64_t epoch_of_joining() const override { return options_.start.epoch_begin; }
-  // Each number is given only once.
+  // The launcher gives each number only once.
   [[nodiscard]] int most_members() const override { return options_.start.rank + 1; }
   void ask_to_leave() override { channel_->ask_to_leave(); }
   [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
@@ -80,7 +80,7 @@ class ElasticMember : public ElasticMembership {
     channel_->on_change({});
     channel_->on_end({});
   }
-  // hint: how such a process is started. losses_end: the loss of another process ends the group.
+  // hint: how to start a process of an elastic job. losses_end: the loss of another process ends the group.
   ElasticMember(std::shared_ptr<ControlChannel> channel, ElasticOptions options, const char* hint, bool losses_end)
       : options_(std::move(options)), channel_(std::move(channel)) {
     if (channel_ == nullptr)
@@ -93,15 +93,15 @@ class ElasticMember : public ElasticMembership {
     channel_->on_end(
         [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
   }
-  // A process that begins a job is in its first generation from here on.
+  // If this process is a founder of the job, enters its first generation.
   void begin() {
     if (!options_.start.new_worker && !next_generation({}))
       fail<CommunicationError>("elastic training", "to begin the job", "a release before the job began");
   }
   [[nodiscard]] bool founds() const noexcept { return joining() && !options_.start.new_worker; }
 
-  // Returns memory in a window that persists over all generations, the last of `kept`, all zero. Empty if that fails or
-  // `windows` is null.
+  // Returns zeroed memory in a new window, which is appended to `kept` and persists over all generations. Returns an
+  // empty span if that fails or `windows` is null.
   [[nodiscard]] static std::span<std::byte> memory_in(std::vector<std::shared_ptr<HostWindow>>& kept,
                                                       ProcessWindows* windows, std::size_t bytes) {
     std::string why;

@@ -26,7 +26,7 @@ class ElasticMembership {
   enum class Change : std::uint8_t {
     none,
     after_epoch,  // to be announced to all ranks in the last step of the epoch, by step_flag::membership
-    after_step,   // in the next step
+    after_step,   // to be announced in the next step
     broken        // the generation cannot continue; it ends at once
   };
 
@@ -38,48 +38,50 @@ class ElasticMembership {
   // the training code saves and ends when the members are to change, and next_generation() is not called.
   [[nodiscard]] virtual bool restarts_processes() const { return false; }
   // For workers that do not wait for each other, and that enter the next generation separately: returns the source of
-  // their steps. In that case next_generation() returns at once, running operations continue, and no process takes
-  // another one's state.
+  // their steps. In that case next_generation() returns at once, running operations continue, and no process takes the
+  // state of another process.
   [[nodiscard]] virtual StepAssignments* step_assignments() { return nullptr; }
-  // Returns whether this process has not been in any generation yet: it has no state that others need, and takes
-  // theirs.
+  // Returns whether this process has not been in any generation yet: it has no state that other members need, and takes
+  // their state.
   [[nodiscard]] virtual bool joining() const = 0;
-  // Returns whether it still has no state that others need, because the state of its first generation has not arrived
-  // yet.
+  // Returns whether this process has no state that other members need, because the state of its first generation has
+  // not arrived yet.
   [[nodiscard]] virtual bool lacks_state() const { return joining(); }
-  // For a process that was started to join a job: the job's epoch at that time, and the largest number of workers so
-  // far, including this one.
+  // For a process that was started to join a job. epoch_of_joining(): the job's epoch at that time. most_members(): the
+  // largest number of workers so far, including this one.
   [[nodiscard]] virtual std::int64_t epoch_of_joining() const { return 0; }
   [[nodiscard]] virtual int most_members() const { return 1; }
-  // Returns memory for a second copy of the state, which processes of this host may read during the transfer. Valid as
-  // long as this object. Empty: there is no such memory.
+  // Returns memory for a second copy of the state, which processes of this host may read during the transfer. It is
+  // valid as long as this object. Returns an empty span if there is no such memory.
   [[nodiscard]] virtual std::span<std::byte> state_memory(std::size_t /*bytes*/) { return {}; }
   // Returns whether the last synchronisation brought any state from another member.
   [[nodiscard]] virtual bool took_state() const { return true; }
   // Returns the known change of the current generation.
   [[nodiscard]] virtual Change change() = 0;
   // Leaves the current generation, or enters the first one, and waits until the group of the next one is formed.
-  // Returns false if this process is released, as it or its launcher had asked. CommunicationError if it was given up.
+  // Returns false if this process is released, as it or its launcher has requested. Throws CommunicationError if the
+  // arbiter has removed it from the job.
   [[nodiscard]] virtual bool next_generation(const LeaveReport& how) = 0;
-  // Returns whether the others of the current generation take this process's state.
+  // Returns whether the other members of the current generation take this process's state.
   [[nodiscard]] virtual bool has_authority() const = 0;
-  // Requests to leave with the next generation, which begins after a step.
+  // Asks to leave when the next generation begins, after a step.
   virtual void ask_to_leave() = 0;
   // Returns whether the whole job is to stop.
   [[nodiscard]] virtual bool stop_requested() const = 0;
-  // Returns false once this process might have been given up: it must then not write files that others read.
+  // Returns false after the arbiter may have removed this process: it must then not write files that other processes
+  // read.
   [[nodiscard]] virtual bool may_write() const = 0;
-  // Blocks until this process may write. Returns false if it cannot learn within the rank time-out whether it may: then
-  // it must end. CommunicationError if it was given up.
+  // Blocks until this process may write. Returns false if the arbiter does not answer within the rank time-out: then
+  // this process must end. Throws CommunicationError if the arbiter has removed it from the job.
   [[nodiscard]] virtual bool await_lease() { return may_write(); }
-  // Called by rank 0 to tell the launcher, which starts further processes.
+  // Rank 0 calls it at the start of an epoch. The launcher passes the epoch to processes that it starts later.
   virtual void epoch_begins(std::int64_t epoch) = 0;
 
  protected:
   ~ElasticMembership() = default;  // never deleted through this type
 };
 
-// The error of a process for which await_lease() has returned false.
+// Throws the error of a process for which await_lease() has returned false.
 [[noreturn]] inline void fail_without_lease() {
   fail<CommunicationError>(
       "this process", "an answer of the job's arbiter within the time-out", "no answer",

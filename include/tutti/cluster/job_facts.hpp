@@ -31,7 +31,7 @@ class JobFacts {
   [[nodiscard]] std::string text() const;
   [[nodiscard]] static JobFacts parse(std::string_view text);
 
-  // The first fact in which the other one differs: its name and both values. Empty if all are equal.
+  // The first fact that differs: its name and both values. All texts are empty if all facts are equal.
   struct Difference {
     std::string name, mine, other;
   };
@@ -43,8 +43,8 @@ class JobFacts {
   std::vector<std::pair<std::string, std::string>> facts_;
 };
 
-// Compares over all ranks. If they differ, throws the same UsageError on all of them: the first fact that differs from
-// rank 0's, with both values and the rank's name.
+// Compares the facts of all ranks. If they differ, throws the same UsageError on all ranks. It contains the first fact
+// that differs from rank 0's, both values, and the name of the rank.
 template <Communicator C>
 void require_agreement(C& c, const JobFacts& mine) {
   const auto n = static_cast<std::size_t>(c.size());
@@ -65,7 +65,7 @@ void require_agreement(C& c, const JobFacts& mine) {
     fail<CommunicationError>("facts of the job", "ranks of one job",
                              {c.rank_name(static_cast<int>(other)), " sends other data"},
                              "run the same build on all hosts");
-  // Bytes first come from rank 0, then from the one that differs.
+  // First rank 0 sends its facts, then the rank that differs.
   std::string texts[2];
   for (int i = 0; i < 2; ++i) {
     const std::size_t from = i == 0 ? 0 : other;

@@ -19,7 +19,7 @@
 
 namespace tutti {
 
-// Reports to the arbiter the members on other hosts that this process does not reach. The channel must outlive it.
+// Reports the members on other hosts that this process cannot reach to the arbiter. The channel must outlive it.
 class JobReachability {
  public:
   explicit JobReachability(ControlChannel& channel) : channel_(channel) {}
@@ -30,8 +30,8 @@ class JobReachability {
   JobReachability(const JobReachability&) = delete;
   JobReachability& operator=(const JobReachability&) = delete;
 
-  // Begins with a generation in which workers exchange messages with each other. This worker listens at `address`, of
-  // its host. Returns null if all are on one host.
+  // Begins to watch a generation in which workers exchange messages with each other. This worker listens at `address`
+  // of its host. Returns null if all workers are on one host.
   [[nodiscard]] ReachabilityMonitor* begin_workers(const Assignment& a, const std::string& address) {
     const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
     std::vector<ReachabilityMonitor::Peer> peers;
@@ -41,7 +41,7 @@ class JobReachability {
     if (watch != nullptr && !std::exchange(listens_, true)) channel_.publish(key(a.id), watch->listen(address));
     return watch;
   }
-  // Begins with a generation in which this worker exchanges messages with servers, at these addresses with their ports.
+  // Begins to watch a generation in which this worker exchanges messages with servers, at `addresses` (with ports).
   [[nodiscard]] ReachabilityMonitor* begin_servers(const Assignment& a, const std::vector<std::string>& addresses) {
     const control::Member& mine = a.workers.at(static_cast<std::size_t>(a.rank));
     std::vector<ReachabilityMonitor::Peer> peers;
@@ -50,8 +50,8 @@ class JobReachability {
     return begin(a, std::move(peers));
   }
 
-  // Call it after the group has failed, see ReachabilityMonitor::await_peers(). CommunicationError if this process was
-  // given up.
+  // Call it after the group has failed, see ReachabilityMonitor::await_peers(). Throws CommunicationError if the
+  // arbiter has removed this process from the job.
   void await_peers() {
     if (!watch_) return;
     watch_->await_peers([this] {
@@ -77,7 +77,7 @@ class JobReachability {
     watch_->begin(std::move(peers));
     return none ? nullptr : &*watch_;
   }
-  // Returns the address that another process has published; empty if it has not.
+  // Returns the address that another process has published, or an empty text if it has not published any.
   [[nodiscard]] std::string address_of(control::ProcessId id) {
     try {
       return channel_.lookup_unless(key(id), std::chrono::seconds(1), stopped_).value_or("");

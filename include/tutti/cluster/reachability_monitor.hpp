@@ -37,12 +37,12 @@ class ReachabilityMonitor {
   // A process of the group on another host.
   struct Peer {
     std::uint64_t id = 0;
-    // Returns its address with its port, such as 10.0.0.7:40123; empty: it is not known yet. The watch's thread calls
-    // it.
+    // Returns its address with its port, such as 10.0.0.7:40123, or an empty text if it is not known yet. The monitor's
+    // thread calls it.
     std::function<std::string()> address{};
   };
-  // The watch's thread calls it if the process has waited for longer than the time-out and did not reach these peers,
-  // and again if this changes. When the operation has ended, the list is empty. `operation` counts the group's
+  // The monitor's thread calls it if the process has waited for longer than the time-out and cannot reach these peers,
+  // again if they change, and with an empty list when the operation has ended. `operation` counts the group's
   // operations.
   using Report = std::function<void(std::uint64_t operation, const std::vector<std::uint64_t>& unreachable)>;
 
@@ -62,8 +62,8 @@ class ReachabilityMonitor {
   ReachabilityMonitor(const ReachabilityMonitor&) = delete;
   ReachabilityMonitor& operator=(const ReachabilityMonitor&) = delete;
 
-  // Opens a port at this address of this host, an IPv4 or IPv6 number, at which the peers try to connect. Returns the
-  // address with the port. Connections that come are closed at once. Call it once, before begin().
+  // Opens a port at this address of this host, an IPv4 or IPv6 number, to which the peers try to connect. Returns the
+  // address with the port. Accepted connections are closed at once. Call it once, before begin().
   [[nodiscard]] std::string listen(const std::string& address) {
     std::string why;
     int error = 0;
@@ -103,8 +103,8 @@ class ReachabilityMonitor {
     since_.reset();
     failed_ = false;
   }
-  // Call if the operation has failed, which may be because this process does not reach a peer. Tries the peers at once,
-  // and counts the process as waiting in the operation until the next group begins.
+  // Call if the operation has failed, maybe because this process cannot reach a peer. Tries the peers at once, and
+  // counts the process as waiting in the operation until the next group begins.
   void failed() {
     {
       const std::lock_guard lock(mutex_);
@@ -113,8 +113,8 @@ class ReachabilityMonitor {
     }
     wake();
   }
-  // Call after an operation that failed. Blocks until each peer has accepted a connection, until stop() is true, which
-  // is called often, or until one and a half time-outs are over: then the other peers have been reported. Returns at
+  // Call after an operation that failed. Blocks until each peer has accepted a connection, until stop(), which is
+  // called often, returns true, or for one and a half time-outs: by then the other peers have been reported. Returns at
   // once if no operation has failed.
   void await_peers(const std::function<bool()>& stop) {
     const auto until = Clock::now() + timeout_ + timeout_ / 2;
@@ -127,7 +127,7 @@ class ReachabilityMonitor {
     }
   }
 
-  // During its lifetime, the process waits for the next operation of the group. watch: may be null.
+  // While it exists, the process counts as waiting for the next operation of the group. watch: may be null.
   class Operation {
    public:
     explicit Operation(ReachabilityMonitor* watch) : watch_(watch) {
@@ -284,12 +284,12 @@ class ReachabilityMonitor {
   std::vector<Peer> peers_;
   std::uint64_t operation_ = 0, group_ = 0;
   std::optional<Clock::time_point> since_;  // start of the wait in the operation
-  bool failed_ = false;                     // this operation
-  bool all_reached_ = false;                // since it failed
+  bool failed_ = false;                     // the operation has failed
+  bool all_reached_ = false;                // all peers were reached since the failure
   std::condition_variable news_;
   bool stopping_ = false;
-  // Used by the watch's thread: the peers that it tries to reach, the operation for which it tries, and the peers that
-  // it has reported.
+  // Used by the monitor's thread: the peers that it tries to reach, the operation for which it tries, and the peers
+  // that it has reported.
   std::vector<Trial> trials_;
   std::uint64_t tried_group_ = 0, tried_operation_ = 0;
   std::vector<std::uint64_t> told_;

@@ -23,9 +23,9 @@
 // The arbiter decides which processes belong to the job, and issues the generations of members one after the other.
 namespace tutti::control {
 
-// The arbiter: a state machine without clock and connections. Its caller passes it the received messages with the time,
-// and sends the messages that it returns. It gives up a process at once if the process is known to have ended, and
-// after the whole time-out without beats, see Lease. A broken connection alone proves neither.
+// A state machine without clock and connections: its caller passes it the received messages with the time, and sends
+// the messages that it returns. It removes a process from the job at once if the process is known to have ended, and
+// otherwise after the whole time-out without heartbeats (see Lease). A broken connection alone proves neither.
 class Arbiter {
  public:
   explicit Arbiter(const ArbiterOptions& options) : o_(options) {
@@ -34,7 +34,7 @@ class Arbiter {
     for (int i = 0; i < o_.servers; ++i) absent_.emplace(Role::server, i);
   }
 
-  // Takes a message of the connection `connection`. Publish, Lookup and Forget are for ControlStore.
+  // Handles a message of a connection, except Publish, Lookup, NextNumber and Forget, which ControlStore handles.
   void receive(ConnectionId connection, const Message& message, Time now) {
     if (const auto* m = std::get_if<Enrol>(&message)) return enrol(connection, *m, now);
     Process* p = find(connection);
@@ -55,7 +55,7 @@ class Arbiter {
     if (const auto* e = std::get_if<EpochStart>(&message))
       if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
   }
-  // Notes that the process of that connection has ended: no part of it runs any more.
+  // Notes that the process of that connection has ended completely. how: a text for messages.
   void ended(ConnectionId connection, const std::string& how) {
     if (Process* p = find(connection); p != nullptr && p->state != State::gone) lose(*p, how);
     std::erase_if(processes_, [&](const Process& p) { return p.connection == connection; });
@@ -66,8 +66,8 @@ class Arbiter {
     absent_.erase({role, place});
     start_first_generation();
   }
-  // Asks a member to leave in order: at the end of an epoch if changes wait for that. A process that has not asked for
-  // admission yet is released when it asks.
+  // Asks a member to leave: at the end of an epoch if ArbiterOptions::at_epoch is set. After the job has begun, also
+  // accepts a connection whose process has not asked for admission yet: the process is released when it asks.
   void ask_to_leave(ConnectionId connection) {
     Process* p = find(connection);
     if (p == nullptr && founded_) unwanted_.insert(connection);
@@ -88,14 +88,14 @@ class Arbiter {
     release_servers();
     try_issue();
   }
-  // Gives up the processes that have been silent for too long. Call it often.
+  // Removes processes that have been silent for too long or cannot reach each other. Call it often.
   void tick(Time now) {
     for (Process& p : processes_)
       if (p.state != State::gone && now - p.heard >= o_.rank_timeout)
         lose(p, "no message for " + seconds_text(o_.rank_timeout));
     if (unreachable_.is_due(now)) evict_unreachable();
   }
-  // Notes that the arbiter itself could not receive: silence until now does not count for any process.
+  // Call after a time in which the arbiter could not receive: silence until `now` does not count for any process.
   void forgive(Time now) {
     for (Process& p : processes_) p.heard = now;
     unreachable_.postpone(now);
@@ -107,10 +107,10 @@ class Arbiter {
   [[nodiscard]] ProcessId authority() const noexcept { return authority_; }
   // Returns the epoch that rank 0 reported last.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
-  // Returns true once a member has done its work, which ends the work of the job.
+  // Returns true after a member has completed its work: the work of the job is then complete too.
   [[nodiscard]] bool finished() const noexcept { return finished_; }
   [[nodiscard]] bool stopping() const noexcept { return stopping_; }
-  // Returns true if the members wait for others, because there are fewer than ArbiterOptions::min_workers.
+  // Returns true if the members wait for further workers, because there are fewer than ArbiterOptions::min_workers.
   [[nodiscard]] bool too_few() const noexcept { return too_few_; }
   // Returns the workers by age, then the servers by their numbers.
   [[nodiscard]] const std::vector<Member>& members() const noexcept { return members_; }
@@ -131,7 +131,7 @@ class Arbiter {
 
   // ---- admission ----
   void enrol(ConnectionId connection, const Enrol& e, Time now) {
-    if (find(connection) != nullptr) return;  // it has been answered before
+    if (find(connection) != nullptr) return;  // an earlier request of this connection has been answered
     Process p;
     p.member = {0, e.role, e.place, e.host};
     p.connection = connection;
@@ -157,7 +157,7 @@ class Arbiter {
     if (founded_ && !o_.elastic && !(o_.servers_restart && e.role == Role::server && again))
       return refuse(std::move(p), "only the processes with which the job began", "an additional process", "");
     if (founded_ && differs(p)) return;
-    // Founders get their numbers as identities, so that their ranks are those that the launcher gave them.
+    // The id of a founder is its number, so that its rank is the number that the launcher gave it.
     p.member.id = !founder                 ? next_id_++
                   : e.role == Role::worker ? static_cast<ProcessId>(e.place)
                                            : static_cast<ProcessId>(o_.workers + e.place);
@@ -177,7 +177,7 @@ class Arbiter {
     decide(Decision::Kind::refused, p, p.why, fatal);
     processes_.push_back(std::move(p));
   }
-  // Compares `p` with what the job's processes have in common. Refuses it, and no other process, if it differs.
+  // Compares the facts of `p` with the facts of the job. Refuses `p`, and no other process, if they differ.
   [[nodiscard]] bool differs(const Process& p) {
     const auto d = facts_.difference(p);
     if (!d) return false;
@@ -186,13 +186,13 @@ class Arbiter {
     if (fatal) end_job(p.member.name() + " was refused");
     return true;
   }
-  // Returns whether the job continues without it, because other processes do its work or because it returns.
+  // Returns whether the job continues without `p`: other processes do its work, or `p` can be started again.
   [[nodiscard]] bool can_lose(const Process& p) const {
     if (p.member.role == Role::worker) return o_.elastic;
     if (o_.servers_restart || !o_.elastic) return o_.servers_restart;
     return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });
   }
-  // Prevents further generations. Members learn of it at a change, and processes that wait or join are given up.
+  // Prevents further generations. Removes waiting processes now, members when they report, new ones when they ask.
   void end_job(const std::string& why) {
     if (over_.empty()) over_ = error_message("job", "all required processes", why, "");
     for (Process& p : processes_)
@@ -212,15 +212,15 @@ class Arbiter {
     level_ = Urgency::step;
     try_issue();
   }
-  // Refuses the processes that differ from most.
+  // Refuses the processes of a role whose facts differ from the most frequent facts.
   void choose_facts(Role role) {
     const auto odd = take_mismatched(processes_, role, facts_.choose(processes_, role));
     for (const Process& p : odd) (void)differs(p);
   }
 
   // ---- changes ----
-  // Tells the members that their generation will not be the last, and issues the next one as soon as possible. A change
-  // is never taken back; it only becomes more urgent.
+  // Announces a change to the members, and issues the next generation as soon as possible. A change is never withdrawn;
+  // it only becomes more urgent.
   void change(Urgency level = Urgency::none) {
     level_ = std::max(level_, level);
     MembershipChange c{generation_, lost_};
@@ -243,7 +243,7 @@ class Arbiter {
     decide(Decision::Kind::lost, p, why, fatal);
     decisions_.back().unreachable = unreachable;
     if (fatal) end_job(p.member.name() + " is gone: " + why);
-    // No other worker joins a job that ends.
+    // No further worker joins a job that is finished or stopping.
     if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();
     if (!was_member) return try_issue();
     lost_stayer_ = lost_stayer_ || (o_.lost_are_replaced && p.member.role == Role::worker && !p.leaving);
@@ -254,7 +254,7 @@ class Arbiter {
   [[nodiscard]] bool any(F&& f) const {
     return any_candidate(processes_, f);
   }
-  // Notes that a process is done. Then the job is done too, unless the worker was to leave before the others.
+  // Notes that a process has completed its work, and the job with it if it is a worker that was not about to leave.
   void done(Process& p) {
     const bool work_done = p.state == State::member && p.is(Role::worker) && !p.leaving;
     finished_ = finished_ || work_done;
@@ -302,8 +302,8 @@ class Arbiter {
     p.epoch_end = r.epoch_end;
     p.preparing = r.preparing;
     if (!over_.empty() && !o_.starter_ends) return give_up(p);
-    // The others would wait for it forever, unless all agreed on the step. They agree only after their group was
-    // formed, and on a change that they had received.
+    // The other members would wait for `p` forever, unless all members agreed on the step. They can agree on a step
+    // only after their group has formed and after they have received the change.
     if (r.broken || !going_ || level_ == Urgency::none) return change(Urgency::broken);
     try_issue();
   }
@@ -324,12 +324,12 @@ class Arbiter {
 
   // ---- members that cannot reach each other ----
   void unreachable(Process& p, const UnreachablePeers& u, Time now) {
-    // If each member enters the next generation separately, an operation outlasts a generation.
+    // Without reports, each member enters the next generation separately, and an operation may outlast a generation.
     if (p.state == State::member && (!o_.reports || (u.generation == generation_ && !p.reported)))
       unreachable_.take(p, u, now);
   }
   void evict_unreachable() {
-    // One member at a time: whether the job can lose a member depends on those that are left.
+    // One member at a time: whether the job can lose a member depends on the remaining members.
     while (over_.empty()) {
       const auto cut = choose_evicted(blocked_members(processes_, [this](const Process& p) { return can_lose(p); }));
       if (!cut) return;
@@ -372,24 +372,24 @@ class Arbiter {
       send(*p, NewGeneration{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
     }
     decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
-    // Processes for which this was not the end of an epoch wait for the next one.
+    // If processes still wait for the end of an epoch, announces the next change at once.
     change();
   }
 
   ArbiterOptions o_;
   ProcessId next_id_ = 0, authority_ = 0;
   std::uint64_t generation_ = 0, epoch_ = 0;
-  Urgency level_ = Urgency::none;  // of the next generation
+  Urgency level_ = Urgency::none;  // urgency of the next generation
   bool founded_ = false, stopping_ = false, too_few_ = false;
   bool going_ = false;                                // the group of the generation was formed
   bool finished_ = false;                             // a member has done its work
-  std::string over_{};                                // why no further generation follows; empty: one may
-  std::vector<Member> lost_{};                        // since the generation was issued
-  bool lost_stayer_ = false;                          // one of these was a worker that had not been asked to leave
-  std::vector<Process> processes_;                    // each until it has ended
-  std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked to be let in yet
-  std::set<std::pair<Role, std::int32_t>> came_{};    // founders that have asked
-  std::set<ConnectionId> unwanted_{};                 // released as soon as they ask to be let in
+  std::string over_{};                                // why no further generation is issued; empty: one may be issued
+  std::vector<Member> lost_{};                        // members lost since the generation was issued
+  bool lost_stayer_ = false;                          // one of them was a worker that had not been asked to leave
+  std::vector<Process> processes_;                    // a process remains here until it has ended
+  std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked for admission yet
+  std::set<std::pair<Role, std::int32_t>> came_{};    // founders that have asked for admission
+  std::set<ConnectionId> unwanted_{};                 // are released as soon as they ask for admission
   std::vector<Member> members_;
   CommonFacts facts_;
   UnreachableTimer unreachable_{o_.rank_timeout};

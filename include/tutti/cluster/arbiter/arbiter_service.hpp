@@ -24,8 +24,8 @@ class ArbiterService {
  public:
   explicit ArbiterService(const ArbiterOptions& options) : arbiter_(options) {}
 
-  // Takes a frame of the connection `connection`, received at `now`. Returns false if it cannot be decoded, once for
-  // each connection.
+  // Handles a frame of a connection, received at `now`. Returns false for the first frame of a connection that cannot
+  // be decoded.
   bool receive(ConnectionId connection, std::string_view frame, Time now) {
     Session& session = sessions_[connection];
     if (session.broken) return true;
@@ -38,9 +38,9 @@ class ArbiterService {
       return false;
     }
   }
-  // Returns whether a frame has ever come from there.
+  // Returns whether a frame of this connection was received.
   [[nodiscard]] bool knows(ConnectionId connection) const { return sessions_.contains(connection); }
-  // Says that the process of this connection has ended.
+  // Notes that the process of this connection has ended. how: a text for messages.
   void ended(ConnectionId connection, const std::string& how) {
     sessions_.erase(connection);
     store_.forget(connection);
@@ -48,10 +48,10 @@ class ArbiterService {
   }
   void tick(Time now) { arbiter_.tick(now); }
 
-  // Calls f(connection, frame) for all that is to be sent.
+  // Calls f(connection, frame) for each frame that is to be sent.
   template <class F>
   void send(F&& f) {
-    // A process that is one generation late may still look up keys.
+    // A process that is one generation late may still look up the keys of its generation.
     if (arbiter_.generation() > 1) store_.forget_before(arbiter_.generation() - 1);
     for (auto& m : arbiter_.take_messages()) out_.push_back(std::move(m));
     for (const Outgoing& o : std::exchange(out_, {}))

@@ -24,18 +24,18 @@ struct Candidate {
   std::string facts{};
   Time heard{};
   bool leaving = false, leaves_at_epoch = false, done = false, standing = false;
-  bool holds = false;                                           // it has what was trained: since its group was formed
-  bool reported = false, epoch_end = false, preparing = false;  // of the present generation
+  bool holds = false;  // it has the trained state: true after its group was formed
+  bool reported = false, epoch_end = false, preparing = false;  // its Report about the current generation
   std::uint64_t step = 0;
-  std::uint64_t operation = 0;           // of the present generation, in which it waits for longer than the time-out
-  std::vector<ProcessId> unreachable{};  // the members that it does not reach meanwhile
+  std::uint64_t operation = 0;           // the operation in which it has waited for longer than the time-out
+  std::vector<ProcessId> unreachable{};  // members that it cannot reach in this operation
   std::string why{};                     // why it is gone
 
   [[nodiscard]] bool is(Role role) const noexcept { return state != State::gone && member.role == role; }
 };
 
-// Returns f(candidate) of all that are not gone: workers by age, then servers by number. A server that returns keeps
-// its number.
+// Returns the candidates that are not gone and for which f(candidate) is true: workers by age, then servers by number.
+// A server that is started again keeps its number.
 template <class F>
 [[nodiscard]] std::vector<Candidate*> order_members(std::vector<Candidate>& all, F&& f) {
   std::vector<Candidate*> members;
@@ -63,8 +63,8 @@ template <class F>
   return *std::find_if(all.begin(), all.end(),
                        [&](const Candidate& c) { return c.state == Candidate::State::member && c.member.id == id; });
 }
-// Removes from the list, and returns, the processes of a role with facts that differ from `usual`. Null: there are no
-// usual facts, and all of the role are removed.
+// Removes from the list, and returns, the processes of a role with facts that differ from `usual`. If `usual` is null,
+// removes all processes of the role.
 [[nodiscard]] inline std::vector<Candidate> take_mismatched(std::vector<Candidate>& all, Role role,
                                                             const std::string* usual) {
   std::vector<Candidate> odd;
@@ -75,7 +75,7 @@ template <class F>
   });
   return odd;
 }
-// Returns whether f(candidate) is true for any that is not gone.
+// Returns whether f(candidate) is true for any candidate that is not gone.
 template <class F>
 [[nodiscard]] bool any_candidate(const std::vector<Candidate>& all, F&& f) {
   return std::any_of(all.begin(), all.end(),

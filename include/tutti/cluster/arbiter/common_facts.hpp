@@ -17,7 +17,7 @@ namespace tutti::control {
 // each fact that both have.
 class CommonFacts {
  public:
-  // The difference of a process, as parts of an error message.
+  // How a process differs from the others of its job, as parts of an error message.
   struct Difference {
     std::string expected, got;
   };
@@ -29,9 +29,8 @@ class CommonFacts {
     return text_of(JobFacts::parse(usual->second).first_difference(JobFacts::parse(c.facts)), "others");
   }
 
-  // Returns the most frequent facts of a role, and stores them for later comparisons. Of equally frequent facts it
-  // takes those of the process with the lowest number. All processes that differ are refused, however many there are.
-  // Returns null if there are no facts.
+  // Returns the most frequent facts of a role, and stores them for later comparisons. If several are equally frequent,
+  // returns those of the process with the lowest number. Returns null if there are no facts.
   [[nodiscard]] const std::string* choose(const std::vector<Candidate>& all, Role role) {
     std::map<std::string, int> count;
     const Candidate* usual = nullptr;
@@ -49,7 +48,7 @@ class CommonFacts {
   }
 
  private:
-  // Compares only the facts that both have, because servers and workers know different facts.
+  // Compares a server with the workers, and only the facts that both have: they know different facts.
   [[nodiscard]] JobFacts::Difference from_workers(const Candidate& c) const {
     const auto workers = facts_.find(Role::worker);
     if (c.member.role != Role::server || workers == facts_.end()) return {};

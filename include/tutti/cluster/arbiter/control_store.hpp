@@ -17,17 +17,16 @@
 
 namespace tutti::control {
 
-using ConnectionId = std::uint64_t;  // a connection to the arbiter, by the number that the carrier of the frames gave
-                                     // it
+using ConnectionId = std::uint64_t;  // number of a connection, given by the carrier of its frames
 struct Outgoing {                    // a message and its destination
   ConnectionId connection = 0;
   Message message;
 };
 
-// The store through which the processes of a job find each other: the arbiter keeps texts by key for them. Any process
-// may set any key, and the last value counts. A process that waits for a key is answered once it is set. Limits: the
-// bytes of a job, and the number of keys for which one process waits. Keys of a generation (generation_key() in
-// comm/key_store.hpp) are deleted when the generation has ended.
+// The store through which the processes of a job find each other: it keeps a text for each key. Any process may set any
+// key, and the last value counts. A process that waits for a key gets its value when the key is set. The bytes of a
+// job, the keys for which one process waits, and the keys of next_number() are limited. Keys of a generation
+// (generation_key() in comm/key_store.hpp) are deleted by forget_before().
 class ControlStore {
  public:
   static constexpr std::size_t most_bytes = std::size_t{64} << 20, most_waiting = 256, most_counters = 256;
@@ -73,7 +72,7 @@ class ControlStore {
     }
     out.push_back({connection, Value{d.request, true, std::to_string(next_numbers_[d.key]++)}});
   }
-  // Deletes the keys of the generations before this one, which have ended.
+  // Deletes the keys of all generations before `generation`.
   void forget_before(std::uint64_t generation) {
     if (generation <= oldest_) return;
     oldest_ = generation;
@@ -97,7 +96,7 @@ class ControlStore {
     std::uint64_t request;
     std::string key;
   };
-  // Returns the generation in a key of generation_key().
+  // Returns the generation of a key that generation_key() made, and no value for other keys.
   [[nodiscard]] static std::optional<std::uint64_t> generation_of(std::string_view key) noexcept {
     std::uint64_t g = 0;
     if (!key.starts_with('@')) return {};
@@ -111,7 +110,7 @@ class ControlStore {
   }
 
   std::map<std::string, std::string> values_;
-  std::map<std::string, std::uint64_t> next_numbers_;  // the next number
+  std::map<std::string, std::uint64_t> next_numbers_;  // by key
   std::vector<PendingLookup> waiting_;
   std::size_t bytes_ = 0;
   std::uint64_t oldest_ = 0;  // keys of this generation and of later ones are kept

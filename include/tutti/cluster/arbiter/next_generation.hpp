@@ -18,18 +18,18 @@ namespace tutti::control {
 // The members that the next generation of the arbiter (arbiter.hpp) would have.
 struct NextGeneration {
   std::vector<Candidate*> members{};  // workers by age, then servers by their number
-  int servers = 0;                    // of these
-  bool too_few = false;               // workers
+  int servers = 0;                    // number of servers among the members
+  bool too_few = false;               // there are too few workers
 };
 
 namespace detail {
 
-// Returns whether members still prepare the state. No process joins them.
+// Returns whether members still prepare their state. Until it is ready, no worker joins.
 [[nodiscard]] inline bool preparing(const std::vector<Candidate>& all) {
   return any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && c.preparing; });
 }
-// at_once: a process joins before the end of an epoch, which would be too late. keep: no member leaves, because the
-// members that stay do not have the trained state.
+// at_once: processes join although the epoch has not ended. keep: no member leaves, because the members that would stay
+// do not have the trained state.
 [[nodiscard]] inline std::vector<Candidate*> next_members(std::vector<Candidate>& all, const ArbiterOptions& o,
                                                           bool at_once, bool keep) {
   using State = Candidate::State;
@@ -49,7 +49,7 @@ namespace detail {
 
 }  // namespace detail
 
-// Returns the members of the next generation. least: workers that it must have.
+// Returns the members of the next generation. least: the smallest number of workers.
 [[nodiscard]] inline NextGeneration next_generation(std::vector<Candidate>& all, const ArbiterOptions& o, int least) {
   using detail::workers_of;
   const auto stays = [](const Candidate* c) { return c->state == Candidate::State::member && c->is(Role::worker); };
@@ -60,17 +60,17 @@ namespace detail {
   if ((workers_of(members) > 0 || preparing) && std::none_of(members.begin(), members.end(), stays))
     members = detail::next_members(all, o, true, true);
   next.servers = static_cast<int>(members.size()) - workers_of(members);
-  // Workers that will join when the members are ready count already.
+  // Counts workers that will join after the preparation of the state.
   const auto later = [](const Candidate& c) { return c.is(Role::worker) && c.state == Candidate::State::waiting; };
   const auto coming = preparing ? std::count_if(all.begin(), all.end(), later) : 0;
   next.too_few = workers_of(members) == 0 || workers_of(members) + coming < least;
   return next;
 }
 
-// Urgency of the next generation: it waits for the end of an epoch or of a step, or the group is broken.
+// When the next generation begins: not at all, after an epoch, after a step, or at once because the group is broken.
 enum class Urgency { none, epoch, step, broken };
 
-// Adds the processes that want to join and to leave to `c`. Returns their urgency.
+// Adds the processes that want to join and to leave to `c`. Returns the highest urgency of these changes.
 [[nodiscard]] inline Urgency count_changes(const std::vector<Candidate>& all, const ArbiterOptions& o,
                                            MembershipChange& c) {
   Urgency level = Urgency::none;
@@ -85,8 +85,8 @@ enum class Urgency { none, epoch, step, broken };
   return level;
 }
 
-// Returns whether members may leave although too few workers are left for a generation: if another member has the
-// trained state, or if no other worker is left. others_may_come: other workers may replace lost ones.
+// Returns whether members may leave although too few workers would remain for a generation: if another member has the
+// trained state, or if no other worker is expected. others_may_come: new workers may replace lost ones.
 [[nodiscard]] inline bool may_leave(const std::vector<Candidate>& all, bool others_may_come) {
   const bool kept =
       any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && !c.leaving; });
@@ -94,8 +94,8 @@ enum class Urgency { none, epoch, step, broken };
          (!others_may_come && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; }));
 }
 
-// Returns the member that sends its state to the others: of the members with the most steps the oldest one, and the
-// oldest of all if no member has trained yet.
+// Returns the member that sends its state to the others: the oldest of the members with the most steps, or the oldest
+// of all members if no member has trained yet.
 [[nodiscard]] inline ProcessId authority_of(const std::vector<Candidate*>& members) {
   const Candidate* first = nullptr;
   for (const Candidate* c : members) {
@@ -105,7 +105,7 @@ enum class Urgency { none, epoch, step, broken };
   return (first == nullptr ? members.front() : first)->member.id;
 }
 
-// Names some of the processes that have not arrived yet.
+// Returns a message that names up to three of the processes that have not arrived yet.
 [[nodiscard]] inline Waiting waiting_for(const std::set<std::pair<Role, std::int32_t>>& absent) {
   constexpr std::size_t most = 3;
   std::string missing;

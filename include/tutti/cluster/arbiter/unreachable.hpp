@@ -14,16 +14,16 @@
 #include <tutti/cluster/channel/control_messages.hpp>
 #include <tutti/cluster/channel/lease.hpp>
 
-// The rule by which the arbiter (arbiter.hpp) gives up one of two processes that cannot reach each other.
+// The rule by which the arbiter (arbiter.hpp) removes one of two processes that cannot reach each other from the job.
 namespace tutti::control {
 
-// A member: one that has waited in an operation of its generation for longer than the time-out, or another one.
+// A member. The last two fields are set if it has waited in an operation for longer than the time-out.
 struct BlockedMember {
   ProcessId id = 0;
   Role role = Role::worker;
-  bool spare = true;                   // the job can go on without it
-  std::uint64_t operation = 0;         // in which it waits; 0: it has not reported that it waits
-  std::vector<ProcessId> unreachable;  // those that it does not reach
+  bool spare = true;                   // the job can continue without it
+  std::uint64_t operation = 0;         // the operation in which it waits; 0: it has not reported that it waits
+  std::vector<ProcessId> unreachable;  // the members that it cannot reach
 };
 
 using CutPair = std::pair<ProcessId, ProcessId>;
@@ -47,14 +47,14 @@ using CutPair = std::pair<ProcessId, ProcessId>;
   return pairs;
 }
 
-// A member that is given up, with one of the members that it cannot reach.
+// A member that is to be removed, and one of the members that it cannot reach.
 struct EvictedMember {
   ProcessId id = 0, other = 0;
 };
 
-// Returns the member to give up: of all members of cut pairs, the one that the fewest others reach, and of equal ones
-// the youngest. A member that the job cannot lose stays if the other one of its pair can be given up. Returns no value
-// if no pair is cut. Call it again with the remaining members until it returns no value.
+// Returns the member to remove: of the members of cut pairs, the one in the most cut pairs, and of equal ones the
+// youngest. It returns a member that the job cannot lose only if the job can lose no member of a cut pair. Returns no
+// value if no pair is cut. Call it again with the remaining members until it returns no value.
 [[nodiscard]] inline std::optional<EvictedMember> choose_evicted(const std::vector<BlockedMember>& all) {
   const std::vector<CutPair> pairs = cut_pairs(all);
   const auto in = [](const CutPair& p, ProcessId id) { return p.first == id || p.second == id; };
@@ -77,17 +77,17 @@ class UnreachableTimer {
   explicit UnreachableTimer(Time rank_timeout)
       : delay_(std::min<Time>(rank_timeout / 10, std::chrono::milliseconds(500))) {}
 
-  // Stores what a member reports.
+  // Stores the report of a member.
   void take(Candidate& c, const UnreachablePeers& u, Time now) {
     c.operation = u.members.empty() ? 0 : u.operation;
     c.unreachable = u.members;
     if (due_ == Time::max() && !u.members.empty()) due_ = now + delay_;
   }
-  // Call after a pause of the arbiter, because its members may have more to report.
+  // Call after a pause of the arbiter: members may still have reports to send.
   void postpone(Time now) noexcept {
     if (due_ != Time::max()) due_ = now + delay_;
   }
-  // Returns true once for each time at which the rule is to be applied.
+  // Returns true if the rule is to be applied now, and only once for each delay.
   [[nodiscard]] bool is_due(Time now) noexcept {
     if (now < due_) return false;
     due_ = Time::max();
@@ -98,7 +98,7 @@ class UnreachableTimer {
   Time delay_, due_ = Time::max();
 };
 
-// The members as the rule needs them. can_lose(candidate): the job can go on without it.
+// Returns the members in the form that the rule needs. can_lose(candidate): the job can continue without it.
 template <class F>
 [[nodiscard]] std::vector<BlockedMember> blocked_members(const std::vector<Candidate>& all, F&& can_lose) {
   std::vector<BlockedMember> list;

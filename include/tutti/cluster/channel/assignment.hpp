@@ -9,12 +9,12 @@
 
 namespace tutti {
 
-// The part of a process in a generation of its job.
+// The role, the rank and the peers of a process in one generation of its job.
 struct Assignment {
   std::uint64_t generation = 0;
   control::ProcessId id = 0, authority = 0;  // authority: the process that sends its state to the others
   control::Role role = control::Role::worker;
-  int rank = 0;                                   // among the workers, or the servers
+  int rank = 0;                                   // among the processes of its role
   std::vector<control::Member> workers, servers;  // by rank
   std::chrono::milliseconds rank_timeout{0};
 };

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// Publishes and looks up the texts of a job's processes over their channels. The channel must outlive it.
+// The key store of a job, reached through the channel. The channel must outlive it.
 class ChannelStore : public KeyStore {
  public:
   explicit ChannelStore(ControlChannel& channel) : channel_(channel) {}

@@ -29,13 +29,13 @@
 
 namespace tutti {
 
-// A process's channel to the arbiter of its job. A thread of its own sends beats, so that the arbiter knows that the
-// process lives while it computes. Processes also publish and look up texts in it to find each other; these appear
-// in no argument, environment or log. Under tutti-launch it needs neither port nor key. Calls come from any thread.
-// Each throws CommunicationError once the arbiter is gone or gave this process up, UsageError if it refused it.
+// A process's channel to the arbiter of its job. Its own thread sends heartbeats: they show that the process lives
+// while it computes. Processes also publish and look up texts in it to find each other; these appear in no argument,
+// environment or log. Under tutti-launch it needs neither port nor key. Any thread may call the functions. Each throws
+// CommunicationError after the arbiter has ended or removed this process, and UsageError if it refused this process.
 class ControlChannel {
  public:
-  // Opens the channel that tutti-launch gives to each process, once. Null without a channel, for example under mpirun.
+  // Opens the channel that tutti-launch gives to each process, once. Returns null if there is none, as under mpirun.
   [[nodiscard]] static std::unique_ptr<ControlChannel> open() {
     auto link = control::link_of_environment();
     return link == nullptr ? nullptr : std::make_unique<ControlChannel>(std::move(link));
@@ -43,7 +43,7 @@ class ControlChannel {
   explicit ControlChannel(std::unique_ptr<control::FrameLink> link) : link_(std::move(link)) {
     thread_ = std::thread([this] { run(); });
   }
-  // An admitted process leaves with its work done, unless the destructor runs because of an exception.
+  // Reports that the process has completed its work, unless the destructor runs because of an exception.
   ~ControlChannel() {
     try {
       if (std::uncaught_exceptions() == exceptions_) leave();
@@ -60,8 +60,8 @@ class ControlChannel {
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  // Asks for admission, with role and rank from the environment, and blocks until the first generation. From here on
-  // the arbiter watches this process. UsageError names the first of `facts` in which it differs from the others.
+  // Asks for admission, with role and rank from the environment, and blocks until this process is in a generation. The
+  // arbiter watches it from now on. Throws UsageError with the first of `facts` that differs from other processes.
   Assignment enrol(const LaunchEnvironment& e, const JobFacts& facts, std::chrono::milliseconds timeout) {
     return enrol(e.is_server() ? control::Role::server : control::Role::worker, e.rank, e.host, facts, timeout);
   }
@@ -70,7 +70,7 @@ class ControlChannel {
     ask_to_enrol(role, place, host, facts);
     return next_assignment(timeout);
   }
-  // Does the same without waiting.
+  // Asks for admission without waiting for a generation.
   void ask_to_enrol(control::Role role, int place, const std::string& host, const JobFacts& facts) {
     send(control::Enrol{role, place, host, facts.text()});
     {
@@ -85,12 +85,12 @@ class ControlChannel {
     std::unique_lock lock(mutex_);
     return wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); });
   }
-  // Blocks until there is an assignment to a generation after the last one that this returned, and returns it.
+  // Blocks until there is an assignment to a later generation than that of the last result, and returns it.
   Assignment next_assignment(std::chrono::milliseconds timeout) {
     if (auto a = next_assignment_unless_released(timeout)) return *std::move(a);
     fail<CommunicationError>("control channel", "to take part in the job", "a release from it");
   }
-  // Does the same. Returns no value if this process is released, because it or the launcher had requested that.
+  // As next_assignment(), but returns no value if this process is released, as it or the launcher has requested.
   std::optional<Assignment> next_assignment_unless_released(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); }))
@@ -103,15 +103,15 @@ class ControlChannel {
   }
 
   // ---- texts for all processes ----
-  // Sets a key, of at most 256 bytes, to a value of at most 65536 bytes. It stays when this process is gone. A key of a
-  // generation (comm/key_store.hpp) is deleted with the generation; CommunicationError if that is over.
+  // Sets a key, of at most 256 bytes, to a value of at most 65536 bytes, which outlives this process. A key of a
+  // generation (comm/key_store.hpp) is deleted with it. Throws CommunicationError if that generation has ended.
   void publish(const std::string& key, const std::string& value) {
     const auto request = next_request();
     send(control::Publish{request, key, value});
     if (!answer_to(request, std::chrono::seconds(30), key))
       fail<CommunicationError>("control channel", "an answer of the job's arbiter", "no answer within 30 s");
   }
-  // Blocks until a key has a value and returns it. CommunicationError if it gets no value within the time-out.
+  // Blocks until a key has a value and returns it. Throws CommunicationError if it gets no value within the time-out.
   [[nodiscard]] std::string lookup(const std::string& key, std::chrono::milliseconds timeout) {
     const auto value = ask(key, true, timeout);
     if (!value)
@@ -119,7 +119,7 @@ class ControlChannel {
                                "check whether the process that publishes it still runs");
     return *value;
   }
-  // Does the same. Returns no value if the time-out is over, or once `stopped` is set, see wake_lookups().
+  // As lookup(), but returns no value after the time-out, or once `stopped` is set (see wake_lookups()).
   [[nodiscard]] std::optional<std::string> lookup_unless(const std::string& key, std::chrono::milliseconds timeout,
                                                          const std::atomic<bool>& stopped) {
     return ask(key, true, timeout, &stopped);
@@ -134,7 +134,7 @@ class ControlChannel {
     return ask(key, false, std::chrono::seconds(30));
   }
 
-  // Returns the next number of a key. The first caller gets 0, and each caller another number.
+  // Returns the next number of a key: 0 to the first caller, and a different number to each caller.
   [[nodiscard]] std::uint64_t next_number(const std::string& key) {
     const auto request = next_request();
     send(control::NextNumber{request, key});
@@ -145,25 +145,25 @@ class ControlChannel {
   }
 
   // ---- generations ----
-  // Returns whether this process may write what others read: false once it may have been given up or was released.
+  // Returns whether this process may write data that other processes read: its lease holds and it was not released.
   [[nodiscard]] bool may_write() const {
     const std::lock_guard lock(mutex_);
     return !released_ && lease_.holds(control::now());
   }
-  // Blocks until this process may write: the arbiter may be late, because it or this process was paused. Returns false
-  // if the arbiter has not answered within the rank time-out. Throws what ended the channel, such as a refusal.
+  // Blocks until this process may write: after a pause, an answer of the arbiter may be late. Returns false if it has
+  // not answered within the rank time-out. Throws the error that ended the channel, such as a refusal.
   [[nodiscard]] bool await_lease() {
     std::unique_lock lock(mutex_);
     return wait(lock, std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),
                 [&] { return left_ || !enrolled_ || lease_.holds(control::now()); }) &&
            lease_.holds(control::now());
   }
-  // Returns what is known of a change of the generation that next_assignment() returned last, or no value.
+  // Returns the known change of the generation that next_assignment() returned last, or no value.
   [[nodiscard]] std::optional<control::MembershipChange> change() const {
     const std::lock_guard lock(mutex_);
     return change_ && change_->generation >= taken_ ? change_ : std::nullopt;
   }
-  // Calls f for each change on the thread of the channel, so f must not block; and at once for a change that is known
+  // Calls f on the thread of the channel for each change, so f must not block. Calls f at once if a change is known
   // already. When this returns, no thread runs the function that was set before. f must not call on_change().
   void on_change(const std::function<void(const control::MembershipChange&)>& f) {
     std::optional<control::MembershipChange> known;
@@ -175,26 +175,26 @@ class ControlChannel {
     { const std::lock_guard told(telling_); }
     if (f && known) f(*known);
   }
-  // Calls f, which must not throw, on the channel's thread once the channel has ended; at once if it has ended before.
+  // Calls f, which must not throw, on the channel's thread when the channel ends; at once if it has already ended.
   void on_end(std::function<void(const std::string& why)> f) {
     std::unique_lock lock(mutex_);
     on_end_ = std::move(f);
     if (error_) tell_end(lock);
   }
-  // Reports that this process left the generation after `step`. broken: its step failed; epoch_end: that step was the
-  // last of an epoch; preparing: it has no state yet that a joining process could take.
+  // Reports that this process left the generation after `step`. broken: the work after `step` failed; epoch_end: `step`
+  // was the last of an epoch; preparing: the process has no state yet that a joining process could take.
   void report(std::uint64_t step, bool broken, bool epoch_end, bool preparing = false) {
     send(control::Report{taken(), step, broken, epoch_end, preparing});
   }
-  // Reports that this process waits in an operation without reaching these members; an empty list: it waits no more.
+  // Reports that this process waits in an operation and cannot reach these members; an empty list ends the report.
   void report_unreachable(std::uint64_t operation, const std::vector<std::uint64_t>& members) {
     send(control::UnreachablePeers{taken(), operation, members});
   }
-  // Reports the epoch of the job. Only rank 0 calls it, and all others follow rank 0.
+  // Reports the epoch that begins. Only rank 0 calls it.
   void epoch_begins(std::uint64_t epoch) { send(control::EpochStart{taken(), epoch}); }
   // Reports that this process has done its part in forming the group of the generation.
   void report_group_ready() { send(control::GroupReady{taken()}); }
-  // Does the same, and blocks until all members have reported it. Returns false if a member was lost before.
+  // As report_group_ready(), but blocks until all members have reported. Returns false if a member was lost before.
   [[nodiscard]] bool await_group_ready(std::chrono::milliseconds timeout) {
     const std::uint64_t generation = taken();
     report_group_ready();
@@ -207,9 +207,9 @@ class ControlChannel {
                                "reports of only some members");
     return !changed();
   }
-  // Asks to leave with the next generation; Assignment tells the others of it. This process works on until then.
+  // Asks to leave when the next generation begins. This process works on until then.
   void ask_to_leave() { send(control::Leave{false}); }
-  // Leaves with its work done. The arbiter does not watch this process any more.
+  // Reports that this process has completed its work and leaves. The arbiter does not watch it any more.
   void leave() {
     {
       const std::lock_guard lock(mutex_);
@@ -219,7 +219,7 @@ class ControlChannel {
     }
     send(control::Leave{true});
   }
-  // Returns whether the arbiter has released this process, as was asked.
+  // Returns whether the arbiter has released this process, as it or the launcher had requested.
   [[nodiscard]] bool released() const {
     const std::lock_guard lock(mutex_);
     return released_;
@@ -247,11 +247,11 @@ class ControlChannel {
   }
   void send(const control::Message& m) {
     const std::string bytes = control::encode(m);
-    // The frames of a message stay together.
+    // No frame of another message may come between the frames of this one.
     const std::lock_guard lock(sending_);
     control::split_message(bytes, [&](std::string_view frame) { link_->send(frame); });
   }
-  // Returns whether `done` became true before the time-out. Throws what ended the channel.
+  // Returns whether `done` became true before the time-out. Throws the error that ended the channel.
   template <class F>
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, F&& done) {
     control::PauseTolerantTimer patience(timeout);
@@ -370,17 +370,17 @@ class ControlChannel {
   void assign(const control::NewGeneration& m) {
     assignment_ = assignment_of(m);
     lease_.set_timeout(assignment_->rank_timeout);
-    answered_ = true;  // from here on silence counts, even if no beat is ever answered
-    // Several beats within a short time-out, too.
+    answered_ = true;  // from now on the arbiter's silence counts, even if it never answers a heartbeat
+    // At least five heartbeats within the time-out, even if it is short.
     every_ = std::min<Clock::duration>(control::heartbeat_interval, assignment_->rank_timeout / 5);
   }
 
   std::unique_ptr<control::FrameLink> link_;
   std::mutex sending_;
-  std::mutex telling_;  // locked before mutex_: held while on_change_ is called
+  std::mutex telling_;  // locked before mutex_, and while on_change_ is called
   mutable std::mutex mutex_;
   std::condition_variable news_;
-  control::MessageAssembler assembler_;  // used by the thread only
+  control::MessageAssembler assembler_;  // used by the channel's thread only
   control::Lease lease_;
   std::optional<Assignment> assignment_;
   std::optional<control::MembershipChange> change_;
@@ -389,7 +389,7 @@ class ControlChannel {
   std::map<std::uint64_t, std::optional<control::Value>> answers_;
   std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
   std::string missing_;
-  bool answered_ = false;  // a beat was answered or an assignment has come since the thread checked last
+  bool answered_ = false;  // set since the thread's last check: a heartbeat was answered, or an assignment was received
   bool enrolled_ = false, left_ = false, released_ = false, stop_requested_ = false, stopping_ = false;
   std::exception_ptr error_;
   Clock::duration every_ = control::heartbeat_interval;

@@ -32,8 +32,8 @@ namespace tutti::control {
 
 inline constexpr std::size_t longest_frame = std::size_t{32} << 10;
 
-// Splits a message into frames, which are to be sent one after the other: a byte that says whether more follow, then
-// the bytes.
+// Splits a message into frames, which must be sent in this order. The first byte of a frame says whether more frames
+// follow.
 template <class F>  // f(std::string_view frame)
 void split_message(std::string_view bytes, F&& f) {
   std::string frame;
@@ -45,7 +45,7 @@ void split_message(std::string_view bytes, F&& f) {
   } while (!bytes.empty());
 }
 
-// Joins frames to messages again. CommunicationError for frames that split_message() did not write.
+// Joins frames to messages again. Throws CommunicationError for frames that split_message() did not write.
 class MessageAssembler {
  public:
   // Returns the bytes of a message if this frame was its last.
@@ -65,26 +65,27 @@ class MessageAssembler {
   std::string bytes_;
 };
 
-// A process's connection to the arbiter over any carrier. Several threads may call send(), and one thread at the same
-// time receive().
+// A process's connection to the arbiter over any carrier. Several threads may call send(), and at the same time one
+// thread may call receive().
 class FrameLink {
  public:
   FrameLink() = default;
   FrameLink(const FrameLink&) = delete;
   FrameLink& operator=(const FrameLink&) = delete;
   virtual ~FrameLink() = default;
-  // CommunicationError if the other end is gone or accepts no bytes for seconds.
+  // Throws CommunicationError if the other end is gone or accepts no bytes for seconds.
   virtual void send(std::string_view frame) = 0;
-  // Returns the next frame, or no value after `wait` or after wake(). CommunicationError if the other end is gone.
+  // Returns the next frame, or no value after `wait` or after wake(). Throws CommunicationError if the other end is
+  // gone.
   [[nodiscard]] virtual std::optional<std::string> receive(std::chrono::milliseconds wait) = 0;
-  // Makes a receive() that waits, or the next one, return.
+  // Makes the current or the next receive() return.
   virtual void wake() = 0;
-  // Called by the thread that receives if the arbiter has answered no beat within the rank time-out. Throws
-  // CommunicationError if this ends the process's part, because it cannot learn of the arbiter's end in another way.
+  // The receiving thread calls it if the arbiter has answered no heartbeat within the rank time-out. Throws
+  // CommunicationError if the link has no other way to detect that the arbiter has ended.
   virtual void unanswered() {}
 };
 
-// Over a socket that keeps frames apart (SOCK_SEQPACKET), such as the one that tutti-launch gives to a process.
+// A link over a socket that keeps frames apart (SOCK_SEQPACKET), such as the one that tutti-launch gives to a process.
 class SocketLink : public FrameLink {
  public:
   explicit SocketLink(io::Descriptor socket) : socket_(std::move(socket)) {
@@ -123,7 +124,7 @@ class SocketLink : public FrameLink {
   }
 
   void wake() override {
-    // A full pipe wakes the receiver as well.
+    // The result does not matter: a full pipe wakes the receiver too.
     [[maybe_unused]] const ssize_t n = ::write(wake_write_.get(), "", 1);
   }
 
@@ -148,7 +149,7 @@ class SocketLink : public FrameLink {
     return ::getsockopt(*number, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
   };
   if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != SOCK_SEQPACKET) return nullptr;
-  // Programs that this process starts do not get it, see SocketLink.
+  // Programs that this process starts do not get the socket, see SocketLink.
   static std::atomic_flag taken;
   if (taken.test_and_set()) return nullptr;
   return std::make_unique<SocketLink>(io::Descriptor(*number));

@@ -12,19 +12,19 @@
 
 #include <tutti/core/error.hpp>
 
-// The messages between the processes of a job and its arbiter (arbiter.hpp), and their bytes: fields in their order,
-// numbers little-endian, the length of a text or list before its contents. control_link.hpp carries them.
+// The messages between the processes of a job and its arbiter (arbiter.hpp). control_link.hpp carries them as bytes:
+// the fields in order, numbers little-endian, and the length of a text or list before its contents.
 namespace tutti::control {
 
-inline constexpr const char* over = "a generation that has ended";  // why a key of it is not kept
+inline constexpr const char* over = "a generation that has ended";  // why its keys are refused
 
-using ProcessId = std::uint64_t;  // grows with every process that a job ever had
+using ProcessId = std::uint64_t;  // larger for each later process of a job
 
 enum class Role : std::uint8_t { worker = 0, server = 1 };  // of a process
 
 [[nodiscard]] constexpr const char* name_of(Role r) noexcept { return r == Role::server ? "server" : "worker"; }
 
-// A process as the others know it. place: the number that the launcher gave it, among the workers or the servers.
+// A process as other processes see it. place: its number among the processes of its role, from the launcher.
 struct Member {
   ProcessId id = 0;
   Role role = Role::worker;
@@ -48,9 +48,9 @@ struct Enrol {
 struct Heartbeat {  // shows that the process lives
   std::uint64_t number = 0;
 };
-// A process has left the work of a generation after so many steps. broken: its step failed, so the others would wait
-// for it forever; epoch_end: the last of these steps was the last of an epoch; preparing: it has no state yet that a
-// joining process could take, and makes it ready together with the others that are preparing.
+// A process has left the work of a generation after `step` steps. broken: its next step failed, so the other members
+// would wait for it forever; epoch_end: the last of these steps was the last of an epoch; preparing: it has no state
+// yet that a joining process could take, and prepares it together with the other members that are preparing.
 struct Report {
   std::uint64_t generation = 0, step = 0;
   bool broken = false, epoch_end = false, preparing = false;
@@ -59,7 +59,7 @@ struct Report {
 struct GroupReady {
   std::uint64_t generation = 0;
 };
-// A process wants to leave: now, with its work done (`done`), or with the next generation.
+// A process leaves now, because its work is complete (`done`), or asks to leave with the next generation.
 struct Leave {
   bool done = true;
 };
@@ -68,13 +68,13 @@ struct Publish {
   std::uint64_t request = 0;
   std::string key{}, value{};
 };
-// Asks for a key; `wait`: until it is set. The answer is a Value.
+// Asks for the value of a key; `wait`: the answer comes when the key is set. The answer is a Value.
 struct Lookup {
   std::uint64_t request = 0;
   std::string key{};
   bool wait = false;
 };
-// The process does not want the answer any more.
+// The process does not want the answer to this request any more.
 struct Forget {
   std::uint64_t request = 0;
 };
@@ -89,7 +89,7 @@ struct NextNumber {
   std::string key{};
 };
 
-// A process has waited in an operation of its generation for longer than the rank time-out, and does not reach these
+// A process has waited in an operation of its generation for longer than the rank time-out, and cannot reach these
 // members. An empty list: the operation has ended. All members of a generation count operations alike.
 struct UnreachablePeers {
   std::uint64_t generation = 0, operation = 0;
@@ -102,8 +102,8 @@ struct UnreachablePeers {
 struct Waiting {
   std::string missing{};
 };
-// A generation with its members: workers by id, then servers by place. The rank of a process is its position among
-// those of its role.
+// A generation with its members: workers by id, then servers by place. The rank of a process is its position among the
+// processes of its role.
 struct NewGeneration {
   std::uint64_t generation = 0;
   ProcessId you = 0;
@@ -111,24 +111,24 @@ struct NewGeneration {
   std::uint32_t rank_timeout_ms = 0;
   std::vector<Member> members{};
 };
-struct HeartbeatAck {        // the answer to a beat
-  std::uint64_t number = 0;  // of the beat
+struct HeartbeatAck {        // the answer to a heartbeat
+  std::uint64_t number = 0;  // number of the heartbeat
 };
-// The process is not, or no longer, in the job. code: an ExitCode.
+// The arbiter has refused the process, or removed it from the job. code: an ExitCode.
 struct Rejection {
   std::int32_t code = 0;
   std::string reason{};
 };
-// The members of a generation change. broken: members leave it at once and interrupt what waits, because a member was
-// lost or its step failed. Otherwise they leave after a step that all agree on; at_epoch: after the last step of an
-// epoch. lost: all members that this generation has lost until now.
+// The members of a generation change. broken: the members leave at once and interrupt waiting operations, because a
+// member was lost or its step failed. If false, they leave after a step on which all agree; at_epoch: after the last
+// step of an epoch. lost: all members that this generation has lost so far.
 struct MembershipChange {
   std::uint64_t generation = 0;
   std::vector<Member> lost{};
   std::uint32_t joining = 0, leaving = 0;
   bool broken = false, at_epoch = false;
 };
-// Returns what ends a group at once, such as "the loss of worker 2 on b"; empty if the group works on.
+// Returns why a group ends at once, such as "the loss of worker 2 on b", or an empty text if the group works on.
 [[nodiscard]] inline std::string reason_of_end(const MembershipChange& c) {
   if (!c.broken) return "";
   std::string names;
@@ -136,18 +136,18 @@ struct MembershipChange {
   return names.empty() ? "a step that failed in another process" : "the loss of " + names;
 }
 
-// All members have formed their group: the generation computes.
+// All members have formed their group: the generation begins to train.
 struct Start {
   std::uint64_t generation = 0;
 };
-// The process is not in the next generation, as it asked.
+// The process is released, and is not in the next generation.
 struct LeaveGranted {};
 // The job is to stop, as after SIGTERM for a program that runs alone.
 struct Stop {};
-struct Value {  // of a key that was asked for
+struct Value {  // the answer to Publish, Lookup and NextNumber
   std::uint64_t request = 0;
   bool found = false;
-  std::string value{};  // if a limit is the reason that it was not found: which one
+  std::string value{};  // if not found: the reason, which may be empty
 };
 
 using Message = std::variant<Enrol, Heartbeat, Report, GroupReady, Leave, Publish, Lookup, Forget, EpochStart, Waiting,
@@ -235,7 +235,7 @@ struct Reader {
     if (rest.size() < sizeof number) broken();
     std::uint64_t value = 0;
     for (std::size_t i = sizeof number; i-- > 0;) value = value << 8U | static_cast<unsigned char>(rest[i]);
-    // Flags and roles have no other values.
+    // Flags and roles are 0 or 1.
     if ((std::is_same_v<T, bool> || std::is_same_v<T, Role>)&&value > 1) broken();
     rest.remove_prefix(sizeof number);
     number = static_cast<T>(value);
@@ -283,7 +283,7 @@ template <std::size_t I = 0>
 
 }  // namespace detail
 
-// Returns the bytes of a message. UsageError if a text is too long, or the message longer than longest_message.
+// Returns the bytes of a message. Throws UsageError if a text is too long, or the message longer than longest_message.
 [[nodiscard]] inline std::string encode(const Message& message) {
   detail::Writer w;
   w(static_cast<std::uint8_t>(message.index()));
@@ -293,7 +293,7 @@ template <std::size_t I = 0>
   return std::move(w.bytes);
 }
 
-// Returns the message of the bytes. CommunicationError for all that encode() does not write.
+// Returns the message of the bytes. Throws CommunicationError for bytes that encode() does not write.
 [[nodiscard]] inline Message decode(std::string_view bytes) {
   if (bytes.empty() || bytes.size() > longest_message) detail::Reader::broken();
   detail::Reader r{bytes.substr(1)};

@@ -12,9 +12,9 @@
 
 namespace tutti::control {
 
-using Time = std::chrono::nanoseconds;  // since a fixed moment; never goes back
+using Time = std::chrono::nanoseconds;  // since a fixed moment; never decreases
 
-// Returns the time of a clock that goes on while a machine is suspended, as the clock of another host does.
+// Returns the time of a clock that also runs while this machine is suspended, as the clocks of other hosts do.
 [[nodiscard]] inline Time now() noexcept {
   timespec t{};
   ::clock_gettime(CLOCK_BOOTTIME, &t);
@@ -23,12 +23,12 @@ using Time = std::chrono::nanoseconds;  // since a fixed moment; never goes back
 
 inline constexpr std::chrono::milliseconds heartbeat_interval{500};
 
-// The time that a thread spends waiting, up to a limit. A pause of the process itself does not count: the thread looks
-// at least once in each slice, so a longer gap between two looks counts as one slice.
+// Counts the time that a thread spends waiting, up to a limit. A pause of the process itself does not count: the thread
+// calls is_over() at least once in each slice, so a gap longer than longest_gap between two calls counts as one slice.
 class PauseTolerantTimer {
  public:
   static constexpr std::chrono::milliseconds slice{100};
-  static constexpr std::chrono::seconds longest_gap{1};  // for a thread that waits for a processor
+  static constexpr std::chrono::seconds longest_gap{1};  // a thread may wait for a processor for this time
 
   explicit PauseTolerantTimer(Time limit) : limit_(limit) {}
 
@@ -42,7 +42,7 @@ class PauseTolerantTimer {
     looked_ = now;
     return spent_ >= limit_;
   }
-  // Returns how long to wait until the next look.
+  // Returns how long to wait before the next call of is_over().
   [[nodiscard]] std::chrono::nanoseconds next_wait() const noexcept {
     return std::min<std::chrono::nanoseconds>(slice, limit_ - spent_);
   }
@@ -52,20 +52,20 @@ class PauseTolerantTimer {
   bool begun_ = false;
 };
 
-// The process's side of the lease, which stops a process from writing before the arbiter gives it up. It holds for
-// three quarters of the rank time-out, counted from when the last answered beat was sent. The arbiter receives that
-// beat later and then waits for the whole time-out. So the arbiter never gives up a process that may still write,
-// unless its clock is a third faster than the clock of the process.
+// The process's side of the lease, which stops a process from writing before the arbiter removes it from the job. It
+// holds for three quarters of the rank time-out, counted from the time at which the last answered heartbeat was sent.
+// The arbiter receives that heartbeat later and then waits for the whole time-out. So the arbiter never removes a
+// process that may still write, unless the arbiter's clock is a third faster than the clock of the process.
 class Lease {
  public:
   explicit Lease(Time timeout = {}) : timeout_(timeout) {}
   void set_timeout(Time timeout) noexcept { timeout_ = timeout; }
   [[nodiscard]] Time timeout() const noexcept { return timeout_; }
 
-  // Returns the number of a beat that is sent now.
+  // Returns the number of a heartbeat that is sent now.
   [[nodiscard]] std::uint64_t send_heartbeat(Time now) {
     sent_.emplace_back(++last_, now);
-    // A beat that was sent longer ago gives no lease any more, whenever it is answered.
+    // The answer to a heartbeat that was sent longer ago gives no lease any more.
     while (sent_.front().second + timeout_ < now) sent_.pop_front();
     return last_;
   }
@@ -77,7 +77,7 @@ class Lease {
   }
   [[nodiscard]] bool holds(Time now) const noexcept { return since_.first && now < since_.second + timeout_ / 4 * 3; }
   void end() noexcept { since_.first = false; }
-  // Returns how many beats are remembered because their answer would give a lease.
+  // Returns how many heartbeats are stored because their answer would give a lease.
   [[nodiscard]] std::size_t unacknowledged() const noexcept { return sent_.size(); }
 
  private:

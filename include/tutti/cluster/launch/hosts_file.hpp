@@ -18,9 +18,9 @@
 
 // The hosts file: one host a line,
 //     [USER@]NAME[:PORT] [slots=N]        # comment
-// NAME is a host name, an IPv4 address or an IPv6 address in brackets, PORT that of its sshd, USER the login name
-// there, N the number of processes for it (1 if it is not given). Blank lines, comments and CRLF are allowed, and equal
-// lines count once. All else is refused.
+// NAME is a host name, an IPv4 address, or an IPv6 address in brackets. PORT is the port of its sshd, USER the login
+// name there, N the number of processes for it (1 if it is not given). Blank lines, comments and CRLF are allowed, and
+// equal lines count once. Other lines are refused.
 namespace tutti {
 
 struct Host {        // a line of a hosts file
@@ -41,7 +41,7 @@ inline constexpr int max_slots = 4096;
 
 namespace detail {
 
-// Reads [USER@]NAME[:PORT]. Returns no value if it is something else.
+// Reads [USER@]NAME[:PORT]. Returns no value for other text.
 [[nodiscard]] inline std::optional<Host> parse_host_name(std::string_view text) {
   Host host;
   std::string_view rest;
@@ -81,7 +81,7 @@ namespace detail {
 
 }  // namespace detail
 
-// Reads the text of a hosts file; `where` names it in messages. DataError names the first line that is wrong.
+// Reads the text of a hosts file. where: its name in messages. Throws DataError that names the first wrong line.
 [[nodiscard]] inline std::vector<Host> parse_hosts(std::string_view text, const std::string& where) {
   if (text.size() > max_hosts_file_bytes)
     fail<DataError>(where, {"at most ", max_hosts_file_bytes, " bytes"}, text.size());
@@ -131,8 +131,8 @@ namespace detail {
   return sum;
 }
 
-// Returns the host of each of n processes, as an index: all slots of the first host, then those of the next, and from
-// the first again if there are more processes than slots.
+// Returns the host of each of n processes, as an index: the first host for all of its slots, then the next host. If
+// there are more processes than slots, continues with the first host.
 [[nodiscard]] inline std::vector<std::size_t> place_processes(const std::vector<Host>& hosts, std::size_t n) {
   std::vector<std::size_t> place;
   place.reserve(n);

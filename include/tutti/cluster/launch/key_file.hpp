@@ -35,8 +35,8 @@ inline constexpr std::size_t key_digits = 64;
   return text;
 }
 
-// Returns the secret in the text of a key file, in small letters. `where` names it. UsageError says what is wrong, and
-// repeats no part of the text.
+// Returns the secret in the text of a key file, in lower case. where: its name in messages. Throws UsageError with the
+// reason, and with no part of the text.
 [[nodiscard]] inline std::string parse_key(std::string_view text, const std::string& where) {
   for (const char c : {'\n', '\r'})
     if (text.ends_with(c)) text.remove_suffix(1);
@@ -53,8 +53,8 @@ inline constexpr std::size_t key_digits = 64;
   return secret;
 }
 
-// Reads the key file `path`, which the option `where` names. UsageError if it does not exist, if it is a link, a folder
-// or something else, or if others than its owner may read or change it.
+// Reads the key file `path`. where: the option that names it. Throws UsageError if it does not exist, if it is not a
+// regular file (links are refused too), or if users other than its owner may read or write it.
 [[nodiscard]] inline std::string read_key_file(const io::Path& path, const std::string& where) {
   const std::string mode = "a file of mode 0600";
   int fd = -1;

@@ -12,11 +12,11 @@
 
 namespace tutti {
 
-// What a process learns from its launcher: tutti-launch (TUTTI_*), Open MPI's mpirun (OMPI_COMM_WORLD_*), that of
-// another MPI (PMI_*), or srun of Slurm with its PMIx (SLURM_*, PMIX_*). Without a launcher it is a job of one process.
-// The first of these that is found counts.
+// What a process learns from its launcher. The launcher is tutti-launch (TUTTI_*), Open MPI's mpirun
+// (OMPI_COMM_WORLD_*), mpirun of another MPI (PMI_*), or srun of Slurm with its PMIx (SLURM_*, PMIX_*); the first of
+// these that is found counts. Without a launcher the process is a job of one process.
 struct LaunchEnvironment {
-  int rank = 0, size = 1;  // among the workers, or the servers, of the job
+  int rank = 0, size = 1;  // among the job's processes of this role
   int local_rank = 0, local_size = 1;
   int workers = 1, servers = 0;
   std::string role = "worker";  // or "server", "scheduler"
@@ -25,25 +25,26 @@ struct LaunchEnvironment {
   std::string job;              // 16 hexadecimal digits
   std::string secret;           // a secret that only the ranks of the job know
   std::string root;             // host:port at which rank 0 may listen
-  int root_ports = 1;           // or at one of so many ports, counted from that one
+  int root_ports = 1;           // or at one of this many ports, starting with that port
   std::string report;           // file of this process's progress, see progress_report.hpp
-  bool elastic = false;         // processes come and go while the job runs: `rank` is a number, and size is not the
-                                // number of ranks
-  bool new_worker = false;      // this one was added after the job had begun,
-  int epoch_begin = 0;          // in this epoch
-  // For jobs in which each generation starts all its processes anew: the number of the generation, from 1 on (0: it
-  // is none), how many processes began the job, the file in which rank 0 stores what later generations are to know, and
-  // the file that earlier ones left.
+  bool elastic =
+      false;  // processes join and leave while the job runs: `rank` is a number, and `size` is not the number of ranks
+  bool new_worker = false;  // this process was added after the job had begun
+  int epoch_begin = 0;      // the epoch of the job at that time
+  // For jobs in which each generation starts all its processes anew. generation: its number, from 1 on (0 in other
+  // jobs). founders: number of processes that began the job. keep: the file in which rank 0 stores data for later
+  // generations. kept: the file that earlier generations have left.
   int generation = 0, founders = 0;
   std::string keep, kept;
   bool servers_restart = false;  // a server that crashes or is killed is started again
-  bool launched = false;         // false: no launcher started it as one of several
-  // For a job with servers whose processes are started one by one by scripts, as MXNet's are: host:port of its
-  // scheduler, which numbers them; and this process's own address as the others reach it, if it is set.
+  bool launched = false;         // a launcher started this process as one of several
+  // For a job with servers whose processes are started one by one by scripts, as MXNet's are. scheduler: host:port of
+  // its scheduler, which numbers the processes. node_host: this process's own address for other processes, if it is
+  // set.
   std::string scheduler, node_host;
-  bool numbered = true;           // false: rank is not known yet
-  bool mpi = false;               // mpirun started it, alone or for tutti-launch, or srun did: MPI finds the others
-  bool srun = false;              // srun did
+  bool numbered = true;  // false: rank is not known yet
+  bool mpi = false;      // mpirun started it, alone or for tutti-launch, or srun did: MPI finds the other ranks
+  bool srun = false;     // srun started it
   std::optional<SlurmStep> step;  // the step of srun in which this process runs, whatever launcher started it
   int torch_size = 1;             // processes that torchrun or another launcher of PyTorch's jobs started
 
@@ -60,7 +61,7 @@ template <class Get>
   return value == nullptr ? "" : value;
 }
 
-// Reads an integer from low to high. UsageError if the variable is set to something else.
+// Reads an integer from `low` to `high`. Throws UsageError if the variable has another value.
 template <class Get>
 [[nodiscard]] std::optional<int> number_variable(const Get& get, const char* name, int low, int high) {
   const char* value = get(name);
@@ -72,7 +73,7 @@ template <class Get>
   return number;
 }
 
-// The variables in which one kind of launcher gives a process its place.
+// The names of the variables in which one kind of launcher passes rank and size.
 struct StarterNames {
   const char *rank, *size, *local_rank, *local_size;
 };
@@ -102,7 +103,7 @@ template <class Get>
   return e;
 }
 
-// Reads TUTTI_ROLE, else DMLC_ROLE, else takes "worker".
+// Reads the role from TUTTI_ROLE, or else from DMLC_ROLE. The default is "worker".
 template <class Get>
 void read_role(const Get& get, LaunchEnvironment& e) {
   for (const char* name : {"TUTTI_ROLE", "DMLC_ROLE"}) {
@@ -141,8 +142,8 @@ void read_scheduler(const Get& get, LaunchEnvironment& e) {
     fail<UsageError>("environment DMLC_NODE_HOST", "this host's name or address", {"'", printable(e.node_host), "'"});
 }
 
-// Returns WORLD_SIZE from a launcher of PyTorch's jobs, such as torchrun --no-python, which also sets RANK and
-// MASTER_ADDR; otherwise 1. One of these alone may be left over in a shell.
+// Returns WORLD_SIZE if a launcher of PyTorch's jobs has set it, such as torchrun --no-python, which also sets RANK and
+// MASTER_ADDR. Otherwise returns 1: a shell may contain one of these variables from an earlier command.
 template <class Get>
 [[nodiscard]] int read_torch_size(const Get& get) {
   for (const char* name : {"RANK", "MASTER_ADDR"})
@@ -152,7 +153,7 @@ template <class Get>
 
 }  // namespace detail
 
-// Reads the variables through `get`, which answers like std::getenv. UsageError names a variable with an invalid value.
+// Reads the variables through `get`, which answers like std::getenv. Throws UsageError that names an invalid variable.
 template <class Get>
 [[nodiscard]] LaunchEnvironment read_launch_environment(const Get& get) {
   const auto ours = detail::read_numbers(get, detail::tutti_names);
@@ -163,7 +164,7 @@ template <class Get>
   e.step = read_slurm_step(get);
   e.torch_size = detail::read_torch_size(get);
   detail::read_role(get, e);
-  // DMLC_ROLE is set by scripts, which number their processes themselves.
+  // Scripts set DMLC_ROLE, and they number their processes themselves.
   if (!ours && !mpi && e.step && e.step->pmix && e.role_variable != "DMLC_ROLE") {
     e.launched = e.mpi = e.srun = true;
     e.rank = e.step->rank;
@@ -172,19 +173,19 @@ template <class Get>
     e.local_size = e.step->local_size;
   }
   e.workers = e.size;
-  // mpirun -x passes them on if its ranks are to meet without MPI.
+  // mpirun -x passes these variables to ranks that find each other without MPI.
   e.job = detail::text_variable(get, "TUTTI_JOB");
   e.secret = detail::text_variable(get, "TUTTI_SECRET");
   e.root = detail::text_variable(get, "TUTTI_ROOT");
   e.root_ports = detail::number_variable(get, "TUTTI_ROOT_PORTS", 1, 100).value_or(1);
-  // DMLC_NUM_WORKER alone, left over in a shell, has started no process.
+  // If only DMLC_NUM_WORKER is set, it is left over in a shell, and no launcher has started this process.
   if (ours || (!mpi && e.role_variable == "DMLC_ROLE")) {
     e.workers = detail::number_variable(get, "DMLC_NUM_WORKER", 0, 1 << 24).value_or(e.workers);
     e.servers = detail::number_variable(get, "DMLC_NUM_SERVER", 0, 1 << 24).value_or(0);
     if (!ours) detail::read_scheduler(get, e);
   }
   if (!ours) return e;
-  // One job inside a process of another: the valid numbers are unknown.
+  // A job was started inside a process of another job: it is unknown whose numbers are valid.
   if (mpi && (mpi->rank != e.rank || mpi->size != e.size))
     fail<UsageError>("environment", {"TUTTI_RANK ", e.rank, " of ", e.size, " from mpirun as well"},
                      {"rank ", mpi->rank, " of ", mpi->size},
@@ -206,8 +207,8 @@ template <class Get>
   return read_launch_environment([](const char* name) { return std::getenv(name); });
 }
 
-// For programs in which all processes train. UsageError for a server or a scheduler, because it does not train, and for
-// workers without numbers, because each would train a separate net.
+// For programs in which all processes train. Throws UsageError for a server or a scheduler, because it does not train,
+// and for workers without numbers, because each would train a separate net.
 inline void require_worker(const LaunchEnvironment& e) {
   if (!e.launched && e.step && e.step->size > 1) {
     const std::string n = std::to_string(e.step->size);
@@ -237,8 +238,8 @@ inline void require_worker(const LaunchEnvironment& e) {
                      {"tutti-launch -n ", e.workers, " starts as many; to train in one process, unset DMLC_ROLE"});
 }
 
-// Compares the number of started processes with the size of the strategy that they train with. If the two differ, each
-// process would train a separate net, with the batches and rates of all. UsageError names the command that works.
+// Throws UsageError if the number of started processes differs from the size of the strategy: each process would train
+// a separate net, with the batches and rates of all processes. The error names the command that works.
 inline void require_launched_size(const LaunchEnvironment& e, const std::string& strategy, int size) {
   if (size == e.size) return;
   const std::string n = std::to_string(e.size);

@@ -15,14 +15,14 @@
 namespace tutti {
 
 struct LaunchInfo {        // how a program wants to be started
-  std::string strategy{};  // the word for messages
+  std::string strategy{};  // its name in messages
   bool over_mpi = false;   // its ranks find each other only if mpirun starts them
   bool servers = false;    // it needs servers, and can run as one
-  // A server that is started again goes on from the state that it saved.
+  // A server that is started again continues from the state that it saved.
   bool servers_restart = false;
-  // Its workers may come and go while it trains.
+  // Its workers may join and leave while it trains.
   bool elastic = false;
-  // Its servers have what is trained, and no worker waits for another one.
+  // Its servers have the trained state, and no worker waits for another worker.
   bool servers_hold = false;
 };
 
@@ -41,7 +41,7 @@ inline int answer_launcher_query(const LaunchInfo& a) {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
-// The launcher's side: returns the answer in a line, or no value if the line is not an answer.
+// For the launcher: returns the answer in a line, or no value if the line is not an answer.
 [[nodiscard]] inline std::optional<LaunchInfo> parse_launch_info(std::string_view line) {
   const auto take = [&](std::string_view start) {
     const bool there = line.starts_with(start);

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// Returns the options that the launcher of this process set (TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET). UsageError if
+// Returns the options that the launcher of this process set (TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET). Throws UsageError if
 // there are several ranks and these are not set.
 [[nodiscard]] inline RendezvousOptions rendezvous_of(const LaunchEnvironment& e) {
   RendezvousOptions o;

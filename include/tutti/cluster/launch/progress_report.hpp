@@ -24,8 +24,8 @@ namespace tutti {
 enum class ProgressPhase : std::uint8_t {  // what a rank does
   none = 0,                                // no report yet
   begin = 1,                               // the reduction of the bucket began
-  end = 2,                                 // and has ended
-  idle = 3,                                // not to be watched: not training, or done
+  end = 2,                                 // the reduction of the bucket has ended
+  idle = 3,                                // not to be watched: the rank does not train, or is done
 };
 
 struct RankProgress {  // how far a rank has come
@@ -47,7 +47,7 @@ struct ProgressSlot {
                                // of an update
   std::uint64_t reserved[5] = {};
 
-  // Steps count modulo 2^40, buckets up to 65534.
+  // Steps are stored modulo 2^40, buckets up to 65534.
   [[nodiscard]] static constexpr std::uint64_t pack(std::uint64_t step, int bucket, ProgressPhase phase) noexcept {
     const int kept = bucket < 0 ? -1 : bucket > max_bucket ? max_bucket : bucket;
     return (step << 24) | (static_cast<std::uint64_t>(kept + 1) << 8) | static_cast<std::uint64_t>(phase);
@@ -127,12 +127,12 @@ class ProgressReporter {
 // The reader, in the launcher: opens a slot, or creates it for a process that starts later.
 class ProgressFile {
  public:
-  // Creates the file, which must not exist. FileError if that fails.
+  // Creates the file, which must not exist. Throws FileError if that fails.
   [[nodiscard]] static ProgressFile create(const io::Path& path, const std::string& job) {
     const auto fd = io::Descriptor::open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, "make", 0600);
     ProgressSlot slot;
     slot.job = detail::job_number(job);
-    // Written before it is mapped: on a full disk a store to the map would be a SIGBUS.
+    // Written before it is mapped: on a full disk, a store to the mapping would raise SIGBUS.
     errno = ENOSPC;
     if (::write(fd.get(), &slot, sizeof slot) != ssize_t{sizeof slot}) io::fail_file("write", path, errno);
     ProgressFile file;
@@ -162,7 +162,7 @@ class ProgressFile {
     if (slot_ != nullptr) ::munmap(slot_, sizeof(ProgressSlot));
   }
 
-  // Returns no value if the process has written something else into its file.
+  // Returns no value if the file does not contain a valid slot of this job any more.
   [[nodiscard]] std::optional<RankProgress> read() const noexcept {
     if (slot_->magic != ProgressSlot::magic_value || slot_->job != job_) return {};
     const auto progress = ProgressSlot::unpack(std::atomic_ref(slot_->position).load(std::memory_order_relaxed));

@@ -25,8 +25,8 @@ struct HostPort {
   [[nodiscard]] bool operator==(const HostPort&) const = default;
 };
 
-// Reads "h0:2222,h1:2222": each host as in the hosts file, with a port, without user and slots. UsageError names
-// `option` and what is wrong.
+// Reads "h0:2222,h1:2222": each host as in the hosts file, with a port, without user and slots. Throws UsageError with
+// `option` and the reason.
 [[nodiscard]] inline std::vector<HostPort> parse_host_list(std::string_view text, const std::string& option) {
   constexpr std::size_t most = 65536;
   std::vector<HostPort> list;
@@ -62,9 +62,9 @@ struct HostPort {
 struct ScriptedJob {
   std::string arbiter;              // host:port where it listens
   bool in_server = true;            // the arbiter is in server 0
-  std::vector<HostPort> servers{};  // the address at which each listens, by number; empty: they publish it themselves
-  std::vector<HostPort> workers{};  // by rank, for their names; empty: likewise
-  std::string secret{};             // of the key file; empty: no key file
+  std::vector<HostPort> servers{};  // addresses by number; empty: the servers publish them
+  std::vector<HostPort> workers{};  // addresses by rank, for their names; empty: not given
+  std::string secret{};             // secret of the key file; empty: no key file
   std::chrono::milliseconds rank_timeout = std::chrono::seconds(10);
 
   // Returns the terms that must be the same for all its processes.

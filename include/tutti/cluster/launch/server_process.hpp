@@ -17,7 +17,7 @@ inline volatile std::sig_atomic_t server_signal = 0;
 
 }  // namespace detail
 
-// The work of such a process; stop_requested returns true once a signal has come.
+// The work of such a process. stop_requested returns true after a signal.
 using Serving = std::function<void(const std::function<bool()>& stop_requested)>;
 
 // Runs `serving` and returns the exit code of the process: 0, or 128 + N after signal N. The first SIGINT or SIGTERM

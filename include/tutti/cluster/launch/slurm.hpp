@@ -16,7 +16,7 @@
 namespace tutti {
 
 inline constexpr std::size_t max_slurm_nodes = 65536;
-inline constexpr int max_slurm_tasks = 4096;  // of a node
+inline constexpr int max_slurm_tasks = 4096;  // of one node
 
 namespace detail {
 
@@ -31,8 +31,8 @@ template <class Get>
   return value == nullptr ? "" : value;
 }
 
-// Expands "01-03,7" between brackets to the numbers as Slurm writes them, with the leading zeros of the first of a
-// range.
+// Expands the text in brackets, such as "01-03,7", to the numbers 01, 02, 03, 7. The numbers of a range have the
+// leading zeros of its first number.
 [[nodiscard]] inline std::vector<std::string> slurm_numbers(std::string_view list, const std::string& variable,
                                                             std::string_view all) {
   constexpr std::string_view form = "nodes as a,b[01-03,7]";
@@ -58,8 +58,8 @@ template <class Get>
 
 }  // namespace detail
 
-// Expands a list of nodes as Slurm writes it: "a[01-03,7],b" or "rack[0-1]n[1-4]". UsageError names `variable` if it is
-// not such a list.
+// Expands a list of nodes as Slurm writes it: "a[01-03,7],b" or "rack[0-1]n[1-4]". Throws UsageError, which names
+// `variable`, for other text.
 [[nodiscard]] inline std::vector<std::string> expand_slurm_nodes(std::string_view list, const std::string& variable) {
   std::vector<std::string> nodes;
   std::vector<std::string> names{""};  // of the item that is being read
@@ -86,7 +86,7 @@ template <class Get>
       names = std::move(more);
       at = close;
     } else {
-      // No node has a longer name, and the cost of a hostile list stays small.
+      // No node has a longer name. The limit also keeps the cost of a hostile list small.
       for (std::string& n : names)
         if ((n += list[at]).size() > max_host_name) wrong();
     }
@@ -95,7 +95,7 @@ template <class Get>
   return nodes;
 }
 
-// Expands "2(x3),1" to 2, 2, 2, 1: the tasks of each node. UsageError names `variable` if it is something else.
+// Expands "2(x3),1" to 2, 2, 2, 1: the tasks of each node. Throws UsageError, which names `variable`, for other text.
 [[nodiscard]] inline std::vector<int> expand_slurm_tasks(std::string_view list, const std::string& variable) {
   std::vector<int> tasks;
   for (std::size_t at = 0; at <= list.size();) {
@@ -119,7 +119,7 @@ template <class Get>
 
 // A process of srun.
 struct SlurmStep {
-  bool pmix = false;  // it runs under Slurm's PMIx, with which an MPI finds the others
+  bool pmix = false;  // it runs under Slurm's PMIx, by which MPI finds the other ranks
   int rank = 0, size = 1, local_rank = 0, local_size = 1;
 };
 // Returns no value if srun has not started this process. A batch script has no step.

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-// Copies bytes of rank 0 to all ranks, so that they can make a communicator: TcpRendezvous, or rendezvous_through()
-// another communicator.
+// Copies bytes of rank 0 to all ranks, so that they can make a communicator: a TcpRendezvous, or the result of
+// rendezvous_through().
 using Rendezvous = std::function<void(std::span<std::byte>)>;
 
 // Sends the bytes through an existing communicator (MPI), which must outlive the result.

@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-// The address at which the ranks of a job meet: rank 0 listens on host:port, the others connect.
+// The address at which the ranks of a job meet: rank 0 listens on host:port, the other ranks connect.
 struct RendezvousOptions {
   std::string host;
   int port = 0;
@@ -17,8 +17,8 @@ struct RendezvousOptions {
   std::chrono::milliseconds deadline = std::chrono::seconds(120);
   int ports = 1;          // rank 0 takes the first free one of this many ports, starting with `port`
   bool one_host = false;  // all ranks are on rank 0's host
-  // Called at once, and only once, about a problem that does not end the call: a connection was refused because it does
-  // not know the secret.
+  // Called at once for the first connection that is refused because its secret is wrong. This does not end the
+  // rendezvous.
   std::function<void(const std::string&)> warn = {};
 };
 

@@ -29,12 +29,12 @@
 
 namespace tutti {
 
-// Copies bytes of rank 0 to all ranks after all have arrived, for example the identity of a communicator. A function
-// object; all ranks must call it equally often.
-// Both sides prove that they know the job's secret, by a keyed hash over numbers that both have drawn. A connection
-// that cannot prove it is refused, takes no rank's place and delays no rank. Rank 0's bytes are sent unencrypted. The
-// CommunicationError names the ranks that did not arrive before the deadline; the ranks that did arrive get the error
-// too. A rank with a secret different from the listener's ends at once, unless rank 0 may listen on another port.
+// Copies bytes of rank 0 to all ranks after all have arrived, for example the identity of a communicator. It is a
+// function object; all ranks must call it equally often.
+// Both sides prove that they know the job's secret, by a keyed hash over random numbers of both sides. A connection
+// that cannot prove it is refused, takes no rank's place and delays no rank. Rank 0's bytes are sent unencrypted.
+// Throws CommunicationError that names the ranks that did not arrive before the deadline, also on the ranks that did
+// arrive. A rank with a secret different from rank 0's fails at once, unless rank 0 may listen on another port.
 class TcpRendezvous {
  public:
   // Rank 0 listens from here on, so that the other ranks can connect.
@@ -62,17 +62,18 @@ class TcpRendezvous {
  private:
   static constexpr std::size_t max_job = 64, max_data = std::size_t{1} << 16, max_text = 1024;
   static constexpr std::array<char, 8> magic{'t', 'u', 't', 't', 'i', 'r', 'v', '2'};
-  // A stranger gets this time to prove that it belongs to the job, and this many may be connected at once. Beyond that
-  // the first one is dropped.
+  // A connection must prove within `patience` that it belongs to the job. If more than max_strangers connections have
+  // not proved it yet, the oldest of them is dropped.
   static constexpr std::chrono::seconds patience{1};
   static constexpr std::size_t max_strangers = 256;
-  // With several ports, a port that sends no answer is skipped after this time.
+  // silence: with several ports, a port that sends no answer is skipped after this time. after_rank_0: additional time
+  // to wait for rank 0's error.
   static constexpr std::chrono::seconds silence{2};
   static constexpr std::chrono::seconds after_rank_0{3};
 
-  // Sent in this order and as they are in memory: the hosts of a job are of one kind. The rank's proof is the hash of
-  // "rank", Hello and Challenge. Rank 0's proof is the hash of "root", Hello, Challenge, the answer and the data after
-  // it.
+  // These structs are sent in this order and as they are in memory: the hosts of a job are of one kind. The rank's
+  // proof is the hash of "rank", Hello and Challenge. Rank 0's proof is the hash of "root", Hello, Challenge, Answer
+  // and the data after it.
   struct Hello {
     std::array<char, 8> magic;
     std::uint32_t rank, size, round, bytes;
@@ -81,12 +82,12 @@ class TcpRendezvous {
   };
   struct Challenge {
     std::array<char, 8> magic;
-    std::uint32_t good, bytes;  // good: 0, followed by this many bytes with the reason
+    std::uint32_t good, bytes;  // good: 1, or 0 and then this many bytes with the reason
     Digest256 nonce;
   };
   struct Answer {
     std::array<char, 8> magic;
-    std::uint32_t good, bytes;  // of the following data, or of the reason
+    std::uint32_t good, bytes;  // bytes: of the following data, or of the reason
     Digest256 proof;
   };
   struct Client {
@@ -98,7 +99,7 @@ class TcpRendezvous {
     tcp::Address from;
     std::size_t got = 0;      // bytes of the hello, or of the proof
     bool challenged = false;  // the hello has arrived
-    int rank = -1;            // set once it is proved
+    int rank = -1;            // -1 until the client has proved it
   };
 
   template <class T>
@@ -163,7 +164,7 @@ class TcpRendezvous {
         tcp::error_text(error), error == EADDRINUSE ? "tutti-launch --root-port chooses another port" : "");
   }
 
-  // If the text does not fit into the socket at once, the client does not read.
+  // Returns false if the parts do not fit into the socket's buffer at once: the client does not read.
   template <class... Part>
   static bool say(const Client& g, const Part&... part) {
     const auto now = std::chrono::steady_clock::now();
@@ -217,7 +218,7 @@ class TcpRendezvous {
       if (known(g)) answer(g, true, data, deadline);
   }
 
-  // Accepts waiting connections, a few at a time. Returns false if the system has no resources for another.
+  // Accepts waiting connections, a few at a time. Returns false if the system has no resources for another connection.
   bool let_in(std::vector<Client>& clients, tcp::Deadline deadline) const {
     const auto stranger = [](const Client& g) { return g.rank < 0; };
     for (int few = 0; few < 64; ++few) {
@@ -307,7 +308,7 @@ class TcpRendezvous {
       std::string reason;
       const auto socket = tcp::connect_to(o_.host, o_.port + turn % o_.ports, soon, reason);
       if (socket && ask_at(*socket, data, soon, deadline, reason)) return;
-      // An answer counts for more than a failed connection, now or at the next port.
+      // Reports an answer rather than a failed connection, also if they are of different ports.
       if (!reason.empty() && (socket || !heard)) why = reason;
       heard = heard || socket;
       if ((turn + 1) % o_.ports != 0) continue;
@@ -327,7 +328,7 @@ class TcpRendezvous {
     const Hello h = hello(data.size());
     Challenge c{};
     Answer a{};
-    // Rank 0 reports first which ranks are missing.
+    // Waits longer than rank 0, which first reports which ranks are missing.
     const auto later = deadline + after_rank_0;
     why = "no answer from rank 0";
     if (tcp::send_all(socket, bytes_of(h), deadline) != Transfer::done ||
@@ -359,8 +360,8 @@ class TcpRendezvous {
     std::copy(more.begin(), more.end(), data.begin());
     return true;
   }
-  // The peer is a rank 0 with another secret, or a stranger; both look the same. If there is only one port, rank 0
-  // cannot listen on it; with several, rank 0 may use another.
+  // The peer is a rank 0 with another secret, or a stranger; both look the same. With one port, rank 0 cannot listen
+  // elsewhere, so this is an error. With several ports, rank 0 may use another port.
   void learn_of_refusal(std::string& why) {
     why = "rank 0 has another TUTTI_SECRET than this rank";
     if (o_.ports == 1)
@@ -383,7 +384,7 @@ class TcpRendezvous {
   RendezvousOptions o_;
   tcp::Socket listener_;
   std::uint32_t round_ = 0;
-  std::int64_t refused_ = 0;   // because of the secret
+  std::int64_t refused_ = 0;   // connections refused because of the secret
   std::string refused_first_;  // the first refused connection
 };
 
