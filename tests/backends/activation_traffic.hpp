@@ -14,7 +14,7 @@
 // kernels.
 namespace tutti::testing {
 
-// Bytes for one row. Activations have `size` bytes an element, images and indices one.
+// Returns the bytes for one row. Elements of activations have `size` bytes, elements of images one, indices none.
 inline std::int64_t activation_bytes(const Graph& g, const Node& n, std::int64_t size) {
   const auto bytes = [&](ValueId v) {
     const Value& x = g[v];
@@ -23,20 +23,21 @@ inline std::int64_t activation_bytes(const Graph& g, const Node& n, std::int64_t
   std::int64_t once = 0;
   for (ValueId v : n.inputs) once += bytes(v);
   for (ValueId v : n.outputs) once += bytes(v);
-  // Adjusts for operands that are read a second time, or not at all.
-  if (std::holds_alternative<op::BatchNorm>(n.op)) return once + bytes(n.inputs[0]);  // the statistics
+  // Adjusts for operands that an op reads twice or does not read.
+  if (std::holds_alternative<op::BatchNorm>(n.op)) return once + bytes(n.inputs[0]);  // for the statistics
   if (const auto* f = op_cast<cuda::BatchNormFromSums>(n.op)) return f->output ? once : 0;
   if (const auto* b = std::get_if<op::BatchNormBackward>(&n.op)) {
-    // Two passes. The second reads the masked gradient that the first wrote, or dy again.
+    // The op makes two passes. The second pass reads the masked gradient that the first pass wrote, or dy again.
     const std::size_t x = b->second ? 2 : 1;
     const std::int64_t gradients = bytes(n.inputs[0]) * static_cast<std::int64_t>(x);
     return once + bytes(n.inputs[x]) + (b->residual ? bytes(n.outputs[3]) : gradients);
   }
-  // The first pass is part of the data gradient. Step by step it would read g and x again.
+  // The op that computes the data gradient also makes the first pass. Without fusion that pass would read g and x
+  // again.
   return once;
 }
 
-// Returns the bytes by op; the sum has the key "".
+// Returns the bytes by op. The key "" has the sum of all ops.
 inline std::map<std::string, std::int64_t> activation_traffic(const Graph& g, std::int64_t size) {
   std::map<std::string, std::int64_t> sum;
   for (const Node& n : g.nodes) {

@@ -16,7 +16,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/tensor/memory.hpp>
 
-// Copies numbers between the host and the device's memory, for tests.
+// Copies numbers between the memory of the host and of the device, for tests.
 namespace tutti::testing {
 
 using Numbers = std::vector<float>;
@@ -91,7 +91,7 @@ inline double distance(const Numbers& got, const std::vector<double>& want) {
   double most = 0, largest = 1e-30;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double d = std::abs(static_cast<double>(got[i]) - want[i]);
-    if (!(d <= most)) most = d;  // keeps a NaN
+    if (!(d <= most)) most = d;  // is true also for a NaN, which `most` then keeps
     largest = std::max(largest, std::abs(want[i]));
   }
   return most / largest;

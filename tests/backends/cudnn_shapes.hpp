@@ -26,8 +26,8 @@ struct Shapes {
   std::set<std::pair<std::int64_t, std::int64_t>> norms;  // channels, height (the images are square)
 };
 
-// Returns a convolution as the backend requests it. It pads channels, because cuDNN's tensor-core kernels need whole
-// vectors.
+// Returns a convolution as the backend requests it. It pads channels, because cuDNN's kernels for tensor cores need
+// whole vectors.
 inline cuda::ConvProblem problem_of(const op::Window& c, const Shape& x, std::int64_t out, std::int64_t rows,
                                     DType type) {
   const std::int64_t in = cuda::padded_in_channels(type, x[1]);
@@ -104,7 +104,7 @@ inline Shapes cifar_shapes(int depth, std::int64_t rows, DType type) {
   return shapes_of(cifar_graph(depth), rows, type);
 }
 
-// A net for which the tests make plans, with its batch.
+// A net for which the tests make plans, and its batch size.
 struct PlannedNet {
   Graph graph;
   std::int64_t rows;

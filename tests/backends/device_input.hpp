@@ -18,7 +18,7 @@ namespace tutti::device_input {
 
 using testing::Emulated;
 
-// Calls f with either kind of device.
+// Calls f for an upload stream that works as late as possible, and for one that works as early as possible.
 template <class F>
 void with_both(F&& f) {
   auto& device = emulator::Device::instance();
@@ -48,7 +48,7 @@ inline MemoryDataset images_of(std::int64_t size, std::int64_t channels, std::in
   return {s, pixels, labels};
 }
 
-// A source's batch in a slot of the device.
+// The images and labels of a batch, copied from the device.
 struct Slot {
   std::vector<std::uint8_t> images;
   std::vector<std::int32_t> labels;
@@ -60,7 +60,7 @@ inline Slot gathered(Emulated& backend, const Batch& b) {
   s.images.resize(static_cast<std::size_t>(b.count * from.out_height * from.out_width * from.channels));
   s.labels.resize(static_cast<std::size_t>(b.count));
   Buffer images(backend, s.images.size()), labels(backend, s.labels.size() * sizeof(std::int32_t));
-  // A pattern that shows bytes that are not written.
+  // A pattern that shows which bytes were not written.
   std::vector<std::uint8_t> never(s.images.size(), 0xab);
   backend.copy_in(images.data(), never.data(), never.size());
   backend.gather_images(from, b.windows.data(), b.count, images.data(), labels.data());

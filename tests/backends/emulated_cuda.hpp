@@ -45,7 +45,7 @@ inline void put(void* p, DType t, std::int64_t i, double v) {
   }
 }
 
-// Replaces cuDNN: NHWC, weights and their gradient KRSC.
+// Replaces cuDNN. Images are NHWC; weights and their gradients are KRSC.
 class LoopConvolutions {
  public:
   LoopConvolutions(cuda::Device&, const cuda::ConvolutionOptions&) {}
@@ -97,7 +97,7 @@ class LoopConvolutions {
   }
 };
 
-// Replaces cuBLASLt. bias: whether it adds the bias; the library does not always do so.
+// Replaces cuBLASLt. bias: whether LoopGemms adds the bias; the library does not always do so.
 class LoopGemms {
  public:
   static inline bool bias = true;
@@ -153,7 +153,7 @@ using Emulated = cuda::BasicCudaBackend<LoopConvolutions, LoopGemms>;
 inline CudaOptions emulated_options(bool graph = false) {
   CudaOptions o;
   o.graph = graph;
-  // Only this process uses these compiled kernels. Each backend finds those of the previous one.
+  // Only this process uses this folder. Each backend finds the kernels that an earlier backend compiled.
   o.kernel_folder = emulator::folder() / "cache";
   return o;
 }

@@ -8,7 +8,7 @@
 #include <tutti/graph/builder.hpp>
 #include <tutti/nn/layers.hpp>
 
-// Small nets with every chain that backends/cuda/ops/fuse_norms.hpp can fuse.
+// Small nets that contain every chain that backends/cuda/ops/fuse_norms.hpp can fuse.
 namespace tutti::testing {
 
 // A stem, a bottleneck without a projection and one with a projection.
@@ -30,7 +30,7 @@ inline Graph bottlenecks(std::int64_t width = 8, std::int64_t size = 6) {
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 5, {}));
   return std::move(b).take();
 }
-// The number of its convolutions, and of those with an activated input.
+// The number of convolutions of this net, and how many of them have an activated input.
 inline constexpr int bottleneck_convolutions = 8, bottleneck_activated = 4;
 
 }  // namespace tutti::testing

@@ -12,7 +12,7 @@
 #include <tutti/engine/reference/loops.hpp>
 #include <tutti/engine/reference/reference.hpp>
 
-// The CUDA backend's own ops as simple loops, the reference for their kernels.
+// The CUDA backend's own ops as simple loops: a reference for its kernels.
 namespace tutti::testing {
 
 namespace loops {
@@ -28,7 +28,7 @@ template <class T>
   for (std::int64_t i = 0; i < x.shape.numel(); ++i) {
     const std::int64_t c = i % channels;
     const double v = static_cast<double>(xd[i]) * static_cast<double>(s[c]) + static_cast<double>(b[c]);
-    a[static_cast<std::size_t>(i)] = static_cast<T>(v < 0 ? 0 : v);  // keeps a NaN
+    a[static_cast<std::size_t>(i)] = static_cast<T>(v < 0 ? 0 : v);  // keeps a NaN, because the comparison is false
   }
   return a;
 }
@@ -89,7 +89,7 @@ void batch_norm_from_sums(const cuda::BatchNormFromSums& o, const Call& call) {
     if (o.output) continue;
     const T scale = static_cast<T>(static_cast<double>(gamma[c]) * inv_std);
     call.out[2].as<T>()[c] = scale;
-    // Uses the rounded scale, so that the mean is exact.
+    // The mean is exact only with the rounded scale.
     call.out[3].as<T>()[c] = static_cast<T>(static_cast<double>(beta[c]) - mean * static_cast<double>(scale));
   }
   if (!o.output) return;
@@ -163,7 +163,7 @@ struct FusedLoops : ReferenceLoops<true> {
   }
 };
 
-// ReferenceBackend with these loops.
+// ReferenceBackend that runs these loops.
 class FusedReference : public ReferenceBackend {
  public:
   template <class O>

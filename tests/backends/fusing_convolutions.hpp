@@ -20,13 +20,13 @@ namespace tutti::testing {
 
 using cuda::FusedPass;
 
-// Replaces cuDNN with its fusions: loops, and settings of the test.
+// Replaces cuDNN with its fusions: loops. A test sets what the library supports.
 class FusingConvolutions : public LoopConvolutions {
  public:
   static inline std::set<FusedPass> refused;
   static inline std::map<FusedPass, int> asked, started;
   static inline bool fused_is_faster = true, norm_is_faster = false;
-  static inline int norms = 0;  // number of started norms
+  static inline int norms = 0;  // number of batch norms that were started
   static inline int trials = 0;
   static void reset() {
     refused.clear();
@@ -64,7 +64,7 @@ class FusingConvolutions : public LoopConvolutions {
       });
     }
     run(plain_pass(pass), p, a, o.b, o.out, workspace, stream);
-    submit([room] { (void)room; });  // the memory is needed until then
+    submit([room] { (void)room; });  // keeps the memory until the stream has reached this point
     if (pass == FusedPass::statistics || pass == FusedPass::activated_statistics) submit([=] { statistics(p, o); });
     if (pass == FusedPass::backward_data_norm) submit([=] { backward(p, o); });
   }
@@ -74,7 +74,7 @@ class FusingConvolutions : public LoopConvolutions {
     ++trials;
     one();
     other();
-    emulator::Device::instance().finish();  // a measurement waits
+    emulator::Device::instance().finish();  // as a measurement of time does
     return what.starts_with("tutti's batch norm") ? !norm_is_faster : fused_is_faster;
   }
   [[nodiscard]] std::shared_ptr<cuda::FusedKernel<cuda::BatchNormAddRelu>> kernel(const cuda::BatchNormAddRelu& f) {
@@ -86,7 +86,7 @@ class FusingConvolutions : public LoopConvolutions {
   }
 
  private:
-  // Batch norm by loops over a channel's values.
+  // Computes a batch norm by loops over the values of each channel.
   template <class F>
   struct NormKernel : cuda::FusedKernel<F> {
     explicit NormKernel(const F& f) : what(f) {}

@@ -28,7 +28,7 @@ struct GlooWay {
   std::string address = "127.0.0.1";
 };
 
-// A rank's objects apart from its communicator.
+// All objects of a rank except its communicator.
 struct GlooRank {
   int rank;
   InterruptFlag& flag;
@@ -72,7 +72,7 @@ inline void run_gloo_ranks(const GlooWay& way, const std::function<void(GlooRank
     if (e) std::rethrow_exception(e);
 }
 
-// The same with a communicator in each thread.
+// Like run_gloo_ranks(), with a communicator in each thread.
 inline void run_gloo(const GlooWay& way, const std::function<void(GlooCommunicator&)>& f,
                      std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
   run_gloo_ranks(

@@ -20,10 +20,10 @@
 
 #include "data/image_fixtures.hpp"
 
-// The decoders of this build, and decoding of a whole image or a region, for their tests.
+// The decoders of this build, and functions that decode a whole image or a region, for tests.
 namespace tutti::test {
 
-// Returns each decoder alone.
+// Returns one ImageDecoders object for each decoder.
 inline std::vector<ImageDecoders> all_decoders([[maybe_unused]] ImageLimits limits = {}) {
   std::vector<ImageDecoders> all;
 #if defined(TUTTI_HAS_TURBOJPEG)
@@ -36,7 +36,7 @@ inline std::vector<ImageDecoders> all_decoders([[maybe_unused]] ImageLimits limi
   return all;
 }
 
-// Returns the region's own pixels, without the margin that a decoder may have added.
+// Returns the pixels of the region without the margin that a decoder may have added.
 inline Picture decode(const ImageDecoders& decoders, const Bytes& bytes, ImageRegion region, DecodeQuality quality,
                       std::string_view where = "test") {
   static thread_local DecodedImage image;

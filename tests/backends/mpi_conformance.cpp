@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // optimised
-// Tests the communicator's cases in every configuration of MpiCommunicator, with as many ranks as mpirun started.
+// Tests the cases for every communicator in each configuration of MpiCommunicator, with as many ranks as mpirun
+// started.
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -41,7 +42,7 @@ void check_nan(MpiCommunicator& c) {
   }
 }
 
-// Uses a value that bf16 cannot represent: the loss shows whether and where it was rounded.
+// Reduces a value that bf16 cannot represent: the loss shows whether and where the value was rounded.
 void check_wire(MpiCommunicator& c, Wire wire) {
   const auto n = static_cast<float>(c.size());
   const bool crosses = c.name() == "mpi" && c.size() > 1;
@@ -52,7 +53,7 @@ void check_wire(MpiCommunicator& c, Wire wire) {
   else if (c.name().find("hosts") == std::string::npos)
     require(std::abs(f[500] - 1.001F * n) < 1e-5F * n, "f32 lost digits: " + std::to_string(f[500]));
 
-  // 256 + 1 + 1 + ...: in bf16 each single 1 is lost. In f32 with one rounding at the end it is not.
+  // 256 + 1 + 1 + ...: in bf16 each 1 is lost. In f32, with one rounding at the end, no 1 is lost.
   std::vector<bf16> b(70, bf16(c.rank() == 0 ? 256.F : 1.F));
   c.all_reduce(DType::bf16, bytes_of(b), ReduceOp::sum, "wire").wait();
   if (!crosses || wire == Wire::f32)
@@ -60,11 +61,11 @@ void check_wire(MpiCommunicator& c, Wire wire) {
         static_cast<float>(b[69]) == static_cast<float>(bf16(255.F + n)) || c.name().find("hosts") != std::string::npos,
         "bf16 was rounded on the way: " + std::to_string(static_cast<float>(b[69])));
 
-  // A maximum is never sent in the shorter type.
+  // A maximum is always sent in its own type, not in a shorter one.
   std::vector<float> m(3, 1.001F + static_cast<float>(c.rank()));
   c.all_reduce(DType::f32, bytes_of(m), ReduceOp::max, "wire").wait();
   require(m[1] == 1.001F + static_cast<float>(c.size() - 1), "the maximum lost digits");
-  // Every rank's NaN is kept, in any order of comparison.
+  // A maximum keeps the NaN of any rank, in any order of comparison.
   check_nan<float>(c);
   check_nan<double>(c);
   check_nan<bf16>(c);
@@ -73,7 +74,7 @@ void check_wire(MpiCommunicator& c, Wire wire) {
   require(u[8] == c.size() - 1, "the maximum of u8 is wrong");
 }
 
-// Two pieces of memory, used alternately and together with memory of the program itself.
+// Checks all_reduce() on two buffers from allocate(), used in turn.
 void check_memory(MpiCommunicator& c, bool expected) {
   constexpr std::size_t n = 50'000;
   const std::array<std::span<std::byte>, 2> own{c.allocate(n * 4), c.allocate(n * 4 + 4)};
@@ -86,7 +87,7 @@ void check_memory(MpiCommunicator& c, bool expected) {
     const auto v = conformance::values<float>(c.rank() + turn, n);
     const auto data = own[static_cast<std::size_t>(turn % 2)].first(n * 4);
     std::memcpy(data.data(), v.data(), n * 4);
-    // In the last turn rank 0's data is in other memory, so that no rank can access all of it.
+    // In the last turn rank 0 passes memory of a vector, so that no rank can access the data of all ranks.
     std::vector<float> elsewhere = v;
     const bool other = turn == 3 && c.rank() == 0;
     c.all_reduce(DType::f32, other ? bytes_of(elsewhere) : data, ReduceOp::sum, "turn").wait();
@@ -105,8 +106,8 @@ void check_memory(MpiCommunicator& c, bool expected) {
 struct Way {
   std::string name;
   MpiOptions options;
-  std::string communicator;  // the beginning of its name
-  bool memory;               // it has memory of its own
+  std::string communicator;  // the beginning of the communicator's name
+  bool memory;               // allocate() returns memory
 };
 
 std::vector<Way> ways(int size) {

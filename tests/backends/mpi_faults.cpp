@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Makes a rank fail in one of the ways for test_mpi.sh: mpi_faults WAY WHAT. Prints what the other ranks report.
+// mpi_faults WAY WHAT, for test_mpi.sh: makes a rank fail in the way WHAT and prints what the other ranks report. WAY:
+// plain, shared or hosts.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -33,8 +34,7 @@ MpiOptions options_of(const std::string& way, const std::string& what) {
 
 void sum(MpiCommunicator& c, const std::string& name, std::size_t n = 40'000) {
   std::vector<float> v(n, 1.F);
-  // As in training: the communication thread runs the operation, and a moment later this thread waits, as for any
-  // reduction.
+  // Imitates training: the communication thread begins the operation, and this thread waits for it a moment later.
   Work w = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, name);
   std::this_thread::sleep_for(100ms);
   w.wait();
@@ -50,7 +50,7 @@ double cpu_seconds() {
   return of(u.ru_utime) + of(u.ru_stime);
 }
 
-// One rank never arrives. The others wait until another of their threads interrupts them.
+// One rank does not arrive until another thread has interrupted the wait of the other ranks.
 int be_interrupted(MpiCommunicator& c, bool bad) {
   std::thread other([&] {
     std::this_thread::sleep_for(300ms);
@@ -72,7 +72,7 @@ int be_interrupted(MpiCommunicator& c, bool bad) {
                     later.find("gave up") != std::string::npos && watch.seconds() < 5;
   std::printf("rank %d: %s\n", c.rank(), good ? "was interrupted" : (first + later).c_str());
   std::fflush(stdout);
-  std::this_thread::sleep_for(1s);  // the first process to end ends the others
+  std::this_thread::sleep_for(1s);  // When one process ends, mpirun ends the others.
   return good ? 75 : 1;
 }
 
@@ -87,7 +87,7 @@ std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 
-// MPI's own message, and a second session after the first.
+// Prints MPI's own message, and the error of a second session in one process.
 int errors(const MpiOptions& o) {
   {
     const MpiCommunicator c(o);
@@ -101,14 +101,14 @@ void run(MpiCommunicator& c, const std::string& what, int bad) {
   const bool is_bad = c.rank() == bad;
   sum(c, "step 12 bucket 2");
   if (what == "sleeps") {
-    // It lives but does not arrive. The others must not wait for ever.
+    // This rank lives but does not arrive. The other ranks must not wait for ever.
     if (is_bad) std::this_thread::sleep_for(1min);
     sum(c, "step 12 bucket 3");
   } else if (what == "stops") {
     if (is_bad) raise(SIGSTOP);
     sum(c, "step 12 bucket 3");
   } else if (what == "host_stops") {
-    // All ranks of the last host, as with a cut cable: only ranks of other hosts can report it.
+    // All ranks of the last host stop, as after a network failure: only ranks of other hosts can report it.
     if (c.rank() >= c.size() - 2) raise(SIGSTOP);
     sum(c, "step 12 bucket 3");
   } else if (what == "dies") {
@@ -124,7 +124,7 @@ void run(MpiCommunicator& c, const std::string& what, int bad) {
   } else if (what == "differs") {
     sum(c, "step 12 bucket 3", is_bad ? 40'001 : 40'000);
   } else if (what == "waits") {
-    // Waiting for a late rank costs almost no processor time.
+    // A rank that waits for a late rank must use almost no processor time.
     if (is_bad) {
       std::this_thread::sleep_for(1s);
       return sum(c, "late");
@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
     }
     const std::string what = argv[2];
     if (what == "interrupted") return be_interrupted(c, c.rank() == c.size() - 1);
-    // The last rank: with "hosts" it is on another host than rank 0.
+    // With "hosts" the last rank is on another host than rank 0.
     const int bad = c.size() - 1;
     if (what == "throws" && c.rank() == bad) {
       run(c, what, bad);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A training step that the last rank breaks at one piece: mpi_whole_steps PIECE FOLDER (broken_step.hpp). Every rank
-// checks the state after it. The processes end without the end of MPI, after all have reported: the first process to
-// end ends the others. FOLDER is empty; the ranks signal each other in it.
+// mpi_whole_steps PIECE FOLDER: the last rank breaks a training step at one piece (broken_step.hpp), and every rank
+// checks the state after it. No process calls the end of MPI. All of them report before one ends, because mpirun then
+// ends the others. The ranks signal each other by files in FOLDER, which is empty at the start.
 #include <tutti/backends/mpi/mpi.hpp>
 
 #include <chrono>
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   try {
     const int piece = std::atoi(argv[1]);
-    // Ranks of another host notice only by the deadline.
+    // Ranks of another host notice the broken step only by the deadline.
     MpiCommunicator c({.deadline = 3s, .ranks_per_host = 2});
     CpuBackend backend({1});
     testing::Breaking whole(c, 0, 0), breaking(c, 4, piece);
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
       return there == c.size();
     };
     for (int i = 0; i < 300 && !all(); ++i) std::this_thread::sleep_for(100ms);
-    std::this_thread::sleep_for(300ms);  // until mpirun has their output
+    std::this_thread::sleep_for(300ms);  // gives mpirun time to read the output
     return 75;
   } catch (const Error& e) {
     std::fprintf(stderr, "mpi_whole_steps: %s\n", e.what());

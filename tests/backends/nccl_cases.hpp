@@ -14,7 +14,7 @@
 
 #include "comm/conformance.hpp"
 
-// Every communicator's cases for NCCL's communicator, and the same operations on the device's own memory.
+// The cases for every communicator, run on NCCL's communicator, and the same operations on device memory.
 namespace tutti::conformance {
 
 // Values in the device's memory.
@@ -38,7 +38,7 @@ struct OnDevice {
   std::size_t n;
 };
 
-// The same operations on the device's own memory.
+// Runs these operations on device memory.
 inline void device_cases(cuda::DeviceMemory& m, NcclCommunicator& c) {
   for (const std::size_t n : {std::size_t{1}, std::size_t{17}, std::size_t{4096}, std::size_t{1'000'003}}) {
     OnDevice<float> v(m, values<float>(c.rank(), n));

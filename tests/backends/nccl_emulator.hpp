@@ -28,26 +28,26 @@
 #include "backends/cuda_emulator.hpp"
 #include "core/end_process.hpp"
 
-// Emulates NCCL on the processor, for the emulated GPU. A program that includes this defines the functions that the
-// communicator calls.
-// Ranks are processes, forked by run_ranks() or by a test itself, because each has a device of its own; they sum
-// through shared memory. Operations are work of the emulated stream. It waits for the other ranks like a kernel,
-// without an end and without blocking calls that only query. Calls answer that they are still in progress, like NCCL's
-// without blocking. An aborted operation leaves neither the old data nor a sum. Properties that only NCCL can show (its
-// kernels, its links, its reaction to a lost rank) are not tested here.
+// Emulates NCCL on the processor, for the emulated GPU. This header defines the NCCL functions that the communicator
+// calls: include it in one file of a program.
+// Each rank is a process with its own emulated GPU, forked by run_ranks() or by a test. Ranks sum through shared
+// memory. An operation is an item of the emulated stream. Like a kernel, it waits for the other ranks without an end,
+// and calls that only query do not block. Calls return "in progress" at first, like NCCL's without blocking. An aborted
+// operation leaves neither the old data nor a sum. Not emulated: NCCL's kernels, its links, and its reaction to a lost
+// rank.
 namespace tutti::emulator {
 
-// The ranks' shared memory. Created before they are forked; untouched memory takes no space.
+// Memory that all ranks share. Create it before you fork the ranks. Memory that no rank touches takes no space.
 class NcclWorld {
  public:
   static constexpr std::size_t most_ranks = 8, most_bytes = std::size_t{16} << 20;
-  // The state of a communicator. The process that makes an identity takes the next number.
+  // The state of a communicator. A process that creates an identity takes the next number.
   struct Communicator {
     std::atomic<std::uint64_t> identity{0};
     std::atomic<int> joined{0};
-    std::array<std::atomic<std::uint64_t>, most_ranks> reached{};  // operations that a rank's stream has reached
+    std::array<std::atomic<std::uint64_t>, most_ranks> reached{};  // operations that each rank's stream reached
   };
-  static constexpr std::size_t communicators = 8;  // number that may work at once
+  static constexpr std::size_t communicators = 8;  // largest number of communicators that work at the same time
 
   NcclWorld() {
     void* const p = ::mmap(nullptr, sizeof(Shared) + communicators * most_ranks * 2 * most_bytes,
@@ -69,7 +69,7 @@ class NcclWorld {
   }
   [[nodiscard]] Communicator& of(std::uint64_t identity) { return shared_->of[identity % communicators]; }
   // Returns the memory for a rank's input of an operation. Consecutive operations use different memory: a rank that has
-  // reached one operation has read its input of the operation before the previous one.
+  // reached operation n has read all inputs of operation n - 2.
   [[nodiscard]] std::byte* given(std::uint64_t identity, int rank, std::uint64_t operation) {
     return reinterpret_cast<std::byte*>(shared_ + 1) +
            ((identity % communicators * most_ranks + static_cast<std::size_t>(rank)) * 2 + operation % 2) * most_bytes;
@@ -88,8 +88,8 @@ struct Nccl {
   std::unique_ptr<NcclWorld> world;
   ncclResult_t asynchronous_error = ncclSuccess;
   int started = 0, finalized = 0, destroyed = 0, aborted = 0;
-  int living = 0;  // communicators of this process
-  // Called at each point at which a rank may be lost: before a call, while ranks join, before an operation works.
+  int living = 0;  // number of communicators of this process
+  // Called at each point at which a rank may be lost: before a call, while ranks join, and before an operation runs.
   std::function<void(const char* point)> at = [](const char*) {};
 
   [[nodiscard]] NcclWorld& shared() {
@@ -99,14 +99,15 @@ struct Nccl {
 };
 inline Nccl nccl;
 
-// Runs f(rank) in one process for each rank. Returns the error of each; empty without an error.
+// Runs f(rank) in one process for each rank. Returns the error of each rank, or an empty text for a rank without an
+// error.
 inline std::vector<std::string> run_ranks(int size, const std::function<void(int)>& f,
                                           const std::function<pid_t()>& fork = ::fork) {
   nccl.world = std::make_unique<NcclWorld>();
   std::vector<pid_t> children;
   std::vector<int> ends;
   std::fflush(nullptr);
-  static_cast<void>(folder());  // created in this process, which removes it at its end: the children end abruptly
+  static_cast<void>(folder());  // this process creates the folder and removes it: the children end without cleaning up
   for (int r = 0; r < size; ++r) {
     std::array<int, 2> pipe{};
     if (::pipe(pipe.data()) != 0) give_up("no pipe");
@@ -143,15 +144,15 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(int
 
 }  // namespace tutti::emulator
 
-// The type that NCCL's header leaves incomplete.
+// NCCL's header declares this type and does not define it.
 struct ncclComm {
   int rank, size;
   std::uint64_t identity;
   int later = 1;  // number of "in progress" answers before a call counts as done
   std::atomic<bool> over{false};
-  bool ends = false;                                      // its operations are being finished
-  std::uint64_t given = 0, done = 0;                      // operations
-  std::shared_ptr<int> graphs = std::make_shared<int>();  // graphs that hold its operations hold a reference to this
+  bool ends = false;                                      // the host finishes its operations
+  std::uint64_t given = 0, done = 0;                      // operations with input, and finished ones
+  std::shared_ptr<int> graphs = std::make_shared<int>();  // each graph with operations of c holds a reference
 };
 
 namespace tutti::emulator {
@@ -177,8 +178,8 @@ inline DType dtype_of_nccl(ncclDataType_t t) {
   }
 }
 
-// Starts an operation as work of the stream: this rank provides `bytes` from `from`. Once all ranks have provided
-// theirs, f is called with them.
+// Adds an operation to the stream. It provides `bytes` bytes from `from`, and calls f with the inputs of all ranks when
+// all ranks have provided theirs.
 template <class F>
 ncclResult_t start(ncclComm_t c, cudaStream_t stream, const void* from, std::size_t bytes, void* to,
                    std::size_t to_bytes, F&& f) {
@@ -214,11 +215,11 @@ ncclResult_t start(ncclComm_t c, cudaStream_t stream, const void* from, std::siz
   d.submit(stream, work, nullptr, ready);
   return ncclInProgress;
 }
-// NCCL waits for ever for graphs that are never destroyed.
+// Ends the program if a graph with operations of c exists: NCCL would wait for its destruction for ever.
 inline void require_no_graph(ncclComm_t c) {
   if (c->graphs.use_count() > 1) give_up("a communicator that goes before the graphs that hold its operations");
 }
-// Returns true if streams have more work; they make some progress meanwhile.
+// Lets each stream make some progress. Returns true if one has more work.
 inline bool still_works() {
   Device& d = Device::instance();
   bool works = false;
@@ -227,7 +228,7 @@ inline bool still_works() {
   for (Stream* s : streams) works = d.advance(*s) || !s->items.empty() || works;
   return works;
 }
-// An ended communicator may still be referenced by work for which no thread waited.
+// Keeps an ended communicator: work for which no thread waited may still refer to it.
 inline void end(ncclComm_t c) {
   static std::vector<std::unique_ptr<ncclComm>> ended;
   --nccl.living;

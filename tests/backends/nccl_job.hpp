@@ -39,14 +39,14 @@
 
 namespace tutti::testing {
 
-// An elastic job of processes, each with an emulated GPU, over an emulated NCCL. The arbiter runs in the test's
-// process, which forks them.
+// An elastic job of processes that each have an emulated GPU, over an emulated NCCL. The arbiter runs in the test's
+// process, which forks the members.
 class NcclJob {
  public:
   static constexpr std::size_t most = 32, most_weights = 2048;
   // A member's report to the test, in shared memory.
   struct Member {
-    std::atomic<bool> loaded{false}, whole{false};  // whole: the member has finished
+    std::atomic<bool> loaded{false}, whole{false};  // loaded: has read its data; whole: has finished
     std::atomic<std::int64_t> steps{0}, captured{0};
     bool left = false;
     std::size_t weights_count = 0;
@@ -57,11 +57,11 @@ class NcclJob {
     }
   };
   struct Board {
-    std::atomic<std::size_t> asked{0};      // number of members that shall join
+    std::atomic<std::size_t> asked{0};      // number of members that were asked to join
     std::atomic<std::uint64_t> leaving{0};  // a bit for each member that shall leave
     std::array<Member, most> members;
   };
-  // Called in a member's process after a step.
+  // The members call it after each step.
   using Script = std::function<void(NcclJob&, std::size_t me, const FitStep&)>;
 
   static constexpr std::int64_t global_batch = 12, steps_an_epoch = 12, samples = global_batch * steps_an_epoch - 5;
@@ -80,7 +80,7 @@ class NcclJob {
   NcclJob& operator=(const NcclJob&) = delete;
 
   // ---- called in a member's process ----
-  // Starts another member; it has loaded its data when this returns.
+  // Starts another member. Returns after that member has loaded its data.
   void join() {
     const std::size_t member = static_cast<std::size_t>(founders_) + board_->asked.fetch_add(1);
     while (!board_->members[member].loaded) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -89,7 +89,7 @@ class NcclJob {
 
   // ---- called by the test ----
   [[nodiscard]] const Member& member(std::size_t i) const { return board_->members[i]; }
-  // Returns how each member ended: empty if it finished, "killed", or its error.
+  // Returns how each member ended: an empty text if it finished, "killed", or its error.
   std::vector<std::string> run() {
     control::ArbiterOptions o;
     o.workers = founders_;
@@ -111,7 +111,7 @@ class NcclJob {
         if (pids_[i] == 0 || ::waitpid(pids_[i], &status, WNOHANG) != pids_[i]) continue;
         pids_[i] = 0;
         --running;
-        // The error of one member says more than its effect on the others.
+        // The error of the first member explains more than the errors that it causes on other members.
         if (WIFEXITED(status) && status != 0) std::fprintf(stderr, "member %zu: %s\n", i, member(i).error.data());
         if (WIFSIGNALED(status))
           ends[i] = "killed";
@@ -128,16 +128,16 @@ class NcclJob {
 
   std::int64_t epochs = 4;
   bool captured = true;
-  std::string audit;                                    // folder
-  std::function<void(std::size_t me, const char*)> at;  // a member is at a point at which it may be lost
+  std::string audit;                                    // folder of the audit log
+  std::function<void(std::size_t me, const char*)> at;  // a member calls it at each point at which a test may kill it
 
  private:
   void start(ArbiterHarness& harness, bool joins) {
     const io::Descriptor socket = harness.socket();
     const std::size_t me = pids_.size();
     std::fflush(nullptr);
-    static_cast<void>(emulator::folder());  // created in this process, which removes it at its end: the children may
-                                            // end abruptly
+    static_cast<void>(emulator::folder());  // this process creates the folder and removes it: the children may end
+                                            // without cleaning up
     const pid_t child = harness.fork();
     if (child < 0) fail<Error>("test", "another process", "none");
     if (child > 0) return pids_.push_back(child);

@@ -18,8 +18,8 @@
 
 namespace tutti::testing {
 
-// Runs f(int rank, ElasticNccl&, cuda::DeviceMemory&) in two processes of an elastic job, each with an emulated GPU and
-// without training. Returns the errors of both.
+// Runs f(int rank, ElasticNccl&, cuda::DeviceMemory&) in two processes of an elastic job without training. Each process
+// has an emulated GPU. Returns the errors of both processes.
 template <class F>
 [[nodiscard]] std::vector<std::string> two_nccl_ranks(F&& f) {
   control::ArbiterOptions o;

@@ -7,7 +7,7 @@
 
 namespace tutti::testing {
 
-// Returns true if there is no GPU, and prints the reason as a skip. Test cases that call it have names that begin with
+// Returns true if there is no GPU, and prints a skip with the reason. The names of test cases that call it begin with
 // "gpu: ".
 [[nodiscard]] inline bool no_gpu() {
   try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Built as libcuda.so.1: replaces the CUDA driver on machines without one, so that cuDNN makes plans for a GPU that is
-// only described. cuDNN loads each kernel that it compiles at once as a library, although it never launches it. Here
-// that succeeds, with handles that are never used. A request for a device is answered that there is none.
+// Built as libcuda.so.1: replaces the CUDA driver on machines without one, so that cuDNN makes plans for a GPU of which
+// it has only a description. cuDNN immediately loads each kernel that it compiles as a library, although it never
+// launches the kernel. This driver returns success and handles that cuDNN never uses. It reports that no device exists.
 namespace {
 
 using Result = int;
@@ -25,7 +25,7 @@ Result cuLibraryUnload(void*) { return success; }
 Result cuLibraryGetKernel(void** kernel, void*, const char*) { return give(kernel); }
 Result cuKernelGetFunction(void** function, void*) { return give(function); }
 
-// The other functions that cuDNN looks up. They read no parameters, so their parameters do not matter.
+// Other functions that cuDNN looks up. They read no parameters, so the types of their parameters do not matter.
 #define TUTTI_WITHOUT_DEVICE(function) \
   Result function() { return no_device; }
 TUTTI_WITHOUT_DEVICE(cuInit)

@@ -15,7 +15,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* place, void** device) {
 int nvmlDeviceGetUtilizationRates(void*, unsigned* rates) {
   static unsigned percent;
   rates[0] = ++percent;
-  rates[1] = 99;  // of the memory's time, which must not be used
+  rates[1] = 99;  // use of the memory, which tutti must not report
   return 0;
 }
 }

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: MIT
-// Replaces one of CUDA's libraries: tests copy it to the folders of trees that look like toolkits.
+// Replaces a library of CUDA: tests copy it into folders that look like toolkits.
 extern "C" int tutti_toolkit_answer() { return 42; }

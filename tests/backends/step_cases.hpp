@@ -52,7 +52,7 @@ inline double distance_of(const std::vector<float>& a, const std::vector<float>&
   double most = 0, largest = 1e-30;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double d = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
-    if (!(d <= most)) most = d;  // keeps a NaN
+    if (!(d <= most)) most = d;  // is true also for a NaN, which `most` then keeps
     largest = std::max(largest, std::abs(static_cast<double>(b[i])));
   }
   return most / largest;
@@ -94,7 +94,7 @@ inline std::vector<StepRecipe> step_recipes() {
 
 inline double rate_at(int step) { return 0.1 / (1 + step); }
 
-// Checks that steps on the device equal those of the reference backend. make(): returns a backend that captures.
+// Checks that steps on the device give the results of the reference backend. make(): returns a backend that captures.
 template <class Make>
 void check_steps_beside_reference(Make&& make, double tolerance) {
   const Graph net = small_net(4);
@@ -136,9 +136,9 @@ void check_steps_beside_reference(Make&& make, double tolerance) {
   }
 }
 
-// Checks that the device decides as the host would: captured, started op by op, and with the host in charge. The
-// results are equal to the bit if the sums are the same. make(graph): returns a deterministic backend that captures or
-// not. with(backend, f): calls f(strategy).
+// Checks that the device decides as the host would: in a captured step, in a step that is started op by op, and with
+// the host in charge. The results are equal to the bit if the sums are equal. make(graph): returns a deterministic
+// backend; `graph`: whether it captures. with(backend, f): calls f(strategy).
 template <class Make, class With>
 void check_steps_beside_host(Make&& make, With&& with, int steps = 5) {
   const Graph net = small_net();

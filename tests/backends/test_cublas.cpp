@@ -81,8 +81,8 @@ TEST_CASE("GEMM layouts compute a linear layer") {
         }
     CHECK(got == want);
   }
-  // In the forward pass the bias has a value for each row of D. In the other pass the sums of dy have a value for each
-  // column.
+  // In the forward pass the bias has a value for each row of D. In the pass for the weights' gradient, the sums of dy
+  // have a value for each column of D.
   CHECK(gemm_layout(LinearPass::forward, p).d.rows == p.outputs);
   CHECK(gemm_layout(LinearPass::backward_weights, p).d.columns == p.outputs);
 }

@@ -185,7 +185,7 @@ TEST_CASE("gpu: memory, streams, events and pinned memory work") {
   CHECK(later.seconds_since(done) >= 0);
   CHECK(backend.free_bytes() > 0);
   CHECK_THROWS_WITH_AS((void)backend.allocate(std::size_t{1} << 50), doctest::Contains(" free of "), DeviceError);
-  // The error is not sticky.
+  // The backend still works after the error.
   backend.synchronise();
 }
 
@@ -219,7 +219,7 @@ TEST_CASE("gpu: batches from pinned slots and from images on the device equal th
       slots.before_reuse = [&] { backend.wait_for_uploads(); };
       Loader expected(d, plain), pinned(d, slots);
       ResidentSource resident(backend, d, plain);
-      // The host starts many steps before the device runs them. What each step finds in its slot is kept.
+      // The host starts many steps before the device runs them. Copies what each step finds in its slot.
       constexpr int steps = 12;
       const auto most = static_cast<std::size_t>(batch * s.image_bytes());
       const std::size_t most_labels = static_cast<std::size_t>(batch) * sizeof(std::int32_t), each = most + most_labels;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Tests the CUDA backend on an emulated GPU (cuda_emulator.hpp): tutti's kernels, the memory, the order of starts.
-// Convolutions and matrix products are loops instead of the libraries'.
+// Tests the CUDA backend on an emulated GPU (cuda_emulator.hpp): tutti's kernels, the memory, the order of launches.
+// Loops replace the libraries' convolutions and matrix products.
 #include <cmath>
 #include <memory>
 #include <string>
@@ -128,7 +128,7 @@ TEST_CASE("the error of a failed allocation gives the memory needed, the free me
     CHECK_THROWS_WITH_AS(
         e.prepare(4000, true),
         doctest::Contains(" in addition to the 1 MiB of parameters, gradients and optimizer state for"), DeviceError);
-    // The batch that was said to fit does fit, and the backend continues.
+    // The batch size that the hint names fits, and the backend can continue.
     CHECK(std::isfinite(e.train(testing::random_batch(net, 8, 1).view(), {1, 0.125}).loss));
     try {
       (void)backend.allocate(std::size_t{1} << 33);
@@ -178,7 +178,7 @@ TEST_CASE("a machine that cannot be used is refused, and the error gives the rea
   device.driver = 13000;
   device.count = 0;
   CHECK(message().find("expected a GPU, got no GPU") != std::string::npos);
-  // If the backend is chosen automatically, a missing GPU is not reported; an unusable GPU is.
+  // Automatic selection reports an unusable GPU, but not a missing one.
   CHECK_FALSE(cuda::check_gpu(0).will_do);
   CHECK(cuda::check_gpu(0).why.empty());
   device.count = 1;
@@ -191,7 +191,7 @@ TEST_CASE("a machine that cannot be used is refused, and the error gives the rea
     device.runtime = 13000;
     CHECK(message().find("compute capability 7.5 or newer (Turing, 2018), because this is a build with CUDA 13.0, " +
                          got) != std::string::npos);
-    // The message says so if a build with CUDA 12 could use this GPU.
+    // The message has a hint if a build with CUDA 12 could use this GPU.
     CHECK((message().find("hint: build with CUDA 12.8 or 12.9") != std::string::npos) == (major == 7));
     CHECK_FALSE(cuda::check_gpu(0).will_do);
     CHECK(cuda::check_gpu(0).why.find(got) != std::string::npos);

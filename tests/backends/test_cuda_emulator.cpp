@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests the emulated GPU itself (cuda_emulator.hpp): what it refuses, and faults that a processor would ignore.
+// Tests the emulated GPU itself (cuda_emulator.hpp): the calls that it refuses, and faults that a processor would
+// ignore.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 #include <nvrtc.h>
@@ -15,7 +16,7 @@
 
 using namespace tutti;
 
-// tutti_add_program() links the components of included headers; this test needs only CUDA's headers of the backend.
+// tutti_add_program() links the components of included headers. This test needs only the backend's CUDA headers.
 #include <tutti/backends/cuda/error.hpp>
 
 namespace {
@@ -40,7 +41,7 @@ struct Streams {
   Streams& operator=(const Streams&) = delete;
 };
 
-// Returns the result of ending a capture during which f was called.
+// Calls f during a capture, and returns the result of the capture's end.
 cudaError_t captured(cudaStream_t s, const std::function<void()>& f) {
   REQUIRE(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   f();
@@ -51,7 +52,7 @@ cudaError_t captured(cudaStream_t s, const std::function<void()>& f) {
   return e;
 }
 
-// Returns the signal that ends a process that calls f, and its last output.
+// Calls f in a child process. Returns the signal that ends the process, and its last output.
 std::string end_of(const std::function<void()>& f) {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe(pipe.data()) == 0);
@@ -165,7 +166,7 @@ TEST_CASE("a CUDA call that is not allowed during a capture invalidates the capt
   CHECK(captured(s.own, [&] {
           CHECK(cudaMemcpyAsync(memory, pinned, 16, cudaMemcpyHostToDevice, s.own) == cudaSuccess);
         }) == cudaSuccess);
-  // Earlier work is not part of a graph.
+  // A stream that captures cannot wait for work that is not part of the graph.
   CHECK(captured(s.own, [&] { CHECK(cudaStreamWaitEvent(s.own, s.first, 0) == cudaErrorStreamCaptureIsolation); }) ==
         cudaErrorStreamCaptureInvalidated);
   CHECK(cudaFree(memory) == cudaSuccess);
@@ -268,7 +269,7 @@ TEST_CASE("kernels start with NaNs in shared memory, run their threads in three 
   said = end_of([&] { k.run(4, 1, 1, f, 8); });
   CHECK_MESSAGE(contains(said, "an index out of bounds in kernel index"), said);
   cudaFree(memory);
-  // The pages do not catch an access less than a page after the data; the check at the end of the allocation does.
+  // The inaccessible pages do not catch an access less than a page after the data. release() detects it.
   void* odd = nullptr;
   cudaMalloc(&odd, 4);
   said = end_of([&] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Tests evaluation on an emulated GPU (cuda_emulator.hpp): the host starts batch after batch and waits at the end. The
-// numbers equal, to the bit, those of a host that waits for each batch.
+// Tests evaluation on an emulated GPU (cuda_emulator.hpp): the host starts all batches without waiting, and waits at
+// the end. The results equal, to the bit, the results of a host that waits for each batch.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 
@@ -166,7 +166,7 @@ TEST_CASE(
       source->release();
       const std::size_t before = waits();
       (void)evaluate(run.trainer, *source, {}, &seen);
-      // For the metrics, for the logits, and when the logits' memory is freed.
+      // The host waits for the metrics, for the logits, and when it frees the logits' memory.
       CHECK(waits() == before + 3);
       Solo solo;
       AnyStrategy alone = AnyStrategy::refer(solo);
@@ -211,7 +211,7 @@ TEST_CASE("an evaluation does not disturb the steps before and after it, also wi
       const BatchView view = view_of(b, 0, b.count);
       run.trainer.step({&view, 1}, b.count, 0.1);
       if (!evaluates) continue;
-      // Earlier steps are still running.
+      // The steps that the trainer started still run.
       const EvaluationReport e = evaluate(run.trainer, *test);
       CHECK(same(e, run.waited_for(*test)));
       run.trainer.with_ema([&] {
@@ -242,7 +242,7 @@ TEST_CASE("a failed evaluation does not affect the next one") {
   CHECK_THROWS_WITH_AS((void)evaluate_views(run.trainer, *wrong, test_views(1)),
                        doctest::Contains("labels in 0..2, got 900"), DataError);
   CHECK(same(evaluate(run.trainer, *source), expected));
-  // An evaluation that was abandoned in the middle.
+  // An evaluation that ends in the middle, without a result.
   {
     EvaluationSum given_up(run.trainer.executor());
     source->start({0, 0});
@@ -258,7 +258,7 @@ TEST_CASE("a failed evaluation does not affect the next one") {
 
 namespace {
 
-// Returns the result by the views of each image, if the host fetched the logits of every view.
+// Returns the result over all views of each image. The host fetches the logits of every view.
 Metrics fetched(Run& run, BatchSource& source, const std::vector<TestView>& views) {
   Executor& e = run.trainer.executor();
   const Shape image{1, 3, 8, 8};
@@ -310,7 +310,7 @@ TEST_CASE("views: the logits stay on the device until many can be fetched at onc
           const auto source = run.source(how, d, 8);
           const std::size_t before = waits();
           CHECK(same(evaluate_views(run.trainer, *source, test_views(level)), expected));
-          // For the logits, and for the device memory that held them.
+          // The host waits for the logits, and when it frees the device memory that held them.
           CHECK(waits() == before + 2);
         }
       }
@@ -325,7 +325,7 @@ TEST_CASE("views: if the device cannot store all logits, the host fetches them i
   const auto loader = run.source(How::pageable, d, 8), source = run.source(How::resident, d, 8);
   const Metrics expected = fetched(run, *loader, views);
   evaluate_views(run.trainer, *source, views);
-  // 8 batches of 6 views of 8 images with 3 logits of 4 bytes.
+  // 8 batches; each has the logits of 6 views of 8 images: 3 logits of 4 bytes.
   constexpr std::size_t batch = 6 * 8 * 3 * 4;
   for (const auto& limit : {std::pair{3 * batch - 1, 4}, {2 * batch, 4}, {7 * batch, 2}, {std::size_t{0}, 8}}) {
     const auto bytes = limit.first;
@@ -365,7 +365,7 @@ TEST_CASE("the host reads parameters and predictions after the steps that still 
     const Tensor<float> logits = run.trainer.predict(images);
     CHECK(logits.shape() == Shape{20, classes});
     CHECK(run.trainer.predict(images, 8) == logits);
-    // The same net on the processor.
+    // The same net on the CPU.
     CpuBackend cpu({1});
     Trainer there(cpu, run.solo, net(), {.seed = 5});
     auto model = (there.commit(), there.committed_tensors(false));

@@ -44,7 +44,7 @@ struct Recorder : FitListener {
 
 template <class B>
 Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr, std::int64_t micro_batch = 0) {
-  // Opened before the backend searches for a library of this name: the loader returns the open one.
+  // The test opens it before the backend searches for a library of this name: the loader returns the open library.
   static void* const nvml = ::dlopen(TUTTI_STAND_IN, RTLD_NOW | RTLD_LOCAL);
   REQUIRE(nvml != nullptr);
   Solo solo;
@@ -104,8 +104,8 @@ TEST_CASE("the log contains the utilisation of the GPU") {
     fitted(backend, o, &log);
     CHECK(backend.utilisation().has_value());
   }
-  // The stand-in counts. Its value before the first step is not logged. Then each row has its own value, and an epoch
-  // the mean of its rows.
+  // The stand-in's utilisation grows with each request. The log omits the value before the first step. Each later row
+  // has its own value, and an epoch has the mean of its rows.
   double first = 0, last = 0;
   int epochs = 0;
   std::ifstream in(folder / "log.jsonl");

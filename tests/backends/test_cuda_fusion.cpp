@@ -95,7 +95,7 @@ TEST_CASE("if the number of channels is not a multiple of the vector width, ops 
     CHECK(FusingConvolutions::asked.empty());
     FusingConvolutions::reset();
     (void)train(backend, bottlenecks(), t);
-    // The stem's three channels are padded before the fusion.
+    // The backend pads the stem's three channels before it fuses.
     CHECK(FusingConvolutions::started[FusedPass::statistics] == convolutions - activated);
   }
 }
@@ -119,7 +119,7 @@ TEST_CASE("if cuDNN refuses one kind of fusion, its ops run separately with the 
     CHECK(FusingConvolutions::started[FusedPass::backward_data_norm] == activated);
     CHECK(fused.loss == doctest::Approx(plain.loss).epsilon(t == DType::f32 ? 1e-5 : 0.02));
     CHECK(fused.evaluated == doctest::Approx(plain.evaluated).epsilon(t == DType::f32 ? 1e-5 : 0.02));
-    // Rounding at other places is no worse than rounding.
+    // A fused net rounds at other places than a net that is not fused. Its error must not be larger.
     CHECK(difference(fused, exact) < 1e-4 + 1.5 * difference(plain, exact));
     for (int i = 0; i < 4; ++i) {
       FusingConvolutions::reset();
@@ -152,7 +152,7 @@ TEST_CASE("automatic fusion selects chains of ops by type and GPU") {
   CHECK(l.backward.empty());
   l = fused(DType::f16, options(CudaFusion::automatic, false, true));
   CHECK(l.backward.size() == activated);
-  // In bf16 cuDNN has only the statistics, which must be faster in a measurement.
+  // In bf16 cuDNN can fuse only the statistics, and only a measurement may select that fusion.
   CHECK_FALSE(fused(DType::bf16, options(CudaFusion::automatic)).any());
   l = fused(DType::bf16, options(CudaFusion::automatic, false, true));
   CHECK(l.statistics.size() == convolutions);
@@ -160,7 +160,7 @@ TEST_CASE("automatic fusion selects chains of ops by type and GPU") {
   CHECK(l.backward.empty());
   CHECK_FALSE(fused(DType::f32, options(CudaFusion::automatic, false, true)).any());
   CHECK_FALSE(fused(DType::f16, options(CudaFusion::off, false, true)).any());
-  // cuDNN has the other chains for Ampere and Hopper.
+  // For compute capability 10 cuDNN fuses no activations, and a measurement must select the other fusions.
   auto& device = emulator::Device::instance();
   device.major = 10;
   CHECK_FALSE(fused(DType::f16, options(CudaFusion::automatic)).any());
@@ -171,7 +171,7 @@ TEST_CASE("automatic fusion selects chains of ops by type and GPU") {
   device.major = 8;
   CHECK(fused(DType::f16, options(CudaFusion::automatic)).any());
   device.major = 9;
-  // With a library that does not fuse, chains are fused only if the option forces it.
+  // If the library cannot fuse, chains are fused only if the option forces it.
   testing::Emulated without(options(CudaFusion::automatic));
   const Executor e(without, net, {DType::bf16});
   CHECK_FALSE(without.fused_layers().any());
@@ -210,7 +210,7 @@ TEST_CASE("autotuning selects the faster implementation, and its trials free the
   FusingConvolutions::reset();
   Fusing fast(options(CudaFusion::automatic, false, true));
   const Result fused = train(fast, net, DType::f16);
-  CHECK(FusingConvolutions::trials == convolutions + 2 * activated + 1);  // plus one batch norm backward
+  CHECK(FusingConvolutions::trials == convolutions + 2 * activated + 1);  // plus one for a backward batch norm
   FusingConvolutions::reset();
   FusingConvolutions::fused_is_faster = false;
   Fusing slow(options(CudaFusion::automatic, false, true));
@@ -221,9 +221,9 @@ TEST_CASE("autotuning selects the faster implementation, and its trials free the
     e.prepare(4, true);
     const auto trials = FusingConvolutions::started;
     e.train(testing::random_batch(net, 4, 5).view(), {1, 0.25});
-    CHECK(FusingConvolutions::started == trials);  // no further ones
+    CHECK(FusingConvolutions::started == trials);  // the step starts no further trials
   }
-  // The workspace stays allocated; the trials' memory does not.
+  // The workspace stays allocated. The memory of the trials is free.
   CHECK(device.memory.used() - before < std::size_t{4} << 20);
   CHECK(difference(train(slow, net, DType::f16), fused) < 0.05);
 }
@@ -231,7 +231,7 @@ TEST_CASE("autotuning selects the faster implementation, and its trials free the
 TEST_CASE("batch norm uses the library if autotuning finds the library faster, otherwise tutti's kernels") {
   if (no_emulator()) return;
   for (const DType t : {DType::f32, DType::bf16}) {
-    // In 16 bits the batch norms after convolutions are fused; in this net some follow sums.
+    // In 16 bits, batch norms that follow a convolution are fused. In this net some batch norms follow a sum.
     Builder b(3, 8, 8);
     models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}),
                          {.depth = 8, .width = 8, .preactivation = true});
@@ -241,7 +241,7 @@ TEST_CASE("batch norm uses the library if autotuning finds the library faster, o
     Fusing ours(o);
     check_every_op(ours, net, t);
     const int trials = FusingConvolutions::norms;
-    // All batch norms forward; backward those without a residual and with one gradient.
+    // Trials: all batch norms forward, and backward only those without a residual and with one gradient.
     if (t == DType::f32)
       CHECK(trials == convolutions + 5);
     else
@@ -251,7 +251,7 @@ TEST_CASE("batch norm uses the library if autotuning finds the library faster, o
     Fusing backend(o);
     check_every_op(backend, net, t);
     CHECK(backend.fused_layers().any() == (t != DType::f32));
-    CHECK(FusingConvolutions::norms == 2 * trials);  // in a trial and in a step
+    CHECK(FusingConvolutions::norms == 2 * trials);  // one in a trial and one in a step
     FusingConvolutions::reset();
     o.fusion = CudaFusion::off;
     Fusing off(o);

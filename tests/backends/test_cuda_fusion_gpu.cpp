@@ -49,7 +49,7 @@ TEST_CASE("gpu: every op of a fused net gives the result of the reference backen
     check(backend, testing::bottlenecks(32, 12), t);
     CHECK(backend.fused_layers().activation.size() == testing::bottleneck_activated);
     if (t == DType::f32) CHECK(backend.fusions().first == 0);
-    // Channels that are not whole vectors.
+    // Numbers of channels that do not fill whole vectors.
     check(backend, testing::bottlenecks(3, 7), t);
     check(backend, testing::small_resnet(false), t);
   }
@@ -65,7 +65,7 @@ TEST_CASE("gpu: chains of ops are fused by default in f16, and in bf16 if autotu
     CHECK(backend.fused_layers().statistics.empty() == !(whole || autotune));
     CHECK(backend.fused_layers().activation.empty() == !whole);
     CHECK(backend.fused_layers().backward.empty() == !(type == DType::f16 && autotune));
-    // cuDNN has kernels for these: tests/backends/test_cudnn_plans.cpp.
+    // cuDNN has kernels for these nets: tests/backends/test_cudnn_plans.cpp.
     if (whole && !autotune) CHECK(backend.fusions().first > 0);
   }
   CudaBackend backend(options(CudaFusion::automatic));

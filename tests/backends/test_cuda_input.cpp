@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests the transfer of batches to an emulated GPU (cuda_emulator.hpp): uploads on a stream of their own, and windows
-// cut from images on the device. Every case runs with an upload stream that works as late as possible, and with one
-// that works as early as possible.
+// Tests the transfer of batches to an emulated GPU (cuda_emulator.hpp): uploads on a separate stream, and windows that
+// the device cuts from images. Every case runs with an upload stream that works as late as possible, and with one that
+// works as early as possible.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ TEST_CASE("images that the device crops and mirrors equal those of the host's au
   struct Size {
     std::int64_t channels, height, width;
   };
-  // CIFAR-10 and Fashion-MNIST; rows that are not whole vectors; one pixel.
+  // The sizes of CIFAR-10 and Fashion-MNIST, rows that do not fill whole vectors, and one pixel.
   for (const Size& size : {Size{3, 32, 32}, {1, 28, 28}, {3, 5, 7}, {4, 6, 6}, {5, 3, 4}, {1, 1, 1}, {2, 8, 16}}) {
     const MemoryDataset source = images_of(7, size.channels, size.height, size.width);
     for (const auto& border : {std::pair<std::int64_t, PadMode>{0, PadMode::constant},
@@ -168,15 +168,15 @@ TEST_CASE("uploads: each step reads its own batch, and the host may reuse its me
     const auto pinned = backend.allocate_pinned(images);
     auto* const pixels = static_cast<std::uint8_t*>(pinned.get());
     std::vector<std::int32_t> numbers(rows);
-    // Some short batches.
+    // Every third batch is short.
     const auto size = [&](std::size_t step) { return step % 3 == 2 ? rows / 5 : rows; };
     for (std::size_t step = 0; step < steps; ++step) {
       const std::size_t n = size(step);
       std::fill_n(pixels, n * images / rows, static_cast<std::uint8_t>(step + 1));
       std::iota(numbers.begin(), numbers.end(), static_cast<std::int32_t>(1000 * step));
       backend.upload(pixels, n * images / rows, numbers.data(), n * 4, slot.data(), labels.data());
-      std::fill(numbers.begin(), numbers.end(), -1);  // the call has already copied these
-      // The step.
+      std::fill(numbers.begin(), numbers.end(), -1);  // upload() has already copied the labels
+      // Stands for the step: reads the slot.
       backend.copy(seen.at(step * images), slot.data(), images);
       backend.copy(seen_labels.at(step * rows * 4), labels.data(), rows * 4);
       backend.wait_for_uploads();

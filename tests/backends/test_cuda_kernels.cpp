@@ -81,7 +81,7 @@ TEST_CASE("each kernel, and its form for single values, is found under its own n
   CHECK(name(cuda::forms::max_pool.of(false)) == "max_pool<T, 1>");
   CHECK(name(cuda::OpKernel::loss_finish) == "loss_finish");
   CHECK(update(cuda::update_forms::accumulate.of(false)) == "accumulate<1>");
-  // Batch norm's forms: the number in the name is the kernel's argument.
+  // In the names of batch norm's kernels the number is the kernel's argument.
   const cuda::NormTiles vectors(DType::bf16, 64, 64), odd(DType::bf16, 64, 63);
   for (bool relu : {false, true})
     for (bool residual : {false, true}) {
@@ -109,7 +109,7 @@ TEST_CASE("a compiled program is stored by source, kernels and architecture") {
   const auto cache = folder.path() / "deep" / "cache";
   cuda::Compiler first(cache), second(cache);
   const cuda::Binary a = first.compile(small(), 90);
-  // A recompilation would also rewrite the file.
+  // A recompilation would rewrite the file.
   const auto file = files_of(cache).at(0);
   const auto written = std::filesystem::last_write_time(file);
   const cuda::Binary b = second.compile(small(), 90);
@@ -130,7 +130,7 @@ TEST_CASE("a stored program is loaded without NVRTC") {
     const std::string file = "libnvrtc.so." + std::to_string(CUDART_VERSION / 1000);
     return ::dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
   };
-  const bool before = open();  // in case this is not the process's first test
+  const bool before = open();  // true if an earlier test of this process opened it
   const test::TempFolder folder;
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -151,7 +151,7 @@ TEST_CASE("a stored program is loaded without NVRTC") {
   CHECK(open() == before);
 }
 
-// Without the loader's cache, NVRTC is found only by its path, and so must be the libraries that it opens by name.
+// Without the loader's cache, NVRTC and the libraries that it opens by name are found only by their paths.
 TEST_CASE("NVRTC works from a folder that the dynamic loader does not search") {
   if (no_nvrtc()) return;
   const auto output_of = [](const std::string& command) {
@@ -162,7 +162,7 @@ TEST_CASE("NVRTC works from a folder that the dynamic loader does not search") {
     return std::pair(::pclose(pipe), text);
   };
   const std::string hidden = "mount --bind /dev/null /etc/ld.so.cache";
-  std::string without;  // the ld cache
+  std::string without;  // a command that hides the loader's cache (ld.so.cache)
   for (const char* way : {"unshare -m", "unshare -rm"})
     if (without.empty() && output_of(std::string(way) + " sh -c '" + hidden + "'").first == 0) without = way;
   if (without.empty()) {
@@ -201,7 +201,7 @@ TEST_CASE("a damaged file is replaced by a newly compiled one") {
     bad[at] = static_cast<char>(bad[at] ^ 1);
     damage(bad);
   }
-  // A folder in place of the file does no harm either.
+  // A folder at the file's path does not cause an error either.
   std::filesystem::remove(file);
   std::filesystem::create_directory(file);
   cuda::Compiler c(folder.path());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // takes long
 // Compiles tutti's CUDA kernels with CUDA 12's NVRTC, which supports compute capability 7.0, for any CUDA version of
-// the build. NVRTC comes from PyPI (requirements.txt) or from a toolkit of this machine; without it these cases are
+// the build. NVRTC is from PyPI (requirements.txt) or from a toolkit of this machine. Without NVRTC these cases are
 // skipped.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <tutti/backends/cuda/programs.hpp>
@@ -20,7 +20,7 @@ using namespace tutti;
 
 namespace {
 
-// Returns CUDA 12's NVRTC from the environment that test.sh makes, otherwise from this machine.
+// Returns CUDA 12's NVRTC from the environment that test.sh makes. If it is not there, searches this machine.
 const cuda::Library& nvrtc_12() {
   static const cuda::Library library = [] {
     cuda::LibraryPlaces places = cuda::LibraryPlaces::of_process(12);

@@ -81,11 +81,11 @@ TEST_CASE("gpu: stored plans are reused and compute the same bits") {
       else
         CHECK(got == first[i++]);
     }
-    // A choice by autotuning is also used without autotuning.
+    // The planner without autotuning uses the stored plans that autotuning selected.
     CHECK(c.plans() == 3);
     CHECK((c.restored() >= 3) == !autotune);
   }
-  // A stored plan that is damaged despite a valid checksum is made again.
+  // If a stored plan is damaged despite a valid checksum, the plan is made again.
   for (const auto& e : std::filesystem::directory_iterator(folder.path())) std::filesystem::resize_file(e.path(), 10);
   Convolutions c(m.device(), o);
   const ConvProblem p = problem(DType::bf16, 3, 1, 64, 64);
@@ -111,7 +111,7 @@ TEST_CASE("gpu: a fusion that cuDNN refuses is stored, separately for recommende
   MESSAGE(first, ": ", files(), " files");
   Planner again(m.device(), o);
   CHECK_FALSE(plan_fusion(again, f, second));
-  // Another store does not have the refusal. A stored refusal is repeated word by word.
+  // A plan store without files has stored no refusal. A stored refusal is repeated word by word.
   if (files() > 0) CHECK(first == second);
   const BatchNormAddRelu known{{4, 64, 8, 8, DType::f16}, false, true};
   o.fallback_fusions = true;
@@ -316,7 +316,7 @@ TEST_CASE("gpu: cuDNN's fusion of the backward pass of convolution, relu and bat
     CHECK(distance(got, dr) < 4 * tolerance(t));
     CHECK(distance(ds.numbers(), dscale) < 0.02);
     CHECK(distance(db.numbers(), dbias) < 0.02);
-    // The factors give dx.
+    // Computes dx from the factors.
     const Numbers from_dr = fr.numbers(), from_x = fx.numbers(), constant = fc.numbers();
     Numbers made(n);
     for (std::size_t i = 0; i < n; ++i) made[i] = from_dr[i % 64] * got[i] + from_x[i % 64] * x[i] + constant[i % 64];

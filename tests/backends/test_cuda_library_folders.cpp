@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests the folders in which the CUDA backend searches for NVRTC, cuBLASLt, cuDNN and NCCL: trees that look like
+// Tests in which folders the CUDA backend searches for NVRTC, cuBLASLt, cuDNN and NCCL. Uses folders that look like
 // toolkits and archives, with a stand-in library (stand_in_toolkit.cpp).
 #include <tutti/backends/cuda/library.hpp>
 
@@ -20,7 +20,7 @@ namespace {
 
 const std::string file = "libtutti-toolkit-test.so.1";
 
-// Returns places below `root`, without those of this machine.
+// Returns folders below `root` only, without the folders of this machine.
 LibraryPlaces places_in(const std::filesystem::path& root, int major) {
   LibraryPlaces p;
   p.major = major;
@@ -32,7 +32,7 @@ std::filesystem::path put(const std::filesystem::path& folder, const std::string
   std::filesystem::copy_file(TUTTI_STAND_IN, folder / name);
   return folder / name;
 }
-// Returns the file that is opened from these places, or an empty path.
+// Returns the library file that is opened from these folders, or an empty path.
 std::filesystem::path opened(const LibraryPlaces& places, const std::string& companion = {}) {
   const cuda::Library l(file, "nothing", companion, places);
   if (!l.found()) return {};
@@ -49,7 +49,7 @@ TEST_CASE("only toolkits with the build's major version are used, the newest min
   const test::TempFolder folder;
   const LibraryPlaces places = places_in(folder.path(), 12);
   CHECK(opened(places).empty());
-  // Each is found if no better one exists. The list goes from the worst to the best.
+  // Adds one folder at a time, from the worst to the best: the search always prefers the last one.
   for (const char* toolkit :
        {"cuda/lib", "cuda/lib64", "cuda-12/lib64", "cuda-12.4/lib64", "cuda-12.9/targets/x86_64-linux/lib",
         "cuda-12.9/lib", "cuda-12.9/lib64", "cuda-12.10/targets/sbsa-linux/lib", "cuda-12.10/lib64"}) {
@@ -57,7 +57,7 @@ TEST_CASE("only toolkits with the build's major version are used, the newest min
     const auto placed = put(places.toolkits / toolkit);
     CHECK(opened(places) == placed);
   }
-  // Other major versions are ignored.
+  // The search ignores other major versions than 12.
   for (const char* toolkit : {"cuda-13.0/lib64", "cuda-1.2/lib64", "cuda-120/lib64", "cuda-x/lib64", "cudax-12/lib64"})
     put(places.toolkits / toolkit);
   CHECK(opened(places) == places.toolkits / "cuda-12.10/lib64" / file);

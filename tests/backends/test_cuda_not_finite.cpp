@@ -56,7 +56,7 @@ TEST_CASE("a loss scale that overflows is reduced, in the same way on the device
   CHECK(weights_of(t) != start);
   CHECK(weights_of(t) == weights_of(h));
   t.with_ema([&] { h.with_ema([&] { CHECK(weights_of(t) == weights_of(h)); }); });
-  // It doubles after 2,000 steps. A checkpoint's count is included.
+  // The loss scale doubles after 2,000 steps, including steps that a restored checkpoint has counted.
   t.counters().scale_steps = 1998;
   const std::int64_t exponent = t.counters().scale_exponent = 4;
   t.step({&view, 1}, 8, 0.001);
@@ -74,7 +74,7 @@ TEST_CASE("a loss scale that overflows is reduced, in the same way on the device
 
 namespace {
 
-// Sets a float of the parameters.
+// Sets the first float of a parameter.
 void set_parameter(Trainer& t, const char* name, float value) {
   auto& e = t.executor();
   const std::size_t at = e.parameters().find(name)->offset * sizeof(float);
@@ -107,20 +107,20 @@ TEST_CASE("after a loss that is not finite no step changes the weights, and the 
       set_parameter(t, "fc.bias", std::numeric_limits<float>::quiet_NaN());
       step();
       set_parameter(t, "fc.bias", bias);
-      step();  // its loss is finite, and still it must not change the weights
+      step();  // the loss is finite, but the step must not change the weights
       step();
       CHECK(weights_of(t) == before);
       CHECK_THROWS_WITH_AS((void)t.take_metrics(), doctest::Contains("[step 4] expected a finite loss, got"),
                            NotFiniteError);
       CHECK(weights_of(t) == before);
       CHECK(t.counters().step == 3);
-      // The average has not changed either. After the report, training can continue.
+      // The averaged weights have not changed either. Training can continue after the error.
       step();
       CHECK(t.take_metrics().rows == 8);
       CHECK(weights_of(t) != before);
       CHECK(t.counters().step == 4);
 
-      // The error is also thrown if take_metrics() is not called.
+      // The error is thrown even if no caller calls take_metrics().
       set_parameter(t, "fc.bias", std::numeric_limits<float>::infinity());
       const auto many = [&] {
         for (int i = 0; i < 8; ++i) step();
@@ -147,7 +147,7 @@ TEST_CASE("gradients that are not finite at a loss scale of 1 end the run") {
   Solo solo;
   Trainer t(backend, solo, net, o);
   t.step({&view, 1}, 8, 0.01);
-  // A finite loss with a gradient that overflows in the backward pass.
+  // These weights make a finite loss, and a gradient that overflows in the backward pass.
   auto w = weights_of(t);
   const Slice& s = *t.executor().parameters().find("fc.weight");
   for (std::size_t i = 0; i < s.count; ++i) w[s.offset + i] = i < 8 ? -60000.0F : 60000.0F;
@@ -166,7 +166,7 @@ TEST_CASE("gradients that are not finite at a loss scale of 1 end the run") {
   } catch (const NotFiniteError& e) {
     ended = true;
     CHECK(std::string(e.what()).find("finite gradients") != std::string::npos);
-    CHECK(std::string(e.what()).find("[step 5]") != std::string::npos);  // scales 8, 4, 2 and 1
+    CHECK(std::string(e.what()).find("[step 5]") != std::string::npos);  // after steps at the scales 8, 4, 2 and 1
     CHECK(t.counters().scale_exponent == 0);
     CHECK(weights_of(t) == w);
   }

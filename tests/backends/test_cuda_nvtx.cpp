@@ -44,7 +44,7 @@ TEST_CASE("a profiler gets the spans of the timeline, nested") {
     expected += "begin step " + step + "\nbegin conv2d conv" + step + "\nend\nend\n";
   expected += "mark push " + std::string(90, 'x') + " 12\nbegin checkpoint\nend\n";
   CHECK(std::string(said()) == expected);
-  // The timeline has only the layers of its window.
+  // The timeline contains the layers of the traced steps only.
   const std::string text = io::read_text_file(folder.path() / "t.json", 1 << 20);
   CHECK(text.find("conv2d conv1") == std::string::npos);
   CHECK(text.find("conv2d conv2") != std::string::npos);

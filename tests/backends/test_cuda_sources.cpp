@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests that training and evaluation on an emulated GPU (cuda_emulator.hpp) do not depend on where the images are
-// stored.
+// Tests that training and evaluation on an emulated GPU (cuda_emulator.hpp) give the same result for every place of the
+// images.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -50,7 +50,7 @@ Graph net(std::int64_t channels = 3, std::int64_t side = 8) {
 
 enum class How { pageable, pinned, resident };
 
-// A run, with records of everything that it computed.
+// A training run that records everything that it computes.
 struct Run {
   Emulated backend;
   Solo solo;
@@ -83,7 +83,7 @@ struct Run {
     }
   } listener;
 
-  // audit: folder of the audit.
+  // audit: folder of the audit log.
   FitResult go(FitOptions o, Checkpoints* c = nullptr, const std::string& audit = {}) {
     o.global_batch = 16;
     o.report_every = 1;
@@ -189,7 +189,7 @@ TEST_CASE("the input of every step has the same address, with room for the large
     const TensorRef images = e.value(e.graph().images);
     if (at == nullptr) at = images.data;
     CHECK(images.data == at);
-    // The op's input equals the batch.
+    // The input of the op equals the batch.
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(images.shape.numel()));
     run.backend.copy_out(bytes.data(), images.data, bytes.size());
     CHECK(bytes == gathered(run.backend, b).images);
@@ -215,7 +215,7 @@ TEST_CASE("views of test images give the same metrics if the device crops them a
     CHECK(a.images == 13);
     CHECK(b.images == 13);
   }
-  // Compares the pixels, also of mirrored windows.
+  // Compares the pixels, including those of mirrored windows.
   const Shape shape{1, 3, 8, 8};
   loader.start({0, 0});
   resident.start({0, 0});
@@ -276,7 +276,7 @@ TEST_CASE("the batches of a run come from device memory if the data set fits") {
   CHECK(resident(host, fixed, OnDevice::automatic) == 0);
   CHECK_THROWS_WITH_AS(resident(host, fixed, OnDevice::yes), doctest::Contains("only --backend cuda supports it"),
                        UsageError);
-  // More than a quarter of the free memory, and more than all of it.
+  // The images need more than a quarter of the free memory in the first case, and more than all of it in the second.
   const std::size_t capacity = device.capacity;
   device.capacity = device.memory.used() + 30000;
   CHECK(resident(backend, fixed, OnDevice::automatic) == 0);
@@ -294,7 +294,7 @@ TEST_CASE("the pinned slots of a loader are not freed while an upload may read t
   LoaderOptions l;
   l.placement.global_batch = 4;
   l.threads = 0;
-  l.slots = 1;  // the next batch overwrites the last one
+  l.slots = 1;  // so that the next batch overwrites the previous one
   {
     const auto source = make_source(backend, d, l, OnDevice::no);
     Loader plain(d, l);
@@ -314,7 +314,7 @@ TEST_CASE("the pinned slots of a loader are not freed while an upload may read t
     const Batch& b = source->next();
     backend.upload(b.images.data(), b.images.size(), b.labels.data(), b.labels.size() * 4, slot.data(), labels.data());
   }
-  // The emulator ends the program if memory is freed that is still to be read.
+  // The emulator ends the program if the host frees memory before an upload has read it.
   backend.synchronise();
 }
 
@@ -358,7 +358,7 @@ TEST_CASE("images are normalised into four channels if only convolutions read th
         wrong += got[i] != expected;
       }
       CHECK(wrong == 0);
-      // The gradient of the stem's weights, in the order of the weights.
+      // Compares the gradient of the stem's weights, in the order of the weights.
       const auto mine = testing::fetch(backend, e.gradient_data(), e.parameters().bytes());
       const auto theirs = testing::fetch(reference, r.gradient_data(), r.parameters().bytes());
       const Slice& s = *e.parameters().find("stem.weight");

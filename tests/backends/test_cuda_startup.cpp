@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests the start of the CUDA backend: slow preparations run concurrently, errors are reported to the code that needs
-// the result, and unneeded ones are not started. On an emulated GPU (cuda_emulator.hpp), with stand-ins for the
-// libraries' handles.
+// Tests the start of the CUDA backend on an emulated GPU (cuda_emulator.hpp), with stand-ins for the libraries'
+// handles: slow preparations run concurrently, the code that needs a result gets the error, and the backend starts no
+// preparation that it does not need.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <chrono>
 #include <condition_variable>
@@ -26,10 +26,10 @@ using namespace tutti;
 
 namespace {
 
-// All preparations on threads of their own call enter().
+// Every preparation that runs on its own thread calls enter().
 class Makers {
  public:
-  // Waits until `together` threads have entered and while `held`. Returns whether the preparation shall succeed.
+  // Blocks until `together` threads have entered and `held` does not contain `name`. Returns whether it shall succeed.
   bool enter(const std::string& name) {
     std::unique_lock lock(mutex_);
     ++begun[name];
@@ -43,13 +43,13 @@ class Makers {
     ++ended[name];
     return failing.count(name) == 0;
   }
-  // Returns how often a thread has begun `name`. Waits for the first time, because the thread may not have run yet.
+  // Returns how often threads have begun `name`. Waits until the first thread has begun, because it may start late.
   int begins(const std::string& name) {
     std::unique_lock lock(mutex_);
     (void)changed_.wait_for(lock, std::chrono::seconds(60), [&] { return begun.count(name) != 0; });
     return begun[name];
   }
-  // From here on all preparations run and succeed.
+  // All preparations that begin after this call succeed, and none is held.
   void release() {
     const std::lock_guard lock(mutex_);
     held.clear();
@@ -64,7 +64,7 @@ class Makers {
   std::map<std::string, int> begun, ended;
   std::set<std::string> failing, held;
   int together = 0;
-  bool alone = false;  // a thread waited for others in vain
+  bool alone = false;  // a thread has waited in vain for the other threads
 
  private:
   std::mutex mutex_;
@@ -102,7 +102,7 @@ namespace {
 
 bool skipped() { return testing::no_emulator(); }
 
-// Loops, with the handles of the libraries' own classes.
+// Replaces convolutions by loops, but opens the library's own handle.
 class Convolutions : public testing::LoopConvolutions {
  public:
   Convolutions(cuda::Device& d, const cuda::ConvolutionOptions& o) : LoopConvolutions(d, o), handle_(d) {}
@@ -147,7 +147,7 @@ Graph net(bool linear) {
   return std::move(b).take();
 }
 
-// Options with a folder that has no compiled programs.
+// Returns options with an empty folder for compiled programs.
 CudaOptions options() {
   static int folders = 0;
   CudaOptions o = testing::emulated_options();
@@ -179,7 +179,7 @@ TEST_CASE("get() returns the object that was constructed in advance, or throws i
   CHECK_FALSE(bad.begun());
   bad.begin([] { return std::make_unique<int>(8); });
   CHECK(bad.get() == 8);
-  // The destructor waits for the end of the construction.
+  // The destructor waits until the construction has ended.
   bool done = false;
   std::mutex m;
   {
@@ -242,7 +242,7 @@ TEST_CASE("if one preparation fails, the code that needs its result gets the err
     CHECK_THROWS_WITH_AS(e.train(batch.view(), {1, 0.25}),
                          doctest::Contains(("[nvrtc] expected " + program + " compiled for sm_90").c_str()),
                          DeviceError);
-    // The error does not persist.
+    // The next call succeeds.
     makers.release();
     CHECK(e.train(batch.view(), {1, 0.25}).rows == 4);
     CHECK(makers.begun[program + ".cu"] == 2);
@@ -254,7 +254,7 @@ TEST_CASE("a cuDNN that does not support the GPU is refused, and the error gives
   const End end;
   const Graph graph = net(false);
   auto& device = emulator::Device::instance();
-  // Returns the error of the step's preparation, or an empty text.
+  // Returns the error of the step's preparation, or an empty text without an error.
   const auto message = [&](int major, int minor, std::size_t version) {
     const CudaOptions o = options();
     device.major = major;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests whole training steps on an emulated GPU (cuda_emulator.hpp): the optimizer, clipping, trust ratios, the loss
-// scale and averages are decided on the device, captured and replayed. They are compared with the reference backend and
-// with the same backend with the host in charge.
+// Tests whole training steps on an emulated GPU (cuda_emulator.hpp). The device decides on the optimizer's update,
+// clipping, trust ratios, the loss scale and averages in a captured step. Compares the results with those of the
+// reference backend, and of the same backend with the host in charge.
 #include <memory>
 #include <vector>
 
@@ -92,7 +92,7 @@ TEST_CASE("a steady step is one graph launch, and the host waits only for an ear
     const auto steps = [&](int n) {
       for (int i = 0; i < n; ++i) t.step({&view, 1}, 8, 0.01);
     };
-    t.evaluate(view);  // its plan may need a larger workspace, and its address is part of the captured step
+    t.evaluate(view);  // its plan may need a larger workspace, and the workspace's address is part of the captured step
     steps(6);
     const std::size_t waits = device.stream_waits, events = device.event_waits, launches = device.graph_launches;
     steps(10);
@@ -100,7 +100,7 @@ TEST_CASE("a steady step is one graph launch, and the host waits only for an ear
     CHECK(device.event_waits <= events + 10);
     CHECK(device.graph_launches == launches + 10);
     CHECK(t.take_metrics().rows == 16 * 8);
-    // Evaluation and weights changed from outside do not require another capture.
+    // Evaluation, and weights that the host changes, do not require another capture.
     t.evaluate(view);
     t.executor().parameters_changed();
     const std::size_t before = device.graph_launches;
@@ -160,7 +160,7 @@ TEST_CASE(
   const auto next = [&] {
     t.step({&view, 1}, 8, 0.05);
     StepTrace trace;
-    t.trace(&trace);  // the host ends this step
+    t.trace(&trace);  // with a trace the host ends the step
     t.step({&view, 1}, 8, 0.05);
     t.trace(nullptr);
     t.step({&view, 1}, 8, 0.05);
@@ -218,7 +218,7 @@ TEST_CASE("a device error is reported once, and its message names the op") {
     for (int i = 0; i < 3; ++i) t.step({&view, 1}, 8, 0.05);
     device.fault = cudaErrorIllegalAddress;
     CHECK_THROWS_WITH_AS((void)t.take_metrics(), doctest::Contains("the last op started was"), DeviceError);
-    CHECK(t.counters().step == 3);  // as in a log of the failure
+    CHECK(t.counters().step == 3);  // the step that a log of the failure names
   }
   device.fault = cudaSuccess;
   device.graph_launches = 0;

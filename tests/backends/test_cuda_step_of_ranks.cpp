@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests steps of several ranks on an emulated GPU (cuda_emulator.hpp): reductions within the captured step, flags one
-// step late.
+// Tests steps of several ranks on an emulated GPU (cuda_emulator.hpp): reductions are part of the captured step, and
+// flags arrive one step late.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ using testing::weights_of;
 
 namespace {
 
-// Two ranks with identical steps. The sums are computed on the device, as by NCCL.
+// Two ranks that compute identical steps. The device computes the sums, as with NCCL.
 struct Twins {
   struct State : Work::State {
     [[nodiscard]] std::string name() const override { return "twins"; }
@@ -43,7 +43,7 @@ struct Twins {
 
   int calls = 0, finished = 0;
   std::uint64_t generation = 0;
-  // set by the other rank while the device works
+  // flags that the other rank raises while the device works
   std::shared_ptr<std::uint32_t> raised = std::make_shared<std::uint32_t>(0);
 
   static constexpr StrategyTraits traits{.reads_device_memory = true};
@@ -108,11 +108,12 @@ TEST_CASE("several ranks: reductions are part of the captured step and give the 
       t.step({&view, 1}, 16, rate_at(i));
     }
     CHECK(t.take_metrics().loss == alone.take_metrics().loss);
-    // Halves that are added, and statistics that are averaged.
+    // The sum of two half gradients and the mean of equal statistics are those of one rank.
     CHECK(weights_of(t) == weights_of(alone));
     CHECK(states_of(t) == states_of(alone));
     CHECK(twins.finished == 7);
-    // Started once, captured once, then replayed; two of each, because the state copies of consecutive steps alternate.
+    // One step was started op by op and one was captured, each with both copies of the state: consecutive steps
+    // alternate between the copies. All other steps were replayed.
     const int per_step = twins.calls / 4;
     CHECK(per_step > 3);
     CHECK(twins.calls == 4 * per_step);
@@ -123,7 +124,7 @@ TEST_CASE("several ranks: reductions are part of the captured step and give the 
     };
     steps(2);
     CHECK(twins.calls == 4 * per_step);
-    // Other members: another graph.
+    // A new generation requires a new graph.
     ++twins.generation;
     steps(4);
     CHECK(twins.calls == 8 * per_step);
@@ -131,7 +132,7 @@ TEST_CASE("several ranks: reductions are part of the captured step and give the 
     const std::vector<BatchView> none{{nullptr, nullptr, 0}};
     const auto before = weights_of(t);
     t.step(none, 16, 0.01);
-    CHECK(weights_of(t) != before);  // momentum
+    CHECK(weights_of(t) != before);  // by the momentum
     const std::vector<BatchView> two{{view.images, view.labels, 4}, {view.images + 4 * 192, view.labels + 4, 4}};
     t.step(two, 16, 0.01);
     CHECK(t.take_metrics().rows == 7 * 8);
@@ -155,13 +156,13 @@ TEST_CASE("several ranks: all ranks know each rank's flag one step later") {
     CHECK(step(step_flag::stop) == 0);
     CHECK(step() == step_flag::stop);
     CHECK(step() == 0);
-    // The flag of the other rank
+    // The flag of the other rank arrives.
     device.finish();
     *twins.raised = step_flag::membership;
     CHECK(step() == 0);
     device.finish();
     *twins.raised = 0;
-    // Metrics fetched meanwhile do not remove it.
+    // A call of take_metrics() before the next step does not remove the flag.
     if (round == 1) (void)t.take_metrics();
     CHECK(step(step_flag::stop) == step_flag::membership);
     const StepResult own = t.step(view, 16, 0.01, step_flag::membership).wait();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests small nets trained on an emulated GPU (cuda_emulator.hpp) in captured steps against the reference backend.
+// Compares the training of small nets in captured steps on an emulated GPU (cuda_emulator.hpp) with the reference
+// backend.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,7 +25,7 @@ CudaOptions options(bool graph = false) { return testing::emulated_options(graph
 using testing::little_net;
 bool skipped() { return testing::no_emulator(); }
 
-// Losses and weights after some steps of a trainer.
+// The losses of a trainer's steps, and the weights after the last step.
 struct Trained {
   std::vector<double> losses;
   std::vector<std::byte> weights;
@@ -37,7 +38,7 @@ Trained train(B& backend, TrainerOptions o, int steps) {
   Trainer t(backend, solo, net, o);
   Trained r;
   for (int i = 0; i < steps; ++i) {
-    // Every third batch is short; its plan shares the arenas.
+    // Every third batch is short. The plan for it uses the same arenas.
     const std::int64_t rows = i % 3 == 2 ? 5 : 8;
     const auto batch = testing::random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
     r.losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).wait().metrics.loss);
@@ -61,7 +62,7 @@ TEST_CASE("captured steps give the same results as other steps, with the current
     CHECK(device.graph_launches == 0);
     const Trained b = train(captured, o, 9);
     CHECK(device.graph_launches > 10);
-    // A second model may have the addresses of the first one; it is captured again.
+    // A new model may have the addresses of the first model. The backend must capture its step again.
     const Trained c = train(captured, o, 9);
     CHECK(a == b);
     CHECK(a == c);
@@ -157,7 +158,7 @@ TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state give t
 
 namespace {
 
-// The results of each of twenty steps: the loss, and every committed tensor's bits.
+// The results of twenty steps: the loss of each step, and the bits of every committed tensor.
 struct Record {
   std::vector<double> losses;
   std::vector<std::uint64_t> states;
@@ -168,7 +169,7 @@ Record record(const TrainerOptions& o, bool on_host) {
   const Graph net = little_net();
   Trainer t(backend, solo, net, o);
   StepTrace trace;
-  if (on_host) t.trace(&trace);  // ended by the host's StepFinisher
+  if (on_host) t.trace(&trace);  // the host's StepFinisher then ends the steps
   REQUIRE(t.runs_ahead() == !on_host);
   Record r;
   for (int i = 0; i < 20; ++i) {
@@ -209,7 +210,7 @@ TEST_CASE("twenty steps give the recorded losses, and each gives the same bits a
     CHECK(device.losses == host.losses);
     CHECK(device.states == host.states);
     REQUIRE(recorded.losses.size() == device.losses.size());
-    // The compiler and its library for exponentials affect the last bits.
+    // The compiler and its implementation of exponentials affect the last bits.
     const double epsilon = recorded.options.compute == DType::f32 ? 1e-4 : 2e-2;
     for (std::size_t i = 0; i < device.losses.size(); ++i)
       CHECK(device.losses[i] == doctest::Approx(recorded.losses[i]).epsilon(epsilon));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests gradients of convolution weights on an emulated GPU (cuda_emulator.hpp): conversion from the library's type and
-// order to the graph's, many by one launch, and in time for each reader.
+// Tests gradients of convolution weights on an emulated GPU (cuda_emulator.hpp). One launch converts many gradients
+// from the library's type and order to the graph's, before an op reads them.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <cstring>
 #include <memory>
@@ -30,13 +30,13 @@ bool skipped() { return testing::no_emulator(); }
 Form form(DType t, std::int64_t rows, int columns, int taps, int padded_columns) {
   return {rows, columns, taps, padded_columns, static_cast<std::size_t>(rows * taps * padded_columns) * size_of(t)};
 }
-// Returns the launches since the last call.
+// Returns the number of launches since the last call.
 std::size_t launches(DType t) {
   const std::string type = t == DType::f32 ? "float" : std::string(name_of(t));
   return std::exchange(emulator::Device::instance().kernels["unpack_gradients<" + type + ">"], 0);
 }
 
-// Gradients in the library's form, and their destinations.
+// Gradients in the library's form, and the buffers for the converted gradients.
 struct Gradients {
   DType type;
   std::vector<Form> forms;
@@ -59,7 +59,7 @@ struct Gradients {
       backend.copy_in(place, bytes.data(), bytes.size());
     }
   }
-  // Returns how many values differ from the library's.
+  // Returns how many converted values differ from the library's.
   [[nodiscard]] int wrong(Emulated& backend) const {
     int n = 0;
     for (std::size_t i = 0; i < forms.size(); ++i) {
@@ -92,8 +92,8 @@ TEST_CASE("one kernel launch converts many weight gradients, with the same bits 
     Emulated backend(options());
     cuda::WeightGradients g(backend, backend.launcher());
     launches(t);
-    // Numbers of taps that the kernel has as constants, and others; padded channels; less and more than a block's
-    // piece, with an end within a row.
+    // Numbers of taps that are constants in the kernel, and other numbers; padded channels; gradients that are smaller
+    // and larger than the part of one block, and parts that end within a row.
     Gradients some(backend, t,
                    {form(t, 8, 8, 1, 8), form(t, 5, 3, 9, 4), form(t, 3, 3, 49, 8), form(t, 16, 300, 1, 304),
                     form(t, 33, 40, 9, 40), form(t, 2, 1500, 4, 1504), form(t, 1, 1, 1, 8)});
@@ -105,7 +105,7 @@ TEST_CASE("one kernel launch converts many weight gradients, with the same bits 
     CHECK(some.wrong(backend) == 0);
     g.finish();
     CHECK(launches(t) == 0);
-    // More than fit an argument.
+    // More gradients than one launch's argument can list.
     Gradients many(backend, t, std::vector<Form>(70, form(t, 4, 4, 9, 8)));
     for (const Form& f : many.forms) g.reserve(f.bytes);
     many.make(backend, g);
@@ -130,7 +130,7 @@ TEST_CASE("gradients are converted early if their buffer is full") {
   g.finish();
   CHECK(launches(t) == 3);
   CHECK(five.wrong(backend) == 0);
-  // A gradient that is larger than the room.
+  // A gradient that is larger than the buffer.
   const Form large = form(t, 64, 16, 9, 16);
   g.reserve(large.bytes);
   Gradients more(backend, t, {f, large, f});
@@ -154,7 +154,7 @@ TEST_CASE(
     launches(t);
     std::vector<std::byte> first;
     for (const std::size_t expected :
-         {1, 1, 1, 0, 0}) {  // started, twice because it first packs weights; captured; replayed
+         {1, 1, 1, 0, 0}) {  // two started (the first packs weights), one captured, two replayed
       e.train(batch.view(), {1, 0.25});
       CHECK(launches(t) == expected);
       const auto now = testing::fetch(backend, e.gradient_data(), e.parameters().bytes());
@@ -212,7 +212,7 @@ TEST_CASE("an aborted run does not affect the next one") {
     CHECK_THROWS_WITH_AS(e.train(batch.view(), {1, 0.25}), "half way", std::runtime_error);
     CHECK(launches(t) == 0);
   }
-  // The memory of its gradients is freed: a write to it would fault.
+  // The memory of the failed executor's gradients is freed, so a write to it would fault.
   fails = false;
   Executor e(backend, net(), {t});
   e.train(testing::random_batch(net(), 4, 1).view(), {1, 0.25});

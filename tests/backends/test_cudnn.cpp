@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests cuDNN without a device: descriptors and the graphs of tutti's nets. Plans: test_cudnn_plans.cpp.
+// Tests cuDNN without a device: descriptors, and the graphs of tutti's nets. test_cudnn_plans.cpp tests plans.
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
 
@@ -29,7 +29,7 @@ namespace {
 constexpr std::array types{DType::f32, DType::bf16, DType::f16};
 constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
 
-// Returns the number of cuDNN's engines for the pattern of a graph; 0 if it does not know the pattern.
+// Returns how many of cuDNN's engines support the pattern of a graph; 0 if cuDNN does not know the pattern.
 std::int64_t engines(OpGraph g) { return g.finish(nullptr).get(attr::graph_engines); }
 
 ConvProblem small(DType t) { return {8, 64, 56, 56, 32, 28, 28, 3, 3, 2, 2, 1, 1, 1, 1, t}; }
@@ -132,7 +132,7 @@ TEST_CASE("graphs list the operands that a run needs") {
   const std::vector<std::pair<std::int64_t, std::size_t>> conv{
       {cudnn::conv_a, 8 * 64 * 56 * 56 * 2}, {cudnn::conv_b, 32 * 64 * 9 * 2}, {cudnn::conv_out, 8 * 32 * 28 * 28 * 2}};
   CHECK(g.operands() == conv);
-  // Neither values inside the graph nor the host's numbers.
+  // The list omits values inside the graph and numbers of the host.
   const auto norm = BatchNormAddRelu{{4, 64, 16, 16, DType::f16}, true, true}.graph().operands();
   const auto find = [&](std::int64_t uid) {
     for (const auto& [u, bytes] : norm)
@@ -206,7 +206,7 @@ TEST_CASE("a refusal by cuDNN is stored only if the same call would be refused a
 }
 
 TEST_CASE("the operands that a fusion binds are those of its graph") {
-  // Every operand in device memory is bound, and otherwise only the host's numbers.
+  // bind() lists every operand in device memory, and in addition only the host's numbers.
   const auto check = [](const auto& fusion, std::size_t numbers) {
     const auto graph = fusion.graph();
     INFO(graph.name());

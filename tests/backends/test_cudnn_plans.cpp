@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Tests cuDNN's plans for tutti's nets on GPUs that are only described (tests/backends/devices), and which fusions it
-// refuses for which GPU. describe_device prints such descriptions; these were written by hand, from cudaDeviceProp and
-// published data sheets. No GPU is needed, and an existing one is not used: the driver is a stand-in.
+// Tests cuDNN's plans for tutti's nets on GPUs of which only a description exists (tests/backends/devices), and which
+// fusions cuDNN refuses for which GPU. describe_device prints such descriptions; these were written by hand, from
+// cudaDeviceProp and published data sheets. A stand-in replaces the driver, so the tests use no GPU.
 #include <tutti/backends/cuda/api/nvrtc.hpp>
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
@@ -33,7 +33,7 @@ using namespace tutti::cuda;
 using cudnn::OpGraph;
 using cudnn::Target;
 
-// Without a device every engine of cuDNN leaks a few bytes of cuBLASLt.
+// Without a device, every cuDNN engine leaks a few bytes of cuBLASLt.
 extern "C" const char* __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier): the sanitizer's own name
 extern "C" const char* __lsan_default_suppressions() { return "leak:libcublasLt.so\n"; }  // NOLINT
 
@@ -41,12 +41,12 @@ namespace {
 
 constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
 constexpr std::size_t workspace_limit = std::size_t{1} << 30;
-constexpr std::size_t table_version = 919;  // the version of cuDNN to which the expected fusions apply
+constexpr std::size_t table_version = 919;  // the expected fusions are those of this version of cuDNN
 
-// The GPUs, in the order of every table here.
+// The GPUs, in the order of every table in this file.
 constexpr std::array<const char*, 4> gpus{"h200", "a100", "b200", "rtx5090"};
 constexpr std::size_t h200 = 0, a100 = 1, b200 = 2, rtx5090 = 3;
-// Not in the tables: before compute capability 8.0 there is neither bf16 nor a fusion.
+// The tables omit these two: before compute capability 8.0 GPUs have neither bf16 nor a fusion.
 constexpr std::size_t t4 = gpus.size(), v100 = t4 + 1;
 constexpr std::size_t described = gpus.size() + 2;
 const char* name_of_gpu(std::size_t gpu) { return gpu == t4 ? "t4" : gpu == v100 ? "v100" : gpus[gpu]; }
@@ -61,13 +61,13 @@ const Target& target_of(std::size_t gpu) {
   return *targets[gpu];
 }
 
-// Loads the stand-in before cuDNN searches for a driver. Returns true and prints a skip if that is too late.
+// Loads the stand-in driver. If cuDNN has already searched for a driver, prints a skip and returns true.
 bool no_stand_in() {
   static const bool late = [] {
     if (::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) != nullptr) return true;
     if (::dlopen(TUTTI_STAND_IN, RTLD_NOW | RTLD_GLOBAL) == nullptr) FAIL(std::string(::dlerror()));
-    // cuDNN opens and closes NVRTC, over 100 MB, for every plan: ten times the time of the plan itself. This keeps it
-    // open.
+    // Keeps NVRTC open: otherwise cuDNN opens and closes it, over 100 MB, for every plan, which takes ten times as long
+    // as the plan itself.
     REQUIRE(nvrtc_library().found());
     return false;
   }();
@@ -75,7 +75,7 @@ bool no_stand_in() {
   return late;
 }
 
-// Returns the first plan, as the backend makes it; fusions without cuDNN's fallbacks.
+// Returns the first plan, as the backend makes it. A fusion may not use cuDNN's fallback engines.
 std::vector<cudnn::Plan> plan(std::size_t gpu, OpGraph& graph, cudnn::Refusal& refusal, bool fusion,
                               const cudnn::EngineFilter& filter = {}) {
   return cudnn::make_plans(target_of(gpu), graph, filter, workspace_limit, 1, refusal, fusion);
@@ -88,14 +88,14 @@ void check_round_trip(std::size_t gpu, const cudnn::Plan& p) {
   CHECK(again.json() == json);
 }
 
-// Returns all convolutions of tutti's nets.
+// Returns all convolutions in tutti's nets.
 std::set<ConvProblem> problems(DType type) {
   std::set<ConvProblem> all;
   for (const auto& [net, rows] : testing::planned_nets()) all.merge(testing::shapes_of(net, rows, type).convolutions);
   return all;
 }
 
-// Checks all GPUs, or only `one`, an index into gpus.
+// Checks the plans for all GPUs, or for the GPU with the index `one`.
 void check_convolutions(DType type, bool exact, std::optional<std::size_t> one = {}) {
   std::vector<OpGraph> graphs;
   for (const ConvProblem& p : problems(type))
@@ -113,7 +113,7 @@ void check_convolutions(DType type, bool exact, std::optional<std::size_t> one =
       }
 }
 
-// Counts the results of the fusions of one kind, and the differences from the expected ones.
+// Counts the planned and refused fusions of one kind, and lists those that were not expected.
 class Row {
  public:
   Row(std::string kind, DType type) : kind_(std::move(kind)), type_(type) {}
@@ -128,7 +128,7 @@ class Row {
     differences_ += std::string(gpus[gpu]) + (planned ? " has now " : " has no longer ") + graph.name();
     differences_ += (planned ? std::string() : " (" + refusal.why + ")") + "\n";
   }
-  // Prints the row. If another cuDNN differs, the tables here and in the documents must be checked.
+  // Prints the row. If another version of cuDNN differs, check the tables here and in the documents.
   void finish() const {
     std::printf("%-40s %-5s", kind_.c_str(), std::string(name_of(type_)).c_str());
     for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
@@ -149,7 +149,7 @@ class Row {
   std::array<int, gpus.size()> planned_{}, refused_{};
 };
 
-// The convolutions for which a fusion is expected.
+// Returns whether a fusion of this convolution is expected.
 using ValueStorage = bool (*)(const ConvProblem&);
 bool everywhere(const ConvProblem&) { return true; }
 bool nowhere(const ConvProblem&) { return false; }
@@ -161,12 +161,12 @@ void check_fusion(const std::string& kind, DType type, const std::array<ValueSto
   Row row(kind, type);
   for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
     for (const ConvProblem& p : all_nets[gpu] ? of_all : of_one)
-      // The first convolution of a net has no activation before it.
+      // Skips the first convolution of a net, which has no activation before it.
       if (p.in_channels % 8 == 0) row.plan(gpu, graph(p), expected[gpu](p));
   row.finish();
 }
 
-// Returns a batch norm in every form.
+// Returns the graphs of all forms of a batch norm.
 std::vector<OpGraph> forms_of(const NormProblem& n) {
   std::vector<OpGraph> forms;
   for (const bool residual : {false, true}) forms.push_back(BatchNormAddRelu{n, residual, true}.graph());
@@ -177,7 +177,7 @@ std::vector<OpGraph> forms_of(const NormProblem& n) {
 
 }  // namespace
 
-// One GPU for each type; the nightly cases check all GPUs.
+// These cases check one GPU for each type. The nightly cases check all GPUs.
 TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for an H200, exact") {
   if (!no_stand_in()) check_convolutions(DType::f32, true, h200);
 }
@@ -232,8 +232,8 @@ TEST_CASE("cuDNN before 9.11 plans the f32 and f16 convolutions of ResNet-50 for
     check_resnet50_without_bf16(v100);
 }
 
-// Among the heuristics' first guesses the exact ones follow two dozen that round to TF32. Without the exact ones, the
-// first fallback would be used.
+// The heuristics' list begins with two dozen engines that round to TF32. The planner must skip them: the exact engines
+// follow later in the list, before the first fallback engine.
 TEST_CASE("fewer than a tenth of the exact f32 convolutions on an H200 need the fallback engine") {
   if (no_stand_in()) return;
   int all = 0, fallbacks = 0;
@@ -250,7 +250,7 @@ TEST_CASE("fewer than a tenth of the exact f32 convolutions on an H200 need the 
   CHECK(10 * fallbacks < all);
 }
 
-// Clusters of blocks: kernels made for Hopper have them, kernels for Ampere do not.
+// Only kernels for Hopper use clusters of blocks; kernels for Ampere do not.
 TEST_CASE("convolutions in 16 bits on an H200 use Hopper's kernels") {
   if (no_stand_in()) return;
   for (const DType type : {DType::bf16, DType::f16}) {
@@ -353,7 +353,7 @@ TEST_CASE("every GPU fuses statistics after a convolution" * doctest::test_suite
   if (no_stand_in()) return;
   for (const DType type : {DType::f16, DType::bf16}) {
     Row row(to_string(FusedPass::statistics), type);
-    // cuDNN compiles most of them, which takes half a second or more.
+    // cuDNN compiles most of these batch norms, which takes half a second or more.
     const std::array<ConvProblem, 2> stem_and_3x3{
         ConvProblem{256, 4, 224, 224, 64, 112, 112, 7, 7, 2, 2, 3, 3, 3, 3, type},
         ConvProblem{256, 128, 28, 28, 128, 28, 28, 3, 3, 1, 1, 1, 1, 1, 1, type},
@@ -395,7 +395,7 @@ TEST_CASE("images are padded to the number of channels that cuDNN reads without 
   }
 }
 
-// cuDNN compiles each of these, which takes about a second.
+// cuDNN compiles each of these batch norms, which takes about a second.
 TEST_CASE("cuDNN has every form of batch norm in one kernel for the H200") {
   if (no_stand_in()) return;
   Row row("batch norm", DType::bf16);

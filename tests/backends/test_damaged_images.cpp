@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Decoders refuse images that are cut, damaged or hostile with a DataError, and decode the next one.
+// The decoders refuse damaged, incomplete or malicious images with a DataError, and can decode the next image.
 // optimised
 #include <doctest/doctest.h>
 
@@ -34,7 +34,7 @@ TEST_CASE("an image truncated at any byte is refused by name for any region, and
 #if defined(TUTTI_HAS_TURBOJPEG)
 TEST_CASE("truncated image data is refused, also if an end marker follows") {
   const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
-  // A progressive image is complete, but coarse, after each of its scans.
+  // After each of its scans, a progressive image is complete but coarse.
   for (const char* name : {"420.jpg", "444.jpg", "grey.jpg"}) {
     const Bytes whole = image_fixture(name);
     for (std::size_t n = whole.size() * 3 / 4; n < whole.size() - 40; n += 5) {
@@ -67,13 +67,14 @@ TEST_CASE("flipped bits give pixels or a DataError") {
       }
     }
     CHECK(refused > 300);
-    CHECK(decoded > 300);  // most flips change a coefficient, which only a checksum can detect
+    CHECK(decoded > 300);  // most flips change a coefficient, which only a checksum could detect
   }
 }
 
 #if defined(TUTTI_HAS_TURBOJPEG)
 TEST_CASE("a JPEG with more scans than any encoder writes is refused") {
-  // Progressive and grey: a scan for the mean of each block and one for the rest, which may be repeated.
+  // A progressive grey image: one scan for the mean of each block, and one for the other coefficients, which may be
+  // repeated.
   const jpeg_scan_info script[] = {{1, {0}, 0, 0, 0, 0}, {1, {0}, 1, 63, 0, 0}};
   jpeg_compress_struct c{};
   jpeg_error_mgr errors{};

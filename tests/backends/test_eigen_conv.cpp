@@ -10,7 +10,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/engine/reference/reference.hpp>
 
-// Tests the eigen backend's own loops over bands, blocks and slices, on shapes that are not multiples of them.
+// Tests the eigen backend's own loops over bands, blocks and slices. The shapes are not multiples of these.
 namespace {
 
 using namespace tutti;
@@ -49,14 +49,14 @@ Tensor random(Shape s, DType t, std::uint64_t seed) {
   return r;
 }
 
-// Returns a tensor of NaNs, so that unwritten values show.
+// Returns a tensor of NaNs, which show unwritten values.
 Tensor unset(Shape s, DType t) {
   Tensor r(s, t);
   std::memset(r.bytes.data(), 0xff, r.bytes.size());
   return r;
 }
 
-// Returns the largest difference, relative to sums of `terms` products of numbers below 1.
+// Returns the largest difference of two tensors. It is relative to a sum of `terms` products of numbers below 1.
 double difference(const Tensor& a, const Tensor& b, std::int64_t terms) {
   double most = 0;
   for (std::int64_t i = 0; i < a.desc.shape.numel(); ++i) {
@@ -173,7 +173,7 @@ void check(EigenBackend& b, const Case& k, DType t) {
   }
 }
 
-// Eigen's own loops, without Winograd's algorithm.
+// Uses Eigen's own loops instead of Winograd's algorithm.
 const CpuOptions direct{.threads = 1, .convolution = cpu::ConvolutionAlgorithm::direct};
 constexpr DType types[] = {DType::f32, DType::bf16};
 
@@ -201,9 +201,9 @@ TEST_CASE("eigen convolutions agree with the reference if rows, channels and wei
     check(b, {2, 40, 30, 30, 20, {3, 3, 2, 1}}, t);  // with a stride
     check(b, {4, 96, 6, 6, 80, {3, 3, 1, 1}}, t);    // slices of input channels
     check(b, {2, 240, 5, 5, 70, {3, 3, 1, 1}}, t);   // weights in several slabs, rows that are not multiples of groups
-    check(b, {2, 70, 5, 4, 240, {3, 3, 2, 1}}, t);   // the same backward
+    check(b, {2, 70, 5, 4, 240, {3, 3, 2, 1}}, t);   // several slabs in the backward pass
     check(b, {2, 2100, 2, 4, 20, {1, 1, 1, 0}}, t);  // a kernel's row in several slabs
-    check(b, {2, 2100, 3, 3, 36, {1, 1, 2, 0}}, t);  //
+    check(b, {2, 2100, 3, 3, 36, {1, 1, 2, 0}}, t);  // the same with a stride
     check(b, {3, 450, 3, 4, 300, {3, 3, 1, 1}}, t);  // weight gradients in parts
     check(b, {5, 64, 7, 7, 96, {1, 1, 1, 0}}, t);    // pixels in one long row
     check(b, {2, 24, 9, 11, 40, {2, 3, 1, 1}}, t);   // a kernel that is not square

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests that the gradients of a process of an elastic Gloo job are in a window that persists while members change.
+// Tests an elastic Gloo job: the gradients of a process stay in the same window when members change.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace {
 constexpr std::size_t floats = 50'000;
 
 std::span<float> values(std::span<std::byte> bytes) { return {reinterpret_cast<float*>(bytes.data()), floats}; }
-// Returns true if every element becomes the sum of all ranks' numbers.
+// Returns true if reduce() turns every element `mine` into the sum of all ranks' numbers.
 template <class Reduce>
 bool sums(std::span<std::byte> bytes, float mine, float of_all, Reduce&& reduce) {
   std::ranges::fill(values(bytes), mine);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Tests training over an emulated NCCL by processes with emulated GPUs that join, leave and die. Every sample is seen
-// once an epoch, and the result equals that of one process.
+// Tests training over an emulated NCCL, by processes with emulated GPUs that join, leave and die. The job must see
+// every sample once an epoch, and give the weights of a job with one process.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 
@@ -100,15 +100,15 @@ TEST_CASE("a job of one process grows to four and shrinks to one; steps run op b
 TEST_CASE("a process may be killed at any point of a step and while a group forms") {
   if (testing::no_emulator()) return;
   const std::vector<float>& one = weights_of_one();
-  // Points that the victim reaches after a third process was asked to join: the end of the first group, the forming of
-  // the next one with the transfer of the state, and points of steps, which are started, captured and replayed.
-  // Consecutive equal points count once.
+  // Numbers of points that the victim reaches after a third process was asked to join: the end of the first group, the
+  // forming of the next group with the transfer of the state, and points of steps, which are started, captured and
+  // replayed. Consecutive points with the same name count as one.
   for (std::size_t victim = 0; victim < 3; ++victim)
     for (const int point : {0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 37, 50, 70}) {
       CAPTURE(victim);
       CAPTURE(point);
       const test::TempFolder folder;
-      bool counts = victim == 2, asked = false;  // the new process counts from its beginning
+      bool counts = victim == 2, asked = false;  // the third process counts from its start
       NcclJob job(2, [&](NcclJob& j, std::size_t me, const FitStep& s) {
         slowly();
         if (s.step == 5) counts = true;
@@ -140,7 +140,7 @@ TEST_CASE("two hundred generations leave no communicator, stream, memory or desc
     std::vector<std::size_t> held;
     int sums = 0;
     for (std::uint64_t i = 0; i < 200; ++i) {
-      // The ranks break a step alternately. The other rank's sum is complete or breaks with it.
+      // The ranks break steps alternately. On the other rank, the sum of such a step either completes or fails.
       bool broken = static_cast<int>(i % 2) == rank;
       try {
         double sum = rank + 1;

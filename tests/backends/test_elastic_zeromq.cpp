@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests that the gradients of a worker of an elastic job with parameter servers are in a window that persists and in
-// which servers of its host add. A worker of asynchronous servers that is given up ends at once.
+// Tests an elastic job with parameter servers: the gradients of a worker stay in the same window, and servers of its
+// host add directly in the window. A worker of asynchronous servers ends at once if it was removed from the job.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ TEST_CASE(
     sum_is(2, "parameter server over windows, 2 servers");
     summed.count_down();
     while (!summed.try_wait() && !failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (me == 0) harness.ended(lost_server);  // as if it were stopped and given up
+    if (me == 0) harness.ended(lost_server);  // like a server that was paused and removed from the job
     change_is_known(true);
     require(s.next_generation({1, true, false}), "a generation with one server");
     require(values(bytes)[7] == 0, "other memory in its place");
@@ -122,12 +122,12 @@ TEST_CASE("a worker that asynchronous servers have given up does not wait for th
     its.role = "server";
     zeromq::JobOptions own = job;
     own.weights = &weights;
-    own.log = [&](const std::string& line) {  // the worker is reported gone before it is refused
+    own.log = [&](const std::string& line) {  // the log says "gone" before the server refuses the worker
       while (line.find("gone") != line.npos && !answers) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
     try {
       zeromq::serve_elastic_async_job(its, of_server, own, {});
-    } catch (const CommunicationError&) {  // it is given up below
+    } catch (const CommunicationError&) {  // the test removes the server from the job below
     }
   });
   std::string error;
@@ -135,7 +135,7 @@ TEST_CASE("a worker that asynchronous servers have given up does not wait for th
     zeromq::ElasticAsyncServed s(of_worker, zeromq::elastic_options(start, job), zeromq::AsyncGroupFactory(job));
     require(s.others_at_work() == 0, "nobody else");
     answers = false;
-    harness.ended(0);  // as if it were stopped and given up
+    harness.ended(0);  // like a worker that was paused and removed from the job
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
     while (std::chrono::steady_clock::now() < end) (void)s.others_at_work();
   } catch (const Error& e) {

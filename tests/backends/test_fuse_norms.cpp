@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests which chains become the CUDA backend's own ops, and that a fused graph computes the same as before.
-// ReferenceBackend, with a loop for each op, is the oracle.
+// Tests which chains become the CUDA backend's own ops, and that a fused graph gives the same results. The reference is
+// ReferenceBackend, with a loop for each op.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ using namespace tutti;
 
 namespace {
 
-// ReferenceBackend on fused graphs.
+// Fuses its graphs, and runs them with the loops of ReferenceBackend.
 class FusingReference : public testing::FusedReference {
  public:
   explicit FusingReference(cuda::NormFusions o = {}) : options_(o) {}
@@ -42,7 +42,7 @@ class FusingReference : public testing::FusedReference {
   cuda::NormFusions options_;
 };
 
-// Creates ops that it cannot run.
+// Creates ops that this backend cannot run.
 class Without : public testing::FusedReference {
  public:
   void rewrite(Graph& g, DType) override { cuda::fuse_norms(g, {}); }
@@ -76,7 +76,7 @@ Graph fast_net() {
   return std::move(b).take();
 }
 
-// Checks that every value is computed once, and before it is read.
+// Checks that exactly one node computes each value, before any node reads it.
 void check_order(const Graph& g) {
   std::vector<int> made(g.values.size(), 0);
   for (std::size_t v = 0; v < g.values.size(); ++v)
@@ -145,8 +145,8 @@ TEST_CASE("in bottlenecks both inner batch norms are fused into their convolutio
   const Graph before = g;
   const cuda::FusedLayers l = cuda::fuse_norms(g, {});
   check_order(g);
-  // 53 convolutions, each followed by a batch norm; in each of 16 blocks two of the three are fused into one
-  // convolution.
+  // ResNet-50 has 53 convolutions, each followed by a batch norm. In each of 16 blocks, two of the three convolutions
+  // have a fused activation.
   CHECK(l.statistics.size() == 53);
   CHECK(l.activation.size() == 32);
   CHECK(l.activation[0] == "layer1.0.conv2");
@@ -162,15 +162,15 @@ TEST_CASE("in bottlenecks both inner batch norms are fused into their convolutio
   CHECK(count<cuda::Conv2dBackwardDataNorm>(g) == 32);
   CHECK(count<cuda::BatchNormBackwardApply>(g) == 32);
   CHECK(count<op::BatchNormBackward>(g) == 21);
-  // No value is computed again in memory.
+  // No node computes a value again and writes it to memory.
   CHECK(count<op::BatchNormInference>(before) == 32);
   CHECK(count<op::BatchNormInference>(g) == 0);
-  // Forward nodes keep their numbers: evaluation reads the weights that are packed for them.
+  // Forward nodes keep their numbers, because evaluation uses the weights that were packed for these numbers.
   for (std::size_t i = 0; !before.nodes[i].backward; ++i) {
     CHECK(before.nodes[i].name == g.nodes[i].name);
     CHECK_FALSE(g.nodes[i].backward);
   }
-  // The parameters' gradients keep their order, on which all ranks agree.
+  // The parameters' gradients keep their order, because all ranks must use the same one.
   const ArenaLayout a = parameter_layout(before, DType::f32), b = parameter_layout(g, DType::f32);
   REQUIRE(a.slices.size() == b.slices.size());
   for (std::size_t i = 0; i < a.slices.size(); ++i) CHECK(a.slices[i].name == b.slices[i].name);
@@ -188,7 +188,7 @@ TEST_CASE("each kind of fused chain can be switched off separately") {
   CHECK(count<op::BatchNormInference>(g) == 32);
   g = before;
   l = cuda::fuse_norms(g, {false, true, true});
-  CHECK(l.activation.empty());  // they require statistics
+  CHECK(l.activation.empty());  // fused activations require fused statistics
   CHECK(l.backward.size() == 32);
   CHECK(count<op::BatchNorm>(g) == 53);
   check_order(g);
@@ -203,7 +203,7 @@ TEST_CASE("chains in basic blocks and in pre-activation blocks are fused") {
   g = differentiate(fuse(cifar(true)));
   l = cuda::fuse_norms(g, {});
   check_order(g);
-  // A batch norm of a sum has no convolution that could compute its statistics.
+  // The input of a batch norm may be a sum. No convolution can compute its statistics.
   CHECK(count<op::BatchNorm>(g) > 0);
 }
 
@@ -222,7 +222,7 @@ TEST_CASE("a chain is not fused if another op reads the value that fusion would 
   g = chain([](Builder& b, ValueId y, ValueId z) { return b.add("sum", y, z); });
   CHECK(cuda::fuse_norms(g, {}).activation.empty());
   check_order(g);
-  // Two convolutions read it: it is kept in memory rather than computed twice.
+  // Two convolutions read this value, so it stays in memory and is computed only once.
   g = chain([](Builder& b, ValueId y, ValueId z) {
     return b.add("sum", z, nn::batch_norm(b, "bn3", nn::conv(b, "c", y, {.out = 4}), {}));
   });
@@ -239,7 +239,7 @@ TEST_CASE("in f64 a fused graph gives the same results except for the last digit
     for (const cuda::NormFusions& o : ways) {
       FusingReference fused(o);
       const Trained got = train(fused, net, DType::f64, 3);
-      // The backward fusion has a form only for relu.
+      // Only chains with relu have a fused backward pass.
       CHECK(fused.fused.any() == (o.statistics || count<op::Gelu>(net) == 0));
       CHECK(got.loss == doctest::Approx(want.loss).epsilon(1e-10));
       CHECK(got.evaluated == doctest::Approx(want.evaluated).epsilon(1e-10));
@@ -330,9 +330,9 @@ TEST_CASE("values that fusion removes take no memory") {
     int vanished = 0;
     for (std::size_t v = 0; v < before.values.size(); ++v)
       vanished += a.values[v].where == ValueStorage::activation && b.values[v].where == ValueStorage::nowhere ? 1 : 0;
-    CHECK(vanished == 64);  // forward and backward
-    // The peak is at the end of the forward pass, with the values that are kept in both cases. The fused graph adds a
-    // few values per channel.
+    CHECK(vanished == 64);  // 64 values of the forward and the backward pass
+    // The peak is at the end of the forward pass, with the values that both graphs keep. The fused graph adds a few
+    // values for each channel.
     CHECK(b.activation_bytes < a.activation_bytes + (std::size_t{2} << 20));
   }
 }
@@ -348,7 +348,7 @@ TEST_CASE("an op that only one backend has is printed by name and found by type,
   {
     Graph g = differentiate(fuse(cifar()));
     (void)cuda::fuse_norms(g, {});
-    copy = g;  // keeps the data to which the ops refer
+    copy = g;  // keeps the data to which the ops of g refer
   }
   const Node& n = copy.nodes[1];
   CHECK(name_of(n.op) == "conv2d_statistics");

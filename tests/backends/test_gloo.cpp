@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // optimised
 // Tests ranks over Gloo, as threads of one process that simulate several hosts: the conformance cases in every
-// configuration, equality with ranks that are threads, and groups that are interrupted at any point.
+// configuration, the same results as ranks that are threads, and interrupts of groups at any point.
 #include <doctest/doctest.h>
 
 #include <sys/socket.h>
@@ -46,7 +46,7 @@ std::vector<GlooWay> ways() {
   return list;
 }
 
-// Returns a rank's f32 numbers. Their sums are rounded.
+// Returns the numbers of a rank in f32; additions round them.
 std::vector<float> noise(int rank, std::size_t n) {
   Rng rng(11, Purpose::user, 0, static_cast<std::uint64_t>(rank));
   std::vector<float> v(n);
@@ -166,9 +166,9 @@ TEST_CASE("ranks listen on addresses that other hosts can reach") {
   ::setenv("GLOO_SOCKET_IFNAME", "\n none", 1);
   CHECK_THROWS_WITH_AS((void)gloo_address({"a", "b"}, "a"), doctest::Contains("GLOO_SOCKET_IFNAME"), UsageError);
   ::unsetenv("GLOO_SOCKET_IFNAME");
-  // Names that mean this host cannot be reached by others.
+  // Other hosts cannot reach this host by addresses that mean the host itself.
   CHECK_THROWS_AS((void)gloo_address({"127.0.0.1", "127.0.0.2"}, "127.0.0.1"), CommunicationError);
-  // reserved for documentation (RFC 5737), no real host
+  // This address is reserved for documentation (RFC 5737): no host has it.
   CHECK_THROWS_AS((void)gloo_device("192.0.2.1"), CommunicationError);
 }
 

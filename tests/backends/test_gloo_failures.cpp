@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // takes long
 // optimised
-// Tests ranks over Gloo that do not arrive, run different operations, or are interrupted at any point, as threads of
-// one process that simulate several hosts: the errors of all ranks, and that no resource is left.
+// Tests ranks over Gloo that do not arrive, run different operations, or are interrupted at any point: checks the
+// errors of all ranks, and that no resources stay allocated. Ranks are threads of one process that simulate several
+// hosts.
 #include <doctest/doctest.h>
 
 #include <dirent.h>
@@ -36,7 +37,7 @@ using conformance::bytes_of;
 
 namespace {
 
-// Returns the error of each rank that waits for rank `bad`, which does not arrive.
+// Rank `bad` does not arrive. Returns the errors of the ranks that wait for it.
 std::vector<std::string> wait_for(const GlooWay& way, int bad, const std::function<void(GlooCommunicator&)>& bad_does) {
   std::vector<std::string> heard(way.hosts.size());
   std::atomic<int> told{0};
@@ -77,7 +78,7 @@ TEST_CASE("if a rank does not arrive, the error names the rank") {
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     const auto heard = wait_for(way, 3, [](GlooCommunicator&) {});
-    // In a tree, the leader of the other host knows only the leader.
+    // In a tree only the leader of the host knows the rank.
     const std::string name = "rank 3 on " + way.hosts[3];
     int named = 0;
     for (int r = 0; r < 3; ++r) {
@@ -129,12 +130,13 @@ TEST_CASE("if ranks are at different operations, the error says so") {
 namespace {
 
 #if defined(TUTTI_TEST_ASAN) || defined(TUTTI_TEST_TSAN)
-constexpr double slower = 10;  // factor for the time that waits may take
+constexpr double slower = 10;  // waits may take this much longer with a sanitizer
 #else
 constexpr double slower = 1;
 #endif
 
-// Raises all flags while ranks wait in `body`. Returns the longest time until the end of `body`, in seconds.
+// Raises the flags of all ranks while they run `body`. Returns the longest time from there to the end of `body`, in
+// seconds.
 double interrupted(const GlooWay& way, const std::function<void(GlooRank&)>& body, std::string* said = nullptr,
                    std::chrono::milliseconds after = 200ms) {
   std::mutex mutex;
@@ -214,7 +216,7 @@ TEST_CASE("a rank in the middle of a message can be interrupted") {
 
 namespace {
 
-// Blocks the thread of a device.
+// Blocks the Gloo thread of a device.
 class Stall final : public ::gloo::transport::tcp::Handler {
  public:
   explicit Stall(const std::string& address)
@@ -236,7 +238,7 @@ class Stall final : public ::gloo::transport::tcp::Handler {
   std::atomic<bool> over_{false};
 };
 
-// Reads memory that Gloo's thread may be writing: the only way to see from outside that a message has begun.
+// Reads memory that Gloo's thread may be writing. No other method shows from outside that a message has begun.
 #if defined(TUTTI_TEST_TSAN)
 __attribute__((no_sanitize("thread"), noinline))
 #endif
@@ -247,7 +249,7 @@ bool written(const std::byte& place) {
 }  // namespace
 
 TEST_CASE("a half-received message can be interrupted") {
-  // Rank 1 has a Gloo thread of its own, which is blocked during the message.
+  // Rank 1 has its own Gloo thread, which a Stall blocks in the middle of the message.
   std::string said;
   double seconds = -1;
   bool begun = false, ended = false;
@@ -264,7 +266,7 @@ TEST_CASE("a half-received message can be interrupted") {
         begun = written(got.front());
         ended = written(got.back());
       }
-      // It does not notice that the other end has left.
+      // Rank 1 does not notice by itself that rank 0 has left.
       r.flag.raise("the loss of worker 7 on z");
       CHECK_THROWS_AS(w.wait(), CommunicationError);
       return;
@@ -290,7 +292,7 @@ TEST_CASE("a half-received message can be interrupted") {
   CHECK(!ended);
   CHECK(said.find("worker 7 on z") != std::string::npos);
   CHECK(seconds >= 0);
-  CHECK(seconds < 0.15);  // rank 1 continues later
+  CHECK(seconds < 0.15);  // does not wait for rank 1, which continues after 500 ms
 }
 
 TEST_CASE("a group interrupted while idle cannot be used any more") {
@@ -361,7 +363,7 @@ TEST_CASE("500 groups are formed and ended without leaving resources") {
       const auto own = c.allocate(40'000);
       c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "sum").wait();
       conformance::require(v[4999] == 3.F && own.empty() == (g % 2 == 0), "the group works");
-      // Some end in order, others are interrupted.
+      // Half of the groups end normally, half are interrupted.
       if (g % 4 >= 2) r.flag.raise("the next generation");
     });
     if (g == 99) {
@@ -373,7 +375,7 @@ TEST_CASE("500 groups are formed and ended without leaving resources") {
   CHECK(entries("/proc/self/fd") <= descriptors);
   CHECK(entries("/proc/self/task") <= threads);
 #ifdef TUTTI_TEST_ASAN
-  kib += 1 << 20;  // it keeps freed memory
+  kib += 1 << 20;  // the sanitizer keeps freed memory
 #endif
   CHECK(resident_kib() <= kib + kib / 10 + 2048);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// If a rank gives up a Gloo group while it forms, the other ranks survive, however late their Gloo threads run.
+// If a rank leaves a Gloo group while it forms, the other ranks survive, even if their Gloo threads are slow.
 #include <doctest/doctest.h>
 
 #include <sys/eventfd.h>
@@ -45,7 +45,7 @@ class Held final : public ::gloo::transport::tcp::Handler {
   std::atomic<bool> holds_{false}, over_{false};
 };
 
-// A rank in a group of three; the last rank never arrives.
+// A rank in a group of three ranks. Rank 2 never arrives.
 struct Rank {
   Rank(int r, const std::string& address, KeyStore& s) : number(r), store(s), mesh(r, 3, gloo_device(address)) {}
   void connect() {
@@ -53,7 +53,7 @@ struct Rank {
       try {
         mesh.connect(store, "mesh/", {"a", "b", "c"}, std::chrono::steady_clock::now() + 60s, stopped);
       } catch (const std::exception&) {
-        // Given up.
+        // connect() fails after stop().
       }
     });
   }
@@ -73,7 +73,7 @@ struct Rank {
 }  // namespace
 
 TEST_CASE("a rank with a slow Gloo thread survives when another rank gives up the group") {
-  // The order of the addresses decides which of the two connects.
+  // Of two ranks, the order of their addresses decides which one connects.
   for (const auto& [here, there] : {std::pair{"127.0.0.1", "127.0.0.2"}, {"127.0.0.2", "127.0.0.1"}}) {
     MemoryKeyStore store;
     Rank late(0, here, store);
@@ -82,11 +82,11 @@ TEST_CASE("a rank with a slow Gloo thread survives when another rank gives up th
     while (!store.find("mesh/0")) std::this_thread::sleep_for(1ms);
     Held held(gloo_device(here));
     other->connect();
-    std::this_thread::sleep_for(300ms);  // the kernels of both have connected them
+    std::this_thread::sleep_for(300ms);  // until the kernel has connected both ranks
     other->stop();
     other.reset();
     held.let_go();
-    std::this_thread::sleep_for(300ms);  // Gloo's thread runs
+    std::this_thread::sleep_for(300ms);  // until the Gloo thread has handled its events
     late.stop();
   }
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Tests a program without the CUDA backend on a host that has an NVIDIA GPU: one process of the host prints one line
-# about it.
-# The program is built from the headers alone, and a mount namespace gives it a /dev with a file nvidia0.
+# Tests a program without the CUDA backend on a host with an NVIDIA GPU: one process of the host prints one line about
+# the unused GPU. The test builds the program from the headers only. A mount namespace gives it a /dev with a file
+# nvidia0.
 set -euo pipefail
 : "${TUTTI_SOURCE_DIR:?}" "${TUTTI_BUILD_DIR:?}"
 work=$(mktemp -d)
@@ -27,7 +27,7 @@ SOURCE
 "${TUTTI_CXX:-c++}" -std=c++20 -O0 -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include" "$work/program.cpp" \
   -o "$work/program" -pthread 2>"$work/err" || fail "a program without components does not compile"
 
-# within DEVICE COMMAND...: runs it with a /dev that has null and, if DEVICE is a name, a file with this name.
+# within DEVICE COMMAND...: runs COMMAND with a /dev that contains null and, if DEVICE is not empty, the file DEVICE.
 way=''
 for try in 'unshare -m' 'unshare -rm'; do
   if [[ -z $way ]] && $try mount -t tmpfs none /mnt 2>/dev/null; then way=$try; fi

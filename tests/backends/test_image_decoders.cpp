@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Decoders of JPEG and PNG give the right pixels. test_damaged_images.cpp tests what they refuse.
+// The decoders of JPEG and PNG give the right pixels. test_damaged_images.cpp tests what they refuse.
 // optimised
 #include <doctest/doctest.h>
 
@@ -40,9 +40,10 @@ TEST_CASE("decoders give the same pixels as PIL: colour, grey, CMYK, progressive
       REQUIRE(got.width == want.width);
       REQUIRE(got.height == want.height);
       const Difference off = difference(got.pixels, want.pixels);
-      // PIL uses libjpeg-turbo as well. stb_image's transform and interpolation round differently.
+      // turbojpeg equals PIL, which also uses libjpeg-turbo. stb_image's transform and interpolation round differently.
       CHECK(off.most <= (exact ? 0 : 12));
-      // The faster transform and repeated chroma.
+      // DecodeQuality::fast uses a faster transform and repeats chroma values, so images with subsampled chroma differ
+      // more.
       if (exact && name != "420.jpg" && name != "422.jpg" && name != "progressive.jpg")
         CHECK(difference(decode(d, image_fixture(name), DecodeQuality::fast).pixels, want.pixels).most <= 10);
     }
@@ -153,11 +154,11 @@ TEST_CASE(
           off += std::abs(sum / (reduction * reduction) - image.row(y)[x * 3 + c]);
         }
     CHECK(off / (rows * columns * 3) < 5);
-    // The accurate setting never reduces.
+    // DecodeQuality::accurate never reduces an image.
     d.decode(bytes, h, {{0, 0, h.width, h.height}, wanted, wanted, DecodeQuality::accurate}, "large", image);
     CHECK(image.reduction == 1);
   }
-  // A region of a reduced image has the same pixels as in the whole one.
+  // A region of a reduced image has the same pixels as that region of the whole reduced image.
   DecodedImage all;
   d.decode(bytes, h, {{0, 0, h.width, h.height}, 37, 37, DecodeQuality::fast}, "large", all);
   d.decode(bytes, h, {{30, 25, 160, 120}, 37, 30, DecodeQuality::fast}, "large", image);
@@ -186,14 +187,14 @@ TEST_CASE("a turned JPEG decoded at a fraction of its size shows the same pixels
       const Bytes bytes = with_segment(upright, exif_segment(orientation, true));
       const ImageHeader turned_header = d.header(bytes, "turned");
       const Picture want = turned(stored, orientation);
-      // The picture's left and top edge in its reduced pixels: a pixel at the stored right or bottom edge may cover
-      // more than the image.
+      // Where the turned picture begins, in reduced pixels: a reduced pixel at the right or bottom edge of the stored
+      // image may reach over the edge.
       const bool side = orientation >= 5;
       const bool from_right = ImageTurn(orientation).from_right, from_bottom = ImageTurn(orientation).from_bottom;
       const int over_u = from_right ? h.width - all.width * all.reduction : 0;
       const int over_v = from_bottom ? h.height - all.height * all.reduction : 0;
       const int left = side ? over_v : over_u, top = side ? over_u : over_v;
-      // The whole, then a part of it.
+      // Decodes the whole picture and a part.
       for (const bool part : {false, true}) {
         const int w = turned_header.width, height = turned_header.height;
         const ImageRegion r =

@@ -12,7 +12,7 @@ using namespace tutti;
 
 namespace {
 
-// A variable of the environment while it lives.
+// Sets an environment variable during its lifetime.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
@@ -32,7 +32,7 @@ TEST_CASE("a job of one process chooses a backend and trains alone") {
   CHECK(job.rank() == 0);
   CHECK(job.size() == 1);
   CHECK(job.strategy().name() == "solo");
-  CHECK(&job.join({}) == &job.strategy());  // meets the others once
+  CHECK(&job.join({}) == &job.strategy());  // the second call returns the same object
   CHECK_FALSE(job.has_servers());
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// A smooth picture with all colours.
+// Returns a smooth picture with all colours.
 Bytes picture(int width, int height, int channels) {
   Bytes p;
   for (int y = 0; y < height; ++y)
@@ -40,7 +40,7 @@ Bytes encoded(const Bytes& pixels, int width, int height, int channels, JpegOpti
   return out;
 }
 
-// Returns the mean absolute difference from the decoded JPEG.
+// Returns the mean absolute difference of the decoded JPEG from `pixels`.
 double error_of(const Bytes& jpeg, const Bytes& pixels, int channels) {
   const ImageHeader h = read_image_header(jpeg, "test");
   DecodedImage image;

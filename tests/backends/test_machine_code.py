@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests the machine code of tutti's CUDA kernels; needs no GPU. A kernel that waits for memory must start several
+"""Tests the machine code of tutti's CUDA kernels, without a GPU. A kernel that waits for memory must start several
 loads before it uses the first, keep everything in registers, and leave room for enough blocks on a
 multiprocessor."""
 import ctypes
@@ -36,7 +36,7 @@ ROWS = {
     "norm_backward_affine<T, V>": (6, 128),
     "column_sums<T, V>": (4, 64),
 }
-# The same for a kernel with loads of 2 bytes.
+# The same two numbers for kernels with loads of 2 bytes.
 VALUES = {"unpack_gradients<T>": (4, 32)}
 
 
@@ -46,12 +46,12 @@ def skip(why):
 
 
 def text(header):
-    """Returns the kernels' source in a header."""
+    """Returns the source of the kernels in a header."""
     return re.search(r'R"cuda\((.*?)\)cuda"', (CUDA / "kernels" / header).read_text(), re.S).group(1)
 
 
 def names():
-    """Returns the names of the kernels with a form that the compiler knows, as listed in programs.hpp."""
+    """Returns the kernels that programs.hpp lists with a form that is a constant for the compiler."""
     source = (CUDA / "programs.hpp").read_text()
     listed = re.findall(r'ONE\(\w+, "([^"]*)"\)', source)
     listed += [f"{name}<T, V>" for name in re.findall(r"TWO\((\w+)\)", source)]
@@ -71,7 +71,7 @@ def open_nvrtc():
 
 
 def compile_kernels(nvrtc, source, kernels, architecture):
-    """Returns machine code and the symbols of the kernels; the options are those of nvrtc.hpp."""
+    """Returns the machine code and symbols of the kernels, compiled with the options in nvrtc.hpp."""
     options = re.search(r"static std::vector<std::string> options.*?return \{(.*?)\};", (CUDA / "nvrtc.hpp").read_text(),
                         re.S).group(1)
     flags = [f"--gpu-architecture=sm_{architecture}"] + [o for o in re.findall(r'"(--[^"]*)"', options)

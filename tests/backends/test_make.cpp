@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests backends and strategies by name.
+// Tests the creation of backends and strategies by name.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -123,7 +123,7 @@ TEST_CASE("strategies that do not fit the started processes are refused") {
 TEST_CASE("if the launcher asks for the strategy, the program prints the strategy and ends") {
   std::array<int, 2> ends{};
   REQUIRE(pipe(ends.data()) == 0);
-  std::fflush(stdout);  // otherwise the child writes it again
+  std::fflush(stdout);  // otherwise the child prints the buffered text a second time
   const pid_t child = fork();
   if (child == 0) {
     dup2(ends[1], STDOUT_FILENO);

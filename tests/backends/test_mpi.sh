@@ -15,7 +15,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Files that killed jobs leave are deleted with the folder.
+# Files that killed jobs leave are in this folder, which the test deletes.
 export OMPI_MCA_btl_vader_backing_directory=$work OMPI_MCA_orte_tmpdir_base=$work
 failures=0
 complain() {
@@ -50,7 +50,7 @@ else
   [[ $(grep -c "memfd_create: Operation not permitted; this job runs without shared memory" "$work/out") == 1 ]] ||
     complain "no windows: not one line"
 fi
-# Windows do not use /dev/shm.
+# Windows must not use /dev/shm.
 if unshare -m mount -t tmpfs none /mnt 2>/dev/null; then
   # shellcheck disable=SC2016  # the inner shell expands it
   unshare -m bash -c 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"' bash \
@@ -61,7 +61,8 @@ else
   echo "SKIP: /dev/shm stays as it is: this user makes no mount namespace"
 fi
 
-# fails WAY WHAT STATUS PATTERN: runs four ranks; rank 3 fails, the others report what they miss, and the job ends.
+# fails WAY WHAT STATUS PATTERN: runs four ranks, of which rank 3 fails. The other ranks must report what they miss, and
+# the job must end with STATUS.
 fails() {
   local start=$SECONDS
   on 4 "$folder/mpi_faults" "$1" "$2"
@@ -78,14 +79,14 @@ for way in plain shared hosts; do
   [[ $(grep -c "ends the job" "$work/out") == 1 ]] || complain "$way aborts: not one line"
   fails $way throws 3 "record 7\] expected 3073 bytes"
   fails $way dies 137 "signal 9"
-  # Another thread ends the waits, far from the deadline; the processes end without the end of MPI.
+  # Another thread interrupts the waits long before the deadline. The processes end without the end of MPI.
   fails $way interrupted 75 "rank [0-3]: was interrupted"
   [[ $(grep -c "was interrupted" "$work/out") == 4 ]] || complain "$way interrupted: not all of them"
 done
 fails hosts host_stops 5 "step 12 bucket 3\] expected all ranks within the deadline, got no message from rank 2 on"
 fails shared differs 5 "step 12 bucket 3\] expected the same operation on all ranks"
 
-# A training step that breaks at any piece leaves the state before the step, on every one of four ranks on two hosts.
+# A training step that breaks at any piece must leave the state before the step on all four ranks of two hosts.
 pieces=1
 for ((piece = 0; piece <= pieces; ++piece)); do
   rm -rf "$work/told" && mkdir "$work/told"
@@ -98,7 +99,7 @@ for ((piece = 0; piece <= pieces; ++piece)); do
 done
 ((pieces > 3)) || complain "a step has only $pieces pieces"
 
-# A waiting rank leaves its core to others. The bound is generous, for machines under load.
+# A waiting rank must let other processes use its core. The bound is generous, for machines under load.
 for way in plain shared hosts; do
   on 4 "$folder/mpi_faults" $way waits || complain "$way waits: status $?"
   says "% of a core" "$way waits"
@@ -107,6 +108,6 @@ for way in plain shared hosts; do
   fi
 done
 
-# No process is left.
+# No process may be left.
 pgrep -f "$folder/mpi_" >/dev/null && complain "processes are left: $(pgrep -fa "$folder/mpi_")"
 ((failures == 0))

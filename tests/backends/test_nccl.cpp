@@ -141,7 +141,7 @@ TEST_CASE("gpu: all conformance cases pass with one rank for each GPU") {
 TEST_CASE("gpu: if a rank does not arrive, the others end at their deadline") {
   if (no_gpu()) return;
   const cuda::Device device(0);
-  // Rank 1 never calls.
+  // Rank 1 never calls NCCL.
   const auto start = std::chrono::steady_clock::now();
   CHECK_THROWS_WITH_AS(NcclCommunicator(device, {.rank = 0, .size = 2, .deadline = 2s}, [](std::span<std::byte>) {}),
                        doctest::Contains("all 2 ranks to join NCCL"), CommunicationError);
@@ -184,7 +184,7 @@ TEST_CASE("gpu: after an abort no operation starts") {
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
   const OnDevice<float> v(m, std::vector<float>(100));
-  // A single rank has no others to end; its program continues.
+  // A single rank has no other ranks to end. Its program continues.
   c.abort("for nothing", ExitCode::internal);
   CHECK_NOTHROW(c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "after").wait());
 }
@@ -208,7 +208,7 @@ TEST_CASE("gpu: a process makes and ends a communicator in each generation") {
     CHECK(sum == 3);
     Work w = strategy.reduce({Piece::Kind::gradients, 0, DType::f32, v.bytes()});
     w.wait_device();
-    // Every second one in the middle of its work.
+    // Every second group ends in the middle of its work.
     if (i % 2 == 0) w.wait();
     REQUIRE(strategy.next_generation({i, i % 2 == 1, false}));
     m.synchronise();
@@ -216,6 +216,6 @@ TEST_CASE("gpu: a process makes and ends a communicator in each generation") {
     if (i == 4) free = m.free_bytes();
   }
   CHECK(strategy.membership().generation == 21);
-  // NCCL keeps some memory of its own.
+  // NCCL may keep up to 64 MiB.
   CHECK(m.free_bytes() + (std::size_t{64} << 20) > free);
 }

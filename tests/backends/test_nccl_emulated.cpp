@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Tests the NCCL communicator on an emulated GPU and an emulated NCCL (nccl_emulator.hpp): every case of every
-// communicator with several ranks, a trainer over it, and failures.
+// Tests the NCCL communicator on an emulated GPU and an emulated NCCL (nccl_emulator.hpp): the cases for every
+// communicator with several ranks, a trainer that uses it, and failures.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ int free_port() {
   return free.port();
 }
 
-// Runs f(memory, communicator) on ranks that rendezvous over TCP, like a launcher's ranks.
+// Runs f(memory, communicator) on ranks that rendezvous over TCP, as ranks of the launcher do.
 void on_ranks(int size, const std::function<void(DeviceMemory&, NcclCommunicator&)>& f) {
   const int port = free_port();
   const auto said = emulator::run_ranks(size, [&](int rank) {
@@ -72,7 +72,7 @@ TEST_CASE("all conformance cases pass with 1, 2 and 4 ranks") {
     const bool hasty = run.second;
     CAPTURE(size);
     on_ranks(size, [hasty](DeviceMemory& m, NcclCommunicator& c) {
-      // NCCL's stream works as early as its waits allow, or as late.
+      // NCCL's stream works as early as possible if `hasty`, otherwise as late as possible.
       emulator::Device::instance().hasty = hasty;
       conformance::all_cases(m, c);
       require(c.rank_name(c.size() - 1).starts_with("rank " + std::to_string(c.size() - 1) + " on "), "its name");
@@ -116,7 +116,7 @@ TEST_CASE("operations are captured and replayed together with the work before an
   cudaGraphExec_t executable = nullptr;
   cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
   step();
-  // A maximum of floating-point values goes through the host, which cannot be captured.
+  // A maximum of floating-point values needs the host, so a capture cannot contain it.
   CHECK_THROWS_AS((void)c.all_reduce(DType::f32, v.bytes(), ReduceOp::max, "max"), UsageError);
   cuda::check(cudaStreamEndCapture(stream, &graph), "its end");
   cuda::check(cudaGraphInstantiate(&executable, graph, 0), "a graph that runs");
@@ -147,7 +147,8 @@ TEST_CASE("all ranks get the state of rank 0, in device memory and in host memor
                                  {"host", DType::f32, {9}, std::as_writable_bytes(std::span(host))}};
     const int before = nccl.started;
     any.synchronise(state);
-    require(nccl.started == before + 3, "hashes, and two that differ");
+    require(nccl.started == before + 3,
+            "expected three operations: one for hashes, one for each of two spans that differ");
     require(same.values() == std::vector<float>(50, 1.F), "what was the same");
     require(other.values() == std::vector<float>(70'000, 0.F), "rank 0's, on the device");
     require(host == std::vector<float>(9, 3.F), "rank 0's, on the host");
@@ -192,7 +193,7 @@ TEST_CASE("a rank that does not arrive, is gone or is late gives an error by the
       contains(said, "[all 2 ranks to join NCCL] expected all ranks within the deadline, got no end after 300"), said);
   nccl.world.reset();
 
-  // A stream makes progress while the operation's end is far.
+  // Adds n items of 100 us to a stream, so that an operation after them ends late.
   const auto busy = [&](cudaStream_t stream, int n) {
     for (int i = 0; i < n; ++i) emulator::Device::instance().submit(stream, [] { std::this_thread::sleep_for(100us); });
   };
@@ -222,7 +223,7 @@ TEST_CASE("a rank that does not arrive, is gone or is late gives an error by the
     m.synchronise();
   }
   {
-    // A stream that holds operations: a captured step.
+    // A captured step is a stream that holds operations.
     NcclCommunicator c(m.device(), {.rank = 0, .size = 1, .deadline = 200ms});
     busy(m.device().stream(), 20000);
     said = message([&] { c.wait_stream(m.device().stream(), "step 9"); });
@@ -232,7 +233,7 @@ TEST_CASE("a rank that does not arrive, is gone or is late gives an error by the
 }
 
 TEST_CASE("sums of data in host memory end at the deadline if a rank is gone") {
-  // A copy into the host's memory would wait for the kernel, and the kernel for the other rank, beyond any deadline.
+  // Without the deadline, the copy to the host's memory would wait for the kernel, and the kernel for the lost rank.
   const auto alone = [](NcclCommunicator& c, const std::function<void()>& sum) {
     if (c.rank() == 1) ::_exit(0);
     emulator::Device::instance().patience = 15;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests NCCL groups that break off while they are formed, at each point and on each rank: no resource of them is left,
-// and the next group works.
+// Tests NCCL groups that fail while they are formed, at each point and on each rank: no resources may stay allocated,
+// and the next group must work.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -37,14 +37,15 @@ std::size_t entries(const char* folder) {
   return static_cast<std::size_t>(std::distance(begin(list), end(list)));
 }
 
-// Returns the resources of this process: communicators, streams, bytes of the device, descriptors, threads.
+// Returns how many of these resources the process has: communicators, streams, bytes of the device, descriptors,
+// threads.
 std::vector<std::size_t> held() {
   auto& device = emulator::Device::instance();
   return {static_cast<std::size_t>(emulator::nccl.living), device.sides.size(), device.memory.used(),
           entries("/proc/self/fd"), entries("/proc/self/task")};
 }
 
-// The point at which a rank fails, at the n-th time that it reaches the point.
+// A rank fails when it reaches `point` for the count-th time.
 struct Stage {
   const char* point;
   int count;
@@ -58,7 +59,7 @@ constexpr Stage stages[] = {
 
 TEST_CASE("if the forming of a group fails at any point, on either rank, no resources stay allocated") {
   if (testing::no_emulator()) return;
-  // Shared by both processes.
+  // A counter in memory that both processes share.
   void* const shared =
       ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(shared != MAP_FAILED);
@@ -67,16 +68,16 @@ TEST_CASE("if the forming of a group fails at any point, on either rank, no reso
     ChannelStore store(strategy.channel());
     std::uint64_t step = 0;
     int meetings = 0;
-    // Both ranks reach this before either continues.
+    // Blocks until both ranks have called it.
     const auto meet = [&] {
       ++meetings;
       for (added->fetch_add(1); added->load() < 2 * meetings;)
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     };
-    // The first generation was formed with the strategy. If one rank left it while the other still waits for the
-    // message that it is formed, the other rank would be ended too.
+    // The constructor of the strategy forms the first generation. A rank that leaves it before the other rank knows
+    // that it is formed would end the other rank too.
     meet();
-    // Joins the next generation and adds. Both ranks have added before either leaves it.
+    // Joins the next generation and adds. No rank leaves the generation before both have added.
     const auto go_on = [&] {
       require(strategy.next_generation({++step, true, false}), "the next generation");
       double sum = rank + 1;
@@ -103,10 +104,10 @@ TEST_CASE("if the forming of a group fails at any point, on either rank, no reso
               go_on();
               whole = true;
             } catch (const CommunicationError&) {
-              // In the first sum of a group that had been formed.
+              // A rank fails in the first sum of a group that had been formed.
             }
           emulator::nccl.at = [](const char*) {};
-          // The other rank may have arrived before this one could be late.
+          // If the other rank fails first, this rank may not reach the point.
           if (s.count == 1)
             require(rank != victim || failed || std::string_view(s.point) == "ranks that join", at + " came to it");
           const std::uint64_t now = strategy.membership().generation;
@@ -150,8 +151,8 @@ TEST_CASE(
         require(std::chrono::steady_clock::now() - began < std::chrono::seconds(10), "in time");
         require(held() == before, std::string(point) + " leaves something");
       }
-    // Raised before any resource exists: not even an identity is made, because NCCL ends its thread only when all ranks
-    // have joined.
+    // The flag is raised before any resource exists, and the rank must not even create an identity: NCCL ends the
+    // thread of an identity only after all ranks have joined.
     InterruptFlag flag;
     flag.raise("the loss of worker 1");
     bool made = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests training steps with NCCL's operations as part of the captured step. One GPU has one rank: the strategy reports
-// two ranks, so that the trainer shares the gradients, and the sums of the single rank equal its own values.
+// Tests training steps with NCCL operations in the captured step. One GPU has one rank, but the strategy reports two
+// ranks, so that the trainer shares the gradients. The sums over the single rank equal its own values.
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
 

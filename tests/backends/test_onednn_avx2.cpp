@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests the onednn backend without AVX-512. A program of its own: oneDNN detects the processor once in a process.
+// Tests the onednn backend without AVX-512. It is a separate program, because oneDNN detects the processor only once in
+// a process.
 #include <doctest/doctest.h>
 
 #include <tutti/backends/onednn/onednn.hpp>

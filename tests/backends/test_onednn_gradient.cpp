@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Tests the onednn backend's own weight gradients and fully connected layers: every way to cut the work, and the
+// Tests the onednn backend's own weight gradients and fully connected layers: every way to divide the work, and the
 // fallback if the processor lacks an instruction set.
 #include <doctest/doctest.h>
 
@@ -16,7 +16,8 @@ using namespace tutti;
 
 namespace {
 
-// Large gradients, cut into parts over all rows, and small ones, summed per shard; whole tiles and remainders.
+// Large gradients, which the backend divides into parts over all rows, and small ones, which it sums for each shard.
+// Some shapes fill whole tiles, and some leave a remainder.
 std::vector<testing::ConvCase> cases() {
   std::vector<testing::ConvCase> c;
   c.push_back(testing::square_conv("large, cut by outputs", 5, 256, 7, 1024, 1, 1));
@@ -71,7 +72,7 @@ TEST_CASE("weight gradients have the same bits for any small number of threads")
       const Graph g = testing::op_case(c).graph();
       const auto one = gradients(g, c.rows, t, 1);
       for (const int threads : {2, 3, 4}) CHECK(gradients(g, c.rows, t, threads) == one);
-      // With so few rows there are no more shards, but more tasks.
+      // More threads do not make more shards for so few rows, but they make more tasks.
       if (c.rows <= 8) CHECK(gradients(g, c.rows, t, 24) == one);
     }
     const auto fc = testing::linear_case("fc", 5, 512, 333);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests the storage of execution plans between runs.
+// Tests that execution plans are stored between runs.
 #include <tutti/backends/cuda/cudnn/plan_store.hpp>
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ namespace {
 
 const std::string key = "convolution forward bf16 n256 c64 | timed | cudnn 9.19.0 | NVIDIA H200";
 
-// Sets a variable of the environment during its lifetime.
+// Sets an environment variable during its lifetime.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -66,7 +66,7 @@ TEST_CASE("damaged files are ignored") {
   REQUIRE(store.save(key, plan));
   const auto file = store.file_of(key);
   const std::string good = io::read_text_file(file, 1 << 20);
-  // A cut at any byte, and any flipped bit.
+  // Files that end too early, and files with a flipped bit.
   for (std::size_t n = 0; n < good.size(); n += n < 120 ? 3 : 197) {
     io::atomic_write_file(file, std::string_view(good).substr(0, n));
     CHECK_FALSE(store.load(key));
@@ -79,11 +79,11 @@ TEST_CASE("damaged files are ignored") {
   CHECK_FALSE(store.load(key));
   io::atomic_write_file(file, good);
   CHECK(store.load(key) == plan);
-  // The file of another key at this file's path, as if two keys had the same number.
+  // The file of another key is at this file's path, as if both keys had the same hash.
   REQUIRE(store.save("other", "of another"));
   std::filesystem::rename(store.file_of("other"), file);
   CHECK_FALSE(store.load(key));
-  // A folder at this path.
+  // A folder is at this path.
   std::filesystem::remove(file);
   std::filesystem::create_directory(file);
   CHECK_FALSE(store.load(key));

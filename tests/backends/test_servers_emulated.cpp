@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests workers with an emulated GPU and parameter servers: the device's data passes through pinned memory of the host,
-// and training equals that of one process.
+// Tests workers with an emulated GPU and parameter servers: the data passes through pinned memory of the host, and
+// training gives the result of one process.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 
@@ -60,7 +60,7 @@ TrainerOptions options() {
   return o;
 }
 
-// Checks the addresses that a strategy reads and writes.
+// A strategy that checks the addresses that the trainer passes to it.
 template <class Base>
 struct Looking : Base {
   using Base::Base;

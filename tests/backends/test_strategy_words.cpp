@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests which strategy and backend the words of a command line select, by the number of processes and the GPUs.
+// Tests which strategy and backend a command line selects, for each number of processes and GPUs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ TEST_CASE("the strategy follows from the number of processes and the backend") {
   CHECK(meant("auto", "", "auto", four) == "mpi on auto");
   CHECK(meant("auto", "", "auto", four_gpu) == "nccl on cuda");
   CHECK(meant("auto", "", "onednn", four_gpu) == "mpi on onednn");
-  // GPUs that could not work together are not used.
+  // Without NCCL the GPUs could not work together, so the CPU is used.
   CHECK(meant("auto", "", "auto", no_nccl) == "mpi on auto");
   CHECK(meant("mpi", "", "auto", four_gpu) == "mpi on auto");
   CHECK(meant("mpi", "", "auto", alone_gpu) == "mpi on cuda");
@@ -81,21 +81,21 @@ TEST_CASE("auto uses a GPU also with servers, or a note says why it does not") {
         CHECK(o.backend == "cuda");
         CHECK(o.warnings.empty());
       }
-  // An unused GPU is named, with a hint.
+  // A note names a GPU that is not used, and gives a hint.
   const auto said = [](const RunOptions& o) { return o.warnings.size() == 1 ? o.warnings[0] : "nothing"; };
   CHECK(said(checked("auto", {.processes = 4, .built = no_nccl, .gpu = true}))
             .find("strategy mpi sums gradients in the host's memory. "
                   "hint: strategy nccl uses the GPUs (install") != std::string::npos);
   CHECK(said(checked("mpi", {.processes = 4, .built = all, .gpu = true}))
             .find("hint: --strategy nccl uses the GPUs; --gpus ''") != std::string::npos);
-  // There is no warning without a GPU, if GPUs were not requested, or if they are used.
+  // There is no warning without a GPU, if the user selected no GPU, or if the job uses the GPUs.
   CHECK(checked("mpi", {.processes = 4, .built = all}).warnings.empty());
   RunOptions processor;
   processor.gpus = "";
   check(processor, {.processes = 4, .built = no_nccl, .gpu = true});
   CHECK(processor.warnings.empty());
   CHECK(checked("auto", {.processes = 4, .built = all, .gpu = true}).warnings.empty());
-  // Workers with a GPU and servers without one agree on the facts of the job.
+  // Workers with a GPU and servers without a GPU have the same facts of the job.
   const auto fact = [](const RunOptions& o, const char* name) {
     return std::find(o.derived.begin(), o.derived.end(), name) != o.derived.end();
   };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Tests several ranks that train one model on emulated GPUs over an emulated NCCL: the same mathematics as one rank
-// with the whole batch, eager and captured.
+// Tests several ranks that train one model on emulated GPUs over an emulated NCCL: the results equal those of one rank
+// with the whole batch, for captured steps and for steps that are started op by op.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 
@@ -42,7 +42,7 @@ namespace {
 constexpr int classes = 4, steps = 6;
 constexpr std::int64_t rows = 8;
 
-// Without batch norm, because its statistics are those of a rank's own rows.
+// The net has no batch norm, because a batch norm uses the statistics of a rank's own rows.
 Graph net() {
   Builder b(3, 6, 6);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
@@ -64,18 +64,18 @@ TrainerOptions options(DType compute = DType::f32) {
   o.compute = compute;
   o.dynamic_loss_scale = compute == DType::f16;
   o.optimizer = Sgd{0.9, true};
-  // Several buckets of a few slices.
+  // Makes several buckets, each with a few slices.
   o.first_bucket_bytes = 1 << 7;
   o.bucket_bytes = 1 << 9;
   return o;
 }
 
 struct Trained {
-  std::vector<double> losses;  // of all ranks together
+  std::vector<double> losses;  // losses over all ranks
   std::vector<std::byte> weights;
 };
 
-// Trains on these rows of the same batches.
+// Trains on the rows from `begin` to `end` of every batch.
 template <class S>
 Trained train(S& strategy, Emulated& backend, const Graph& graph, const TrainerOptions& o, std::int64_t begin,
               std::int64_t end) {
@@ -128,7 +128,7 @@ TEST_CASE("two and four ranks train like a single process with the whole batch, 
       const auto said = emulator::run_ranks(size, [&](int rank) {
         Emulated backend(testing::emulated_options(captured));
         AnyStrategy strategy = make_strategy(backend, port, rank, size);
-        // Uneven parts; the last of four ranks has no rows.
+        // The ranks have different numbers of rows. The last of four ranks has none.
         const auto cut = [&](int i) { return size == 4 ? std::min<std::int64_t>(rows, i * 3) : i == 1 ? 3 : i * 4; };
         const Trained mine = train(strategy, backend, graph, options(), cut(rank), cut(rank + 1));
         require(largest_difference(mine, one) < 1e-5,
@@ -177,7 +177,7 @@ TEST_CASE("all ranks keep the same weights, statistics and flags, also in f16 wi
       }
       require((flags & step_flag::stop) != 0, "rank 1's flag");
       auto& e = trainer.executor();
-      // The bytes of both arenas, compared over the ranks by their hash.
+      // Hashes the bytes of both arenas, so that the ranks can compare them.
       auto bytes = testing::fetch(backend, e.parameter_data(), e.parameters().bytes());
       const auto states = testing::fetch(backend, e.state_data(), e.states().bytes());
       require(!states.empty(), "there are statistics");
@@ -187,7 +187,7 @@ TEST_CASE("all ranks keep the same weights, statistics and flags, also in f16 wi
       const auto mine = parts;
       strategy.sum(parts);
       require(parts[0] == 2 * mine[0] && parts[1] == 2 * mine[1], "both ranks have the same state");
-      // Rank 0's state is copied to all ranks.
+      // The trainer copies rank 0's state to all ranks.
       if (rank == 1) backend.zero(e.parameter_data(), e.parameters().bytes());
       if (rank == 0) trainer.counters().step = 77;
       trainer.synchronise();
@@ -211,8 +211,8 @@ TEST_CASE("a step that fails at any piece, or while it is replayed, leaves the s
     const auto batch = testing::random_batch(testing::net_that_breaks(), 4, 1);
     t.step(batch.view(), 4, 0.1);
   }
-  // Rank 1 breaks: in a captured step, which asks for no piece; at every piece of a step that is started op by op;
-  // while the device still works; and not at all.
+  // Rank 1 breaks a step. Piece -1: a captured step, which asks for no piece. 0, 1, ...: that piece of a step that is
+  // started op by op; the next number breaks it after the last piece, while the device still works. 5: no step breaks.
   constexpr int pieces = 5;
   for (int piece = -1; piece <= pieces; ++piece) {
     CAPTURE(piece);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests parameter servers over ZeroMQ: the conformance cases, encrypted and not, and connections that are not admitted.
+// Tests parameter servers over ZeroMQ: the conformance cases, with and without encryption, and refused connections.
 #include <doctest/doctest.h>
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ namespace {
 using Worker = ps::ServerCommunicator<zeromq::WorkerEnd>;
 using Kind = zeromq::Security::Kind;
 
-// The ends of a job on this host.
+// The connections of a job's workers and servers on this host.
 struct Job {
   Kind kind;
   std::chrono::milliseconds lost_after = 10s;
@@ -148,7 +148,7 @@ TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
     ps::Server<zeromq::ServerEnd> server(std::move(server_end), testing::server_options(job, 0));
     std::thread serves([&] { server.run(); });
 
-    // A hundred connections that send no data.
+    // A hundred connections send no data.
     std::vector<tcp::Socket> silent;
     std::string why;
     const int port = std::stoi(ends.endpoints[0].address.substr(ends.endpoints[0].address.rfind(':') + 1));
@@ -157,7 +157,7 @@ TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
       REQUIRE_MESSAGE(s, why);
       silent.push_back(std::move(*s));
     }
-    // Without a key, with another job's key, and with another password.
+    // Strangers have no key, another job's key, or another password.
     for (const auto by : {Kind::none, Kind::password, Kind::curve}) {
       zeromq::Options o;
       o.security.kind = by;
@@ -170,7 +170,7 @@ TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
           ps::ServerCommunicator<zeromq::WorkerEnd>(std::make_unique<zeromq::WorkerEnd>(0, ends.endpoints, o), as),
           doctest::Contains("expected to be admitted as rank 0, got server 0 at 127.0.0.1:"), CommunicationError);
     }
-    // A member of the job that sends too much at once: its connection ends.
+    // A member of the job sends too much at once. The server closes its connection.
     {
       zeromq::Context context(1);
       zeromq::Socket big(context, ZMQ_DEALER);
@@ -219,7 +219,7 @@ TEST_CASE("zeromq: refused connections are counted, and logged once for each kin
       return std::count_if(said.begin(), said.end(),
                            [&](const std::string& line) { return line.find(what) != std::string::npos; });
     };
-    // Bytes of another protocol, and a connection without any byte.
+    // Sends bytes of another protocol, or opens a connection without sending a byte.
     const auto raw = [&](const std::string& bytes) {
       const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
       sockaddr_in to{};
@@ -238,7 +238,7 @@ TEST_CASE("zeromq: refused connections are counted, and logged once for each kin
     for (int i = 0; i < 5; ++i) (void)raw("");
     until([&] { return server->turned_away() == 6; });
     CHECK(count("server 0 refused 1 connection: closed or silent") == 1);
-    // Another mechanism, and a stranger without the job's keys.
+    // Connects to the server with these options and this key.
     const auto stranger = [&](const zeromq::Options& o, const zeromq::KeyPair& key) {
       auto with_key = o;
       with_key.security.own = key;
@@ -247,8 +247,8 @@ TEST_CASE("zeromq: refused connections are counted, and logged once for each kin
     auto wrong = job.options();
     wrong.security.password = "open barley";
     {
-      // The greeting of ZMTP 3.0 (rfc.zeromq.org/spec/23) with the mechanism NULL. Unlike ZeroMQ's own client, which
-      // also sees that the mechanisms differ, this one does not close the connection before the server does.
+      // A greeting of ZMTP 3.0 (rfc.zeromq.org/spec/23) with the mechanism NULL. ZeroMQ's own client would detect that
+      // the mechanisms differ, and might close the connection before the server does.
       std::string greeting("\xFF\0\0\0\0\0\0\0\0\x7F\3\0NULL", 16);
       greeting.resize(64);
       const auto other = raw(greeting);
@@ -258,7 +258,7 @@ TEST_CASE("zeromq: refused connections are counted, and logged once for each kin
       const auto other = stranger(wrong, zeromq::KeyPair::generate());
       until([&] { return count("with a key that is not one of the job's") == 1; });
     }
-    // One more of each within the minute: counted, not logged.
+    // A further refused connection within the minute is counted, but not logged.
     const auto lines = said.size();
     const auto total = server->turned_away();
     (void)raw("");
@@ -284,7 +284,7 @@ TEST_CASE("zeromq: refused connections of each kind are logged once a minute") {
   CHECK(said[0] == "server 1 refused 1 connection: closed or silent before the end of the handshake");
   CHECK(said[2] == "server 1 refused 999 connections: closed or silent before the end of the handshake");
 
-  // Admitted connections that left before they sent a message are not refused ones.
+  // Admitted connections that left before they sent a message do not count as refused.
   RefusedConnections ends;
   ends.hear(ZMQ_EVENT_HANDSHAKE_SUCCEEDED, now);
   ends.ended_unknown(now);
@@ -303,7 +303,7 @@ TEST_CASE("zeromq: the error for a port in use names the port") {
   few.rlim_cur = std::min<rlim_t>(few.rlim_max, 200);
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
   const auto first = ends.server(0);
-  // A server may use as many descriptors as the system allows.
+  // A server raises its limit of descriptors to the highest that the system allows.
   rlimit now{};
   CHECK((::getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur == few.rlim_max));
   CHECK_THROWS_WITH_AS(zeromq::ServerEnd(ends.endpoints[0].address, ends.options()),
@@ -342,7 +342,7 @@ TEST_CASE("ZeroMQ: a worker connects to a server that has restarted at another p
       CHECK(e.identity == "worker 0");
     };
     says("one");
-    CHECK_FALSE(worker->reopen(0));  // the server is the same
+    CHECK_FALSE(worker->reopen(0));  // the worker has already connected to this server
     server.reset();
     CHECK(worker->receive(std::chrono::steady_clock::now() + 20s).what == What::lost);
     CHECK_FALSE(worker->reopen(0));

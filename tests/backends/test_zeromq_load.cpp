@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests that a server over ZeroMQ that runs for long, with connections of strangers, accumulates no memory, descriptors
-// or threads.
+// Tests that a server over ZeroMQ accumulates no memory, descriptors or threads during a long run with connections of
+// strangers.
 #include <doctest/doctest.h>
 
 #include <arpa/inet.h>
@@ -56,7 +56,7 @@ zeromq::Options options() {
   return o;
 }
 
-// Opens a connection that sends no data, or data that is not ZeroMQ's.
+// Opens a connection of a stranger: it sends bytes of another protocol if `speaks`, otherwise no data.
 io::Descriptor stranger(int port, bool speaks) {
   io::Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{};
@@ -107,11 +107,11 @@ TEST_CASE("ZeroMQ: 10,000 pushes and 100 strangers do not change a server's reso
       std::vector<io::Descriptor> strangers;
       if (rank == 0)
         for (int i = 0; i < 100; ++i) strangers.push_back(stranger(port, i % 2 == 0));
-      push(5000);  // of two workers
+      push(5000);  // 5,000 steps of two workers
       strangers.clear();
       c.barrier(30s);
       if (rank == 0) {
-        // The server closes the connections of the strangers.
+        // Waits until the server has closed the strangers' connections.
         for (int i = 0; i < 200 && use_now().descriptors > before->descriptors; ++i) std::this_thread::sleep_for(50ms);
         after = use_now();
       }
@@ -124,7 +124,7 @@ TEST_CASE("ZeroMQ: 10,000 pushes and 100 strangers do not change a server's reso
   REQUIRE(after);
   CHECK(after->threads == before->threads);
   CHECK(after->descriptors == before->descriptors);
-#if !defined(TUTTI_TEST_ASAN)  // it keeps freed memory for long
+#if !defined(TUTTI_TEST_ASAN)  // the sanitizer keeps freed memory for long
   CHECK_MESSAGE(after->kib < before->kib + 8 * 1024, after->kib << " KiB after " << before->kib);
 #endif
 }

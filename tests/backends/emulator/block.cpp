@@ -20,7 +20,7 @@ namespace tutti::emulator {
 
 namespace {
 
-// Tell the address sanitizer that the stack is about to change, and that it has changed.
+// Call goes() before a change of the stack and came() after it, to inform the address sanitizer.
 void goes([[maybe_unused]] void** shadow, [[maybe_unused]] const void* stack, [[maybe_unused]] std::size_t bytes) {
 #if defined(TUTTI_TEST_ASAN)
   __sanitizer_start_switch_fiber(shadow, stack, bytes);
@@ -59,7 +59,7 @@ void Block::run(unsigned threads, ThreadOrder order, const std::function<void()>
   kernel_ = &kernel;
   while (next_ < order_.size()) resume(idle());
   while (!waiting_.empty()) {
-    // A barrier is not reached by all threads if some have already returned.
+    // Some threads have returned, so not all threads can reach the barrier.
     if (waiting_.size() != threads) give_up("a barrier that not all threads of a block reach");
     auto now = std::exchange(waiting_, {});
     arrange(now, order);
@@ -112,7 +112,7 @@ void Block::leave(Fiber* me) {
   }
   arrived(me->shadow);
 }
-// The previous stack of a fibre is the scheduler's.
+// A fibre's previous stack is the scheduler's.
 void Block::arrived(void* shadow) { came(shadow, &stack_, &stack_bytes_); }
 void Block::barrier() {
   Block& b = instance();

@@ -15,7 +15,7 @@ namespace tutti::emulator {
 struct Position {
   unsigned x = 0, y = 0, z = 0;
 };
-// The emulator's interface for a compiled kernel.
+// The data that the emulator passes to a compiled kernel.
 struct Machine {
   Position thread, block, threads, blocks;
   void (*sync)() = nullptr;
@@ -51,14 +51,14 @@ class Block {
   template <class T>
   void arrange(std::vector<T>& list, ThreadOrder order);
 
-  std::vector<unsigned> order_;  // of the threads that have not begun yet
+  std::vector<unsigned> order_;  // the threads that have not begun yet
   std::size_t next_ = 0;
   const std::function<void()>* kernel_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<std::pair<Fiber*, Position>> waiting_;
   Fiber* current_ = nullptr;
   jmp_buf scheduler_;
-  void* shadow_ = nullptr;       // the same for the scheduler
+  void* shadow_ = nullptr;       // the address sanitizer's data for the scheduler
   const void* stack_ = nullptr;  // the scheduler's stack
   std::size_t stack_bytes_ = 0;
   std::uint32_t random_ = 2463534242U;

@@ -20,8 +20,8 @@ namespace tutti::emulator {
 
 namespace {
 
-// Text before a program: CUDA's additions to C++. Everything in .bss is shared memory of its kernels. Variables that
-// the emulator sets have initial values other than zero and are therefore not in .bss.
+// Text before a program: CUDA's additions to C++. All variables in .bss are shared memory of the program's kernels.
+// Variables that the emulator sets have initial values other than zero and are therefore not in .bss.
 constexpr char prelude[] = R"(
 #include <cmath>
 #include <utility>
@@ -101,14 +101,15 @@ std::string compiler() {
   return named != nullptr && *named != '\0' ? named : "c++";
 }
 
-// Clang has no such symbols and rejects GCC's option against them.
+// Returns GCC's option against unique symbols, or an empty text for Clang: Clang has no such symbols and rejects the
+// option.
 const std::string& no_unique_symbols() {
   static const std::string option =
       std::system((compiler() + " --version 2>&1 | grep -q clang").c_str()) == 0 ? "" : " -fno-gnu-unique";
   return option;
 }
 
-// Returns 64 bits that depend on everything on which a shared object depends.
+// Returns 64 bits that depend on everything that affects a shared object.
 std::string key_of(const std::string& text, const std::string& command) {
   std::error_code e;
   const auto changed = std::filesystem::last_write_time(compiler(), e).time_since_epoch().count();
@@ -126,7 +127,7 @@ std::string quoted(std::string word) {
   return "'" + word + "'";
 }
 
-// One process compiles; others that need the same object wait for it.
+// Lets one process compile an object; processes that need the same object wait for it.
 class Lock {
  public:
   explicit Lock(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
@@ -172,7 +173,7 @@ bool contracts() {
 
 bool Program::build() {
   std::string text = source;
-  // The instructions that the source contains as text.
+  // Replaces the instructions that the source contains as text.
   replace_all(text, R"(asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));)", "f = tutti_from_f16(x.bits);");
   replace_all(text, R"(asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));)", "r.bits = tutti_to_bf16(f);");
   replace_all(text, R"(asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));)", "r.bits = tutti_to_f16(f);");
@@ -185,7 +186,7 @@ bool Program::build() {
     text +=
         "TUTTI_EXPORT const std::size_t* tutti_sizes_" + number + "() { return tutti_sizes(&" + kernels[i] + "); }\n";
   }
-  // A GPU faults at unaligned reads, which x86 allows. It also has no symbols of other programs.
+  // A GPU faults at unaligned reads, which x86 allows. A kernel also cannot use symbols of a program.
   const std::string command = compiler() + " -std=c++17 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden" +
                               no_unique_symbols() + " -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error";
   const std::filesystem::path kept = std::filesystem::path(TUTTI_BUILD_DIR) / "emulated_kernels";

@@ -7,10 +7,10 @@
 
 namespace tutti::emulator {
 
-// Returns a folder of this process and of the processes that it forks.
+// Returns a folder that only this process and the processes that it forks use.
 [[nodiscard]] std::filesystem::path folder();
 
-// A program as NVRTC gets it, compiled by the C++ compiler.
+// A program for NVRTC, compiled by the C++ compiler.
 struct Program {
   std::string source, name;
   std::vector<std::string> kernels, symbols;

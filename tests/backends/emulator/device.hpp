@@ -21,7 +21,7 @@ namespace tutti::emulator {
 
 struct Stream;
 
-// A point of a stream, reached when all earlier work is done.
+// A point of a stream. The stream reaches the point when all earlier work is done.
 struct Point {
   bool happened = false;
   Stream* stream = nullptr;
@@ -29,9 +29,9 @@ struct Point {
 
 // A piece of work on a stream.
 struct Item {
-  std::function<void()> run = {};           // null: it only waits
-  std::function<bool()> ready = {};         // returns true when the work can run; null: at once
-  std::shared_ptr<const Point> after = {};  // a point that must have been reached
+  std::function<void()> run = {};           // null: the item only waits
+  std::function<bool()> ready = {};         // returns true when the work can run; null: the work can run at once
+  std::shared_ptr<const Point> after = {};  // a point that a stream must reach before the work runs
   const void* reads = nullptr;              // pinned memory that the work reads
 };
 struct Stream {
@@ -39,15 +39,15 @@ struct Stream {
   bool waits = false;  // advance() is processing it
 };
 
-// The amount of each stream's work that came before, while a graph is captured.
+// While a graph is captured: how many items of each stream come before an item.
 using Clock = std::map<const Stream*, std::size_t>;
 [[nodiscard]] bool covers(const Clock& all, const Clock& part);
 
 // An event. Each recording makes a new point.
 struct Event {
-  std::shared_ptr<const Point> point;  // null: never recorded, or last recorded in a capture
-  std::size_t capture = 0;             // the number of that capture; 0: recorded outside any
-  Clock clock = {};                    // the work before it in the capture
+  std::shared_ptr<const Point> point;  // null if never recorded, or if recorded last in a capture
+  std::size_t capture = 0;             // number of the capture in which the event was recorded last; 0: none
+  Clock clock = {};                    // the work before the event in this capture
 };
 
 struct Graph {
@@ -59,8 +59,8 @@ struct Graph {
   const Stream* origin = nullptr;
   std::vector<Node> nodes;
   std::size_t launches = 0;
-  // Returns an order in which a device may run the nodes: work of other streams than the first as early as possible, or
-  // as late.
+  // Returns an order in which a device may run the nodes. Work of all streams but the first one runs as early as
+  // possible if `others_first`, otherwise as late as possible.
   [[nodiscard]] std::vector<const Item*> order(bool others_first) const;
 };
 
@@ -69,13 +69,13 @@ struct Capture {
   std::size_t number;
   std::thread::id thread;
   Graph graph;
-  std::map<const Stream*, Clock> streams;  // the streams that are part of it
-  bool broken = false;                     // by a call that no capture allows
+  std::map<const Stream*, Clock> streams;  // the streams that are part of the capture
+  bool broken = false;                     // a call was made that no capture allows
 };
 
-// How kernels are contracted. The compiler chooses for each kernel which products and sums become one instruction.
-// `some`: contracts a part of the kernels, chosen by Device::seed and their names; two kernels with the same function
-// may then differ in the last bit.
+// Selects the products and sums that become one instruction. `some` contracts a part of the kernels, which depends on
+// Device::seed and the kernels' names: a real compiler also decides for each kernel. Therefore two kernels with the
+// same function may differ in the last bit.
 enum class Contraction : std::uint8_t { none, all, some };
 
 class Device {
@@ -88,29 +88,28 @@ class Device {
               std::function<bool()> ready = {}) {
     submit(stream_of(stream), {std::move(work), std::move(ready), {}, reads});
   }
-  // Runs all work of the stream; with a point, the work before the point and no later work. If the end is not reached
-  // within `patience`, the program ends.
+  // Runs all work of the stream, or with a point only the work before the point. Ends the program if that takes longer
+  // than `patience`.
   void finish() { finish(own_); }
   void finish(Stream& s);
   void finish(const Point& p);
   // Runs the work of all streams.
   void finish_all();
-  // Runs the next piece of work of a stream, or of a stream for which it waits. Returns false if no work can run yet.
+  // Runs the next item of a stream, or of a stream for which it waits. Returns false if no item can run yet.
   bool advance(Stream& s);
 
-  // The device's own stream is 1, like every program's first stream.
+  // The device's own stream has the handle 1, like the first stream of every program.
   [[nodiscard]] Stream* stream_of(cudaStream_t stream) noexcept {
     return reinterpret_cast<std::uintptr_t>(stream) <= 1 ? &own_ : reinterpret_cast<Stream*>(stream);
   }
   [[nodiscard]] bool is_own(const Stream* s) const noexcept { return s == &own_; }
 
-  // Streams in addition to the device's own. They work as late as events allow or, if `hasty`, as early. Results of two
-  // streams in the same memory must be right in both cases.
+  // Streams in addition to the device's own. They work as late as events allow or, if `hasty`, as early as possible.
+  // Results of two streams in the same memory must be right in both cases.
   std::vector<Stream*> sides;
   bool hasty = false;
 
-  // For a call that is forbidden while the calling thread captures: returns success, or the error that breaks the
-  // capture.
+  // Used by calls that CUDA forbids to a thread that captures. Returns success, or the error that breaks the capture.
   [[nodiscard]] cudaError_t outside_capture(const char* call);
   [[nodiscard]] bool capturing(const Stream* s) const { return capture && capture->streams.count(s) != 0; }
   cudaError_t wait(Stream* s, const Event& e);
@@ -123,18 +122,18 @@ class Device {
   GuardedMemory memory, pinned;  // allocated memory
   std::size_t capacity = std::size_t{4} << 30;
   std::size_t graph_launches = 0;
-  std::map<std::string, std::size_t> kernels;           // number of kernels started or captured, by name
+  std::map<std::string, std::size_t> kernels;           // how often each kernel was started or captured, by name
   std::size_t stream_waits = 0, event_waits = 0;        // how often the host waited for a whole stream, and for a point
                                                         // of it
   int count = 1, driver = 13000, major = 9, minor = 0;  // properties of the machine
-  int runtime = CUDART_VERSION;                         // the version of CUDA with which programs appear to be built
+  int runtime = CUDART_VERSION;                         // the version of CUDA for which programs seem to be built
   cudaError_t fault = cudaSuccess;                      // the result of waiting for the stream
   cudaError_t last_error = cudaSuccess;                 // the result of cudaGetLastError()
-  // Called by the emulated NVRTC on the compiling thread: returns whether a program with this name compiles; null: it
-  // is really compiled.
+  // The emulated NVRTC calls this on the compiling thread: returns whether a program with this name compiles. null: the
+  // compiler decides.
   std::function<bool(const std::string& program)> compiles;
-  int patience = 60;  // seconds
-  // For kernels that are started from now on. TUTTI_EMULATOR_CONTRACTION: none, all or some.
+  int patience = 60;  // seconds that finish() may take
+  // Applies to kernels that are started from now on. TUTTI_EMULATOR_CONTRACTION: none, all or some.
   Contraction contraction = chosen_contraction();
   unsigned seed = 0;
 
@@ -146,7 +145,7 @@ class Device {
   void hurry();
 
   Stream own_;
-  std::mutex capture_changes_;  // threads that load kernels ask whether they capture
+  std::mutex capture_changes_;  // because threads that load kernels read `capture`
   bool hurries_ = false;
   std::size_t captures_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Kernels of the emulated device: loading and starting them, and NVRTC by the C++ compiler.
+// Kernels of the emulated device: loads and starts them, and implements NVRTC with the C++ compiler.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nvrtc.h>
@@ -30,7 +30,7 @@ namespace {
 
 using Call = void (*)(void**);
 
-// A kernel of a loaded program, without contraction and with it.
+// A kernel of a loaded program, compiled without contraction and with it.
 struct Kernel {
   std::string name;
   std::array<Call, 2> calls{};
@@ -39,7 +39,7 @@ struct Kernel {
 };
 struct Loaded {
   std::vector<void*> objects;
-  std::vector<std::pair<char*, char*>> shared;  // shared memory of the blocks, for all its kernels
+  std::vector<std::pair<char*, char*>> shared;  // memory that the blocks of all kernels of the program share
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
 };
 
@@ -57,7 +57,7 @@ bool contracted(const Kernel& k) {
   return (h >> 16 & 1U) != 0;
 }
 
-// Names the kernel that faults, and passes the signal to the previous handler.
+// Prints the name of the kernel that faults, and passes the signal to the previous handler.
 class Faults {
  public:
   explicit Faults(const std::string& kernel) {
@@ -112,7 +112,7 @@ class Launch {
     const Faults faults(kernel_.name);
     for (unsigned y = 0; y < grid_.y; ++y)
       for (unsigned x = 0; x < grid_.x; ++x) {
-        // Earlier blocks or other programs have used it.
+        // Shared memory is not zero on a GPU: earlier blocks or programs have used it.
         for (const auto& [from, to] : *kernel_.shared) std::memset(from, 0xff, static_cast<std::size_t>(to - from));
         b.machine.block = {x, y, 0};
         b.run(block_.x, static_cast<ThreadOrder>((x + y) % 3), thread);
@@ -131,7 +131,6 @@ class Launch {
 extern "C" {
 using namespace tutti::emulator;
 
-// Kernels.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned) {
   if (const cudaError_t e = refused("cudaLibraryLoadData")) return e;
@@ -152,7 +151,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJi
   *library = reinterpret_cast<cudaLibrary_t>(l.release());
   return cudaSuccess;
 }
-// name: the kernel's number in its program, and its name.
+// name: the kernel's number in its program, and the kernel's name.
 cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
   auto* const l = reinterpret_cast<Loaded*>(library);
   const std::string text = name, number = text.substr(0, text.find(' '));
@@ -194,7 +193,6 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** a
   return cudaSuccess;
 }
 
-// NVRTC.
 nvrtcResult nvrtcVersion(int* major, int* minor) {
   *major = 13;
   *minor = 0;

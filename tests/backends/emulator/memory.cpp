@@ -11,9 +11,9 @@
 namespace tutti::emulator {
 
 namespace {
-// The bytes around the data on its first and last page.
+// The value of the bytes between the data and the inaccessible pages.
 constexpr char beside = '\x5b';
-constexpr std::size_t alignment = 256;  // cudaMalloc's
+constexpr std::size_t alignment = 256;  // of cudaMalloc()
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 bool untouched(const char* from, const char* to) {
   for (; from != to; ++from)

@@ -7,18 +7,18 @@
 
 namespace tutti::emulator {
 
-// Ends the program: its behaviour would be wrong on a GPU too.
+// Ends the program, because its behaviour would be wrong on a GPU too.
 [[noreturn]] void give_up(const std::string& why);
 
 // Memory surrounded by inaccessible pages. Its end is within 255 bytes of such a page.
 class GuardedMemory {
  public:
   [[nodiscard]] void* allocate(std::size_t bytes);
-  // Returns false if p was not allocated here. Ends the program if bytes next to the data were written.
+  // Returns false if p was not allocated by this object. Ends the program if bytes next to the data were written.
   bool release(void* p);
-  // Returns true if p points into some of it.
+  // Returns true if p points into an allocation.
   [[nodiscard]] bool holds(const void* p) const;
-  // Returns the size of the piece that begins at p, or 0.
+  // Returns the size of the allocation that begins at p, or 0.
   [[nodiscard]] std::size_t size_of(const void* p) const;
   [[nodiscard]] std::size_t used() const noexcept { return used_; }
 

@@ -77,7 +77,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
 }
 cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p, int d) { return cudaGetDeviceProperties(p, d); }
 
-// Streams and events.
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   *s = reinterpret_cast<cudaStream_t>(1);
   return cudaSuccess;
@@ -129,7 +128,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
   if (event.capture != 0) return done(cudaErrorCapturedEvent);
   if (!event.point || event.point->happened) return done(d.fault);
   const auto point = event.point;
-  d.advance(*point->stream);  // the device makes progress meanwhile
+  d.advance(*point->stream);  // so that the device makes progress while the host asks
   return done(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
@@ -145,7 +144,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) { return *ms = 0, cudaSuccess; }
 
-// Memory.
 cudaError_t cudaMalloc(void** p, size_t n) {
   if (const cudaError_t e = refused("cudaMalloc")) return e;
   Device& d = Device::instance();
@@ -206,18 +204,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
   }
   if (const cudaError_t e = refused("a copy of pageable memory")) return e;
   if (in) {
-    // The source is read before the call returns.
+    // The call reads the source before it returns.
     std::vector<char> copy(static_cast<const char*>(from), static_cast<const char*>(from) + n);
     d.submit(stream, [=, copy = std::move(copy)] { std::memcpy(to, copy.data(), n); });
     return cudaSuccess;
   }
-  // The destination is written before the call returns, so the call waits for all work of the stream.
+  // The call writes the destination before it returns, so it waits for all work of the stream.
   d.submit(stream, [=] { std::memcpy(to, from, n); });
   d.finish(*d.stream_of(stream));
   return done(d.fault);
 }
 
-// Graphs.
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* s) {
   Device& d = Device::instance();
   *s = !d.capturing(d.stream_of(stream)) ? cudaStreamCaptureStatusNone
