@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Each benchmark program runs one tiny case and prints its counters. The values are not checked."""
+"""Runs one tiny case of each benchmark program and checks that it prints its counters, whatever their values."""
 import json
 import os
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 BENCH = Path(os.environ.get("TUTTI_BUILD_DIR", "build")) / "bench"
 
 OP = ("%peak", "GFLOP/s", "steps")
-# For each program: a filter, the minimum number of benchmarks that it selects, their counters.
+# For each program: a filter, the minimum number of benchmarks that it must select, and the counters that they print.
 PROGRAMS = {
     "convolution": ("^convolution/resnet20/8x8x64->64/k3s1/b2/f32/", 3, OP),
     "gemm": ("^gemm/resnet20/128x64->10/", 6, OP),

@@ -19,7 +19,7 @@ sys.path.insert(0, str(PEERS))
 
 from table import Samples, better, markdown, number, ratio  # noqa: E402
 
-# A program that prints one line, with a speed that depends on the options and the malloc, and logs its arguments.
+# A program that logs its arguments and prints one line with a speed, which depends on the options and the malloc.
 STAND_IN = """#!{python}
 import json, os, sys
 a = dict(zip(sys.argv, sys.argv[1:]))
@@ -84,7 +84,7 @@ class Run(unittest.TestCase):
         return path
 
     def environment_of(self, peer, body=""):
-        """Makes a virtual environment that is complete. Its Python is a stand-in."""
+        """Makes a complete virtual environment with a stand-in for Python."""
         self.program(f"{peer}/bin/python", peer, body, peer == "torch")
         (self.folder / peer / "ready").write_text((PEERS / "requirements" / f"{peer}.txt").read_text())
         return self.folder / peer
@@ -97,7 +97,7 @@ class Run(unittest.TestCase):
         return done
 
     def input(self, name=""):
-        """Makes files instead of the images, and a stand-in for Google Benchmark's programs."""
+        """Makes files in place of the images, and a stand-in for the benchmark programs (Google Benchmark)."""
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         for file in ("data_batch_1.bin", "imagenet-sample.tar"):
@@ -115,7 +115,7 @@ sys.exit()""" % name
     def test_programs_run_in_turn_with_best_settings(self):
         out = self.run_it("steps", "--models", "resnet20:8 resnet50:2", "--precisions", "f32 bf16", "--threads", "3", "--repeats", "3",
                           "--malloc", "best", "--tutti", "--backend eigen").stdout
-        # The results of tutti count up from 101; those of the first row are 101, 105 and 109.
+        # The results of tutti count up from 101. The first row has 101, 105 and 109.
         self.assertRegex(out, r"\| ResNet-20 CIFAR +\| +8 \| +f32 \| +3 \| +60\.0 \(60\.0 to 60\.0\) \| +70\.0 \(70\.0 to 70\.0\) \| "
                               r"+105 \(101 to 109\) \| +1\.50 \|")
         self.assertRegex(out, r"\| ResNet-50 224 +\| +2 \| +bf16 \| +3 \| +68\.0 .* 78\.0 .* 108 \(104 to 112\) \| +1\.38 \|")
@@ -126,7 +126,7 @@ sys.exit()""" % name
         self.assertEqual(len(ours), 12)
         self.assertEqual(ours[0][0], ["--model", "resnet20", "--batch", "8", "--precision", "f32", "--threads", "3", "--seconds", "5",
                                       "--backend", "eigen"])
-        # In turn: eager, compiled, tutti. All rows run once before any row runs again.
+        # Order in a row: eager, compiled, tutti. All rows run once before any row runs again.
         names = [json.loads(line)[0] for line in self.log.read_text().splitlines()]
         self.assertEqual(names[-36:], ["torch", "torch", "tutti"] * 12)
         timed = self.calls("torch")[-24:]
@@ -145,7 +145,7 @@ sys.exit()""" % name
                           "--optimizer", "fused", "--bf16", "pure", "--also", "mxnet tensorflow",
                           MXNET_VENV=str(self.environment_of("mxnet")), TENSORFLOW_VENV=str(self.environment_of("tensorflow"))).stdout
         self.assertIn("MXNet", out)
-        self.assertEqual((len(self.calls("mxnet")), len(self.calls("tensorflow"))), (1, 2))  # MXNet in f32 only
+        self.assertEqual((len(self.calls("mxnet")), len(self.calls("tensorflow"))), (1, 2))  # MXNet runs in f32 only
         self.assertEqual(self.calls("mxnet")[0][0][8], str(len(os.sched_getaffinity(0))))
         left = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "while True: pass"], capture_output=True, check=False)
         self.assertEqual(left.stdout, b"")
@@ -176,13 +176,13 @@ sys.exit()""" % name
         self.assertIn("train-none", self.run_it("recipe", code=3, TUTTI_TRAIN=str(self.folder / "train-none")).stderr)
         nowhere = {**self.input(), "TUTTI_DATA": str(self.folder / "none")}
         self.assertIn("TUTTI_DATA", self.run_it("recipe", code=3, TUTTI_TRAIN=nowhere["TUTTI_LOADER"], **nowhere).stderr)
-        # No package can be installed, and not even the environment can be made.
+        # TORCH_VENV is below a file, so the script can neither make the environment nor install a package.
         (self.folder / "file").write_text("")
         self.assertIn("SKIP: torch.txt", self.run_it("steps", code=77, TORCH_VENV=str(self.folder / "file" / "torch")).stdout)
 
 
 class Input(Run):
-    """The tables of the loaders. Does not repeat the tests of Run."""
+    """Tests the tables of the loaders, without the tests of Run."""
 
     test_programs_run_in_turn_with_best_settings = test_given_settings_are_not_searched_for = test_busy_cores_and_columns_of_other_frameworks = None
     test_program_that_fails_is_an_error = test_wrong_options_are_refused = test_missing_prerequisites = None
@@ -211,7 +211,8 @@ class CostPerFlop(Input):
     test_loaders = test_missing_benchmark = None
 
     def test_table(self):
-        # A step of ResNet-18 takes 1 ms per GFLOP at batch 16, 1.1 at 64 and 1.25 at 256, and 5 ms for the update.
+        # A step of ResNet-18 takes 1 ms per GFLOP at batch 16, 1.1 ms at 64 and 1.25 ms at 256, plus 5 ms for the
+        # update.
         step = self.program("cost", "tutti", """a = dict(zip(sys.argv, sys.argv[1:]))
 ms = {"16": 1, "64": 1.1, "256": 1.25}.get(a["--batch"], 2) * int(a["--batch"])
 print(json.dumps({"system": "tutti", "how": "how", "images_per_second": 10, "images_per_cpu_second": 5, "peak_rss_mib": 1, "flop_per_image": 1e9,

@@ -17,7 +17,7 @@ sys.path.insert(0, str(SIMULATE.parent))
 from simulate import Cluster, Trace, published, reduce_seconds, simulate  # noqa: E402
 
 MB = 1e6
-# A step of 100 ms and an update of 10 ms; two buckets of 10 MB, final after 50 ms and with the last gradient.
+# A step of 100 ms and an update of 10 ms. There are two buckets of 10 MB, which are final after 50 ms and 100 ms.
 TRACE = Trace(32, 0.1, 0.01, [(10 * MB, 0.05), (10 * MB, 0.1)])
 NO_OVERHEAD = {"barrier_us": 0, "latency_us": 0}
 
@@ -30,10 +30,10 @@ class Model(unittest.TestCase):
         self.assertAlmostEqual(p.images_per_second, 32 / 0.11)
 
     def test_inside_a_host(self):
-        # Every byte of 4 ranks is read and written: 80 MB at 8 GB/s.
+        # The host reads and writes every byte of 4 ranks: 80 MB at 8 GB/s.
         c = Cluster(ranks_per_host=4, memory_gb=8, **NO_OVERHEAD)
         self.assertAlmostEqual(reduce_seconds(10 * MB, 4, c), 0.01)
-        self.assertAlmostEqual(simulate(TRACE, 4, c).exposed, 0.01)  # the first bucket is hidden, the second is not
+        self.assertAlmostEqual(simulate(TRACE, 4, c).exposed, 0.01)  # the backward pass hides only the first bucket
         self.assertAlmostEqual(reduce_seconds(0, 4, Cluster(ranks_per_host=4, barrier_us=7)), 14e-6)
 
     def test_link_inside_a_host(self):
@@ -41,12 +41,12 @@ class Model(unittest.TestCase):
         self.assertAlmostEqual(reduce_seconds(80 * MB, 8, c), 2 * 7 / 8 * 8e-3)
 
     def test_between_hosts(self):
-        # A ring of 4: 6/4 of the bytes at 1 GB/s, and 6 latencies of 1 ms.
+        # A ring of 4 ranks moves 6/4 of the bytes at 1 GB/s, and has 6 latencies of 1 ms.
         c = Cluster(network_gbit=8, latency_us=1000, barrier_us=0)
         self.assertAlmostEqual(reduce_seconds(10 * MB, 4, c), 0.015 + 0.006)
 
     def test_buckets_wait_for_each_other(self):
-        # 60 ms for each bucket: the first one ends at 110 ms, the second one at 170.
+        # Each bucket takes 60 ms: the first one ends at 110 ms, the second one at 170 ms.
         c = Cluster(ranks_per_host=2, memory_gb=40 * MB / 0.06 / 1e9, **NO_OVERHEAD)
         p = simulate(TRACE, 2, c)
         self.assertAlmostEqual(p.exposed, 0.07)

@@ -26,14 +26,14 @@ class Threads(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         found = rows(done.stdout)
         self.assertEqual(list(found), [1, 3, 24, 48])
-        self.assertEqual(found[1][1], 1)  # one thread does all the work
-        # 8 shards of 12 rows over 3 threads: at most 3 of 8 shards for a thread, not a third, except for work that is
-        # not split by rows.
+        self.assertEqual(found[1][1], 1)  # the busiest thread does all the work
+        # 8 shards of 12 rows over 3 threads: the busiest thread has 3 of 8 shards instead of a third. The factor is
+        # smaller, because some work is not split by rows.
         self.assertEqual(found[3][0], 8)
         self.assertTrue(1.05 < found[3][1] < 1.2, found[3])
         self.assertEqual(found[24][0], 48)
         self.assertTrue(1 <= found[24][1] < found[48][1], found)
-        # One workspace per thread, and partial sums per shard.
+        # Memory grows with the threads, which have a workspace each, and with the shards, which have partial sums each.
         self.assertEqual(found[1][4], 0)
         self.assertTrue(found[1][3] <= found[3][3] < found[24][3] < found[48][3], found)
         lost = [float(x) for x in re.findall(r"^ *([0-9.]+) ms  .* tasks$", done.stdout, re.M)]
@@ -41,7 +41,7 @@ class Threads(unittest.TestCase):
         self.assertEqual(lost, sorted(lost, reverse=True))
 
     def test_memory_speed_has_an_effect(self):
-        # If memory costs nothing, only products cost time; the sums of the shards then delay no thread.
+        # If memory costs no time, only products do. Then no thread is delayed by the sums over the shards.
         slow, fast = (rows(run("--model", "resnet20", "--batch", "96", "--threads", "48", "--gbytes", g).stdout)[48][1] for g in ("1", "1000000"))
         self.assertGreater(slow, fast)
 

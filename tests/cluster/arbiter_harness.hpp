@@ -22,8 +22,8 @@
 
 namespace tutti::testing {
 
-// An arbiter in this process. It carries frames between the arbiter and channels over pairs of sockets, as
-// tutti-launch's agents do.
+// An arbiter in this process. Like tutti-launch's agents, it carries frames between the arbiter and channels over pairs
+// of sockets.
 class ArbiterHarness {
  public:
   explicit ArbiterHarness(const control::ArbiterOptions& o) : service_(o) {
@@ -33,11 +33,11 @@ class ArbiterHarness {
     stopping_ = true;
     thread_.join();
   }
-  // Opens a channel for the next connection, from 0.
+  // Opens a channel for the next connection. The number of the first connection is 0.
   [[nodiscard]] std::unique_ptr<ControlChannel> channel() {
     return std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(socket()));
   }
-  // Returns the socket of such a channel, for a channel in another process.
+  // Returns the socket of such a connection, for a channel in another process.
   [[nodiscard]] io::Descriptor socket() {
     std::array<int, 2> ends{};
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
@@ -55,14 +55,14 @@ class ArbiterHarness {
     service_.ended(connection, "SIGKILL");
     send();
   }
-  // f(Arbiter&)
+  // Calls f(Arbiter&) and returns its result.
   template <class F>
   auto ask(F&& f) {
     const std::lock_guard lock(mutex_);
     return f(service_.arbiter());
   }
-  // Forks while this object's thread, which has begun, allocates no memory: otherwise AddressSanitizer's allocator
-  // would stay locked in the child.
+  // Forks after this object's thread has begun, and while it allocates no memory. Otherwise the allocator of
+  // AddressSanitizer would stay locked in the child.
   [[nodiscard]] pid_t fork() {
     while (!began_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const std::lock_guard lock(mutex_);

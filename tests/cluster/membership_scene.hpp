@@ -12,7 +12,7 @@
 #include <tutti/cluster/arbiter/arbiter.hpp>
 #include <tutti/cluster/job_facts.hpp>
 
-// An arbiter for tests of its rules. Each test is one scene.
+// An arbiter for tests of its rules. Each test plays one scene.
 namespace tutti::control {
 
 [[nodiscard]] inline std::string facts(const std::string& model) {
@@ -22,7 +22,7 @@ namespace tutti::control {
   return f.text();
 }
 
-// An arbiter and its messages. The test chooses the numbers of connections.
+// An arbiter and the messages that it sends. The test chooses the numbers of connections.
 class Scene {
  public:
   explicit Scene(const ArbiterOptions& o) : arbiter(o) {}
@@ -47,13 +47,13 @@ class Scene {
     take();
   }
   void send_heartbeat(ConnectionId connection) { tell(connection, Heartbeat{++beats}); }
-  // All workers of the list report their steps, and their group is ready.
+  // All workers in the list report their steps, and then that their new group is ready.
   void change_over(const std::vector<std::pair<ConnectionId, std::uint64_t>>& reports) {
     const std::uint64_t left = arbiter.generation();
     for (const auto& [connection, step] : reports) tell(connection, Report{left, step});
   }
 
-  // Returns the last message of a kind that was sent to a connection.
+  // Returns the last message of type M to a connection.
   template <class M>
   [[nodiscard]] std::optional<M> last(ConnectionId connection) const {
     std::optional<M> found;
@@ -93,7 +93,7 @@ class Scene {
   return o;
 }
 
-// A job with a ready group of this number of workers.
+// Returns a job with the workers and servers of `o`, whose group is ready.
 [[nodiscard]] inline Scene standing(const ArbiterOptions& o) {
   Scene s(o);
   s.workers(o.workers);
@@ -102,7 +102,7 @@ class Scene {
   for (int i = 0; i < o.servers; ++i) s.tell(static_cast<ConnectionId>(100 + i), GroupReady{1});
   return s;
 }
-// Returns how often a connection was sent a message of this kind.
+// Returns how many messages of type M the arbiter sent to a connection.
 template <class M>
 [[nodiscard]] int times(const Scene& s, ConnectionId connection) {
   int n = 0;

@@ -13,7 +13,7 @@
 
 #include <tutti/cluster/rendezvous/tcp_rendezvous.hpp>
 
-// Ranks that meet on this host's loopback.
+// Ranks that meet on the loopback interface of this host.
 namespace tutti::rendezvous_test {
 
 using namespace std::chrono_literals;
@@ -26,7 +26,7 @@ inline RendezvousOptions options(int port, int rank, int size, std::chrono::mill
   return {"127.0.0.1", port, job, secret, rank, size, deadline};
 }
 
-// Returns the error of a call; empty if it succeeded.
+// Returns the error of a call, or an empty text if it succeeded.
 inline std::string trouble(TcpRendezvous& meet, Bytes& data) {
   try {
     meet(std::as_writable_bytes(std::span(data)));
@@ -36,7 +36,7 @@ inline std::string trouble(TcpRendezvous& meet, Bytes& data) {
   }
 }
 
-// Another rank in a thread, with its data and its error.
+// A rank that runs in a thread, with its data and its error.
 struct Other {
   Bytes data{};
   std::string error;

@@ -17,7 +17,7 @@
 
 namespace tutti::testing {
 
-// An arbiter that answers the first beat, assigns this process to generation 1 afterwards, and is silent from then on.
+// An arbiter that answers the first heartbeat, assigns this process to generation 1, and then stays silent.
 class SilentAfterAssignment final : public control::FrameLink {
  public:
   void send(std::string_view frame) override {
@@ -26,7 +26,7 @@ class SilentAfterAssignment final : public control::FrameLink {
     if (const auto* beat = std::get_if<control::Heartbeat>(&m); beat != nullptr && !beaten_) {
       beaten_ = true;
       frames_.push_back(frame_of(control::HeartbeatAck{beat->number}));
-      frames_.push_back({});  // the channel checks its received frames
+      frames_.push_back({});  // an empty frame, which makes the channel look for received frames
       control::NewGeneration issued{};
       issued.generation = 1;
       issued.rank_timeout_ms = 200;

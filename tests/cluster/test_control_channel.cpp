@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ControlChannel with an arbiter in this process, over pairs of sockets as in tutti-launch's agents.
+// Tests ControlChannel with an arbiter in this process, over pairs of sockets like those of tutti-launch's agents.
 #include <doctest/doctest.h>
 
 #include <poll.h>
@@ -50,7 +50,7 @@ namespace {
   return f;
 }
 
-// Enrols several at once, as processes do.
+// Enrols several members at once, as processes do.
 [[nodiscard]] std::vector<Assignment> enrol(std::vector<std::unique_ptr<ControlChannel>>& channels, int workers) {
   std::vector<Assignment> all(channels.size());
   std::vector<std::thread> threads;
@@ -96,7 +96,7 @@ TEST_CASE("processes are admitted, and each can read the texts that others publi
                  "[control channel] expected 'nowhere' within 50 ms, got no value."));
   CHECK_THROWS_AS(c[0]->publish(std::string(257, 'k'), "x"), UsageError);
   CHECK_THROWS_AS(c[0]->publish("", "x"), UsageError);
-  // All operations at once, from several threads of one process.
+  // Runs all operations at once, from several threads of one process.
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
@@ -109,11 +109,11 @@ TEST_CASE("processes are admitted, and each can read the texts that others publi
     });
   for (auto& t : threads) t.join();
   wait_until([&] { return c[0]->may_write() && c[3]->may_write(); });
-  // When the workers are done, the server is released.
+  // The arbiter releases the server when all workers have finished.
   for (int i = 0; i < 3; ++i) c[static_cast<std::size_t>(i)]->leave();
   CHECK_FALSE(c[0]->may_write());
   wait_until([&] { return c[3]->released(); });
-  // Another process may have its duties already.
+  // A released process may not write: another process may already have its tasks.
   CHECK_FALSE(c[3]->may_write());
 }
 
@@ -149,7 +149,7 @@ TEST_CASE("a wait for a text in the store can be interrupted, and ends when the 
     return contains(why, "the end of the connection");
   });
   why.clear();
-  c->on_end(heard);  // at once
+  c->on_end(heard);  // the end is already known, so the call is immediate
   CHECK(contains(why, "the end of the connection"));
   CHECK_THROWS_AS(store.publish("x", "y"), CommunicationError);
 }
@@ -195,7 +195,7 @@ TEST_CASE("a loss is reported, and the next generation forms") {
   CHECK(a.authority == 1);
   CHECK(a.workers.size() == 2);
   CHECK_FALSE(c[0]->change().has_value());
-  // One more is lost while the group forms.
+  // A further member is lost while the group forms.
   (void)c[1]->next_assignment(20s);
   std::thread dies([&] { harness.ended(1); });
   CHECK_FALSE(c[0]->await_group_ready(20s));
@@ -203,11 +203,11 @@ TEST_CASE("a loss is reported, and the next generation forms") {
   c[0]->report(5, true, false);
   CHECK(c[0]->next_assignment(20s).workers.size() == 1);
   CHECK(c[0]->await_group_ready(20s));
-  // A late message of a generation ends no process that continues with the next one.
+  // A late message of an old generation must not end a process that continues with the next generation.
   c[0]->publish(generation_key(3, "door"), "x");
   CHECK_THROWS_AS(c[0]->publish(generation_key(1, "door"), "x"), CommunicationError);
   CHECK_FALSE(c[0]->find(generation_key(1, "door")).has_value());
-  // A process that was given up gets a message.
+  // A process that the arbiter removed from the job gets a message.
   wait_until([&] {
     try {
       (void)c[2]->find("x");
@@ -232,7 +232,7 @@ TEST_CASE("setting or removing a callback waits until the previous callback has 
   harness.ended(1);
   wait_until([&] { return begun.load(); });
   std::thread other([&] {
-    std::this_thread::sleep_for(20ms);  // time to return too early
+    std::this_thread::sleep_for(20ms);  // a wait that returns too early would return within this time
     goes_on = true;
   });
   c[0]->on_change({});
@@ -263,7 +263,7 @@ TEST_CASE("a process that asks to leave is released, and the last process stops 
   CHECK_THROWS_AS((void)c[0]->next_assignment(20s), CommunicationError);
   CHECK(c[1]->next_assignment(20s).workers.size() == 1);
 
-  // A worker that joins at the end of the epoch does not keep a group from forming.
+  // A worker that joins at the end of the epoch must not prevent the group from forming.
   std::unique_ptr<ControlChannel> joins = harness.channel();
   std::thread waits([&] {
     CHECK(joins->enrol(control::Role::worker, 2, "h", facts("a"), 20s).generation == 3);
@@ -295,7 +295,7 @@ TEST_CASE("heartbeats keep a busy process in the job, and its lease ends if they
   ArbiterHarness harness(o);
   auto c = harness.channel();
   (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
-  std::this_thread::sleep_for(2500ms);  // computes
+  std::this_thread::sleep_for(2500ms);  // computes without a message to the arbiter
   CHECK(c->find("x") == std::nullopt);
   wait_until([&] { return c->may_write(); });
   harness.deaf(true);
@@ -327,7 +327,7 @@ TEST_CASE("a process without a lease waits until the arbiter answers or refuses,
   harness.deaf(true);
   wait_until([&] { return !c->may_write(); });
   auto right = std::async(std::launch::async, [&] { return c->await_lease(); });
-  harness.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
+  harness.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // removes the process from the job
   CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no message"), CommunicationError);
 }
 
@@ -356,6 +356,6 @@ TEST_CASE("a control channel is opened only if TUTTI_CONTROL names a socket that
   ::setenv("TUTTI_CONTROL", std::to_string(ends[0]).c_str(), 1);
   const auto channel = ControlChannel::open();
   CHECK(channel != nullptr);
-  CHECK(ControlChannel::open() == nullptr);  // once
+  CHECK(ControlChannel::open() == nullptr);  // TUTTI_CONTROL is used once
   ::unsetenv("TUTTI_CONTROL");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The bytes of the messages between a process and the arbiter, and the reaction of the arbiter's service to other
+// Tests the bytes of the messages between a process and the arbiter, and how the arbiter's service reacts to invalid
 // bytes.
 #include <doctest/doctest.h>
 
@@ -27,7 +27,7 @@ namespace {
 
 constexpr auto most = std::numeric_limits<std::uint64_t>::max();
 
-// One message of each kind, and their extremes.
+// Returns one message of each kind, and messages with extreme values.
 [[nodiscard]] std::vector<Message> samples() {
   const Member m{most, Role::server, -1, std::string(255, 'h')};
   return {Enrol{Role::server, 7, "host", std::string("model\0a\0", 8)},
@@ -86,11 +86,11 @@ TEST_CASE("control messages are decoded as they were encoded") {
     CHECK(m.index() >= last);
     last = m.index();
   }
-  CHECK(last + 1 == std::variant_size_v<Message>);  // no kind is missing above
+  CHECK(last + 1 == std::variant_size_v<Message>);  // samples() has every kind
   const auto issued = std::get<NewGeneration>(decode(encode(NewGeneration{1, 2, 3, 4, {{5, Role::server, 6, "h"}}})));
   CHECK((issued.generation == 1 && issued.you == 2 && issued.authority == 3 && issued.rank_timeout_ms == 4));
   CHECK(issued.members.at(0) == Member{5, Role::server, 6, "h"});
-  // The layout: kind, then fields, lowest byte first.
+  // The layout of a message: its kind, then its fields, least significant byte first.
   CHECK(encode(Report{0x0102, 3, false, true}) == std::string("\2\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\1\0", 20));
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("messages that are truncated, too long or of an unknown kind are refus
   }
   CHECK(is_refused(std::string(1, static_cast<char>(std::variant_size_v<Message>))));
   CHECK(is_refused(std::string(1, '\xff')));
-  CHECK(is_refused(std::string("\4\2", 2)));  // a flag of 2
+  CHECK(is_refused(std::string("\4\2", 2)));  // a flag with the value 2
   // A length beyond the end of the message allocates no memory.
   CHECK(is_refused(std::string("\5") + std::string(8, '\0') + "\xff\xff\xff\xff"));
   CHECK(is_refused(std::string("\x9") + std::string(28, '\0') + "\xff\xff\xff\xff"));
@@ -130,7 +130,7 @@ TEST_CASE("long messages travel in several frames") {
   MessageAssembler assembler;
   for (const std::string& bad : {std::string(), std::string("\2x"), std::string(longest_frame + 1, '\0')})
     CHECK_THROWS_AS((void)assembler.take(bad, longest_message), CommunicationError);
-  // The receiver never stores more than a message may have.
+  // The receiver never stores more bytes than the longest message has.
   const std::string part = "\1" + std::string(longest_frame - 1, 'x');
   bool refused = false;
   for (int i = 0; i < 40 && !refused; ++i) {
@@ -164,7 +164,7 @@ TEST_CASE("the store removes only the entries of past generations") {
   out.clear();
   store.publish(1, Publish{1, "@2/b", "v"}, out);
   CHECK_FALSE(std::get<Value>(out.at(0).message).found);
-  // There is room after any number of changes.
+  // The store accepts entries after any number of generations.
   for (std::uint64_t g = 4; g < 3000; ++g) {
     out.clear();
     store.publish(1, Publish{1, generation_key(g, "a"), std::string(100000, 'v')}, out);
@@ -208,7 +208,7 @@ TEST_CASE("the key-value service stores values, answers waiting processes, and r
   tell(2, Publish{6, "", "w"});
   CHECK_FALSE(value(0).found);
 
-  // The pending lookups of one process, and the entries of all, are limited.
+  // The number of one process's pending lookups, and of the entries of all processes, is limited.
   for (std::uint64_t i = 0; i < ControlStore::most_waiting; ++i) tell(4, Lookup{i, "none", true});
   CHECK(said.empty());
   tell(4, Lookup{999, "none", true});
@@ -223,13 +223,13 @@ TEST_CASE("the key-value service stores values, answers waiting processes, and r
   }
   CHECK(value(0).value == "a full key store");
   CHECK(kept == 1022);
-  tell(5, Publish{1, "big0", "small"});  // in place of a larger one
+  tell(5, Publish{1, "big0", "small"});  // replaces a larger entry
   CHECK(value(0).found);
   tell(5, Lookup{1, "big1", false});
   CHECK(value(0).value.size() == 65536);
 
   CHECK_FALSE(service.receive(6, "\3nonsense", 1s));
-  CHECK(service.receive(6, "\3nonsense", 1s));  // a message once
+  CHECK(service.receive(6, "\3nonsense", 1s));  // the service complains once
   tell(6, Lookup{1, "k", false});
   CHECK(said.empty());
   tell(7, Lookup{1, "k", false});

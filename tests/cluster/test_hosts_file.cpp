@@ -105,7 +105,7 @@ TEST_CASE("a line of any other form is refused, and the error gives the number o
   CHECK(contains(message_of<DataError>([] { (void)parse_hosts("a\nb\na slots=2\n", "f"); }), "slots as in line 1"));
   for (const char* other : {"a:22", "u@a", "a slots=3"})
     CHECK(!message_of<DataError>([&] { (void)parse_hosts(std::string("a\n") + other + "\n", "f"); }).empty());
-  // Equal lines count once, in any order.
+  // A line that occurs twice counts once, also if the lines are not adjacent.
   CHECK(parse_hosts("a\nb\na\n", "f").size() == 2);
   CHECK(contains(message_of<DataError>([] { (void)parse_hosts("# nothing\n\n", "f"); }),
                  "[f] expected at least one host"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The lease keeps a process that was given up from writing; this tests it and its clock.
+// Tests the lease, which prevents a process that was removed from the job from writing, and its clock.
 #include <doctest/doctest.h>
 #include <time.h>
 
@@ -33,7 +33,7 @@ TEST_CASE("the timer adds up the time between its calls, and counts a pause of t
   CHECK_FALSE(p.is_over(100s));
   CHECK(p.next_wait() == 100ms);
   CHECK_FALSE(p.is_over(101s));
-  // The process did not look for 40 s: it was paused.
+  // The process did not call for 40 s, so the timer knows that the process was paused.
   CHECK_FALSE(p.is_over(141s));
   CHECK_FALSE(p.is_over(141s + 899ms));
   CHECK(p.next_wait() == 1ms);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's rules: the processes that are admitted, their numbers, and the processes that are given up. Changes:
+// Tests the arbiter's rules: which processes it admits, their numbers, and which processes it removes. Changes:
 // test_membership_changes.cpp; random schedules: test_membership_random.cpp.
 #include <doctest/doctest.h>
 
@@ -38,7 +38,7 @@ TEST_CASE("the first generation begins when all processes have joined, with the 
   CHECK(s.ids() == "0 1 2 3 4");
   CHECK(s.count(Decision::Kind::issued) == 1);
 
-  // It computes once all have formed their group, and gets the message once.
+  // The members compute after all have formed their group. The message comes once.
   for (const ConnectionId connection : {3U, 1U, 5U, 9U, 9U}) s.tell(connection, GroupReady{1});
   s.tell(7, GroupReady{2});
   CHECK_FALSE(s.last<Start>(3).has_value());
@@ -64,17 +64,17 @@ TEST_CASE("only the process that differs from the majority is refused, whatever 
       CHECK(s.count(Decision::Kind::refused) == 1);
       CHECK(s.arbiter.members().size() == 2);
       for (const Member& m : s.arbiter.members()) CHECK(m.place != odd);
-      // A later process is compared with the same majority.
+      // The arbiter compares a later process with the same majority.
       s.enrol(8, Role::worker, 8, "b");
       CHECK(s.last<Rejection>(8)->code == 2);
     }
-  // Of two that differ, the lower number counts.
+  // If two processes differ, the facts of the lower number count.
   Scene two(options(2, 1));
   two.enrol(4, Role::server, 0, "a");
   two.enrol(1, Role::worker, 1, "b");
   two.enrol(0, Role::worker, 0, "a");
   CHECK(two.last<Rejection>(1)->code == 2);
-  // A job that needs the process does not begin, and the others do not wait for it.
+  // A job with fixed members does not begin without the refused process, and the other processes do not wait for it.
   for (const ConnectionId connection : {0U, 4U}) {
     CHECK(two.last<Rejection>(connection)->code == 5);
     CHECK(two.last<Rejection>(connection)->reason ==
@@ -92,7 +92,7 @@ TEST_CASE("if a required process is lost before the first generation, the job en
     s.ended(server ? 10 : 1);
     CHECK(s.decisions.back().fatal);
     CHECK(s.last<Rejection>(0)->code == 5);
-    // Also for later processes.
+    // A process that comes later gets the same reason.
     s.enrol(11, Role::server, 1);
     CHECK(s.last<Rejection>(11)->reason == "[job] expected all required processes, got " +
                                                std::string(server ? "server 0 on h10" : "worker 1 on h1") +
@@ -122,7 +122,7 @@ TEST_CASE("an elastic job may lose all servers except the last, but no server if
   o.reports = false;
   Scene holding(o);
   found(holding);
-  // The last worker takes no state with it; a server does.
+  // The servers hold the state: the job survives the loss of all workers, but not of a server.
   holding.ended(0);
   holding.ended(1);
   CHECK_FALSE(holding.decisions.back().fatal);
@@ -138,7 +138,7 @@ TEST_CASE("an elastic job may lose all servers except the last, but no server if
 TEST_CASE("a server is compared with other servers, and with workers in the facts that both have") {
   const auto server = [](const std::string& model, const std::string& port) {
     JobFacts f;
-    f.add("port", port);  // only servers have this fact
+    f.add("port", port);  // the workers have no such fact
     f.add("model", model);
     return f.text();
   };
@@ -156,7 +156,7 @@ TEST_CASE("a server is compared with other servers, and with workers in the fact
   CHECK(scene(server("a", "1"), server("a", "1")).empty());
   CHECK(scene(server("a", "1"), server("a", "2")) ==
         "11: [server 1 on h] expected port 1, as the others have, got 2; ");
-  // The workers' value counts, whichever server comes first.
+  // The workers' value counts, whatever the order of the servers.
   CHECK(scene(server("b", "1"), server("a", "1")) ==
         "10: [server 0 on h] expected model a, as the workers have, got b; ");
   CHECK(scene(server("b", "1"), server("b", "1")) ==
@@ -176,7 +176,7 @@ TEST_CASE("a process number that is in use, or that the job does not have, is re
   CHECK(s.last<Rejection>(4).has_value());
   s.enrol(5, Role::server, 0);
   CHECK(s.last<Rejection>(5).has_value());
-  s.enrol(1, Role::worker, 1);  // a repeated request without effect
+  s.enrol(1, Role::worker, 1);  // a repeated request has no effect
   CHECK(s.arbiter.generation() == 0);
   s.enrol(6, Role::worker, 1);
   CHECK(s.arbiter.generation() == 1);
@@ -184,10 +184,10 @@ TEST_CASE("a process number that is in use, or that the job does not have, is re
   s.enrol(7, Role::worker, 1);
   CHECK(s.last<Rejection>(7)->reason ==
         "[worker 1 on h7] expected only the processes with which the job began, got an additional process.");
-  // A refused process gets no further message, whatever it sends.
+  // A refused process gets no further message, even if it sends one.
   s.tell(7, Heartbeat{1});
   CHECK_FALSE(s.last<HeartbeatAck>(7).has_value());
-  s.tell(99, Heartbeat{1});  // a connection that has never asked
+  s.tell(99, Heartbeat{1});  // a connection that has never asked for admission
   CHECK_FALSE(s.last<HeartbeatAck>(99).has_value());
 }
 
@@ -205,8 +205,8 @@ TEST_CASE("a process is lost when the whole time-out has passed since its last h
   CHECK(s.decisions.back().member.name() == "worker 1 on h1");
   CHECK(s.decisions.back().why == "no message for 10 s");
   CHECK(s.decisions.back().fatal);
-  // The others get a report; the lost process gets one at its next message. A job that cannot lose one has no further
-  // generation.
+  // The members get a report at once, and the lost process at its next message. A job that cannot lose a process has no
+  // further generation.
   CHECK(s.last<MembershipChange>(0)->lost.at(0).name() == "worker 1 on h1");
   CHECK_FALSE(s.last<MembershipChange>(1).has_value());
   s.send_heartbeat(1);
@@ -265,7 +265,7 @@ TEST_CASE("the lease holds for three quarters of the time-out after the last ans
   lease.acknowledge(second);
   CHECK(lease.holds(106s + 999ms));
   CHECK_FALSE(lease.holds(107s));
-  // Answers that are late, repeated or not requested extend the lease no further than their own beat allows.
+  // Late, repeated or unrequested answers do not extend the lease beyond the time that their own heartbeat allows.
   lease.acknowledge(first);
   lease.acknowledge(second + 5);
   CHECK_FALSE(lease.holds(107s));
@@ -285,28 +285,28 @@ TEST_CASE("an elastic job begins without a process that never joins, or that joi
   CHECK(s.last<Waiting>(0)->missing == "worker 1, worker 2");
   s.arbiter.never_comes(Role::worker, 1);
   s.arbiter.never_comes(Role::worker, 7);
-  s.arbiter.never_comes(Role::worker, 0);  // a present process stays
+  s.arbiter.never_comes(Role::worker, 0);  // has no effect on a process that is present
   CHECK(s.arbiter.generation() == 0);
   s.enrol(2, Role::worker, 2);
   REQUIRE(s.last<NewGeneration>(2).has_value());
   CHECK(s.last<NewGeneration>(2)->generation == 1);
   CHECK(s.ids() == "0 2");
   for (const ConnectionId connection : {0U, 2U}) s.tell(connection, GroupReady{1});
-  // Then no process is missing, and a joining one may take the place.
+  // No process is missing now. A process that joins may take the place of one that never came.
   s.arbiter.never_comes(Role::worker, 2);
   CHECK(s.ids() == "0 2");
   s.enrol(9, Role::worker, 1);
   s.change_over({{0, 5}, {2, 5}});
   CHECK(s.ids() == "0 2 4");
 
-  // The last missing process is.
+  // In this job the process that never comes is the last missing one.
   Scene t(options(2, 0, true));
   t.enrol(1, Role::worker, 1);
   t.arbiter.never_comes(Role::worker, 0);
   t.tell(1, Heartbeat{1});
   CHECK(t.last<NewGeneration>(1).has_value());
 
-  // In a job with fixed members, all must come.
+  // A job with fixed members needs all of them.
   Scene u(options(2));
   u.enrol(1, Role::worker, 1);
   u.arbiter.never_comes(Role::worker, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's rules: the transition from one generation to the next.
+// Tests the arbiter's rules for the transition from one generation to the next.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Worker 0 has died, 1 has reported, and then 2 has died.
+// Returns a job in which worker 0 has died, worker 1 has reported, and then worker 2 has died.
 Scene after_two_deaths(int workers) {
   Scene s(options(workers, 0, true));
   s.workers(workers);
@@ -35,7 +35,7 @@ TEST_CASE("after a loss the survivors report, and the state comes from the oldes
   for (const ConnectionId connection : {1U, 2U, 3U}) CHECK(s.last<MembershipChange>(connection)->lost.at(0).id == 0);
   s.tell(1, Report{1, 7});
   s.tell(3, Report{1, 8});
-  s.tell(3, Report{0, 99});  // of another generation
+  s.tell(3, Report{0, 99});  // the report of another generation
   CHECK(s.arbiter.generation() == 1);
   s.tell(2, Report{1, 8});
   CHECK(s.arbiter.generation() == 2);
@@ -51,18 +51,18 @@ TEST_CASE("a death between reports is part of the same change, and a later death
   s.tell(3, Report{1, 3});
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.ids() == "1 3");
-  // The next one comes while the group forms.
+  // Worker 3 is lost while the group forms.
   s.tell(1, GroupReady{2});
   s.ended(3);
   CHECK(s.last<MembershipChange>(1)->generation == 2);
   CHECK_FALSE(s.last<Start>(1).has_value());
-  s.tell(1, GroupReady{2});  // too late
+  s.tell(1, GroupReady{2});  // too late: the generation has already ended
   CHECK_FALSE(s.last<Start>(1).has_value());
   s.tell(1, Report{2, 3});
   CHECK(s.arbiter.generation() == 3);
   s.tell(1, GroupReady{3});
   CHECK(s.last<Start>(1)->generation == 3);
-  // The last death before the last report completes the change.
+  // The death of the last worker that had not reported completes the change.
   Scene t = after_two_deaths(3);
   CHECK(t.arbiter.generation() == 2);
   CHECK(t.ids() == "1");
@@ -80,10 +80,10 @@ TEST_CASE("a process that asks to leave does so with the next generation, and is
   CHECK(s.last<NewGeneration>(0)->generation == 1);
   CHECK(s.count(Decision::Kind::left) == 1);
   CHECK(s.count(Decision::Kind::lost) == 0);
-  s.pass(60s);  // no process waits for it
+  s.pass(60s);  // no process waits for the worker that left
   CHECK(s.count(Decision::Kind::lost) == 2);
 
-  // The request comes from outside, and for all at once.
+  // Here the request to leave comes from the launcher, and for all members at once.
   Scene t(options(2, 0, true));
   t.workers(2);
   t.arbiter.ask_to_leave(1);
@@ -111,7 +111,7 @@ TEST_CASE("a finished process leaves without a change, a failed step starts a ch
   CHECK(broke.ids() == "0 1");
   CHECK(broke.arbiter.generation() == 2);
 
-  // A process that is done meanwhile is not waited for either.
+  // The arbiter does not wait for a process that finishes during the change either.
   Scene done(options(3, 0, true));
   done.workers(3);
   done.ended(0);
@@ -136,15 +136,15 @@ TEST_CASE("a change without a loss waits for the step or the epoch end that all 
   o.at_epoch = true;
   Scene s(o);
   s.workers(2);
-  s.enrol(7, Role::worker, 7);  // while the first group forms; it continues
+  s.enrol(7, Role::worker, 7);  // asks while the first group forms, which continues
   CHECK(s.last<MembershipChange>(0)->at_epoch);
   CHECK_FALSE(s.last<MembershipChange>(0)->broken);
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, GroupReady{1});
   CHECK(s.last<Start>(1)->generation == 1);
   s.tell(0, EpochStart{1, 3});
-  s.tell(0, EpochStart{0, 9});  // of another generation
+  s.tell(0, EpochStart{0, 9});  // the message of another generation
   CHECK(s.arbiter.epoch() == 3);
-  // A member leaves with the next step; a joining worker waits for the end of the epoch.
+  // A member leaves after the next step. A worker that joins waits for the end of the epoch.
   s.tell(1, Leave{false});
   CHECK_FALSE(s.last<MembershipChange>(0)->at_epoch);
   CHECK(s.last<MembershipChange>(0)->joining == 1);
@@ -153,7 +153,7 @@ TEST_CASE("a change without a loss waits for the step or the epoch end that all 
   CHECK(s.ids() == "0");
   CHECK(s.last<LeaveGranted>(1).has_value());
   CHECK_FALSE(s.last<NewGeneration>(7).has_value());
-  // The request is repeated, and does not keep the group from forming.
+  // The arbiter repeats the request in the new generation, and the group can still form.
   CHECK(s.last<MembershipChange>(0)->generation == 2);
   CHECK(s.last<MembershipChange>(0)->at_epoch);
   s.tell(0, GroupReady{2});
@@ -162,7 +162,7 @@ TEST_CASE("a change without a loss waits for the step or the epoch end that all 
   CHECK(s.ids() == "0 2");
   CHECK(s.arbiter.authority() == 0);
   for (const ConnectionId connection : {0U, 7U}) s.tell(connection, GroupReady{3});
-  // The request comes from outside: it waits for the end of the epoch. A loss takes effect at once.
+  // The launcher's request to leave waits for the end of the epoch. A loss takes effect at once.
   s.arbiter.ask_to_leave(7);
   s.enrol(8, Role::worker, 8);
   CHECK(s.last<MembershipChange>(0)->at_epoch);
@@ -186,7 +186,7 @@ TEST_CASE("if one member reports a failed step or a change that the others do no
     CHECK(s.last<MembershipChange>(0)->broken);
     CHECK_FALSE(s.last<MembershipChange>(2).has_value());
   }
-  // Also if an orderly change was pending.
+  // The same if members wait for an orderly change.
   Scene s(options(3, 0, true));
   s.workers(3);
   for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, GroupReady{1});
@@ -223,7 +223,7 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
     for (const ConnectionId connection : {0U, 5U}) s.tell(connection, Report{2, 6});
     CHECK(s.ids() == "1");
     CHECK(s.last<LeaveGranted>(0).has_value());
-    // Now it is the last one, and would end the job.
+    // Worker 5 is now the last member, so its leave ends the job.
     s.tell(5, Leave{false});
     CHECK(s.last<Stop>(5).has_value());
     s.enrol(6, Role::worker, 2);
@@ -231,7 +231,7 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
     CHECK(s.decisions.back().fatal);
     CHECK(s.arbiter.generation() == 3);
   }
-  // A process that was removed before it asks for admission is released when it asks.
+  // A process that was told to leave before it asks for admission is released when it asks.
   Scene loads(options(1, 0, true));
   loads.workers(1);
   loads.tell(0, GroupReady{1});
@@ -241,7 +241,8 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
   loads.enrol(8, Role::worker, 1);
   loads.tell(0, Report{1, 2});
   CHECK(loads.ids() == "0 2");
-  // A leaving process stays for a joining one if the others are lost; it goes if the job stops.
+  // If the other members are lost, a leaving process stays until a joining process has the state. If the job stops, it
+  // leaves.
   for (const bool stops : {false, true}) {
     ArbiterOptions replaced = options(2, 0, true);
     replaced.lost_are_replaced = true;
@@ -267,7 +268,7 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
     CHECK(s.ids() == "2");
     CHECK(s.last<LeaveGranted>(1).has_value());
   }
-  // It also goes if no other process can be started.
+  // It also leaves if the launcher can start no other process.
   Scene alone(options(2, 0, true));
   alone.workers(2);
   for (const ConnectionId connection : {0U, 1U}) alone.tell(connection, GroupReady{1});
@@ -275,7 +276,7 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
   alone.ended(0);
   alone.tell(1, Report{1, 5, true, false});
   CHECK(alone.last<LeaveGranted>(1).has_value());
-  // Before a group has formed, no state is lost, and servers keep theirs.
+  // Before a group has formed, there is no state to lose. Servers keep the state that they have.
   Scene begin(options(1, 0, true));
   begin.workers(1);
   begin.ended(0);

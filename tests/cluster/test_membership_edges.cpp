@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's decisions and admission of processes at their limits, one condition more or less. A mutation of the
-// rule showed the need for each test. test_membership_generations.cpp tests the rules of generations in the same way.
+// Tests the arbiter's decisions and its admission of processes at their limits, with one condition more or fewer. A
+// mutation of a rule that no test detected was the reason for each test. test_membership_generations.cpp does the same
+// for the rules of generations.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -38,7 +39,7 @@ TEST_CASE("a decision gives its process, and ends the job only if it is marked a
   }
   s.enrol(9, Role::worker, 0);
   CHECK(last(Decision::Kind::refused)->connection == 9);
-  CHECK(last(Decision::Kind::refused)->member.id == 0);  // it never had a number
+  CHECK(last(Decision::Kind::refused)->member.id == 0);  // the arbiter never gave it a number
   CHECK_FALSE(last(Decision::Kind::refused)->fatal);
   s.tell(1, Leave{true});
   CHECK(last(Decision::Kind::left)->connection == 1);
@@ -98,7 +99,7 @@ TEST_CASE("a number outside the initial processes is refused, except for a proce
   Scene one(options(1, 1));
   one.enrol(5, Role::server, 1);
   CHECK(one.last<Rejection>(5)->reason == "[server 1 on h5] expected number 0, got 1.");
-  // The next process gets the first number after those of the founders, once.
+  // The next process gets the number after those of the founders, and no process gets it again.
   Scene s(options(2, 0, true));
   s.enrol(7, Role::worker, 2);
   s.enrol(8, Role::worker, 3);
@@ -116,10 +117,10 @@ TEST_CASE("a process that joins again is refused unless it is a server that may 
   o.servers_restart = false;
   Scene t = standing(o);
   t.ended(100);
-  CHECK(t.decisions.back().fatal);  // although there is another one
+  CHECK(t.decisions.back().fatal);  // although another server exists
   t.enrol(9, Role::server, 0);
   CHECK(t.last<Rejection>(9)->code == 2);
-  // A job that may lose workers, and has a server that returns, loses no state with its last server.
+  // If workers may be lost and servers restart, the loss of the last server is not fatal.
   o = options(2, 1, true);
   o.servers_restart = true;
   Scene u = standing(o);
@@ -143,8 +144,8 @@ TEST_CASE("servers are released when the last worker is lost, if no other worker
       CHECK(times<LeaveGranted>(s, 100) == (how == "finished" ? 1 : 0));
       if (how != "finished") s.ended(0);
       if (how == "lost before the stop") s.arbiter.stop_all();
-      s.send_heartbeat(100);  // takes the messages
-      // Otherwise other workers may come, or the job is over and they get a message.
+      s.send_heartbeat(100);  // shows the messages
+      // In the two other cases new workers may come, or the job has ended with a message.
       CHECK(times<LeaveGranted>(s, 100) == (how == "neither" ? 0 : 1));
     }
 }
@@ -159,7 +160,7 @@ TEST_CASE("a process that joins a job that is over or stopping gets only a messa
   CHECK(s.said.size() == said + 1);
   CHECK(s.last<Rejection>(1)->code == 5);
   CHECK(s.decisions.size() == decided);
-  s.pass(60s);  // it is not lost a second time
+  s.pass(60s);  // the arbiter does not remove it a second time
   CHECK(s.decisions.size() == decided);
 
   Scene stops = standing(options(1, 0, true));
@@ -179,7 +180,7 @@ TEST_CASE(
   s.send_heartbeat(1);
   CHECK(times<Rejection>(s, 1) == 0);
   CHECK(s.count(Decision::Kind::left) == 1);
-  s.enrol(8, Role::worker, 8);  // the work is done
+  s.enrol(8, Role::worker, 8);  // comes after the end of the work
   CHECK(s.last<LeaveGranted>(8).has_value());
   s.send_heartbeat(8);
   CHECK(times<Rejection>(s, 8) == 0);

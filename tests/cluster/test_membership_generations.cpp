@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's rules for generations at their limits: reports, joining, leaving, and the roles in the next generation.
-// A mutation of the rule showed the need for each test.
+// Tests the arbiter's rules for generations at their limits: reports, joining, leaving, and the roles in the next
+// generation. A mutation of a rule that no test detected was the reason for each test.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -24,7 +24,7 @@ TEST_CASE("a process that was lost in one generation has no effect on the next g
   s.enrol(5, Role::worker, 5);
   CHECK(s.last<MembershipChange>(0)->generation == 2);
   CHECK(s.last<MembershipChange>(0)->lost.empty());
-  // No process is waited for in place of one that was lost before.
+  // Leaving members wait for a joining process, but not if that process is lost.
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Leave{false});
   s.ended(5);
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{2, 6});
@@ -45,7 +45,7 @@ TEST_CASE("the work is done when a worker that is in the group, and is not leavi
   CHECK_FALSE(leaving.arbiter.finished());
   leaving.tell(0, Leave{true});
   CHECK(leaving.arbiter.finished());
-  // It does not make a generation either.
+  // It does not begin a generation either.
   ArbiterOptions o = options(2, 0, true);
   o.reports = false;
   Scene each = standing(o);
@@ -96,7 +96,7 @@ TEST_CASE("a process asks to leave only once, unless the request becomes more ur
   s.arbiter.ask_to_leave(1);
   s.pass(0s);
   CHECK(s.said.size() == more);
-  // The last worker of a job with fixed members does not stop the job by leaving.
+  // In a job with fixed members, the last worker that leaves does not stop the job.
   Scene fixed = standing(options(1));
   fixed.tell(0, Leave{false});
   CHECK_FALSE(fixed.last<Stop>(0).has_value());
@@ -150,7 +150,7 @@ TEST_CASE("the trained state comes from a worker, never from a server") {
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 5, true, false});
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.arbiter.authority() == 0);
-  // If each member changes on its own, it comes from the oldest of those with the most steps.
+  // If each member changes alone, the authority is the oldest of the members with the most steps.
   ArbiterOptions o = options(2, 0, true);
   o.reports = false;
   Scene t = standing(o);

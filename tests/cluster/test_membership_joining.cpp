@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The arbiter's rules: the processes that join, and the rule by which too few members wait for others.
+// Tests the arbiter's rules for processes that join, and for too few members, which wait for further processes.
 #include <doctest/doctest.h>
 
 #include "membership_scene.hpp"
@@ -21,11 +21,11 @@ TEST_CASE("a joining process waits until the members have reported, and is the y
   CHECK(s.ids() == "0 1 2");
   CHECK(s.last<NewGeneration>(9)->you == 2);
   CHECK(s.arbiter.authority() == 0);
-  // A process that goes before it has joined is not waited for, and numbers are not given twice.
+  // The arbiter does not wait for a process that ends before it has joined, and never assigns a process number twice.
   s.enrol(10, Role::worker, 18);
   const auto said = s.said.size();
   s.ended(10);
-  CHECK(s.said.size() == said + 1);  // to the one that went
+  CHECK(s.said.size() == said + 1);  // one message, to the process that ended
   CHECK_FALSE(s.decisions.back().generation == 3);
   s.enrol(11, Role::worker, 18);
   s.change_over({{0, 6}, {1, 6}, {9, 6}});
@@ -43,12 +43,12 @@ TEST_CASE("below the minimum size, members wait, and a joining process does not 
   s.tell(2, Leave{false});
   for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, Report{1, 5});
   CHECK(s.arbiter.too_few());
-  CHECK(s.last<LeaveGranted>(2).has_value());  // it is not kept
+  CHECK(s.last<LeaveGranted>(2).has_value());  // a leaving member may leave even then
   s.enrol(6, Role::worker, 6);
   CHECK_FALSE(s.arbiter.too_few());
   CHECK(s.ids() == "0 1 3");
 
-  // A stopping job stops with the processes that it has.
+  // A job that stops does not wait for further processes.
   for (const ConnectionId connection : {0U, 1U, 6U}) s.tell(connection, GroupReady{2});
   s.ended(1);
   for (const ConnectionId connection : {0U, 6U}) s.tell(connection, Report{2, 6, true, false});
@@ -73,7 +73,7 @@ TEST_CASE("a process that joins after the work is done is released") {
 }
 
 TEST_CASE("no process joins while the members prepare the trained state") {
-  // One of three is lost before the first step, while another one waits to join.
+  // One of three members is lost before the first step, while another process waits to join.
   const auto make_ready = [](Scene& s) {
     s.workers(3);
     for (ConnectionId connection = 0; connection < 3; ++connection) s.tell(connection, GroupReady{1});
@@ -85,11 +85,11 @@ TEST_CASE("no process joins while the members prepare the trained state") {
   make_ready(s);
   CHECK(s.ids() == "1 2");
   for (const ConnectionId connection : {1U, 2U}) s.tell(connection, GroupReady{2});
-  CHECK(s.last<MembershipChange>(1)->joining == 1);  // it joins with the first step
+  CHECK(s.last<MembershipChange>(1)->joining == 1);  // it joins after the first step
   for (const ConnectionId connection : {1U, 2U}) s.tell(connection, Report{2, 1});
   CHECK(s.ids() == "1 2 3");
 
-  // It counts for the minimum already.
+  // The waiting process already counts towards the minimum.
   ArbiterOptions o = options(3, 0, true);
   o.min_workers = 3;
   Scene enough(o);
@@ -105,7 +105,7 @@ TEST_CASE("no process joins while the members prepare the trained state") {
   few.enrol(8, Role::worker, 8);
   CHECK(few.ids() == "1 2");
 
-  // All processes that could hand it on cannot leave either.
+  // The members with the state cannot all leave either, while another process waits to join.
   Scene leave(options(1, 0, true));
   leave.workers(1);
   leave.tell(0, GroupReady{1});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The arbiter and processes with their own clocks, over connections with delays, through random schedules of joins,
-// leaves, deaths, stops and cuts. A simple model of the permitted actions checks them. A schedule is a function of its
-// seed.
+// Runs the arbiter and processes with their own clocks, over connections with delays, through random schedules of
+// joins, leaves, deaths, stops and network failures. A simple model checks that every action is permitted. The seed
+// determines the schedule.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,27 +30,27 @@ namespace {
 constexpr Time turn = 10ms, rank_timeout = 2s;
 constexpr std::uint64_t steps_an_epoch = 10;
 
-// One process, with the behaviour of ControlChannel and a training loop. Its steps end together with those of the
-// others: no step ends before all members have begun it, so two members are never more than one step apart.
+// One process, which behaves like ControlChannel and a training loop. A step ends only after all members have begun it,
+// so two members are never more than one step apart.
 struct Process {
   enum class Doing { starting, waiting, forming, formed, computing, left, over };
 
   ConnectionId connection = 0;
   int place = 0;
-  bool odd = false;      // of another build
-  double rate = 1;       // of its clock
-  Time stopped_until{};  // it does not run before
-  Time cut_until{};      // no message passes before
-  Time acts_at{};        // its next action lasts until then
+  bool odd = false;      // the process has another build
+  double rate = 1;       // speed of its clock
+  Time stopped_until{};  // the process does not run before this time
+  Time cut_until{};      // no message passes before this time
+  Time acts_at{};        // the end of its current action
   Doing doing = Doing::starting;
   bool alive = true, wants_to_leave = false, breaks = false;
-  std::optional<MembershipChange> changing{};  // of its generation
+  std::optional<MembershipChange> changing{};  // the announced change of its generation
   std::uint64_t generation = 0, step = 0;
   std::vector<ProcessId> members{};
   ProcessId id = 0, authority = 0;
   Lease lease{rank_timeout};
   Time next_beat{};
-  // Messages on their way, with the earliest time of their arrival.
+  // Messages that have not arrived, with the earliest time at which they may arrive.
   std::deque<std::pair<Time, Message>> to_arbiter{}, from_arbiter{};
 };
 
@@ -70,7 +70,7 @@ class World {
       for (Process& p : processes_) act(p);
     }
   }
-  // Removes all disturbances: then all live processes are in one generation, which computes.
+  // Removes all disturbances. Afterwards all living processes are in one generation, which computes.
   void settle() {
     for (Process& p : processes_) p.cut_until = Time{};
     run(3 * rank_timeout, false);
@@ -124,7 +124,7 @@ class World {
       case 0:
         p.alive = false;
         p.to_arbiter.clear();
-        // Its starter notices.
+        // The launcher notices the death.
         deaths_.emplace_back(now_ + some(100ms), p.connection);
         break;
       case 1:
@@ -146,7 +146,7 @@ class World {
     }
   }
 
-  // ---- connections: in order, with any delay ----
+  // ---- connections: keep the order of messages, with any delay ----
   void send(Process& p, Message m) {
     const Time last = p.to_arbiter.empty() ? Time{} : p.to_arbiter.back().first;
     p.to_arbiter.emplace_back(std::max(last, now_ + some(30ms)), std::move(m));
@@ -186,13 +186,13 @@ class World {
   void check(const Decision& d) {
     if (d.kind == Decision::Kind::refused) REQUIRE(processes_.at(d.connection).odd);
     if (d.kind == Decision::Kind::lost) {
-      // The trained state goes with its last holder.
+      // If the last process with the trained state is lost, the job ends.
       const bool last = holders_.contains(d.connection) &&
                         std::none_of(holders_.begin(), holders_.end(),
                                      [&](ConnectionId s) { return s != d.connection && inside_.contains(s); });
       REQUIRE(d.fatal == (last && !finished_));
       over_ = over_ || d.fatal;
-      // A process that may still write is not given up: not now, and not as long as it does not hear from the arbiter.
+      // The arbiter may remove a process only when its lease has expired.
       const Process& p = processes_.at(d.connection);
       REQUIRE_FALSE((p.alive && p.lease.holds(clock(p))));
       ++losses_;
@@ -211,7 +211,8 @@ class World {
   void check_generation(std::uint64_t generation) {
     REQUIRE(generation == last_generation_ + 1);
     last_generation_ = generation;
-    // The members are all admitted processes by age, each once. A joining one may have to wait for the end of an epoch.
+    // The members are all admitted processes, each once, in the order of their age. A joining process may have to wait
+    // for the end of an epoch.
     const auto& members = arbiter_.members();
     std::size_t stay = 0;
     bool epoch_end = true;
@@ -234,13 +235,13 @@ class World {
       const ConnectionId connection = connection_of.at(m.place);
       connections.insert(connection);
       const bool was = members_.contains(connection);
-      // Each process that stays has reported, so no process computes in the previous generation any more.
+      // Each process that stays has reported, so none of them still computes in the previous generation.
       if (was) REQUIRE(reports_.contains(connection));
       if (was && (!authority || reports_.at(connection).step > most)) {
         authority = m.id;
         most = reports_.at(connection).step;
       }
-      // Numbers only grow.
+      // The number of a new process is larger than all numbers before.
       if (!was) REQUIRE((ids_.empty() || generation == 1 || m.id > *ids_.rbegin()));
     }
     for (const Member& m : members) ids_.insert(m.id);
@@ -266,7 +267,7 @@ class World {
       p.next_beat = clock(p) + 300ms;
       send(p, Heartbeat{p.lease.send_heartbeat(clock(p))});
     }
-    // It writes for a generation that has it as a member, or for one before any generation without it was issued.
+    // A process that may write is a member of the last generation, or of a generation that ended without a newer one.
     if (p.doing == Doing::computing && p.lease.holds(clock(p))) REQUIRE(inside_.contains(p.connection));
     if (now_ < p.acts_at) return;
     switch (p.doing) {
@@ -287,15 +288,15 @@ class World {
     p.acts_at = now_ + some(80ms);
   }
   void compute(Process& p) {
-    // Two generations never compute at the same time, except if one was given up and may not write.
+    // Two generations never compute at the same time, unless the processes of one were removed and may not write.
     for (const Process& q : processes_)
       if (q.alive && q.doing == Process::Doing::computing && inside_.contains(q.connection) &&
           inside_.contains(p.connection))
         REQUIRE(q.generation == p.generation);
     if (std::exchange(p.wants_to_leave, false)) send(p, Leave{false});
     if (std::exchange(p.breaks, false)) return report(p, true);
-    // All learn of a change in the step after the first one of them does, and change after it, or after the last step
-    // of its epoch.
+    // All members change after the same step: the one after the step in which the first member learns of the change, or
+    // the last step of the epoch.
     auto& until = agreed_[p.generation];
     if (p.changing) {
       const std::uint64_t end = (p.step / steps_an_epoch + 1) * steps_an_epoch;
@@ -305,7 +306,7 @@ class World {
     if (until != 0 && p.step >= until) return report(p, false);
     for (const Process& q : processes_) {
       const bool member = std::find(p.members.begin(), p.members.end(), q.id) != p.members.end() && q.generation != 0;
-      if (member && q.generation == p.generation && q.step < p.step) return;  // the sum waits for it
+      if (member && q.generation == p.generation && q.step < p.step) return;  // its sum waits for this process
       if (member && (q.generation < p.generation || !q.alive)) return;
     }
     ++p.step;
@@ -335,7 +336,7 @@ class World {
     }
     if (const auto* g = std::get_if<Start>(&m);
         g != nullptr && g->generation == p.generation && p.doing == Doing::formed) {
-      // It takes the state of the authority, and no member is further.
+      // The process gets the authority's state. No member has done more steps than the authority.
       for (const Process& q : processes_)
         if (q.id == p.authority && q.generation == p.generation) p.step = std::max(p.step, q.step);
       go_on(p, Doing::computing);
@@ -358,11 +359,10 @@ class World {
   Arbiter arbiter_;
   std::deque<Process> processes_;
   std::vector<std::pair<Time, ConnectionId>> deaths_;
-  // The model.
   std::set<ConnectionId> inside_, gone_, members_, stopped_;
   std::set<ProcessId> ids_;
   std::map<ConnectionId, Report> reports_;
-  std::set<ConnectionId> holders_;                 // members of a group that was ready
+  std::set<ConnectionId> holders_;                 // members of groups that were ready: they have the trained state
   std::map<std::uint64_t, std::uint64_t> agreed_;  // the step after which a generation ends
   std::uint64_t last_generation_ = 0;
   int losses_ = 0, waited_ = 0;
@@ -377,7 +377,7 @@ TEST_CASE("random schedules of joins, leaves, deaths, stops and lost connections
   std::uint64_t generations = 0;
   int losses = 0, ends = 0, waited = 0;
   for (std::uint64_t seed = first; seed < first + (one == nullptr ? 300 : 1); ++seed) {
-    CAPTURE(seed);  // TUTTI_TEST_SEED=<seed> runs only this one
+    CAPTURE(seed);  // TUTTI_TEST_SEED=<seed> runs only the schedule of this seed
     World world(seed, 1 + static_cast<int>(seed % 5), seed % 2 == 0);
     world.run(30s, true);
     world.settle();
@@ -386,7 +386,7 @@ TEST_CASE("random schedules of joins, leaves, deaths, stops and lost connections
     ends += world.over() ? 1 : 0;
     waited += world.waited();
   }
-  // The schedules make changes, and rarely end the job.
+  // The schedules must contain many changes that do not end the job.
   if (one == nullptr) CHECK(generations > 2000);
   if (one == nullptr) CHECK(losses > 500);
   if (one == nullptr) CHECK(ends < 60);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A process that waits for its group finds exactly the peers that it cannot reach.
+// Tests that a process that waits for its group reports exactly the peers that it cannot reach.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace {
 
 using Ids = std::vector<std::uint64_t>;
 
-// Collects the reports of a watch.
+// Collects the reports of a ReachabilityMonitor.
 struct Reports {
   std::mutex mutex;
   std::condition_variable news;
@@ -81,7 +81,7 @@ TEST_CASE(
     const auto began = std::chrono::steady_clock::now();
     {
       const ReachabilityMonitor::Operation waits(&watch);
-      // These peers count as reached: one that accepts, one on a host that refuses, and one with an unknown address.
+      // The other peers count as reachable: a slow one that accepts, a host that refuses, and an unknown address.
       CHECK(here.wait_for(2 * operation - 2) == std::pair(operation, Ids{5}));
       CHECK(std::chrono::steady_clock::now() - began >= 1s);
     }
@@ -96,19 +96,19 @@ TEST_CASE("peers that accept connections are not reported, even if they are slow
   const std::string open = other.listen("127.0.0.1");
   const FullServer full;
   ReachabilityMonitor watch(1500ms, reports.taker());
-  // Operations that end in time, although a peer takes no connection.
+  // Each operation ends before the time-out, so the unreachable peer is not reported.
   watch.begin({peer(1, full.address())});
   for (int i = 0; i < 20; ++i) {
     const ReachabilityMonitor::Operation waits(&watch);
     std::this_thread::sleep_for(100ms);
   }
-  // A slow peer takes connections.
+  // A slow peer that accepts connections is not reported.
   watch.begin({peer(1, open)});
   {
     const ReachabilityMonitor::Operation waits(&watch);
     std::this_thread::sleep_for(2s);
   }
-  // The next group does not wait for its peers yet.
+  // No operation waits for the peers of this group, so none is reported.
   watch.begin({peer(1, full.address())});
   std::this_thread::sleep_for(2s);
   CHECK(reports.count() == 0);
@@ -127,9 +127,9 @@ TEST_CASE("after an operation has failed, the connections to peers are tested at
     } catch (const CommunicationError&) {
     }
   };
-  // It reaches all peers, so it does not wait for the time-out.
+  // All peers are reachable, so the call does not wait for the time-out.
   ReachabilityMonitor patient(300s, reports.taker());
-  patient.await_peers([] { return false; });  // no operation has failed
+  patient.await_peers([] { return false; });  // returns at once, because no operation has failed
   patient.begin({peer(1, open), peer(2, "127.0.0.1:1")});
   fail_in(patient);
   patient.await_peers([] { return false; });
@@ -137,13 +137,13 @@ TEST_CASE("after an operation has failed, the connections to peers are tested at
   fail_in(patient);
   patient.await_peers([] { return false; });
   CHECK(reports.count() == 0);
-  // It does not wait for an unreachable peer either after a request to stop.
+  // After a request to stop, the call does not wait for an unreachable peer either.
   patient.begin({peer(1, full.address())});
   fail_in(patient);
   int asked = 0;
   patient.await_peers([&] { return ++asked == 5; });
   CHECK(asked == 5);
-  // The unreachable peer is reported after the time-out, as in a long operation.
+  // The unreachable peer is reported after the time-out, as during a long operation.
   ReachabilityMonitor watch(500ms, reports.taker());
   watch.begin({peer(7, full.address()), peer(8, open)});
   fail_in(watch);

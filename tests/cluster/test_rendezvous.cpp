@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The meeting of ranks over TCP.
+// Tests the rendezvous of ranks over TCP.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -122,7 +122,7 @@ TEST_CASE("a rank that was killed while it waited can join again") {
   std::string error;
   std::thread serving([&] { error = trouble(root, data); });
   {
-    // The first attempt of rank 1: its deadline passes, and its connection ends with it.
+    // The first attempt of rank 1 ends at its deadline, and closes its connection.
     TcpRendezvous early(options(port, 1, 3, 100ms));
     Bytes nothing{};
     CHECK(trouble(early, nothing) != "");
@@ -181,7 +181,7 @@ TEST_CASE("rank 0 listens only at the necessary addresses, and uses the next por
   const auto soon = [] { return std::chrono::steady_clock::now() + 1s; };
   CHECK(tcp::connect_to("127.0.0.1", here.port(), soon(), why));
   CHECK_FALSE(tcp::connect_to("127.0.0.2", here.port(), soon(), why));
-  // Of three ports, rank 0 takes the free one; the others try each.
+  // Rank 0 takes the free one of three ports. The other ranks try each port.
   auto base = options(here.port(), 0, 2);
   base.ports = 3;
   TcpRendezvous root(base);

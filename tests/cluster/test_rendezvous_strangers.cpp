@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The meeting of ranks over TCP when strangers connect or listen.
+// Tests the rendezvous of ranks over TCP when strangers connect or listen.
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -29,7 +29,7 @@ using namespace tutti::rendezvous_test;
 
 namespace {
 
-// Writes to the port as a stranger; the connection stays open during the lifetime of the result.
+// Writes to the port as a stranger. The connection stays open during the lifetime of the result.
 tcp::Socket stranger(int port, const std::string& says) {
   std::string why;
   auto s = tcp::connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + 5s, why);
@@ -38,7 +38,7 @@ tcp::Socket stranger(int port, const std::string& says) {
   return *std::move(s);
 }
 
-// Records all bytes between a rank and rank 0, up to a number of bytes from the rank.
+// Records all bytes between a rank and rank 0, until the rank has sent a given number of bytes.
 struct Wiretap {
   tcp::Socket listener = open_door();
   std::string heard;
@@ -69,7 +69,7 @@ struct Wiretap {
   ~Wiretap() { thread.join(); }
 };
 
-// Listens, and sends the same to each client.
+// Listens, and sends the same bytes to each client.
 class Impostor {
  public:
   explicit Impostor(std::string says) : says_(std::move(says)), thread_([this] { run(); }) {}
@@ -102,7 +102,7 @@ class Impostor {
 TEST_CASE("strangers are refused, and the job continues") {
   TcpRendezvous root(options(0, 0, 2));
   const int port = root.port();
-  // Only rank 0's proven answers are final: a stranger may hold the port for a while.
+  // Only an answer of rank 0 with a valid proof is final: a stranger may hold the port for a while.
   std::map<std::string, RendezvousOptions> wrong{
       {"another job is at this port", options(port, 1, 2, 200ms, "fedcba9876543210")},
       {"another job is at this port.", options(port, 1, 2, 200ms, "0123456789abcde")},
@@ -235,7 +235,7 @@ TEST_CASE("the secret is not sent, and a repeated proof is refused") {
   {
     Wiretap tap(root.port());
     Other one(options(tcp::port_of(tap.listener), 1, 3));
-    // The rank's part: its hello and its proof come before any data of rank 0.
+    // By now the rank has sent its hello and its proof. Rank 0 sends no data before rank 2 has joined.
     std::this_thread::sleep_for(300ms);
     Other two(options(root.port(), 2, 3));
     two.join();
@@ -248,9 +248,9 @@ TEST_CASE("the secret is not sent, and a repeated proof is refused") {
     tap.thread = std::thread([] {});
   }
   CHECK(error == "");
-  CHECK(has(said, "0123456789abcdef"));  // the public name
+  CHECK(has(said, "0123456789abcdef"));  // the public name of the job
   CHECK_FALSE(has(said, "a secret"));
-  // A client that repeats the same bytes as rank 2 is refused: rank 0 has drawn another number.
+  // Rank 0 refuses a client that repeats these bytes as rank 2, because rank 0 has drawn another random number.
   TcpRendezvous again(options(0, 0, 2, 500ms));
   std::thread waiting([&] { error = trouble(again, data); });
   const std::size_t hello = 8 + 16 + 64 + 32, challenge = 8 + 8 + 32;
@@ -271,13 +271,13 @@ TEST_CASE("strangers neither delay admission nor keep a core busy, whatever they
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     busy = static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
   });
-  // More connections than the limit, and they stay.
+  // More idle connections than the limit.
   std::vector<tcp::Socket> idle;
   for (int i = 0; i < 400; ++i) idle.push_back(stranger(root.port(), i % 2 == 0 ? "" : "tuttirv2"));
   std::mt19937 draw(1);
   const auto start = std::chrono::steady_clock::now();
   Other one(options(root.port(), 1, 4));
-  // Correct beginnings, with a wrong bit, and noise.
+  // A correct beginning with a wrong bit, followed by noise.
   for (int i = 0; i < 200; ++i) {
     std::string says = "tuttirv2";
     for (const std::uint32_t number : {2U, 4U, 1U, 128U}) says.append(reinterpret_cast<const char*>(&number), 4);
@@ -295,13 +295,13 @@ TEST_CASE("strangers neither delay admission nor keep a core busy, whatever they
   CHECK(error == "");
   for (const Other* o : {&one, &two, &three}) CHECK_MESSAGE((o->error == "" && o->data == data), o->error);
   CHECK(std::chrono::steady_clock::now() - start < 8s);
-#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // with a sanitizer, 600 greetings take as much
+#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // with a sanitizer, 600 greetings take longer
   CHECK_MESSAGE(busy < 0.25, busy.load());
 #endif
 }
 
 TEST_CASE("answers of a stranger at rank 0's port are rejected, and rank 0 may start later") {
-  // A challenge, and an answer with data to any proof.
+  // A challenge, and an answer with data that does not depend on the rank's proof.
   auto impostor =
       std::make_unique<Impostor>("tuttirv2" + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(32, 'n') + "tuttirv2" +
                                  std::string("\1\0\0\0\x80\0\0\0", 8) + std::string(32, 'p') + std::string(128, 'd'));

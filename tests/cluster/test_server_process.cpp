@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Exit code and signals of a process that serves workers.
+// Tests the exit code and the signals of a process that serves workers.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -31,7 +31,7 @@ TEST_CASE("a signal ends a server that has no workers, with the exit code of the
       fail<CommunicationError>("server", "workers", "none");
     });
     CHECK(code == 128 + number);
-    // The second signal ends the process at once.
+    // A second signal would end the process at once.
     const bool ends_at_once = std::signal(number, SIG_DFL) == SIG_DFL;
     CHECK(ends_at_once);
   }

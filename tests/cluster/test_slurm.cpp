@@ -24,7 +24,7 @@ LaunchEnvironment environment(const Variables& variables) {
   });
 }
 
-// Task 3 of 4 of an srun over two nodes, with Slurm's PMIx.
+// The variables of task 3 of 4, started by an srun over two nodes with Slurm's PMIx.
 Variables of_srun() {
   return {{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"},
           {"SLURM_PROCID", "3"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
@@ -92,7 +92,7 @@ TEST_CASE("a process that srun started is a rank if srun provides PMIx") {
   CHECK((e.local_rank == 1 && e.local_size == 2 && e.starter_of_mpi() == "srun"));
   CHECK_NOTHROW(require_worker(e));
 
-  // The PMIx of an outer step, or no PMIx.
+  // PMIx belongs to an outer step, or does not exist.
   for (const char* name : {"", "slurm.pmix.7.1", "slurm.pmix.8.2", "1234567"}) {
     CAPTURE(name);
     auto v = of_srun();
@@ -100,7 +100,7 @@ TEST_CASE("a process that srun started is a rank if srun provides PMIx") {
     CHECK_FALSE(environment(v).launched);
     CHECK_THROWS_AS(require_worker(environment(v)), UsageError);
   }
-  // The variables of other launchers take precedence.
+  // The variables of another launcher have precedence over Slurm's.
   auto v = of_srun();
   v["TUTTI_RANK"] = "0";
   v["TUTTI_SIZE"] = "1";
@@ -126,13 +126,13 @@ TEST_CASE("a process that srun started is a rank if srun provides PMIx") {
     broken[wrong.first] = wrong.second;
     CHECK_THROWS_AS((void)environment(broken), UsageError);
   }
-  // Without these variables it is still a rank.
+  // Without one of these variables the process is still a rank.
   for (const char* name : {"SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE"}) {
     auto less = of_srun();
     less.erase(name);
     CHECK((environment(less).rank == 3 && environment(less).mpi));
   }
-  // Its number is required.
+  // Without its number it is not.
   auto less = of_srun();
   less.erase("SLURM_PROCID");
   CHECK_FALSE(environment(less).mpi);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The rule that selects one of two members that cannot reach each other, and the arbiter that applies it.
+// Tests the rule that selects one of two members that cannot reach each other, and the arbiter that applies it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Returns workers 0, 1, ... and, from 100 on, servers. All wait in operation 7 and name each other as in `cuts`.
+// Returns workers 0, 1, ... and servers 100, 101, ... All wait in operation 7, and report the peers in `cuts`.
 std::vector<BlockedMember> waiting(int workers, int servers, const std::vector<CutPair>& cuts) {
   std::vector<BlockedMember> all;
   for (int i = 0; i < workers; ++i) all.push_back({static_cast<ProcessId>(i), Role::worker, true, 7, {}});
@@ -29,7 +29,7 @@ std::vector<BlockedMember> waiting(int workers, int servers, const std::vector<C
         if (w.role == Role::worker) w.unreachable.push_back(w.id == a ? b : a);
   return all;
 }
-// Returns the members that are given up, one after the other. The last server is never spare.
+// Returns the members that the rule removes, in this order. The last server is never spare.
 std::string gone(std::vector<BlockedMember> all) {
   std::string text;
   while (const auto g = choose_evicted(all)) {
@@ -77,13 +77,13 @@ TEST_CASE(
 
 TEST_CASE("a slow member is not given up: both members must wait and not reach each other") {
   auto all = waiting(3, 0, {{1, 2}});
-  all[2].operation = 0;  // it computes, and does not report
+  all[2].operation = 0;  // it computes, so it reports nothing
   CHECK(gone(all).empty());
   all[2].operation = 7;
   CHECK(gone(all) == "2 for 1");
-  all[2].unreachable.clear();  // it reaches the other one
+  all[2].unreachable.clear();  // it reaches the other member
   CHECK(gone(all).empty());
-  // If the job can lose neither, the younger one is given up, which ends the job.
+  // If the job can lose neither member, the rule removes the younger one, which ends the job.
   all = waiting(2, 0, {{0, 1}});
   for (BlockedMember& w : all) w.spare = false;
   CHECK(gone(all) == "1 for 0");
@@ -93,8 +93,8 @@ TEST_CASE("a slow member is not given up: both members must wait and not reach e
 }
 
 TEST_CASE("two members without a connection are detected even if they wait in different operations") {
-  // The last message of operation 7 to worker 2 was lost. Worker 0 had received all its messages of that operation, and
-  // waits in the next one. A root of broadcasts can be several operations further.
+  // The last message of operation 7 to worker 2 was lost. Worker 0 had received all its messages of that operation, so
+  // it waits in the next one. A root of broadcasts can be several operations further.
   for (const std::uint64_t ahead : {1U, 2U, 5U}) {
     CAPTURE(ahead);
     auto all = waiting(3, 0, {{0, 2}});
@@ -122,7 +122,7 @@ TEST_CASE("the arbiter gives up one of two members without a connection after al
   s.workers(3);
   for (const ConnectionId connection : {0U, 1U, 2U}) s.tell(connection, GroupReady{1});
   s.tell(1, UnreachablePeers{1, 4, {2}});
-  s.pass(600ms);  // no report of worker 2: it may be slow
+  s.pass(600ms);  // worker 2 has not reported: it may be slow
   CHECK(s.count(Decision::Kind::lost) == 0);
   s.tell(1, UnreachablePeers{1, 4, {2}});
   s.tell(2, UnreachablePeers{1, 4, {1, 0}});
@@ -140,12 +140,12 @@ TEST_CASE("the arbiter gives up one of two members without a connection after al
   CHECK(reason_of_end(*s.last<MembershipChange>(0)) == "the loss of worker 2 on h2");
   for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 3, true});
   CHECK(s.ids() == "0 1");
-  // Reports of the last generation do not count, whether they came before its end or after.
+  // Reports about an old generation do not count, whether they arrive before or after its end.
   s.tell(0, UnreachablePeers{1, 4, {1}});
   s.tell(1, UnreachablePeers{2, 1, {0}});
   s.pass(1s);
   CHECK(s.count(Decision::Kind::lost) == 1);
-  // A report that was taken back does not count either.
+  // A report does not count after its sender has withdrawn it.
   s.tell(0, UnreachablePeers{2, 1, {1}});
   s.tell(1, UnreachablePeers{2, 1, {}});
   s.pass(1s);
@@ -160,7 +160,7 @@ TEST_CASE("two members without a connection end a job that can lose no member") 
   s.pass(500ms);
   REQUIRE(s.count(Decision::Kind::lost) == 1);
   CHECK(s.decisions.back().fatal);
-  // After a pause of its own, the arbiter waits for further reports.
+  // If the arbiter itself was paused, it waits for further reports.
   Scene paused(options(2));
   paused.workers(2);
   paused.tell(0, UnreachablePeers{1, 1, {1}});

@@ -15,7 +15,7 @@
 
 namespace tutti::testing {
 
-// Sends texts of a fixed size between this process and a child process.
+// Sends a value of a fixed size to another process.
 template <class T>
 void put(int fd, const T& v) {
   if (::write(fd, &v, sizeof v) != ssize_t{sizeof v}) ::_exit(9);
@@ -26,7 +26,7 @@ T get(int fd) {
   if (::read(fd, &v, sizeof v) != ssize_t{sizeof v}) v = {};
   return v;
 }
-// A process that runs f(to it, from it) with its own windows. Its exit code is the result of f.
+// A child process with its own windows, which runs f(from parent, to parent). Its exit code is the result of f.
 struct Process {
   std::array<int, 2> there{}, back{};
   pid_t pid = -1;
@@ -49,7 +49,7 @@ struct Process {
     ::close(there[1]);
     ::close(back[0]);
   }
-  // Returns its exit status.
+  // Waits for the process and returns its wait status.
   int end() {
     int status = 0;
     if (pid > 0) ::waitpid(pid, &status, 0);

@@ -14,8 +14,8 @@
 #include <tutti/comm/communicator.hpp>
 #include <tutti/core/rng.hpp>
 
-// The requirements for all communicators, as one list of cases. Each rank calls run() of a case with its communicator,
-// in the same order. A case throws if the communicator is wrong. It needs no test framework, because ranks may be
+// The requirements for all communicators, as one list of cases. All ranks call run() of the same case, each with its
+// communicator. A case throws if the communicator is wrong. The cases need no test framework, because ranks may be
 // processes.
 namespace tutti::conformance {
 
@@ -111,7 +111,7 @@ std::vector<Case<C>> cases() {
          for (std::size_t i = 0; i < n; ++i)
            if (v[i] != 0) require(false, "memory is not zero");
          c.barrier(patience);
-         // Whole, and slices at odd places.
+         // The whole buffer, and slices at odd positions.
          for (const auto& [begin, end] : {std::pair<std::size_t, std::size_t>{0, n}, {16, 272}, {1600, 250'016}}) {
            const auto mine = values<float>(c.rank(), end - begin);
            std::memcpy(v + begin, mine.data(), mine.size() * sizeof(float));
@@ -153,7 +153,7 @@ std::vector<Case<C>> cases() {
                     for (std::size_t i = 0; i < 20; ++i) v.push_back(values<float>(c.rank(), 1 + i * 3000));
                     std::vector<Work> works;
                     for (auto& x : v) works.push_back(c.all_reduce(DType::f32, bytes_of(x), ReduceOp::sum, "flight"));
-                    // Waiting out of order must do no harm.
+                    // Waits in another order must work.
                     for (std::size_t i = works.size(); i-- > 0;) works[i].wait();
                     for (auto& x : v) expect(x, 0, x.size(), c.size(), ReduceOp::sum, "flight");
                     for (auto& w : works) require(w.done() && w.name() == "flight", "done, with its name");

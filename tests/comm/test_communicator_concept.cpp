@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The concept Communicator. The compiler decides most of these tests.
+// Tests the concept Communicator. Most of the tests are static_asserts.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -22,7 +22,7 @@ using namespace tutti;
 
 namespace {
 
-// The minimum that a communicator must have: one rank, which has no work.
+// A communicator of one rank with only the required members.
 struct Alone {
   [[nodiscard]] int rank() const { return 0; }
   [[nodiscard]] int size() const { return 1; }
@@ -58,7 +58,7 @@ static_assert(Communicator<Most>);
 static_assert(Communicator<ThreadCommunicator>);
 static_assert(DistributedStrategy<AllReduce<Least>>);
 
-// Traits are not derived from functions.
+// A communicator must declare its traits.
 struct NoTraits : Alone, OnHost {};
 struct TraitsOfItsOwn {
   bool reads_device_memory = false, watches_ranks = false;
@@ -69,7 +69,7 @@ struct OtherTraits : Alone {
 static_assert(!Communicator<NoTraits>);
 static_assert(!Communicator<OtherTraits>);
 
-// A declared function that is missing, and an existing function that is not declared.
+// Traits that declare a missing function, and a function that the traits do not declare.
 struct BrokenPromise : Alone {
   static constexpr CommunicatorTraits traits{.reads_device_memory = true};
 };
@@ -88,7 +88,7 @@ static_assert(!Communicator<Misspelt>);
 static_assert(!Communicator<Unsaid>);
 static_assert(!Communicator<UnsaidToo>);
 
-// An operation with another signature.
+// An operation has another signature.
 struct LessOfIt : Least {
   Work all_reduce(std::span<std::byte>, ReduceOp, const std::string&) { return {}; }
 };

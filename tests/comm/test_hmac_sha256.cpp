@@ -27,7 +27,7 @@ std::string sha256_of(const std::string& text) {
 }  // namespace
 
 TEST_CASE("SHA-256 and HMAC give the published values") {
-  // FIPS 180-4's examples; RFC 4231, cases 1, 2, 4 and 6.
+  // Examples of FIPS 180-4; cases 1, 2, 4 and 6 of RFC 4231.
   CHECK(sha256_of("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(sha256_of("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(sha256_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The ranks that share a host, and the events that end their group.
+// Tests which ranks share a host, and which events end their group.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -67,7 +67,7 @@ TEST_CASE("an interrupt flag calls its watcher, and keeps its first reason") {
   flag.watch({});
   flag.raise("three");
   CHECK(calls == 2);
-  flag.watch([&] { ++calls; });  // late
+  flag.watch([&] { ++calls; });  // the flag is already raised
   CHECK(calls == 3);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory that a process shares with others of its host: how it is made and sealed.
+// Tests memory that a process shares with processes of its host: how it is made and sealed.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>

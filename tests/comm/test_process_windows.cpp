@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory that processes of a host share: how a process provides it to others, and which processes do not get it.
+// Tests memory that processes of a host share: how a process exports it, and which processes may not map it.
 #include <doctest/doctest.h>
 
 #include <dirent.h>
@@ -49,8 +49,7 @@ int descriptors() {
   ::closedir(d);
   return n;
 }
-// Waits for the number: the window server's thread closes its end of a connection after the client has closed the
-// other.
+// Waits until at most n descriptors are open: the window server closes its end of a connection later than the client.
 bool no_more_descriptors_than(int n) {
   const auto end = std::chrono::steady_clock::now() + 20s;
   while (descriptors() > n) {
@@ -59,7 +58,7 @@ bool no_more_descriptors_than(int n) {
   }
   return true;
 }
-// Returns the number of mappings of memfds.
+// Returns how many memfds this process has mapped.
 int mappings() {
   std::ifstream maps("/proc/self/maps");
   int n = 0;
@@ -100,7 +99,7 @@ TEST_CASE("process windows: another process reads and writes, and the data that 
   CHECK(WIFSIGNALED(other.end()));
   its->bytes()[8] = std::byte{45};
   CHECK(its->bytes()[7] == std::byte{44});
-  // The window is known, and this process cannot have a second one.
+  // map() returns the existing mapping. A second window of that process does not exist.
   CHECK(windows.map(name, why) == its);
   WindowName second = name;
   ++second.number;
@@ -177,7 +176,7 @@ TEST_CASE("process windows: processes of other users neither get nor provide win
   put(other.there[1], 'e');
   CHECK(other.end() == 0);
 
-  // A client that does not check its peer is refused by the window server.
+  // The window server refuses a client, even if the client does not check the server.
   Process blunt([](int in, int out) {
     const auto server = get<WindowName>(in);
     if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
@@ -206,7 +205,7 @@ TEST_CASE("process windows: strangers do not delay the window server") {
   for (int i = 0; i < 40; ++i) {
     strangers.emplace_back(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     REQUIRE(::connect(strangers.back().get(), reinterpret_cast<sockaddr*>(&at), size) == 0);
-    // Silent, too short, too long.
+    // Sends nothing, too few bytes, or too many.
     const std::vector<char> noise(static_cast<std::size_t>(i) * 7, 'x');
     if (i % 3 != 0) REQUIRE(::send(strangers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL) >= 0);
   }
@@ -245,7 +244,7 @@ TEST_CASE("process windows: memory that is no longer used is used again for the 
   const auto third = made(windows, 8192);
   CHECK(!(windows.name_of(*third) == name));
   CHECK(windows.own() == 2);
-  // Only a little unused memory is kept.
+  // Only a little memory that no window uses is kept.
   for (std::size_t i = 1; i <= 50; ++i) (void)made(windows, i << 14);
   CHECK(windows.own() < 10);
 }
@@ -283,7 +282,7 @@ TEST_CASE(
   CHECK(old->bytes()[3] == std::byte{1});
   CHECK(no_more_descriptors_than(fds));
   CHECK(mappings() <= maps + 1);
-  // If memory cannot be shared, it belongs to this process only.
+  // If memory cannot be shared, the window becomes private memory of this process.
   const test::SizeLimit limit(1 << 12);
   CHECK_FALSE(windows.renew(*w, why));
   CHECK(w->bytes().data() == at);
@@ -302,7 +301,7 @@ TEST_CASE("process windows: after a thousand changes of a group no descriptor an
   std::shared_ptr<HostWindow> before;
   int fds = 0, maps = 0;
   for (int change = 0; change < 1000; ++change) {
-    // Each generation has a newcomer, which leaves with it. Their mappings of each other last as long as the
+    // In each generation a new member joins, which leaves with it. The members map each other's windows for one
     // generation.
     ProcessWindows newcomer;
     const auto its = made(newcomer, 1 << 14);
@@ -329,7 +328,7 @@ TEST_CASE("group windows: all ranks map all windows, or no rank maps any") {
     std::vector<std::unique_ptr<ProcessWindows>> of(ranks);
     for (auto& w : of) w = std::make_unique<ProcessWindows>();
     std::vector<GroupWindows> groups(ranks);
-    // An all-gather of threads.
+    // An all-gather over threads.
     std::array<std::vector<std::byte>, ranks> said;
     std::atomic<int> turn{0};
     const auto meet = [&](int phase) {
@@ -340,7 +339,7 @@ TEST_CASE("group windows: all ranks map all windows, or no rank maps any") {
     for (int r = 0; r < ranks; ++r)
       threads.emplace_back([&, r] {
         int phase = 0;
-        // One of them requests more than exists.
+        // One rank requests more memory than exists.
         const std::size_t bytes = fails && r == 1 ? std::size_t{1} << 60 : 100'000;
         groups[static_cast<std::size_t>(r)] =
             GroupWindows::make(*of[static_cast<std::size_t>(r)], r, ranks, bytes,

@@ -20,7 +20,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 }  // namespace
 
 TEST_CASE("an address that drops all packets delays a connection only briefly") {
-  // A socket that accepts no connection: Linux drops further ones after its queue is full.
+  // A socket that accepts no connection: Linux drops further connections when its queue is full.
   int error = 0;
   std::string why;
   const auto address = [&](const char* host, int port) { return tcp::SystemLookup{}(host, port, true, why).at(0); };
@@ -55,5 +55,5 @@ TEST_CASE("a name server that does not answer delays a lookup no longer than the
   CHECK(tcp::addresses_of("name.invalid", 1, start + 100ms, why, slow).empty());
   CHECK(has(why, "in time"));
   CHECK(std::chrono::steady_clock::now() - start < 1500ms);
-  CHECK(tcp::addresses_of("127.0.0.1", 1, start + 100ms, why, slow).size() == 1);  // needs no name server
+  CHECK(tcp::addresses_of("127.0.0.1", 1, start + 100ms, why, slow).size() == 1);  // an IP address needs no name server
 }

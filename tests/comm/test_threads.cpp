@@ -123,7 +123,7 @@ TEST_CASE("all_reduce strategy: all ranks get the state of rank 0") {
 }
 
 TEST_CASE("threads: a rank that throws does not wait for the others, and the other ranks get an error") {
-  constexpr auto deadline = 60s;  // so long that a wait for it would be visible
+  constexpr auto deadline = 60s;  // so long that a test that waits for it is noticed
   const auto start = std::chrono::steady_clock::now();
   for (const bool alone : {false, true}) {
     ThreadGroup group(2);
@@ -167,7 +167,7 @@ TEST_CASE("threads: if a rank is missing, the error of a later operation names t
           return;
         }
         std::vector<float> v(10), w(10);
-        // The communication thread has the first one; the wait begins a little later.
+        // The communication thread runs the first operation. The wait begins a little later.
         const Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, "first");
         Work b = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(w)), ReduceOp::sum, "second");
         std::this_thread::sleep_for(20ms);
@@ -211,7 +211,7 @@ TEST_CASE("threads: a barrier has a separate deadline") {
 
 TEST_CASE("threads: an interrupt ends current and later waits without waiting for the deadline") {
   const auto start = std::chrono::steady_clock::now();
-  // The wait is in the caller's thread, or in the communication thread, or the interrupt came before.
+  // Way 0: this thread waits. Way 1: the communication thread waits. Way 2: the interrupt comes before the operation.
   for (const int way : {0, 1, 2}) {
     CAPTURE(way);
     const bool begun = way == 1, before = way == 2;
@@ -233,7 +233,7 @@ TEST_CASE("threads: an interrupt ends current and later waits without waiting fo
     other.join();
     CHECK_THROWS_WITH_AS(sum("later"), doctest::Contains("this rank gave up"), CommunicationError);
     CHECK_THROWS_AS(c.barrier(600s), CommunicationError);
-    // The ranks that would wait for this rank are notified.
+    // A rank that would wait for the interrupted rank gets an error too.
     CHECK_THROWS_AS(never_comes.barrier(600s), CommunicationError);
   }
   ThreadGroup group(1);
@@ -257,7 +257,7 @@ TEST_CASE("the hash of the ranks' state is XXH64 as defined, at nearly the speed
   std::string text(101, ' ');
   for (std::size_t n = 0; n < text.size(); ++n)
     for (const int bit : {0, 7}) {
-      // Each bit counts, at each length.
+      // The hash depends on each bit, for each length.
       const auto before = xxh64(std::string_view(text).substr(0, n + 1));
       text[n] = static_cast<char>(text[n] ^ (1 << bit));
       CHECK(xxh64(std::string_view(text).substr(0, n + 1)) != before);
@@ -303,13 +303,13 @@ TEST_CASE(
     CHECK(w.name() == "step 41 bucket 3");
     CHECK(at() == RankProgress{41, 3, ProgressPhase::begin});
     w.wait();
-    // Statistics are no bucket.
+    // A reduction of statistics is not counted as a bucket.
     Work statistics = s.reduce({Piece::Kind::statistics, 0, DType::f32, std::as_writable_bytes(std::span(v))});
     CHECK(statistics.name() == "step 41 statistics");
     statistics.wait();
     s.finish();
     CHECK(at() == RankProgress{41, 3, ProgressPhase::end});
-    // A device's queued work has begun; it has ended when a wait for it returns.
+    // finish() reports the beginning of work that a device has queued. settled() reports its end.
     s.begin_step(42, true);
     s.finish();
     CHECK(at() == RankProgress{42, 3, ProgressPhase::begin});

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// Runs f(rank's communicator) in `size` threads. Throws the first exception of a thread.
+// Runs f(communicator) in a thread for each rank, and throws the first exception of a thread.
 inline void run_ranks(int size, const std::function<void(ThreadCommunicator&)>& f,
                       std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
   ThreadGroup group(size);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""without_memfd.py COMMAND...: runs the command as in a container with a system-call filter that does not allow memfd_create.
+"""without_memfd.py COMMAND...: runs the command as in a container whose system-call filter does not allow memfd_create.
 """
 import ctypes
 import os

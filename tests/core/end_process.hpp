@@ -11,8 +11,7 @@ extern "C" void __gcov_dump();
 
 namespace tutti::testing {
 
-// Ends a process that fork() made, without the cleanup of the test's own process. Keeps the counts of a build of
-// tests/coverage.py.
+// Ends a process that fork() made, without the cleanup of the test's process. Writes the counts of tests/coverage.py.
 [[noreturn]] inline void end_process(int status) {
   std::fflush(nullptr);
 #ifdef TUTTI_COVERAGE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Detects the sanitizer with which a program is compiled. GCC defines a macro, Clang supports __has_feature. Eigen
+// Detects the sanitizer with which a program is compiled. GCC defines a macro, and Clang supports __has_feature. Eigen
 // defines __has_feature for GCC too, always as false.
 #pragma once
 

@@ -10,7 +10,7 @@
 
 #include "core/sanitizers.hpp"
 
-// Simulates a system that can start only a limited number of further threads, for one source file of a test program.
+// Simulates a system that can start only a limited number of further threads. Include it in one file of a test program.
 namespace tutti::testing {
 
 inline std::atomic<int> startable{std::numeric_limits<int>::max()};
@@ -25,12 +25,12 @@ struct Startable {
 }  // namespace tutti::testing
 
 #if defined(TUTTI_TEST_TSAN) && defined(__clang__)
-// Clang's ThreadSanitizer is part of the program, so RTLD_NEXT would find the system's function; the sanitizer must
-// know every thread.
+// Clang's ThreadSanitizer must know every thread. It is part of the program, so RTLD_NEXT would find the function of
+// the system instead.
 extern "C" int __interceptor_pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 #endif
 
-// Every std::thread begins here.
+// Replaces the system's function, which starts every std::thread.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*f)(void*), void* argument) {
 #if defined(TUTTI_TEST_TSAN) && defined(__clang__)
   static const auto create = &__interceptor_pthread_create;

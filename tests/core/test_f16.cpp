@@ -13,7 +13,7 @@ using tutti::f16;
 
 namespace {
 
-// Returns the value of the bits by the definition of binary16.
+// Returns the value of the bits, from the definition of binary16.
 double value_of(std::uint16_t bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
   const double size = exponent == 0    ? std::ldexp(fraction, -24)
@@ -46,7 +46,7 @@ TEST_CASE("conversion to f16 rounds to nearest, ties to even, between any two ne
   for (int i = 0; i < 0x7c00; ++i)
     for (int sign : {0, 0x8000}) {
       const std::uint16_t low = bits_of(i | sign), high = bits_of((i + 1) | sign);
-      // The neighbour of the largest number counts as 2^16.
+      // For the rounding, the value after the largest number is 2^16.
       const double a = value_of(low), b = i == 0x7bff ? std::copysign(65536.0, a) : value_of(high);
       const auto middle = static_cast<float>((a + b) / 2);
       wrong += f16(middle).bits != ((i & 1) == 0 ? low : high);

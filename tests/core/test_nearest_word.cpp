@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests the suggestions of "did you mean".
+// Tests the words that "did you mean" suggests.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -20,7 +20,7 @@ TEST_CASE("the suggestion is a similar word, or else one with the same beginning
   const std::vector<std::string> known{"epochs", "batch-size", "batch-of", "label-smoothing", "lr", "num-servers"};
   CHECK(nearest_word("epohcs", known) == "epochs");
   CHECK(nearest_word("batchsize", known) == "batch-size");
-  CHECK(nearest_word("batch-s", known) == "batch-of");  // two letters differ
+  CHECK(nearest_word("batch-s", known) == "batch-of");  // the words differ in two letters
   CHECK(nearest_word("num-serv", known) == "num-servers");
   CHECK(nearest_word("smoothing", known) == "label-smoothing");
   CHECK(nearest_word("servers", known) == "num-servers");

@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::int64_t us = 1000, ms = 1000 * us;
 
-// Simulates threads 100, 101, ... of a pool, of which one waits and checks the others; `me` is the calling thread. Its
-// clock advances by 10 us at each read, and so do those of the running threads.
+// Simulates the threads 100, 101, ... of a pool, of which one waits and checks the other threads. `me` is the calling
+// thread. Each read of the clock advances it, and the clocks of the running threads, by 10 us.
 class Machine final : public ThreadScheduler {
  public:
   struct Thread {
@@ -74,7 +74,7 @@ class Machine final : public ThreadScheduler {
   int cores_;
 };
 
-// A thread on each core: number 0 works, and the last one waits and checks.
+// One thread on each core. Thread 0 works, and the last one waits and checks.
 struct Fixture {
   explicit Fixture(int threads, int cores = 0) : machine(cores > 0 ? cores : threads), swap(threads, machine) {
     for (int w = 0; w < threads; ++w) {
@@ -86,7 +86,7 @@ struct Fixture {
     swap.mark_waiting(last);
   }
 
-  // Returns what the waiting thread does next.
+  // Lets the waiting thread `worker` check the working threads. Returns whether it continues to spin.
   bool looks(int worker) {
     machine.me = 100 + worker;
     return swap.should_spin(worker, [] { return true; });
@@ -172,7 +172,7 @@ TEST_CASE("threads spin for a while after a swap, but not for long") {
 TEST_CASE("threads that lose both cores do not swap; when one core is free of other processes again, they swap") {
   Fixture fixture(2);
   int on_shared = 0;
-  // `worker` loses its core and the other thread waits for it. Returns true if they have swapped.
+  // `worker` loses its core while the other thread waits for it. Returns true if they have swapped their cores.
   const auto change = [&](int worker) {
     const std::size_t before = fixture.machine.moves.size();
     const int other = 1 - worker;
@@ -185,12 +185,13 @@ TEST_CASE("threads that lose both cores do not swap; when one core is free of ot
     CHECK(fixture.machine.moves.size() == before + (awake ? 2 : 0));
     return awake;
   };
-  // Core 0 is shared: the thread on it is preempted again and again.
+  // Another program uses core 0: the thread on it is preempted again and again.
   for (int n = 0; n < 20; ++n, on_shared = 1 - on_shared) CHECK(change(on_shared));
-  // Now core 1 is lost too. The waiting thread has no better core to offer, and a single loss of core 1 does not count.
+  // Another program also uses core 1. The waiting thread has no better core to offer, and a single loss of core 1 does
+  // not count.
   CHECK(!change(1));
   CHECK(change(0));
-  // After two losses it is as bad as the other.
+  // After two losses core 1 is as bad as core 0.
   CHECK(!change(0));
   CHECK(!change(1));
   fixture.machine.time += PreemptionSwap::lately;
@@ -203,7 +204,7 @@ TEST_CASE("a core that is observed as lost several times in a row counts as lost
   fixture.loses(0);
   for (int n = 0; n < 5; ++n) fixture.nothing_moves();
   fixture.machine.forbidden = -1;
-  // Thread 1 loses core 1, and thread 0 on core 0 waits: core 0 was lost once.
+  // Thread 1 loses core 1 while thread 0 waits on core 0, which was lost once.
   fixture.runs(0);
   fixture.loses(1);
   fixture.swap.mark_working(1);

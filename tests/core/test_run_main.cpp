@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// run_main(): what main() returns.
+// Tests which exit code run_main() returns.
 #include <doctest/doctest.h>
 
 #include <stdexcept>

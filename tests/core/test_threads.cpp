@@ -20,7 +20,7 @@ using namespace tutti;
 
 namespace {
 
-// Sanitizers make a generation far slower.
+// Generations are far slower with a sanitizer.
 #if defined(TUTTI_TEST_TSAN) || defined(TUTTI_TEST_ASAN)
 constexpr int generations = 3000;
 #else
@@ -35,11 +35,11 @@ TEST_CASE(
     ThreadPool pool(threads);
     CHECK(pool.threads() == threads);
     Rng rng(1, Purpose::user, 0, static_cast<std::uint64_t>(threads));
-    std::vector<int> runs;  // not atomic: a task that runs twice or after run() returned is a race that tsan reports
-                            // too
+    std::vector<int> runs;  // not atomic: tsan reports a task that runs twice, or after run() has returned
     long wrong = 0;
     for (int g = 0; g < generations; ++g) {
-      // Few tasks, then many: a thread still in the previous generation must not take a task of the next.
+      // Few tasks alternate with many: a thread that is still in the previous generation must not take a task of the
+      // next one.
       const int tasks = g % 2 == 0 ? static_cast<int>(rng.below(4)) : static_cast<int>(rng.below(64));
       runs.assign(static_cast<std::size_t>(tasks), 0);
       std::atomic<int> bad_worker{0};
@@ -62,7 +62,7 @@ TEST_CASE("consecutive loops: no task begins before the last task of the previou
     for (int g = 0; g < generations / 30; ++g) {
       std::vector<int> loops(rng.below(12));
       for (int& tasks : loops) tasks = static_cast<int>(rng.below(3) == 0 ? rng.below(2) : rng.below(10));
-      std::vector<std::vector<int>> runs;  // not atomic: tsan reports overlaps
+      std::vector<std::vector<int>> runs;  // not atomic: tsan reports tasks that overlap
       for (const int tasks : loops) runs.emplace_back(static_cast<std::size_t>(tasks));
       std::atomic<long> bad{0};
       pool.run_loops(loops, [&](int loop, int task, int worker) {
@@ -118,7 +118,7 @@ TEST_CASE("more threads than cores run tasks of very different length") {
 TEST_CASE("sleeping threads wake up") {
   ThreadPool pool(3);
   for (int g = 0; g < 50; ++g) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long after the spinning has ended
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the threads have stopped spinning
     std::atomic<int> runs{0};
     pool.run(5, [&](int, int) { ++runs; });
     CHECK(runs == 5);
@@ -141,7 +141,7 @@ TEST_CASE("an exception is rethrown, and the pool continues") {
       pool.run(20, [&](int, int) { ++runs; });
       REQUIRE(runs == 20);
     }
-    // Every task throws: one exception is rethrown.
+    // Every task throws. run() throws one of these exceptions.
     CHECK_THROWS_AS(pool.run(8, [](int, int) { throw std::runtime_error("x"); }), std::runtime_error);
   }
 }
@@ -206,7 +206,7 @@ TEST_CASE("if a thread pool cannot start, the error says so, and no thread is le
       CHECK(text.find("ulimit -u") != std::string::npos);
     }
     CHECK(started == n);
-    CHECK(alive == 0);  // joined: the threads' objects are destroyed
+    CHECK(alive == 0);  // all threads have ended and destroyed their objects
   }
   const testing::Startable limit(7);
   CHECK(ThreadPool(8).threads() == 8);

@@ -28,8 +28,8 @@ namespace {
 
 float from_bits(std::uint32_t u) { return std::bit_cast<float>(u); }
 
-// Returns the nearest bf16 by distances in f64, ties to the even one. The value after the largest finite one counts as
-// 2^128.
+// Returns the bf16 with the smallest distance in f64; in a tie, the even one. For the rounding, the value after the
+// largest number is 2^128.
 std::uint16_t nearest_bf16(float f) {
   const auto u = std::bit_cast<std::uint32_t>(f);
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000U);
@@ -86,9 +86,9 @@ TEST_CASE("bf16: overflow, infinity, denormals, signed zero and NaN are converte
   CHECK(bf16(-std::numeric_limits<float>::infinity()).bits == 0xff80);
   CHECK(bf16(-0.0F).bits == 0x8000);
   CHECK(bf16(std::numeric_limits<float>::denorm_min()).bits == 0);
-  CHECK(bf16(from_bits(0x00008001U)).bits == 1);  // just over half the smallest denormal
-  CHECK(bf16(from_bits(0x00018000U)).bits == 2);  // a tie goes to the even denormal
-  // a NaN with an upper half that looks like infinity
+  CHECK(bf16(from_bits(0x00008001U)).bits == 1);  // slightly more than half of the smallest denormal
+  CHECK(bf16(from_bits(0x00018000U)).bits == 2);  // a tie, rounded to the even denormal
+  // A NaN; its upper 16 bits are those of infinity.
   CHECK(std::isnan(static_cast<float>(bf16(from_bits(0x7f800001U)))));
   CHECK(static_cast<float>(bf16(1.0 + 1.0 / 128)) == 1.0078125F);
 }
@@ -114,7 +114,7 @@ TEST_CASE("shapes give their extents, their product and a text") {
   CHECK(Shape{0, 3}.numel() == 0);
   CHECK(thrown<ShapeError>([] { (void)Shape{1, -2}; }) == "[Shape] expected extents of 0 or more, got -2.");
   CHECK_THROWS_AS((Shape{1, 1, 1, 1, 1, 1}), ShapeError);
-  // Sizes are known before memory is allocated: a product that 63 bits cannot hold is an error.
+  // The number of elements is computed before memory is allocated. It is an error if 63 bits cannot hold it.
   CHECK_THROWS_AS((Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}), ShapeError);
   CHECK_THROWS_AS((Shape{0, std::int64_t{1} << 40, std::int64_t{1} << 40}), ShapeError);
 }
@@ -123,7 +123,8 @@ TEST_CASE("all error messages have the same form, and each kind of error has its
   CHECK(error_message("here", "a", "b") == "[here] expected a, got b.");
   CHECK(error_message("here", "a", "b", "do c") == "[here] expected a, got b. hint: do c.");
   CHECK(thrown<DataError>([] { fail<DataError>("f", "x", "y"); }) == "[f] expected x, got y.");
-  // Parts: strings of each kind, numbers as std::to_string() writes them, lists in lists, and an empty hint.
+  // Error messages accept strings of each kind, numbers as std::to_string() writes them, nested lists, and an empty
+  // hint.
   const std::string name = "conv1";
   CHECK(error_message({"layer ", name}, {"at most ", 3, " of ", std::size_t{1} << 63}, -2.5,
                       {std::string_view("a"), ""}) ==
@@ -173,14 +174,14 @@ TEST_CASE("rng: streams are repeatable and differ by seed, purpose, epoch and in
           ++made;
         }
   CHECK(static_cast<int>(streams.size()) == made);
-  // They do not overlap by a few blocks either.
+  // Streams do not overlap by a few blocks either.
   std::set<std::uint32_t> numbers;
   std::size_t total = 0;
   for (std::uint64_t index = 0; index < 64; ++index) {
     Rng r(7, Purpose::augment, 3, index);
     for (int i = 0; i < 64; ++i, ++total) numbers.insert(r.next());
   }
-  CHECK(numbers.size() + 4 > total);  // 4096 draws of 2^32: two equal ones are rare
+  CHECK(numbers.size() + 4 > total);  // 4096 draws of 2^32 values: two equal ones are rare
 }
 
 TEST_CASE("rng: below() is unbiased") {
@@ -270,14 +271,14 @@ TEST_CASE("arena: buckets cover each trainable slice once, and end where a slice
       CHECK(buckets[b].last > buckets[b].first);
       const Slice& last = a.slices[buckets[b].last - 1];
       CHECK(buckets[b].end >= last.offset + last.count);
-      // Full enough, and at most one slice too full.
+      // A bucket reaches the limit, and would not reach it without its last slice.
       const std::size_t limit = (b == 0 ? first_bytes : bytes) / 4;
       if (b + 1 < buckets.size()) CHECK(buckets[b].end - buckets[b].begin >= limit);
       CHECK(last.offset - buckets[b].begin < limit + (buckets[b].last - buckets[b].first == 1 ? 1 : 0));
       slice = buckets[b].last;
       element = buckets[b].end;
     }
-    CHECK(slice == n);  // fixed slices are in no bucket: they would never become ready
+    CHECK(slice == n);  // fixed slices are in no bucket, because they never become ready
     CHECK(element >= a.slices[n - 1].offset + a.slices[n - 1].count);
     CHECK(element <= a.count);
   }
@@ -294,7 +295,7 @@ TEST_CASE("memory: buffers are aligned, zero, and move") {
   CHECK(b.bytes() == 100);
   const Buffer c(std::move(b));
   CHECK(c.data() == p);
-#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // their malloc ends the program instead
+#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // with a sanitizer, malloc ends the program instead
   CHECK_THROWS_AS((void)m.allocate(std::size_t{1} << 62), DeviceError);
 #endif
 }

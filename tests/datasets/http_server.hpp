@@ -19,17 +19,17 @@
 
 namespace tutti::test {
 
-// A web server on 127.0.0.1 for the tests of the download scripts. It supports ranges, and a test can make it
-// misbehave.
+// A web server on 127.0.0.1 for the tests of the download scripts. It supports ranges. A test can make it fail in
+// several ways.
 class HttpServer {
  public:
   struct Request {
     std::string path;
-    std::size_t from = 0;  // start of its range
+    std::size_t from = 0;  // first byte of the requested range
   };
   struct Behaviour {
-    int status = 0;           // answer with this status and a body that is not data
-    std::size_t cut = 0;      // close the connection after this number of bytes of a body; 0: never
+    int status = 0;           // if not 0: answer with this status and a body that is not data
+    std::size_t cut = 0;      // if not 0: close the connection after this number of bytes of a body
     bool knows_range = true;  // false: always send the whole file
   };
 

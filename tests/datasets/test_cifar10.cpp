@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Makes n records; the label of record i is i % 10, channel c of pixel k is i + 3 k + c.
+// Returns n records. The label of record i is i % 10, and channel c of its pixel k is i + 3 k + c.
 std::vector<std::uint8_t> batch(std::size_t n) {
   std::vector<std::uint8_t> file;
   file.reserve(n * 3073);
@@ -129,7 +129,7 @@ TEST_CASE("the Python version of CIFAR-10 is recognised in all its forms") {
       CHECK(contains(message(p, s), "Python version (pickle files) in " + (folder / "cifar-10-batches-py").string()));
       CHECK(contains(message(p, s), "datasets/cifar10/prepare"));
     }
-  // A renamed pickle is still recognised.
+  // A pickle is recognised under any name.
   write_file(folder / "data_batch_1.bin", pickle);
   CHECK(contains(message(folder.path(), Split::train), "a Python pickle"));
 }
@@ -145,7 +145,7 @@ TEST_CASE("the real CIFAR-10 images have the mean and deviation of the schema") 
   REQUIRE(train.size() == 50000);
   REQUIRE(test.size() == 10000);
   std::array<int, 10> count{};
-  std::array<double, 3> means{}, deviations{};  // averages over the images of each image's own values
+  std::array<double, 3> means{}, deviations{};  // means over the images of each image's mean and deviation
   for (std::int64_t i = 0; i < train.size(); ++i) {
     ++count[static_cast<std::size_t>(train.label(i))];
     const auto image = train.image(i);
@@ -162,7 +162,7 @@ TEST_CASE("the real CIFAR-10 images have the mean and deviation of the schema") 
     }
   }
   for (const int c : count) CHECK(c == 5000);
-  // Copies that went through JPEG differ slightly from the originals. The schema has the numbers of the originals.
+  // Copies of the images that were stored as JPEG differ slightly. The schema has the numbers of the original images.
   for (std::size_t c = 0; c < 3; ++c) {
     CHECK(std::abs(means[c] - train.schema().mean[c]) < 0.5);
     CHECK(std::abs(deviations[c] - train.schema().stddev[c]) < 1);

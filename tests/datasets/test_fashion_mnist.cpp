@@ -126,7 +126,8 @@ TEST_CASE("damaged IDX files are refused") {
   CHECK(contains(message(idx({0, 28, 28}, 0), idx({0}, 0)), "extents of 1 or more"));
   CHECK(contains(message(labels, labels), "[IMAGES]"));
   CHECK(contains(message(images, images), "got 0 0 8 3"));
-  // Products of extents that overflow 64 bits, one to the right size and one to a wrong size.
+  // The product of the extents overflows 64 bits: in the first case to a wrong size, in the second to the right size,
+  // 0.
   CHECK(contains(message(idx({0xffffffff, 0xffffffff, 0xffffffff}, 784), labels), "truncated"));
   CHECK(contains(message(idx({0x80000000, 0x80000000, 4}, 0), labels), "truncated"));
   auto high = labels;

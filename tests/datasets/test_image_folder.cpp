@@ -42,10 +42,10 @@ TEST_CASE("images of class folders are read in the order of class and name") {
     CHECK(std::string(bytes.begin(), bytes.end()) == "bytes of " + expected[k]);
     CHECK(f.where(i) == (folder / expected[k]).string());
   }
-  // Counts files that are neither JPEG nor PNG. Ignores hidden files and files next to the class folders.
+  // Counts files that are neither JPEG nor PNG, but not hidden files and files next to the class folders.
   CHECK(f.left_out() == image_folder::LeftOut{{".txt", 1}, {"", 1}});
   CHECK(image_folder::describe(f.left_out()) == "2 files are neither JPEG nor PNG: without extension 1, .txt 1");
-  // The same path with a slash at its end, and through links.
+  // Opens the same folder with a slash at the end of its path, and through links.
   CHECK(ImageFolder(folder.path() / "").where(0) == (folder / expected[0]).string());
   std::filesystem::create_directory_symlink(folder / "n01", folder / "n00");
   std::filesystem::create_symlink(folder / "n01" / "x.Png", folder / "n01" / "link.png");
@@ -60,7 +60,7 @@ TEST_CASE("left-out files are described by kind, the most frequent first") {
   for (char c = 'a'; c < 'k'; ++c) many[std::string(".") + c] = 1;
   CHECK(image_folder::describe(many) ==
         "15 files are neither JPEG nor PNG: .z 5, .a 1, .b 1, .c 1, .d 1, .e 1, .f 1, .g 1 and 3 other kinds");
-  // Names in capitals, nested folders, and a flat folder.
+  // Counts names in capital letters, in nested folders, and (below) in a folder without classes.
   const TempFolder folder;
   for (const char* name : {"n01/a.jpg", "n01/b.WebP", "n01/deep/c.webp", "n01/.hidden.gif"})
     write_text(folder / name, "x");

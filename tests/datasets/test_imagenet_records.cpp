@@ -78,7 +78,7 @@ TEST_CASE("TFRecord files written by TensorFlow are read") {
   const auto test = open_imagenet(folder.path(), Split::test);
   REQUIRE(test.records.size() == 1);
   CHECK(first_label(test) == 999);
-  // All features.
+  // Reads all features.
   const TfRecordFiles files({folder / "train-00001-of-00002"}, folder / "index");
   Bytes frame;
   const auto e = imagenet::parse_image_example(files.read(0, frame), "test");
@@ -128,7 +128,7 @@ TEST_CASE("the error names a label outside 1 to 1000, and the feature of an imag
   CHECK(contains(error(w.payload()), "image/class/label"));
   w.add("image/class/label", "5");  // not an integer
   CHECK(contains(error(w.payload()), "image/class/label"));
-  w.add_int("image/class/label", 5);  // the last one counts
+  w.add_int("image/class/label", 5);  // the last value counts
   CHECK(error(w.payload()).empty());
   CHECK(contains(error("garbage"), where));
   CHECK(contains(error(""), where));
@@ -145,7 +145,7 @@ TEST_CASE("each form of the data set is found in the folder, in its subfolders a
     const TempFolder folder;
     const auto at = folder.path() / below;
     const std::string b = *below != 0 ? std::string(below) + "/" : "";
-    // In the reverse order of preference: each form takes precedence over those before it.
+    // Adds the forms in the reverse order of preference: each form has precedence over the forms before it.
     write_text(folder / "train/n1/a.jpg", "x");
     write_text(folder / "train/n2/b.jpg", "y");
     CHECK(open_imagenet(folder.path(), Split::train).form == Form::image_folder);
@@ -159,14 +159,14 @@ TEST_CASE("each form of the data set is found in the folder, in its subfolders a
     CHECK(o.classes == 3);
     CHECK(o.class_names == std::vector<std::string>{"x", "y", "z"});
     CHECK(first_label(o) == 2);
-    // The form that the caller asks for.
+    // The caller can select a form.
     CHECK(first_label(open_imagenet(folder.path(), Split::train, {.form = Form::tfrecord})) == 6);
     CHECK(first_label(open_imagenet(folder.path(), Split::train, {.form = Form::recordio})) == 4);
     o = open_imagenet(folder.path(), Split::train, {.form = Form::image_folder});
     CHECK(o.class_names == std::vector<std::string>{"n1", "n2"});
     CHECK(o.classes == 2);
     CHECK(o.folder == folder / "train");
-    // The folder of one split, opened for this split and for the other one.
+    // Opens the folder of one split, for this split and for the other one.
     write_packed(folder / "validation-00000-of-00001.tutti");
     for (const char* p : {"train", "train/", "train/../train/."}) {
       CHECK(open_imagenet(folder / p, Split::train).form == Form::packed);
@@ -186,7 +186,7 @@ TEST_CASE("an image folder for evaluation has the labels of the training folder"
   CHECK(open_imagenet(folder / "val", Split::train).folder.filename() == "train");
   write_text(folder / "val/n4/a.jpg", "x");
   CHECK(contains(error_of(folder.path(), Split::test), "n4"));
-  // Without class folders, as ImageNet distributes them.
+  // The files are not in class folders, as in ImageNet's own archive.
   std::filesystem::remove_all(folder / "val");
   write_text(folder / "validation/a.JPEG", "x");
   write_text(folder / "validation/b.JPEG", "x");
@@ -195,7 +195,7 @@ TEST_CASE("an image folder for evaluation has the labels of the training folder"
   o = open_imagenet(folder.path(), Split::test);
   CHECK(o.records.size() == 2);
   CHECK(first_label(o) == 2);
-  // A folder of any name is accepted for training, but not for evaluation.
+  // A folder with any name is accepted for training, but not for evaluation.
   const TempFolder other;
   write_text(other / "n1/a.jpg", "x");
   CHECK(open_imagenet(other.path(), Split::train).classes == 1);
@@ -221,17 +221,17 @@ TEST_CASE("classes and their names come from tutti-data's file next to the recor
   CHECK(o.classes == 3);
   CHECK(o.class_names == names);
   CHECK(o.records.class_names() == names);
-  // If the caller asks for another number of classes, there are no names.
+  // If the caller gives another number of classes, the class names are not used.
   o = open_imagenet(folder.path(), Split::train, {.classes = 5});
   CHECK(o.classes == 5);
   CHECK(o.class_names.empty());
-  // The file describes another form.
+  // This file describes another form than the one that exists, so it is not used.
   CHECK(open_imagenet(folder.path(), Split::test).classes == 1000);
   tell("validation", "recordio", "[]");
   o = open_imagenet(folder.path(), Split::test);
   CHECK(o.classes == 3);
   CHECK(o.class_names.empty());
-  // The file of the other split serves too.
+  // Without a file for this split, the file of the other split is used.
   std::filesystem::remove(folder / "tutti-data-validation.json");
   tell("train", "recordio", R"(["x", "y", "z"])");
   CHECK(open_imagenet(folder.path(), Split::test).class_names == std::vector<std::string>{"x", "y", "z"});
@@ -290,7 +290,7 @@ TEST_CASE("RecordIO files are found by their names") {
   std::filesystem::remove(folder / "train.rec");
   std::filesystem::remove(folder / "imagenet-train-480.rec");
   for (int k = 0; k < 11; ++k) write_text(folder / ("train_" + std::to_string(k) + ".rec"), "x");
-  CHECK(contains(names(Split::train), "train_9.rec train_10.rec "));  // by number
+  CHECK(contains(names(Split::train), "train_9.rec train_10.rec "));  // in the order of the numbers
   std::filesystem::remove(folder / "train_3.rec");
   CHECK(contains(message_of<DataError>([&] { (void)names(Split::train); }), "train_3.rec"));
 }

@@ -46,7 +46,7 @@ std::string contents(const fs::path& path) {
 
 std::string quoted(const fs::path& p) { return "'" + p.string() + "'"; }
 
-// Returns a PATH without the other downloader than `downloader`. The scripts must work with either.
+// Returns a PATH with `downloader` and without the other downloader. The scripts must work with either.
 std::string path_with(const TempFolder& folder, const std::string& downloader) {
   const auto bin = folder / ("bin-" + downloader);
   fs::create_directories(bin);
@@ -56,7 +56,7 @@ std::string path_with(const TempFolder& folder, const std::string& downloader) {
   return "PATH=" + quoted(bin) + " ";
 }
 
-// Makes a tar.gz like the original one, except that the records are zeros.
+// Makes a tar.gz like CIFAR-10's own archive, except that all records are zeros.
 struct Archive {
   TempFolder folder;
   std::string body, sha256;
@@ -80,7 +80,7 @@ class Cifar {
                  " --url " + server.url("/c.tar.gz") + " --sha256 " + archive_.sha256 + " " + more);
   }
   [[nodiscard]] fs::path bin() const { return folder / "out dir/cifar-10-batches-bin"; }
-  // Only the data (and the lock) may remain at the end.
+  // Only the data and the lock may remain.
   [[nodiscard]] bool clean() const {
     for (const auto& e : fs::directory_iterator(folder / "out dir"))
       if (e.path() != bin() && e.path().filename() != ".prepare.lock") return false;
@@ -126,14 +126,14 @@ TEST_CASE("cifar10/prepare fetches, checks and unpacks, and a second run leaves 
     CHECK(prepare.server.requests().empty());
     CHECK(prepare("--check").code == 0);
     CHECK(prepare.server.requests().empty());
-    // A changed byte, and a truncated file.
+    // A file with a changed byte, and a truncated file.
     std::fstream(prepare.bin() / "data_batch_2.bin", std::ios::in | std::ios::out).put('x');
     const auto changed = prepare("--check");
     CHECK(changed.code == 3);
     CHECK(contains(changed.text, "data_batch_2.bin"));
     fs::resize_file(prepare.bin() / "data_batch_3.bin", 5);
     CHECK(contains(prepare("--check").text, "data_batch_3.bin with 30730000 bytes, got 5"));
-    CHECK(prepare().code == 3);  // and does not overwrite it
+    CHECK(prepare().code == 3);  // and must not overwrite the damaged data
     CHECK(fs::exists(prepare.bin()));
   }
 }
@@ -145,7 +145,7 @@ TEST_CASE("cifar10/prepare resumes an interrupted download") {
     if (!have(tool)) continue;
     CAPTURE(tool);
     {
-      // The connection breaks again and again, but each attempt brings some bytes.
+      // The connection breaks several times, but each attempt receives some bytes.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       const std::size_t cut = archive.body.size() / 3 - 1;
@@ -161,7 +161,7 @@ TEST_CASE("cifar10/prepare resumes an interrupted download") {
       CHECK(prepare("--check").code == 0);
     }
     {
-      // A killed run has left a part.
+      // An earlier run was killed and left a part of the file.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", archive.body.substr(0, 1000));
@@ -172,7 +172,7 @@ TEST_CASE("cifar10/prepare resumes an interrupted download") {
       CHECK(prepare.clean());
     }
     if (tool == "curl" || !have("curl")) {
-      // A run was killed after the last byte: this run does not fetch the file.
+      // An earlier run was killed after the last byte. This run does not download the file again.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", archive.body);
@@ -180,7 +180,7 @@ TEST_CASE("cifar10/prepare resumes an interrupted download") {
       CHECK(prepare.server.requests().empty());
     }
     {
-      // The part is longer than the file: the download starts again.
+      // The part is longer than the file, so the download starts again.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);
       write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", archive.body + "more");
@@ -228,7 +228,7 @@ TEST_CASE("cifar10/prepare accepts only status 200 and 206, and keeps the part t
       }
     }
   }
-  // No server listens.
+  // No server listens at this address.
   Cifar prepare(archive);
   CHECK(prepare("--url http://127.0.0.1:1/x").code == 3);
   CHECK_FALSE(fs::exists(prepare.bin()));
@@ -244,7 +244,8 @@ TEST_CASE("cifar10/prepare refuses a wrong checksum and a different archive") {
   CHECK(contains(wrong.text, archive.sha256));
   CHECK_FALSE(fs::exists(prepare.bin()));
   CHECK(prepare.clean());
-  // A part of another file is continued: the result is removed, and the next run starts again.
+  // The download continues a part of another file. The result is wrong, so the script removes it, and the next run
+  // starts again.
   write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", std::string(1000, 'x'));
   const auto mixed = prepare();
   CHECK(mixed.code == 3);
@@ -252,7 +253,7 @@ TEST_CASE("cifar10/prepare refuses a wrong checksum and a different archive") {
   CHECK(prepare.clean());
   CHECK(prepare().code == 0);
   fs::remove_all(prepare.bin());
-  // The default of --sha256 is the checksum of the original.
+  // The default of --sha256 is the checksum of the real archive.
   const auto original = shell(quoted(source_root() / "datasets/cifar10/prepare") + " --out " +
                               quoted(prepare.folder / "o") + " --url " + prepare.server.url("/c.tar.gz"));
   CHECK(original.code == 3);
@@ -342,7 +343,7 @@ TEST_CASE("fashion_mnist/prepare fetches from the first source that has the file
     CHECK(r.code == 0);
     CHECK(contains(r.text, "404"));
     CHECK(prepare("--check").code == 0);
-    CHECK(fs::exists(folder / "src" / (names[0] + ".gz")));  // the source remains
+    CHECK(fs::exists(folder / "src" / (names[0] + ".gz")));  // the script keeps the source
   }
   SUBCASE("after an interrupted download") {
     server.behave({.cut = 2000});
@@ -371,6 +372,6 @@ TEST_CASE("fashion_mnist/prepare fetches from the first source that has the file
     server.put("/data/" + names[1] + ".gz", contents(folder / "src" / (names[1] + ".gz")));
     server.requests();
     CHECK(prepare(url).code == 0);
-    CHECK(server.requests().size() == 3);  // the first file was kept
+    CHECK(server.requests().size() == 3);  // the script did not download the first file again
   }
 }

@@ -54,7 +54,7 @@ TEST_CASE("a synthetic image depends only on seed and index") {
       all.insert(sample(a, i).image);
     }
     CHECK(all.size() == 50);
-    // The test set starts after the training set.
+    // The test set begins after the last image of the training set.
     o.seed = 3;
     o.first = 40;
     CHECK(sample(Synthetic(o), 5).image == sample(a, 45).image);

@@ -51,8 +51,8 @@ inline const Node& only(const Graph& g) {
   return *std::find_if(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return std::holds_alternative<O>(n.op); });
 }
 
-// Checks that every node reads values that an earlier node computed (or that need no computation), and that producers
-// are right.
+// Checks that every node reads only values that an earlier node computed, or that need no computation. Checks that the
+// producer of each value is right.
 inline void check_order(const Graph& g) {
   std::set<ValueId> made;
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {

@@ -18,7 +18,8 @@
 
 namespace tutti::testing {
 
-// Returns how a backend divides an op: within its semantics, at random or like the CPU backends.
+// Returns how a backend divides an op: at random within the op's semantics, or as the CPU backends do if `random` is
+// null.
 inline Partition divide(const Op& o, const NodeDesc& d, Rng* random) {
   const bool custom = std::holds_alternative<op::Custom>(o) || std::holds_alternative<op::CustomBackward>(o);
   const bool two_pass = std::holds_alternative<op::BatchNorm>(o) || std::holds_alternative<op::BatchNormBackward>(o);
@@ -38,7 +39,7 @@ inline Partition divide(const Op& o, const NodeDesc& d, Rng* random) {
 
 inline std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// A range of bytes of the activation arena or of scratch, and the period in which its contents are needed.
+// A range of bytes of the activation arena or of scratch memory, and the time from its first to its last use.
 struct Block {
   std::string name;
   std::size_t begin = 0, end = 0;
@@ -63,7 +64,7 @@ inline int overlaps(const std::vector<Block>& blocks) {
   return bad;
 }
 
-// Walks through a plan a second time, relying only on its promises.
+// Walks through a plan and checks what Plan documents, without the planner's code.
 class PlanCheck {
  public:
   PlanCheck(const Graph& g, const Plan& p, const ArenaLayout& parameters, bool keep_all)
@@ -83,8 +84,8 @@ class PlanCheck {
     return s == Storage::image || s == Storage::labels || s == Storage::parameter || s == Storage::state;
   }
 
-  // Checks that every phase of every node occurs once and in order. Each reads only existing values: any from earlier
-  // segments, and from its own segment only the rows of the same chunk.
+  // Checks that every phase of every node occurs once, in the right order, and reads only existing values: all values
+  // of earlier segments, and in its own segment only the rows of the same chunk.
   void order() {
     const std::size_t nodes = g_.nodes.size();
     std::vector<int> whole(nodes), reduce(nodes), apply(nodes), finish(nodes);
@@ -100,9 +101,9 @@ class PlanCheck {
         CHECK(seg.chunk_rows >= 1);
         CHECK(seg.chunk_rows <= (p_.rows + p_.shards - 1) / p_.shards);
       }
-      std::vector<char> chunk(g_.values.size(), 0);  // this chunk's rows exist
-      std::vector<ValueId> after;                    // exist after the segment
-      std::vector<ValueId> late;                     // written by a finish
+      std::vector<char> chunk(g_.values.size(), 0);  // values whose rows of this chunk exist
+      std::vector<ValueId> after;                    // values that exist after the segment
+      std::vector<ValueId> late;                     // values that a finish phase writes
       const auto read = [&](ValueId v) {
         if (given(v)) return;
         const bool earlier = made_[at(v)] != never && made_[at(v)] < static_cast<int>(s);
@@ -132,7 +133,7 @@ class PlanCheck {
           CHECK((d == Division::rows || d == Division::two_pass));
           ++apply[at(step.node)];
           if (d == Division::two_pass) {
-            // Reads the results of its first pass.
+            // The second pass reads the results of the first one.
             for (std::size_t k = 1; k < n.outputs.size(); ++k) read(n.outputs[k]);
             write(n.outputs[0]);
           } else {
@@ -169,7 +170,8 @@ class PlanCheck {
         CHECK(made_[at(v)] != never);
   }
 
-  // Checks that no two values needed at the same time share bytes: in the arena by segments, in scratch by steps.
+  // Checks that values that are needed at the same time do not share bytes. Time is counted in segments for the arena,
+  // and in steps for scratch memory.
   void memory() {
     std::vector<Block> values(g_.values.size()), partials, scratch;
     for (std::size_t s = 0; s < p_.segments.size(); ++s) {
@@ -189,7 +191,7 @@ class PlanCheck {
           } else if (place.where == ValueStorage::scratch) {
             CHECK(!seg.whole);
             CHECK(g_[v].per_row);
-            // Scratch does not outlive its chunk: one segment writes it first, and then reads it.
+            // A value in scratch memory is written and read in one segment.
             CHECK(made_[at(v)] == static_cast<int>(s));
             Block& b = mine[v];
             b.name = g_[v].name;
@@ -238,10 +240,10 @@ class PlanCheck {
     CHECK(p_.values[at(g_.metrics)].where == ValueStorage::activation);
   }
 
-  // Checks that slices have the order in which their gradients become final, and that `ready` counts the final ones.
+  // Checks that slices are in the order in which their gradients become final, and that `ready` counts the final ones.
   void ready() {
     if (!p_.training) return;
-    std::map<std::string, int> final_in;  // the last segment of the node that computes the gradient
+    std::map<std::string, int> final_in;  // the last segment of each node that computes the gradient
     for (std::size_t s = 0; s < p_.segments.size(); ++s)
       for (const Step& step : p_.segments[s].steps)
         for (ValueId v : g_.nodes[at(step.node)].outputs)
@@ -250,7 +252,7 @@ class PlanCheck {
     int before = -1;
     for (const Slice& s : parameters_.slices) {
       if (!s.trainable) continue;
-      CHECK(&s == &parameters_.slices[trained]);  // trainable slices come first
+      CHECK(&s == &parameters_.slices[trained]);  // trainable slices are before all other slices
       ++trained;
       REQUIRE(final_in.count(s.name) == 1);
       CHECK(final_in[s.name] >= before);
@@ -271,7 +273,7 @@ class PlanCheck {
   const Plan& p_;
   const ArenaLayout& parameters_;
   bool keep_all_;
-  std::vector<int> made_;  // the segment after which a value is complete
+  std::vector<int> made_;  // for each value, the segment after which it is complete
 };
 
 }  // namespace tutti::testing

@@ -26,7 +26,7 @@ inline std::shared_ptr<const CustomOp> square_op() {
       for (std::size_t i = 0; i < x.size(); ++i) y[i] = static_cast<T>(x[i] * x[i]);
     });
   };
-  // dy, x, y -> dx
+  // Inputs: dy, x, y. Output: dx.
   c->backward["host"] = [](std::span<const TensorRef> in, std::span<const TensorRef> out) {
     with_float_type(in[0].dtype, [&](auto t) {
       using T = decltype(t);
@@ -38,7 +38,7 @@ inline std::shared_ptr<const CustomOp> square_op() {
 }
 
 // Returns a random net on small images: convolutions, batch norms with and without relu and residual, sums, pools,
-// biases, gelus and custom ops. Its values are read once or several times.
+// biases, gelus and custom ops. Some values are read several times.
 inline Graph random_graph(std::uint64_t seed, int layers) {
   Rng r(seed, Purpose::user);
   const auto below = [&](std::uint32_t n) { return static_cast<int>(r.below(n)); };
@@ -47,7 +47,7 @@ inline Graph random_graph(std::uint64_t seed, int layers) {
   std::vector<ValueId> pool{b.normalize(std::vector<float>(channels, 128), std::vector<float>(channels, 1 / 64.0F))};
   for (int i = 0; i < layers; ++i) {
     const std::string name = "l" + std::to_string(i);
-    // Mostly the latest value, so that the net is deep.
+    // Reads the latest value in most cases, so that the net is deep.
     const ValueId x = below(3) > 0 ? pool.back() : pool[r.below(static_cast<std::uint32_t>(pool.size()))];
     const Shape s = b.shape(x);
     ValueId same = no_value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests the recording of a graph, the shapes of the models, and their initial weights.
+// Tests how a graph is recorded, the shapes of the models, and their initial weights.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -43,8 +43,8 @@ TEST_CASE("builder: a call with a wrong shape fails, and the error names the lay
   check_shape_error("images", [] { Builder(3, 0, 8); });
   check_shape_error("normalize", [&] { b.normalize({0, 0}, {1, 1}); });
   check_shape_error("normalize", [&] { b.normalize({0, 0, 0}, {1, 1}); });
-  check_shape_error("a", [&] { b.conv2d("a", c, w, {3, 3, 1, 1}); });     // 4 channels into weights for 3
-  check_shape_error("a", [&] { b.conv2d("a", n.x, w, {5, 5, 1, 1}); });   // another kernel
+  check_shape_error("a", [&] { b.conv2d("a", c, w, {3, 3, 1, 1}); });     // an input of 4 channels, weights for 3
+  check_shape_error("a", [&] { b.conv2d("a", n.x, w, {5, 5, 1, 1}); });   // the kernel's size differs from the weights'
   check_shape_error("a", [&] { b.conv2d("a", n.x, w, {3, 3, 0, 1}); });   // stride 0
   check_shape_error("a", [&] { b.conv2d("a", n.x, w, {3, 3, 1, -1}); });  // negative padding
   check_shape_error("a", [&] { b.conv2d("a", n.x, v4, {3, 3, 1, 1}); });  // weights of rank 1
@@ -56,11 +56,11 @@ TEST_CASE("builder: a call with a wrong shape fails, and the error names the lay
   check_shape_error("bias", [&] { b.bias("bias", c, v2); });
   check_shape_error("pool", [&] { b.max_pool("pool", c, {16, 16, 1, 0}); });
   check_shape_error("pool", [&] { b.max_pool("pool", c, {3, 3, 1, 2}); });
-  check_shape_error("fc", [&] { nn::linear(b, "fc", c, 10, {}); });  // not pooled
+  check_shape_error("fc", [&] { nn::linear(b, "fc", c, 10, {}); });  // the input is not pooled
   check_shape_error("fc2", [&] { b.linear("fc2", b.global_avg_pool("g", c), w, v4); });
   check_shape_error("fc3", [&] { nn::linear(b, "fc3", c, 0, {}); });
   check_shape_error("loss", [&] { b.softmax_cross_entropy(c); });
-  // Values that are not activations are refused: the kernels would read beyond their end.
+  // Layers refuse values that are not activations, because kernels would read beyond their end.
   check_shape_error("raw", [&] { nn::conv(b, "raw", b.images(), {.out = 4}); });
   check_shape_error("relu", [&] { b.relu("relu", b.images()); });
   check_shape_error("gelu", [&] { b.gelu("gelu", b.images()); });
@@ -100,7 +100,7 @@ TEST_CASE("builder: names must be unique, a net has one loss, and label smoothin
   CHECK_THROWS_AS(m.b.softmax_cross_entropy(z, 1.0F), UsageError);
   CHECK_THROWS_AS(m.b.softmax_cross_entropy(z, std::nanf("")), UsageError);
   m.b.softmax_cross_entropy(z);
-  // not more than the number of classes
+  // top_k is at most the number of classes.
   CHECK(std::get<op::SoftmaxCrossEntropy>(m.b.graph().nodes.back().op).top_k == 3);
 }
 

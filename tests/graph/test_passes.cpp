@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests fusion, differentiation, and the plain net of an evaluation.
+// Tests fusion, differentiation, and the net without training ops for an evaluation.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -63,7 +63,7 @@ TEST_CASE("fuse: ops are not fused if another op reads a value between them") {
     CHECK(count<op::Add>(fuse(n.b.graph())) == 1);
   }
   {
-    Net n;  // the sum is read twice: batch norm and add join, the relu stays
+    Net n;  // two ops read the sum: the batch norm joins with the addition, but not with the relu
     const ValueId a = n.conv("a", n.x);
     const ValueId s = n.b.add("sum", nn::batch_norm(n.b, "bn", a), a);
     n.finish(n.b.add("again", n.b.relu("r", s), s));
@@ -74,7 +74,7 @@ TEST_CASE("fuse: ops are not fused if another op reads a value between them") {
     CHECK(std::get<op::BatchNorm>(only<op::BatchNorm>(g).op).residual);
   }
   {
-    Net n;  // a relu before the sum keeps the sum separate
+    Net n;  // the relu before the sum prevents a fusion with it
     const ValueId a = n.conv("a", n.x);
     n.finish(n.b.add("sum", n.b.relu("r", nn::batch_norm(n.b, "bn", a)), a));
     const Graph g = fuse(n.b.graph());
@@ -107,7 +107,7 @@ TEST_CASE("gelu is not fused, has no FLOPs, and its gradient is computed from it
   CHECK(back.inputs[1] == x);
   CHECK(g[back.outputs[0]].name == "d " + g[x].name);
 
-  Net m;  // after a batch norm with an output that is not kept
+  Net m;  // a sum after a batch norm whose output no other op reads
   const ValueId z = nn::batch_norm(m.b, "bn", m.conv("a", m.x));
   m.finish(m.b.gelu("g", z));
   const Graph h = differentiate(fuse(m.b.graph()));
@@ -126,8 +126,8 @@ TEST_CASE("differentiate: gradient contributions to the same value are added") {
   const Graph g = differentiate(n.b.graph());
   check_order(g);
   const int forward_adds = 3;
-  CHECK(count<op::Add>(g) == forward_adds + 3);  // four contributions to d a: three additions
-  CHECK(count<op::Conv2dBackwardData>(g) == 4);  // not for the images
+  CHECK(count<op::Add>(g) == forward_adds + 3);  // the gradient of a has four contributions, which need three additions
+  CHECK(count<op::Conv2dBackwardData>(g) == 4);  // the images need no gradient
   CHECK(count<op::Conv2dBackwardWeights>(g) == 5);
   for (const Value& v : g.values)
     if (v.storage == Storage::parameter) {
@@ -151,14 +151,14 @@ TEST_CASE("differentiate: the backward op of a batch norm reads two gradient con
   m.finish(m.b.add("s2", m.b.add("s1", m.conv("b", z), m.conv("c", z)), z));
   const Graph h = differentiate(m.b.graph());
   check_order(h);
-  CHECK(count<op::Add>(h) == 3);  // three contributions: one addition, and two that the batch norm reads
+  CHECK(count<op::Add>(h) == 3);  // three contributions: one addition, and the batch norm reads two of them
   CHECK(std::get<op::BatchNormBackward>(only<op::BatchNormBackward>(h).op).second);
 }
 
 TEST_CASE("differentiate: unsupported graphs are refused") {
   Net none;
   CHECK_THROWS_AS((void)differentiate(none.b.graph()), UsageError);
-  Net n;  // one weight in two convolutions
+  Net n;  // two convolutions share one weight
   const ValueId w = n.b.parameter("w", Shape{3, 3, 3, 3}, {});
   n.finish(n.b.conv2d("c2", n.b.conv2d("c1", n.x, w, {}), w, {}));
   CHECK_THROWS_WITH_AS((void)differentiate(n.b.graph()), doctest::Contains("'w' used twice"), UsageError);

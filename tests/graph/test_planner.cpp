@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Checks the planner's promises by a second, independent walk through the plan: on random nets, on the real ones, and
-// with every way in which a backend may divide an op.
+// Checks the planner's promises by a second, independent walk through the plan: for random nets, for the real nets, and
+// for every way in which a backend may divide an op.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct Made {
   ArenaLayout parameters;
 };
 
-// Plans a forward graph for training or evaluation and checks everything.
+// Makes a plan of a forward graph for training or evaluation, and checks everything.
 Made check_plan(const Graph& forward, PlanOptions o, Rng* random) {
   const Graph fused = fuse(forward), train = differentiate(fused);
   const Graph g = o.training ? train : inference(fused);
@@ -113,7 +113,7 @@ TEST_CASE("values in scratch are not in the arena, and bf16 halves the memory") 
   CHECK(bf16.activation_bytes < f32.activation_bytes * 6 / 10);
   o.training = false;
   const Plan eval = check_plan(g, o, nullptr).plan;
-  CHECK(eval.activation_bytes < bf16.activation_bytes / 8);  // no values are kept for a backward pass
+  CHECK(eval.activation_bytes < bf16.activation_bytes / 8);  // it keeps no values for a backward pass
   o.training = true;
   o.keep_all = true;
   CHECK(check_plan(g, o, nullptr).plan.activation_bytes > bf16.activation_bytes);
@@ -154,7 +154,7 @@ TEST_CASE("custom op: forward and gradient run, and a missing kernel is an error
   const Metrics m = e.train({images.data(), labels.data(), 1}, {});
   const auto x = e.value(values.first).view<double>(), y = e.value(values.second).view<double>();
   for (std::size_t i = 0; i < x.size(); ++i) CHECK(y[i] == x[i] * x[i]);
-  // Checks the gradient by finite differences.
+  // Compares the gradient with finite differences.
   const std::vector<double> gradient(static_cast<double*>(e.gradient_data()),
                                      static_cast<double*>(e.gradient_data()) + e.parameters().count);
   const Slice& w = *e.parameters().find("c.weight");
@@ -172,7 +172,7 @@ TEST_CASE("custom op: forward and gradient run, and a missing kernel is an error
   }
   CHECK(m.rows == 1);
 
-  // Kernels are looked up by the backend's own name first, then by "host".
+  // The graph uses the kernel with the backend's own name. If there is none, it uses the kernel "host".
   auto named = std::make_shared<CustomOp>(*testing::square_op());
   named->forward["reference"] = [](auto, std::span<const TensorRef> out) {
     for (double& v : out[0].view<double>()) v = 7;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the Python lines of docs/how-to/own-images-own-net.md: ONNX Runtime classifies an image as tutti-predict does.
+"""Runs the Python code of docs/how-to/own-images-own-net.md: ONNX Runtime classifies an image as tutti-predict does.
 """
 import contextlib
 import io

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""tutti-export for each net that the programs train: onnx checks the file, and the logits of ONNX Runtime equal those
-of tutti-predict."""
+"""Tests tutti-export for each net that the programs train: onnx checks the file, and ONNX Runtime gives the same logits
+as tutti-predict."""
 import json
 import math
 import os
@@ -20,7 +20,7 @@ from predict_case import CIFAR, EXPORT, IMAGENET, PREDICT, PredictCase, png, rea
 
 SMALL = ["--dataset", "synthetic", "--num-examples", "32", "--batch-size", "16", "--epochs", "1", "--threads", "2", "--seed", "5"]
 LARGE = ["--synthetic", "--num-examples", "16", "-b", "8", "--num_epochs", "1", "--num-classes", "12", "--nofp16", "--seed", "5"]
-# For each net: the program that trains it, and the number of batch norms that no convolution can absorb.
+# For each net: the program and options that train it, and the number of batch norms that no convolution can absorb.
 NETS = {
     "resnet-20": (CIFAR, [*SMALL, "--image-shape", "3,32,32", "--network", "resnet", "--depth", "20"], 0),
     "grey": (CIFAR, [*SMALL, "--image-shape", "1,28,28", "--network", "resnet_postact", "--depth", "8"], 0),
@@ -39,7 +39,7 @@ NETS = {
 
 
 def random_weights(tensors):
-    """Returns other values of the same tensors that a net could have; some scales are negative."""
+    """Returns the same tensors with other values that a net could have. Some scales are negative."""
     draw = np.random.default_rng(11)
     out = {}
     for name, (dtype, shape, data) in tensors.items():
@@ -67,7 +67,7 @@ class Onnx(PredictCase):
         self.assertLess(np.abs(ours - theirs).max(), 1e-4 * most)
         for a, b in zip(ours, theirs, strict=True):
             best = np.argsort(-a, kind="stable")[:5]
-            # The same five classes in the same order, except for two with almost equal values.
+            # Both nets have the same best five classes. Two classes may change places if their values are almost equal.
             self.assertTrue(np.all(np.abs(a[best] - a[np.argsort(-b, kind="stable")[:5]]) <= 2e-4 * most))
 
     def check(self, model, norms):
@@ -90,7 +90,7 @@ class Onnx(PredictCase):
                          for y in range(height) for x in range(width))
             images.append(bytes(v for v in grey for _ in range(3)) if channels == 1 else
                           bytes(draw.randrange(30 * k, 256) if i % 7 else 80 * k for i in range(3 * height * width)))
-        # The net's own rules crop larger images; the net sees their centre.
+        # The net's own rules crop larger images to the centre.
         files = []
         kind = json.loads(metadata["image"])
         for k, pixels in enumerate(images):
@@ -98,7 +98,7 @@ class Onnx(PredictCase):
             if kind["stored"]:
                 file.write_bytes(png(width, height, pixels))
             else:
-                # The central rule: the input is the share `share` in the middle of the image.
+                # The central rule: the net's input is the part `share` in the middle of the image.
                 self.assertEqual((kind["crop"], kind["share"]), ("central", 0.8))
                 border = round((height / 0.8 - height) / 2)
                 rows = [pixels[3 * width * y:3 * width * (y + 1)] for y in range(height)]
@@ -113,7 +113,7 @@ class Onnx(PredictCase):
         normalized = (x / 255 - mean) / std
         theirs = session.run(None, {"images": normalized})[0]
         self.compare(ours, theirs)
-        # The batch size is free.
+        # The batch size is not fixed.
         self.compare(ours[:1], session.run(None, {"images": normalized[:1]})[0])
         run(EXPORT, "--input", "pixels", "--output", "probabilities", model, out)
         onnx.checker.check_model(out, full_check=True)

@@ -12,7 +12,7 @@
 
 namespace tutti::test {
 
-// The content of a checkpoint, which depends only on its step and size.
+// The content of a checkpoint. It depends only on the step and the number of elements.
 class State {
  public:
   State(std::int64_t step, std::size_t elements) : step_(step), weight_(elements), momentum_(elements), half_(3) {
@@ -34,7 +34,7 @@ class State {
     return d;
   }
 
-  // Describes the difference in words; "" if the checkpoint holds exactly this state.
+  // Describes the difference, or returns "" if the checkpoint holds exactly this state.
   [[nodiscard]] std::string difference(const io::LoadedCheckpoint& c) const {
     const auto d = data();
     if (c.step() != d.step) return "step " + std::to_string(c.step());
@@ -60,7 +60,7 @@ class State {
   std::vector<bf16> half_;
 };
 
-// Saves such a state.
+// Saves State(step, elements).
 inline io::Path save(io::CheckpointStore& store, std::int64_t step, std::size_t elements = 100) {
   const State state(step, elements);
   return store.save(state.data());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The program that test_checkpoint_killed.sh kills.
-//   checkpoint_writer write RUN   saves step 1, step 2, step 2 again, keeping one; prints "saved <step>" after each
+//   checkpoint_writer write RUN   saves step 1, step 2, step 2 again, keeping one; prints "saved <step>" each time
 //   checkpoint_writer check RUN   prints "step <step>" of the newest valid checkpoint, or `none`; status 1 if any
 //                                 visible one is incomplete or holds other bytes than were written
 #include <unistd.h>

@@ -8,7 +8,7 @@
 
 namespace tutti::test {
 
-// During its lifetime this process cannot make a file larger than `bytes`: writing more fails with EFBIG.
+// During its lifetime this process cannot make a file larger than `bytes`: a larger write fails with EFBIG.
 class SizeLimit {
  public:
   explicit SizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {

@@ -112,7 +112,7 @@ TEST_CASE("a step can be saved again") {
   CHECK(State(5, 20).difference(store.load(path)) == "");
   CHECK(names_in(store.folder()) == std::vector<std::string>{"step-000000005"});
 
-  // A crash between the two renames: the earlier one still exists under its other name.
+  // A process was killed between the two renames: the earlier checkpoint exists under its other name.
   const Path old = store.folder() / "step-000000005.old";
   rename_path(path, old);
   CHECK(State(5, 20).difference(*store.load_newest_valid()) == "");
@@ -122,7 +122,7 @@ TEST_CASE("a step can be saved again") {
   CHECK(State(5, 30).difference(*store.load_newest_valid()) == "");
   CHECK_FALSE(path_exists(old));
 
-  // A damaged one is removed for good, and does not displace the one kept next to it.
+  // A damaged checkpoint is removed, and does not replace the valid one next to it.
   std::filesystem::copy(path, old, std::filesystem::copy_options::recursive);
   std::filesystem::remove(path / "COMPLETE");
   CHECK(State(5, 30).difference(*store.load_newest_valid()) == "");
@@ -233,7 +233,7 @@ Path save_in(CheckpointStore& store, std::int64_t generation, std::int64_t step)
 
 struct EvictedMember : std::exception {};
 
-// Runs f in another process. Its files are removed when it has ended, or when a process writes there again.
+// Runs f in another process. Files that f leaves are removed like those of any process that has ended.
 template <class F>
 void in_another_process(F&& f) {
   const pid_t child = ::fork();
@@ -285,7 +285,8 @@ TEST_CASE("a writer that was stopped and evicted replaces no checkpoint after th
   coordinator.begin_generation(1, 0);
   save_in(coordinator, 1, 5);
   coordinator.mark_best(5, 0.5, 1);
-  // Stopped between the check of its permission to write and the rename. The others save the same step and one more.
+  // The coordinator is paused between the check of its permission to write and the rename. Meanwhile other processes
+  // save the same step and one more.
   meanwhile = [&] {
     in_another_process([&] {
       others.begin_generation(2, 10);
@@ -296,7 +297,7 @@ TEST_CASE("a writer that was stopped and evicted replaces no checkpoint after th
     given_up = true;
   };
   CHECK_THROWS_AS(save_in(coordinator, 1, 10), EvictedMember);
-  // It has left its own checkpoint next to theirs, and that does not count.
+  // The coordinator has saved its own checkpoint next to theirs, but it does not count.
   CHECK(path_exists(others.folder() / "step-000000010.g1"));
   std::vector<std::string> list;
   for (const Path& c : others.list()) list.push_back(c.filename().string());
@@ -311,8 +312,8 @@ TEST_CASE("a writer that was stopped and evicted replaces no checkpoint after th
                                                               "step-000000010.g2", "step-000000012.g2",
                                                               "step-000000014.g2"});
 
-  // A step that the others repeated: theirs began one step earlier, so the previous checkpoint belongs to another
-  // history.
+  // The other processes began their generation one step earlier and repeated the step, so the coordinator's checkpoint
+  // belongs to another history.
   given_up = false;
   others.begin_generation(3, 14);
   meanwhile = [&] { given_up = true; };
@@ -323,7 +324,7 @@ TEST_CASE("a writer that was stopped and evicted replaces no checkpoint after th
   CHECK(others.latest_generation() == 3);
   save_in(others, 3, 16);
   CHECK_FALSE(path_exists(others.folder() / "step-000000015.g2"));
-  // A run that starts from the beginning without generations.
+  // A run without generations starts from the beginning.
   others.forget_generations();
   CHECK(others.load_newest_valid()->step() == 16);
   others.discard_newer_than(12);

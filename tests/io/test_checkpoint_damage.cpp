@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests checkpoints with damaged, missing or unexpected parts: the errors name them, and no file is removed.
+// Tests checkpoints with damaged, missing or unexpected parts: an error names the part, and no file is removed.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ std::string complaint(const Path& folder) {
   return message_of<DataError>([&] { (void)load_checkpoint(folder); });
 }
 
-// Changes the byte in place: replacing a file is slow if the file system waits for the disk.
+// Changes a byte in place: it is slow to replace a file if the file system waits for the disk.
 void change_byte(const Path& path, std::size_t at, unsigned flip) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(at));
@@ -45,13 +45,13 @@ void change_byte(const Path& path, std::size_t at, unsigned flip) {
   file.put(static_cast<char>(static_cast<unsigned>(byte) ^ flip));
 }
 
-// Writes manifest.json and a matching COMPLETE.
+// Writes manifest.json and a COMPLETE that matches it.
 void write_manifest_text(const Path& folder, const std::string& text) {
   write_text(folder / "manifest.json", text);
   write_text(folder / "COMPLETE", crc_text(crc32c(text)) + "\n");
 }
 
-// Replaces model.safetensors and makes all checksums match.
+// Replaces model.safetensors and updates all checksums.
 void replace_model(const Path& folder, const std::string& bytes) {
   write_text(folder / "model.safetensors", bytes);
   auto manifest = parse_manifest(read_text_file(folder / "manifest.json", 1 << 20), "manifest.json");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests the order of a checkpoint's disk operations, and the effect of a disk that fails or loses data.
+// Tests the order of a checkpoint's operations on the disk, and the effect of a disk that fails or loses data.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -34,15 +34,15 @@ using Names = std::vector<std::string>;
 
 namespace {
 
-// A simulated disk, active during its lifetime: it records the operations, with names relative to the run's folder, and
-// fails on request.
+// A simulated disk during its lifetime. It records the operations, with names relative to the run's folder, and makes
+// an operation fail if a test requests it.
 struct Disk {
   explicit Disk(const TempFolder& run) : base(run.path().string()) { now = this; }
   ~Disk() { now = nullptr; }
   Disk(const Disk&) = delete;
   Disk& operator=(const Disk&) = delete;
 
-  // A temporary name is ASIDE, whatever its full name is.
+  // Returns ASIDE for a temporary name.
   [[nodiscard]] std::string name(std::string path) const {
     if (path == base) return "RUN";
     if (path == fs::path(base).parent_path()) return "PARENT";
@@ -60,12 +60,12 @@ struct Disk {
 
   std::string base;
   Names asked{};
-  std::string cannot{};            // the operation that fails, with EIO
-  std::function<void()> behind{};  // what happens to the new checkpoint when its name is on the disk
+  std::string cannot{};            // the operation that fails with EIO
+  std::function<void()> behind{};  // called when the name of the new checkpoint is on the disk
   static inline Disk* now = nullptr;
 };
 
-// Returns false if the operation shall fail.
+// Records an operation. Returns false if it shall fail.
 bool ask(const std::string& what) {
   Disk& disk = *Disk::now;
   disk.asked.push_back(what);
@@ -75,7 +75,7 @@ bool ask(const std::string& what) {
   return false;
 }
 
-// Removes the last byte, as if it had never reached the disk.
+// Removes the last byte of a file, as if it had never reached the disk.
 void lose_end(const fs::path& file) { fs::resize_file(file, fs::file_size(file) - 1); }
 
 Names names_in(const fs::path& folder) {
@@ -117,11 +117,11 @@ Names joined(std::initializer_list<Names> parts) {
 
 }  // namespace
 
-// Replaces the system's functions for the headers under test. The data does not have to reach a real disk.
+// Replaces the system's functions for the headers that are tested. No data has to reach a real disk.
 extern "C" int fsync(int fd) { return Disk::now == nullptr || ask("sync " + Disk::now->name(fd)) ? 0 : -1; }
 extern "C" int close(int fd) {
   bool good = true;
-  // Only for written files; the close of a file that was read does not matter.
+  // Records only files that were written: the result of the close of a file that was read does not matter.
   if (Disk::now != nullptr && (::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
     if (const std::string name = Disk::now->name(fd); name.starts_with("ASIDE/")) good = ask("close " + name);
   const long closed = ::syscall(SYS_close, fd);
@@ -206,7 +206,7 @@ TEST_CASE("a checkpoint that cannot be read back does not count, and the earlier
   CHECK(names_in(store.folder()) == Names{"step-000000005"});
   CHECK(State(5, 10).difference(store.load(path)) == "");
 
-  // Next to it is one that it had replaced when a process was killed.
+  // A checkpoint that was being replaced when a process was killed is next to it.
   const Path old = store.folder() / "step-000000005.old";
   fs::copy(path, old, fs::copy_options::recursive);
   fs::remove_all(path);
@@ -240,13 +240,13 @@ TEST_CASE("the mark of a generation's beginning is kept while an earlier generat
   two.begin_generation(2, 4);
   save_of(two, 6, 2);
   save_of(two, 8, 2);
-  CHECK(begins() == Names{"generation-2-behind-4"});  // the current generation's own, whatever else exists
+  CHECK(begins() == Names{"generation-2-behind-4"});  // the current generation always keeps its own file
   two.begin_generation(3, 8);
   CHECK(begins() == Names{"generation-2-behind-4", "generation-3-behind-8"});
   save_of(two, 10, 3);
   CHECK(begins() == Names{"generation-3-behind-8"});
   two.begin_generation(4, 10);
-  save_of(three, 12, 4);  // 8 and 10 are kept
+  save_of(three, 12, 4);  // generation 4 keeps the checkpoints of steps 8 and 10
   CHECK(begins() == Names{"generation-3-behind-8", "generation-4-behind-10"});
   save_of(two, 14, 4);
   CHECK(begins() == Names{"generation-4-behind-10"});

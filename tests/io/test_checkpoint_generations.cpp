@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests checkpoints of a job with changing members, and cases at the limits of the rules.
+// Tests checkpoints of a job whose members change, and the rules of generations at their limits.
 #include <unistd.h>
 
 #include <cstdint>
@@ -32,7 +32,7 @@ Path save_of(CheckpointStore& store, std::int64_t step, std::int64_t generation)
   data.generation = generation;
   return store.save(data);
 }
-// Returns the number of files with this prefix.
+// Returns the number of files with the prefix `begin`.
 int files(const CheckpointStore& store, const std::string& begin) {
   int n = 0;
   for (const auto& entry : fs::directory_iterator(store.folder()))
@@ -49,7 +49,7 @@ TEST_CASE("the state before the first step can be saved") {
   CHECK(store.load_newest_valid()->step() == 0);
   save(store, 1);
   save(store, 2);
-  CHECK(store.list().size() == 2);  // three are allowed by default
+  CHECK(store.list().size() == 2);  // the default allows three
   const CheckpointData nothing;
   CHECK(nothing.step + nothing.generation == 0);
   const CheckpointManifest empty;
@@ -73,8 +73,8 @@ TEST_CASE("a new generation keeps the best checkpoint and all earlier checkpoint
   CHECK(store.best_metric() == 0.5);
   CHECK(files(store, "best.g3.json") == 1);
   CHECK(files(store, "best.g1.json") == 0);
-  // A generation that begins after an earlier step, or after the same, makes that generation's beginning meaningless.
-  // One of a later step does not.
+  // A new generation makes earlier generations meaningless if they begin at the same step or at a later step, but not
+  // if they begin at an earlier step.
   store.begin_generation(4, 5);
   CHECK(files(store, "generation-") == 1);
   store.begin_generation(5, 7);
@@ -82,7 +82,7 @@ TEST_CASE("a new generation keeps the best checkpoint and all earlier checkpoint
   store.begin_generation(6, 3);
   CHECK(files(store, "generation-") == 1);
   CHECK(store.list().size() == 1);
-  // A best checkpoint at a step that no longer counts is not the best.
+  // The best checkpoint does not count if its step no longer counts.
   CHECK_FALSE(store.best().has_value());
   store.forget_generations();
   CHECK(files(store, "generation-") == 0);
@@ -192,7 +192,7 @@ TEST_CASE("a manifest has exactly the known fields, each with its type") {
     CHECK(contains(complaint("\"files\": {", "\"files\": {" + member), "files] expected only members"));
     CHECK(contains(complaint("\"step\": 3", member + "\"step\": 3"), named));
   }
-  // An object of another kind, alone.
+  // The manifest has only one object that is not a list of tensors.
   for (const char* name : {"counters", "options"}) {
     CheckpointManifest m = whole;
     (name[0] == 'c' ? m.counters : m.options) = Json::object({});

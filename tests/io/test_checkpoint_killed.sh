@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # sanitized: tests_io_checkpoint_writer
-# test_checkpoint_killed.sh [WRITER]: runs the writer of checkpoints under strace, kills it at each file system call, and then makes each
-# such call fail. After each of these the newest checkpoint must be complete, no older than the last one that the writer reported
-# as saved, and the only visible file; the next run must clean up.
+# test_checkpoint_killed.sh [WRITER]: runs the writer of checkpoints under strace, kills it at each file system call, and
+# then makes each such call fail. Each time the newest checkpoint must be complete, no older than the last one that the
+# writer reported as saved, and the only visible file. The next run must clean up.
 set -euo pipefail
 writer=${1:-${TUTTI_BUILD_DIR:?the build folder}/tests/io/checkpoint_writer}
 
@@ -17,7 +17,7 @@ strace -o /dev/null -e inject=getpid:signal=USR1:when=9999 true 2>/dev/null || s
 [[ -x $writer ]] || { echo "no program $writer"; exit 1; }
 ! grep -q __gcov_ "$writer" || skip "built for tests/coverage.py, $writer writes files of its own at its end"
 
-# A file system in memory, because syncing costs no time there: only the order of the calls matters here.
+# Uses a file system in memory, on which a sync costs no time: only the order of the calls matters here.
 base=${TMPDIR:-/tmp}
 if [[ -w /dev/shm ]]; then base=/dev/shm; fi
 work=$(mktemp -d "$base/tutti-killed-XXXXXX")
@@ -45,12 +45,12 @@ judge() {
   esac
 }
 
-# run CALL N WHAT: runs the writer in an empty folder with a fault at its Nth CALL; returns its status.
+# run CALL N WHAT: runs the writer in an empty folder with a fault at its Nth CALL, and returns its status.
 run() {
   rm -rf "$work/run"
   mkdir "$work/run"
   local status=0
-  # Suppresses the shell's own line about a killed program.
+  # Suppresses the shell's own message about a killed program.
   { strace -f -o "$work/trace" -e trace="?$1" -e inject="?$1:$3:when=$2" "$writer" write "$work/run" \
     >"$work/out" 2>"$work/err" || status=$?; } 2>/dev/null
   return "$status"
@@ -67,7 +67,7 @@ for call in "${calls[@]}"; do
     grep -q 'killed by SIGKILL' "$work/trace" || { complain "$call $n: not killed, but: $(cat "$work/err")"; break; }
     kills=$((kills + 1))
     judge "killed at $call number $n"
-    # The next run continues from there and leaves only its own checkpoint.
+    # The next run continues from that checkpoint and keeps only its own.
     if ! "$writer" write "$work/run" >"$work/out" 2>"$work/err"; then
       complain "killed at $call number $n: the next run failed: $(cat "$work/err")"
     fi
@@ -86,14 +86,15 @@ for pair in write:ENOSPC fsync:EIO rename:EIO renameat:EIO renameat2:EIO mkdir:E
     grep -q INJECTED "$work/trace" || break
     errors=$((errors + 1))
     judge "$call number $n failed"
-    # 127: the program could not be loaded. 1: it could not report. A close without consequences may fail silently.
+    # 127: the program could not be loaded. 1: the program could not report. A close may fail without a message if no
+    # data is lost.
     case $status in
       0) [[ $call == close || $call == openat ]] || complain "$call number $n failed unheard" ;;
       1 | 3 | 127) ;;
       *) complain "$call number $n failed: status $status: $(cat "$work/err")" ;;
     esac
     left=$(find "$work/run" -name '.tmp-*' | tr '\n' ' ')
-    # Removing opens folders too. The next save removes what is left, as after a kill.
+    # The removal of a folder also calls openat. If it fails, the next save removes the rest, as after a kill.
     [[ -z $left || $call == openat ]] || complain "$call number $n failed: left behind: $left"
   done
 done

@@ -37,7 +37,7 @@ TEST_CASE("the portable CRC-32C gives the same result for every length, whole or
 }
 
 TEST_CASE("the masked CRC-32C has known values") {
-  // Rotated right by 15 bits, plus a constant.
+  // The mask rotates right by 15 bits and adds a constant.
   CHECK(mask_crc32c(0) == 0xA282EAD8U);
   CHECK(mask_crc32c(1) == 0xA284EAD8U);
   CHECK(mask_crc32c(0x8000) == 0xA282EAD9U);
@@ -45,7 +45,7 @@ TEST_CASE("the masked CRC-32C has known values") {
 }
 
 TEST_CASE("a TFRecord has known bytes") {
-  // Every TensorBoard file begins with the length 24 and its masked checksum.
+  // Every TensorBoard file begins with the length 24 and the masked checksum of this length.
   std::string out;
   append_tfrecord(out, std::string(24, 'x'));
   CHECK(out.size() == 8 + 4 + 24 + 4);

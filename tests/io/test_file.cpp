@@ -109,7 +109,7 @@ TEST_CASE("atomic_write_file replaces the file or leaves it unchanged, and leave
   }
   CHECK(read_text_file(folder / "a", 10) == "two");
   CHECK(entries(folder.path()) == 1);
-  // Messages name the requested file, not the temporary one.
+  // Messages name the file of the request, not the temporary file.
   const auto refusal = [](const Path& path) { return message_of<FileError>([&] { atomic_write_file(path, "x"); }); };
   CHECK(contains(refusal(folder / "none" / "b"), "to create " + (folder / "none" / "b").string() + ", got"));
   std::filesystem::create_directories(folder / "c" / "full");

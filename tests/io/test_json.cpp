@@ -70,7 +70,8 @@ TEST_CASE("strings are UTF-8 with escapes") {
   for (const char* bad : {R"("\ud83d")", R"("\ud83dx")", R"("\ud83d\u0041")", R"("\ude00")", R"("\u12g4")", R"("\u12")",
                           R"("\x41")", "\"\t\"", "\"\x01\"", "\"abc", "\"\\", "\"\\u"})
     CHECK_MESSAGE(!complaint(bad).empty(), bad);
-  // Not UTF-8: a lone continuation, overlong forms, a surrogate, above U+10FFFF, truncated.
+  // Invalid UTF-8: a continuation byte alone, overlong forms, a surrogate, code points above U+10FFFF, a truncated
+  // character.
   for (const char* bad : {"\x80", "\xC0\xAF", "\xC1\x81", "\xE0\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80",
                           "\xF0\x80\x80\xAF", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"})
     CHECK_MESSAGE(contains(complaint("\"" + std::string(bad) + "\""), "UTF-8"), bad);

@@ -24,7 +24,7 @@ using tutti::test::TempFolder;
 
 namespace {
 
-// Returns a file with this header text and data.
+// Returns the bytes of a file with this header text and this amount of data.
 std::vector<std::byte> file_of(const std::string& header, std::size_t data_bytes) {
   std::vector<std::byte> out(8 + header.size() + data_bytes);
   const std::uint64_t length = header.size();
@@ -144,7 +144,7 @@ TEST_CASE("hostile headers are refused") {
   CHECK(contains(complaint(tensor("F32", "[4611686018427387904,4]", "[0,0]"), 0), "a shape of valid size"));
   CHECK(contains(complaint(tensor("F32", "[4611686018427387904]", "[0,0]"), 0), "a shape of valid size"));
   CHECK(contains(complaint(tensor("U8", "[0,9223372036854775807,2]", "[0,0]"), 0), "a shape of valid size"));
-  // Empty, but with more than 2^48 elements if the other extents are multiplied.
+  // An empty tensor is refused if its extents other than 0 have a product of more than 2^48.
   CHECK(contains(complaint(tensor("F32", "[0,281474976710657]", "[0,0]"), 0), "a shape of valid size"));
   CHECK(contains(complaint(tensor("F32", "[281474976710656,0,3]", "[0,0]"), 0), "a shape of valid size"));
   CHECK(contains(complaint(R"({"x":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"more":1}})", 0), "'more'"));

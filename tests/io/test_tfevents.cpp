@@ -27,7 +27,7 @@ using tutti::test::TempFolder;
 
 namespace {
 
-// A small independent decoder, written from the formats' documents.
+// A small, independent decoder, which follows the documents of the formats.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -163,9 +163,9 @@ TEST_CASE("a histogram counts the finite values in equal parts of their range") 
   CHECK(h.greatest == 200);
   CHECK(h.count == 301);
   CHECK(h.sum == 301 * 50);
-  CHECK(h.squares == 338350 + 2686700);  // from -100 to 0 and from 0 to 200
+  CHECK(h.squares == 338350 + 2686700);  // squares of -100 to 0 and of 0 to 200
   CHECK(h.in_part.front() == 10);
-  CHECK(h.in_part.back() == 11);  // the last part includes its end
+  CHECK(h.in_part.back() == 11);  // the last part includes its upper limit
 
   const std::vector<float> same(7, 3.F);
   const Histogram one = Histogram::of(same);

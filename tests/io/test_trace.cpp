@@ -35,7 +35,7 @@ std::vector<Json> spans_of(const Path& file, const std::string& lane = "") {
   return found;
 }
 
-// Writes a part as a process of another host would: its sums last from `begin` to `end`, by its own clock.
+// Writes a part as a process of another host would. `sums` are the beginnings and ends of its sums, by its own clock.
 void write_part(const Path& file, int process, const std::string& boot, std::int64_t ahead,
                 const std::vector<std::pair<double, double>>& sums, const std::string& rest = "]\n",
                 const std::string& job = "a") {
@@ -137,7 +137,7 @@ TEST_CASE("on a full disk the timeline ends with one warning, and training conti
   CHECK(said[0].find("the timeline ends here: ") == 0);
   CHECK(said[0].find("out.rank0.json") != std::string::npos);
   CHECK(said[0].find("Training continues.") != std::string::npos);
-  // The written part is merged like that of a killed process.
+  // The part that was written is merged, like the part of a killed process.
   const auto merged = merge_traces(out, "");
   REQUIRE(merged.has_value());
   CHECK(merged->complaints.empty());
@@ -170,7 +170,7 @@ TEST_CASE("the parts are merged after the last process has ended, not earlier") 
   CHECK(begins_of(out).size() == 2);
   CHECK_FALSE(path_exists(trace_part(out, "rank0")));
   CHECK(path_exists(trace_part(out, "rank7")));  // it belongs to another job
-  // A process that starts after the others have ended is added.
+  // A process that starts after the other processes have ended is added too.
   auto& c = TraceRecorder::start({.file = trace_part(out, "rank2"), .process = 2, .job = "j"});
   { const Span span(Lane::step, "step", {}, 2); }
   c.close();
@@ -181,15 +181,16 @@ TEST_CASE("the parts are merged after the last process has ended, not earlier") 
 TEST_CASE("clocks of other hosts are shifted so that no rank leaves a reduction before all ranks have entered") {
   const TempFolder folder;
   const Path out = folder.path() / "out.json";
-  // The clock of host b is 40 ms behind, which the sums do not allow: 1000 + d <= 1010 + 50000 <= ...
+  // The recorded difference of the clocks is 50 ms, with which the sums agree.
   write_part(trace_part(out, "rank0"), 0, "a", 5'000'000, {{1000, 1100}, {2000, 2100}});
   write_part(trace_part(out, "rank1"), 1, "b", 4'950'000, {{51'040, 51'090}, {52'050, 52'110}});
   CHECK(merge_traces(out, "a").value().processes == 2);
   auto begins = begins_of(out);
   CHECK(begins[0] == std::vector<double>{1000, 2000});
-  // The clocks' difference of -50000 is consistent: rank 1 is in the sums from 1040 and 2050 on.
+  // Rank 1 enters the sums at 1040 and 2050.
   CHECK(begins[1] == std::vector<double>{1040, 2050});
 
+  // The sums contradict a recorded difference of 10 ms: rank 0 would leave almost 40 ms before rank 1 enters.
   write_part(trace_part(out, "rank0"), 0, "a", 5'000'000, {{1000, 1100}, {2000, 2100}}, "]\n", "c");
   write_part(trace_part(out, "rank1"), 1, "b", 4'990'000, {{51'040, 51'090}, {52'050, 52'110}}, "]\n", "c");
   CHECK(merge_traces(out, "c").value().processes == 2);
@@ -206,7 +207,7 @@ TEST_CASE("the undamaged parts are merged") {
   write_part(trace_part(out, "rank0"), 0, "a", 0, {{1, 2}}, "{\"ph\":\"X\",\"na");
   auto merged = merge_traces(out, "a");
   REQUIRE(merged.has_value());
-  CHECK(merged->complaints.empty());  // a killed process leaves half a line
+  CHECK(merged->complaints.empty());  // the unfinished line of a killed process is no complaint
   CHECK(spans_of(out).size() == 1);
   write_part(trace_part(out, "rank1"), 1, "a", 0, {{1, 2}},
              "{\"ph\":7},\n[[[[\n{\"ph\":\"X\",\"ts\":\"x\"},\n" + std::string(1000, '{') + "\n");

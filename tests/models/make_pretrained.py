@@ -10,7 +10,7 @@ from pretrained_case import CLASSES, DEPTHS, MEAN, SIDE, STD, STORED, pixels, va
 
 
 def libraries():
-    """Returns the installed libraries: name, and a function that makes a net of a depth."""
+    """Returns {name of an installed library: function that makes its net with a given depth}."""
     found = []
     try:
         import torchvision

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weights of other libraries' ResNets, for test_pretrained.py and make_pretrained.py. The values follow from a
+"""Weights for other libraries' ResNets, for test_pretrained.py and make_pretrained.py. The values depend on a
 tensor's name and shape, so that a misplaced tensor is noticed. Needs no package."""
 import array
 import math
@@ -13,13 +13,13 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 def values(name, shape):
-    """Returns the bytes of a tensor of f32: a repeated sequence of numbers."""
+    """Returns the bytes of an f32 tensor that repeats a sequence of numbers."""
     draw = random.Random(zlib.crc32(name.encode()))
     count = math.prod(shape)
     if name.endswith("running_var"):
         some = [0.5 + draw.random() for _ in range(1021)]
     elif len(shape) == 1 and name.endswith("weight"):
-        # Smaller for the last batch norm of a block, so that deep nets stay within range.
+        # The last batch norm of a block has smaller values, so that the values of deep nets stay within range.
         some = [(0.2 if name.endswith(("bn2.weight", "bn3.weight")) else 0.8) + 0.4 * draw.random() for _ in range(1021)]
     else:
         scale = 0.1 if len(shape) == 1 else math.sqrt(2 / math.prod(shape[1:])) if len(shape) == 4 else 0.05
@@ -28,7 +28,7 @@ def values(name, shape):
 
 
 def pixels():
-    """Returns the bytes of an image of SIDE x SIDE."""
+    """Returns the bytes of an image of SIDE x SIDE pixels."""
     draw = random.Random(7)
     return bytes(min(255, max(0, int(128 + 60 * math.sin(0.3 * x + c) + 50 * math.cos(0.2 * y) + draw.uniform(-40, 40))))
                  for y in range(SIDE) for x in range(SIDE) for c in range(3))

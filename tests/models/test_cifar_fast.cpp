@@ -88,7 +88,7 @@ TEST_CASE("dirac: the first outputs of a convolution equal the inputs") {
     for (std::int64_t p = 0; p < 2 * 6 * 6; ++p)
       for (std::int64_t c = 0; c < std::min<std::int64_t>(out, 5); ++c)
         CHECK(at[p * out + c] == static_cast<double>(pixels[static_cast<std::size_t>(p * 5 + c)]));
-    // The remaining outputs are random.
+    // The other outputs have random weights.
     double squares = 0;
     const auto each = static_cast<std::size_t>(5 * kernel * kernel);
     for (std::size_t i = 5 * each; i < w.size(); ++i) squares += w[i] * w[i];
@@ -139,14 +139,14 @@ TEST_CASE("the first layer trains only its biases, and all other layers train fu
 }
 
 TEST_CASE("a parameter's rate multiplies the learning rate and leaves the amount of weight decay unchanged") {
-  // w -= lr * rate * (g + decay / rate * w)
+  // Expects the update w -= lr * rate * (g + decay / rate * w).
   const Images images(8);
   ReferenceBackend backend;
   Solo solo;
   const auto moved = [&](double beta_lr_scale, double decay) {
     Trainer t(backend, solo, net(1, beta_lr_scale),
               {.compute = DType::f64, .optimizer = Sgd{0, false}, .weight_decay = decay});
-    // The biases start at 0, at which decay has no effect.
+    // The biases start at 0, at which weight decay has no effect.
     auto* w = static_cast<double*>(t.executor().parameter_data());
     const Slice* s = t.executor().parameters().find("layer2.bn1.bias");
     for (std::size_t i = 0; i < s->count; ++i) w[s->offset + i] = 0.5;
@@ -164,7 +164,7 @@ TEST_CASE("a parameter's rate multiplies the learning rate and leaves the amount
 }
 
 TEST_CASE("the linear layer trains as if the scale were a separate operation after the layer") {
-  // For y = s W x: one step of W by hand, from the gradient of s W, the layer's weights.
+  // Layer y = s W x: computes one step of W by hand, from the gradient of the layer's weights s W.
   const Images images(8);
   ReferenceBackend backend;
   Solo solo;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Model: a net that takes extents, normalisation and classes from a schema, and names its layers by itself.
+// Tests Model: a net that reads extents, normalisation and classes from a schema, and names its layers itself.
 #include <doctest/doctest.h>
 
 #include <algorithm>

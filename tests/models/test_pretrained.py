@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Weights of torchvision's and timm's ResNets give their logits here: by stored names, shapes and logits, and by the
-libraries themselves if they are installed."""
+"""Tests that weights of torchvision's and timm's ResNets give the same logits in tutti: with stored names, shapes and
+logits, and with the libraries if they are installed."""
 import json
 import os
 import subprocess
@@ -30,7 +30,7 @@ class Pretrained(unittest.TestCase):
         (self.folder / "image.png").write_bytes(png(SIDE, SIDE, pixels()))
 
     def logits(self, depth, file):
-        """Returns tutti-predict's answer for the image."""
+        """Runs tutti-predict on the image and returns its answer."""
         done = run(PREDICT, "--json", "--top", CLASSES, "--model", f"resnet{depth}", "--image-size", SIDE, "--short-side", SIDE, file,
                    self.folder / "image.png", timeout=120)
         answer = json.loads(done.out)
@@ -61,14 +61,14 @@ class Pretrained(unittest.TestCase):
             (folder / "image.png").write_bytes(png(SIDE, SIDE, pixels()))
         options = ["--data-dir", self.folder / "set", "-m", "resnet18", "--image-size", SIDE, "--nofp16", "-b", "7", "--preset", "torchvision"]
         said = run(IMAGENET, *options, "--eval", "--pretrained", self.folder / "weights.safetensors", cwd=self.folder, timeout=120).out
-        self.assertIn("14.", said)  # one of seven is right
+        self.assertIn("14.", said)  # one of seven classes is right
 
     def convert(self, file, **more):
         return subprocess.run([sys.executable, ROOT / "tools/pytorch_weights.py", file, self.folder / "weights.safetensors"], capture_output=True,
                               text=True, timeout=120, **more)
 
     def test_a_converter_that_would_run_code_does_nothing(self):
-        # Before 1.13 PyTorch could not load without running code.
+        # PyTorch before 1.13 could not load a file without running code from it.
         (self.folder / "torch.py").write_text("__version__ = '1.12.1'\ndef load(*a, **k): raise SystemExit(0)\n")
         (self.folder / "weights.pth").write_bytes(b"PK")
         done = self.convert(self.folder / "weights.pth", env={**os.environ, "PYTHONPATH": str(self.folder)})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""Weights of torchvision's ResNets go from PyTorch to tutti, give the same logits there, and come back."""
+"""Tests that torchvision's ResNets give the same logits in tutti, and that tutti exports the same weights."""
 import os
 import struct
 import subprocess
@@ -17,7 +17,7 @@ try:
     import numpy as np  # noqa: F401
     import torch
 except ImportError as missing:
-    # Debian's packages belong to Debian's Python, which may not be the first one on the path.
+    # Debian's packages belong to Debian's Python, which may not be the first one in PATH.
     if os.path.exists(SYSTEM_PYTHON) and "TUTTI_SYSTEM_PYTHON" not in os.environ:
         os.execve(SYSTEM_PYTHON, [SYSTEM_PYTHON, __file__], {**os.environ, "TUTTI_SYSTEM_PYTHON": "1"})
     print(f"SKIP: {missing} (Debian: apt-get install python3-torch python3-numpy)")
@@ -55,7 +55,7 @@ def same(a, b, what):
 
 
 def trained(depth, classes):
-    """Returns a net with statistics and scales that differ from a fresh one."""
+    """Returns a net whose statistics and scales differ from those of a new net."""
     torch.manual_seed(depth)
     model = ResNet(depth, classes)
     x = torch.randn(4, 3, 64, 64)
@@ -92,7 +92,7 @@ def check(depth, classes, folder):
 
 
 def check_converter(folder):
-    """Every type, scalars and empty tensors; wrapped dictionaries; files that are not weights."""
+    """Tests all types, scalars, empty tensors, wrapped dictionaries, and files that are not weights."""
     torch.manual_seed(1)
     state = {"scalar": torch.tensor(7), "none": torch.empty(0, 3), "turned": torch.randn(3, 5).t()}
     for kind in ("float64", "float32", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"):
@@ -116,7 +116,7 @@ def check_converter(folder):
     torch.save([1, 2], folder / "list.pth")
     assert "state dictionary" in convert(folder / "list.pth", folder / "list.safetensors", 1)
     assert "expected a file" in convert(folder / "absent.pth", folder / "absent.safetensors", 1)
-    # Untrusted files and broken downloads are reported in one line.
+    # An untrusted or incomplete file gives an error of one line.
     pth = (folder / "all.pth").read_bytes()
     for name, data in (("cut.pth", pth[:len(pth) // 2]), ("text.pth", b"<html>not found</html>"), ("void.pth", b"")):
         (folder / name).write_bytes(data)

@@ -17,7 +17,7 @@ namespace {
 
 const std::vector<float> mean{120, 128, 100}, inv_std{1 / 64.F, 1 / 32.F, 1 / 50.F};
 
-// Returns images with similar neighbouring pixels and channels.
+// Returns images in which neighbouring pixels and the channels of a pixel are similar.
 std::vector<std::vector<std::uint8_t>> images(std::int64_t h, std::int64_t w, int count) {
   std::vector<std::vector<std::uint8_t>> list;
   Rng rng(7, Purpose::user);
@@ -34,7 +34,7 @@ std::vector<std::vector<std::uint8_t>> images(std::int64_t h, std::int64_t w, in
   return list;
 }
 
-// Returns every patch, normalised: channel, row, column.
+// Returns every patch of an image, normalised, in the order channel, row, column.
 std::vector<std::vector<double>> patches(const std::vector<std::uint8_t>& image, std::int64_t h, std::int64_t w,
                                          std::int64_t k, std::int64_t border) {
   std::vector<std::vector<double>> list;
@@ -136,7 +136,7 @@ TEST_CASE("unsuitable images are refused") {
   PatchMoments moments(3, 2);
   CHECK_THROWS_AS((void)models::whitening_weights(moments, mean, inv_std), DataError);
   CHECK_THROWS_AS(moments.add(std::vector<std::uint8_t>(11), 2, 2), ShapeError);
-  moments.add(std::vector<std::uint8_t>(12), 2, 2, 1);  // no patch remains
+  moments.add(std::vector<std::uint8_t>(12), 2, 2, 1);  // the border leaves no patch
   CHECK(moments.count() == 0);
   moments.add(std::vector<std::uint8_t>(12), 2, 2);
   CHECK(moments.count() == 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// torchvision_weights WEIGHTS FOLDER DEPTH CLASSES: loads a file of torchvision's ResNet into a trainer, and writes the
-// logits of a few images to FOLDER/logits.safetensors and a checkpoint into FOLDER. For test_torchvision.py.
+// torchvision_weights WEIGHTS FOLDER DEPTH CLASSES: loads the weights of torchvision's ResNet into a trainer. Writes
+// the logits of a few images to FOLDER/logits.safetensors, and a checkpoint to FOLDER. test_torchvision.py runs it.
 #include <array>
 #include <cstdint>
 #include <iostream>

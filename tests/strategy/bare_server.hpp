@@ -22,7 +22,7 @@
 
 namespace tutti::testing {
 
-// A worker that sends any frames, and a server without other peers.
+// A server, and a worker end that can send any frame to it.
 struct Bare {
   ps::ThreadNetwork network{1};
   std::vector<std::string> log;
@@ -77,7 +77,7 @@ struct Bare {
   static void send(ps::ThreadWorkerEnd& from, const ps::Frame& f, std::vector<float> data) {
     from.send(0, ps::encode(f), std::as_bytes(std::span(data)), nullptr);
   }
-  // The next frame that a worker receives, with its data as text or as numbers.
+  // A frame that a worker has received, with its data as text or as numbers.
   struct Heard {
     ps::Frame frame;
     std::string text;

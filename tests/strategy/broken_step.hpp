@@ -18,13 +18,13 @@
 
 namespace tutti::testing {
 
-// AllReduce of a rank that interrupts its communicator in one step. `piece` is the piece at which it does so, from 0;
-// the number of pieces means after the step; -1 means before it; -2 means before it, and the rank itself gives up.
+// An AllReduce that interrupts the rank's communicator in one step. `piece`: the piece at which it does so, from 0. The
+// number of pieces: after the step. -1: before the step. -2: before the step, and the rank throws an error itself.
 template <class C>
 class Breaking {
  public:
   static constexpr StrategyTraits traits = AllReduce<C>::traits;
-  // step: the step of the job, from 1; 0: no step.
+  // step: the step of the job, from 1; 0: never interrupts.
   Breaking(C& communicator, std::int64_t step, int piece)
       : c_(communicator), s_(communicator), at_step_(step), at_piece_(piece) {}
 
@@ -55,12 +55,12 @@ class Breaking {
   void sum(std::span<double> v) { s_.sum(v); }
   void abort(const std::string& why, ExitCode code) noexcept { s_.abort(why, code); }
 
-  // A device that still works for absent ranks must be notified.
+  // A device that still waits for absent ranks must stop.
   void let_go() {
     if constexpr (C::traits.reads_device_memory) c_.abort("a step broke", ExitCode::communication);
   }
 
-  [[nodiscard]] int pieces() const noexcept { return pieces_; }  // of the last step
+  [[nodiscard]] int pieces() const noexcept { return pieces_; }  // number of pieces of the last step
 
  private:
   C& c_;
@@ -69,7 +69,7 @@ class Breaking {
   int at_piece_, pieces_ = 0;
 };
 
-// Returns as bytes the whole state that a run needs to continue.
+// Returns the whole state that a run needs to continue, as bytes.
 inline std::vector<std::byte> state_of(Trainer& t) {
   t.commit();
   std::vector<std::byte> all;
@@ -80,7 +80,7 @@ inline std::vector<std::byte> state_of(Trainer& t) {
   return all;
 }
 
-// A net with running statistics.
+// Returns a net that has running statistics.
 inline Graph net_that_breaks() {
   Builder b(3, 6, 6);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
@@ -94,12 +94,12 @@ inline TrainerOptions options_that_break() {
   o.optimizer = Sgd{0.9, true};
   o.ema_decay = 0.9;
   o.clip_norm = 1;
-  // Several buckets of a few slices.
+  // Makes several buckets of a few slices.
   o.first_bucket_bytes = 1 << 7;
   o.bucket_bytes = 1 << 8;
   return o;
 }
-// Returns the rows of a rank in a step.
+// Returns the images of a rank in a step.
 inline std::vector<std::uint8_t> images_that_break(std::int64_t step, int rank, std::int64_t rows) {
   std::vector<std::uint8_t> images(static_cast<std::size_t>(rows * 3 * 6 * 6));
   Rng rng(7, Purpose::user, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(rank));
@@ -107,7 +107,8 @@ inline std::vector<std::uint8_t> images_that_break(std::int64_t step, int rank, 
   return images;
 }
 
-// Runs whole steps and one that may break off. Returns the faults of the state after it, or an empty text.
+// Runs `whole` complete steps and one step that breaks if `breaks`. Returns an error if the state after it is wrong, or
+// an empty text.
 template <class Strategy>
 std::string break_a_step(Backend& backend, Strategy& strategy, int micro_batches, bool breaks, int whole = 3) {
   Trainer t(backend, strategy, net_that_breaks(), options_that_break());

@@ -12,7 +12,7 @@
 
 namespace tutti::testing {
 
-// A strategy with changing members: only this process, or the threads of a group.
+// A strategy whose members change: either only this process, or the threads of a group.
 class Changing {
  public:
   static constexpr StrategyTraits traits{};
@@ -22,7 +22,7 @@ class Changing {
     strategy_ = std::make_unique<AllReduce<ThreadCommunicator>>(*communicator_);
     ++generation_;
   }
-  // Gives up on the others.
+  // Interrupts the other members of the group.
   void leave() { communicator_->interrupt(); }
   [[nodiscard]] Membership membership() const { return {strategy_->rank(), strategy_->size(), generation_}; }
   [[nodiscard]] std::string name() const { return strategy_->name(); }

@@ -38,7 +38,7 @@
 
 namespace tutti::testing {
 
-// The meeting point of the members of a generation, which are threads of this process.
+// Gives the members of a generation, which are threads of this process, their common group.
 class ThreadRendezvous {
  public:
   [[nodiscard]] std::shared_ptr<ThreadGroup> group(std::uint64_t generation, std::size_t size) {
@@ -97,10 +97,10 @@ struct ThreadGroupFactory {
 using ElasticThreads = Elastic<ThreadGroupFactory>;
 static_assert(DistributedStrategy<ElasticThreads>);
 
-// Ends a member like a signal: without a message to the others.
+// A member throws it to end as by a signal, without a message to the other members.
 struct Killed : std::exception {};
 
-// The same with servers, which are threads too.
+// Gives the members and servers of a generation, which are threads of this process, their common network.
 class ServerNetworks {
  public:
   [[nodiscard]] ps::ThreadNetwork& network(const Assignment& a) {
@@ -141,11 +141,11 @@ struct ServedGroupFactory {
     o.flag = &flag;
     return std::make_unique<ServedMember>(meeting->network(a), o, before_piece);
   }
-  // State is handed over in these windows.
+  // Members hand their state over in these windows.
   [[nodiscard]] static ProcessWindows* windows() { return &ProcessWindows::of_process(); }
   [[nodiscard]] static const std::vector<control::Member>& writers(const Assignment& a) { return a.servers; }
 };
-// A server end that dies on request, whatever it does at that time.
+// The connections of a server that dies on request, whatever the server does at that time.
 class MortalServerEnd : public ps::ThreadServerEnd {
  public:
   MortalServerEnd(ps::ThreadNetwork& network, int server, const std::atomic<bool>& dies)
@@ -160,8 +160,8 @@ class MortalServerEnd : public ps::ThreadServerEnd {
   const std::atomic<bool>& dies_;
 };
 
-// A job of threads. Each has its own trainer and trains a small net with fit(). An all-reduce or servers sum the
-// gradients.
+// A job whose members are threads. Each member has its own trainer and trains a small net with fit(). An all-reduce or
+// servers sum the gradients.
 class ElasticJob {
  public:
   struct Ended {
@@ -170,7 +170,7 @@ class ElasticJob {
     bool left = false, killed = false;
     std::string error;
   };
-  // Called by a member, identified by the number of its start, after each step.
+  // A member calls it after each step. `member`: 0 for the member that started first.
   using Script = std::function<void(ElasticJob&, std::size_t member, const FitStep&)>;
 
   static constexpr std::int64_t global_batch = 12, steps_an_epoch = 20, samples = global_batch * steps_an_epoch - 5;
@@ -183,17 +183,17 @@ class ElasticJob {
     for (int i = 0; i < founders; ++i) join(false);
   }
 
-  // May be called from any thread; the server dies at its next message.
+  // Makes a server die at its next message. Any thread may call it.
   void kill_server(std::size_t i) { dying_[i] = true; }
 
-  // Starts another member. May be called from any thread.
+  // Starts another member. Any thread may call it.
   void join() { join(true); }
-  // Returns the number of members that train, according to the arbiter.
+  // Returns the number of members that the arbiter has admitted.
   [[nodiscard]] std::size_t alive() {
     return harness_.ask([](control::Arbiter& a) { return a.members().size(); });
   }
   void ask_to_leave(std::size_t member) {
-    // Looks it up before the harness is locked: a joining member locks both, the harness last.
+    // The connection is looked up before the harness is locked: a joining member locks both, the harness last.
     const control::ConnectionId connection = connection_of(member);
     harness_.ask([&](control::Arbiter& a) { a.ask_to_leave(connection); });
   }
@@ -214,15 +214,15 @@ class ElasticJob {
   }
 
   std::int64_t epochs = 4, micro_batch = 5;
-  // Called by a member before a piece of a step is summed.
+  // A member calls it before a piece of a step is summed.
   std::function<void(std::size_t member)> before_piece = [](std::size_t) {};
-  // Called by a member after each step.
+  // A member calls it after each step.
   std::function<void(std::size_t member, Trainer&)> behind_step = [](std::size_t, Trainer&) {};
-  std::string audit;  // folder
-  // The options of the same name in FitOptions.
+  std::string audit;  // folder of the audit log
+  // These members set the options of the same name in FitOptions.
   std::int64_t batch_per_worker = 0, ramp_steps = 0;
   Schedule rate = schedule::Constant{0.05};
-  // A function makes the sources, and records the number of ranks.
+  // true: a function makes the sources, and records the number of ranks
   bool makes_sources = false;
   [[nodiscard]] std::set<int> sizes() {
     const std::lock_guard lock(mutex_);
@@ -271,7 +271,7 @@ class ElasticJob {
     const std::lock_guard lock(mutex_);
     ended_[me] = std::move(end);
   }
-  // Opens a channel with a connection of its own.
+  // Opens a channel with a new connection.
   [[nodiscard]] std::unique_ptr<ControlChannel> channel_of(std::size_t& connection) {
     const std::lock_guard lock(mutex_);
     connection = channels_++;
@@ -356,7 +356,7 @@ class ElasticJob {
   ThreadRendezvous meeting_;
   ServerNetworks servers_meet_;
   Script script_;
-  std::deque<std::atomic<bool>> dying_;  // one per server
+  std::deque<std::atomic<bool>> dying_;  // for each server: whether it shall die
   std::vector<std::thread> servers_;
   std::mutex mutex_;
   std::vector<std::thread> threads_;

@@ -11,7 +11,8 @@
 
 namespace tutti::testing {
 
-// The training images of the jobs in these tests: a small net can learn them; `side` pixels wide, four classes.
+// The training images of the jobs in these tests. They are `side` pixels wide and have four classes, which a small net
+// can learn.
 struct JobImages {
   static constexpr std::int64_t tests = 24;
 
@@ -26,7 +27,7 @@ struct JobImages {
   [[nodiscard]] LoaderOptions test_options(int rank, int size) const {
     return {.placement = {global_batch, std::max(rank, 0), size}, .shuffle = false, .one_pass = true, .threads = 0};
   }
-  // With a constant rate.
+  // Returns options with a constant learning rate.
   [[nodiscard]] FitOptions fit_options(std::int64_t epochs) const {
     FitOptions f{.epochs = epochs, .global_batch = global_batch, .report_every = 7};
     f.schedule = schedule::Constant{0.05};

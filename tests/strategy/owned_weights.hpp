@@ -26,15 +26,15 @@
 #include <tutti/train/detail/trainer/server_update.hpp>
 #include <tutti/train/trainer.hpp>
 
-// A server in this process that owns the weights, and its workers.
+// A server in this process that owns the weights, and workers that use it.
 namespace tutti::test {
 
-// Owns the weights of all workers of this process.
+// Owns the weights that all workers in this process train.
 class Owner {
  public:
   explicit Owner(std::function<void(const ServerPart&)> update) : update_(std::move(update)) {}
 
-  // All workers get the first one's state.
+  // Gives the state of the first worker to all workers.
   void synchronise(std::span<StateSpan> state) {
     const std::lock_guard lock(mutex_);
     for (StateSpan& s : state) {
@@ -71,7 +71,7 @@ class Owner {
     const std::lock_guard lock(mutex_);
     std::memcpy(p.weights.data(), state_.at("weights").data() + p.begin * size_of(p.dtype), p.weights.size());
   }
-  std::atomic<std::int64_t> at_work{1};  // workers
+  std::atomic<std::int64_t> at_work{1};  // number of workers that still train
   [[nodiscard]] std::int64_t steps() {
     const std::lock_guard lock(mutex_);
     return steps_;
@@ -127,7 +127,7 @@ class Worker {
 };
 static_assert(DistributedStrategy<Worker>);
 
-// Reads the state of the owner, and does not change it.
+// A worker that only reads the owner's state.
 struct Reader : Worker {
   Reader(Owner& o, int rank, int size) : Worker(o, rank, size), owner(o) {}
   Work exchange(const Push& p) {
@@ -155,7 +155,7 @@ inline TrainerOptions options(AnyOptimizer optimizer) {
 }
 inline const Schedule rates = schedule::Poly(0.05, {.power = 2, .end = 0});
 
-// An owner of the weights of net().
+// Owns the weights of net() and updates them.
 struct Server {
   Server(const TrainerOptions& o, std::int64_t steps_per_epoch, std::int64_t total, std::int64_t batch)
       : layout(parameter_layout(differentiate(fuse(net())), DType::f32)),

@@ -17,7 +17,7 @@
 
 namespace tutti::testing {
 
-// Makes the ends of a job's connections, for servers and workers that are threads of one process.
+// Functions that make the connections of servers and workers, which are threads of one process.
 template <class ServerEnd, class WorkerEnd>
 struct Ends {
   using Server = ServerEnd;
@@ -31,7 +31,7 @@ struct ServerJob {
   std::chrono::milliseconds deadline = std::chrono::seconds(60), patience = std::chrono::seconds(60);
   std::size_t in_flight = ps::usual_in_flight;
   std::uint64_t big_array = 1000;  // small, so that small data is divided too
-  bool windows = false;            // between all of them, as if each were a process
+  bool windows = false;            // all threads share memory, as if each were a process of one host
 };
 
 inline ps::ServerOptions server_options(const ServerJob& job, int index) {
@@ -56,7 +56,7 @@ inline ps::WorkerOptions worker_options(const ServerJob& job, int rank) {
   return o;
 }
 
-// The errors that servers and workers threw; empty if there was no error.
+// The errors of servers and workers. A pointer is null if there was no error.
 struct ServerJobErrors {
   std::vector<std::exception_ptr> servers, workers;
   void rethrow() const {
@@ -74,7 +74,7 @@ struct ServerJobErrors {
   }
 };
 
-// Runs f(end, rank) in a thread for each worker; further threads are the servers.
+// Runs f(end, rank) in a thread for each worker, and a server in a thread for each server.
 template <class E>
 ServerJobErrors run_with_servers(const ServerJob& job, const E& ends,
                                  const std::function<void(std::unique_ptr<typename E::Worker>, int rank)>& f) {

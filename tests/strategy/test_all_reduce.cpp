@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Several ranks, as threads, train one model: the result is that of one rank with the whole batch.
+// Tests several ranks, as threads, that train one model: the result is that of one rank with the whole batch.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -65,7 +65,7 @@ TrainerOptions options(DType compute) {
   TrainerOptions o;
   o.compute = compute;
   o.optimizer = Sgd{0.9, true};
-  // Many buckets of a few slices.
+  // Makes many buckets of a few slices.
   o.first_bucket_bytes = 1 << 8;
   o.bucket_bytes = 1 << 12;
   return o;
@@ -91,7 +91,7 @@ Run train(B& backend, S& strategy, const TrainerOptions& o, std::int64_t begin, 
   return run;
 }
 
-// Ranks hold uneven parts of the batch; the last of four has no rows.
+// Trains a model on ranks with unequal parts of the batch. The last of four ranks has no rows.
 template <class B>
 std::vector<Run> train_ranks(int ranks, const TrainerOptions& o, const Data& data, int parts = 1) {
   ThreadGroup group(ranks);
@@ -204,7 +204,7 @@ TEST_CASE("a loss that is not finite on one rank stops all ranks with unchanged 
     std::vector<std::byte> before(t.executor().parameters().bytes()), after(before.size());
     std::memcpy(before.data(), t.executor().parameter_data(), before.size());
     if (t.strategy().rank() == 2) {
-      // This rank's weights are broken, and therefore its loss.
+      // Breaks the weights of this rank, and with them its loss.
       static_cast<float*>(t.executor().parameter_data())[0] = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(before.data(), t.executor().parameter_data(), before.size());
       t.executor().parameters_changed();
@@ -254,12 +254,12 @@ TEST_CASE("all ranks continue from rank 0's state") {
 
 namespace {
 
-// Wraps the real strategy. When it gets a bucket, it looks at the gradients that become final last.
+// Wraps the real strategy. For each bucket it records whether the gradient that becomes final last is still missing.
 struct Watching {
   Strategy s;
   const float* last_gradient = nullptr;
-  std::vector<std::size_t> order{};  // of the buckets
-  int during_backward = 0;           // buckets that came while that gradient was not final
+  std::vector<std::size_t> order{};  // the indices of the buckets
+  int during_backward = 0;           // buckets that arrived before the last gradient was final
 
   static constexpr StrategyTraits traits{};
   [[nodiscard]] Membership membership() const { return s.membership(); }
@@ -286,8 +286,8 @@ TEST_CASE("ranks read missing state from windows, or receive messages with the s
     ThreadGroup group(3);
     std::array<ProcessWindows, 3> windows;
     std::string why;
-    // Rank 1 has the state, 2 has the same, and 0 is new. Other ranks find another window under rank 1's name, so that
-    // the test can distinguish the data from there from the data in messages.
+    // Ranks 1 and 2 have the state, and rank 0 is new. The name of rank 1's window leads other ranks to a decoy, so
+    // that the test can tell data from the window from data in messages.
     const auto decoy = windows[1].make(bytes, why);
     REQUIRE(decoy != nullptr);
     std::memset(decoy->bytes().data(), 9, bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Asynchronous training by servers that own the weights, over threads. One worker has the bits of a single process;
-// several workers count the steps of all; staleness is limited; workers leave and come back.
+// Tests asynchronous training by servers that own the weights, over threads. One worker gives the same bits as a single
+// process. Several workers count the steps of all workers, staleness is limited, and workers leave and return.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -73,7 +73,7 @@ std::vector<std::byte> state_of(Trainer& t) {
   return all;
 }
 
-// The servers of a job, each a thread.
+// The servers of a job, each of which is a thread.
 class Servers {
  public:
   struct Options {
@@ -82,7 +82,7 @@ class Servers {
     std::int64_t steps_per_epoch = 8, total = 24;
     std::optional<std::int64_t> staleness{};
     std::chrono::milliseconds patience = 60s;
-    bool windows = false;  // pushes and weights are in windows
+    bool windows = false;  // workers and servers use windows for pushes and weights
   };
   explicit Servers(Options o) : o_(std::move(o)), network(o_.servers), errors_(static_cast<std::size_t>(o_.servers)) {
     for (int s = 0; s < o_.servers; ++s) {
@@ -91,7 +91,7 @@ class Servers {
     }
   }
   ~Servers() { (void)join(); }
-  // Returns the errors that they threw, and their messages.
+  // Waits for the servers and returns the messages of their errors.
   std::vector<std::string> join() {
     for (auto& t : threads_)
       if (t.joinable()) t.join();
@@ -166,7 +166,7 @@ FitOptions fit_options(std::int64_t epochs) {
   return f;
 }
 
-// Waits for a condition that other threads fulfil.
+// Waits until a condition is true that other threads fulfil. Returns false if that takes too long.
 bool soon(const std::function<bool()>& f) {
   for (int i = 0; i < 10000; ++i) {
     if (f()) return true;
@@ -190,7 +190,7 @@ TEST_CASE("asynchronous servers: training with one worker gives the same bits as
       want = state_of(t);
     }
     for (const auto& places : {std::pair{1, false}, {2, false}, {3, false}, {1, true}, {3, true}}) {
-      const int servers = places.first;  // clang 14 captures no structured binding
+      const int servers = places.first;  // clang 14 cannot capture a structured binding
       const bool windows = places.second;
       CAPTURE(servers);
       CAPTURE(windows);
@@ -240,9 +240,9 @@ TEST_CASE("asynchronous servers: the steps of all independent workers are counte
     CHECK(results[i].counters.samples == 6 * samples);
     last = std::max(last, results[i].counters.step);
   }
-  CHECK(results[0].counters.step == last);  // it saves the steps of all
+  CHECK(results[0].counters.step == last);  // it saves the steps of all workers
   CHECK(last == workers * 6 * samples / batch);
-  CHECK(results[0].last->train_loss < 1.2);  // of ln 4 at the start
+  CHECK(results[0].last->train_loss < 1.2);  // ln 4 at the start
 }
 
 TEST_CASE("asynchronous servers: a worker that is too far ahead waits until the slowest worker catches up or leaves") {
@@ -294,11 +294,11 @@ TEST_CASE("asynchronous servers: a worker that is started again continues with t
   CHECK(soon([&] { return job.log().size() >= 2; }));
   b.pull();
   auto again = job.strategy(0);
-  Trainer c(backend, *again, net(), options());  // with fresh weights, which are not used
+  Trainer c(backend, *again, net(), options());  // the servers' weights replace its new weights
   c.synchronise();
   CHECK(c.counters().step == 4);
   CHECK(c.parameter("fc.weight").data()[0] == b.parameter("fc.weight").data()[0]);
-  // Other workers do not wait for its earlier steps, nor does it wait for others because of them.
+  // The worker's steps before its loss delay neither the other workers nor the worker itself.
   for (int i = 0; i < 2; ++i) c.step(more.next(), 0.1);
   CHECK(c.counters().step == 6);
   again.reset();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Members of a job come and go, in order and by death, while it trains. Each sample is seen once per epoch, and the
-// result is that of one process.
+// Tests a job whose members join, leave and die while it trains: every sample is seen once per epoch, and the result is
+// that of one process.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ void require_every_sample_once(const std::string& folder, std::int64_t epochs) {
   }
 }
 
-// Checks that all members except the victim ended well, with the same weights.
+// Checks that all members except the victim finished with the same weights.
 void require_survived(const std::vector<ElasticJob::Ended>& ended, std::size_t victim, const std::string& folder) {
   for (std::size_t i = 0; i < ended.size(); ++i) {
     CHECK(ended[i].error == "");
@@ -127,7 +127,7 @@ TEST_CASE("a function creates the data sources for each number of ranks: 1, then
 }
 
 TEST_CASE("no membership change waits for a plan: plans for one more and one fewer member already exist") {
-  // Micro-batches of at most 5 rows, or shares computed at once.
+  // With micro-batches of at most 5 rows, or with all rows of a rank at once.
   for (const std::int64_t micro_batch : {5, 0}) {
     CAPTURE(micro_batch);
     struct Seen {
@@ -157,7 +157,7 @@ TEST_CASE("no membership change waits for a plan: plans for one more and one few
         most = std::max(most, steps[i].plans);
         if (steps[i].size == steps[i - 1].size) continue;
         ++changes;
-        const std::size_t worker = me, size = steps[i].size;  // clang 14 captures no structured binding
+        const std::size_t worker = me, size = steps[i].size;  // clang 14 cannot capture a structured binding
         CAPTURE(worker);
         CAPTURE(size);
         CHECK(steps[i].plans == steps[i - 1].plans);
@@ -187,7 +187,7 @@ TEST_CASE("the batch follows the number of workers, the rate changes gradually, 
     job.batch_per_worker = ElasticJob::global_batch;
     job.ramp_steps = 4;
     job.makes_sources = makes;
-    // Falls to zero over the images of the run, whatever its steps.
+    // The rate falls to zero over the images of the run, whatever its number of steps.
     job.rate = schedule::Poly(0.05, {.power = 1, .end = 0});
     const auto ended = job.run();
     REQUIRE(ended.size() == 2);
@@ -196,7 +196,7 @@ TEST_CASE("the batch follows the number of workers, the rate changes gradually, 
     std::int64_t seen = 0, first = 0;
     for (const auto& [step, n] : images) {
       if (n > ElasticJob::global_batch && first == 0) first = step;
-      // The batch at the beginning of the run has 20 steps per epoch; the last one is short.
+      // With the batch at the beginning of the run, an epoch has 20 steps, of which the last one is short.
       const std::int64_t epoch = seen / ElasticJob::samples, into = seen % ElasticJob::samples;
       const double done = static_cast<double>(epoch * 20 + into / ElasticJob::global_batch) / 80;
       const double factor = first == 0 ? 1 : std::min(2.0, 1 + 0.25 * static_cast<double>(step - first));
@@ -239,18 +239,18 @@ TEST_CASE("a job ends when the last server dies") {
 
 namespace {
 
-// Without servers, or with this number of servers, of which one may die.
+// Trains without servers, or with this number of servers, of which one may die.
 void survive_random_changes(int servers) {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     CAPTURE(seed);
     const test::TempFolder folder;
-    // holders: members that have the state of the run. started: also those that are about to join.
+    // holders: number of members that have the state. started: the same, plus members that are about to join.
     std::mutex mutex;
     int holders = 3;
     std::atomic<int> started{3}, events{0}, pieces{0};
     std::set<std::size_t> stepped{0, 1, 2}, going;
-    // A member may only go if another one has the state and stays. One that joins gets the state later, under load much
-    // later.
+    // A member may leave only if another member has the state and stays. A joining member gets the state later, on a
+    // busy machine much later.
     const auto may_go = [&](std::size_t me) {
       const std::lock_guard lock(mutex);
       if (holders <= 1 || !stepped.contains(me) || !going.insert(me).second) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The wire format of the parameter servers: valid frames byte by byte, and invalid ones.
+// Tests the wire format of the parameter servers: valid frames byte by byte, and invalid frames.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using namespace tutti::ps;
 
 namespace {
 
-// Returns why a frame is refused. Empty: it is valid and encodes to the same bytes again.
+// Returns why a frame is refused, or an empty text if it is valid and encodes to the same bytes again.
 std::string refusal(const Frame& f, std::size_t data) {
   const Head head = encode(f);
   std::string_view why;
@@ -30,7 +30,7 @@ std::string refusal(const Frame& f, std::size_t data) {
   CHECK(encode(*again) == head);
   return "";
 }
-// Of a frame with data after its head.
+// The same for a frame whose data follows its head.
 std::string refusal(const Frame& f) { return refusal(f, f.bytes); }
 
 Frame push(Operation operation = Operation::sum, std::uint32_t bytes = 64, DType dtype = DType::f32) {
@@ -117,7 +117,7 @@ TEST_CASE("the frame decoder rejects random headers") {
   CHECK(changed(5, 7) == "an unknown operation");
   CHECK(changed(5, 255) == "an unknown operation");
   for (unsigned operation = 0; operation < 7; ++operation) {
-    // fetch may come with or without data.
+    // A fetch may have data or not.
     CAPTURE(operation);
     CHECK(changed(5, operation) == "");
   }
@@ -145,7 +145,7 @@ TEST_CASE("the size and offset of a frame must describe whole elements within th
   CHECK(refusal(push(Operation::sum, 3, DType::u8)) == "");
   CHECK(refusal(push(Operation::sum, 3, DType::bf16)) == "incomplete elements");
   CHECK(refusal(push(Operation::sum, 12, DType::f64)) == "incomplete elements");
-  // A frame without elements may have any size.
+  // A frame without elements may have data of any size.
   Frame text;
   text.kind = FrameKind::give_up;
   text.dtype = DType::f32;
@@ -158,7 +158,7 @@ TEST_CASE("the size and offset of a frame must describe whole elements within th
   CHECK(refusal(f) == "incomplete elements");
   f.offset = end_of_all - 63;
   CHECK(refusal(f) == "an offset that is too large");
-  f.offset = end_of_all - 67;  // the last whole element that ends within memory
+  f.offset = end_of_all - 67;  // the last offset at which a whole element fits into memory
   CHECK(refusal(f) == "");
   Frame bytes = push(Operation::sum, 64, DType::u8);
   bytes.offset = end_of_all - 64;
@@ -191,7 +191,7 @@ TEST_CASE("a frame for a window is not followed by data") {
   CHECK(refusal(bytes, 0) == "");
   ++bytes.place;
   CHECK(refusal(bytes, 0) == "an invalid address in a window");
-  // Without a window the place has no meaning.
+  // `place` has no meaning without a window.
   Frame f = push();
   f.place = 2;
   CHECK(refusal(f) == "");
@@ -204,7 +204,7 @@ TEST_CASE("two-bit frames push gradients in f32") {
   };
   CHECK(packed(push()) == "");
   CHECK(packed(push(Operation::apply)) == "");
-  CHECK(packed(in_window(push())) == "");  // the answer goes there
+  CHECK(packed(in_window(push())) == "");  // the server writes the answer to the window
   for (const Operation o :
        {Operation::max, Operation::take, Operation::fetch, Operation::store, Operation::offer_window})
     CHECK(packed(push(o)) == "two-bit values in a frame that cannot have them");
@@ -221,7 +221,7 @@ TEST_CASE("frames state which workers already have the root's data, and which wo
   Frame f = push(Operation::take);
   f.has = true;
   CHECK(refusal(f) == "");
-  f.worker = 1;  // not the root
+  f.worker = 1;  // this worker is not the root
   CHECK(refusal(f, 0) == "");
   Frame a = answer(Operation::take);
   a.has = true;
@@ -238,7 +238,7 @@ TEST_CASE("frames state which workers already have the root's data, and which wo
   hello.has = true;
   CHECK(refusal(hello) == "a request without data in a frame that cannot have one");
 
-  // No data: from a worker that is not the root, in a question, in an answer without content.
+  // These frames have no data: of a worker that is not the root, in a question, and in an answer without content.
   Frame t = push(Operation::take);
   CHECK(refusal(t, 0) == "data of the wrong size");
   t.root = 1;
@@ -274,7 +274,7 @@ TEST_CASE("operations have fixed numbers and names") {
   CHECK(name_of(f) == "step 1 bucket 0");
   f.bucket = Frame::no_bucket;
   CHECK(name_of(f) == "step 1 statistics");
-  // Numbers that both ends must agree on.
+  // Workers and servers must use the same numbers.
   CHECK(Frame::no_bucket == 0xffffffff);
   CHECK(std::array{arena::weights, arena::slots, arena::others, arena::most, arena::text, arena::began, arena::steps,
                    arena::facts, arena::seal, arena::at_work} ==

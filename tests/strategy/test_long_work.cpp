@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // takes long
-// Work of single ranks that takes longer than the deadline of a reduction: the others wait, but not for ever.
+// Tests work of single ranks that takes longer than the deadline of a reduction: the other ranks wait, but not for
+// ever.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -42,7 +43,7 @@ Synthetic images() {
   return Synthetic({.size = 64, .height = side, .width = side, .classes = classes, .seed = 1, .learnable = true});
 }
 
-// Takes a fixed time for each batch.
+// A source that takes a fixed time for each batch.
 class SlowSource final : public BatchSource {
  public:
   SlowSource(BatchSource& of, std::chrono::milliseconds time) : of_(of), time_(time) {}
@@ -80,7 +81,7 @@ TEST_CASE("ranks wait for long work of other ranks beyond the deadline of a redu
             for (const int r : who)
               if (r == c.rank())
                 work = [&, r] {
-                  // Later ranks take longer.
+                  // The work of a rank with a higher number takes longer.
                   std::this_thread::sleep_for(1s + r * 150ms);
                   ++worked;
                   if (fails) fail<DataError>("disk", "room", "none");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Training when a server owns the weights: each worker pushes and pulls on its own, through the same trainer and the
-// same fit() as all other training.
+// Tests training with a server that owns the weights: each worker pushes and pulls alone, with the same trainer and the
+// same fit() as in any other training.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using namespace tutti::test;
 
 namespace {
 
-struct NotSaid : Worker {  // has functions that the traits do not declare
+struct NotSaid : Worker {  // has functions that its traits do not declare
   static constexpr StrategyTraits traits{};
 };
 struct NoPull : Worker {
@@ -118,10 +118,10 @@ TEST_CASE("independent workers count each other's steps and see each sample once
     CHECK(evaluated[i] == (i == 0 ? epochs : 0));
     last = std::max(last, results[i].counters.step);
   }
-  CHECK(results[0].counters.step == last);  // it saves the steps of all
+  CHECK(results[0].counters.step == last);  // it saves the steps of all workers
   CHECK(server.owner.steps() == workers * epochs * samples / batch);
   CHECK(last == server.owner.steps());
-  // The result of all of them, whichever was the last, with the statistics of each batch.
+  // The weights are the result of all workers, whichever finished last. They need the statistics of each batch.
   CpuBackend backend({1, {}, {}});
   Reader reader(server.owner, 0, workers);
   Trainer t(backend, reader, net(), o);
@@ -130,12 +130,12 @@ TEST_CASE("independent workers count each other's steps and see each sample once
   for (std::int64_t i = 0; i < samples / batch; ++i) t.step(train.next(), 0);
   const Metrics m = t.take_metrics();
   CHECK(m.rows == samples);
-  CHECK(m.mean_loss() < 1.2);  // of ln 4 at the start
+  CHECK(m.mean_loss() < 1.2);  // ln 4 at the start
 }
 
 namespace {
 
-// Two workers of a server in one thread; the first one runs fit().
+// Two workers of a server in one thread. The first one runs fit().
 struct TwoWorkers {
   TrainerOptions o = options(Sgd{0.9, false});
   Server server{o, 8, 100, batch};
@@ -159,7 +159,7 @@ TEST_CASE("a worker stops when all workers together have done the steps") {
   two.b.synchronise();
   std::int64_t steps_of_b = 0;
   two.f.after_step = [&](const FitStep& s) {
-    if (s.step >= 4) return;  // b's steps come between a's
+    if (s.step >= 4) return;  // b steps after each of the first steps of a
     const Batch& batch_b = two.train_b.next();
     two.b.step(batch_b, 0.1);
     ++steps_of_b;
@@ -181,7 +181,7 @@ TEST_CASE("a worker that joins late continues together with the other workers") 
   std::vector<FitStep> steps;
   f.after_step = [&](const FitStep& s) { steps.push_back(s); };
   const FitResult r = fit(two.b, two.train_b, nullptr, f);
-  // 20 steps of two workers are 10 of each; an epoch has 8.
+  // The 20 steps so far are 10 of each of the two workers. An epoch has 8 steps of each.
   REQUIRE(steps.size() == 22);
   CHECK(steps[0].epoch == 2);
   CHECK(steps[0].step_in_epoch == 3);
@@ -209,7 +209,7 @@ TEST_CASE("values that are not finite are not pushed") {
     return all;
   };
   const auto before = weights();
-  // The test broke a bias; the servers have its earlier value.
+  // The test breaks a bias in the trainer. The server still has the earlier value.
   const Slice* bias = t.executor().parameters().find("fc.bias");
   REQUIRE(bias != nullptr);
   float& b = static_cast<float*>(t.executor().parameter_data())[bias->offset];

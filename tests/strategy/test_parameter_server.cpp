@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Workers and servers as threads: sums, strangers, repeated and unexpected frames, and the names of lost processes.
+// Tests workers and servers, as threads: sums, strangers, repeated and unexpected frames, and the names of lost
+// processes.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -61,7 +62,7 @@ TEST_CASE("parameter server: the implementation over threads passes the conforma
 }
 
 TEST_CASE("parameter server: the sums have the same bits as those of an all-reduce") {
-  constexpr std::size_t n = 700'001;  // several frames
+  constexpr std::size_t n = 700'001;  // fills several frames
   const auto mine = [](int rank) {
     Rng rng(11, Purpose::user, 0, static_cast<std::uint64_t>(rank));
     std::vector<float> v(n);
@@ -111,7 +112,7 @@ TEST_CASE("parameter server: f32 that is sent as bf16 is summed in f32 and round
         if (v[i] != static_cast<float>(bf16(sum))) conformance::require(false, "element " + std::to_string(i));
       }
     }
-    // Other types are not narrowed.
+    // Reductions of other types do not use a shorter type.
     std::vector<double> w{1e-9 + rank};
     c.all_reduce(DType::f64, std::as_writable_bytes(std::span(w)), ReduceOp::sum, "wide").wait();
     CHECK(w[0] == doctest::Approx(3e-9 + 3).epsilon(1e-14));
@@ -125,7 +126,7 @@ TEST_CASE("parameter server: the root's data is not sent to a worker that alread
   run({.workers = 3, .servers = 2}, [](Worker& c) {
     std::vector<float> v(300'000, static_cast<float>(c.rank() + 1));
     c.broadcast(bytes_of(v), 1, "state", c.rank() == 2).wait();
-    // Rank 0's data counts as the same, and stays.
+    // Rank 0 said that it has the data, so it keeps its own.
     CHECK(v == std::vector<float>(v.size(), c.rank() == 0 ? 1.F : 2.F));
   }).rethrow();
   Bare job(2);
@@ -146,7 +147,7 @@ TEST_CASE("parameter server: the root's data is not sent to a worker that alread
   CHECK(mine.values.empty());
   CHECK(its.values == std::vector<float>{1, 2});
   job.stop();
-  // All workers get sums.
+  // A frame of a sum may not say that the worker has the data: all workers need the sum.
   std::string_view why;
   auto sum = Bare::push(0, 77, 2);
   sum.has = true;
@@ -211,7 +212,7 @@ TEST_CASE("parameter server: the error names a worker or a server that ends with
   const auto errors =
       testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {
         if (rank == 1) {
-          // Greets both servers and vanishes.
+          // This worker greets both servers and ends.
           ps::Frame f;
           f.worker = 1;
           f.generation = 1;
@@ -220,7 +221,7 @@ TEST_CASE("parameter server: the error names a worker or a server that ends with
             f.bytes = static_cast<std::uint32_t>(greeting.size());
             end->send(s, ps::encode(f), greeting, nullptr);
           }
-          // After both have admitted all workers.
+          // It ends after both servers have admitted all workers.
           for (int s = 0; s < 2; ++s) {
             const auto e = end->receive(std::chrono::steady_clock::now() + 60s);
             CHECK(e.what == ps::Event<ps::ThreadMessage>::What::message);
@@ -248,7 +249,7 @@ TEST_CASE("parameter server: the error names a server that ends") {
     threads.emplace_back([&server] {
       try {
         server->run();
-      } catch (const CommunicationError&) {  // of the worker, which gives up
+      } catch (const CommunicationError&) {  // from the worker, which gives up
       }
       server.reset();
     });
@@ -282,7 +283,7 @@ TEST_CASE("server: a repeated frame is answered twice and added once") {
   const auto again = Bare::hear(other);
   CHECK(again.frame.kind == ps::FrameKind::answer);
   CHECK(again.values == std::vector<float>{11, 22});
-  // After both report the end of the round, such a frame belongs to another round.
+  // When both workers have reported the end of the round, such a frame belongs to another round.
   for (const std::uint64_t round : {2U, 1U, 3U}) {
     auto f = Bare::push(0, 77, round), g = Bare::push(1, 88, round);
     f.done = g.done = 2;
@@ -301,7 +302,7 @@ TEST_CASE("server: unknown connections, frames of another round and invalid fram
   const std::vector<std::byte> noise(80, std::byte{0x5a});
   stranger.send(0, noise, {}, nullptr);
   stranger.send(0, std::span(noise).first(3), noise, nullptr);
-  // Of another job, of another kind, and one with a number that is taken.
+  // Greetings of another job or generation, with other settings, and with a rank that has already joined.
   Bare::hello(*job.end, 0, 77, 2);
   Bare::hello(stranger, 1, 5, 3);
   CHECK(Bare::hear(stranger).text == "workers 2 on this server and 3 on the worker");
@@ -315,7 +316,7 @@ TEST_CASE("server: unknown connections, frames of another round and invalid fram
   CHECK(Bare::hear(stranger).text == "this worker does not belong to the job");
   Bare::hello(other, 1, 88, 2);
   CHECK(Bare::hear(*job.end).frame.kind == ps::FrameKind::welcome);
-  // In the name of rank 1, which it is not; of another session; of another generation; with an invalid root.
+  // Pushes in the name of rank 1 by a stranger, of another session, of another generation, and with an invalid root.
   Bare::send(stranger, Bare::push(1, 88, 1), {100, 100});
   Bare::send(*job.end, Bare::push(0, 76, 1), {100, 100});
   auto old = Bare::push(0, 77, 1);
@@ -337,7 +338,7 @@ TEST_CASE("server: unknown connections, frames of another round and invalid fram
   CHECK(job.server.counts().strangers == 5);
   CHECK(job.server.counts().stale == 3);
   CHECK(!job.log.empty());
-  CHECK(job.log.size() < 4);  // one line per second
+  CHECK(job.log.size() < 4);  // at most one line per second
 }
 
 TEST_CASE("server: the unanswered frames of a worker are limited") {
@@ -376,7 +377,7 @@ TEST_CASE("placement: large arrays are divided among all servers, and each small
     CHECK(at - parts[s][1] > 1'300'000);
   }
   CHECK(at == 4'000'012);
-  // Small ones are distributed.
+  // Small arrays are distributed over the servers.
   std::vector<int> count(4);
   for (std::uint64_t key = 1; key <= 400; ++key) ++count[static_cast<std::size_t>(ps::server_of(key, 4))];
   for (const int n : count) CHECK(n == 100);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Training by parameter servers: the result of one process, the bits of an all-reduce, and whole steps.
+// Tests training with parameter servers: the result of one process, the same bits as an all-reduce, and complete steps.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -43,7 +43,7 @@ Graph net() {
   return std::move(b).take();
 }
 
-// Runs twenty steps with twelve rows, of which each rank has its part. Returns the weights as bytes.
+// Trains twenty steps with twelve rows, of which each rank has a part. Returns the weights as bytes.
 template <class B, class S>
 std::vector<std::byte> train(B& backend, S& strategy, DType compute, bool batch_norm) {
   TrainerOptions o = testing::options_that_break();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameter servers that read and write in the windows of their workers: jobs in which some workers have no windows,
-// frames that name memory that was not exported, and a worker that overwrites its window.
+// Tests parameter servers that read and write in the windows of their workers: jobs in which some workers have no
+// windows, frames that name memory that was not exported, and a worker that overwrites its window.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ std::vector<float> all_reduced(int workers, std::size_t n) {
   return want;
 }
 
-// Runs f(communicator) as a job in which some workers and servers have windows.
+// Runs f(communicator) in a job. `workers` and `servers`: which processes have windows.
 testing::ServerJobErrors run_mixed(const std::vector<bool>& workers, const std::vector<bool>& servers, bool bf16_wire,
                                    const std::function<void(Worker&)>& f, float threshold = 0) {
   const testing::ServerJob job{.workers = static_cast<int>(workers.size()),
@@ -123,7 +123,7 @@ TEST_CASE("windows: the bits are the same if some workers and servers have no wi
         c.all_reduce(DType::f32, own, ReduceOp::sum, "bits").wait();
         conformance::require(std::memcmp(own.data(), want.data(), own.size()) == 0, "other bits");
       }
-      // From each worker in turn, with a window or without.
+      // Broadcasts from each worker in turn, which has a window or not.
       for (int root = 0; root < 3; ++root) {
         const auto v = values(c.rank() == root ? root + 10 : c.rank(), n);
         std::memcpy(own.data(), v.data(), own.size());
@@ -200,7 +200,7 @@ TEST_CASE("windows: frames for memory that was not exported are refused and coun
   };
   const auto said = [&](const ps::WindowOffer& loan) { return std::string(offer(loan).text.c_str()); };
   const WindowName name = of_workers.name_of(*window);
-  // Malformed records; a window server that does not exist or is closed; a window that does not exist or is smaller
+  // Invalid records, a window server that does not exist or is closed, and a window that does not exist or is smaller
   // than announced.
   CHECK(offer({1, name}, 255).frame.kind == ps::FrameKind::refuse);
   CHECK(offer({0, name}).frame.kind == ps::FrameKind::refuse);
@@ -232,8 +232,8 @@ TEST_CASE("windows: frames for memory that was not exported are refused and coun
     CHECK(heard.frame.kind == ps::FrameKind::refuse);
     CHECK(heard.text == "an address outside of the shared windows");
   }
-  // Of another worker. A frame is invalid if it names half an element, a place beyond all memory, or a place that no
-  // window can have, or if it brings data.
+  // Names the window of another worker. A frame is also invalid if it names half an element, a place beyond all memory
+  // or a place that no window can have, or if it has data.
   ps::Frame f = push(1, 0);
   f.worker = 1;
   f.session = 88;
@@ -253,7 +253,7 @@ TEST_CASE("windows: frames for memory that was not exported are refused and coun
   v[2] = 1;
   v[3] = 2;
   Bare::send(*job.end, push(1, 8), {});
-  Bare::send(*job.end, push(1, 8), {});  // repeated: answered twice, and added once
+  Bare::send(*job.end, push(1, 8), {});  // a repeated frame: the server answers it again, but adds its data only once
   Bare::send(other, Bare::push(1, 88, 1), {10, 20});
   CHECK(Bare::hear(other).values == std::vector<float>{11, 22});
   const auto heard = Bare::hear(*job.end);
@@ -281,7 +281,7 @@ TEST_CASE("windows: a worker that overwrites its own window does not affect othe
       std::thread scribbler;
       if (c.rank() == 1)
         scribbler = std::thread([&] {
-          // The first half, in all ways in which a window can change.
+          // Overwrites the first half again and again while the server reads it.
           for (unsigned i = 0; !done; ++i) std::memset(own.data(), static_cast<int>(i), own.size() / 2);
         });
       c.all_reduce(DType::f32, own, ReduceOp::sum, "sum").wait();

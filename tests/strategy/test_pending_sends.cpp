@@ -17,7 +17,7 @@ TEST_CASE("waiting for pending sends ends at the deadline") {
   sends.begin();
   sends.end();
   CHECK(!sends.none());
-  // With any deadline, it first asks for a moment.
+  // Returns false after a short wait, whatever the deadline.
   CHECK(!sends.wait(now - 1s));
   CHECK(!sends.wait(std::chrono::steady_clock::now() + 5ms));
   std::thread later([&] {

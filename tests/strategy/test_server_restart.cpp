@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Servers that own weights are lost and started again: workers wait for them, and the stored state of a server counts.
+// Tests servers that own weights, are lost and start again: workers wait for them, and a server continues from its
+// stored state.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -43,7 +44,7 @@ ArenaLayout layout() {
   return l;
 }
 
-// A server that subtracts gradients unchanged, in a thread of its own.
+// A server in its own thread, which subtracts gradients from the weights.
 class ServerThread {
  public:
   ServerThread(ps::ThreadNetwork& network, int index, int servers, const ps::ServerState* from = nullptr)
@@ -69,7 +70,7 @@ class ServerThread {
       }
     });
   }
-  // Ends without a message to its workers.
+  // Ends without a message to the server's workers.
   ~ServerThread() { end(); }
   void end() {
     if (!thread_.joinable()) return;
@@ -79,7 +80,7 @@ class ServerThread {
     server_.reset();
   }
   void wait() { thread_.join(); }
-  // Returns the state that it stored after this number of steps.
+  // Waits until the server has stored its state after this number of steps, and returns the state.
   ps::ServerState kept(std::int64_t steps) {
     for (;; std::this_thread::sleep_for(1ms)) {
       const std::lock_guard lock(mutex_);
@@ -104,7 +105,7 @@ ps::WorkerOptions worker(int servers, bool servers_return = true) {
   return o;
 }
 
-// A worker with weights of 100.
+// A worker whose weights start at 100.
 struct Worker {
   Worker(ps::ThreadNetwork& network, const ps::WorkerOptions& o)
       : strategy(std::make_unique<ps::ThreadWorkerEnd>(network), o) {
@@ -112,7 +113,7 @@ struct Worker {
     std::vector<StateSpan> state{{"weights", DType::f32, {n}, std::as_writable_bytes(std::span(weights))}};
     strategy.synchronise(state);
   }
-  // Pushes a gradient that is the same for all weights.
+  // Pushes a gradient with the same value for all weights.
   void step(float gradient) {
     strategy.begin_step(++steps, false);
     gradients.assign(n, gradient);
@@ -140,7 +141,7 @@ TEST_CASE("a restarted server continues from its stored state, and later steps a
   for (const float g : {8.F, 16.F}) w.step(g);
   CHECK(w.weights.front() == 100 - 31);
   first.reset();
-  // A step that begins during its absence completes after its return.
+  // A step that begins while the server is absent completes after the server has returned.
   std::thread starts([&] {
     std::this_thread::sleep_for(300ms);
     first.emplace(network, 0, 2, &kept);
@@ -187,7 +188,7 @@ TEST_CASE("steps in a server's stored state are not applied again when the worke
     f.bytes = static_cast<std::uint32_t>(data.size() * sizeof(float));
     worker->send(0, ps::encode(f), std::as_bytes(std::span(data)), nullptr);
   };
-  // Returns the numbers of the next answer.
+  // Receives the next answer and returns its numbers.
   const auto answer = [&] {
     for (;;) {
       const auto e = worker->receive(std::chrono::steady_clock::now() + 20s);
@@ -283,7 +284,7 @@ TEST_CASE("an invalid state of a server is refused") {
   const auto bytes = [](std::size_t count) { return std::vector<std::byte>(count); };
   CHECK(refused({ps::arena::weights, 0, bytes(n * 4 + 4096)}));
   CHECK(refused({ps::arena::weights, ~std::uint64_t{0} - 8, bytes(64)}));
-  CHECK(refused({2, 0, bytes(64)}));  // a second slot, for an optimizer with one
+  CHECK(refused({2, 0, bytes(64)}));  // a second slot, but the optimizer has one
   CHECK(refused({77, 0, bytes(64)}));
   CHECK_FALSE(refused({1, 64, bytes(64)}));
 }

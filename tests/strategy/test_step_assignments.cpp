@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A server assigns steps to workers that come and go: the assignments, the workers that the server accepts, and the
-// positions of the steps in the data.
+// Tests a server that assigns steps to workers that join and leave: the assignments, the workers that the server
+// accepts, and the positions of the steps in the data.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -31,15 +31,15 @@ TEST_CASE("each step is assigned to one worker, and the step of a leaving worker
   for (std::int64_t n = 0; n < 4; ++n) CHECK(assigner.assign(n % 2 == 0 ? 3 : 8, 5).number == n);
   assigner.complete(3, 0);
   assigner.complete(8, 3);
-  assigner.leave(8);  // has not done 1
+  assigner.leave(8);  // 8 has not done step 1
   assigner.leave(8);
   CHECK(assigner.assign(3, 5).number == 1);
   CHECK(assigner.assign(9, 5).number == 4);
   CHECK(assigner.assign(9, 5).kind == Kind::wait);
   assigner.complete(9, 4);
   assigner.complete(3, 1);
-  CHECK(assigner.assign(9, 5).kind == Kind::wait);  // 3 has 2
-  assigner.complete(9, 2);                          // a step of another worker
+  CHECK(assigner.assign(9, 5).kind == Kind::wait);  // 3 still has step 2
+  assigner.complete(9, 2);                          // this step belongs to 3
   CHECK(assigner.assign(9, 5).kind == Kind::wait);
   assigner.leave(3);
   CHECK(assigner.assign(9, 5).number == 2);
@@ -97,7 +97,7 @@ TEST_CASE("a loader gives the batches of the steps that were added") {
 
 namespace {
 
-// A server with workers that join and leave.
+// A server whose workers join and leave.
 class OpenServer {
  public:
   OpenServer() {
@@ -126,7 +126,7 @@ class OpenServer {
       const std::lock_guard lock(mutex_);
       news_ = std::move(numbers);
     }
-    // It checks every 20 ms.
+    // Waits until the server has read the numbers, which it does every 20 ms.
     for (bool taken = false; !taken; std::this_thread::sleep_for(2ms)) {
       const std::lock_guard lock(mutex_);
       taken = !news_;
@@ -186,13 +186,13 @@ TEST_CASE("a server accepts only the current workers of the job; new workers hav
   CHECK(next(*fifth) == 1);
   CHECK(next(*fifth) == 2);
   fifth->did_step(1);
-  server.set({0, 9});  // 5 was given up, and does not know it
+  server.set({0, 9});  // worker 5 was removed from the job, and does not know it
   CHECK_THROWS_AS((void)next(*fifth), CommunicationError);
   CHECK(refused(5));
   auto ninth = server.worker(9);
   CHECK(next(*ninth) == 2);
   CHECK(next(*first) == 3);
-  first.reset();  // leaves in order, with two steps undone
+  first.reset();  // the worker leaves with two unfinished steps
   CHECK(next(*ninth, 4) == 0);
   CHECK(next(*ninth, 4) == 3);
   CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(Kind::wait));
@@ -201,7 +201,7 @@ TEST_CASE("a server accepts only the current workers of the job; new workers hav
   ninth->did_step(-1);
   CHECK(next(*ninth, 4) == -static_cast<std::int64_t>(Kind::over));
   ninth.reset();
-  // No worker is left, but others may still come.
+  // No worker is left, but another worker may still join.
   server.set({0, 9, 12});
   auto twelfth = server.worker(12);
   CHECK(next(*twelfth, 4) == -static_cast<std::int64_t>(Kind::over));

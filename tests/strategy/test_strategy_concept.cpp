@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The concept DistributedStrategy: a type with a function under another name, or with one that the traits do not
-// declare, does not compile.
+// Tests the concept DistributedStrategy: a type does not compile if a function has another name, or if its traits do
+// not declare a function.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -40,7 +40,7 @@ struct Nameless {
 struct Traitless : Plain {
   int traits;
 };
-struct Silent : Plain {  // has functions that the traits do not declare
+struct Silent : Plain {  // has functions that its traits do not declare
   void begin_step(std::int64_t, bool) {}
   void settled() {}
 };
@@ -58,16 +58,16 @@ struct Following : Plain {
   [[nodiscard]] std::chrono::milliseconds deadline() const { return std::chrono::seconds(7); }
   void wait_until(const std::function<bool()>&, const std::string&) { ++waits; }
 };
-struct Timeless : Plain {  // a strategy that waits for ranks must have a time-out
+struct Timeless : Plain {  // has no time-out, which a strategy that waits for ranks needs
   static constexpr StrategyTraits traits{.watches_ranks = true};
   void wait_until(const std::function<bool()>&, const std::string&) {}
 };
 
-struct Fixed : Plain {  // declares that its members change, without the functions for it
+struct Fixed : Plain {  // declares that its members change, but has no functions for it
   static constexpr StrategyTraits traits{.changes_members = true};
 };
 
-struct Least final : ElasticMembership {  // only the required functions
+struct Least final : ElasticMembership {  // has only the required functions
   [[nodiscard]] bool joining() const override { return joins; }
   [[nodiscard]] Change change() override { return Change::none; }
   [[nodiscard]] bool next_generation(const LeaveReport&) override { return true; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Gradients in two bits: the rule, against golden bytes and a model of it; the messages; and the sums of the servers.
+// Tests gradients in two bits: the rule, compared with golden bytes and with a model; the messages; the servers' sums.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -30,7 +30,7 @@ using namespace tutti;
 
 namespace {
 
-// Passes a worker's messages on and counts them.
+// Sends a worker's messages and counts their bytes.
 class CountingEnd : public ps::ThreadWorkerEnd {
  public:
   using ps::ThreadWorkerEnd::ThreadWorkerEnd;
@@ -53,7 +53,7 @@ Ends ends_of(ps::ThreadNetwork& network) {
           [&](int) { return std::make_unique<CountingEnd>(network); }};
 }
 
-// The rule in a second form: one number at a time, in doubles if that is exact.
+// Implements the rule again: one number at a time, in f64 if that is exact.
 class Model {
  public:
   explicit Model(float threshold) : t_(threshold) {}
@@ -69,7 +69,7 @@ class Model {
   float t_, kept_ = 0;
 };
 
-// Three buckets of a layout; the flags are before the first one.
+// The sizes of three buckets. The flags are before the first bucket.
 constexpr std::array<std::size_t, 3> buckets{300'000, 17, 1000};
 constexpr std::size_t flags = 64;
 float gradient(int worker, int step, std::size_t i) {
@@ -84,11 +84,11 @@ TEST_CASE("two bits: the encoding has golden bytes") {
   CHECK(bytes_of(1) == 8);
   CHECK(bytes_of(16) == 8);
   CHECK(bytes_of(17) == 12);
-  CHECK(bytes_of(262'144) == 65'540);  // of a MiB
+  CHECK(bytes_of(262'144) == 65'540);  // instead of 1 MiB
 
   const std::vector<std::vector<float>> steps{{0.5F, -0.5F, 0.49F, -0.25F, 3.F, 0.F},
                                               {0.F, 0.F, 0.02F, -0.25F, 0.F, 0.1F}};
-  // 11 10 00 00, 11 00 00 00; 00 00 11 10, 11 00 00 00: the remainder is sent in later steps.
+  // Step 1: 11 10 00 00, 11 00 00 00. Step 2: 00 00 11 10, 11 00 00 00. Later steps send the remainder.
   const std::vector<std::vector<unsigned>> words{{0xe0, 0xc0, 0, 0}, {0x0e, 0xc0, 0, 0}};
   const std::vector<std::vector<float>> values{{0.5F, -0.5F, 0, 0, 0.5F, 0}, {0, 0, 0.5F, -0.5F, 0.5F, 0}};
   std::vector<float> kept(6);
@@ -107,7 +107,7 @@ TEST_CASE("two bits: the encoding has golden bytes") {
   }
   CHECK(kept == std::vector<float>{0, 0, 0.49F + 0.02F - 0.5F, 0, 2, 0.1F});
 
-  // A value that is not finite is neither lost nor hidden.
+  // If a value is not finite, all unpacked values are NaN.
   constexpr float inf = std::numeric_limits<float>::infinity();
   std::vector<float> none(3), out(3);
   std::vector<std::byte> bytes(bytes_of(3));
@@ -169,7 +169,7 @@ TEST_CASE(
     std::size_t numbers = 0;
     for (const std::size_t n : buckets) numbers += n;
     const double wide = 2 * 3 * static_cast<double>(numbers) * sizeof(float), here = 2 * 3 * flags;
-    // A few bytes more at the ends of parts.
+    // Each part may have a few more bytes at its end.
     CHECK(static_cast<double>(CountingEnd::sent) - here >= wide / 16);
     CHECK(static_cast<double>(CountingEnd::sent) - here < wide / 16 * 1.01);
   }
@@ -186,7 +186,7 @@ TEST_CASE("two bits: a server that owns weights applies the quantised values") {
   slice.name = "w";
   slice.count = n;
   layout.slices = {slice};
-  // Subtracts gradients unchanged.
+  // The server subtracts the gradients from the weights.
   ps::WeightStore store(layout, 0, {}, [](const ServerPart& p) {
     for (std::size_t i = 0; i < p.end - p.begin; ++i)
       static_cast<float*>(p.weights)[i] -= static_cast<const float*>(p.gradients)[i];
@@ -212,9 +212,9 @@ TEST_CASE("two bits: a server that owns weights applies the quantised values") {
           .wait();
       CHECK(weights == want);
     }
-    // The answer has full width.
+    // The weights come back uncompressed.
     CHECK(CountingEnd::sent == 4 * ps::two_bit::bytes_of(n));
-    // Another generation does not keep the remainder of this one.
+    // A new generation does not use the remainder of the old one.
     a.attach(layout, {});
     for (float& g : gradients) g = threshold * 0.75F;
     a.begin_step(5, false);
@@ -245,7 +245,7 @@ TEST_CASE("two bits: impossible requests are refused") {
   CHECK(refused([](ps::Frame& g) { g.operation = ps::Operation::max; }));
   CHECK(refused([](ps::Frame& g) { g.operation = ps::Operation::store; }));
   CHECK(refused([](ps::Frame& g) { g.dtype = DType::bf16; }));
-  // And by a worker: no threshold, two kinds of compression at once, or numbers that are not f32.
+  // Workers refuse an invalid threshold, two kinds of compression at once, and numbers that are not f32.
   ps::ThreadNetwork network(1);
   for (const float t : {-1.F, std::numeric_limits<float>::infinity()}) {
     auto o = testing::worker_options({.workers = 1}, 0);

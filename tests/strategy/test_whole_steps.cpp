@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Steps are whole: ranks that survive a broken step, at any piece, have the state from before it. The members of a job
-// may change between any two steps.
+// Tests that steps are complete or have no effect: ranks that survive a broken step have the state from before the
+// step, whichever piece breaks it. The members of a job may change between any two steps.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ TEST_CASE("a step that fails at any piece leaves the state of the previous step"
     if (!said.empty()) fail("test", "whole steps", said);
     if (c.rank() == 0) pieces = strategy.pieces();
   });
-  CHECK(pieces > 3);  // the second one holds the statistics
+  CHECK(pieces > 3);  // one of them holds the statistics
   for (const int micro_batches : {1, 2})
     for (int piece = -2; piece <= pieces; ++piece) {
       CAPTURE(micro_batches);
@@ -74,7 +74,7 @@ TEST_CASE("a step that fails at any moment leaves each rank in the state before 
   for (int round = 0; round < 8; ++round) {
     constexpr int ranks = 3;
     ThreadGroup group(ranks);
-    // The state of each rank after each step, and its final state.
+    // after: the state of each rank after each step. left: its last state.
     std::array<std::map<std::int64_t, std::vector<std::byte>>, ranks> after;
     std::array<std::vector<std::byte>, ranks> left;
     std::array<std::int64_t, ranks> at{};
@@ -131,10 +131,10 @@ constexpr std::int64_t global_batch = 12, steps_an_epoch = 40, samples = global_
 
 struct Phase {
   int ranks;
-  std::int64_t until;  // runs until this number of steps
+  std::int64_t until;  // the phase ends at this step
 };
-// Trains two epochs with the members of one phase after the other. Returns rank 0's weights, and the samples that each
-// epoch has seen.
+// Trains two epochs, in phases with different members. Returns rank 0's weights, and the samples that were seen in each
+// epoch.
 std::vector<double> train_in_phases(const std::vector<Phase>& phases, std::array<std::vector<std::int64_t>, 2>& seen) {
   std::size_t most = 0;
   std::vector<std::unique_ptr<ThreadGroup>> groups;
@@ -160,7 +160,7 @@ std::vector<double> train_in_phases(const std::vector<Phase>& phases, std::array
       o.optimizer = Sgd{0.9, true};
       o.first_bucket_bytes = 1 << 8;
       o.bucket_bytes = 1 << 12;
-      o.micro_batch = 5;  // a single rank needs no more memory than four
+      o.micro_batch = 5;  // so that one rank needs no more memory than four ranks do
       const void* gradients = nullptr;
       try {
         for (std::size_t p = 0; p < phases.size(); ++p) {
@@ -215,7 +215,7 @@ TEST_CASE("a job changes from one rank to two, four, three and one during an epo
   double most = 0;
   for (std::size_t i = 0; i < one.size(); ++i) most = std::max(most, std::abs(one[i] - changing[i]));
   CHECK(most < 1e-12);
-  CHECK(most > 0);  // sums in another order
+  CHECK(most > 0);  // the sums have another order
   for (const auto& list : seen) {
     CHECK(list.size() == static_cast<std::size_t>(samples));
     CHECK(std::set(list.begin(), list.end()).size() == static_cast<std::size_t>(samples));
@@ -223,7 +223,7 @@ TEST_CASE("a job changes from one rank to two, four, three and one during an epo
 }
 
 TEST_CASE("a job continues with other members after a failed step") {
-  // Three ranks; one gives up in step 4. Two of them continue, together with a new one.
+  // One of three ranks gives up in step 4. The two other ranks continue with a new rank.
   ThreadGroup before(3), after(3);
   std::barrier all(4);
   std::array<std::vector<std::byte>, 4> states;
@@ -271,7 +271,7 @@ TEST_CASE("a job continues with other members after a failed step") {
     });
   for (auto& t : threads) t.join();
   for (const auto& e : errors) CHECK(e == "");
-  // The result of an undisturbed run.
+  // Computes the result of a run without a failure.
   std::vector<std::byte> whole;
   run_ranks(3, [&](ThreadCommunicator& c) {
     CpuBackend backend({1});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Trains a small net without batch norm in f64 on CIFAR-10; the steps are the same on any number of workers:
+// Trains a small net without batch norm in f64 on CIFAR-10. The steps are the same for any number of workers:
 //   tutti-launch --elastic -n N train_f64 RUN_FOLDER [IMAGES [EPOCHS [PAUSE]]]
-// IMAGES: uses this many of the first training images. PAUSE: ms after each step. Data: $TUTTI_DATA. A worker leaves on
-// SIGTERM.
+// IMAGES: number of training images to use, from the first one. PAUSE: ms after each step. Data: $TUTTI_DATA. A worker
+// leaves on SIGTERM.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -43,7 +43,7 @@ int train(const std::string& run_folder, std::int64_t images, std::int64_t epoch
 
   const char* data = std::getenv("TUTTI_DATA");
   if (data == nullptr) fail<UsageError>("train_f64", "TUTTI_DATA, the folder of CIFAR-10", "none");
-  // Cropped and mirrored at random, as a function of the image's number and the epoch.
+  // The crop and the mirroring of an image depend on the image's number and the epoch.
   const Augmented train_set(load_cifar10(data, Split::train).first(images), Augment::cifar());
   const MakeSources sources = [&](const FitOptions& o, int rank, int size) {
     LoaderOptions how{.placement = {.global_batch = o.global_batch, .rank = rank, .world = size}, .seed = 1};

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""TensorBoard itself reads the event files of a training: curves, hyper-parameters, input samples, histograms."""
+"""Reads the event files of a training with TensorBoard: curves, hyper-parameters, input samples, histograms."""
 import io
 import json
 import os
@@ -114,7 +114,7 @@ class EventFiles(unittest.TestCase):
                 self.assertEqual((int(height), int(width), picture.shape), (16, 20, (16, 20, 3)))
                 self.assertGreater(picture.std(), 1)
                 pictures[run, tag] = picture
-        # The augmented samples are the plain ones, shifted and mirrored.
+        # The augmented samples are shifted and mirrored copies of the plain ones.
         changed = sum(not numpy.array_equal(pictures["a", t], pictures["plain", t]) for t in tags)
         self.assertGreaterEqual(changed, 4)
 
@@ -133,7 +133,7 @@ class EventFiles(unittest.TestCase):
                 buckets = tensor_util.make_ndarray(e.tensor_proto)
                 self.assertEqual(buckets.shape[1], 3)
                 self.assertTrue((buckets[1:, 0] == buckets[:-1, 1]).all())
-        # 16 filters of 3x3 over 3 channels.
+        # 16 filters of 3 x 3 pixels over 3 channels.
         first = tensor_util.make_ndarray(read.Tensors("weights/conv1.weight")[0].tensor_proto)
         self.assertEqual(first[:, 2].sum(), 16 * 3 * 9)
         self.assertLess(first[0, 0], 0)
