@@ -43,8 +43,8 @@ class AllReduce {
   // Returns memory that the communicator sums without copying it, if it has such memory.
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
 
-  // Shares memory of this process that outlives the communicator, for use like that of allocate(). Null: no such
-  // memory.
+  // Shares memory of this process that outlives the communicator, for the same use as memory from allocate(). A null
+  // window shares no memory.
   void share(const std::shared_ptr<HostWindow>& window) requires requires(C& c) { c.share(window); }
   { c_.share(window); }
 
@@ -53,9 +53,9 @@ class AllReduce {
   // Sets the rank that has the authoritative state; the default is 0.
   void set_authority(int rank) noexcept { authority_ = rank; }
   void synchronise(std::span<StateSpan> state) { (void)take_state(state, {}); }
-  // The same as synchronise(). Returns whether this rank received any state. Hashes are sent first, and bytes only of
-  // pieces that differ on some rank. On one host no bytes are sent if the second copies are in windows. Each of these
-  // copies must not change until this returns on all ranks.
+  // As synchronise(), but returns whether this rank received any state. Ranks first exchange hashes, and then only the
+  // bytes of pieces that differ on some rank. On one host no bytes are sent if the second copies are in windows. Each
+  // of these copies must not change until this returns on all ranks.
   bool take_state(std::span<StateSpan> state, const StateReplica& own) {
     const auto n = static_cast<std::size_t>(size()), from = static_cast<std::size_t>(authority_);
     detail::StateRecords said(n, state.size());
@@ -67,7 +67,7 @@ class AllReduce {
       said.add_hash(i, JobFacts::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     }
     c_.all_gather(std::as_bytes(said.mine()), std::as_writable_bytes(said.all()), "state hashes").wait();
-    // The pieces that some rank must receive: those in windows, and those that are sent.
+    // The pieces that some rank must receive: near: they are in windows; far: they are sent.
     std::vector<std::size_t> near, far, mine;
     bool takes = false;
     for (std::size_t i = 0; i < state.size(); ++i) {
@@ -83,7 +83,7 @@ class AllReduce {
     bool has_mine = true;
     if (!near.empty()) {
       has_mine = mine.empty() || detail::take_from_window(said.name_of(from), own, state, mine);
-      // A rank reports when it has read, and no rank continues before.
+      // Each rank reports that it has read its pieces. No rank continues before all have.
       std::int32_t lacking = has_mine ? 0 : 1;
       c_.all_reduce(DType::i32, std::as_writable_bytes(std::span(&lacking, 1)), ReduceOp::max, "state in windows")
           .wait();
@@ -98,7 +98,7 @@ class AllReduce {
 
   Work reduce(const Piece& piece) { return c_.all_reduce(piece.dtype, piece.bytes, ReduceOp::sum, begin(piece)); }
   // Call before the job's next step; steps count from 1, for messages and for the launcher. runs_ahead: a device runs
-  // it; finish() is called when the step has been started, settled() when it is over.
+  // the step; finish() is called when the step has been started, and settled() when it has ended.
   void begin_step(std::int64_t step, bool runs_ahead) {
     step_ = step - 1;
     runs_ahead_ = runs_ahead;
@@ -115,14 +115,14 @@ class AllReduce {
   }
 
   void sum(std::span<double> values) {
-    // Metrics: an evaluation or a checkpoint may follow, which have no steps.
+    // An evaluation or a checkpoint may follow these metrics; it has no steps.
     report_.idle();
     c_.all_reduce(DType::f64, std::as_writable_bytes(values), ReduceOp::sum, "sum").wait();
   }
 
-  // The communicator's deadline is the one that counts.
+  // The communicator's deadline is also the strategy's.
   [[nodiscard]] std::chrono::milliseconds deadline() const { return c_.deadline(); }
-  // Waits until done() returns true and, if the communicator watches ranks, throws if one is lost.
+  // Waits until done() returns true. Throws if the communicator watches ranks and a rank is lost.
   void wait_until(const std::function<bool()>& done, const std::string& what) {
     if constexpr (C::traits.watches_ranks)
       c_.wait_until(done, what);
@@ -144,7 +144,7 @@ class AllReduce {
   [[nodiscard]] std::int64_t coming_step() const noexcept { return step_ + 1; }
 
  private:
-  // Sends the authority's pieces to the ranks that need them, all at once.
+  // Starts to send the authority's pieces to the ranks that need them, all at once, and waits for the end.
   template <class Wants>
   void hand_out(std::span<StateSpan> state, std::span<const std::size_t> pieces, Wants&& wants) {
     std::vector<Work> under_way;
@@ -166,7 +166,7 @@ class AllReduce {
     }
     if (error) std::rethrow_exception(error);
   }
-  // Returns a piece's name for messages. It is written into the same string: a steady step allocates no memory.
+  // Returns a piece's name for messages. The string is reused, so that a repeated step allocates no memory.
   const std::string& label(const Piece& p) {
     name_.assign("step ").append(std::to_string(step_ + 1));
     if (p.kind == Piece::Kind::gradients)
@@ -194,7 +194,7 @@ struct CommunicatorHolder {
 };
 }  // namespace detail
 
-// AllReduce with a communicator of its own, constructed from these arguments.
+// AllReduce that owns its communicator, which is constructed from these arguments.
 template <Communicator C>
 class OwningAllReduce : private detail::CommunicatorHolder<C>, public AllReduce<C> {
  public:

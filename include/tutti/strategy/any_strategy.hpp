@@ -53,18 +53,18 @@ class AnyStrategy {
   void attach(const ArenaLayout& layout, const JobFacts& f) { held_->attach(layout, f); }
   void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
   Work reduce(const Piece& piece) { return held_->reduce(piece); }
-  // If the strategy lacks these, they use the usual deadline and check only the clock.
+  // If the strategy does not watch ranks: the usual deadline, and a wait that only checks the time.
   [[nodiscard]] std::chrono::milliseconds deadline() const { return held_->deadline(); }
   void wait_until(const std::function<bool()>& done, const std::string& what) { held_->wait_until(done, what); }
   void begin_step(std::int64_t step, bool runs_ahead) { held_->begin_step(step, runs_ahead); }
   void settled() { held_->settled(); }
-  // For a strategy that owns the weights; UsageError for others.
+  // These functions are for a strategy that owns the weights. They throw UsageError for other strategies.
   Work exchange(const Push& push) { return held_->exchange(push); }
   void pull(std::span<StateSpan> state) { held_->pull(state); }
   [[nodiscard]] std::int64_t progress() const { return held_->progress(); }
   [[nodiscard]] std::int64_t others_at_work() { return held_->others_at_work(); }
   [[nodiscard]] bool came_late() const { return held_->came_late(); }
-  // Null if the members do not change.
+  // Returns null if the members do not change.
   [[nodiscard]] ElasticMembership* members() { return held_->members(); }
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }

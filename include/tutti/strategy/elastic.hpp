@@ -26,12 +26,13 @@
 
 namespace tutti {
 
-// Trains in the generations of an elastic job. Makes a strategy for each generation by `factory`,
+// Trains in the generations of an elastic job. For each generation it makes a strategy by
 //     std::unique_ptr<S> factory(const Assignment&, ControlChannel&, InterruptFlag&)
-// S is an AllReduce, or another strategy with set_authority(), which the flag ends, also while it is being formed. The
-// arbiter of the channel decides the membership. When a member is lost, the channel's thread raises the flag.
-// A process that begins a job is in the first generation after construction. A process that joins a running job is
-// alone until next_generation(), so that it loads its data while the others train.
+// S is an AllReduce, or another strategy with set_authority(). The flag ends the strategy, also while its group is
+// being formed. The channel's arbiter decides the membership. When a member is lost, the channel's thread raises the
+// flag.
+// A process that begins a job is in the first generation after construction. A process that joins a running job is in
+// no group until next_generation(), so that it loads its data while the other processes train.
 template <class Factory>
 class Elastic final : public ElasticMember {
   using Made = std::invoke_result_t<Factory&, const Assignment&, ControlChannel&, InterruptFlag&>;
@@ -51,7 +52,7 @@ class Elastic final : public ElasticMember {
     begin();
   }
 
-  // ---- a strategy ----
+  // ---- strategy interface ----
   // The rank is -1 outside a group: before the first generation, and after this process has left.
   [[nodiscard]] Membership membership() const {
     return group_ ? Membership{group_->rank(), group_->size(), now_.generation} : Membership{-1, 1, 0};
@@ -59,7 +60,7 @@ class Elastic final : public ElasticMember {
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return group_ ? group_->name() : "elastic"; }
-  // The gradients keep their memory over all generations. Therefore the process owns it and shares it with each group.
+  // The gradients keep their memory in all generations: the process owns it and shares it with each group.
   std::span<std::byte> allocate(std::size_t bytes) { return memory_in(windows_, of_process(), bytes); }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     if (!group_) return;
@@ -106,7 +107,7 @@ class Elastic final : public ElasticMember {
   }
   [[nodiscard]] ElasticMembership* members() noexcept { return this; }
 
-  // ---- its members ----
+  // ---- membership interface (ElasticMembership) ----
   [[nodiscard]] bool joining() const override { return now_.generation == 0; }
   [[nodiscard]] bool lacks_state() const override { return lacks_state_; }
   [[nodiscard]] bool took_state() const override { return took_state_; }
@@ -122,8 +123,8 @@ class Elastic final : public ElasticMember {
     LeaveReport leaving = how;
     for (;;) {
       drop_group(leaving.broken);
-      // The group may have failed because this process cannot reach a member. The arbiter must learn that first,
-      // otherwise the same members would fail again.
+      // The group may have failed because this process cannot reach a member. The arbiter must learn that first.
+      // Otherwise the next generation would have the same members, and fail again.
       if constexpr (requires { factory_.await_peers(); })
         if (leaving.broken) factory_.await_peers();
       if (!next_assignment(leaving)) return false;
@@ -131,7 +132,8 @@ class Elastic final : public ElasticMember {
         form_group();
         if (channel_->await_group_ready(options_.rendezvous_timeout)) return true;
       } catch (const CommunicationError&) {
-        // The arbiter names the lost process and makes another generation. A process that was given up learns it there.
+        // The arbiter names the lost process and makes another generation. If it removed this process, it reports that
+        // there.
       }
       leaving.broken = true;
     }
@@ -139,7 +141,8 @@ class Elastic final : public ElasticMember {
   [[nodiscard]] bool has_authority() const override { return now_.id == now_.authority; }
 
  private:
-  // If it does, factory.writers(Assignment) returns the members that write into a worker's window.
+  // Whether groups use windows of this process. If so, factory.writers(Assignment) returns the members that write into
+  // a worker's window.
   static constexpr bool shares_windows = requires(S & s, const Factory& f, const std::shared_ptr<HostWindow>& w) {
     s.share(w);
     f.windows();
@@ -150,8 +153,9 @@ class Elastic final : public ElasticMember {
     else
       return nullptr;  // no memory is shared
   }
-  // A lost member may still run, cut off or stopped, and write into memory that it has mapped. A member that left in
-  // order after a complete step does not: all its writes were done before this process finished that step.
+  // A lost member may be stopped or disconnected, still run, and write into memory that it has mapped. A member that
+  // left in order after a complete step does not write: its last writes were done before this process finished that
+  // step.
   void shut_out(const Assignment& next) {
     if constexpr (shares_windows) {
       if (windows_.empty() || now_.workers.empty()) return;
@@ -173,12 +177,12 @@ class Elastic final : public ElasticMember {
     } else if (!joining()) {
       channel_->report(leaving.step, leaving.broken, leaving.epoch_end, leaving.preparing);
     }
-    // A process that waits for members that are still to arrive waits as long as the arbiter does; founders of a job do
-    // not.
+    // A process that waits for members to arrive waits as long as the arbiter does. Founders of a job wait only for the
+    // rendezvous time-out.
     const auto began = std::chrono::steady_clock::now();
     while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
       if (founds() && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
-        break;  // the next line reports which are missing
+        break;  // the next line throws an error that names the missing processes
       if (!await_lease()) fail_without_lease();
     }
     auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
@@ -189,7 +193,7 @@ class Elastic final : public ElasticMember {
   }
   void form_group() {
     flag_ = group_flag_->renew();
-    // A change that was announced before there was a flag.
+    // The change may have been announced before the flag existed.
     if (const auto c = channel_->change()) group_flag_->raise(control::reason_of_end(*c));
     group_ = factory_(now_, *channel_, *flag_);
     int authority = 0;
@@ -198,7 +202,7 @@ class Elastic final : public ElasticMember {
     group_->set_authority(authority);
   }
   void drop_group(bool broken) {
-    // Whole groups end together.
+    // If this rank leaves a group that failed, the other ranks leave it too.
     if (broken && flag_ != nullptr) flag_->raise("this rank leaves a group that failed");
     group_.reset();
   }

@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-// During its lifetime, SIGUSR1 requests a change of members after the next step, and SIGUSR2 one after the last step of
-// the epoch. There is at most one at a time.
+// During its lifetime, SIGUSR1 requests a change of members after the next step, and SIGUSR2 a change after the last
+// step of the epoch. There is at most one object at a time.
 class MembershipSignals {
  public:
   MembershipSignals() {
@@ -58,9 +58,9 @@ class MembershipSignals {
   std::array<struct sigaction, signals.size()> before_{};
 };
 
-// A strategy with groups that cannot change, for example over MPI, in an elastic job: one generation of the job. Its
-// launcher requests the end of the generation by MembershipSignals. All processes save and end after the same step, and
-// other processes continue from there.
+// A strategy whose groups cannot change, for example over MPI, in an elastic job. It lasts for one generation of the
+// job. The launcher requests the end of the generation by MembershipSignals. All processes save and end after the same
+// step, and new processes continue from there.
 template <DistributedStrategy S>
 class RestartedPerGeneration final : public S, public ElasticMembership {
  public:
@@ -73,7 +73,7 @@ class RestartedPerGeneration final : public S, public ElasticMembership {
   template <class... A>
   explicit RestartedPerGeneration(A&&... arguments) : S(std::forward<A>(arguments)...) {}
 
-  // The first generation of these processes, and their last.
+  // The processes see only this generation.
   [[nodiscard]] Membership membership() const { return {S::rank(), S::size(), 1}; }
   [[nodiscard]] ElasticMembership* members() noexcept { return this; }
 
@@ -83,9 +83,9 @@ class RestartedPerGeneration final : public S, public ElasticMembership {
   [[nodiscard]] bool next_generation(const LeaveReport&) override { return false; }
   [[nodiscard]] bool has_authority() const override { return S::rank() == 0; }
   void ask_to_leave() override { leaves_ = true; }
-  // FitOptions::stop_requested reports it.
+  // FitOptions::stop_requested reports a stop instead.
   [[nodiscard]] bool stop_requested() const override { return false; }
-  // Its launcher ends it before others continue.
+  // The launcher ends this process before processes of the next generation continue.
   [[nodiscard]] bool may_write() const override { return true; }
   void epoch_begins(std::int64_t) override {}
 

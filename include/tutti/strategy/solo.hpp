@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-// One process. All calls have no effect, so that a program needs no second code path.
+// The strategy of one process. All calls have no effect, so that a program needs no second code path.
 class Solo {
  public:
   static constexpr StrategyTraits traits{};

@@ -15,13 +15,14 @@
 #include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/strategy/strategy.hpp>
 
-// The transfer of a rank's state to ranks that have another one.
+// The transfer of a rank's state to ranks whose state differs.
 namespace tutti {
 
 // A rank's state before the transfer.
 struct StateReplica {
   bool lacks = false;  // it has no valid state
-  // The window that holds it, with the same layout on all ranks, and its name for other processes. Null: no window.
+  // The window that holds the state, with the same layout on all ranks, and its name for other processes. Null: no
+  // window.
   std::shared_ptr<HostWindow> window{};
   WindowName name{};
 };
@@ -69,15 +70,15 @@ class StateRecords {
   std::vector<std::uint64_t> mine_, all_;
 };
 
-// Returns the position of a piece in the window of its rank, which is the same in all windows; `elsewhere`: in no
-// window.
+// Returns the position of a piece in the window of its rank, which is the same in all windows, or `elsewhere` if it is
+// in no window.
 inline constexpr std::size_t elsewhere = ~std::size_t{0};
 [[nodiscard]] inline std::size_t place_in(const StateReplica& own, const StateSpan& piece) noexcept {
   if (own.window == nullptr) return elsewhere;
   const std::size_t at = own.window->place_of(piece.bytes);
   return at <= own.window->bytes().size() ? at : elsewhere;
 }
-// Copies these pieces from another rank's window; false if it cannot be reached, for example on another host.
+// Copies these pieces from another rank's window. Returns false if it cannot be mapped, for example on another host.
 [[nodiscard]] inline bool take_from_window(const WindowName& theirs, const StateReplica& own,
                                            std::span<const StateSpan> state, std::span<const std::size_t> pieces) {
   std::string why;

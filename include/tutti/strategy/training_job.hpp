@@ -33,11 +33,11 @@ class TrainingJob {
   TrainingJob& operator=(const TrainingJob&) = delete;
 
   [[nodiscard]] virtual Backend& backend() = 0;
-  // UsageError if the program was linked with no decoder.
+  // Throws UsageError if the program was linked with no decoder.
   [[nodiscard]] virtual const ImageDecoders& decoders() = 0;
-  // Connects to the other processes; later calls return the same strategy. Does not return in a process that serves the
-  // others and does not train: it serves until they are done and ends the program. The strategy outlives the trainer
-  // that uses it, and the backend outlives the strategy.
+  // Connects to the other processes; later calls return the same strategy. Does not return in a server or scheduler:
+  // there it serves until the workers have ended, and ends the program. The strategy outlives the trainer that uses it,
+  // and the backend outlives the strategy.
   [[nodiscard]] virtual AnyStrategy& join(const JoinOptions& o) = 0;
   // Returns whether the job has servers, which print their own errors.
   [[nodiscard]] virtual bool has_servers() const { return false; }

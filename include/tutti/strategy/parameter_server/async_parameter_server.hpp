@@ -26,8 +26,8 @@
 namespace tutti {
 
 // Asynchronous training by parameter servers. The servers own the weights and the optimizer state, and update them at
-// each push at once; no worker waits for another one. If a worker dies, its last push may be applied in part or not at
-// all; a step is not guaranteed to count exactly once. (Dean et al., "Large scale distributed deep networks", 2012.)
+// each push; no worker waits for another one. If a worker dies, its last push may be applied in part or not at all; a
+// step is not guaranteed to count exactly once. (Dean et al., "Large scale distributed deep networks", 2012.)
 template <ps::Transport T>
 class AsyncParameterServer {
  public:
@@ -37,11 +37,11 @@ class AsyncParameterServer {
       : o_(options), place_{o_.rank, o_.workers, o_.generation}, c_(std::move(transport), options) {}
 
   [[nodiscard]] Membership membership() const { return place_; }
-  // If workers come and go: sets this worker's place among them from now on.
+  // In a job whose workers change: sets the rank of this worker and the number of workers from now on.
   void set_place(const Membership& place) noexcept { place_ = place; }
   [[nodiscard]] std::string name() const { return "asynchronous " + c_.name(); }
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
-  // Shares memory of this process that outlives the communicator, for use like that of allocate().
+  // Shares memory of this process that outlives the communicator, for the same use as memory from allocate().
   bool share(const std::shared_ptr<HostWindow>& window) { return c_.share(window); }
 
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
@@ -58,8 +58,8 @@ class AsyncParameterServer {
     for (Work& w : all) w.wait();
   }
 
-  // Rank 0 brings the initial state of the servers. If they already have a state, for example because this rank was
-  // restarted, theirs counts. All workers take the servers' state.
+  // Rank 0 sends the initial state to the servers. If they already have a state, for example because this rank was
+  // restarted, they keep theirs. All workers take the servers' state.
   void synchronise(std::span<StateSpan> state) {
     if (ranges_.empty()) return agree(state);
     arenas_.clear();
@@ -89,7 +89,7 @@ class AsyncParameterServer {
     for (Work& w : all) w.wait();
   }
 
-  // Returns whether rank 0 has brought the state that synchronise() fetches.
+  // Returns whether rank 0 has sent the state that synchronise() fetches.
   [[nodiscard]] bool is_founder() {
     std::deque<Word> words;
     const auto servers = ranges_.empty() ? 1 : o_.servers;
@@ -119,7 +119,7 @@ class AsyncParameterServer {
     asked_.pop_front();
     return deal;
   }
-  // number: a step, or below 0 the end of all.
+  // number: a finished step; a number below 0 ends the job for all workers.
   void did_step(std::int64_t number) {
     while (!said_.empty() && said_.front().work.done()) {
       said_.front().work.wait();  // throws the operation's error
@@ -160,7 +160,7 @@ class AsyncParameterServer {
   }
   void finish() { report_.end(static_cast<std::uint64_t>(step_), last_bucket_); }
   void settled() {}
-  // A worker's numbers are its own.
+  // Each worker keeps its own numbers.
   void sum(std::span<double>) { report_.idle(); }
   [[nodiscard]] std::chrono::milliseconds deadline() const { return c_.deadline(); }
   void wait_until(const std::function<bool()>& done, const std::string& what) { poll(done, deadline(), what); }
@@ -178,7 +178,7 @@ class AsyncParameterServer {
     std::string name;
     std::uint32_t number;
   };
-  // Before there is a model: exchanges rank 0's text.
+  // Before there is a model: sends rank 0's text to all workers.
   void agree(std::span<StateSpan> state) {
     static constexpr ps::ServerRange on_the_first{0, ps::max_data, 0};
     if (state.size() != 1) fail<UsageError>(name(), "one text before attach()", state.size());
@@ -205,7 +205,7 @@ class AsyncParameterServer {
     for (std::size_t s = 0; s < all.size(); ++s) all[s] = {0, bytes, static_cast<int>(s)};
     return all;
   }
-  // Returns the first counter.
+  // Returns the step, which is the first counter.
   [[nodiscard]] static std::int64_t first_step(std::span<const StateSpan> state) {
     std::int64_t step = 0;
     for (const StateSpan& s : state)

@@ -24,7 +24,7 @@ namespace tutti {
 // generation changes its rank and the number of workers between two of its steps, and no worker waits for it. Server 0
 // assigns the steps, so that another worker runs the steps that a worker leaves unfinished.
 //     std::unique_ptr<S> form(const Assignment&, ControlChannel&, InterruptFlag&)
-// makes the AsyncParameterServer; the flag ends it. A process that joins a running job is alone until
+// makes the AsyncParameterServer; the flag ends it. A process that joins a running job is in no group until
 // next_generation().
 template <class Form>
 class ElasticAsync final : public ElasticMember, private StepAssignments {
@@ -45,12 +45,12 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
     begin();
   }
 
-  // ---- a strategy; alone before the first generation ----
+  // ---- strategy interface; before the first generation, rank -1 and size 1 ----
   [[nodiscard]] Membership membership() const { return workers_ ? workers_->membership() : Membership{-1, 1, 0}; }
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return workers_ ? workers_->name() : "asynchronous parameter server"; }
-  // A joining process has its memory before it is connected.
+  // A joining process gets its memory before it is connected.
   std::span<std::byte> allocate(std::size_t bytes) {
     return workers_ ? workers_->allocate(bytes) : memory_in(windows_, form_.windows(), bytes);
   }
@@ -59,8 +59,8 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
     if (!windows_.empty() && !std::exchange(shared_, true)) (void)workers_->share(windows_.back());
     workers_->attach(layout, facts);
   }
-  // Rank 0 may be lost before it has brought the initial state. The next rank 0 then brings it, and the caller repeats
-  // the call.
+  // Rank 0 may be lost before it has sent the initial state. The next rank 0 then throws CommunicationError, and sends
+  // the state when its caller repeats the call.
   void synchronise(std::span<StateSpan> state) {
     if (!workers_) return;
     const bool first = rank() == 0;
@@ -79,7 +79,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
   }
   void pull(std::span<StateSpan> state) { workers_->pull(state); }
   [[nodiscard]] std::int64_t others_at_work() {
-    (void)workers_->is_founder();  // each server reports its progress
+    (void)workers_->is_founder();  // as a result, each server reports its progress
     return workers_->others_at_work();
   }
   [[nodiscard]] bool came_late() const noexcept { return false; }
@@ -103,7 +103,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
   }
   [[nodiscard]] ElasticMembership* members() noexcept { return this; }
 
-  // ---- its members ----
+  // ---- membership interface (ElasticMembership) ----
   [[nodiscard]] StepAssignments* step_assignments() override { return this; }
   [[nodiscard]] bool joining() const override { return workers_ == nullptr; }
   [[nodiscard]] Change change() override {
@@ -126,7 +126,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
  private:
   static constexpr const char* founders_key = "ps/founders";
 
-  // Enters the first generation, connected to the servers. Returns false if this process is released before.
+  // Enters the first generation and connects to the servers. Returns false if this process is released before that.
   [[nodiscard]] bool join() {
     form_.introduce(options_.start, *channel_);
     channel_->ask_to_enrol(control::Role::worker, options_.start.rank, options_.start.host, options_.facts);
@@ -134,7 +134,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
     const bool founder = founds();
     while (!channel_->await_assignment(std::chrono::milliseconds(200)))
       if (founder && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
-        break;  // the next line reports which are missing
+        break;  // the next line throws an error that names the missing processes
     auto first = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!first) return false;
     now_ = *std::move(first);
@@ -160,7 +160,7 @@ class ElasticAsync final : public ElasticMember, private StepAssignments {
 
   Form form_;
   int founders_ = 1;
-  bool shared_ = false;  // the memory allocated before there were servers
+  bool shared_ = false;  // the memory that was allocated before the connection
   Made workers_;         // destroyed before its flag
 };
 

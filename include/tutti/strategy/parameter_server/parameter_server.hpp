@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-// Synchronous training by parameter servers: like AllReduce, with separate processes that sum. Every worker has the
-// optimizer, momentum and schedule itself, so all optimizers and precisions work; the servers only know spans and
+// Synchronous training by parameter servers: like AllReduce, but separate processes compute the sums. Every worker has
+// the optimizer, momentum and schedule itself, so all optimizers and precisions work; the servers only know spans and
 // types. A step waits for all workers. The sums have the bits of an all-reduce over threads.
 template <ps::Transport T>
 class ParameterServer : private ps::two_bit::Residuals,  // outlives the communicator: its thread changes it
@@ -37,13 +37,13 @@ class ParameterServer : private ps::two_bit::Residuals,  // outlives the communi
 
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     Base::attach(layout, facts);
-    ps::two_bit::Residuals::forget();  // values kept in another generation
+    ps::two_bit::Residuals::forget();  // of the previous generation
   }
 
   Work reduce(const Piece& piece) {
     const bool gradients = piece.kind == Piece::Kind::gradients;
     const std::string& name = Base::begin(piece);
-    // The keys of statistics follow those of all buckets.
+    // The keys of statistics are larger than those of all buckets.
     const std::uint64_t key = gradients ? piece.index + 1 : (std::uint64_t{1} << 32) + piece.index;
     return this->held.reduce(piece.dtype, piece.bytes, key, static_cast<std::uint64_t>(Base::coming_step()),
                              gradients ? static_cast<std::uint32_t>(piece.index) : ps::Frame::no_bucket, name,

@@ -19,10 +19,10 @@ namespace tutti::ps {
 // time, so only values are read from it; frames contain the positions.
 class ImportedWindows {
  public:
-  // windows: of this process, must outlive this object; null: it borrows no windows.
+  // windows: those of this process, which must outlive this object; null: it takes no windows of workers.
   ImportedWindows(ProcessWindows* windows, std::size_t workers) : windows_(windows), of_(workers) {}
 
-  // Takes a window. Returns the reason if it cannot, otherwise an empty text.
+  // Maps a window of a worker. Returns the reason if it cannot, otherwise an empty text.
   [[nodiscard]] std::string take(std::uint32_t worker, const WindowOffer& offer) {
     if (windows_ == nullptr) return "it maps no windows";
     std::string why;
@@ -30,7 +30,7 @@ class ImportedWindows {
     if (window != nullptr) of_[worker][offer.number - 1] = std::move(window);
     return why;
   }
-  // Returns the data of a frame. Empty if it is not, or not completely, in a window of its worker.
+  // Returns the data of a frame. Returns an empty span if it is not completely in a window of its worker.
   [[nodiscard]] std::span<std::byte> find(const Frame& f) const noexcept {
     if (f.window < 1 || f.window > WindowOffer::most || f.worker >= of_.size()) return {};
     const auto& window = of_[f.worker][f.window - 1];
@@ -39,7 +39,7 @@ class ImportedWindows {
     if (f.place > all.size() || f.bytes > all.size() - f.place) return {};
     return all.subspan(static_cast<std::size_t>(f.place), f.bytes);
   }
-  // Allows worker numbers below this one.
+  // Accepts worker numbers below `workers`.
   void grow(std::size_t workers) { of_.resize(std::max(of_.size(), workers)); }
   // Call for a worker that has left, or that connects again.
   void forget(std::uint32_t worker) noexcept { of_[worker] = {}; }

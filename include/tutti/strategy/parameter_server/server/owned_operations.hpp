@@ -23,20 +23,21 @@
 namespace tutti::ps {
 
 // The operations of single workers on the weights that a server owns. A repeated operation is answered twice and
-// executed once. A worker that is too far ahead is answered when the slowest worker has caught up.
+// executed once. If a worker is too far ahead, its answer waits until the slowest worker has caught up.
 class OwnedOperations {
  public:
   struct Replies {  // for all servers
     std::function<void(const Frame&, std::span<const std::byte>)> answer;
     std::function<void(const Frame&, const std::string& why)> refuse;
-    std::function<void(std::uint32_t worker, std::uint64_t steps)> lost;  // steps of it that no server state has
+    std::function<void(std::uint32_t worker, std::uint64_t steps)> lost;  // no server state has these steps
   };
   // store: must outlive this object. staleness: see ServerOptions.
   OwnedOperations(WeightStore& store, std::optional<std::int64_t> staleness, std::size_t workers, Replies replies)
       : store_(store), staleness_(staleness), workers_(workers), reply_(std::move(replies)) {}
 
   // Call when a worker has connected, or connected again: its earlier operations do not count, and no worker waits for
-  // its unfinished ones. A worker with the same session has only restored its connection, or this server was restarted.
+  // its unfinished ones. If the session is the same, the worker has only restored its connection, or this server was
+  // restarted: then the earlier operations do count.
   void begin(std::uint32_t worker, std::uint64_t session) {
     drop(worker);
     Worker& known = workers_[worker];
@@ -50,7 +51,7 @@ class OwnedOperations {
     fresh.there = true;
     workers_[worker] = std::move(fresh);
   }
-  // Allows worker numbers below this one.
+  // Accepts worker numbers below `workers`.
   void grow(std::size_t workers) { workers_.resize(std::max(workers_.size(), workers)); }
   // Call when a worker has ended or is lost.
   void leave(std::uint32_t worker) {
@@ -59,8 +60,8 @@ class OwnedOperations {
     release();
   }
 
-  // done: all rounds of this worker below it are over. at_work: other workers that have not ended. Returns whether the
-  // operation is a repeated one.
+  // done: this worker has completed all rounds below it. at_work: number of other workers that have not ended. Returns
+  // whether the operation is a repeated one.
   bool take(const Frame& f, std::span<const std::byte> data, std::uint64_t done, std::int64_t at_work) {
     Worker& w = workers_[f.worker];
     w.done.erase(w.done.begin(), w.done.lower_bound({done, 0}));
@@ -106,15 +107,15 @@ class OwnedOperations {
  private:
   struct Worker {
     std::set<std::pair<std::uint64_t, std::uint64_t>> done{};  // operations, by round and offset
-    // The worker's current step, in its own count and in the server's count of all workers' steps; and the number of
-    // steps that it has begun here.
+    // its_step, step: the worker's current step, in its own count and in the server's count of all workers' steps.
+    // clock: the number of steps that it has begun here.
     std::uint64_t session = 0, its_step = 0;
     std::int64_t step = 0, clock = 0;
     bool there = false;
-    bool returned = false;  // and has not begun a step since
+    bool returned = false;  // it has connected again, and has not begun a step since
   };
 
-  // Operations without weights are answered at once.
+  // Answers operations without weights at once.
   void small(const Frame& f, std::span<const std::byte> data) {
     std::int64_t word = 0;
     if (f.operation == Operation::store) {
@@ -157,7 +158,7 @@ class OwnedOperations {
     f.done = static_cast<std::uint64_t>(store_.steps());
     reply_.answer(f, data);
   }
-  // Answers operations that waited for the weights, or for slower workers.
+  // Answers the operations that waited for weights, or for slower workers, and need not wait any more.
   void release() {
     const std::int64_t last = slowest().value_or(0);
     std::size_t kept = 0;

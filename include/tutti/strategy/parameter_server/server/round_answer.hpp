@@ -17,7 +17,7 @@ struct RoundAnswer {
   std::span<const std::byte> data;  // empty if it was written to the worker's window, or if the worker already has it
 };
 
-// c: a cell of the round's table, see round_table.hpp. session: the worker's.
+// c: a cell of the round's table, see round_table.hpp. session: session of the worker.
 template <class Cell>
 [[nodiscard]] RoundAnswer round_answer(const Cell& c, std::uint32_t worker, std::uint64_t session) {
   RoundAnswer a{c.frame, {}};

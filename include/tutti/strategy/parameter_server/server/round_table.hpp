@@ -22,11 +22,11 @@
 namespace tutti::ps {
 
 // The most bytes that a worker may have pushed to a server without an answer. All workers push in one order, so the
-// first missing part is always on its way, and no worker waits for ever.
+// first missing part is always being sent, and no worker waits forever.
 inline constexpr std::size_t usual_in_flight = std::size_t{64} << 20;
 
-// Keeps the pushes of each part of a round until all workers have pushed theirs, and the answer until all workers
-// report that the round is over. A repeated part is therefore answered twice and added once.
+// Keeps the pushes of each part of a round until all workers have pushed it, and the answer until all workers report
+// that they have completed the round. A repeated part is therefore answered twice and added once.
 template <class Message>
 class RoundTable {
  public:
@@ -36,17 +36,17 @@ class RoundTable {
     std::span<std::byte> mapped{};
     std::uint32_t window = 0;
     std::uint64_t place = 0;
-    bool has = false;  // its worker only needs to know that it is done
+    bool has = false;  // its worker already has the result, and only needs to know that the round is complete
   };
   struct Cell {     // one round of one piece
-    Frame frame{};  // the first that arrived
+    Frame frame{};  // head of the first push that arrived
     std::vector<Part> parts{};
     std::vector<bool> has{}, packed{};
     std::size_t count = 0;
     bool open = false, answered = false;
     bool forgotten = false;  // answered, and the answer's memory has been reused
     Deadline due{};
-    std::span<std::byte> sum{};  // empty: all workers have it, in their windows or from before
+    std::span<std::byte> sum{};  // empty: all workers have the result, in their windows or from before
     PendingSends under_way{};
     Buffer memory{};
   };
@@ -80,7 +80,7 @@ class RoundTable {
     c->due = std::chrono::steady_clock::now() + std::chrono::milliseconds(f.patience);
     return *c;
   }
-  // mapped: the data, if it is in a window. Returns whether it was the last part.
+  // mapped: the data, if it is in a window. Returns whether it was the last missing part.
   bool add(Cell& c, const Frame& f, Message&& m, std::span<std::byte> mapped) {
     c.parts[f.worker] = {std::move(m), mapped, f.window, f.place, f.has};
     c.has[f.worker] = true;
@@ -127,7 +127,7 @@ class RoundTable {
     c.answered = true;
     kept_ += c.sum.size();
   }
-  // Drops the answers of rounds that are over for all workers.
+  // Drops the answers of rounds that all workers have completed.
   void forget_below(std::uint64_t round) noexcept {
     if (round <= floor_) return;
     floor_ = round;
@@ -137,8 +137,7 @@ class RoundTable {
         c->answered = false;
       }
   }
-  // Drops the oldest kept answers, so that memory is bounded. A repeated part of such a round is still recognised as
-  // old.
+  // Drops the oldest kept answers, to bound the memory. A repeated part of such a round is still recognised as old.
   void keep_within(std::size_t bytes) {
     while (kept_ > bytes) {
       Cell* oldest = nullptr;
@@ -153,7 +152,7 @@ class RoundTable {
       if (oldest->under_way.none()) oldest->memory = Buffer();
     }
   }
-  // Returns the deadline of the first incomplete part.
+  // Returns the earliest deadline of an incomplete part.
   [[nodiscard]] std::optional<Deadline> next_due() const noexcept {
     std::optional<Deadline> first;
     for (const auto& c : cells_)
@@ -175,7 +174,7 @@ class RoundTable {
     static HostMemory memory;
     return memory;
   }
-  // Returns data aligned for every type; a small message may have any address. combine() only reads it. packed: the
+  // Returns the data aligned for every type: a small message may have any address. combine() only reads it. packed:
   // number of bytes after unpacking from two bits a number; 0: not packed.
   std::byte* readable(std::span<const std::byte> data, std::size_t packed, std::size_t worker) {
     if (packed > 0) {

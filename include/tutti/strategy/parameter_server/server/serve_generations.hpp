@@ -16,19 +16,19 @@ namespace tutti::ps {
 
 namespace detail {
 
-// Returns the next generation; empty if the server is released, or asked to stop before there was one.
+// Returns the next generation; no value if the server is released, or asked to stop before its first generation.
 inline std::optional<Assignment> next_generation(ControlChannel& channel, const ElasticOptions& o, bool first,
                                                  const std::function<bool()>& stop_requested) {
   const auto until = std::chrono::steady_clock::now() + o.rendezvous_timeout;
   while (!channel.await_assignment(std::chrono::milliseconds(200))) {
     if (!first) continue;
     if (stop_requested && stop_requested()) return {};
-    if (std::chrono::steady_clock::now() > until) break;  // the next line reports which are missing
+    if (std::chrono::steady_clock::now() > until) break;  // the next line names the missing processes in an error
   }
   return channel.next_assignment_unless_released(std::chrono::milliseconds(0));
 }
 
-// Ends a server when its channel ends and, with `changes`, when a process is lost.
+// Ends a server when its channel ends. If `changes` is true, ends it also when a process is lost.
 class ServerFlag {
  public:
   explicit ServerFlag(ControlChannel& channel, bool changes = false) : channel_(channel) {
@@ -54,10 +54,10 @@ class ServerFlag {
 }  // namespace detail
 
 // A server of a synchronous elastic job: serves one generation after the other until the workers are done. It has no
-// state, so each generation starts fresh.
+// state, so each generation has a new server, made by
 //     std::unique_ptr<Server<T>> form(const Assignment&, ControlChannel&, InterruptFlag&)
-// makes the server of one generation, which the flag ends. stop_requested: called before the first one.
-// CommunicationError if this process was given up.
+// and ended by the flag. stop_requested: called before the first generation. Throws CommunicationError if the arbiter
+// has removed this process from the job.
 template <class Form>
 void serve_generations(ControlChannel& channel, const ElasticOptions& o, Form&& form,
                        const std::function<bool()>& stop_requested = {}) {
@@ -65,7 +65,7 @@ void serve_generations(ControlChannel& channel, const ElasticOptions& o, Form&& 
   channel.ask_to_enrol(control::Role::server, o.start.rank, o.start.host, o.facts);
   for (bool first = true; auto a = detail::next_generation(channel, o, first, stop_requested); first = false) {
     const std::shared_ptr<InterruptFlag> flag = flags.renew();
-    // A change that was announced before there was a flag.
+    // The change may have been announced before the flag existed.
     if (const auto c = channel.change()) flags.raise(control::reason_of_end(*c));
     try {
       const auto server = form(*a, channel, *flag);

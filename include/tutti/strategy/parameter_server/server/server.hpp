@@ -33,10 +33,10 @@
 namespace tutti::ps {
 
 // Sums the workers' pushes in the order of their ranks and answers all workers: every server has its part of each
-// piece. A worker that is lost, or with a part that does not arrive in time, ends the job, and all workers get its
-// name.
-// With ServerOptions::store the server owns its part of the weights instead. It updates them at each push at once and
-// answers only that worker; the others continue without a lost worker.
+// piece. If a worker is lost, or its part does not arrive in time, the job ends, and all workers get the name of that
+// worker.
+// With ServerOptions::store the server owns its part of the weights instead. It updates them at each push and answers
+// only the worker that pushed; the other workers continue without a lost worker.
 template <Transport T>
 class Server {
  public:
@@ -50,7 +50,7 @@ class Server {
     if (o_.store != nullptr) own_weights();
   }
 
-  // Serves until all workers have said goodbye. The CommunicationError names a worker that did not arrive or was lost.
+  // Serves until all workers have said goodbye. Throws CommunicationError that names a worker that is missing or lost.
   void run() {
     until_ = std::chrono::steady_clock::now() + o_.patience;
     welcomed_ = owned_.has_value();
@@ -79,8 +79,8 @@ class Server {
   void give_up(const std::string& expected, const std::string& got) {
     tell(FrameKind::give_up, (expected + '\0' + got).substr(0, 1000));
   }
-  // Returns the workers that were lost and have not come back, if others continue without them; otherwise an empty
-  // text.
+  // Returns the workers that were lost and have not connected again, if the other workers continue without them;
+  // otherwise an empty text.
   [[nodiscard]] std::string lost_workers() const {
     return members_.list([](const Member& m, std::uint32_t) { return m.was_lost; });
   }
@@ -116,7 +116,7 @@ class Server {
     }
   }
 
-  // Admits new workers, and ignores those that were given up.
+  // Admits new workers, and ignores workers that the arbiter has removed from the job.
   void follow_members() {
     const auto now = o_.members ? o_.members() : std::nullopt;
     if (!now) return;
@@ -137,7 +137,7 @@ class Server {
       return;
     }
     std::string why = members_.difference(o_, f, *g);
-    // A worker that proves to be the same one, restarted, takes its place.
+    // A restarted worker that proves the same identity replaces the old one.
     const bool again = owned_ && m.there() && !e.identity.empty() && !m.gone;
     if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " has joined already";
     if (!why.empty()) {
@@ -229,7 +229,7 @@ class Server {
     const WindowOffer::Record said = verdict(windows_.take(f.worker, *offer));
     f.kind = FrameKind::answer;
     f.bytes = WindowOffer::record;
-    f.done = 0;  // it has no information about steps
+    f.done = 0;  // a worker has no information about the servers' steps
     (void)t_.send(e.peer, encode(f), said, nullptr);
   }
 
@@ -249,7 +249,7 @@ class Server {
   }
   void own_weights() {
     OwnedOperations::Replies replies;
-    // A copy is sent, because the next push changes the weights; or they are written to the memory of the push.
+    // Sends a copy, because the next push changes the weights. If the push was in a window, writes the answer there.
     replies.answer = [this](const Frame& f, std::span<const std::byte> data) {
       ++counts_.answers;
       if (const std::span<std::byte> mapped = windows_.find(f); !mapped.empty()) {
@@ -295,7 +295,7 @@ class Server {
     return f;
   }
   void welcome(const Member& m) { (void)t_.send(m.peer, encode(frame_to(m, FrameKind::welcome)), {}, nullptr); }
-  // The others continue without it, and it may come back.
+  // The other workers continue without it, and it may connect again.
   void leave(Member& m, const std::string& why) {
     m.was_lost = true;
     m.peer = -1;
@@ -308,7 +308,7 @@ class Server {
 
   void goodbye(Member& m, Frame f) {
     m.gone = true;
-    f.bytes = 0;  // any data of it is ignored
+    f.bytes = 0;  // a goodbye has no data
     (void)t_.send(m.peer, encode(f), {}, nullptr);
     if (owned_) {
       owned_->leave(number_of(m));
@@ -370,7 +370,7 @@ class Server {
     note(peer, why);
     f.kind = FrameKind::refuse;
     f.packed = f.has = false;
-    f.window = 0;  // the head is followed by the text
+    f.window = 0;  // the text follows the head
     f.bytes = static_cast<std::uint32_t>(why.size());
     (void)t_.send(peer, encode(f), std::as_bytes(std::span(why)), nullptr);
   }
@@ -387,7 +387,7 @@ class Server {
   ServerCounts counts_;
   RefusalLog refusals_;
   Deadline until_{}, keep_at_{};
-  std::optional<OwnedOperations> owned_;  // if it owns weights
+  std::optional<OwnedOperations> owned_;  // set if it owns weights
   bool welcomed_ = false, over_ = false;
   std::atomic<bool> stopped_{false};
   std::unique_ptr<T> transport_;  // destroyed first: it reads the members above

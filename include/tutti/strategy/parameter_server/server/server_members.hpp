@@ -22,7 +22,7 @@ class ServerMembers {
     std::string name;
     bool gone = false;  // has said goodbye
     bool was_lost = false;
-    bool out = false;  // not in the job, or no longer
+    bool out = false;  // not in the job: not yet, or no longer
     [[nodiscard]] bool there() const noexcept { return peer >= 0; }
   };
 
@@ -39,7 +39,8 @@ class ServerMembers {
   [[nodiscard]] bool knows(std::uint32_t number) const noexcept { return number < all_.size() && !all_[number].out; }
   [[nodiscard]] std::uint32_t number_of(const Member& m) const { return static_cast<std::uint32_t>(&m - all_.data()); }
 
-  // Sets the workers of the job; all others are not in it. Calls left(number) for each that was in it before.
+  // Sets the workers of the job; all other workers are not in it. Calls left(number) for each worker that was in it
+  // before.
   template <class F>
   void set(const std::vector<std::uint32_t>& numbers, F&& left) {
     for (const std::uint32_t n : numbers)
@@ -54,40 +55,40 @@ class ServerMembers {
       if (was && !in) left(all_[w]);
     }
   }
-  // Returns the worker of a connection; null if the worker has no further part in the job.
+  // Returns the worker of a connection, or null if there is none or the worker has said goodbye.
   [[nodiscard]] Member* of_peer(std::int64_t peer) {
     const auto found =
         std::find_if(all_.begin(), all_.end(), [&](const Member& m) { return m.peer == peer && !m.gone; });
     return found == all_.end() ? nullptr : &*found;
   }
-  // Have all workers connected?
+  // Returns whether all workers have connected.
   [[nodiscard]] bool complete() const {
     return std::all_of(all_.begin(), all_.end(), [](const Member& m) { return m.there(); });
   }
   [[nodiscard]] bool nobody_is_there() const {
     return std::none_of(all_.begin(), all_.end(), [](const Member& m) { return m.there() && !m.gone; });
   }
-  // Have all workers said goodbye?
+  // Returns whether all workers have said goodbye.
   [[nodiscard]] bool done() const {
     return std::all_of(all_.begin(), all_.end(), [](const Member& m) { return m.gone; });
   }
-  // Some workers have said goodbye, and the others are lost: the server does not wait any longer.
+  // Returns whether some workers have said goodbye and all others are lost: the server then stops waiting.
   [[nodiscard]] bool done_or_lost() const {
     return std::any_of(all_.begin(), all_.end(), [](const Member& m) { return m.gone; }) &&
            std::all_of(all_.begin(), all_.end(), [](const Member& m) { return m.gone || m.was_lost; });
   }
-  // Returns the number of other workers that have not ended; those that have not connected yet count.
+  // Returns the number of other workers that have not ended, including workers that have not connected yet.
   [[nodiscard]] std::int64_t at_work_beside(const Member& m) const {
     return std::count_if(all_.begin(), all_.end(),
                          [&](const Member& x) { return &x != &m && !x.gone && !x.was_lost && !x.out; });
   }
-  // Returns the lowest round of all workers.
+  // Returns the lowest round that a worker has not completed yet.
   [[nodiscard]] std::uint64_t floor() const {
     std::uint64_t floor = ~std::uint64_t{0};
     for (const Member& m : all_) floor = std::min(floor, m.done);
     return floor;
   }
-  // Returns how a greeting worker differs from this server, or an empty text.
+  // Returns how a worker that connects differs from this server, or an empty text.
   [[nodiscard]] std::string difference(const ServerOptions& o, const Frame& f, const Greeting& g) const {
     const auto differs = [](const char* what, std::uint64_t mine, std::uint64_t other) {
       return mine == other ? std::string()
@@ -102,7 +103,7 @@ class ServerMembers {
       if (other.there() && why.empty()) why = differs("MXNET_KVSTORE_BIGARRAY_BOUND", other.big_array, g.big_array);
     return why;
   }
-  // Returns the list of the workers for which f(member, number) is true; a worker that has not connected is named by
+  // Returns the list of the workers for which f(member, number) is true. A worker that has not connected is named by
   // its rank.
   template <class F>
   [[nodiscard]] std::string list(F&& f) const {

@@ -8,7 +8,7 @@
 
 namespace tutti::ps {
 
-// The state of a server that owns weights at one moment. A server restarted under the same number continues from it.
+// The state of a server that owns weights at one moment. A restarted server with the same number continues from it.
 struct ServerState {
   // Bytes of an arena (frames.hpp), starting at `begin`.
   struct Piece {
@@ -16,14 +16,14 @@ struct ServerState {
     std::uint64_t begin = 0;
     std::vector<std::byte> bytes{};
   };
-  // The applied pushes of a worker: all of its steps before its_step and, among the operations that it may repeat,
-  // these, by round and offset.
+  // The applied pushes of a worker: all pushes of its steps before its_step, and of the later pushes those in `done`,
+  // by round and offset.
   struct Worker {
     std::uint64_t session = 0, its_step = 0;
     std::int64_t step = 0, clock = 0;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> done{};
   };
-  std::int64_t steps = 0;  // of all workers
+  std::int64_t steps = 0;  // steps of all workers
   std::vector<Piece> pieces{};
   std::vector<Worker> workers{};
 };

@@ -10,8 +10,8 @@
 
 namespace tutti::ps {
 
-// Assigns steps to workers that come and go, see StepAssignments. Unfinished steps of a worker that has left come
-// first.
+// Assigns steps to workers that join and leave, see StepAssignments. It first assigns the unfinished steps of workers
+// that have left.
 class StepAssigner {
  public:
   using Reply = StepAssignments::Reply;
@@ -34,7 +34,7 @@ class StepAssigner {
   }
   void complete(std::uint32_t worker, std::int64_t number) { assigned_[worker].erase(number); }
   void end_all() noexcept { over_ = true; }
-  // Call when a worker has left, is lost, or starts again.
+  // Call when a worker has left, is lost, or starts again: its unfinished steps are assigned to other workers.
   void leave(std::uint32_t worker) {
     const auto its = assigned_.find(worker);
     if (its == assigned_.end()) return;
@@ -45,11 +45,11 @@ class StepAssigner {
  private:
   std::int64_t next_ = 0;
   std::set<std::int64_t> returned_;
-  std::map<std::uint32_t, std::set<std::int64_t>> assigned_;  // unfinished ones, by worker
+  std::map<std::uint32_t, std::set<std::int64_t>> assigned_;  // unfinished steps, by worker
   bool over_ = false;
 };
 
-// The form in which an answer is sent: a step's number, or below 0 another answer.
+// Returns the form in which an answer is sent: a step's number, or a number below 0 for the other kinds of answer.
 [[nodiscard]] inline std::int64_t encode(const StepAssignments::Reply& d) noexcept {
   return d.kind == StepAssignments::Reply::Kind::step ? d.number : -static_cast<std::int64_t>(d.kind);
 }

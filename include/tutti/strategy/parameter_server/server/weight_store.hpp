@@ -31,12 +31,13 @@ namespace tutti::ps {
 class WeightStore {
  public:
   using Update = std::function<void(const ServerPart&)>;
-  // slots: of the optimizer. facts: must be the same on each worker. update: changes the weights by a push.
+  // slots: number of the optimizer's slots. facts: must be the same on each worker. update: changes the weights by a
+  // push.
   WeightStore(ArenaLayout layout, int slots, JobFacts facts, Update update)
       : layout_(std::move(layout)), update_(std::move(update)), slots_(slots), facts_(std::move(facts)) {}
 
-  // Returns the differences from a worker with these facts, among those that the servers have too; empty if all are
-  // equal.
+  // Returns how the facts of a worker differ from those of the server. Compares only facts that both have. Returns an
+  // empty text if all are equal.
   [[nodiscard]] std::string compare(std::span<const std::byte> text) const {
     const auto named_here = [&](const std::string& name) {
       return std::any_of(facts_.facts().begin(), facts_.facts().end(), [&](const auto& f) { return f.first == name; });
@@ -49,7 +50,7 @@ class WeightStore {
     return d.name.empty() ? "" : d.name + " is " + d.mine + " on the servers and " + d.other + " on this worker";
   }
 
-  // Returns why a frame with these operations cannot be executed, or an empty text.
+  // Returns why the operation of a frame cannot be executed, or an empty text.
   [[nodiscard]] std::string_view refusal(const Frame& f) const {
     if (f.root == arena::at_work)
       return f.operation != Operation::fetch || f.bytes != sizeof steps_ ? "an invalid operation" : "";
@@ -73,7 +74,7 @@ class WeightStore {
     if (!divided && f.operation == Operation::fetch && sealed_ && !holds(f)) return "a part that has not been stored";
     return "";
   }
-  // The first stored value is kept.
+  // Only the first store of a value has an effect.
   void store(const Frame& f, std::span<const std::byte> data) {
     if (f.root == arena::text ? holds(f) : sealed_) return;
     if (f.root == arena::seal) {
@@ -87,9 +88,9 @@ class WeightStore {
   // Returns whether the data to fetch is stored.
   [[nodiscard]] bool ready(const Frame& f) const noexcept { return f.root == arena::text ? holds(f) : sealed_; }
   [[nodiscard]] std::span<const std::byte> fetch(const Frame& f) { return {room(f), f.bytes}; }
-  // Begins a step of a worker; returns its number for update().
+  // Begins a step of a worker. Returns its number for update().
   [[nodiscard]] std::int64_t begin_step() noexcept { return steps_++; }
-  // Updates the weights by a part of a step's gradients and returns them.
+  // Updates the weights by a part of a step's gradients. Returns the updated weights.
   std::span<const std::byte> apply(const Frame& f, std::span<const std::byte> gradients, std::int64_t step) {
     const std::size_t unit = size_of(layout_.dtype);
     ServerPart p;
@@ -102,7 +103,7 @@ class WeightStore {
       of_slot.root = arena::slots + static_cast<std::uint32_t>(i);
       p.slots[static_cast<std::size_t>(i)] = room(of_slot);
     }
-    // Kernels need aligned elements, which a message may not have.
+    // Kernels need aligned elements, but the data of a message may be unaligned.
     aligned_.resize(f.bytes / sizeof(std::max_align_t) + 1);
     if (f.packed)
       two_bit::unpack(gradients, {reinterpret_cast<float*>(aligned_.data()), f.bytes / sizeof(float)});
@@ -114,7 +115,7 @@ class WeightStore {
     return {static_cast<const std::byte*>(p.weights), f.bytes};
   }
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
-  // Counts steps that other servers have and that this one has lost.
+  // Counts steps that other servers have applied and this server has lost.
   void skip(std::int64_t steps) noexcept { steps_ += steps; }
 
   // Returns whether the text on which workers agree before there are weights is stored.
@@ -130,7 +131,8 @@ class WeightStore {
         to.pieces.push_back({number, begin, {at + begin, at + end}});
       }
   }
-  // Takes the state that save() copied; call before workers connect. DataError if it cannot belong to these weights.
+  // Takes a state that save() copied. Call it before workers connect. Throws DataError if it does not fit these
+  // weights.
   void restore(const ServerState& from) {
     for (const ServerState::Piece& p : from.pieces) {
       Frame f;
@@ -141,7 +143,7 @@ class WeightStore {
       if (p.arena >= arena::most || (p.arena < arena::others && p.arena > static_cast<std::uint32_t>(slots_)) ||
           p.begin > most || p.bytes.size() > most - p.begin)
         fail<DataError>("saved state of a server", "parts of these weights", "parts of other weights");
-      // Its last byte first, so that memory for all is allocated.
+      // Asks for the last byte first, so that memory for all bytes is allocated.
       f.offset += p.bytes.size();
       std::memcpy(room(f) - p.bytes.size(), p.bytes.data(), p.bytes.size());
       note(p.arena, p.begin, p.begin + p.bytes.size());
@@ -169,7 +171,7 @@ class WeightStore {
     const auto found = arenas_.find(f.root);
     return found != arenas_.end() && f.offset + f.bytes <= found->second.bytes();
   }
-  // Returns the memory of an arena, allocated at its first use.
+  // Returns the memory of a frame's data in its arena. Allocates the arena at its first use.
   std::byte* room(const Frame& f) {
     Buffer& b = arenas_[f.root];
     const std::size_t bytes = f.root < arena::others ? layout_.bytes() : f.offset + f.bytes;
@@ -187,7 +189,7 @@ class WeightStore {
   Update update_;
   int slots_;
   std::map<std::uint32_t, Buffer> arenas_;
-  std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> stored_;  // begin and end, by arena
+  std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> stored_;  // ranges, end by begin, for each arena
   JobFacts facts_;
   std::vector<std::max_align_t> aligned_;
   std::int64_t steps_ = 0;

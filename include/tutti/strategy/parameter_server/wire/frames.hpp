@@ -18,7 +18,7 @@
 // The messages between workers and servers: frames of a head, followed by data. Numbers are little-endian.
 namespace tutti::ps {
 
-// Largest data of a frame; larger pieces are sent in several. Only a complete frame shows the other side that this
+// Largest data of a frame; larger pieces are sent in several frames. Only a complete frame shows the receiver that this
 // process lives, so frames are small enough for a slow link.
 inline constexpr std::size_t max_data = std::size_t{1} << 20;
 
@@ -26,10 +26,10 @@ enum class FrameKind : std::uint8_t {  // kind of a message
   hello = 1,                           // a worker introduces itself: data is a Greeting
   welcome,                             // all workers have arrived: data is their names
   push,                                // data of one worker
-  answer,                              // the result over all workers
-  goodbye,                             // a worker is done; the server answers with the same
+  answer,                              // the result: of all workers, or of this worker's operation
+  goodbye,                             // a worker has ended; the server answers with the same kind
   give_up,                             // the sender cannot continue: data is the reason
-  refuse,                              // of the last message: data is the reason
+  refuse,                              // the last message is refused: data is the reason
 };
 
 // How the data of the workers is combined.
@@ -37,7 +37,7 @@ enum class Operation : std::uint8_t {
   sum,
   max,
   take,  // the root's data
-  // For one worker and data that a server owns; only that worker gets the answer.
+  // Operations of one worker on data that a server owns. Only that worker gets the answer.
   apply,         // updates weights by gradients, answers with these weights
   fetch,         // sends no data, answers with the stored data
   store,         // sends the initial data; the answer is empty
@@ -48,9 +48,9 @@ enum class Operation : std::uint8_t {
 // Returns whether a window may hold the data of the operation and its result.
 [[nodiscard]] constexpr bool may_lie_in_window(Operation o) noexcept { return o <= Operation::apply; }
 
-// The meanings of Frame::root for these operations.
+// The values of Frame::root for operations of one worker.
 namespace arena {
-// The weights' arena, followed by those of the optimizer, then data that is not divided among servers.
+// The arena of the weights, then the optimizer's arenas, then data that is not divided among servers.
 inline constexpr std::uint32_t weights = 0, slots = 1, others = 3, most = 16;
 inline constexpr std::uint32_t text = most - 1;       // facts on which workers agree before there are weights
 inline constexpr std::uint32_t began = 0xfffffffb;    // fetch: whether the complete initial state is stored
@@ -63,26 +63,26 @@ inline constexpr std::uint32_t at_work = 0xffffffff;  // fetch: the number of ot
                                                       // bytes
 }  // namespace arena
 
-// (generation, session, worker) identifies the sender: each process draws a new session, so that a restarted process is
-// never taken for its predecessor. (round, offset) identifies the data: rounds count the operations of a generation,
-// equally on all workers. step and bucket are for messages.
+// (generation, session, worker) identifies the sender: each process draws a new session, so that servers distinguish a
+// restarted process from its predecessor. (round, offset) identifies the data: rounds count the operations of a
+// generation, equally on all workers. step and bucket are for messages.
 struct Frame {
   FrameKind kind = FrameKind::hello;
   Operation operation = Operation::sum;
   DType dtype = DType::u8;
   std::uint32_t worker = 0, root = 0;
-  std::uint32_t bucket = 0;    // no_bucket: not gradients
-  std::uint32_t bytes = 0;     // of the data
+  std::uint32_t bucket = 0;    // no_bucket: the data is not gradients
+  std::uint32_t bytes = 0;     // size of the data
   std::uint32_t patience = 0;  // ms until a missing worker is named
-  // 0: the data follows the head. Otherwise it is in this window of the worker, at `place`, and so is the result.
+  // 0: the data follows the head. Otherwise data and result are in this window of the worker, at `place`.
   std::uint32_t window = 0;
   std::uint64_t generation = 0, session = 0;
   std::uint64_t step = 0, round = 0;
-  std::uint64_t done = 0;    // all rounds below are over for the sender; from a server that owns weights: the number of
-                             // applied steps
-  std::uint64_t offset = 0;  // of the data in its piece, in bytes
+  std::uint64_t done = 0;    // the sender has completed all rounds with a smaller number; from a server that owns
+                             // weights: the number of applied steps
+  std::uint64_t offset = 0;  // position of the data in its piece, in bytes
   std::uint64_t place = 0;
-  bool packed = false;  // in a push of f32: the head is followed by the result of two_bit::pack() for `bytes`
+  bool packed = false;  // for a push of f32: the result of two_bit::pack() for `bytes` follows the head
   bool has = false;     // for Operation::take: this worker already has the data, so its answer is only a head
 
   static constexpr std::uint32_t no_bucket = 0xffffffff;
@@ -91,7 +91,7 @@ struct Frame {
 inline constexpr std::size_t head_bytes = 88;
 using Head = std::array<std::byte, head_bytes>;
 
-// The fields that must be equal on all workers.
+// Returns whether the fields that must be equal on all workers are equal.
 [[nodiscard]] constexpr bool same_operation(const Frame& a, const Frame& b) noexcept {
   return a.bytes == b.bytes && a.dtype == b.dtype && a.operation == b.operation && a.root == b.root;
 }
@@ -126,8 +126,8 @@ void take(const std::byte*& at, T& value) noexcept {
   return head;
 }
 
-// Returns an empty value and sets `why` if it is not a frame. data: the number of bytes after the head. Checks only the
-// frame itself, not whether it arrives at the right time.
+// Returns no value and sets `why` if it is not a frame. data: number of bytes after the head. Checks only the frame
+// itself, not whether it arrives at the right time.
 [[nodiscard]] inline std::optional<Frame> decode(std::span<const std::byte> head, std::size_t data,
                                                  std::string_view& why) noexcept {
   const auto no = [&](std::string_view reason) {
@@ -184,11 +184,11 @@ void take(const std::byte*& at, T& value) noexcept {
   return f;
 }
 
-// A worker's first message, so that workers of another job or of another kind are refused.
+// A worker's first message, so that a server can refuse workers of another job or with other options.
 struct Greeting {
-  std::uint32_t server = 0, workers = 0, servers = 0;  // the server that it wants to reach
-  std::uint64_t big_array = 0;                         // the bound for dividing arrays, see placement.hpp
-  std::string name{};                                  // of its host
+  std::uint32_t server = 0, workers = 0, servers = 0;  // server: index of the server that the worker wants to reach
+  std::uint64_t big_array = 0;                         // smallest size of an array that is divided, see placement.hpp
+  std::string name{};                                  // name of the worker's host
 
   static constexpr std::size_t max_name = 256;
 };
@@ -202,7 +202,7 @@ struct Greeting {
   std::memcpy(at, g.name.data(), name);
   return bytes;
 }
-// empty if it is not one
+// Returns no value if the bytes are not a greeting.
 [[nodiscard]] inline std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
   if (bytes.size() < 20 || bytes.size() > 20 + Greeting::max_name) return {};
   const std::byte* at = bytes.data();
@@ -213,7 +213,7 @@ struct Greeting {
   return g;
 }
 
-// Returns "step 3 bucket 0", as the all-reduce calls it.
+// Returns "step 3 bucket 0", the name that the all-reduce uses too.
 [[nodiscard]] inline std::string name_of(const Frame& f) {
   if (f.step == 0) return "operation " + std::to_string(f.round);
   return "step " + std::to_string(f.step) +

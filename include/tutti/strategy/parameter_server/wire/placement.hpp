@@ -13,13 +13,13 @@
 #include <tutti/tensor/arena.hpp>
 
 // The division of a piece among servers, the same as in MXNet's distributed store. An array with fewer elements than
-// the bound is on one server, chosen by its key; a larger one is divided evenly among all servers.
+// the bound is on one server, chosen by its key. A larger array is divided evenly among all servers.
 namespace tutti::ps {
 
 inline constexpr std::uint64_t usual_big_array = 1'000'000;  // elements
 
-// Returns the bound: MXNET_KVSTORE_BIGARRAY_BOUND, read through `get`, which works like std::getenv. UsageError if it
-// is not a positive number.
+// Returns the bound: MXNET_KVSTORE_BIGARRAY_BOUND, read through `get`, which works like std::getenv. Throws UsageError
+// if it is not a positive number.
 template <class Get>
 [[nodiscard]] std::uint64_t big_array_bound(const Get& get) {
   const char* const text = get("MXNET_KVSTORE_BIGARRAY_BOUND");
@@ -36,8 +36,8 @@ template <class Get>
   return static_cast<int>(key * 9973 % static_cast<std::uint64_t>(servers));
 }
 
-// Calls f(server, begin, end) for each server's part of an array, in bytes, in the order of the parts; empty parts are
-// left out. Parts begin at whole cache lines.
+// Calls f(server, begin, end) for each server's part of an array, in bytes and in order, except empty parts. Each part
+// begins at a cache line.
 template <class F>
 void place(std::uint64_t key, std::size_t elements, std::size_t element_bytes, int servers, std::uint64_t big_array,
            F&& f) {

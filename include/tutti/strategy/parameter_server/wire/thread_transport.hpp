@@ -18,7 +18,7 @@
 // Workers and servers that are threads of one process: for tests, and for programs that embed tutti.
 namespace tutti::ps {
 
-// A copy of the sent bytes, because threads come and go.
+// A copy of the sent bytes, because the sending thread may end first.
 class ThreadMessage {
  public:
   ThreadMessage() = default;
@@ -31,7 +31,7 @@ class ThreadMessage {
   std::vector<std::byte> head_, data_;
 };
 
-// The shared state of the ends in a process; it must outlive them.
+// The connections between the ends in a process; it must outlive them.
 class ThreadNetwork {
  public:
   explicit ThreadNetwork(int servers) {
@@ -44,7 +44,7 @@ class ThreadNetwork {
   friend class ThreadServerEnd;
   using Incoming = Event<ThreadMessage>;
 
-  // The messages that have arrived at an end. After it is closed, no more arrive.
+  // The messages that have arrived at an end. A closed box accepts no more messages.
   class Box {
    public:
     bool put(Incoming event) {
@@ -88,7 +88,7 @@ class ThreadNetwork {
   std::vector<std::shared_ptr<Box>> servers_;
   std::mutex mutex_;
   std::int64_t next_ = 0;  // number of the next connection
-  // By server and connection.
+  // Key: server and connection.
   std::map<std::pair<int, std::int64_t>, std::shared_ptr<Box>> connections_;
 };
 
@@ -97,7 +97,7 @@ class ThreadWorkerEnd {
  public:
   using Message = ThreadMessage;
 
-  // identity: the worker that the servers see, see Event.
+  // identity: Event::identity of this worker's messages.
   explicit ThreadWorkerEnd(ThreadNetwork& network, std::string identity = "")
       : network_(network), box_(std::make_shared<ThreadNetwork::Box>()), identity_(std::move(identity)) {
     const std::lock_guard lock(network_.mutex_);
@@ -159,7 +159,7 @@ class ThreadServerEnd {
   ThreadServerEnd(ThreadNetwork& network, int server) : network_(network), server_(server) {
     const std::lock_guard lock(network_.mutex_);
     auto& box = network_.servers_[static_cast<std::size_t>(server)];
-    // The previous one may have ended.
+    // The previous end of this server may have closed its box.
     if (box->closed()) box = std::make_shared<ThreadNetwork::Box>();
     box_ = box;
   }

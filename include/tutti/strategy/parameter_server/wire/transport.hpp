@@ -25,7 +25,7 @@ class PendingSends {
   void begin() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
   void end() noexcept { count_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool none() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
-  // Returns whether they are over by the deadline. They are short once the other side has received the data.
+  // Returns whether all sends have ended by the deadline. They end shortly after the receiver has got the data.
   [[nodiscard]] bool wait(Deadline deadline) const noexcept {
     for (int turn = 0; !none(); ++turn) {
       if (turn < 1000) {
@@ -54,29 +54,29 @@ struct Event {
 };
 
 // One end of the connections between the workers and the servers of a job. A worker's peers are the servers, 0, 1, ...
-// A server's peers are numbers that arrive with the messages, a new one for each connection, so that a reconnecting
-// worker is a different peer. Messages between two ends arrive in order, each once or not at all. When an end is lost,
-// its earlier messages have arrived first. One thread uses it; only wake() may be called by any thread.
+// A server's peers are numbers that arrive with the messages. Each connection has a new number, so a worker that
+// reconnects is a different peer. Messages between two ends arrive in order, each once or not at all. The loss of an
+// end is reported after its earlier messages. One thread uses an end; only wake() may be called by any thread.
 template <class T>
 concept Transport = requires(T& t, const T& ct, typename T::Message& message, std::int64_t peer,
                              std::span<const std::byte> bytes, PendingSends* kept, Deadline deadline) {
   requires std::movable<typename T::Message> && std::default_initializable<typename T::Message>;
-  // Valid as long as the message.
+  // The bytes are valid as long as the message.
   { message.head() } -> std::same_as<std::span<const std::byte>>;
   { message.data() } -> std::same_as<std::span<const std::byte>>;
   { ct.name() } -> std::convertible_to<std::string>;
   // Returns a peer's name for logs: its address, if it has one.
   { ct.peer_name(peer) } -> std::convertible_to<std::string>;
-  // Returns false if the peer is gone. Never waits. If `kept` is given, it counts the send, and the data is read later.
-  // If it is null, the data is copied.
+  // Sends two parts without waiting. Returns false if the peer is gone. If `kept` is given, it counts the send, and the
+  // data is read later. If it is null, the data is copied.
   { t.send(peer, bytes, bytes, kept) } -> std::same_as<bool>;
-  // Returns a message or a lost peer, or neither if it was woken or the deadline has passed.
+  // Returns a message, the loss of a peer, or neither if wake() was called or the deadline has passed.
   { t.receive(deadline) } -> std::same_as<Event<typename T::Message>>;
   { t.wake() }
   noexcept;
 };
 
-// A worker's end that can connect again to a restarted server: returns false if the server is not reachable yet.
+// A worker's end that can connect again to a restarted server. reopen() returns false if it is not reachable yet.
 template <class T>
 concept Reopening = Transport<T> && requires(T& t, std::int64_t server) {
   { t.reopen(server) } -> std::same_as<bool>;

@@ -15,9 +15,9 @@
 #include <tutti/core/error.hpp>
 
 // Gradients in two bits each, as MXNet compresses them for its servers (Strom, "Scalable distributed DNN training using
-// commodity GPU cloud computing", 2015). A worker adds each gradient to the rest kept from earlier ones. If the sum
-// reaches the threshold t, or -t, exactly this value is sent and subtracted; otherwise 0 is sent. A value that was not
-// sent is never lost, only late.
+// commodity GPU cloud computing", 2015). A worker adds each gradient to the rest that it kept from earlier steps. If
+// the sum reaches the threshold t, or -t, the worker sends exactly this value and subtracts it; otherwise it sends 0. A
+// value that was not sent is never lost, only late.
 //
 // Bytes: t as f32, then four numbers a byte, the first in its highest bits: 11 is t, 10 is -t, 00 is 0. 01, which MXNet
 // does not use, is NaN, so that a gradient that is not finite is noticed as without compression. The last byte is
@@ -32,7 +32,7 @@ namespace detail {
 enum Code : unsigned { zero = 0, not_a_number = 1, minus = 2, plus = 3 };
 }
 
-// kept: the unsent rest of as many numbers, which this changes. to: bytes_of(gradients.size()) bytes.
+// kept: the unsent rest of each gradient; this function changes it. to: bytes_of(gradients.size()) bytes.
 inline void pack(std::span<const float> gradients, std::span<float> kept, float threshold, std::byte* to) noexcept {
   std::memcpy(to, &threshold, sizeof threshold);
   std::memset(to + sizeof threshold, 0, bytes_of(gradients.size()) - sizeof threshold);
@@ -61,7 +61,7 @@ inline void pack(std::span<const float> gradients, std::span<float> kept, float 
   std::memcpy(&threshold, from.data(), sizeof threshold);
   return std::isfinite(threshold) && threshold > 0;
 }
-// from: is_packed() of to.size() numbers.
+// from: bytes for which is_packed(from, to.size()) is true.
 inline void unpack(std::span<const std::byte> from, std::span<float> to) noexcept {
   float threshold = 0;
   std::memcpy(&threshold, from.data(), sizeof threshold);
@@ -86,7 +86,7 @@ class Residuals {
   std::vector<std::vector<float>> buckets_;
 };
 
-// Checks the threshold of an option: in the gradients' unit; 0: they are sent unchanged.
+// Checks the threshold of an option, in the gradients' unit. 0: gradients are sent unchanged.
 inline void require_threshold(float t) {
   if (!std::isfinite(t) || t < 0)
     fail<UsageError>("gradient compression", "a threshold above 0, or 0 for no compression", t);

@@ -14,7 +14,7 @@
 #include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/strategy/parameter_server/wire/frames.hpp>
 
-// Memory that a worker exports to the servers of its host: data in it is not sent, but read and written in place.
+// Memory that a worker exports to the servers of its host. They read and write data in it directly, so it is not sent.
 namespace tutti::ps {
 
 // A window, and the number by which the worker's frames refer to it from now on.
@@ -22,8 +22,8 @@ struct WindowOffer {
   std::uint32_t number = 0;
   WindowName window{};
 
-  static constexpr std::uint32_t most = 16;   // windows of a worker
-  static constexpr std::size_t record = 256;  // bytes of it, and of the answer
+  static constexpr std::uint32_t most = 16;   // windows of one worker
+  static constexpr std::size_t record = 256;  // bytes of an encoded offer, and of its answer
   using Record = std::array<std::byte, record>;
 };
 
@@ -53,7 +53,7 @@ struct WindowOffer {
   return l;
 }
 
-// Returns a server's answer: empty if the server has the window now.
+// Returns a server's answer. An empty `why` means that the server has mapped the window.
 [[nodiscard]] inline WindowOffer::Record verdict(std::string_view why) noexcept {
   WindowOffer::Record bytes{};
   std::memcpy(bytes.data(), why.data(), std::min(why.size(), bytes.size()));

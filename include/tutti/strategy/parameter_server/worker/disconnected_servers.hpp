@@ -10,7 +10,7 @@
 
 namespace tutti::ps {
 
-// The servers that a worker has lost and for which it waits, because they are restarted.
+// The servers that a worker has lost and for which it waits until they are restarted.
 class DisconnectedServers {
  public:
   static constexpr std::chrono::milliseconds look_every{100};
@@ -37,7 +37,7 @@ class DisconnectedServers {
   }
   void greeted(std::int64_t s) { servers_[static_cast<std::size_t>(s)].greeted = true; }
   void back(std::int64_t s) { servers_[static_cast<std::size_t>(s)] = {}; }
-  // Returns a server that has been away for longer than this time.
+  // Returns a server that has been disconnected for longer than this time.
   [[nodiscard]] std::optional<std::int64_t> longer_than(std::chrono::milliseconds time) const {
     for (std::size_t s = 0; s < servers_.size(); ++s)
       if (servers_[s].since && Clock::now() - *servers_[s].since > time) return static_cast<std::int64_t>(s);

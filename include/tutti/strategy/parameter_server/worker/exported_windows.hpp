@@ -23,7 +23,7 @@ struct ExportedWindow {
   std::shared_ptr<HostWindow> memory;
   std::uint32_t number = 0;
   std::vector<bool> servers;
-  // The window, half as large, for the values of this one in half the bytes. Null: no such window.
+  // A window of half the size, for the values of this window in half as many bytes. Null: there is no such window.
   const ExportedWindow* narrow = nullptr;
 };
 
@@ -31,21 +31,22 @@ struct ExportedWindow {
 // threads only read windows that were passed to them.
 class ExportedWindows {
  public:
-  // windows: of this process, must outlive this object. neighbours: for each server, whether it is on this host.
+  // windows: windows of this process; must outlive this object. neighbours: for each server, whether it is on this
+  // host.
   ExportedWindows(ProcessWindows* windows, std::vector<bool> neighbours)
       : windows_(windows), neighbours_(std::move(neighbours)), wanted_(count(neighbours_)) {
     if (windows_ == nullptr) wanted_ = 0;
   }
 
-  // Exports a page to find which servers can map windows: later windows are exported to these. send(data, where): sends
-  // each server its part of the data; returns when the answers of all have replaced it.
+  // Exports a page to find out which servers can map windows: only these get later windows. send(data, where): sends
+  // each server its part of the data, and returns when the servers' answers have replaced the data.
   template <class Send>
   void begin(Send&& send) {
     if (wanted_ == 0) return;
     (void)add(nullptr, 1, send);
   }
-  // Returns memory in a window that all these servers have: this one or, if it is null, a new one, all zero. Null if
-  // that fails.
+  // Exports a window to all these servers: `memory`, or a new zeroed window if it is null. Returns null if no server
+  // can map it.
   template <class Send>
   const ExportedWindow* add(std::shared_ptr<HostWindow> memory, std::size_t bytes, Send&& send) {
     if (wanted_ == 0 || count(neighbours_) == 0) return nullptr;
@@ -73,7 +74,7 @@ class ExportedWindows {
     const auto number = static_cast<std::uint32_t>(all_.size() + 1);
     return &all_.emplace_back(ExportedWindow{std::move(memory), number, neighbours_, nullptr});
   }
-  // Returns the window that contains the data, and the position; null: no window.
+  // Returns the window that contains the data, and sets `place` to its position. Returns null if no window contains it.
   [[nodiscard]] const ExportedWindow* find(std::span<const std::byte> data, std::uint64_t& place) const noexcept {
     for (const ExportedWindow& w : all_)
       if (const std::size_t at = w.memory->place_of(data); at <= w.memory->bytes().size()) {
@@ -82,19 +83,19 @@ class ExportedWindows {
       }
     return nullptr;
   }
-  // Values of `wide` may also be in `narrow`.
+  // Allows values of `wide` to be sent through `narrow`.
   void pair(const ExportedWindow& wide, const ExportedWindow& narrow) {
     for (ExportedWindow& w : all_)
       if (&w == &wide) w.narrow = &narrow;
   }
 
-  // Call if the job failed: servers may still write to them.
+  // Call if the job failed: servers may still write to the windows.
   void abandon() noexcept {
     for (const ExportedWindow& w : all_) w.memory->abandon();
   }
 
-  // The number of servers that have this worker's windows; of those to which it wanted to export them; and the reason
-  // if they differ.
+  // servers(): number of servers that have this worker's windows. wanted(): number of servers to which it wanted to
+  // export them. why(): the reason if the numbers differ.
   [[nodiscard]] std::size_t servers() const noexcept { return all_.empty() ? 0 : count(neighbours_); }
   [[nodiscard]] std::size_t wanted() const noexcept { return wanted_; }
   [[nodiscard]] const std::string& why() const noexcept { return why_; }

@@ -37,18 +37,18 @@ struct Request {
   std::uint64_t key = 0, step = 0;
   std::uint32_t bucket = Frame::no_bucket;
   bool stays = false;  // the data outlives the transport, so it is sent from its own memory
-  // For an operation of this worker alone: the offset of the data in its arena, in bytes; the servers of its parts; and
-  // the destination of the answer if it does not replace the data.
+  // For an operation of this worker alone. base: offset of the data in its arena, in bytes; where: the servers of its
+  // parts; answer: destination of the answer if it does not replace the data.
   std::uint64_t base = 0;
   std::span<const ServerRange> where{};
   std::span<std::byte> answer{};
-  // If above 0, f32 are sent to the servers in two bits (two_bit.hpp), except the first `plain` bytes.
+  // threshold: if above 0, f32 are sent to the servers in two bits (two_bit.hpp), except the first `plain` bytes.
   float threshold = 0;
   std::span<float> kept{};
   std::size_t plain = 0;
   bool has = false;  // for Operation::take: this worker already has the data
-  // The window that contains the data, and the position; null: no window. Servers that have the window are sent no
-  // data.
+  // exported, place: the window that contains the data, and the position. Null: no window. Servers that have the window
+  // are sent no data.
   const ExportedWindow* exported = nullptr;
   std::uint64_t place = 0;
 };
@@ -61,8 +61,8 @@ class Operations {
   struct Part {
     int server = 0;
     std::uint64_t offset = 0;
-    std::uint32_t bytes = 0, packed_bytes = 0;  // packed_bytes: size in two bits; 0: it is sent unchanged
-    std::size_t packed_at = 0;                  // in Job::packed
+    std::uint32_t bytes = 0, packed_bytes = 0;  // packed_bytes: size in two bits; 0: sent unchanged
+    std::size_t packed_at = 0;                  // position in Job::packed
     bool sent = false, answered = false;
   };
   struct Job final : Work::State {  // a running operation
@@ -72,14 +72,14 @@ class Operations {
     std::string name_{};
     std::chrono::milliseconds deadline{0};
     std::chrono::steady_clock::time_point posted{};
-    // Used by the thread that runs it.
+    // The members below, up to under_way, are used by the thread that runs the operation.
     std::uint64_t round = 0;
     std::vector<Part> parts{};
     std::size_t answered = 0;
-    std::vector<bf16> narrow{};  // sent instead of f32
+    std::vector<bf16> narrow{};  // bf16 values that are sent instead of f32
     std::span<std::byte> wide{};
     std::vector<std::byte> packed{};
-    std::deque<PendingSends> under_way{};  // for each part
+    std::deque<PendingSends> under_way{};  // one for each part
 
     std::atomic<bool> done_{false};
     std::exception_ptr error{};
@@ -93,7 +93,7 @@ class Operations {
     }
   };
 
-  // grace: how long after its deadline an operation may still be finding out which process is missing.
+  // grace: time after an operation's deadline in which it may still find out which process is missing.
   explicit Operations(std::chrono::milliseconds grace) : grace_(grace) {}
 
   // wake: wakes the thread that runs operations; called unless the operation has already failed.
@@ -116,7 +116,7 @@ class Operations {
     return Work(std::move(job));
   }
 
-  // For the thread that runs them: appends the operations posted since the last call to `list`.
+  // For the thread that runs operations: appends the operations posted since the last call to `list`.
   void take(std::vector<std::shared_ptr<Job>>& list) {
     const std::lock_guard lock(mutex_);
     for (auto& job : posted_) list.push_back(std::move(job));
@@ -153,7 +153,7 @@ class Operations {
   }
 
  private:
-  // Returns a job that is not in use, so that steady work allocates no memory.
+  // Returns a job that is not in use. Jobs are reused, so that repeated steps allocate no memory.
   std::shared_ptr<Job> fresh() {
     for (auto& j : pool_)
       if (j.use_count() == 1) return j;

@@ -22,7 +22,7 @@ using Job = Operations::Job;
 
 namespace detail {
 
-// A part never contains bytes both before and after Request::plain.
+// Cuts before Request::plain, because these first bytes are sent in another form than the rest.
 inline void cut(Job& job, int server, std::size_t begin, std::size_t end) {
   for (std::size_t at = begin; at < end;) {
     std::size_t to = std::min(end, at + max_data);
@@ -34,14 +34,14 @@ inline void cut(Job& job, int server, std::size_t begin, std::size_t end) {
 
 }  // namespace detail
 
-// Data that all workers send: divided by its key and size, see placement.hpp.
+// Cuts data that all workers send, by its key and size, see placement.hpp.
 inline void cut_shared(Job& job, int servers, std::uint64_t big_array) {
   const Request& r = job.request;
   const std::size_t element = size_of(r.dtype);
   place(r.key == 0 ? job.round : r.key, r.data.size() / element, element, servers, big_array,
         [&](int server, std::size_t begin, std::size_t end) { detail::cut(job, server, begin, end); });
 }
-// Data of an arena: divided among servers as the request lists.
+// Cuts data of an arena, as Request::where divides it among servers.
 inline void cut_alone(Job& job) {
   const Request& r = job.request;
   const std::size_t element = size_of(r.dtype), first = r.base / element, last = first + r.data.size() / element;
@@ -49,7 +49,7 @@ inline void cut_alone(Job& job) {
     detail::cut(job, s.server, std::max(s.begin, first) * element, std::min(s.end, last) * element);
 }
 
-// Packs the data to be sent in two bits.
+// Packs the data that is sent in two bits.
 inline void make_ready(Job& job) {
   while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
   const Request& r = job.request;
@@ -70,7 +70,7 @@ inline void make_ready(Job& job) {
   }
 }
 
-// Sends f32 as bf16, from a window if there is one for it.
+// Converts f32 that is sent as bf16. Writes it into a window if there is one for it.
 inline void make_narrow(Job& job) {
   Request& r = job.request;
   job.wide = r.data;
@@ -99,8 +99,8 @@ inline void make_wide(Job& job) {
 [[nodiscard]] inline bool brings_data(const Request& r, const Frame& f) noexcept {
   return f.window == 0 && (r.operation == Operation::take ? r.root == f.worker : r.operation != Operation::fetch);
 }
-// Returns the head of a part. from: identifies the sender; done: all its rounds below are over; in_window: the server
-// has its window.
+// Returns the head of a part. from: identifies the sender; done: the worker has completed all rounds below it;
+// in_window: the server has the window.
 [[nodiscard]] inline Frame frame_of(const Job& job, const Operations::Part& p, const Frame& from, bool in_window,
                                     std::uint64_t done) {
   const Request& r = job.request;

@@ -27,15 +27,15 @@
 
 namespace tutti::ps {
 
-// A worker's communicator with operations that the servers run: it pushes its data and pulls the sums over all workers,
-// part by part, on a thread of its own. Several operations run at once.
+// A worker's communicator, whose operations run on the servers: it pushes its data and pulls the sums over all workers,
+// part by part, on its own thread. Several operations run at once.
 template <Transport T>
 class ServerCommunicator {
  public:
   static constexpr CommunicatorTraits traits{};
 
-  // Waits until all workers and servers have connected. The CommunicationError names those that have not, or a server
-  // of another kind.
+  // Waits until all workers and servers have connected. Throws CommunicationError that names the processes that are
+  // missing, or a server with other options.
   ServerCommunicator(std::unique_ptr<T> transport, WorkerOptions options)
       : o_(checked(std::move(options))), exported_(o_.windows, o_.neighbours), thread_(std::move(transport), o_) {
     try {
@@ -78,7 +78,8 @@ class ServerCommunicator {
     r.has = !wants || root == rank();
     return post(r, name, o_.deadline);
   }
-  // A sum to which each worker contributes zeros for the others: gathered data is small.
+  // Computed as a sum to which each worker contributes zeros in place of the other workers' data: gathered data is
+  // small.
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     if (all.size() != mine.size() * static_cast<std::size_t>(size()))
       fail<UsageError>(name, {"room for ", size(), " times ", mine.size(), " bytes"}, all.size());
@@ -94,8 +95,8 @@ class ServerCommunicator {
     std::byte one{1};
     post({std::span(&one, 1), DType::u8, Operation::max}, "barrier", deadline).wait();
   }
-  // Sums a piece of a step; frames and the servers' messages name the step. kept: the rest that two_bit::pack() keeps
-  // of all but the first `plain` bytes, if gradients are sent in two bits; empty: they are not.
+  // Sums a piece of a step; frames and the servers' messages name the step. kept: if gradients are sent in two bits,
+  // the rest that two_bit::pack() keeps for all but the first `plain` bytes; otherwise empty.
   Work reduce(DType t, std::span<std::byte> data, std::uint64_t key, std::uint64_t step, std::uint32_t bucket,
               const std::string& name, std::span<float> kept = {}, std::size_t plain = 0) {
     Request r{data, t, Operation::sum, 0, key, step, bucket};
@@ -104,8 +105,9 @@ class ServerCommunicator {
   }
 
   // ---- for servers that own weights ----
-  // For the data at `base`, in bytes, of an arena (frames.hpp): gradients are applied to the weights there, which are
-  // returned; or it is fetched; or stored. `where` lists the servers of the parts and must outlive the work.
+  // Operations on the data at `base`, in bytes, of an arena (frames.hpp). apply(): changes the weights there by
+  // gradients, and returns the weights. fetch(), store(): read and write the data. `where` lists the servers of the
+  // parts and must outlive the work.
   Work apply(DType t, std::span<const std::byte> gradients, std::span<std::byte> weights_there, std::uint64_t base,
              std::span<const ServerRange> where, std::uint64_t step, std::uint32_t bucket, const std::string& name,
              std::span<float> kept = {}) {
@@ -148,14 +150,14 @@ class ServerCommunicator {
 
   void interrupt() noexcept { thread_.interrupt(); }
   void abort(const std::string& reason, ExitCode) noexcept { thread_.abort(reason); }
-  // Servers of this host read it in place, and it is sent without a copy to others.
+  // Servers of this host read the memory directly. It is sent to other servers without a copy.
   std::span<std::byte> allocate(std::size_t bytes) {
     if (const ExportedWindow* const w = export_window(nullptr, bytes)) return w->memory->bytes().first(bytes);
     own_.emplace_back(host_memory_, bytes);
     return {static_cast<std::byte*>(own_.back().data()), bytes};
   }
-  // The same for a window of this process that outlives the communicator; null: it has no window. Returns whether any
-  // server has it.
+  // Exports a window of this process that outlives the communicator, for the same use as memory from allocate().
+  // Returns whether any server has it; false for null.
   bool share(const std::shared_ptr<HostWindow>& window) {
     return window != nullptr && export_window(window, window->bytes().size()) != nullptr;
   }
@@ -173,7 +175,7 @@ class ServerCommunicator {
     thread_.end(failed);
     if (thread_.failed()) exported_.abandon();
   }
-  // The data is never written to.
+  // For memory that is never written to.
   static std::span<std::byte> unsafe_writable(std::span<const std::byte> s) {
     return {const_cast<std::byte*>(s.data()), s.size()};
   }
@@ -189,7 +191,7 @@ class ServerCommunicator {
   Work post(Request r, const std::string& name, std::chrono::milliseconds deadline) {
     if (r.data.empty()) return {};
     r.exported = may_lie_in_window(r.operation) ? exported_.find(r.data, r.place) : nullptr;
-    r.has = r.has && r.exported == nullptr;  // no data is sent in that case
+    r.has = r.has && r.exported == nullptr;  // with a window, no data is sent anyway
     r.stays = r.exported != nullptr;
     for (const Buffer& b : own_) {
       const auto* begin = static_cast<const std::byte*>(b.data());
@@ -197,7 +199,7 @@ class ServerCommunicator {
     }
     return thread_.post(r, name, deadline);
   }
-  // window: null: a new one.
+  // If `window` is null, makes a new one.
   const ExportedWindow* export_window(std::shared_ptr<HostWindow> window, std::size_t bytes) {
     const std::size_t before = exported_.servers();
     const ExportedWindow* const w = exported_.add(std::move(window), bytes, sender());
@@ -208,7 +210,7 @@ class ServerCommunicator {
     if (narrow != nullptr) exported_.pair(*w, *narrow);
     return w;
   }
-  // Sends each server its part, and waits until the answers have replaced it.
+  // Returns a function that sends each server its part, and waits until the answers have replaced it.
   auto sender() {
     return [this](std::span<std::byte> records, std::span<const ServerRange> where) {
       Request r;

@@ -17,26 +17,26 @@
 namespace tutti::ps {
 
 struct WorkerOptions {  // options of a worker of servers
-  // workers: 0 if they come and go; `rank` is then a number that no other worker ever gets.
+  // workers: 0 if they join and leave; `rank` is then a number that no other worker ever gets.
   int rank = 0, workers = 1, servers = 1;
   std::uint64_t generation = 1;
   std::chrono::milliseconds deadline = usual_deadline;             // for every operation
-  std::chrono::milliseconds patience = std::chrono::seconds(125);  // until all servers have sent their welcome
+  std::chrono::milliseconds patience = std::chrono::seconds(125);  // time until all servers have sent their welcome
   std::uint64_t big_array = usual_big_array;                       // see placement.hpp
-  std::size_t in_flight = usual_in_flight;                         // not more than the servers'
-  bool bf16_wire = false;                                          // f32 is sent as bf16 and summed in f32
-  // Above 0: gradients of f32 are sent to the servers in two bits, see two_bit.hpp; not with bf16_wire.
+  std::size_t in_flight = usual_in_flight;  // bytes pushed without an answer; not more than the servers allow
+  bool bf16_wire = false;                   // f32 is sent as bf16 and summed in f32
+  // Above 0: gradients of f32 are sent to the servers in two bits, see two_bit.hpp. Not allowed with bf16_wire.
   float threshold = 0;
   std::string host{};  // for messages
-  // The windows of this process, for servers of this host, to which data then need not be sent; must outlive the
+  // windows: windows of this process, through which servers of this host get data without a message; must outlive the
   // communicator. Null: no windows. neighbours: for each server, whether it is on this host.
   ProcessWindows* windows = nullptr;
   std::vector<bool> neighbours{};
   bool one_host = true;      // all processes of the job are on this host
-  std::string no_windows{};  // why there are no windows, if that is to be reported
-  // Lost servers are restarted: the worker waits for them until `deadline`. Only for servers that own weights.
+  std::string no_windows{};  // why there are no windows; empty: not to be reported
+  // Lost servers are restarted: the worker waits for them for up to `deadline`. Only for servers that own weights.
   bool servers_return = false;
-  bool late = false;  // others have begun before it
+  bool late = false;  // other workers began before this one
   // Ends the communicator, also during its construction; must outlive it. Null: no flag.
   InterruptFlag* flag = nullptr;
   ReachabilityMonitor* reach = nullptr;  // notified when this worker waits for servers; must outlive it; may be null

@@ -34,12 +34,12 @@
 
 namespace tutti::ps {
 
-// The thread of a worker that owns its connections to the servers: it connects, and runs operations, several at once.
+// The thread that owns a worker's connections to the servers. It connects, and runs several operations at once.
 template <Transport T>
 class WorkerThread {
  public:
-  // Waits until all workers and servers have connected. The CommunicationError names those that have not, or a server
-  // of another kind. options: must outlive this object.
+  // Waits until all workers and servers have connected. Throws CommunicationError that names the processes that are
+  // missing, or a server with other options. options: must outlive this object.
   WorkerThread(std::unique_ptr<T> transport, const WorkerOptions& options)
       : o_(options), operations_(grace), transport_(std::move(transport)), t_(*transport_) {
     std::random_device device;
@@ -81,7 +81,7 @@ class WorkerThread {
     } catch (...) {  // continues without the reason
     }
     interrupt();
-    // Waits until the message is on its way before the process ends.
+    // Gives the thread time to send the message before the process ends.
     for (int i = 0; i < 1000 && !told_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   [[nodiscard]] bool failed() const { return operations_.failed(); }
@@ -114,7 +114,7 @@ class WorkerThread {
     return why.empty() ? "this rank gave up" : why;
   }
 
-  // ---- before the thread ----
+  // ---- before the thread starts ----
   void connect_all() {
     const auto until = std::chrono::steady_clock::now() + o_.patience;
     std::vector<bool> there(static_cast<std::size_t>(o_.servers));
@@ -176,11 +176,11 @@ class WorkerThread {
     try {
       if (error) note_reason(error);
       farewell(error != nullptr);
-    } catch (...) {  // the servers learn of it by the connection's end
+    } catch (...) {  // the servers learn of the end when the connection ends
     }
     told_ = true;
   }
-  // This worker waits for servers until the oldest operation is over.
+  // Reports that this worker waits for servers while an operation runs.
   void note_waiting() {
     if (o_.reach == nullptr) return;
     if (running_.empty()) return o_.reach->waits_no_more();
@@ -201,7 +201,7 @@ class WorkerThread {
                                {server_name(*late), " to return within ", o_.deadline.count(), " ms of its end"},
                                "no message from it");
   }
-  // The server has admitted this worker again: unanswered parts are sent again.
+  // The server has admitted this worker again: marks unanswered parts to be sent again.
   void resume_with(std::int64_t s) {
     away_.back(s);
     unanswered_[static_cast<std::size_t>(s)] = 0;
@@ -209,7 +209,7 @@ class WorkerThread {
       for (auto& p : job->parts)
         if (p.server == s && !p.answered) p.sent = false;
   }
-  // Returns whether the thread has no more work. Throws if this rank gave up.
+  // Returns whether the thread has no more work. Throws if this rank was aborted or interrupted.
   bool over() {
     if (gave_up_) {
       operations_.take(running_);
@@ -243,7 +243,7 @@ class WorkerThread {
       parts::make_ready(job);
     }
   }
-  // In the order of the operations, as far as the servers' memory allows.
+  // Sends parts in the order of the operations, as far as the servers' memory allows.
   void send_parts() {
     for (const auto& job : running_)
       for (std::size_t i = 0; i < job->parts.size(); ++i) {
@@ -264,12 +264,12 @@ class WorkerThread {
     const auto data = f.packed ? std::span(job.packed).subspan(p.packed_at, p.packed_bytes)
                       : brings ? r.data.subspan(p.offset - r.base, p.bytes)
                                : std::span<std::byte>();
-    // If the server is gone, the reason has arrived or arrives now.
+    // If the server is gone, a message with the reason has arrived or arrives soon.
     const bool stays = f.packed || (brings && r.stays);
     if (!t_.send(p.server, encode(f), data, stays ? &job.under_way[i] : nullptr)) unreachable_ = p.server;
   }
 
-  // Returns the round below which all are over here.
+  // Returns the round below which this worker has completed all rounds.
   [[nodiscard]] std::uint64_t done() const noexcept {
     for (const auto& job : running_)
       if (job->request.operation != Operation::offer_window) return job->round;
@@ -319,7 +319,7 @@ class WorkerThread {
     if (!job->wide.empty()) parts::make_wide(*job);
     finish_done();
   }
-  // Finished operations may also be in the middle; the order of the list is that of the rounds.
+  // Removes finished operations, which may be anywhere in the list. The list stays ordered by rounds.
   void finish_done() {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -334,7 +334,7 @@ class WorkerThread {
     begun_ -= running_.size() - kept;
     running_.resize(kept);
   }
-  // Keeps the reason for the messages about this rank's end.
+  // Stores the reason for the messages about this rank's end.
   void note_reason(const std::exception_ptr& error) {
     const std::lock_guard lock(reason_mutex_);
     if (!reason_.empty()) return;
@@ -356,7 +356,7 @@ class WorkerThread {
       (void)t_.send(s, encode(f), std::as_bytes(std::span(reason)), nullptr);
     }
     if (failed) return;
-    // Waits until the servers know it, so that the end of the connection is expected.
+    // Waits until the servers have received the goodbye, so that they expect the end of the connection.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     for (int heard = away_.count(); heard < o_.servers && std::chrono::steady_clock::now() < until;) {
       const auto e = t_.receive(until);
@@ -372,7 +372,8 @@ class WorkerThread {
   std::uint64_t session_ = 0;
   std::vector<std::string> names_;
   Operations operations_;
-  // Used by the thread: running operations, oldest first; the first begun_ of them have their parts.
+  // Used by the thread. running_: running operations, oldest first. begun_: number of these, from the first, that have
+  // their parts.
   std::vector<std::shared_ptr<Job>> running_;
   std::size_t begun_ = 0;
   std::uint64_t rounds_ = 1, offers_ = 0;
@@ -380,7 +381,7 @@ class WorkerThread {
   static constexpr std::uint64_t first_offer = std::uint64_t{1} << 63;
   DisconnectedServers away_;             // servers for which it waits
   std::int64_t unreachable_ = -1;        // a server that cannot be reached
-  std::vector<std::size_t> unanswered_;  // bytes, for each server
+  std::vector<std::size_t> unanswered_;  // unanswered bytes, for each server
   std::mutex reason_mutex_;
   std::string reason_;
   std::atomic<std::uint64_t> progress_{0};
