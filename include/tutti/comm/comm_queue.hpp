@@ -57,7 +57,7 @@ class CommQueue {
     return Work(job);
   }
 
-  // Fails all queued operations; they do not begin any more.
+  // Fails all queued operations before they begin.
   void give_up() noexcept {
     const std::lock_guard lock(shared_->mutex);
     shared_->gave_up = true;
@@ -86,7 +86,7 @@ class CommQueue {
   struct Shared {
     Shared(Engine& e, std::chrono::milliseconds d, std::chrono::milliseconds g) : engine(e), deadline(d), grace(g) {}
 
-    // Returns a job that is not in use, so that steady work allocates no memory.
+    // Returns a job that is not in use. Jobs are reused, so that repeated steps allocate no memory.
     std::shared_ptr<Job> fresh_job() {
       for (auto& j : pool)
         if (j.use_count() == 1) return j;
@@ -95,7 +95,7 @@ class CommQueue {
       return pool.back();
     }
 
-    // Runs the first waiting job. The lock is held before and after.
+    // Runs the first waiting job. The caller holds the lock before and after the call.
     void run_first(std::unique_lock<std::mutex>& lock) {
       const std::shared_ptr<Job> job = std::move(waiting.front());
       waiting.erase(waiting.begin());
@@ -145,7 +145,7 @@ class CommQueue {
           run_first(lock);
           continue;
         }
-        // The thread that runs the job knows the reason better than the clock, so this thread waits longer.
+        // The thread that runs the job knows the reason of a delay, so this thread waits until that thread reports it.
         if (wake.wait_until(lock, std::max(end, speaks_until)) == std::cv_status::timeout && !job.done() &&
             std::chrono::steady_clock::now() >= speaks_until)
           fail<CommunicationError>(job.name_, {"an answer within ", job.deadline.count(), " ms"}, "no answer");
@@ -154,10 +154,10 @@ class CommQueue {
 
     Engine& engine;
     const std::chrono::milliseconds deadline, grace;
-    std::chrono::steady_clock::time_point speaks_until{};  // for the running operation
+    std::chrono::steady_clock::time_point speaks_until{};  // the running operation reports its error by then
     std::mutex mutex;
     std::condition_variable wake;
-    std::vector<std::shared_ptr<Job>> waiting;  // a few at most
+    std::vector<std::shared_ptr<Job>> waiting;  // only a few
     std::vector<std::shared_ptr<Job>> pool;
     std::exception_ptr failed;
     bool busy = false, stop = false, idle = false, gave_up = false;

@@ -16,13 +16,14 @@
 
 namespace tutti {
 
-// Lists what a communicator offers in addition to its operations. A communicator has exactly the members that are named
-// here.
+// Lists what a communicator offers in addition to its operations. If a member is true, the communicator must have the
+// function that its comment names. Otherwise it must not have it.
 struct CommunicatorTraits {
-  // Accepts data in a device's memory, after the work already on the device's stream. Has on_host(data, room), which
-  // returns what the host can read: the data itself or a copy in `room`.
+  // Accepts data in a device's memory, and runs after the work already on the device's stream. The function is
+  // on_host(data, room): it returns what the host can read, the data itself or a copy in `room`.
   bool reads_device_memory = false;
-  // Notices lost ranks while a device works. Has wait_until(done, what), which returns when done() returns true.
+  // Notices lost ranks while a device works. The function is wait_until(done, what): it returns when done() returns
+  // true.
   bool watches_ranks = false;
 };
 
@@ -45,8 +46,8 @@ concept KeepsTraits = HasTraits<C> &&
 }  // namespace detail
 
 // The ranks of a job and their collective operations: MPI, NCCL, Gloo, or the threads of one process. Every rank makes
-// the same calls in the same order. An operation may run while the caller continues; its data belongs to it until its
-// Work is done. Errors are CommunicationErrors, thrown by the call or by waiting for its Work.
+// the same calls in the same order. An operation may run while the caller continues: the caller must not use its data
+// until its Work is done. The call, or waiting for its Work, throws CommunicationError.
 template <class C>
 concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte> data, std::span<const std::byte> mine,
                                 ReduceOp op, int root, const std::string& name, std::chrono::milliseconds deadline,
@@ -54,14 +55,14 @@ concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte>
   { cc.rank() } -> std::same_as<int>;
   { cc.size() } -> std::same_as<int>;
   { cc.name() } -> std::convertible_to<std::string>;
-  // The deadline of every wait, except a barrier's own.
+  // Returns the deadline of every wait, except that of a barrier.
   { cc.deadline() } -> std::same_as<std::chrono::milliseconds>;
   // Returns a rank's name for messages: its number and its host.
   { cc.rank_name(root) } -> std::convertible_to<std::string>;
-  // In place.
+  // Combines `data` of all ranks in place.
   { c.all_reduce(t, data, op, name) } -> std::same_as<Work>;
   { c.broadcast(data, root, name) } -> std::same_as<Work>;
-  // data: size() times mine.size() bytes, in the order of the ranks.
+  // data: receives size() times mine.size() bytes, in the order of the ranks.
   { c.all_gather(mine, data, name) } -> std::same_as<Work>;
   c.barrier(deadline);
   // Makes current and later waits throw CommunicationError, and notifies other ranks if possible. May be called from
@@ -71,10 +72,10 @@ concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte>
   // Ends all ranks that can be reached, with this reason and, if they are processes, this exit code. Does not throw;
   // may not return.
   c.abort(name, code);
-  // Returns memory on which the operations work without a copy, initially zero, valid as long as the communicator; or
-  // an empty span. A collective call.
+  // Returns memory on which the operations work without a copy, or an empty span. The memory is initially zero, and
+  // valid as long as the communicator. A collective call.
   { c.allocate(bytes) } -> std::same_as<std::span<std::byte>>;
-  // static constexpr CommunicatorTraits traits, and the members that it promises.
+  // It has a static constexpr CommunicatorTraits traits, and the functions that this promises.
   requires detail::KeepsTraits<C>;
 };
 

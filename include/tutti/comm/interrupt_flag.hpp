@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-// Ends a group of ranks on this rank, whether it works, waits or is being formed. May be raised from any thread, and
-// stays raised: the next group has a flag of its own.
+// Ends a group of ranks on this rank, whether it works, waits or is being formed. Any thread may raise it. It stays
+// raised: the next group has its own flag.
 class InterruptFlag {
  public:
   InterruptFlag() = default;
@@ -33,7 +33,8 @@ class InterruptFlag {
     return why_;
   }
 
-  // Calls f when the flag is raised, at once if it already is. f must not throw. There is at most one watcher.
+  // Calls f when the flag is raised, or at once if it is raised already. f must not throw. There is at most one
+  // watcher.
   void watch(std::function<void()> f) {
     const std::lock_guard lock(watcher_mutex_);
     watcher_ = std::move(f);

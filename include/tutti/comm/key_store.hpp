@@ -13,14 +13,14 @@
 
 namespace tutti {
 
-// Returns the key for data of one generation of a job's members. The job's arbiter deletes it when the generation is
-// over.
+// Returns the key for data of one generation of a job's members. The job's arbiter deletes the key after the generation
+// has ended.
 [[nodiscard]] inline std::string generation_key(std::uint64_t generation, const std::string& name) {
   return "@" + std::to_string(generation) + "/" + name;
 }
 
-// Lets ranks that are not connected yet find each other: texts by key. Calls may come from any thread. They throw
-// CommunicationError if the store cannot be reached.
+// Stores texts by key, so that ranks that are not connected yet find each other. Any thread may call the functions.
+// They throw CommunicationError if the store cannot be reached.
 class KeyStore {
  public:
   KeyStore() = default;
@@ -30,16 +30,16 @@ class KeyStore {
 
   // Sets a key to a value. The last value counts.
   virtual void publish(const std::string& key, const std::string& value) = 0;
-  // Waits for the value of a key. Returns an empty value if it is not published in time, or if `stopped` is set first.
+  // Waits for the value of a key. Returns no value if it is not published in time, or if `stopped` is set first.
   [[nodiscard]] virtual std::optional<std::string> lookup(const std::string& key, Deadline deadline,
                                                           const std::atomic<bool>& stopped) = 0;
-  // Returns the value of a key, or an empty value if it is not published yet.
+  // Returns the value of a key, or no value if it is not published yet.
   [[nodiscard]] virtual std::optional<std::string> find(const std::string& key) = 0;
   // Makes waiting calls check their `stopped`.
   virtual void wake() noexcept = 0;
 };
 
-// For ranks that are threads of one process.
+// A store for ranks that are threads of one process.
 class MemoryKeyStore : public KeyStore {
  public:
   void publish(const std::string& key, const std::string& value) override {

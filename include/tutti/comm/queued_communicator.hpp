@@ -21,10 +21,10 @@ namespace tutti {
 
 // Makes a Communicator from an engine with blocking operations: a queue and one thread. The engine has rank(), size(),
 // name(), rank_name(r), abort(reason), allocate(bytes, deadline), barrier(deadline, what), and all_reduce, broadcast,
-// all_gather like HostGroup. It is called from one thread at a time, not always the same one.
-// give_up(), from any thread, ends its current and later waits and frees no resources. grace() is how long after its
-// deadline an operation may still be finding out which rank is missing. If the communicator is destroyed while an
-// exception propagates, it does not wait for other ranks.
+// all_gather as in HostGroup. Its operations run in one thread at a time, which may change.
+// give_up(), which any thread may call, ends the engine's current and later waits and frees no resources. grace() is
+// the time after an operation's deadline in which the engine may still find out which rank is missing. If the
+// communicator is destroyed while an exception propagates, it does not wait for other ranks.
 template <class Engine>
 class QueuedCommunicator {
  public:
@@ -69,7 +69,7 @@ class QueuedCommunicator {
   }
   void abort(const std::string& reason, ExitCode code) noexcept { engine_.abort(reason, code); }
   std::span<std::byte> allocate(std::size_t bytes) {
-    // In the queue's order, because it is a collective call too.
+    // In the queue, because it is a collective call that must keep the order of all calls.
     queue_.post({Kind::allocate, DType::u8, ReduceOp::sum, 0, {}, {}, bytes}, "allocate").wait();
     return runner_.allocated;
   }

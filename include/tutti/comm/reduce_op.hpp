@@ -22,7 +22,7 @@ namespace detail {
 
 constexpr std::size_t combine_block = 64;  // elements
 
-// Sixteen bytes of values, which every processor of this architecture can add at once; bf16 is handled value by value.
+// Sixteen bytes of values, which every processor of this architecture can add at once. bf16 is added value by value.
 template <class T>
 struct Vector16 {
   using type [[gnu::vector_size(16), gnu::may_alias]] = T;
@@ -31,7 +31,8 @@ struct Vector16 {
 template <ReduceOp C, class A>
 [[gnu::always_inline]] inline A combined(A s, A v) noexcept {
   if constexpr (C == ReduceOp::sum && std::is_integral_v<A>)
-    return static_cast<A>(static_cast<std::make_unsigned_t<A>>(s) + static_cast<std::make_unsigned_t<A>>(v));  // wraps
+    return static_cast<A>(static_cast<std::make_unsigned_t<A>>(s) +
+                          static_cast<std::make_unsigned_t<A>>(v));  // wraps around
   else if constexpr (C == ReduceOp::sum)
     return static_cast<A>(s + v);
   else
@@ -96,8 +97,8 @@ void combine_range(std::span<std::byte* const> arrays, std::span<std::byte* cons
 
 }  // namespace detail
 
-// Combines elements [begin, end) of arrays 0, 1, ... in this order and writes them to every array of `to`, which may be
-// the same arrays. bf16 is summed in f32 and rounded once.
+// Combines elements [begin, end) of arrays 0, 1, ... in this order and writes the result to every array of `to`, which
+// may be the same arrays. bf16 is summed in f32 and rounded once.
 TUTTI_CORE_FUNCTION void combine(DType t, ReduceOp c, std::span<std::byte* const> arrays,
                                  std::span<std::byte* const> to, std::size_t begin, std::size_t end);
 

@@ -16,8 +16,8 @@
 
 namespace tutti {
 
-// The shared state of a job's ranks if they are threads of one process: for tests, and for programs that embed tutti.
-// It must outlive their communicators.
+// The shared state of a job's ranks that are threads of one process: for tests, and for programs that embed tutti. It
+// must outlive their communicators.
 class ThreadGroup {
  public:
   explicit ThreadGroup(int size) : control_(std::make_unique<HostControl>()), size_(size) {
@@ -59,7 +59,7 @@ class ThreadEngine {
   void barrier(Deadline deadline, std::string_view what) { group_.barrier(deadline, what); }
   void abort(const std::string&, ExitCode) noexcept { group_.abort(); }
   void give_up() noexcept { group_.abort(); }
-  // A barrier names the missing ranks at once; this time is for a machine under load.
+  // A barrier names the missing ranks at once. The grace is for a machine under load.
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept { return std::chrono::seconds(5); }
   // Threads can access all memory, so no special memory is needed.
   std::span<std::byte> allocate(std::size_t, Deadline) { return {}; }

@@ -13,16 +13,16 @@
 namespace tutti {
 
 // The type in which floating-point sums are sent between processes that share no memory. same: unchanged; bf16 is added
-// pair by pair in f32 and rounded each time. f32: bf16 as f32, rounded once at the end. bf16: f32 as bf16, half the
-// bytes, with a rounding for each addition; only for f32 sums.
+// pair by pair in f32 and rounded after each addition. f32: bf16 is sent as f32, and rounded once at the end. bf16: f32
+// is sent as bf16, which is half the bytes, with a rounding after each addition; only for sums of f32.
 enum class WireType : std::uint8_t { same, f32, bf16 };
 
-// Converts data to the type of the wire and back, in pieces.
+// Converts data, in pieces, to the type in which it is sent, and back.
 class WireConversion {
  public:
   explicit WireConversion(WireType wire) : wire_(wire) {}
 
-  // Calls f(type, piece) for each piece of at most `piece_bytes`, a multiple of a cache line; f combines in place.
+  // Calls f(type, piece) for each piece of at most `piece_bytes`, a multiple of a cache line. f combines it in place.
   template <class F>
   void run(DType t, ReduceOp op, std::span<std::byte> data, std::size_t piece_bytes, F&& f) {
     const DType w = on_wire(t, op);

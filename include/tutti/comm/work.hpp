@@ -15,22 +15,21 @@ namespace tutti {
 // The default time for which ranks wait for one another.
 inline constexpr std::chrono::milliseconds usual_deadline{600'000};
 
-// An operation that a strategy has started. Waiting rethrows the error of the thread that ran it, so every Work must be
-// waited for.
+// An operation that a strategy has started. The caller must wait for every Work: waiting throws the error of the thread
+// that ran the operation.
 class [[nodiscard]] Work {
  public:
   struct State {  // a communicator's state of a running operation
     virtual ~State() = default;
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual bool done() const = 0;
-    // Makes the device's own stream wait; the host continues. If the data is the host's, the host waits.
+    // Makes the device's own stream wait; the host continues. If the data is in the host's memory, the host waits.
     virtual void wait_device() = 0;
-    // Makes the host wait until the communicator's deadline; then it throws CommunicationError with the name of the
-    // work.
+    // Makes the host wait. After the communicator's deadline, throws CommunicationError with the name of the work.
     virtual void wait() = 0;
   };
 
-  Work() = default;  // done
+  Work() = default;  // an operation that is done
   explicit Work(std::shared_ptr<State> s) : state_(std::move(s)) {}
 
   [[nodiscard]] std::string name() const { return state_ ? state_->name() : "nothing"; }
@@ -46,7 +45,8 @@ class [[nodiscard]] Work {
   std::shared_ptr<State> state_;
 };
 
-// Waits until done() returns true. Throws CommunicationError after the deadline, with the name `what`.
+// Waits until done() returns true. Throws CommunicationError after the deadline. what: the operation's name in
+// messages.
 inline void poll(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
   const auto start = std::chrono::steady_clock::now();
   for (int turn = 0; !done(); ++turn) {

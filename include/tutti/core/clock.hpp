@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-// Measures seconds with a clock that never goes back.
+// Measures seconds with a clock that never decreases.
 class Stopwatch {
  public:
   [[nodiscard]] double seconds() const {

@@ -85,7 +85,7 @@ struct dtype_of_t<std::int64_t> {  // DType::i64
 template <class T>
 inline constexpr DType dtype_of = dtype_of_t<T>::value;
 
-// Calls f with a value of the C++ type that t names. For floating types only.
+// Calls f with a value of the floating-point type for `t`. Throws UsageError for other types.
 template <class F>
 decltype(auto) with_float_type(DType t, F&& f) {
   switch (t) {

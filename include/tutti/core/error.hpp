@@ -25,7 +25,7 @@ enum class ExitCode : int {
   terminated = 143,
 };
 
-class Error : public std::runtime_error {  // Base class of all errors; exit code 1 by itself.
+class Error : public std::runtime_error {  // Base class of all errors. The default exit code is 1.
  public:
   explicit Error(const std::string& message, ExitCode code = ExitCode::internal)
       : std::runtime_error(message), code_(code) {}

@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// Returns f()'s result for main() to return. If f throws, prints "program: error" to standard error after flushing
-// standard output, and returns the error's exit code.
+// Calls f and returns its result, for main() to return. If f throws, flushes standard output, prints "program: error"
+// to standard error, and returns the error's exit code.
 template <class F>
 [[nodiscard]] int exit_code_of(const char* program, F&& f) noexcept {
   try {

@@ -25,7 +25,7 @@ inline std::int64_t keyed_number(const std::string& path, const std::string& key
   }
   return -1;
 }
-// Returns the single number of a file, or -1 if it holds text ("max").
+// Returns the single number in a file, or -1 if the file contains text such as "max".
 inline std::int64_t lone_number(const std::string& path) {
   std::ifstream in(path);
   std::int64_t value = 0;
@@ -44,7 +44,7 @@ inline std::int64_t lone_number(const std::string& path) {
   std::ifstream in(proc + "/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     if (!line.starts_with("0::")) continue;
-    // Every group above this one may have a limit too.
+    // Every parent group may have a limit too.
     for (std::string path = line.substr(3);; path.erase(path.rfind('/'))) {
       const std::string at = cgroup + (path == "/" ? "" : path);
       const std::int64_t most = detail::lone_number(at + "/memory.max");

@@ -10,9 +10,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/float/bf16.hpp>
 
-// Instruction sets of tutti's own kernels. Each kernel is one always-inline body. Functions with a target attribute
-// inline it once for each instruction set, and the best one is chosen at run time. So a program compiled for plain
-// x86-64 runs the same code at the same speed as one compiled for the machine it runs on.
+// Instruction sets of tutti's own kernels. Each kernel is one always-inline body. For each instruction set, a function
+// with a target attribute inlines the body; the best function is chosen at run time. So a program compiled for plain
+// x86-64 runs the same code at the same speed as one compiled for the machine on which it runs.
 namespace tutti::cpu {
 
 enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
@@ -56,9 +56,9 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
 }  // namespace tutti::cpu
 
-// Written before a loop with independent iterations. Not used for Clang, which checks independence at run time, once
-// for each loop. With the promise, Clang would warn about every loop that it does not vectorise, which are all loops
-// below -O2.
+// Written before a loop with independent iterations. Empty for Clang, which checks once for each loop at run time
+// whether its iterations are independent. With this promise, Clang would warn about every loop that it does not
+// vectorise, which are all loops below -O2.
 #if defined(__clang__)
 #define TUTTI_INDEPENDENT
 #else
@@ -88,8 +88,8 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 #define TUTTI_TARGET_AVX512_BF16
 #endif
 
-// Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE. Kernels without bf16 among their types,
-// and kernels that only read bf16, do not benefit from the bf16 instructions and share the code of avx512.
+// Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE. TUTTI_DEFINE_READER_DISPATCH: for kernels
+// without bf16, or that only read bf16. They do not benefit from the bf16 instructions and share the code of avx512.
 #define TUTTI_DEFINE_DISPATCH(name, body) TUTTI_DEFINE_DISPATCH_OF(name, body, true)
 #define TUTTI_DEFINE_READER_DISPATCH(name, body) TUTTI_DEFINE_DISPATCH_OF(name, body, false)
 #define TUTTI_DEFINE_DISPATCH_OF(name, body, writes)                       \

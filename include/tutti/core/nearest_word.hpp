@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-// The "did you mean" suggestion for an unknown name, in all programs.
+// The suggestion "did you mean" for an unknown name, which all programs print.
 namespace tutti {
 
 // Returns the number of characters to insert, remove or replace to turn one text into the other (Levenshtein 1966).
@@ -26,8 +26,9 @@ namespace tutti {
   return row.back();
 }
 
-// Returns the known name that was probably meant by `name`: one that differs in at most a third of its characters, or
-// else the shortest that begins with it or contains it between dashes. Returns an empty text if no name is close.
+// Returns the known name that `name` was probably meant to be: a name that differs in at most a third of its
+// characters, or else the shortest name that begins with `name` or contains it between dashes. Returns an empty text if
+// no name is close.
 template <class Names>
 [[nodiscard]] std::string nearest_word(std::string_view name, const Names& known) {
   std::string nearest;

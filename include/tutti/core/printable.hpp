@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-// Returns foreign text in a form that is safe inside a message: control characters and non-ASCII bytes as \xNN, at most
-// 80 bytes.
+// Returns text from outside the program in a form that is safe in a message: control characters and non-ASCII bytes as
+// \xNN, and at most 80 bytes of the text.
 [[nodiscard]] inline std::string printable(std::string_view text) {
   constexpr char hex[] = "0123456789abcdef";
   std::string out;

@@ -11,16 +11,16 @@
 
 namespace tutti {
 
-// Thrown by fit(job, ...) in a process that ends before the run does, after it has saved and printed everything:
-// interrupted (130, 143), started anew with other members (75), left the others (0), or failed after the reason was
-// printed. run_main() ends the process with the code and prints nothing.
+// Thrown by fit(job, ...) in a process that ends before the run is complete, after it has saved and printed everything:
+// it was interrupted (130, 143), is to be restarted with other members (75), has left the job (0), or failed with an
+// error that was printed. run_main() ends the process with the code and prints no more.
 class RunEnded : public Error {
  public:
   explicit RunEnded(const std::string& message, int code) : Error(message, static_cast<ExitCode>(code)) {}
 };
 
-// What main() returns: runs f() and returns its result, or 0 if f returns void. If f() throws, prints "program: error"
-// on standard error and returns the exit code of docs/reference/errors.md.
+// Runs f() and returns the value for main() to return: f's result, or 0 if f returns void. If f() throws, prints
+// "program: error" on standard error and returns the exit code of docs/reference/errors.md.
 //   int main() { return tutti::run_main([] { ... }); }
 template <class F>
 [[nodiscard]] int run_main(const char* program, F&& f) noexcept {
@@ -35,7 +35,7 @@ template <class F>
     }
   });
 }
-// With the program's own name.
+// Uses the name of the running program.
 template <class F>
 [[nodiscard]] int run_main(F&& f) noexcept {
   return run_main(::program_invocation_short_name, std::forward<F>(f));

@@ -10,12 +10,12 @@
 //     of the backends.
 //
 // TUTTI_CORE_FUNCTION replaces `inline` for a function whose definition lies between `#if TUTTI_CORE_DEFINITIONS` and
-// `#endif`. Other translation units do not even read its text. A virtual function has it also at the declaration in its
-// class: otherwise it is a key function, and every translation unit of a header-only program emits the class's table of
-// virtual functions with all that these call.
+// `#endif`. Translation units without definitions do not even read this text. A virtual function has the macro also at
+// the declaration in its class: otherwise it is a key function, and every translation unit of a header-only program
+// emits the class's table of virtual functions and all functions that these call.
 //
 // TUTTI_CORE_INSTANCE(template R f<float>(A)): an explicit instantiation of a template that belongs to src/core.cpp.
-// Only functions that are defined outside a class benefit: a compiler may inline the others anywhere.
+// Only functions that are defined outside a class benefit: a compiler may inline other functions anywhere.
 #if defined(TUTTI_IMPLEMENTATION) && !defined(TUTTI_SEPARATE_COMPILATION)
 #define TUTTI_SEPARATE_COMPILATION
 #endif

@@ -27,7 +27,7 @@ class Shape {
       if (d < 0) fail<ShapeError>("Shape", "extents of 0 or more", d);
       dims_[static_cast<std::size_t>(rank_++)] = d;
     }
-    // numel() and sizes computed from it must not overflow. No memory holds 2^48 elements.
+    // numel(), and sizes computed from it, must not overflow. No memory holds 2^48 elements.
     std::int64_t n = 1;
     for (auto d : dims) {
       if (d > max_elements / n) fail<ShapeError>("Shape", "at most 2^48 elements", "a larger product");
@@ -49,7 +49,7 @@ class Shape {
     for (int i = 1; i < rank_; ++i) n *= (*this)[i];
     return n;
   }
-  // Returns the same shape with another first extent.
+  // Returns the same shape with `n` as its first extent.
   [[nodiscard]] Shape with_rows(std::int64_t n) const noexcept {
     Shape s = *this;
     s[0] = n;

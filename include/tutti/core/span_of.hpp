@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-// Returns the elements of a vector. std::span's own conversion uses the concepts of <ranges>, which cost a compiler as
-// much as the vector's own type.
+// Returns the elements of a vector. std::span's own conversion uses the concepts of <ranges>, which take as long to
+// compile as the vector's own type.
 template <class T>
 [[nodiscard]] std::span<T> span_of(std::vector<T>& v) noexcept {
   return {v.data(), v.size()};

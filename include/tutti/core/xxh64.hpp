@@ -35,7 +35,7 @@ namespace tutti {
   if (bytes.size() >= 32) {
     // Four independent lanes.
     std::uint64_t a = p1 + p2, b = p2, c = 0, d = 0 - p1;
-    // Prefetches far enough to keep the memory fully busy; the processor alone prefetches less far.
+    // Prefetches far enough to keep the memory fully busy. The processor itself prefetches less far.
     constexpr std::ptrdiff_t ahead = 2048;
     for (; end - at >= 32; at += 32) {
       __builtin_prefetch(at + std::min(end - at, ahead));

@@ -19,8 +19,8 @@ namespace tutti {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// The memory by which the ranks of one host wait for each other. Its first state is all zero, so that memory fresh from
-// the system can be used.
+// The memory by which the ranks of one host wait for each other. In its first state all bytes are zero, as in new
+// memory from the system.
 struct HostBarrierState {
   static constexpr int max_ranks = 256;
   struct alignas(64) Word {  // a cache line of its own
@@ -30,11 +30,11 @@ struct HostBarrierState {
   std::array<Word, max_ranks> seen;  // number of barriers that each rank has reached
 };
 
-// A barrier for threads or processes of which there may be more than cores. It spins for some microseconds and then
-// sleeps, because a spinning rank takes the core from the rank for which it waits.
+// A barrier for threads or processes. There may be more of them than cores: a rank spins for some microseconds and then
+// sleeps, because a spinning rank may take the core from the rank for which it waits.
 class HostBarrier {
  public:
-  // names: of the ranks, for messages; by default their numbers.
+  // names: names of the ranks for messages; by default their numbers.
   HostBarrier(HostBarrierState& state, int rank, int size, std::vector<std::string> names = {})
       : s_(state), rank_(rank), size_(size), names_(std::move(names)) {
     if (size < 1 || size > HostBarrierState::max_ranks || rank < 0 || rank >= size)
@@ -42,7 +42,7 @@ class HostBarrier {
   }
 
   // Returns when all ranks have arrived. Throws CommunicationError after the deadline, with the names of the missing
-  // ranks, or when a rank has given up.
+  // ranks, or after a rank has called abort().
   void wait(Deadline deadline, std::string_view what) {
     const std::uint32_t mine = s_.generation.value.load(std::memory_order_acquire);
     check(what);
@@ -61,7 +61,7 @@ class HostBarrier {
     while (s_.generation.value.load(std::memory_order_seq_cst) == mine && s_.aborted.value.load() == 0) {
       const auto left = deadline - std::chrono::steady_clock::now();
       if (left.count() <= 0) break;
-      // In short sleeps, because giving up does not change the word.
+      // Sleeps for short times, because abort() does not change the word.
       futex_wait(s_.generation.value, mine, std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(100)));
     }
     s_.sleepers.value.fetch_sub(1, std::memory_order_relaxed);
@@ -79,7 +79,7 @@ class HostBarrier {
     s_.aborted.value.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_seq_cst);
     futex_wake_all(s_.generation.value);
   }
-  // Returns the rank that gave up first, or -1.
+  // Returns the rank that called abort() first, or -1.
   [[nodiscard]] int aborted_by() const noexcept {
     return static_cast<int>(s_.aborted.value.load(std::memory_order_acquire)) - 1;
   }

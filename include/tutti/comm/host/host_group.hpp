@@ -19,13 +19,13 @@
 
 namespace tutti {
 
-// The shared memory by which the ranks of one host work together: one object for all of them, initially all zero.
+// The shared memory by which the ranks of one host work together: one object for all ranks, initially all zero.
 struct HostControl {
   // A rank's announcement of its next operation.
   struct alignas(64) Call {
-    std::uint64_t offset = 0;  // of its data in mapped memory, or its address
+    std::uint64_t offset = 0;  // offset of its data in mapped memory, or address of its data
     std::uint64_t bytes = 0;
-    std::uint32_t direct = 0;  // 0: the others cannot access it; otherwise the number of the mapped memory, from 1
+    std::uint32_t direct = 0;  // 0: other ranks cannot access it; otherwise the number of the mapped memory, from 1
     std::uint32_t kind = 0;
   };
   HostBarrierState barrier;
@@ -38,10 +38,10 @@ struct HostControl {
 class HostGroup {
  public:
   static constexpr std::size_t scratch_bytes = std::size_t{256} << 10;  // for each rank
-  static constexpr std::size_t small_bytes = 16 << 10;                  // up to this size through the scratch memory
+  static constexpr std::size_t small_bytes = 16 << 10;  // data up to this size is sent through the scratch memory
 
-  // scratch: for each rank scratch_bytes, 64-byte aligned. same_addresses: the ranks are threads, which can access all
-  // memory of the others.
+  // scratch: scratch_bytes for each rank, 64-byte aligned. same_addresses: the ranks are threads of one process, so
+  // each can access the memory of all.
   HostGroup(HostControl& control, std::vector<std::byte*> scratch, int rank, bool same_addresses,
             std::vector<std::string> names = {})
       : c_(control),
@@ -56,13 +56,13 @@ class HostGroup {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
 
-  // Registers memory of every rank, by its addresses in this process. Data in it is processed in place. All ranks make
-  // the same calls.
+  // Registers memory of every rank, by its addresses in this process. Data in this memory is processed in place. All
+  // ranks make the same calls.
   void map(std::vector<std::byte*> bases, std::size_t bytes) { mapped_.push_back({std::move(bases), bytes}); }
 
   void barrier(Deadline deadline, std::string_view what) { barrier_.wait(deadline, what); }
   void abort() noexcept { barrier_.abort(); }
-  // Returns the rank that gave up first, or -1.
+  // Returns the rank that called abort() first, or -1.
   [[nodiscard]] int aborted_by() const noexcept { return barrier_.aborted_by(); }
 
   // Combines the data of all ranks, in place.
@@ -80,7 +80,7 @@ class HostGroup {
     });
   }
 
-  // Combines the data of all ranks into rank 0's.
+  // Combines the data of all ranks. Rank 0 gets the result.
   void reduce_to_first(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     if (size_ == 1) return;
     if (data.size() > small_bytes && exchange_addresses(data, Op::reduce_to_first, deadline, what)) {
@@ -109,7 +109,7 @@ class HostGroup {
     });
   }
 
-  // all: size() times mine.size() bytes, in the order of the ranks.
+  // all: receives size() times mine.size() bytes, in the order of the ranks.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
     const std::size_t n = mine.size();
     if (n == 0) return;  // the addresses may be null
@@ -134,7 +134,7 @@ class HostGroup {
     std::size_t bytes;
   };
 
-  // Returns what the others need to find this rank's data; direct is 0 if they cannot access it.
+  // Returns what other ranks need to find this rank's data. `direct` is 0 if they cannot access the data.
   [[nodiscard]] HostControl::Call call_for(std::span<std::byte> data, std::uint32_t kind) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data.data());
     if (same_addresses_) return {address, data.size(), 1, kind};
@@ -154,8 +154,8 @@ class HostGroup {
                                {bytes, " bytes on this rank and ", call.bytes, " on local rank ", r});
   }
 
-  // Waits for all ranks and reads the addresses of their data. Returns false, on all ranks alike, if it cannot be
-  // accessed.
+  // Waits for all ranks and reads the addresses of their data. Returns false on all ranks if the data of any rank
+  // cannot be accessed.
   bool exchange_addresses(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what) {
     auto& calls = c_.calls[parity_];
     parity_ ^= 1U;
@@ -176,8 +176,8 @@ class HostGroup {
   }
 
   // Exchanges the data through the scratch memory. It uses two halves alternately, so that one barrier for each piece
-  // is enough: a rank that writes a half again has passed the barrier of the other half, and so have all ranks that
-  // read it.
+  // is enough: before a rank writes to a half again, it has passed the barrier of the other half, and so have all ranks
+  // that read the first half.
   template <class F>
   void in_pieces(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what, F&& f) {
     constexpr std::size_t half = scratch_bytes / 2;

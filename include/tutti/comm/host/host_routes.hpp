@@ -19,18 +19,18 @@
 
 namespace tutti {
 
-// Collective operations of ranks on one host or several. Ranks of a host communicate through shared memory. Hosts
-// communicate through a network, with one rank for each host. A Network has all_reduce(dtype, data, op, deadline, what)
-// and broadcast, all_gather, barrier like HostGroup.
+// Collective operations of ranks on one host or several hosts. Ranks of a host communicate through shared memory. Hosts
+// communicate through a network, with one rank for each host. A Network has all_reduce(dtype, data, op, deadline,
+// what), and broadcast, all_gather and barrier as in HostGroup.
 template <class Network>
 class HostRoutes {
  public:
   enum class Route : std::uint8_t { alone, host, tree, plain };
 
-  // The leader of a host reports first what is missing on other hosts; ranks that wait for it report later.
+  // The leader of a host reports first what is missing on other hosts; the ranks that wait for the leader report later.
   static constexpr std::chrono::seconds after_leader{5};
 
-  // Chooses whether ranks of one host share memory, and whether one of them communicates for all.
+  // Chooses whether ranks of one host share memory, and whether the leader of a host communicates for all of its ranks.
   [[nodiscard]] static Route choose(const HostTopology& places, bool shared_memory, bool hierarchical) noexcept {
     if (places.size() == 1) return Route::alone;
     if (shared_memory && places.hosts() == 1) return Route::host;
@@ -39,13 +39,13 @@ class HostRoutes {
   }
 
   // group: the ranks of this host; null if the rank is alone on its host or no memory is shared. all: the network of
-  // all ranks, for Route::plain. leaders: the network of the leaders, for Route::tree; null on other ranks. All of them
-  // must outlive this object.
+  // all ranks, for Route::plain. leaders: the network of the leaders, for Route::tree; null on other ranks. These
+  // objects must outlive this one.
   HostRoutes(const HostTopology& places, Route route, HostGroup* group, Network* all, Network* leaders)
       : topology_(places), route_(route), group_(group), all_(all), leaders_(leaders) {}
 
   [[nodiscard]] Route route() const noexcept { return route_; }
-  // Returns whether data in memory shared by a host need not be copied.
+  // Returns whether data in memory that a host's ranks share is used without a copy.
   [[nodiscard]] bool in_shared_memory() const noexcept { return route_ == Route::host || route_ == Route::tree; }
   // Describes how the ranks communicate, for start-up lines.
   [[nodiscard]] std::string name(const std::string& network) const {
@@ -130,12 +130,12 @@ class HostRoutes {
   }
 
  private:
-  // Ranks wait for those of their own host in shared memory, which is cheap, before they use the network.
+  // Waits in shared memory, which is cheap, for the ranks of this host before the network is used.
   void gather_host(Deadline deadline, std::string_view what) {
     if (group_) group_->barrier(deadline, what);
   }
 
-  // Gathers every host as a block with the size of the host with most ranks.
+  // Gathers one block for each host. All blocks have the size that the host with the most ranks needs.
   void gather_hosts(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline,
                     std::string_view what) {
     const std::size_t n = mine.size(), block = n * static_cast<std::size_t>(topology_.most_of_a_host());

@@ -14,7 +14,7 @@ class HostTopology {
  public:
   struct Location {  // position of a rank
     int host = 0;    // number of the host, in the order of their first ranks
-    int local = 0;   // among the ranks of the host
+    int local = 0;   // number of the rank among the ranks of its host
   };
 
   HostTopology() = default;  // a single rank
@@ -56,7 +56,7 @@ class HostTopology {
     for (int r = 0; r < size(); ++r) list.push_back(name(r));
     return list;
   }
-  // Returns the names of this host's ranks, in their order.
+  // Returns the names of this host's ranks, in the order of the ranks.
   [[nodiscard]] std::vector<std::string> local_names() const {
     std::vector<std::string> list;
     for (int r = 0; r < size(); ++r)

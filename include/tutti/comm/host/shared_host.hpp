@@ -25,7 +25,7 @@
 
 namespace tutti {
 
-// The shared memory of the ranks of one host: a group that works in it. The ranks find each other's windows through a
+// The shared memory of the ranks of one host, and their HostGroup in it. The ranks find each other's windows through a
 // store.
 class SharedHost {
   [[nodiscard]] auto gather_within(Deadline deadline, std::string_view what) {
@@ -38,14 +38,14 @@ class SharedHost {
   }
 
  public:
-  // prefix: of the keys of this group only.
+  // prefix: of the keys that only this group uses.
   SharedHost(const HostTopology& places, KeyStore& store, const InterruptFlag& flag, std::string prefix)
       : topology_(places), store_(store), flag_(flag), prefix_(std::move(prefix)) {}
   SharedHost(const SharedHost&) = delete;
   SharedHost& operator=(const SharedHost&) = delete;
 
-  // A collective call of all ranks of all hosts. Returns whether the ranks of every host share memory. The
-  // CommunicationError names the ranks that have not arrived in time.
+  // A collective call of all ranks of all hosts. Returns whether the ranks of every host share memory. Throws
+  // CommunicationError that names the ranks that have not arrived in time.
   [[nodiscard]] bool join(Deadline deadline) {
     if (topology_.most_of_a_host() == 1) return false;
     std::string why;
@@ -61,22 +61,22 @@ class SharedHost {
     return all;
   }
 
-  // Null if the rank is alone on its host, or if no memory is shared.
+  // Returns null if the rank is alone on its host, or if no memory is shared.
   [[nodiscard]] HostGroup* group() noexcept { return group_ ? &*group_ : nullptr; }
-  // May be called from any thread: waits for ranks of this host throw.
+  // Makes waits for ranks of this host throw. May be called from any thread.
   void abort() noexcept {
     const std::lock_guard lock(mutex_);
     if (group_) group_->abort();
   }
   [[nodiscard]] bool gave_up() const noexcept { return group_ && group_->aborted_by() >= 0; }
-  // Returns whether this rank was the first to give up, for example at its deadline.
+  // Returns whether this rank was the first to call abort(), for example at its deadline.
   [[nodiscard]] bool gave_up_here() const noexcept { return group_ && group_->aborted_by() == group_->rank(); }
 
-  // Returns memory of every rank of the host, initially zero. A collective call of its ranks.
+  // Returns zeroed memory of every rank of the host. A collective call of the ranks of the host.
   [[nodiscard]] GroupWindows allocate(std::size_t bytes, Deadline deadline) {
     return make(bytes, gather_within(deadline, "allocate"));
   }
-  // The same for a window of this process that outlives the group; null: it has no window.
+  // Shares a window of this process that outlives the group; null: this rank has no window. A collective call too.
   [[nodiscard]] GroupWindows share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
     return GroupWindows::share(ProcessWindows::of_process(), topology_.local_rank(), topology_.local_size(), mine,
                                mine == nullptr ? "no window" : "", gather_within(deadline, "windows"));
@@ -113,7 +113,7 @@ class SharedHost {
                               gather);
   }
 
-  // Makes the group. Returns the reason if that fails.
+  // Makes the group. Returns the reason if that fails, otherwise an empty text.
   [[nodiscard]] std::string share(Deadline deadline) {
     if (topology_.local_size() > HostBarrierState::max_ranks)
       return std::to_string(topology_.local_size()) + " ranks on a host are too many to share memory";
@@ -135,7 +135,7 @@ class SharedHost {
     if (!windows.fits()) return windows.reason();
     std::vector<std::byte*> scratch;
     for (std::byte* base : windows.bases()) scratch.push_back(base + control_bytes);
-    // Its first state is all zero, so no rank has to initialise it before the others arrive.
+    // The control memory is initially all zero, so no rank has to initialise it before other ranks arrive.
     auto* const control = std::launder(reinterpret_cast<HostControl*>(windows.bases().front()));
     windows_.push_back(std::move(windows));
     const std::lock_guard lock(mutex_);

@@ -9,8 +9,8 @@
 #include <span>
 #include <string_view>
 
-// SHA-256 (FIPS 180-4), and HMAC (RFC 2104): a hash that can only be computed with a key. For a few hundred bytes at
-// the start of a job; it is not optimised for speed.
+// SHA-256 (FIPS 180-4), and HMAC (RFC 2104): a hash that can only be computed with a key. It hashes a few hundred bytes
+// at the start of a job, and is not optimised for speed.
 namespace tutti {
 
 using Digest256 = std::array<std::byte, 32>;
@@ -81,7 +81,7 @@ class Sha256 {  // the hash, piece by piece (FIPS 180-4)
   std::uint64_t total_ = 0;
 };
 
-// HMAC with SHA-256 over parts that are added one after the other.
+// HMAC with SHA-256 of all parts that are added.
 class HmacSha256 {
  public:
   explicit HmacSha256(std::string_view key) noexcept {
@@ -117,7 +117,7 @@ class HmacSha256 {
   Sha256 inner_, outer_;
 };
 
-// Compares in a time that does not depend on the position of a difference.
+// Returns whether two digests are equal. The time does not depend on the position of a difference.
 [[nodiscard]] inline bool same_digest(const Digest256& a, const Digest256& b) noexcept {
   std::byte differs{0};
   for (std::size_t i = 0; i < a.size(); ++i) differs |= a[i] ^ b[i];

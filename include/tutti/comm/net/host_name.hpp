@@ -16,8 +16,8 @@ namespace tutti {
 
 inline constexpr std::size_t max_host_name = 253;  // RFC 1035
 
-// Letters, digits, '.', '_' and '-', the first one a letter or a digit, so that no program can interpret it as an
-// option.
+// Returns whether the name has only letters, digits, '.', '_' and '-', and begins with a letter or a digit. So no
+// program can interpret it as an option.
 [[nodiscard]] inline bool is_host_name(std::string_view name) noexcept {
   const auto alphanumeric = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -27,7 +27,7 @@ inline constexpr std::size_t max_host_name = 253;  // RFC 1035
                      [&](char c) { return alphanumeric(c) || c == '.' || c == '_' || c == '-'; });
 }
 
-// An IPv6 address without brackets, e.g. "fe80::1%eth0".
+// Returns whether this is an IPv6 address without brackets, e.g. "fe80::1%eth0".
 [[nodiscard]] inline bool is_ipv6_address(std::string_view address) {
   const std::size_t percent = address.find('%');
   if (percent != std::string_view::npos && !is_host_name(address.substr(percent + 1))) return false;
@@ -37,7 +37,7 @@ inline constexpr std::size_t max_host_name = 253;  // RFC 1035
          ::inet_pton(AF_INET6, number.c_str(), &ignored) == 1;
 }
 
-// Letters, digits, '.', '_' and '-', the first one a letter, a digit or '_'.
+// Returns whether the name has only letters, digits, '.', '_' and '-', and begins with a letter, a digit or '_'.
 [[nodiscard]] inline bool is_user_name(std::string_view name) noexcept {
   return !name.empty() && name.size() <= 64 && (name.front() == '_' || is_host_name(name.substr(0, 1))) &&
          is_host_name("u" + std::string(name));

@@ -38,12 +38,12 @@ using Socket = io::Descriptor;
 
 [[nodiscard]] inline std::string error_text(int number) { return std::generic_category().message(number); }  // of errno
 
-// Milliseconds that poll() may wait: at least 0, at most `most`.
+// Returns the milliseconds that poll() may wait: at least 0, at most `most`.
 [[nodiscard]] inline int left(Deadline deadline, int most = 1000) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(ms, 0, most));
 }
-// has it passed?
+// Returns whether the deadline has passed.
 [[nodiscard]] inline bool over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
 
 // Returns whether the socket became ready for `events` before the deadline.
@@ -71,7 +71,7 @@ struct Address {
     return name.data();
   }
   [[nodiscard]] int family() const noexcept { return bytes.ss_family; }
-  // 127.0.0.0/8 or ::1.
+  // Returns whether the address is in 127.0.0.0/8, or ::1.
   [[nodiscard]] bool is_loopback() const noexcept {
     if (family() == AF_INET)
       return (ntohl(reinterpret_cast<const sockaddr_in*>(&bytes)->sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
@@ -101,8 +101,8 @@ struct SystemLookup {
   }
 };
 
-// Returns the addresses of a host. Empty, with `why` set, if it has no address or if the answer does not arrive before
-// the deadline. The lookup continues in a thread of its own, which is abandoned if it takes too long.
+// Returns the addresses of a host. Returns an empty list and sets `why` if it has no address, or if the answer does not
+// arrive before the deadline. The lookup runs in its own thread, which is abandoned if it takes too long.
 template <class Lookup = SystemLookup>
 [[nodiscard]] std::vector<Address> addresses_of(const std::string& host, int port, Deadline deadline, std::string& why,
                                                 Lookup lookup = {}) {
@@ -139,7 +139,7 @@ template <class Lookup = SystemLookup>
   return std::move(shared->found);
 }
 
-// Returns a socket that listens on this address. Empty if that fails; `error` is then the system's number.
+// Returns a socket that listens on this address. If that fails, returns no value and sets `error` to the errno.
 [[nodiscard]] inline std::optional<Socket> listen_on(const Address& a, int backlog, int& error) {
   Socket s(::socket(a.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, off = 0;
@@ -152,7 +152,7 @@ template <class Lookup = SystemLookup>
   return {};
 }
 
-// Returns the address that means all addresses of this host; for AF_INET6 including those of IPv4.
+// Returns the address that means all addresses of this host; for AF_INET6 including all IPv4 addresses.
 [[nodiscard]] inline Address any_address(int family, int port) {
   Address any;
   any.bytes.ss_family = static_cast<sa_family_t>(family);
@@ -163,7 +163,7 @@ template <class Lookup = SystemLookup>
   return any;
 }
 
-[[nodiscard]] inline int port_of(const Socket& s) {  // its own port, which the system may have chosen
+[[nodiscard]] inline int port_of(const Socket& s) {  // the port of the socket, which the system may have chosen
   sockaddr_storage a{};
   socklen_t size = sizeof a;
   if (::getsockname(s.get(), reinterpret_cast<sockaddr*>(&a), &size) != 0) return 0;
@@ -172,8 +172,8 @@ template <class Lookup = SystemLookup>
   return ntohs(a.ss_family == AF_INET6 ? six->sin6_port : four->sin_port);
 }
 
-// Connects once to the first of the addresses that answers. Each address gets a head start of `stagger` over the next
-// one, which begins at once if one fails (RFC 8305). Empty if all fail; `why` is then the reason.
+// Connects once, to the first address that answers. Each address gets a head start of `stagger` over the next one,
+// which begins at once if an address fails (RFC 8305). Returns no value and sets `why` if all fail.
 [[nodiscard]] inline std::optional<Socket> connect_first(
     std::span<const Address> addresses, Deadline deadline, std::string& why,
     std::chrono::milliseconds stagger = std::chrono::milliseconds(250)) {
@@ -218,7 +218,7 @@ template <class Lookup = SystemLookup>
   }
 }
 
-// Connects once to a host, at any of its addresses. Empty if that fails; `why` is then the reason.
+// Connects once to a host, at any of its addresses. Returns no value and sets `why` if that fails.
 [[nodiscard]] inline std::optional<Socket> connect_to(const std::string& host, int port, Deadline deadline,
                                                       std::string& why) {
   const auto addresses = addresses_of(host, port, deadline, why);
@@ -240,7 +240,8 @@ enum class Transfer : std::uint8_t { done, late, closed };  // how sending or re
   }
   return Transfer::done;
 }
-[[nodiscard]] inline Transfer receive_all(const Socket& s, std::span<std::byte> bytes, Deadline deadline) {  // or late
+[[nodiscard]] inline Transfer receive_all(const Socket& s, std::span<std::byte> bytes,
+                                          Deadline deadline) {  // ends as send_all() does
   while (!bytes.empty()) {
     const ssize_t n = ::recv(s.get(), bytes.data(), bytes.size(), 0);
     if (n > 0) {

@@ -15,13 +15,13 @@
 
 namespace tutti {
 
-// A window of each rank of a host, all with the same size, mapped by all of them.
+// A window of each rank of a host. All have the same size, and every rank has mapped all of them.
 class GroupWindows {
  public:
   GroupWindows() = default;  // without windows: fits() is false
 
-  // Collective. rank and size: among the ranks of the host. gather(mine, all): gathers the bytes of all ranks in their
-  // order. If one rank cannot map all windows, no rank gets any, and each knows the reason.
+  // A collective call. rank and size: among the ranks of the host. gather(mine, all): gathers the bytes of all ranks in
+  // their order. If one rank cannot map all windows, no rank gets any, and each rank gets the reason.
   template <class Gather>
   [[nodiscard]] static GroupWindows make(ProcessWindows& windows, int rank, int size, std::size_t bytes,
                                          Gather&& gather) {
@@ -29,7 +29,7 @@ class GroupWindows {
     const auto mine = windows.make(bytes, why);
     return share(windows, rank, size, mine, std::move(why), gather);
   }
-  // The same for a window that each rank has already made. Null: this rank has no window; why: the reason.
+  // As make(), for a window that each rank has already made. mine: null if this rank has no window; why: the reason.
   template <class Gather>
   [[nodiscard]] static GroupWindows share(ProcessWindows& windows, int rank, int size,
                                           const std::shared_ptr<HostWindow>& mine, std::string why, Gather&& gather) {
@@ -59,14 +59,14 @@ class GroupWindows {
   [[nodiscard]] bool fits() const noexcept { return !windows_.empty(); }
   // Returns why there are no windows.
   [[nodiscard]] const std::string& reason() const noexcept { return why_; }
-  // Page aligned and initially zero.
+  // Returns this rank's window, page aligned and initially zero.
   [[nodiscard]] std::span<std::byte> mine() const noexcept { return mine_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return mine_.size(); }
   // Call if the group failed: other ranks may still use the windows.
   void abandon() const noexcept {
     for (const auto& window : windows_) window->abandon();
   }
-  // Addresses of all ranks' windows in this process.
+  // Returns the addresses of all ranks' windows in this process.
   [[nodiscard]] const std::vector<std::byte*>& bases() const noexcept { return bases_; }
 
  private:

@@ -24,7 +24,7 @@ namespace tutti {
 
 // Memory that processes of one host share: a memfd (Linux). It is not a file, has no name, does not count in the size
 // of /dev/shm, and is freed with the last process that has it. It is sealed, so that its owner cannot shrink it while
-// another process reads it. It is page aligned, and its pages are allocated when it is made.
+// another process reads it. It is page aligned, and make() allocates its pages.
 class HostWindow {
  public:
   ~HostWindow() {
@@ -34,21 +34,21 @@ class HostWindow {
   HostWindow& operator=(const HostWindow&) = delete;
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, bytes_}; }
-  // Returns the descriptor by which other processes map it; -1 for a window of another process.
+  // Returns the descriptor by which other processes map the window, or -1 if it is a window of another process.
   [[nodiscard]] int descriptor() const noexcept { return fd_.get(); }
-  // Returns the offset of `part` in the window, or more than the window's size if a part of it is outside.
+  // Returns the offset of `part` in the window, or a larger number than its size if some bytes are outside.
   [[nodiscard]] std::size_t place_of(std::span<const std::byte> part) const noexcept {
     const auto at = reinterpret_cast<std::uintptr_t>(part.data()) - reinterpret_cast<std::uintptr_t>(data_);
     return at <= bytes_ && part.size() <= bytes_ - at ? at : bytes_ + 1;
   }
 
-  // Call if a process may still write to it although no process waits for it any more: its memory is never reused.
+  // Call if another process may still write to the window, although the group has ended: its memory is never reused.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
 
-  // Replaces the memory by other memory at the same address, all zero. Processes that have mapped the old memory keep
-  // it, and cannot write here any more. Returns false and sets `why` if the new memory cannot be shared: it then
-  // belongs to this process alone. DeviceError if there is no memory at all.
+  // Replaces the memory by new zeroed memory at the same address. Processes that have mapped the old memory keep it,
+  // and cannot write to the new memory. Returns false and sets `why` if the new memory cannot be shared: it then
+  // belongs to this process alone. Throws DeviceError if there is no memory at all.
   bool renew(std::string& why) {
     const auto fresh = make(bytes_, why);
     void* const at = fresh != nullptr ? ::mremap(fresh->data_, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_)
@@ -65,11 +65,11 @@ class HostWindow {
     return true;
   }
 
-  // Makes a new window, all zero. Returns null and sets `why` if that fails.
+  // Makes a new zeroed window. Returns null and sets `why` if that fails.
   [[nodiscard]] static std::shared_ptr<HostWindow> make(std::size_t bytes, std::string& why) {
     const std::size_t size = whole_pages(bytes);
     rlimit limit{};
-    // Beyond this limit a signal would end the process.
+    // If the file grew beyond this limit, a signal would end the process.
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur)
       return no("the limit of file sizes (ulimit -f) is " + std::to_string(limit.rlim_cur) + " bytes", 0, why);
     io::Descriptor fd(create());
@@ -82,15 +82,15 @@ class HostWindow {
     return window;
   }
 
-  // Maps the window of another process by its descriptor. The other process cannot take the memory away later. Returns
-  // null and sets `why` if it is not such a window.
+  // Maps the window of another process by its descriptor. The other process cannot shrink it later. Returns null and
+  // sets `why` if it is not such a window.
   [[nodiscard]] static std::shared_ptr<HostWindow> of_neighbour(io::Descriptor fd, std::size_t bytes,
                                                                 std::string& why) {
     if (!is_window(fd.get(), bytes, why)) return nullptr;
     auto window = map(std::move(fd), bytes, why);
     if (window == nullptr) return nullptr;
-    // Its pages exist. When they are read, they are mapped sixteen at a time, and can then be written.
-    (void)::madvise(window->data_, bytes, populate_read);  // in advance, if the system can
+    // The pages exist already. A read fault maps sixteen pages at a time, and they can then be written too.
+    (void)::madvise(window->data_, bytes, populate_read);  // maps all pages in advance, if the system can
     window->fd_ = io::Descriptor();
     return window;
   }
@@ -105,7 +105,7 @@ class HostWindow {
       no("fstat", errno, why);
     else if (const auto size = static_cast<std::uint64_t>(s.st_size); bytes == 0 || size != bytes)
       no("the window has " + std::to_string(size) + " bytes instead of " + std::to_string(bytes), 0, why);
-    // Otherwise this process would allocate memory that another one only announced.
+    // Without this check, this process would allocate memory that the other process has only announced.
     else if (static_cast<std::uint64_t>(s.st_blocks) * 512 < size)
       no("the memory of the window is not allocated", 0, why);
     else
@@ -127,7 +127,7 @@ class HostWindow {
     why = error == 0 ? what : what + ": " + std::strerror(error);
     return nullptr;
   }
-  // Some systems require that memory cannot be executed; older ones do not know the flag.
+  // MFD_NOEXEC_SEAL forbids to execute the memory. Some systems require this flag; older systems do not know it.
   static int create() noexcept {
     constexpr unsigned no_exec = 0x8;  // MFD_NOEXEC_SEAL, Linux 6.3
     const int fd = ::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING | no_exec);
@@ -138,7 +138,7 @@ class HostWindow {
     if (at == MAP_FAILED) return no("mmap of " + std::to_string(bytes >> 20) + " MiB", errno, why);
     return std::shared_ptr<HostWindow>(new HostWindow(std::move(fd), static_cast<std::byte*>(at), bytes));
   }
-  // Allocates the memory now: in the first step it would take 30 to 115 ms.
+  // Allocates the memory now, because this would delay the first step by 30 to 115 ms.
   bool fill(std::string& why) noexcept {
     if (::madvise(data_, bytes_, populate_write) == 0) return true;
     if (errno != EINVAL) {

@@ -28,9 +28,9 @@ namespace tutti {
 
 // Identifies a window for other processes. It has a fixed size and no pointers, so that it can be sent in records.
 struct WindowName {
-  std::array<char, detail::server_name_digits> server{};  // of the process that made it
+  std::array<char, detail::server_name_digits> server{};  // server of the process that made the window
   std::uint64_t number = 0, bytes = 0;
-  std::uint64_t edition = 0;  // of its memory, which can be renewed
+  std::uint64_t edition = 0;  // edition of its memory, which can be renewed
   friend bool operator==(const WindowName&, const WindowName&) = default;
 };
 
@@ -42,7 +42,7 @@ class WindowReader {
       : fd_(WindowServer::ask({name.server.data(), name.server.size()}, name.number, why)) {
     if (fd_.get() >= 0 && !HostWindow::is_window(fd_.get(), name.bytes, why)) fd_ = io::Descriptor();
   }
-  // Reads the bytes at `place`; false if some of them do not exist.
+  // Reads the bytes at `place`. Returns false if some of them do not exist.
   [[nodiscard]] bool read(std::size_t place, std::span<std::byte> to) const noexcept {
     while (!to.empty()) {
       const ssize_t n = ::pread(fd_.get(), to.data(), to.size(), static_cast<off_t>(place));
@@ -60,7 +60,7 @@ class WindowReader {
 
 // The windows of a process: those that it made, and those of other processes on the host that it has mapped. They
 // belong to the process and outlive its communicators: when a group changes, the windows of remaining members stay
-// mapped, and only a new member's windows are mapped. Calls may come from any thread.
+// mapped, and only the windows of new members are mapped. Any thread may call the functions.
 class ProcessWindows {
  public:
   [[nodiscard]] static ProcessWindows& of_process() {
@@ -69,7 +69,7 @@ class ProcessWindows {
   }
   ProcessWindows() = default;
 
-  // Returns zeroed memory: a new window, or an unused one of this size, which need not be filled or mapped again.
+  // Returns zeroed memory: a new window, or an unused window of this size, which need not be allocated or mapped again.
   // Returns null and sets `why` if that fails.
   [[nodiscard]] std::shared_ptr<HostWindow> make(std::size_t bytes, std::string& why) {
     const std::lock_guard lock(own_mutex_);
@@ -105,17 +105,17 @@ class ProcessWindows {
       }
     return name;
   }
-  // Replaces the memory of a window from make() at the same address: processes that have mapped it and were given up
-  // cannot access the new memory. Returns false and sets `why` if the new memory cannot be shared. The window must not
-  // be used meanwhile.
+  // Replaces the memory of a window from make() at the same address. Processes that have mapped the old memory, and
+  // were removed from the job, cannot access the new memory. Returns false and sets `why` if the new memory cannot be
+  // shared. No thread may use the window during the call.
   bool renew(HostWindow& window, std::string& why) {
     const std::lock_guard lock(own_mutex_);
     for (Own& o : own_)
       if (o.window.get() == &window) ++o.edition;
     return window.renew(why);
   }
-  // Maps a window of another process or of this one. Returns null and sets `why` if it is not available. Waits at most
-  // two seconds.
+  // Maps a window of another process or of this process. Returns null and sets `why` if it is not available. Waits at
+  // most two seconds.
   [[nodiscard]] std::shared_ptr<HostWindow> map(const WindowName& name, std::string& why) {
     if (auto own = find_own(name)) return own;
     const std::lock_guard lock(neighbours_mutex_);
@@ -126,7 +126,7 @@ class ProcessWindows {
     if (fd.get() < 0) return nullptr;
     auto window = HostWindow::of_neighbour(std::move(fd), name.bytes, why);
     if (window == nullptr) return nullptr;
-    // Windows of processes that have ended are useless, and so is memory that its owner has renewed.
+    // Removes windows of processes that have ended, and memory that its owner has renewed.
     std::erase_if(neighbours_, [&](const Neighbour& n) {
       return n.window.use_count() == 1 && ((n.name.server == name.server && n.name.number == name.number) ||
                                            !WindowServer::is_open({n.name.server.data(), n.name.server.size()}));
@@ -161,7 +161,7 @@ class ProcessWindows {
     WindowName name;
   };
 
-  // Keeps this many unused windows, the newest.
+  // Keeps the newest `most` unused windows.
   template <class List>
   static void forget_unused(List& list, std::size_t most) {
     const auto unused = [](const auto& w) { return w.window.use_count() == 1; };

@@ -29,8 +29,8 @@
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/io/file.hpp>
 
-// Passes a window from one process to another: a process requests it from its owner over a Unix socket. The socket has
-// a random name (an abstract one, so there is no file), and both sides check the user of the other process.
+// Passes a window from one process to another: a process requests it from the owner over a Unix socket. The socket has
+// a random abstract name, so there is no file, and both sides check the user of the other process.
 namespace tutti {
 
 namespace detail {
@@ -49,7 +49,7 @@ inline constexpr std::size_t server_name_digits = 32;  // hexadecimal digits
   std::memcpy(a.sun_path + 1 + prefix.size(), name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + prefix.size() + name.size());
 }
-// Returns whether the process at the other end belongs to this user; otherwise sets its user.
+// Returns whether the process at the other end belongs to this user. If not, sets `whose`.
 [[nodiscard]] inline bool is_own_user(int fd, std::string& whose) {
   ucred other{};
   socklen_t size = sizeof other;
@@ -58,7 +58,7 @@ inline constexpr std::size_t server_name_digits = 32;  // hexadecimal digits
   return false;
 }
 
-// Sends a byte and, if `fd` is valid, a descriptor.
+// Sends a byte and, if `fd` is valid, also this descriptor.
 inline void send_descriptor(int socket, int fd) noexcept {
   char said = fd >= 0 ? 'y' : 'n';
   iovec v{&said, 1};
@@ -91,7 +91,7 @@ inline void send_descriptor(int socket, int fd) noexcept {
   do n = ::recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
   while (n < 0 && errno == EINTR);
   io::Descriptor fd;
-  // Every received descriptor must be closed.
+  // Every received descriptor must be closed, even if it is not expected.
   for (cmsghdr* h = n > 0 ? CMSG_FIRSTHDR(&m) : nullptr; h != nullptr; h = CMSG_NXTHDR(&m, h)) {
     int one = -1;
     if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS || h->cmsg_len != CMSG_LEN(sizeof one)) continue;
@@ -110,11 +110,11 @@ inline void send_descriptor(int socket, int fd) noexcept {
 
 }  // namespace detail
 
-// Serves requests for the windows of a process, on a thread of its own.
+// Serves requests for the windows of a process, on its own thread.
 class WindowServer {
  public:
-  // Calls `answer` with the descriptor of the window with this number, or with -1. Runs on the server's thread; the
-  // descriptor must stay open while `answer` runs. DeviceError if the socket cannot be made.
+  // Calls `answer` with the descriptor of the window with this number, or with -1. Runs on the server's thread. The
+  // descriptor must stay open while `answer` runs.
   using FindDescriptor = std::function<void(std::uint64_t number, const std::function<void(int descriptor)>& answer)>;
   explicit WindowServer(FindDescriptor find) : find_(std::move(find)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     static constexpr char digits[] = "0123456789abcdef";
@@ -196,7 +196,7 @@ class WindowServer {
     std::vector<pollfd> polled;
     for (;;) {
       polled.assign(1, {stop_.get(), POLLIN, 0});
-      // Further connections wait in the socket's queue.
+      // If there are too many clients, further connections wait in the socket's queue.
       polled.push_back({clients.size() < most_clients ? socket_.get() : -1, POLLIN, 0});
       for (const Client& g : clients) polled.push_back({g.socket.get(), POLLIN, 0});
       (void)::poll(polled.data(), polled.size(), clients.empty() ? -1 : 1000);

@@ -36,7 +36,7 @@ struct f16 {
     if (size > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U | (size >> 13 & 0x3ffU));
     if (size >= 0x477ff000U) return static_cast<std::uint16_t>(sign | 0x7c00U);  // 65520 and more
     if (size < 0x38800000U) {
-      // Below the smallest normal number: a multiple of 2^-24; adding 0.5 rounds to it.
+      // Below the smallest normal number the result is a multiple of 2^-24. Adding 0.5 rounds to it.
       const auto sum = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F);
       return static_cast<std::uint16_t>(sign | (sum - 0x3f000000U));
     }

@@ -10,7 +10,7 @@ namespace tutti {
 template <class Signature>
 class FunctionRef;
 
-// Refers to a callable object, which must outlive it. For parameters of functions that call back.
+// Refers to a callable object, which must outlive it. Use it for parameters that a function calls.
 template <class R, class... A>
 class FunctionRef<R(A...)> {
  public:

@@ -46,7 +46,7 @@ class ThreadScheduler {
   // unknown.
   [[nodiscard]] virtual int core_of(int thread) noexcept = 0;
   [[nodiscard]] virtual bool may_use(int thread, int core) noexcept = 0;
-  // Moves a thread to a core, then allows it all cores again that it could use before. Returns false if the system
+  // Moves a thread to a core, and then allows it again all cores that it could use before. Returns false if the system
   // refuses.
   virtual bool move(int thread, int core) noexcept = 0;
 };
@@ -56,33 +56,33 @@ class ThreadScheduler {
 
 // For a pool with one core for each thread on a machine with other processes. If another process preempts a worker in
 // the middle of a task, the worker continues only some ms later, at a tick of the scheduler, and the whole loop waits
-// for it. An idle worker that detects this swaps cores with it: the task continues immediately, and the idle worker is
-// queued instead.
+// for it. An idle worker that detects this swaps cores with it: the task continues immediately, and the idle worker
+// waits for the core instead.
 // Between swaps no thread is bound to a core. If both cores are preempted, a swap would not help and is not done.
 class PreemptionSwap {
  public:
-  // threads: of the pool, including the caller of its loops as number 0. The scheduler must outlive this object.
+  // threads: those of the pool, including the caller of its loops as number 0. The scheduler must outlive this object.
   PreemptionSwap(int threads, ThreadScheduler& scheduler);
 
-  // starts(): a worker calls it first of all; the caller calls it at the start of its loops. leaves(): the caller calls
-  // it at the end of its loops. Outside its loops the caller is never moved, because a thread that it starts during a
-  // move would stay bound to that core.
+  // on_start(): a worker calls it first of all; the caller calls it at the start of its loops. on_leave(): the caller
+  // calls it at the end of its loops. Outside its loops the caller is never moved, because a thread that it starts
+  // during a move would stay bound to that core.
   void on_start(int worker) noexcept;
   void on_leave() noexcept;
-  // waits(): called before a thread waits for a task. works(): called when it stops waiting.
+  // mark_waiting(): called before a thread waits for a task. mark_working(): called when it stops waiting.
   void mark_waiting(int worker) noexcept;
   void mark_working(int worker) noexcept { slots_[at(worker)].state.store(working, std::memory_order_relaxed); }
-  // Called when the loops have ended: now other threads wait for the caller.
+  // Called when the loops have ended, while other threads of the pool wait for the caller.
   void on_loops_done() noexcept;
 
-  // Called by a waiting thread; spins some us or until `still` is false. Returns false if the thread should sleep.
+  // A waiting thread calls it. Spins some us or until `still` is false. Returns false if the thread should sleep.
   [[nodiscard]] bool should_spin(int worker, FunctionRef<bool()> still) noexcept;
 
-  // ns. For `crowded` after a swap, a waiting thread does not sleep before `longest_awake`: on a shared core, a thread
-  // that sleeps loses its turn.
+  // In ns. For the time `crowded` after a swap, a waiting thread does not sleep before it has spun for `longest_awake`:
+  // on a shared core, a thread that sleeps loses its turn.
   static constexpr std::int64_t crowded = 100'000'000, longest_awake = 1'000'000;
-  // ns. A core that was lost twice within `lately` counts as shared too; a single loss may be any short activity of the
-  // system. Losses that are seen within `apart` count as one.
+  // In ns. A core that was lost twice within `lately` counts as shared too; a single loss may be any short activity of
+  // the system. Losses that are seen within `apart` count as one loss.
   static constexpr std::int64_t lately = 30'000'000, apart = 2'000'000;
   static constexpr int spins = 1000;      // about 10 us
   static constexpr int most_watched = 4;  // threads that one check covers
@@ -95,7 +95,7 @@ class PreemptionSwap {
     std::int64_t awake_since = -1;  // used by its own thread only
   };
   struct Core {
-    std::atomic<std::int64_t> lost{0}, lost_before{0};  // when a thread was last seen to have lost it
+    std::atomic<std::int64_t> lost{0}, lost_before{0};  // times at which a thread was last seen to have lost the core
   };
   struct Seen {
     int worker;
@@ -131,7 +131,7 @@ class LinuxScheduler final : public ThreadScheduler {
   int this_core() noexcept override { return ::sched_getcpu(); }
   int cores() noexcept override { return static_cast<int>(::sysconf(_SC_NPROCESSORS_CONF)); }
   std::int64_t now() noexcept override { return read(CLOCK_MONOTONIC); }
-  // The clock id that pthread_getcpuclockid() returns, computed here so that a thread that has ended is not an error.
+  // Computes the clock id of pthread_getcpuclockid() itself, so that a thread that has ended is not an error.
   std::int64_t used(int thread) noexcept override {
     return read(static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3U | 6U));
   }
@@ -145,7 +145,7 @@ class LinuxScheduler final : public ThreadScheduler {
     ::close(fd);
     if (n <= 0) return -1;
     text[static_cast<std::size_t>(n)] = '\0';
-    // The name in parentheses may hold any characters. A letter for the thread's state follows; the core is field 39.
+    // The name in parentheses may contain any character. A letter for the thread's state follows; the core is field 39.
     const char* p = std::strrchr(text.data(), ')');
     if (p == nullptr || std::strncmp(p, ") R", 3) != 0) return -1;
     for (int field = 2; p != nullptr && field < 39; ++field) p = std::strchr(p + 1, ' ');
@@ -220,7 +220,7 @@ TUTTI_CORE_FUNCTION void PreemptionSwap::on_loops_done() noexcept {
 }
 
 TUTTI_CORE_FUNCTION int PreemptionSwap::find_preempted(int worker, FunctionRef<bool()> still) noexcept {
-  const bool watches = !watched_.exchange(true, std::memory_order_acquire);  // one observing thread is enough
+  const bool watches = !watched_.exchange(true, std::memory_order_acquire);  // one thread that observes is enough
   std::array<Seen, most_watched> seen;
   int n = 0;
   for (int w = 0; watches && w < threads_ && n < most_watched; ++w) {
@@ -262,7 +262,7 @@ TUTTI_CORE_FUNCTION bool PreemptionSwap::swap_cores(int worker, int other) noexc
     lost_before.store(lost.exchange(now, std::memory_order_relaxed), std::memory_order_relaxed);
   if (now - core_at(here).lost_before.load(std::memory_order_relaxed) < lately) return false;
   if (!scheduler_.may_use(thread_of(worker), core)) return false;
-  // The order of these two operations and of the two in leaves() ensures that one thread sees the other's write.
+  // The order of these two operations, and of the two in on_leave(), ensures that one thread sees the other's write.
   its.movers.fetch_add(1, std::memory_order_seq_cst);
   const bool moved = its.state.load(std::memory_order_seq_cst) == working && scheduler_.move(thread_of(other), here);
   its.movers.fetch_sub(1, std::memory_order_release);
@@ -274,7 +274,7 @@ TUTTI_CORE_FUNCTION bool PreemptionSwap::swap_cores(int worker, int other) noexc
   return scheduler_.move(thread_of(worker), core);
 }
 
-// Moves this worker to a free core, so that a thread queued on its present core can run.
+// Moves this worker to a free core, so that a thread that waits for its present core can run.
 TUTTI_CORE_FUNCTION bool PreemptionSwap::leave_core(int worker, int here) noexcept {
   const int cores = scheduler_.cores();
   for (int core = 0; core < cores; ++core) {

@@ -44,16 +44,15 @@ class PreemptionSwap;
 // Returns a thread that runs f. Throws DeviceError, with `where`, if the system cannot start more threads.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::function<void()> f);
 
-// A pool for short parallel loops. The caller works too, so `threads` includes it. Tasks are handed out one by one, and
-// the thread that ends the last task of a loop opens the next loop. A thread that is preempted by another process
-// therefore delays only its current task, and an idle thread swaps cores with it (preemption_swap.hpp). A thread
-// started during such a swap could stay bound to one core, so tasks must not start threads. Waiting threads spin for
-// some microseconds and then sleep in a futex, because a spinning thread may take the core from the thread that it
-// waits for.
+// A pool for short parallel loops. The caller works too, so `threads` includes it. Threads take tasks one by one, and
+// the thread that ends the last task of a loop opens the next loop. So a thread that another process preempts delays
+// only its current task, and an idle thread swaps cores with it (preemption_swap.hpp). A thread started during such a
+// swap could stay bound to one core, so tasks must not start threads. Waiting threads spin for some microseconds and
+// then sleep in a futex, because a spinning thread may take the core from the thread for which it waits.
 class ThreadPool {
  public:
   // on_start runs once in every worker thread before its first task, e.g. to set a library's per-thread options. Throws
-  // DeviceError if not all threads can be started; then no thread remains.
+  // DeviceError if some thread cannot be started; then the pool has no threads.
   explicit ThreadPool(int threads, std::function<void()> on_start = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -61,12 +60,12 @@ class ThreadPool {
 
   [[nodiscard]] int threads() const noexcept { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls f(task, worker) for every task in [0, tasks), worker in [0, threads()). Returns when all are done, and
+  // Calls f(task, worker) for every task in [0, tasks), worker in [0, threads()). Returns when all tasks are done, and
   // rethrows the first exception. Not reentrant: a task must not call run() on its own pool.
   void run(int tasks, FunctionRef<void(int task, int worker)> f) {
     run_loops({&tasks, 1}, [&](int, int task, int worker) { f(task, worker); });
   }
-  // Like run(), for loops with these numbers of tasks, one after the other. After an exception no further loop starts.
+  // Like run(), for several loops with these numbers of tasks, one after the other. After an exception no loop starts.
   void run_loops(std::span<const int> loops, FunctionRef<void(int loop, int task, int worker)> f);
 
  private:
@@ -76,15 +75,15 @@ class ThreadPool {
 
   void stop() noexcept;
 
-  // The ticket holds (generation, number of unclaimed tasks). A task is claimed by compare-and-swap. While a ticket
-  // shows an unclaimed task, its generation cannot end, so the fields read before a successful claim belong to that
-  // generation.
-  // The count must be in the ticket. Otherwise a thread could compare a task of the last generation with the next one's
-  // number of tasks, which is stored before the new ticket is published. It would claim that task, and the task would
-  // run twice.
+  // The ticket holds (generation, number of unclaimed tasks). A thread claims a task by compare-and-swap. While a
+  // ticket shows an unclaimed task, its generation cannot end, so the fields read before a successful claim belong to
+  // that generation.
+  // The count must be in the ticket. Otherwise a thread could compare a task of the last generation with the next
+  // generation's number of tasks, which is stored before the new ticket is published. The thread would claim that task,
+  // and the task would run twice.
   void take_tasks(int worker);
   void run_task(const Task& f, int loop, int task, int worker) noexcept;
-  // Opens the next loop, from number `loop` on, that has tasks, or ends the run.
+  // Opens the next loop that has tasks, from number `loop` on, or ends the run.
   void open(int loop, int worker) noexcept;
   void wake_all() noexcept;
   [[nodiscard]] bool has_task() const noexcept {
