@@ -12,7 +12,7 @@
 
 namespace tutti::testing {
 
-// A strategy whose members change: either only this process, or the threads of a group.
+// A strategy with members that change: either only this process, or the threads of a group.
 class Changing {
  public:
   static constexpr StrategyTraits traits{};

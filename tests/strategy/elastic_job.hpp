@@ -160,7 +160,7 @@ class MortalServerEnd : public ps::ThreadServerEnd {
   const std::atomic<bool>& dies_;
 };
 
-// A job whose members are threads. Each member has its own trainer and trains a small net with fit(). An all-reduce or
+// A job with threads as members. Each member has its own trainer and trains a small net with fit(). An all-reduce or
 // servers sum the gradients.
 class ElasticJob {
  public:

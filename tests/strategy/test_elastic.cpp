@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests a job whose members join, leave and die while it trains: every sample is seen once per epoch, and the result is
-// that of one process.
+// Tests a job with members that join, leave and die while it trains: every sample is seen once per epoch, and the
+// result is that of one process.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -30,7 +30,7 @@ std::string refusal(const Frame& f, std::size_t data) {
   CHECK(encode(*again) == head);
   return "";
 }
-// The same for a frame whose data follows its head.
+// The same for a frame with data after its head.
 std::string refusal(const Frame& f) { return refusal(f, f.bytes); }
 
 Frame push(Operation operation = Operation::sum, std::uint32_t bytes = 64, DType dtype = DType::f32) {

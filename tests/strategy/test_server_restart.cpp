@@ -105,7 +105,7 @@ ps::WorkerOptions worker(int servers, bool servers_return = true) {
   return o;
 }
 
-// A worker whose weights start at 100.
+// A worker with weights that start at 100.
 struct Worker {
   Worker(ps::ThreadNetwork& network, const ps::WorkerOptions& o)
       : strategy(std::make_unique<ps::ThreadWorkerEnd>(network), o) {

@@ -97,7 +97,7 @@ TEST_CASE("a loader gives the batches of the steps that were added") {
 
 namespace {
 
-// A server whose workers join and leave.
+// A server with workers that join and leave.
 class OpenServer {
  public:
   OpenServer() {
