@@ -22,12 +22,12 @@ class ElasticJob : protected RunningJob {
   void watch_elastic();
 
   void watch_generations();
-  // Ends a worker of a job over MPI that makes no progress. The others continue.
+  // Ends a worker of a job over MPI that makes no progress. The other workers continue.
   void give_up(const std::string& name, const std::string& why) {
     if (generations_->give_up(name)) say("warning: " + why + "; it is ended, and the others go on");
   }
 
-  // Call when a new generation works: the launcher then ignores what was lost before.
+  // Call when a new generation works: the launcher then ignores earlier losses.
   void made_good();
   // Returns whether the arbiter has just reported that the job cannot continue.
   [[nodiscard]] bool fatal_news();

@@ -30,7 +30,7 @@
 namespace tutti::launch {
 
 int Launcher::run() {
-  io::raise_descriptor_limit();  // for each host
+  io::raise_descriptor_limit();  // each host needs descriptors
   SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP};
   try {
     if (!o_.sync_dir.empty()) {
@@ -70,7 +70,7 @@ void Launcher::turn(const SignalQueue& signals) {
   if (mpirun_) children.push_back(mpirun_.get());
   for (Child* c : children) {
     fds.push_back({c->input().size() > 0 && !c->input().broken() ? c->input().fd() : -1, POLLOUT, 0});
-    // Agents are asked to hold output back instead, because their other messages must arrive in time.
+    // Agents are asked to hold output back, because the other messages of an agent must arrive in time.
     for (const std::size_t stream : {0U, 1U})
       fds.push_back({full && c == mpirun_.get() ? -1 : c->fd(stream), POLLIN, 0});
   }
@@ -80,7 +80,7 @@ void Launcher::turn(const SignalQueue& signals) {
   output_.send(&fds[1]);
   std::size_t at = 3;
   for (Link& l : links_) {
-    // Messages may add links, which are not in this round's poll: reading from them would block.
+    // Messages may add links that are not in this round's poll: reading from them would block.
     if (at >= 3 + 3 * watched) break;
     if (fds[at].revents != 0) l.child.input().send();
     if (fds[at + 1].revents != 0) l.child.read(0, [&](std::string_view line) { hear(l, line); });
@@ -102,7 +102,7 @@ void Launcher::turn(const SignalQueue& signals) {
 void Launcher::hear(Link& l, std::string_view line) {
   l.heard = Clock::now();
   if (line.empty() || line.front() != control_mark) {
-    // Before "hello" it is the login shell's greeting.
+    // Before "hello", the output is the login shell's greeting.
     if (l.hello) output_.print(line);
     return;
   }
@@ -207,7 +207,7 @@ void Launcher::ended(Link& l, const std::string& name, const End& end) {
   if (meaning == Elastic::Meaning::noted) return;
   if (endings_.back().good() || stopping_ || interrupted_ != 0) return;
   failing_ = true;
-  // The loss of another process may be reported before the end of that process: waits 200 ms for it.
+  // The loss of another process may be reported before the end of that process, so this waits 200 ms for it.
   const bool lost_another = !end.by_signal && end.code == static_cast<int>(ExitCode::communication);
   const auto wait = std::chrono::milliseconds(lost_another || end.why != "own" ? 200 : 0);
   const auto at = Clock::now() + wait;
@@ -237,7 +237,7 @@ void Launcher::settle(Link& l) {
     return add_problem(l, connection_problem(l.site.host, l.site.here, l.child.code(), l.errors, remote_program(o_)));
   }
   l.lost = true;
-  // If this launcher did not read for a while, the agent's last messages did not arrive.
+  // If this launcher did not read for a while, it has missed the agent's last messages.
   if (!stopping_ && l.child.code() == static_cast<int>(ExitCode::communication))
     return add_problem(l, unheard_launcher(l.host(), host_timeout()));
   if (!stopping_ || l.child.code() == 255)
@@ -259,7 +259,7 @@ void Launcher::interrupt(int signal) {
 }
 
 void Launcher::watch() {
-  // Messages of agents may have been missed while the launcher itself was paused.
+  // The launcher may have missed messages of agents while it was paused.
   const auto still = stood_still(watched_);
   for (Link& l : links_) l.heard += still;
   board_.skip(still);
@@ -327,7 +327,7 @@ void Launcher::watch_mpirun() {
 
 void Launcher::watch_servers() {
   if (plan_.first().order.servers == 0 || mpirun_ || endings_.empty()) return;
-  // Other workers may join.
+  // Further workers may join.
   if (elastic_ && elastic_->waits()) return workers_done_.reset();
   const auto worker = [](const auto& e) { return e.first.starts_with("worker"); };
   if (std::any_of(unended_.begin(), unended_.end(), worker)) return;

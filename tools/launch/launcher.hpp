@@ -12,8 +12,8 @@
 
 namespace tutti::launch {
 
-// Starts a job and runs until it has ended. No process starts before every host is ready. If a process fails, all are
-// stopped. If the launcher is gone, its agents end their processes.
+// Starts a job and runs until it has ended. No process starts before every host is ready. If a process fails, all
+// processes are stopped. If the launcher ends, its agents end their processes.
 class Launcher : ElasticJob {
  public:
   explicit Launcher(const Options& options) : ElasticJob(options) {}

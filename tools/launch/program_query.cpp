@@ -29,7 +29,7 @@ namespace {
 
 constexpr double ask_limit = 30;  // longest time for the program's answer, in seconds
 
-// Returns whether the file of an order's program says that the program may be queried.
+// Returns whether the file of an order's program contains the text that allows a query.
 [[nodiscard]] bool can_be_queried(const fs::path& program) {
   const io::Descriptor file(::open(program.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat s {};
@@ -37,7 +37,7 @@ constexpr double ask_limit = 30;  // longest time for the program's answer, in s
   const auto size = static_cast<std::size_t>(s.st_size);
   void* const bytes = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (bytes == MAP_FAILED) return false;
-  // The text is stored backwards, because otherwise this program's own file would contain it.
+  // The text is stored backwards: otherwise this program's own file would contain it.
   constexpr std::string_view text = "KSA_ITTUT yb margorp siht ksa yam hcnual-ittut";
   const std::string wanted(text.rbegin(), text.rend());
   const bool found = ::memmem(bytes, size, wanted.data(), wanted.size()) != nullptr;

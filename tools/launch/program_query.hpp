@@ -18,8 +18,8 @@ namespace tutti::launch {
 
 // Result of the query.
 struct ProgramQuery {
-  bool put = false;  // the program may be queried, and it ran
-  int code = 0;      // =
+  bool put = false;  // the program allows the query, and it ran
+  int code = 0;      // its exit code
   std::optional<LaunchInfo> answer{};
   std::vector<std::string> errors{};  // lines of its standard error
 };
@@ -28,11 +28,12 @@ struct ProgramQuery {
 // "answer ..." and "error ..." lines.
 int query_locally(const Order& order);
 
-// Queries the program on the host of rank 0. The result is empty if the program may not be queried or the host cannot
-// be reached; that is reported when the processes start.
+// Queries the program on the host of rank 0. The result is empty if the program does not allow the query or the host
+// cannot be reached; the latter is reported when the processes start.
 [[nodiscard]] ProgramQuery query_program(const Plan& plan, const Options& o, const SignalQueue& signals);
 
-// Prints the errors of a program that refused its options, and throws its exit code. No process has been started then.
+// Prints the errors of a program that refused its options, and throws an error with its exit code. No process was
+// started yet.
 void require_answer(const ProgramQuery& asked, const Plan& plan);
 
 }  // namespace tutti::launch

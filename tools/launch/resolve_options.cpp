@@ -52,7 +52,7 @@ void resolve_launcher(Options& o, Plan& plan, const SignalQueue& signals, JobOut
     if (!s.order.through_mpi || !o.elastic.on) continue;
     s.order.generation = 1;
     s.order.founders = workers;
-    // An agent that is cut off must have ended its processes before the others continue without them.
+    // An agent that is disconnected must end its processes before the other workers continue without them.
     s.order.host_timeout = 0.75 * std::min(o.host_timeout, o.rank_timeout);
   }
 }

@@ -16,7 +16,7 @@ namespace tutti::launch {
 // Asks the program how its processes should be started, and completes options and plan with the answer.
 void resolve_launcher(Options& o, Plan& plan, const SignalQueue& signals, JobOutput& output);
 
-// Warns of a process that makes no progress. Returns the problem that ends the job if that lasts too long.
+// A problem that ends the job because a process makes no progress. blamed: the name of the process.
 struct StallProblem {
   std::string blamed{};
   Problem problem{};

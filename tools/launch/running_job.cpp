@@ -52,7 +52,7 @@ int RunningJob::verdict() {
       say("ended by " + signal_text(interrupted_));
       return v.code;
     case JobResult::Cause::lost_host:
-      // The host that does not answer is the reason why others lost its processes.
+      // The host that does not answer is the reason why other hosts lost its processes.
       for (const Link& l : links_)
         if (l.lost) problems_.push_back(lost_host(l, unended_, board_, "no answer"));
       break;

@@ -27,7 +27,7 @@
 
 namespace tutti::launch {
 
-// State of the job that the launcher runs, and the decision how it ended.
+// State of the job that the launcher runs. Decides how the job ended.
 class RunningJob {
  protected:
   explicit RunningJob(const Options& options) : o_(options), plan_(make_plan(options)) {}
@@ -36,7 +36,7 @@ class RunningJob {
 
   [[nodiscard]] bool over() const;
 
-  // Returns the time-out for hosts: the connection is lost if no message arrives for so long, in seconds.
+  // Returns the time-out for hosts, in seconds: a connection without a message for this time is lost.
   [[nodiscard]] double host_timeout() const {
     return generations_ ? std::min(o_.host_timeout, o_.rank_timeout) : o_.host_timeout;
   }
@@ -47,7 +47,8 @@ class RunningJob {
 
   void stop();
 
-  // ---- the end ---- | Ends what hosts with a broken connection may still run.
+  // ---- the end ----
+  // Ends processes that may still run on hosts with a broken connection.
   void end_lost_hosts(const SignalQueue& signals);
 
   // Decides how the job ended, prints it, and returns the exit code.

@@ -101,7 +101,7 @@ bool Agent::start(RankProcess& p) {
 void Agent::stop(const std::string& why) {
   if (stopping_) return;
   stopping_ = true;
-  // If a generation failed, the next one waits for the end of its ranks: gives them less time.
+  // If a generation failed, the next one waits for the end of these ranks, so they get less time.
   const std::chrono::milliseconds rank_grace(order_.generation > 0 ? 150 : 700);
   kill_at_ = Clock::now() + (wrapper_ ? rank_grace : stop_grace);
   for (RankProcess& p : processes_) p.stop(why);
@@ -145,7 +145,7 @@ bool Agent::finished() const {
                                  [](const RankProcess& p) { return p.running() || !p.drained(); });
   if (!none) return false;
   if ((!began_ || order_.keeps) && !stopping_ && !refused_ && link_.open()) return false;
-  // Sends queued output first, unless the connection is closed.
+  // Sends the queued output first, unless the connection is closed.
   const bool sent = (link_.out.size() == 0 && link_.err.size() == 0) || (!wrapper_ && !link_.open());
   return sent;
 }
@@ -158,7 +158,7 @@ void Agent::turn(const SignalQueue& signals) {
   for (RankProcess& p : processes_)
     for (const std::size_t stream : {0U, 1U}) {
       const OutputQueue& q = stream == 0 ? link_.out : link_.err;
-      // Stops reading while the output queue is full, so that the writing process blocks as with a pipe.
+      // Does not read while the output queue is full, so that the process blocks as on a full pipe.
       if (p.pipe(stream) < 0 || held_ || q.size() > (std::size_t{1} << 18)) continue;
       pipes.emplace_back(&p, stream);
       fds.push_back({p.pipe(stream), POLLIN, 0});
@@ -192,9 +192,9 @@ void Agent::look_after_processes(const SignalQueue& signals) {
   for (RankProcess& p : processes_) {
     const bool ended = p.over();
     if (ended) {
-      // The signal that ended the process may have been sent to this process just before.
+      // The signal that ended the process may have been sent to this agent just before.
       while (const int number = signals.next()) on_signal(number);
-      // The parent-death signal is sent when the parent's first thread ends, a little before the parent is gone.
+      // The parent-death signal is sent when the parent's first thread ends, a little before the parent has ended.
       if (wrapper_ && parent_gone()) p.blame_parent();
       p.reap();
       // Frames that the process sent before its end must arrive before the "end" line.
@@ -208,7 +208,7 @@ void Agent::look_after_processes(const SignalQueue& signals) {
       if (wrapper_) p.write_end();
     }
   }
-  // Starts a process again when its output has been read. Its descendants may hold the pipes open, so this waits 0.5 s
+  // Starts a process again after its output has been read. Its descendants may hold the pipes open, so this waits 0.5 s
   // at most.
   std::erase_if(again_, [&](const auto& a) {
     const auto [p, since] = a;
@@ -251,7 +251,7 @@ int Agent::finish() {
   const bool orphan = wrapper_ && !io::path_exists(order_file(folder_));
   for (const RankProcess& p : processes_) {
     if (wrapper_ && p.end()) code = p.end()->by_signal ? 128 + p.end()->code : p.end()->code;
-    // The guard reads the .end file and removes the files itself, unless it has ended before.
+    // The guard reads the .end file and then removes the files, unless the guard itself has ended.
     if (!wrapper_ || orphan) p.remove_files();
   }
   if (orphan) clean_behind_daemon();

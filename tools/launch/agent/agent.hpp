@@ -21,13 +21,13 @@
 
 namespace tutti::launch {
 
-// After SIGTERM, processes have this time until SIGKILL. All of stopping takes two seconds at most.
+// Processes have this time between SIGTERM and SIGKILL, so that a job stops within two seconds.
 inline constexpr std::chrono::milliseconds stop_grace{1400};
 
 // The agent's side of the connection to the launcher.
 class LauncherLink {
  public:
-  // If `partner` is false (under mpirun), sends no messages.
+  // partner: whether there is a launcher to which messages are sent; false under mpirun.
   explicit LauncherLink(double timeout, bool partner = true) : timeout_(timeout), partner_(partner) {}
 
   void say(const std::string& line) {
@@ -37,7 +37,7 @@ class LauncherLink {
   // Returns whether the launcher sent no message for the whole time-out.
   [[nodiscard]] bool timed_out() const noexcept { return timed_out_; }
   // Reads once from standard input, which poll has reported as readable.
-  template <class F>  // =
+  template <class F>  // f(words of a line)
   void hear(F&& f) {
     std::string bytes;
     const ReadResult result = read_some(STDIN_FILENO, bytes);
@@ -46,8 +46,8 @@ class LauncherLink {
     heard_ = looked_ = Clock::now();
     lines_.feed(bytes, [&](std::string_view line) { f(words_of(line)); });
   }
-  // Closes the connection if no message arrived for the time-out: a launcher that is cut off does not even send an end
-  // of file. Time in which this process itself did not run, as on a paused machine, does not count.
+  // Closes the connection if no message arrived for the time-out: a disconnected launcher does not even send an end of
+  // file. Time in which this process itself did not run, as on a paused machine, does not count.
   void check_silence();
   // Sends "alive" while the caller is busy with other work.
   void tell_alive();
@@ -64,8 +64,8 @@ class LauncherLink {
 };
 
 // Runs the processes of one host. Ends all of them if the launcher says so, if standard input closes, or if no message
-// of the launcher arrives for the order's time-out. Under mpirun (`wrapper`) it runs one process, and ends it on
-// mpirun's signals or mpirun's end instead.
+// of the launcher arrives for the order's time-out. Under mpirun (`wrapper`) it runs one process, and ends it when
+// mpirun sends a signal or ends.
 class Agent {
  public:
   Agent(Order order, bool wrapper)
@@ -86,7 +86,7 @@ class Agent {
   void stop(const std::string& why);
 
   void obey(const std::vector<std::string>& words);
-  // Passes the frames that a process has sent on to the arbiter.
+  // Passes the frames that a process has sent to the arbiter.
   void hand_on(RankProcess& p) {
     p.control().read([&](std::string_view frame) { link_.say("control " + p.name() + " " + io::to_base64(frame)); });
   }
@@ -107,8 +107,8 @@ class Agent {
   // Ends descendants of the processes that left their process groups.
   static void end_adopted();
 
-  // Cleans up after Open MPI's daemon in a new process, because the guard, which should do it, has ended and the daemon
-  // waits for this process.
+  // Cleans up after Open MPI's daemon in a new process. Normally the guard does this, but the guard has ended, and the
+  // daemon waits for this process.
   void clean_behind_daemon();
 
   int finish();
@@ -119,7 +119,8 @@ class Agent {
   pid_t parent_ = 0;
   fs::path folder_;
   std::deque<RankProcess> processes_;
-  std::vector<std::pair<RankProcess*, Clock::time_point>> again_;  // to be started again, and since when
+  std::vector<std::pair<RankProcess*, Clock::time_point>>
+      again_;  // processes to be started again, and the time of the request
   bool began_ = false, stopping_ = false, refused_ = false;
   bool told_ = false;  // the launcher sent "stop"
   bool held_ = false;  // the launcher asked to hold the output back

@@ -38,9 +38,9 @@ namespace tutti::launch {
 namespace {
 
 // Watches a host on which mpirun starts the processes. Gives them the order in a file, reports their progress and exit
-// codes, passes signals on at once, and ends the processes if the launcher says so or is gone. In an elastic job each
-// generation is a new mpirun: "halt" ends what is left of the last one. "members GENERATION WORKERS KEPT [NUMBER
-// LOCAL_RANK LOCAL_SIZE RANK]..." lists the processes of the next one (KEPT in base64, - if empty).
+// codes, passes signals on at once, and ends the processes if the launcher says so or has ended. In an elastic job each
+// generation is a new mpirun: "halt" ends the processes that remain of the last one. "members GENERATION WORKERS KEPT
+// [NUMBER LOCAL_RANK LOCAL_SIZE RANK]..." lists the processes of the next generation (KEPT in base64, - if empty).
 class ProcessGuard {
  public:
   explicit ProcessGuard(Order order) : order_(std::move(order)), link_(order_.host_timeout) {}
@@ -102,13 +102,13 @@ class ProcessGuard {
     }
     if (words[0] == "members" && words.size() >= 4 && words.size() % 4 == 0) begin_generation(words);
   }
-  // Ends what mpirun started, and reports how each process ended.
+  // Ends the processes that mpirun started, and reports how each process ended.
   void end_processes(const std::function<void()>& meanwhile = [] {}) {
     watch();
     end_recorded(read_records(folder_), stop_grace, meanwhile);
     watch();
   }
-  // Writes the first file of this host in the job's folder.
+  // Writes the order, which is the first file of this host in the job's folder.
   void write_order(const std::string& frame) const {
     with_job_folder(order_.job, [&](const fs::path& folder) { write_aside(order_file(folder), frame); });
   }
@@ -178,7 +178,7 @@ class ProcessGuard {
   }
 
   void clean() {
-    // Removes the order first: a process that mpirun starts later then finds no order, or removes its files itself.
+    // Removes the order first: a process that mpirun starts later finds no order, or removes its files itself.
     std::error_code error;
     fs::remove(order_file(folder_), error);
     remove_files();

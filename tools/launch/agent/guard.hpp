@@ -16,8 +16,8 @@ namespace tutti::launch {
 // `tutti-launch --exec-ranks`: runs the processes of this host.
 int exec_ranks();
 
-// `tutti-launch --exec-rank JOB [GENERATION]`, started by mpirun: takes the order from the file that the guard of this
-// host wrote.
+// `tutti-launch --exec-rank JOB [GENERATION]`: mpirun starts it. It reads the order from the file that the guard of
+// this host wrote.
 int exec_rank(const std::string& job, const std::string& generation);
 
 }  // namespace tutti::launch

@@ -35,7 +35,7 @@ std::vector<std::string> environment_of(const Order& order, const ProcessOrder& 
   Variables set = order.everywhere;
   for (const auto& v : server ? order.on_servers : order.on_workers) set.push_back(v);
   const std::string workers = std::to_string(order.workers);
-  // In an elastic job the numbers of workers may exceed their count.
+  // In an elastic job the numbers of workers may be larger than the number of workers.
   const bool ranked = order.generation > 0;  // each mpirun numbers its ranks from 0
   const std::string size = server   ? std::to_string(order.servers)
                            : ranked ? workers
@@ -67,7 +67,7 @@ std::vector<std::string> environment_of(const Order& order, const ProcessOrder& 
                            {"TUTTI_KEPT", order.kept}});
   else if (order.joins)
     set.insert(set.end(), {{"NEW_WORKER", "1"}, {"EPOCH_BEGIN", std::to_string(order.epoch)}});
-  // Variables of another job are removed: the launcher may itself run inside a job.
+  // Removes variables of another job: the launcher may itself run inside a job.
   const auto of_another = [](std::string_view name) {
     return name == "TUTTI_ELASTIC" || name == "ELASTIC_TRAINING_ENABLED" || name == "NEW_WORKER" ||
            name == "EPOCH_BEGIN" || name == "TUTTI_GENERATION" || name == "TUTTI_FOUNDERS" || name == "TUTTI_KEEP" ||
@@ -150,7 +150,7 @@ bool RankProcess::over() const {
 }
 
 void RankProcess::reap() {
-  // Kills the group before reaping: until then the system cannot give the same number to another process or group.
+  // Kills the group before reaping: until then the system cannot give its number to another process or group.
   ::kill(-record_.pid, SIGKILL);
   int status = 0;
   while (::waitpid(record_.pid, &status, 0) < 0 && errno == EINTR) {

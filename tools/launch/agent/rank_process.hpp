@@ -23,10 +23,9 @@
 
 namespace tutti::launch {
 
-// How a process ended, and why:
-// own: by itself; stopped: the launcher or mpirun stopped it; unheard: its agent got no message of the launcher;
-// orphaned: the parent of its agent ended; vanished: it ended together with its agent; ended: by --kill or another
-// signal to the agent.
+// How a process ended. why: own: by itself; stopped: the launcher or mpirun stopped it; unheard: its agent got no
+// message of the launcher; orphaned: the parent of its agent ended; vanished: it ended together with its agent; ended:
+// by --kill or another signal to the agent.
 struct End {
   bool by_signal = false;
   int code = 0;
@@ -59,8 +58,8 @@ inline constexpr std::array launcher_variables{"TUTTI_RANK",       "TUTTI_SIZE",
 // Returns the path of the order's program on this host, or an empty path if it does not exist or cannot be run.
 [[nodiscard]] fs::path program_of(const Order& order);
 
-// Returns "NAME=value" entries: this process's environment, overridden by the order's variables and these by the
-// launcher's. control: number of the channel's descriptor; empty without a channel.
+// Returns "NAME=value" entries: this process's environment, overridden by the order's variables, and these by the
+// launcher's variables. control: number of the channel's descriptor; empty without a channel.
 [[nodiscard]] std::vector<std::string> environment_of(const Order& order, const ProcessOrder& p,
                                                       const std::string& report, const std::string& control);
 
@@ -69,7 +68,7 @@ class RankProcess {
  public:
   RankProcess(const Order& order, const ProcessOrder& process, fs::path folder);
 
-  // Starts the program. The result says why it could not be started. Throws FileError.
+  // Starts the program. If that fails, the result contains the reason. Throws FileError.
   [[nodiscard]] Started start(bool with_control);
 
   [[nodiscard]] const ProcessOrder& process() const noexcept { return process_; }
@@ -82,7 +81,7 @@ class RankProcess {
   [[nodiscard]] int pipe(std::size_t stream) const noexcept { return streams_[stream].pipe.get(); }
   [[nodiscard]] ControlSocket& control() noexcept { return control_; }
 
-  // Stops a running process for the reason `why`. signal() leaves the reason as it is.
+  // Stops a running process for the reason `why`. signal() does not change the reason.
   void stop(const std::string& why);
   // Changes the reason to "orphaned" if the process was stopped because the parent of its agent ended.
   void blame_parent() {
@@ -97,14 +96,14 @@ class RankProcess {
   // Kills the rest of the process group, and reaps the process.
   void reap();
 
-  // Copies what a pipe has into the log and, line by line, to `to`.
+  // Copies the available output of a pipe into the log and, line by line, to `to`.
   void read_pipe(std::size_t stream, OutputQueue& to);
   void close_pipes(OutputQueue& out, OutputQueue& err) {
     for (const std::size_t stream : {0U, 1U}) close_pipe(stream, stream == 0 ? out : err);
   }
   void close_pipe(std::size_t stream, OutputQueue& to);
 
-  // Returns the line "progress ..." if it has changed since the last call, else an empty text.
+  // Returns the line "progress ..." if it has changed since the last call, otherwise an empty text.
   [[nodiscard]] std::string progress_news();
   [[nodiscard]] static std::string progress_line(const std::string& role, int rank, const RankProgress& p, char state);
 
@@ -122,7 +121,7 @@ class RankProcess {
   [[nodiscard]] static std::string now();
 
   void open_log();
-  // Writes to the log. If that fails (full disk), closes the log and reports it; training continues.
+  // Writes to the log. If that fails (full disk), closes the log and reports the error; training continues.
   void log(std::string_view bytes);
   void put(OutputQueue& to, std::string_view line);
 

@@ -28,7 +28,7 @@ bool is_variable_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
 }
 
-// Reads NAME=VALUE, in older scripts NAME:VALUE, or NAME if `alone` allows it.
+// Reads NAME=VALUE. Also accepts NAME:VALUE, which older scripts use, and NAME if `alone` is true.
 std::pair<std::string, std::string> variable(const std::string& option, const std::string& text, bool alone) {
   const std::size_t at = text.find_first_of("=:");
   const std::string name = text.substr(0, at);
@@ -122,7 +122,7 @@ void add_elastic(std::vector<Option>& table, Options& o) {
   const std::string group = "Workers that join and leave";
   ElasticOptions& e = o.elastic;
   const auto add = [&](const char* name, const char* value, const Set& set, const char* help, bool common = false) {
-    // check_elastic() refuses these without --elastic.
+    // check_elastic() refuses these options without --elastic.
     const Set notes = [&e, name, set](const std::string& option, const std::string& text) {
       set(option, text);
       if (e.first_given.empty()) e.first_given = name;

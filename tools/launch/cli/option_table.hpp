@@ -11,7 +11,7 @@ namespace tutti::launch::detail {
 // Returns the options of tutti-launch, which set the fields of `o`.
 [[nodiscard]] std::vector<command_line::Option> option_table(Options& o);
 
-// Returns the other texts of its help.
+// Returns the rest of tutti-launch's help: title, usage and notes.
 [[nodiscard]] command_line::Form form();
 
 }  // namespace tutti::launch::detail

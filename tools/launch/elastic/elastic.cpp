@@ -39,11 +39,11 @@ Elastic::Meaning Elastic::meaning_of(const ProcessExit& e, bool given_up) {
     prepared(e);
     return Meaning::none;
   }
-  // The arbiter reports a server that the job can do without, before or soon after this.
+  // The arbiter reports the loss of a server without which the job can continue, before this event or soon after it.
   if (e.name.starts_with("server") && stood_ && !e.good())
     return over() && !lost_servers_.contains(e.name) ? Meaning::noted : Meaning::none;
   ElasticWorker* w = find(e.name);
-  // A worker that left the hosts file before the arbiter knew it is in no table.
+  // A worker that left the hosts file before the arbiter knew the worker is in no table.
   if (w == nullptr) return e.name.starts_with("worker") ? Meaning::none : Meaning::fails;
   w->ended = true;
   if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;
@@ -69,7 +69,7 @@ bool Elastic::takes_problem(Link& l, const Problem& p) {
       return w.second.link == &l && w.second.member && !w.second.ended && !w.second.released && !w.second.given_up;
     });
   bool any = false;
-  // Also ends additions to a host that is being prepared, on which no worker runs yet.
+  // Also ends additions to a host that is being prepared, on which no new worker runs yet.
   const std::set<int> coming = end_additions(l);
   for (auto& [number, w] : workers_)
     if (w.link == &l || (w.pending && (l.has(w.name()) || coming.contains(number)))) {
@@ -123,16 +123,17 @@ void Elastic::hear(const JobControl::MembershipUpdate& news) {
   if (news.decision.kind == Kind::lost && news.decision.member.role == control::Role::server) return lose_server(news);
   ElasticWorker* w = find(news.name);
   if (w == nullptr) return;
-  // Also before the first generation stands: workers of asynchronous servers may train and leave before that.
+  // This also applies before the first generation works: workers of asynchronous servers may train and leave before
+  // that.
   if (news.decision.kind == Kind::left) w->released = true;
   if (!stood_) return;
   if (news.decision.kind == Kind::lost && !w->ended && !ends_now_ && !std::exchange(w->given_up, true)) {
-    // At the end, a process may end before its message that it leaves has arrived.
+    // At the end of the job, a process may end before its message that it leaves has arrived.
     if (!over()) say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the others go on");
     // Processes of the worker may still run and must not rejoin. The agent ends them as soon as it can be reached.
     if (w->link != nullptr) w->link->say("signal 9 " + w->name());
     failed(*w);
-    // Another worker on this host would not reach the others either, and would delay them until it is given up.
+    // Another worker on this host could not reach the other hosts either, and would delay the job until it is removed.
     if (news.decision.unreachable) hosts_[w->key].unreachable = true;
     write_log();
   }

@@ -22,8 +22,8 @@
 namespace tutti::launch {
 
 // Manages the workers of an elastic job: compares the hosts file with the running workers, and starts or stops workers.
-// Changes begin when the first generation of the job works. A worker that dies before that is left out if enough others
-// remain. A problem that prevents the start of processes ends the job.
+// Changes begin when the first generation of the job works. If a worker dies before that, the job begins without it if
+// enough workers remain. A problem that prevents the start of processes ends the job.
 class Elastic : ElasticAdditions {
  public:
   Elastic(const Options& o, const Plan& plan, JobMembers& members, JobFolder& folder, std::list<Link>& links,
@@ -31,10 +31,10 @@ class Elastic : ElasticAdditions {
 
   // ---- events from the launcher ----
   using ElasticAdditions::started;
-  // What the end of a process means: the job fails; or it has no effect (`none`); or the launcher notes it, and it
-  // counts only if no other worker finishes the work.
+  // What the end of a process means. fails: the job fails. none: no effect. noted: the launcher notes it, and it counts
+  // only if no other worker finishes the work.
   enum class Meaning { fails, none, noted };
-  // given_up: the worker was given up before its end was reported, so all messages have been printed.
+  // given_up: the worker was removed from the job before its end was reported, so all messages have been printed.
   [[nodiscard]] Meaning meaning_of(const ProcessExit& e, bool given_up = false);
   // Returns whether the job continues in spite of a problem of the host.
   [[nodiscard]] bool takes_problem(Link& l, const Problem& p);
@@ -42,9 +42,10 @@ class Elastic : ElasticAdditions {
   // Returns whether the worker was a member and has reported that its work is done.
   [[nodiscard]] bool did_work(const std::string& name);
   // Returns whether the failure of this worker ends the job. All members have the same weights, so a loss or weights
-  // that are not finite are the same in all. Then no other worker is started, and no other end is reported.
+  // that are not finite are the same in all members. In that case no other worker is started, and no other end is
+  // reported.
   [[nodiscard]] bool ends_job(const ProcessExit& e);
-  // Removes a worker that joined, because no generation with it worked.
+  // Removes a worker that joined, because no generation with the worker worked.
   void drop(const std::string& name, const std::string& why);
   // Forgets a connection that is closed. Its link is destroyed after this.
   void forget(const Link& l);
@@ -54,25 +55,26 @@ class Elastic : ElasticAdditions {
   // Call when the user stops the job.
   void stop();
 
-  // ---- actions ---- | Call in each round.
+  // ---- actions ----
+  // Call in each round.
   void steer();
-  // Returns whether the job waits for workers, although there may be no process left.
+  // Returns whether the job waits for workers. There may be no process left.
   [[nodiscard]] bool waits() const { return stood_ && !over(); }
-  // Returns a problem if there have been too few workers for too long.
+  // Returns a problem if there were too few workers for too long.
   [[nodiscard]] std::optional<Problem> problem();
 
  private:
-  // ---- before the first generation ---- | Returns the workers of a host if all of its processes have been started,
-  // else no workers.
+  // ---- before the first generation ----
+  // Returns the workers of a host if all of its processes have been started, otherwise no workers.
   [[nodiscard]] std::vector<ElasticWorker*> started_on(const Link& l);
   // Returns whether the job can begin without the workers `lost`. If so, it removes them.
   [[nodiscard]] bool begins_without(const std::vector<ElasticWorker*>& lost, const std::string& why);
 
-  // Returns the meaning of an end after the work was done: a worker that is killed then does no harm.
+  // Returns the meaning of an end after the work was done: a worker that is killed has no effect on the result.
   [[nodiscard]] Meaning meaning_at_the_end(const ElasticWorker& w, const ProcessExit& e);
 
-  // Handles the loss of a server: kills what may still run of it, so that it cannot rejoin. Ignores servers that the
-  // launcher ended.
+  // Handles the loss of a server: kills its process if it still runs, so that it cannot rejoin. Has no effect while the
+  // launcher ends all processes.
   void lose_server(const JobControl::MembershipUpdate& news);
 
   void stands();

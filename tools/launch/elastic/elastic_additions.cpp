@@ -41,7 +41,7 @@ void ElasticAdditions::add(HostEntry& s, int count) {
   }
   additions_.push_back(std::move(a));
   Addition& mine = additions_.back();
-  // rsync and mpirun look the host up in this folder.
+  // rsync and mpirun find the host in this folder.
   if (!folder_.path().empty() && !s.where.here()) folder_.add(s.where.host, !o_.elastic.accept_new_hosts);
   if (!o_.sync_dir.empty() && !s.where.here()) {
     mine.copy = std::make_unique<Child>(copy_of_folder(s.where.host, false, o_, folder_.path()), false);

@@ -37,13 +37,13 @@ class ElasticAdditions : protected ElasticTable {
   void go_on_with_additions();
   // Ends the additions of a host that has a problem. Returns the numbers of their workers.
   [[nodiscard]] std::set<int> end_additions(const Link& l);
-  // Ends the addition of a worker that is no longer wanted before it was started.
+  // Ends the addition of a worker that was not started yet and is no longer wanted.
   void end_addition(ElasticWorker& w);
   // Forgets a connection that is closed.
   void forget_additions(const Link& l) {
     std::erase_if(additions_, [&](const Addition& a) { return a.link == &l && (a.over || !a.preparing); });
   }
-  // Ends all additions. Workers that already wait to join are rejected by the arbiter.
+  // Ends all additions. The arbiter rejects workers that already wait to join.
   void stop_additions();
 
   std::list<Link>& links_;

@@ -56,7 +56,7 @@ std::vector<ListedHost> with_keys(std::vector<Host> hosts) {
 
 HostsWatch::HostsWatch(std::filesystem::path file)
     : file_(std::move(file)), notify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
-  // Without inotify events, as on a network file system, only the rule of one second applies.
+  // Without inotify events, as on a network file system, a file counts only after it has not changed for a second.
   if (notify_.get() >= 0) ::inotify_add_watch(notify_.get(), file_.parent_path().c_str(), IN_MOVED_TO);
   judged_ = look();
   thread_ = std::thread([this] { run(); });

@@ -25,20 +25,20 @@ struct ListedHost {
   [[nodiscard]] bool here() const { return key == "here"; }
 };
 
-// Returns the host's address from the system's resolver, or its name if it has no address, as names that only ssh
-// knows.
+// Returns the host's address from the system's resolver. If it has no address, for example because only ssh knows the
+// name, returns the name.
 [[nodiscard]] std::string key_of(const Host& h);
 
-// Returns the hosts with their keys. If two names have the same key, the first counts.
+// Returns the hosts with their keys. If two names have the same key, only the first host is kept.
 [[nodiscard]] std::vector<ListedHost> with_keys(std::vector<Host> hosts);
 
-// Watches the file in a thread, because name servers and file servers may be slow. An edit counts if the file was
+// Watches the file in its own thread, because name servers and file servers may be slow. An edit counts if the file was
 // renamed into place, or if it has not changed for a second and ends in a newline.
 class HostsWatch {
  public:
   struct HostsUpdate {
     std::optional<std::vector<ListedHost>> hosts{};
-    std::string problem{};  // what is wrong with the file; reported once
+    std::string problem{};  // the error in the file; reported once
   };
 
   explicit HostsWatch(std::filesystem::path file);

@@ -14,13 +14,13 @@
 
 namespace tutti::launch {
 
-// Runs the program that edits the hosts file when instances of the cloud's launch template start or end. It runs only
+// Runs the program that edits the hosts file when instances of the cloud's launch template start or end. Runs it only
 // if the environment names the template and the tag of its instances, as on the master of such a cluster.
 class ElasticManager {
  public:
   using Say = std::function<void(const std::string&)>;
 
-  // base: the hosts with which the job begins. Throws UsageError if the environment asks for a manager and its program
+  // base: the hosts with which the job begins. Throws UsageError if the environment requests a manager and its program
   // is missing.
   ElasticManager(std::filesystem::path folder, const std::vector<Host>& base, Say say);
   ElasticManager(const ElasticManager&) = delete;
@@ -29,12 +29,13 @@ class ElasticManager {
 
   // Call in each round. Prints the manager's output, and starts the manager again after it has ended.
   void watch();
-  // Ends the manager with SIGTERM. It has 15 seconds to update its tags.
+  // Ends the manager with SIGTERM. The manager has 15 seconds to update its tags.
   void end();
 
  private:
   [[nodiscard]] static const char* variable(const char* name);
-  // Returns the path of the program, relative to this one: the same in an installation and in a build tree.
+  // Returns the path of the manager's program. Relative to this program, it is the same in an installation and in a
+  // build tree.
   [[nodiscard]] static std::filesystem::path program();
 
   void begin();

@@ -15,7 +15,7 @@ namespace tutti::launch {
 
 namespace {
 
-// Longest pause before a failed host is tried again, in seconds. The first pause is 1 s.
+// Longest pause before the launcher tries a failed host again, in seconds. The first pause is 1 s.
 constexpr double longest_pause = 300;
 
 // A worker that ran for this many seconds resets the count of failures.
@@ -112,7 +112,7 @@ void ElasticTable::failed(const ElasticWorker& w) {
 void ElasticTable::failed(const std::string& key, const std::string& why) {
   HostEntry& s = hosts_[key];
   std::string text = why.empty() ? "" : "warning: " + why;
-  // Failures within one second count as one.
+  // Several failures within one second count as one failure.
   if (s.failures == 0 || seconds_since(s.failed) > 1) {
     s.failed = Clock::now();
     const double pause = pause_after(++s.failures);

@@ -27,18 +27,18 @@ struct ElasticWorker {
   int local_rank = 0;
   Link* link = nullptr;                  // null before it is started and after the connection is closed
   bool founder = false, pending = true;  // pending: not started yet
-  bool member = false;                   // of a generation that worked
-  bool asked = false;                    // to leave
+  bool member = false;                   // it was in a generation that worked
+  bool asked = false;                    // it was asked to leave
   bool released = false, given_up = false, ended = false;
-  bool did_work = false;      // to the end of the job, as it reported before its end
-  bool done_without = false;  // given up, and a generation without it works
-  int edit = 0;               // of the hosts file that made it leave
-  Clock::time_point since{};  // time since when it is a member
+  bool did_work = false;      // it reported the end of the job's work before it ended
+  bool done_without = false;  // it was removed from the job, and a generation without it works
+  int edit = 0;               // edit of the hosts file that made it leave
+  Clock::time_point since{};  // time at which it became a member
 
   [[nodiscard]] std::string name() const { return process_name("worker", number); }
   // Returns whether no process of the worker is left, as far as the launcher knows.
   [[nodiscard]] bool gone() const noexcept { return ended || (!pending && link == nullptr && (given_up || released)); }
-  // Returns whether it works or will work.
+  // Returns whether the worker works or will work.
   [[nodiscard]] bool counts() const noexcept { return !gone() && !given_up && !asked && !released; }
 };
 
@@ -46,13 +46,13 @@ struct ElasticWorker {
 struct HostEntry {
   ListedHost where{};
   bool listed = false;
-  bool logged = false;       // as ADDED, or present from the beginning
+  bool logged = false;       // logged as ADDED, or present from the beginning
   int edit = 0;              // edit of the hosts file that added slots here
   int unused = 0;            // slots of workers that left by themselves
-  int failures = 0;          // since it was listed or a worker ran for long
-  bool unreachable = false;  // since it was listed, a worker here was given up because it did not reach another one
+  int failures = 0;          // failures since the host was listed or a worker ran for long
+  bool unreachable = false;  // since it was listed, a worker here was removed because it could not reach another worker
   Clock::time_point failed{}, next_try{};
-  std::string said{};  // last message about this host, to print it once only
+  std::string said{};  // last message about this host, which is not printed again
 
   [[nodiscard]] int wanted() const noexcept { return listed ? std::max(0, where.host.slots - unused) : 0; }
 };
@@ -82,13 +82,13 @@ class ElasticTable {
   // Writes the hosts that joined or left to the log. Hosts with which the job begins are not logged.
   void write_log();
 
-  // Logs the removal of hosts that were listed at the beginning and took no part.
+  // Logs the removal of hosts that were listed at the beginning and never had a worker.
   void log_absent();
 
   void list(const std::vector<ListedHost>& hosts);
   // Counts the loss of a worker as a failure of its host.
   void failed(const ElasticWorker& w);
-  // Notes a failure of a host. The pause before the next attempt doubles with each failure.
+  // Notes a failure of a host. Each further failure doubles the pause before the next attempt.
   void failed(const std::string& key, const std::string& why);
 
   const Options& o_;

@@ -18,7 +18,7 @@
 // forwards frames to the arbiter in the launcher, and back, in lines "control worker 0 <base64>".
 namespace tutti::launch {
 
-// The process's end of the channel, until the process has been started.
+// The process's end of the channel, which the launcher's side holds until the process has been started.
 class ProcessSocket {
  public:
   ProcessSocket() = default;
@@ -36,7 +36,7 @@ class ControlSocket {
   [[nodiscard]] ProcessSocket open();
   void close();
 
-  // Returns an entry for poll. full: do not wait for input.
+  // Returns an entry for poll(). full: does not wait for input.
   [[nodiscard]] pollfd wanted(bool full) const noexcept {
     return {fd_.get(), static_cast<short>((full ? 0 : POLLIN) | (waiting_.empty() ? 0 : POLLOUT)), 0};
   }

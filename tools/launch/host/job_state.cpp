@@ -74,7 +74,7 @@ fs::path make_job_folder(const std::string& job) {
       ++made;
       continue;
     }
-    // Another job that ends may remove empty folders. Then begins again with the first folder.
+    // Another job that ends may remove empty folders. In that case this begins again with the first folder.
     const bool gone = error == ENOENT || ((error == 0 || error == EEXIST) && !there && errno == ENOENT);
     if (gone && ++tries < 100) {
       made = 0;
@@ -171,7 +171,7 @@ void end_recorded(const std::vector<Record>& records, std::chrono::milliseconds 
     if (r.agent == ::getpid() || r.agent == ::getppid() || !lives(r.agent, r.agent_start)) return false;
     return ::kill(r.agent, signal) == 0;
   };
-  // Signals agents first, so that they know why their processes end.
+  // Signals the agents first, so that they know why their processes end.
   for (const Record& r : records) signal_agent(r, SIGTERM);
   for (const Record& r : records) {
     signal_group(r, SIGTERM);
@@ -195,8 +195,8 @@ void end_recorded(const std::vector<Record>& records, std::chrono::milliseconds 
 
 namespace {
 
-// Returns the file that identifies the launcher of the job on this host. If the launcher was killed, an agent finds it
-// by this file and removes the launcher's files for mpirun and rsync.
+// Returns the file that identifies the launcher of the job on this host. An agent reads it to check whether the
+// launcher still lives. If not, the agent removes the launcher's files for mpirun and rsync.
 [[nodiscard]] fs::path launcher_file(const fs::path& folder) { return folder / ("launcher-" + own_node()); }
 
 }  // namespace
@@ -256,14 +256,14 @@ void end_mpi_session(const fs::path& folder, const std::function<void()>& meanwh
   const fs::path path = fs::path(session).lexically_normal(), parent = path.parent_path();
   if (path.is_absolute() && path.filename().string().starts_with("jf.") &&
       parent.filename().string().starts_with("ompi.")) {
-    // The parent folder stays while it has the folder of another job.
+    // The parent folder remains if it contains the folder of another job.
     const auto keeps_parent = [&] {
       for (const auto& entry : fs::directory_iterator(parent, error))
         if (entry.path() != path && entry.path().filename().string().starts_with("jf.")) return true;
       return false;
     };
-    // Tries again while a process still writes or removes files there. A daemon that was killed while it cleaned up
-    // leaves the empty parent folder.
+    // Tries again while a process still writes or removes files there. If a daemon was killed while it cleaned up, its
+    // empty parent folder remains.
     struct stat status {};
     for (int i = 0; i < 40; ++i) {
       if (::lstat(path.c_str(), &status) == 0) {

@@ -17,10 +17,10 @@
 #include "tools/launch/host/process.hpp"
 #include "tools/launch/host/wire.hpp"
 
-// State of the jobs on this host, in files. <state>/jobs/<job>/<role>-<rank>.process identifies a process and the agent
-// that started it. The process reports progress in <role>-<rank>.progress. <role>-<rank>.end says how it ended. <state>
-// is $TUTTI_STATE_DIR if that is set; then no other folder is used. Otherwise it is $XDG_RUNTIME_DIR/tutti or
-// /tmp/tutti-<uid>, accessible to this user only. Processes are found by these files only, never by name.
+// The state of the jobs on this host, in files. <state>/jobs/<job>/<role>-<rank>.process identifies a process and the
+// agent that started it. The process reports progress in <role>-<rank>.progress. <role>-<rank>.end says how it ended.
+// <state> is $TUTTI_STATE_DIR if that is set, and then no other folder is used. Otherwise it is $XDG_RUNTIME_DIR/tutti
+// or /tmp/tutti-<uid>, accessible to this user only. Processes are found by these files only, never by name.
 namespace tutti::launch {
 
 namespace fs = std::filesystem;
@@ -31,8 +31,8 @@ namespace fs = std::filesystem;
 [[nodiscard]] fs::path make_job_folder(const std::string& job);
 
 // Makes the folder of a job, calls `make_first` with it, which makes a file in it, and returns what `make_first`
-// returns. Repeats both if the folder is removed in between: agents of several hosts that share a state folder remove
-// the folder of their job whenever they find it empty. Once the file exists, the folder stays.
+// returns. Repeats both if the folder is removed before the file exists: agents of several hosts that share a state
+// folder remove the folder of their job whenever they find it empty.
 template <class F>  // f(folder); throws FileError if it cannot make its file
 auto with_job_folder(const std::string& job, F&& make_first) {
   for (int tries = 1;; ++tries) {
@@ -53,7 +53,7 @@ auto with_job_folder(const std::string& job, F&& make_first) {
 // Returns the folders of one job, or of all jobs if `job` is empty.
 [[nodiscard]] std::vector<fs::path> job_folders(const std::string& job);
 
-// A process of a job, as in its .process file.
+// A process of a job, as its .process file describes it.
 struct Record {
   std::string job, role = "worker", host, node;  // host: name in the hosts file; node: the host's own name
   int rank = 0;
@@ -78,9 +78,9 @@ void remove_process_files(const fs::path& folder, const Record& r);
 // Removes a job's folder, and the folders above it, if they are empty.
 void remove_job_folder(const fs::path& folder);
 
-// Sends a signal to what is left of a record's process group. The leader is identified by number and start time. If it
-// has ended, the signal goes to the members that were started with the job's TUTTI_JOB. Returns whether a process got
-// the signal.
+// Sends a signal to the processes that remain in a record's process group. The leader is identified by number and start
+// time. If the leader has ended, the signal goes to the members that were started with the job's TUTTI_JOB. Returns
+// whether a process got the signal.
 bool signal_group(const Record& r, int signal);
 
 // Ends the processes in `records` with SIGTERM, and after `grace` with SIGKILL. Also ends their agents, unless an agent
@@ -93,16 +93,17 @@ void record_launcher(const fs::path& folder);
 
 void remove_launcher_files(const fs::path& folder);
 
-// Has no effect if the launcher lives or is on another host. wait: how long to wait for the end of a launcher.
+// Removes the files of a launcher that has ended. Has no effect if it lives or is on another host. wait: time to wait
+// for its end.
 void remove_files_of_lost_launcher(const fs::path& folder, std::chrono::milliseconds wait = {});
 
-// The order that the guard of this host received, for a job over MPI.
+// Returns the file with the order that the guard of this host received, for a job over MPI.
 [[nodiscard]] inline fs::path order_file(const fs::path& folder) { return folder / ("order-" + own_node()); }
 
 [[nodiscard]] inline fs::path session_file(const fs::path& folder) { return folder / ("session-" + own_node()); }
 
 // Records what Open MPI may leave on a host after a failure: its daemon, a session folder, and segments of its
-// shared-memory transport. Call in a process that mpirun started, which knows all three.
+// shared-memory transport. Call it in a process that mpirun started, which knows all of these.
 void record_mpi_session(const fs::path& folder);
 
 void end_mpi_session(

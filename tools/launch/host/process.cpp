@@ -63,8 +63,8 @@ Started start_process(const Start& start) {
   const pid_t pid = ::fork();
   if (pid < 0) return {-1, errno, "fork"};
   if (pid == 0) {
-    // Calls only functions that POSIX allows between fork and exec. Sends the stage and errno through the pipe, which a
-    // successful exec closes.
+    // The child calls only functions that POSIX allows between fork and exec. It sends the stage and errno through the
+    // pipe, which a successful exec closes.
     const auto give_up = [&](char stage) {
       const int number = errno;
       char message[1 + sizeof number];
@@ -82,7 +82,7 @@ Started start_process(const Start& start) {
       if (::getppid() != parent) ::_exit(126);
     }
     const int in = start.in >= 0 ? start.in : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    // Moves the descriptors to numbers above 2 first: one of them might be 0, 1 or 2.
+    // Moves the descriptors to numbers above 2 first, because one of them might be 0, 1 or 2.
     const int in_copy = ::fcntl(in, F_DUPFD_CLOEXEC, 3);
     const int out_copy = ::fcntl(start.out >= 0 ? start.out : 1, F_DUPFD_CLOEXEC, 3);
     const int err_copy = ::fcntl(start.err >= 0 ? start.err : 2, F_DUPFD_CLOEXEC, 3);
@@ -206,8 +206,8 @@ std::string own_program() {
   if (n <= 0 || n >= ssize_t{sizeof path} - 1) fail<Error>("/proc/self/exe", "a path", error_text(errno));
   path[n] = 0;
   std::string program(path, static_cast<std::size_t>(n));
-  // If the file was replaced while the program runs, by an update for example, the path ends in this mark. The new file
-  // has the path without it.
+  // If the file was replaced while the program runs, for example by an update, the path ends in this mark. The new file
+  // has the path without the mark.
   constexpr std::string_view gone = " (deleted)";
   if (program.ends_with(gone) && ::access(path, F_OK) != 0) program.resize(program.size() - gone.size());
   return program;

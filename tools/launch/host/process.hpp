@@ -29,8 +29,8 @@ using Clock = std::chrono::steady_clock;
   return std::chrono::duration<double>(Clock::now() - then).count();
 }
 
-// Returns for how long this process did not run, if it normally calls this many times a second. `last` is the time of
-// the last call, and becomes now.
+// Returns for how long this process did not run. Call it several times a second. `last` is the time of the last call;
+// it is set to the present time.
 [[nodiscard]] Clock::duration stood_still(Clock::time_point& last);
 
 // Returns, for example, "2.5 s".
@@ -57,7 +57,7 @@ struct Start {
   std::string folder{};
   int in = -1, out = -1, err = -1;  // -1: /dev/null for in, this process's own for out and err
   int keep = -1;                    // one more descriptor, above 2, that keeps its number
-  bool own_session = false;         // otherwise the process gets a process group of its own
+  bool own_session = false;         // if false, the process gets its own process group
   int signal_at_parents_death = 0;
   bool ignore_user_signals = false;          // ignores SIGUSR1 and SIGUSR2 until the program handles them
   std::function<void(pid_t)> before_exec{};  // called in this process while the new one waits
@@ -69,18 +69,18 @@ struct Started {
   std::string what{};  // the step that failed
 };
 
-// Starts a program with fork and execvp. It gets default signal handling and only these descriptors.
+// Starts a program with fork and execvp. It gets default signal handling and only the descriptors in `start`.
 [[nodiscard]] Started start_process(const Start& start);
 
-// Returns the part of a file of /proc/<pid> that can be read. Reading fails if the process ends meanwhile, for which
-// iterators of a stream would throw.
+// Returns the text of a file of /proc/<pid>, as far as it can be read. If the process ends during the call, reading
+// fails, for which iterators of a stream would throw.
 [[nodiscard]] std::string proc_text(pid_t pid, const char* name);
 
 // The state of a process, as in /proc.
 struct ProcessStatus {
   char state = '?';
   pid_t parent = 0, group = 0;
-  std::uint64_t start = 0;  // clock ticks after boot: with the number it identifies one process for ever
+  std::uint64_t start = 0;  // in clock ticks after boot: number and start time together identify one process forever
 };
 
 [[nodiscard]] std::optional<ProcessStatus> process_status(pid_t pid);
@@ -88,7 +88,7 @@ struct ProcessStatus {
 // Returns whether the process with this number and start time exists and is not a zombie.
 [[nodiscard]] bool lives(pid_t pid, std::uint64_t start);
 
-// Returns the processes for which f(pid, status) holds.
+// Returns the processes for which f(pid, status) is true.
 template <class F>
 [[nodiscard]] std::vector<pid_t> processes_where(F&& f) {
   std::vector<pid_t> found;
@@ -132,7 +132,7 @@ class OutputQueue {
   [[nodiscard]] int fd() const noexcept { return fd_; }
   void close() noexcept { broken_ = true; }
 
-  // Call when poll reports the descriptor as writable; a pipe then takes 4096 bytes without blocking.
+  // Call when poll() reports the descriptor as writable: a pipe then accepts 4096 bytes without blocking.
   void send();
 
  private:
@@ -142,7 +142,8 @@ class OutputQueue {
   bool broken_ = false;
 };
 
-// Appends what the descriptor has to `text`. Returns whether there were bytes, no bytes yet, or the end of the file.
+// The result of read_some(), which appends the available bytes of a descriptor to `text`. nothing: no bytes yet. end:
+// end of the file.
 enum class ReadResult { bytes, nothing, end };
 
 [[nodiscard]] ReadResult read_some(int fd, std::string& text);
@@ -151,8 +152,8 @@ enum class ReadResult { bytes, nothing, end };
 
 [[nodiscard]] std::string own_node();
 
-// Returns the path of a program as execvp would find it, with this PATH, in this folder, or an empty path if it cannot
-// be run.
+// Returns the path of a program as execvp would find it, with this PATH, in this folder. Returns an empty path if it
+// cannot be run.
 [[nodiscard]] std::filesystem::path find_program(const std::string& program, const std::string& path,
                                                  const std::string& folder);
 

@@ -23,7 +23,7 @@ template <class Get>
   return job;
 }
 
-// Returns the nodes of that job, each with as many slots as it has tasks, or no nodes outside of a job.
+// Returns the nodes of that job, each with as many slots as Slurm has tasks for it, or no nodes outside of a job.
 template <class Get>
 [[nodiscard]] std::vector<Host> slurm_hosts(const Get& get) {
   const std::string list = tutti::detail::slurm_text(get, "SLURM_JOB_NODELIST");
@@ -42,8 +42,8 @@ template <class Get>
   return hosts;
 }
 
-// Throws UsageError if srun started several launchers, because each would start a job of its own. One launcher is
-// right.
+// Throws UsageError if srun started several launchers, because each launcher would start its own job. One launcher is
+// enough.
 template <class Get>
 void require_one_launcher(const Get& get) {
   const auto step = read_slurm_step(get);

@@ -22,8 +22,8 @@ struct SshSettings {
   std::string slurm_job{};  // number of the Slurm job, to reach its nodes by srun; empty: use ssh
 };
 
-// Returns the arguments up to and including the host name. Throws UsageError for a word that is not a host name before
-// ssh sees it. The name also follows "--".
+// Returns the arguments up to and including the host name, which follows "--". Throws UsageError if the word is not a
+// host name, before ssh gets it.
 [[nodiscard]] std::vector<std::string> ssh_arguments(const SshSettings& s, const Host& host);
 
 // Returns the environment for ssh and rsync. It has only the variables that they need, so that it does not contain the
@@ -31,8 +31,8 @@ struct SshSettings {
 [[nodiscard]] std::vector<std::string> ssh_environment();
 
 // mpirun and rsync start ssh themselves. They get a link to this program, <job folder>/rsh-agent. The file
-// rsh-agent.hosts in the same folder says how to reach each host: line 1 has the settings, and the others "NAME PORT
-// USER KNOWN". USER may be "-". KNOWN is 1 if the host must be in known_hosts.
+// rsh-agent.hosts in the same folder says how to reach each host: line 1 has the settings, each further line has "NAME
+// PORT USER KNOWN". USER may be "-". KNOWN is 1 if the host must be in known_hosts.
 [[nodiscard]] inline std::string rsh_agent_line(const Host& h, bool known_only) {
   return h.name + " " + std::to_string(h.port) + " " + (h.user.empty() ? "-" : h.user) + (known_only ? " 1\n" : " 0\n");
 }

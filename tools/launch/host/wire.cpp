@@ -28,7 +28,7 @@ class FrameWriter {
   std::string bytes_;
 };
 
-// Reads what FrameWriter wrote. Throws CommunicationError for anything else.
+// Reads what FrameWriter wrote. Throws CommunicationError for other bytes.
 class FrameReader {
  public:
   explicit FrameReader(std::string_view payload) : rest_(payload) {}

@@ -8,11 +8,14 @@
 #include <utility>
 #include <vector>
 
-// The protocol between the launcher and its agent on a host. The launcher writes to the agent's standard input: one
-// frame with the order, and then lines "alive", "go", "signal N [ROLE NUMBER]", "stop", "hold" and "flow" (hold back
-// output, and continue), "control", "again", and in a job over MPI "members ..." and "halt" (see ProcessGuard). The
-// agent writes to its standard output: the output of the processes, each line with its prefix, and its own lines, which
-// begin with the byte 0x1e.
+// The protocol between the launcher and its agent on a host. The launcher writes one frame with the start order to the
+// agent's standard input, and then one command a line:
+// "alive": the launcher runs; "go": start the processes; "stop": end all processes;
+// "signal N [ROLE NUMBER]": send a signal to all processes or to one; "again ROLE NUMBER": start a process again;
+// "hold": hold back output; "flow": send output again; "control ROLE NUMBER FRAME": pass a frame to a process;
+// only over MPI (see ProcessGuard): "members ...": the next generation; "halt": end the current generation.
+// The agent writes to its standard output: the output of the processes, each line with its prefix, and its own lines,
+// which begin with the byte 0x1e.
 namespace tutti::launch {
 
 inline constexpr char control_mark = '\x1e';
@@ -27,10 +30,10 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 struct ProcessOrder {
   std::string role = "worker";
   int rank = 0, local_rank = 0, local_size = 1;
-  int mpi_rank = 0;  // over workers and then servers
+  int mpi_rank = 0;  // counts the workers first, then the servers
 };
 
-// All that an agent needs to know for its job.
+// All data that an agent needs for its job.
 struct Order {
   std::string job, job_name, host;
   std::string folder;   // working folder
@@ -38,8 +41,8 @@ struct Order {
   std::string root_host;
   std::string secret;  // value of TUTTI_SECRET
   int root_port = 0, root_ports = 1, ps_port = 0, workers = 0, servers = 0;
-  bool through_mpi = false;  // the agent only watches what mpirun starts
-  bool keeps = false;        // the agent stays when all processes have ended: one may be started again
+  bool through_mpi = false;  // mpirun starts the processes, and the agent only watches them
+  bool keeps = false;        // the agent stays when all processes have ended, because one may be started again
   bool elastic = false;      // workers may join and leave
   bool joins = false;        // these workers join a running job, in epoch `epoch`
   int epoch = 0;
@@ -63,7 +66,7 @@ struct Order {
 // Returns the length in a frame's first line, "TUTTI-LAUNCH <bytes>".
 [[nodiscard]] std::size_t frame_length(std::string_view line);
 
-// Splits a stream into lines. Passes a line longer than 64 KiB on in parts.
+// Splits a stream into lines. Passes on a line longer than 64 KiB in parts.
 class LineSplitter {
  public:
   static constexpr std::size_t longest = 65536;

@@ -161,7 +161,7 @@ Start start_on(const Host& host, bool here, const Options& o, const std::vector<
 
 Start copy_of_folder(const Host& host, bool here, const Options& o, const std::filesystem::path& job_folder) {
   Start start;
-  // With --secluded-args rsync sends the path as data, so that no remote shell reads it.
+  // With --secluded-args, rsync sends the path as data, so that no remote shell interprets it.
   start.argv = {"rsync",    "-az",
                 "--mkpath", "--secluded-args",
                 "-e",       (job_folder / "rsh-agent").string(),
@@ -174,7 +174,7 @@ Start copy_of_folder(const Host& host, bool here, const Options& o, const std::f
 }
 
 Problem copy_problem(const Host& host, const Options& o, int code, const std::string& errors) {
-  // rsync's last line only says that ssh failed. The first line says why.
+  // rsync's last line only says that ssh failed. The first line contains the reason.
   const std::string first = last_line(errors.substr(0, errors.find('\n')));
   return {
       static_cast<int>(ExitCode::communication),

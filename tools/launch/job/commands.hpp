@@ -15,11 +15,11 @@
 namespace tutti::launch {
 
 struct CommandResult {
-  int code = -1;  // -1: not started, or killed at the time-out
+  int code = -1;  // -1: the command was not started, or was killed at the time-out
   std::string out, err;
 };
 
-// Runs commands, `parallel` at a time, each for `timeout` seconds at most. SIGINT and SIGTERM end all of them.
+// Runs commands, `parallel` at a time, each for at most `timeout` seconds. SIGINT and SIGTERM end all of them.
 [[nodiscard]] std::vector<CommandResult> run_commands(std::vector<Start> starts, std::size_t parallel, double timeout,
                                                       const SignalQueue& signals);
 
@@ -47,8 +47,8 @@ struct Problem {
 
 [[nodiscard]] Problem copy_problem(const Host& host, const Options& o, int code, const std::string& errors);
 
-// Copies the working folder to every other host, and on this host if the destination differs. Throws the first host's
-// problem.
+// Copies the working folder to every other host, and to the destination on this host if that is another folder. Throws
+// the problem of the first host that fails.
 void sync_folder(const Plan& plan, const Options& o, const std::filesystem::path& job_folder,
                  const SignalQueue& signals);
 
@@ -59,7 +59,7 @@ int kill_here(const std::string& job);
 [[nodiscard]] std::vector<Problem> kill_on(const std::vector<Host>& hosts, const Options& o, const std::string& job,
                                            double timeout, bool print, const SignalQueue& signals);
 
-// Ends what hosts with a lost connection may still run of a job. Returns the error messages.
+// Ends processes of a job that may still run on hosts with a lost connection. Returns the error messages.
 [[nodiscard]] std::vector<std::string> end_left_over(const std::vector<Host>& hosts, Options o, const std::string& job,
                                                      const SignalQueue& signals);
 

@@ -91,7 +91,7 @@ bool JobControl::any_open() const {
 
 std::vector<Problem> JobControl::lost(const ProgressBoard& board) {
   const control::Time now = control::now();
-  // Messages may have been missed while the launcher itself was paused.
+  // The arbiter may have missed messages while the launcher itself was paused.
   if (now - looked_ > std::chrono::seconds(1)) service_.arbiter().forgive(now);
   looked_ = now;
   collect();

@@ -19,14 +19,14 @@
 
 namespace tutti::launch {
 
-// Connects the arbiter in the launcher to the agents: passes the frames of processes to it, and its answers back.
-// Ignores processes that never open their channel.
+// Connects the arbiter in the launcher to the agents: passes the frames of processes to the arbiter, and its answers
+// back. Ignores processes that never open their channel.
 class JobControl final : public JobMembers {
  public:
   JobControl(const Options& o, const Plan& plan)
       : service_(arbiter_options(o, plan)), timeout_(o.rank_timeout), elastic_(o.elastic.on) {}
 
-  // A decision of the arbiter, and the name of the process if it is about one of the job's.
+  // A decision of the arbiter, and the name of the process if the decision is about a process of the job.
   struct MembershipUpdate {
     control::Decision decision;
     std::string name;
@@ -44,7 +44,7 @@ class JobControl final : public JobMembers {
   [[nodiscard]] std::uint64_t epoch() const override { return arbiter().epoch(); }
   [[nodiscard]] std::vector<std::string> standing() const override;
   void ask_to_leave(const std::string& name) override;
-  // Call when an initial worker has ended before it asked to join.
+  // Call when an initial worker has ended before it asked for admission.
   void never_comes(int worker) override;
   void stop_all() override;
   // Call when a connection is closed. Processes on it may still run.
@@ -52,10 +52,9 @@ class JobControl final : public JobMembers {
 
   // Call when a process has been started. It replaces an earlier process with the same name.
   void started(const std::string& name, Link& link);
-  // Handles "control worker 0 <base64>" without the first word. Returns false, once for a process, if the frame is not
-  // valid.
+  // Handles "control worker 0 <base64>" without the first word. Returns false for the first invalid frame of a process.
   [[nodiscard]] bool hear(const std::string& name, std::string_view base64);
-  // in_order: with exit code 0.
+  // in_order: the process ended with exit code 0.
   void ended(const std::string& name, bool in_order, const std::string& how);
 
   // Returns whether a running process has opened its channel.

@@ -8,13 +8,13 @@
 
 namespace tutti::launch {
 
-// The launcher's own files of a job. They tell rsync and mpirun, which start ssh themselves, how to do so.
+// The launcher's own files of a job. They tell rsync and mpirun, which start ssh themselves, how to reach the hosts.
 class JobFolder {
  public:
   void make(const Plan& plan, const Options& o);
   // Adds a host that joins the running job.
   void add(const Host& host, bool known_only) const;
-  // Returns the folder; empty before make().
+  // Returns the folder; an empty path before make().
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   void remove();
 

@@ -9,8 +9,9 @@ namespace tutti::launch {
 
 struct Link;
 
-// The members of an elastic job, as Elastic uses them. JobControl implements it with the arbiter if processes have a
-// channel. MpiGenerations implements it with one mpirun after the other. Workers are identified by their names.
+// The members of an elastic job, as Elastic uses them. If processes have a channel, JobControl implements this class
+// with the arbiter. Otherwise MpiGenerations implements it with one mpirun after the other. Workers are identified by
+// their names.
 class JobMembers {
  public:
   JobMembers() = default;
@@ -18,12 +19,12 @@ class JobMembers {
   JobMembers& operator=(const JobMembers&) = delete;
   virtual ~JobMembers() = default;
 
-  // Returns whether the worker is a member or waits to join. Then it must leave as members do; otherwise it may be
-  // ended.
+  // Returns whether the worker is a member or waits to join. If so, it must leave as members do. If not, the launcher
+  // may end it.
   [[nodiscard]] virtual bool opened(const std::string& worker) const = 0;
   [[nodiscard]] virtual bool can_spare(const std::string& worker) const = 0;
   virtual void ask_to_leave(const std::string& worker) = 0;
-  // Call when an initial worker has ended before it was a member.
+  // Call when an initial worker has ended before it became a member.
   virtual void never_comes(int /*worker*/) {}
   virtual void stop_all() = 0;
   [[nodiscard]] virtual bool too_few() const = 0;

@@ -21,17 +21,17 @@ struct JobOutput {
   void print(std::string_view line) { out.put(std::string(line) + "\n"); }
   void complain(std::string_view line) { err.put(std::string(line) + "\n"); }
   void say(const std::string& text) { complain("tutti-launch: " + text); }
-  // Prints each problem once, up to a readable number.
+  // Prints each problem once, up to a readable number of problems.
   void say(const std::vector<Problem>& problems);
 
   // Returns whether so much is queued that no more output should be read for now.
   [[nodiscard]] bool full() const { return out.size() > (std::size_t{1} << 20) || err.size() > (std::size_t{1} << 20); }
-  // Adds two entries for poll(); send() takes their results.
+  // Adds two entries for poll(). Pass their results to send().
   void wait_for(std::vector<pollfd>& fds) const {
     for (const OutputQueue* q : {&out, &err}) fds.push_back({q->size() > 0 ? q->fd() : -1, POLLOUT, 0});
   }
   void send(const pollfd* two);
-  // Waits until all has been written; with `hurry` for one second at most.
+  // Waits until all output has been written. With `hurry`, waits for at most one second.
   void flush(bool hurry);
 };
 

@@ -23,7 +23,7 @@ int exit_code_for(const End& end) {
 
 namespace {
 
-// Returns whether a worker finished the work of an elastic job. Then failures of other processes do not matter.
+// Returns whether a worker finished the work of an elastic job. If so, failures of other processes do not matter.
 [[nodiscard]] bool work_is_done(const JobEnd& job) {
   return job.elastic && std::any_of(job.endings.begin(), job.endings.end(),
                                     [](const ProcessExit& e) { return e.did_work && e.good(); });
@@ -37,7 +37,7 @@ const ProcessExit* culprit(const JobEnd& job) {
   const auto rank_of = [&](const ProcessExit& e) {
     if (e.good()) return none;
     const bool in_order = e.stopped_in_order() || (job.interrupted != 0 && e.ended_by_stop_signal());
-    // After the work is done, only a failure with its own exit code counts: rank 0 exits with 3 if it cannot save the
+    // After the work is done, only a process that failed by itself counts: rank 0 exits with 3 if it cannot save the
     // result.
     if (done && (e.is_server() || e.end.why != "own" || e.end.by_signal || e.lost_another() || in_order)) return none;
     if (e.end.why == "vanished") return vanished;

@@ -72,11 +72,11 @@ class Child {
 struct Link {
   Link(Plan::Site where, const Options& o);
   [[nodiscard]] bool has(const std::string& name) const;
-  // Closes the connection and kills the agent or its ssh.
+  // Closes the connection, and kills the agent or the ssh that runs it.
   void cut();
   void say(const std::string& line) { child.input().put(line + "\n"); }
   [[nodiscard]] const std::string& host() const noexcept { return site.host.name; }
-  // Ends an agent that has not ended: kills it 3 s after the command to stop, and closes its pipes after 5 s.
+  // Ends an agent that still runs: kills it 3 s after the command to stop, and closes its pipes after 5 s.
   void cut_off(double since);
 
   Plan::Site site;
@@ -86,7 +86,7 @@ struct Link {
   Clock::time_point began = Clock::now(), heard = began;
 };
 
-// Returns the problem of a lost host. It lists the host's processes that have not ended, with their last positions.
+// Returns the problem of a lost host. It lists the host's processes that still ran, with their last positions.
 [[nodiscard]] Problem lost_host(const Link& l, const std::map<std::string, const Link*>& unended,
                                 const ProgressBoard& board, const std::string& how);
 

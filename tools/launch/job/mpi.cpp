@@ -23,7 +23,7 @@ namespace tutti::launch {
 
 namespace {
 
-// Returns mpirun in the folder of this program, as in an archive that contains Open MPI, otherwise the one on PATH.
+// Returns the mpirun in the folder of this program, as in an archive that contains Open MPI, or else the one on PATH.
 [[nodiscard]] std::string mpirun_program() {
   const fs::path beside = fs::path(own_program()).parent_path() / "mpirun";
   return ::access(beside.c_str(), X_OK) == 0 ? beside.string() : "mpirun";
@@ -63,7 +63,7 @@ Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
     start.argv.emplace_back(name);
     start.argv.emplace_back(value);
   }
-  // Ranks that restart for a change of members exit with 75, one after the other.
+  // Ranks that restart for a change of members exit with 75, one after the other: mpirun must not end the rest.
   if (plan.generation > 0) start.argv.insert(start.argv.end(), {"--mca", "orte_abort_on_non_zero_status", "0"});
   const auto& more = o.mpi_arguments;
   if (std::find(more.begin(), more.end(), "--bind-to") == more.end() &&
@@ -86,7 +86,7 @@ Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
     const std::string_view name = entry.substr(0, entry.find('='));
-    // With these variables mpirun would start its daemons by srun in Slurm's job, and not by plm_rsh_agent.
+    // With these variables mpirun would start its daemons by srun in Slurm's job, instead of by plm_rsh_agent.
     const bool slurm = name.starts_with("SLURM_") && name != "SLURM_CONF" && name != "SLURM_JWT";
     if (slurm || (name.starts_with("PMIX_") && !name.starts_with("PMIX_MCA_"))) continue;
     if (std::none_of(o.everywhere.begin(), o.everywhere.end(), [&](const auto& v) { return v.first == name; }))

@@ -12,8 +12,8 @@
 
 namespace tutti::launch {
 
-// Returns the call of Open MPI's mpirun. It starts each process through `tutti-launch --exec-rank`, which finds its
-// order in the job's folder of its host. So no variable and no argument of the job is on a command line.
+// Returns the call of Open MPI's mpirun. It starts each process through `tutti-launch --exec-rank`, which reads its
+// order from the job's folder on its host. So no variable and no argument of the job is on a command line.
 [[nodiscard]] Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder);
 
 // Returns the rank that a line of mpirun's output blames, or nullopt.

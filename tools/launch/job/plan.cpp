@@ -51,7 +51,7 @@ bool is_here(const Host& h) {
   const passwd* me = ::getpwuid(::geteuid());
   if (!h.user.empty() && (me == nullptr || h.user != me->pw_name)) return false;
   if (h.name == "localhost" || h.name == "127.0.0.1" || h.name == "::1" || h.name == own_node()) return true;
-  // Slurm's name of this node, which need not be a host name.
+  // Slurm's name of this node may be no host name.
   if (const char* node = std::getenv("SLURMD_NODENAME"); node != nullptr && h.name == node) return true;
   // A name server that does not answer delays this by its time-out, but only once.
   static const std::set<std::string> mine = own_addresses();
@@ -74,8 +74,8 @@ namespace detail {
 
 namespace {
 
-// Adds the variables of this process that may be options of the program, such as TUTTI_EPOCHS, because ssh does not
-// pass them on.
+// Adds the variables of this process that may be options of the program, such as TUTTI_EPOCHS. ssh does not pass them
+// on.
 [[nodiscard]] Variables with_program_options(Variables v) {
   for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
     const std::string_view entry(*e), name = entry.substr(0, entry.find('='));
@@ -165,7 +165,7 @@ Plan make_plan(const Options& o) {
   const auto place = [&](const std::string& role, std::size_t count) {
     int rank = 0;
     for (std::size_t h : place_processes(hosts, count)) {
-      // Other names of this host count as its first name.
+      // All names of this host count as its first name.
       if (here[h]) h = 0;
       const auto [site, fresh] = site_of_host.emplace(h, plan.sites.size());
       if (fresh) plan.sites.push_back({hosts[h], here[h], {}});

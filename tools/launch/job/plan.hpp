@@ -29,10 +29,10 @@ struct Plan {
     Order order;
   };
   std::string job;
-  int generation = 0;  // of members, see MpiGenerations
+  int generation = 0;  // generation of the members, see MpiGenerations
   RendezvousPorts rendezvous;
   std::vector<Site> sites;
-  std::vector<std::size_t> site_of_mpi_rank;  // workers, then servers
+  std::vector<std::size_t> site_of_mpi_rank;  // for workers, then servers
 
   [[nodiscard]] const Site& first() const { return sites[site_of_mpi_rank[0]]; }  // the site of rank 0
 };
@@ -44,19 +44,19 @@ namespace detail {
 
 }  // namespace detail
 
-// Returns the hosts in the order in which they are filled. This host comes first, so that rank 0, which logs and saves,
-// runs on the user's host, as with mpirun.
+// Returns the hosts in the order in which they get processes. This host comes first, so that rank 0, which logs and
+// saves, runs on the user's host, as with mpirun.
 [[nodiscard]] std::vector<Host> hosts_of(const Options& o);
 
-// Returns the number of workers. With --gpus in the command, -n counts hosts, and each host gets a process for each
-// GPU, whatever its slots say.
+// Returns the number of workers. If the command has --gpus, -n is the number of hosts, and each host gets one process
+// for each GPU, whatever number of slots it has.
 [[nodiscard]] std::size_t count_workers(const Options& o, std::vector<Host>& hosts);
 
 // Returns the plan for a command line. Throws DataError for a bad hosts file.
 [[nodiscard]] Plan make_plan(const Options& o);
 
 // Adds one server for each worker, on the worker's host, to a plan without servers. make_plan() places as many servers
-// the same way.
+// in the same way.
 void add_servers(Plan& plan);
 
 // Returns the line that is printed when a job begins.

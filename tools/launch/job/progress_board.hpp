@@ -14,7 +14,7 @@
 
 namespace tutti::launch {
 
-// The position of each process, and which process delays the others.
+// The position of each process. Finds the process that delays the other processes.
 class ProgressBoard {
  public:
   struct Entry {
@@ -23,7 +23,7 @@ class ProgressBoard {
     bool stopped = false, ended = false, warned = false;
     Clock::time_point changed{}, stopped_since{};
 
-    // Returns whether silence is a problem: between steps a process may take its time, unless it is stopped.
+    // Returns whether silence is a problem: between steps a process may take any time, unless it is stopped.
     [[nodiscard]] bool watched() const noexcept {
       return !ended && (stopped || progress.phase == ProgressPhase::begin || progress.phase == ProgressPhase::end);
     }
@@ -38,7 +38,7 @@ class ProgressBoard {
 
   void update(const std::string& name, const std::string& host, const RankProgress& progress, bool stopped,
               Clock::time_point now);
-  // Call when a new process starts under a name.
+  // Call when a new process starts with the name of an earlier one.
   void begun(const std::string& name) { entries_.erase(name); }
   void ended(const std::string& name) {
     if (const auto e = entries_.find(name); e != entries_.end()) e->second.ended = true;
@@ -46,19 +46,19 @@ class ProgressBoard {
   void forget_ended() {
     std::erase_if(entries_, [](const auto& e) { return e.second.ended; });
   }
-  // Returns null before the process has reported.
+  // Returns null if the process has not reported yet.
   [[nodiscard]] const Entry* find(const std::string& name) const;
 
-  // Returns the process to blame if one has been silent in a step for `seconds`. Prefers a stopped process, then the
-  // one with the lowest position, because the others wait for it, then the one that is silent for longest. The position
-  // may be between this step and the one before. Reports take different times from different hosts, so processes that
-  // fell silent a little later are considered too.
+  // Returns the process to blame if a process has been silent in a step for `seconds`. Prefers a stopped process, then
+  // the process with the lowest position, because the others wait for it, then the one that is silent for longest. The
+  // position may be between this step and the previous one. Reports take different times from different hosts, so
+  // processes that fell silent a little later are considered too.
   [[nodiscard]] std::optional<Stall> stalled(double seconds, Clock::time_point now) const;
-  // Subtracts a time in which the launcher itself did not run and received no updates.
+  // Excludes `time` from the silence of every process: the launcher did not run and received no updates.
   void skip(Clock::duration time);
   // Returns a process that has been stopped for `seconds`.
   [[nodiscard]] const Entry* stopped(double seconds, Clock::time_point now) const;
-  // Like stalled(), but does not report again while the process that was reported stays at its position.
+  // As stalled(), but does not report the same process again while its position does not change.
   [[nodiscard]] std::optional<Stall> new_stall(double seconds, Clock::time_point now);
 
   [[nodiscard]] static std::string position_text(const RankProgress& p);

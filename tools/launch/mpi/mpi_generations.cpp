@@ -191,12 +191,12 @@ void MpiGenerations::start() {
 }
 
 void MpiGenerations::watch() {
-  // mpirun takes a second to end the other ranks, and does not notice ranks that failed before MPI_Init.
+  // mpirun needs a second to end the other ranks, and does not notice ranks that failed before MPI_Init.
   if (mpirun_->closed() || (failed_at_ && seconds_since(*failed_at_) > 0.3)) return halt();
   if (!stands_ || stop_ || seconds_since(asked_at_) < 1) return;
   bool change = false;
   for (const auto& [number, w] : workers_)
-    // Workers that one edit adds join at nearly the same time: waits 0.3 s for more.
+    // Workers that one edit adds join at nearly the same time, so this waits 0.3 s for more workers.
     change = change || (w.member ? w.asked : o_.elastic.at_epoch || seconds_since(added_) > 0.3);
   if (!change) return;
   // Repeats the signal every second: a process may have missed it while it started.
@@ -240,7 +240,7 @@ void MpiGenerations::conclude() {
     return finish(all);
   }
   if (stop_) return over(done_in_order(all));
-  // A failure before the first generation worked would repeat itself, unless processes were killed.
+  // A failure before the first generation worked would happen again, unless processes were killed.
   const bool early = !ever_stood_ && !host_lost_ &&
                      (culprits_of(all).empty() || std::any_of(all.begin(), all.end(), [](const ProcessExit& e) {
                         return !in_order(e) && !e.end.by_signal && e.end.why == "own";
@@ -279,7 +279,7 @@ bool MpiGenerations::blame(const std::vector<ProcessExit>& all) {
   }
   if (!culprits.empty() || host_lost_) {
     vain_ = 0;
-    // The second failure at the same step: it would repeat itself with any members.
+    // This is the second failure at the same step: it would happen again with any members.
     if (own && !newcomers && same_step_ && furthest_ <= *same_step_) return false;
     if (own && !newcomers) same_step_ = furthest_;
     return true;

@@ -36,7 +36,7 @@ class MpiGenerations final : public JobMembers {
       standing,  // a generation works
       left,      // a worker left by itself
       lost,      // a worker was lost with its host: `why`
-      gone,      // a worker has ended for good: `ending`
+      gone,      // a worker has ended and will not run again: `ending`
       failed,    // a worker joined, and no generation with it worked: `why`
       over,      // the job has ended: `endings`
     };
@@ -80,7 +80,8 @@ class MpiGenerations final : public JobMembers {
   // Kills a worker that makes no progress. Returns true the first time.
   bool give_up(const std::string& name);
 
-  // ---- actions ---- | Call in each round. Throws if mpirun cannot be started.
+  // ---- actions ----
+  // Call in each round. Throws if mpirun cannot be started.
   void steer();
   [[nodiscard]] std::vector<MembershipUpdate> take_updates() { return std::exchange(updates_, {}); }
   // Returns the plan of the current or last generation, for mpirun's messages.
@@ -88,10 +89,10 @@ class MpiGenerations final : public JobMembers {
 
  private:
   struct Worker {
-    std::string name, key;  // of its host
+    std::string name, key;  // key: of the worker's host
     int number = 0;
     Link* link = nullptr;
-    bool member = false;  // of the current or last generation
+    bool member = false;  // in the current or last generation
     bool proven = false;  // was a member of a generation that worked
     bool asked = false, given_up = false;
     std::optional<ProcessExit> end{};
@@ -103,18 +104,19 @@ class MpiGenerations final : public JobMembers {
   [[nodiscard]] int count() const;
   [[nodiscard]] std::set<Link*> agents() const;
   void tell_members(const std::string& line);
-  // Removes a worker that is gone, and ends its host's agent if that has no worker left.
+  // Removes a worker that has ended, and ends its host's agent if no worker of that host remains.
   void leave(const Worker& w);
   void remove(const Worker& w);
 
-  // ---- generations ---- | Returns the workers of the next generation: those on the launcher's host first, because
-  // rank 0 runs on the user's host, then by age of the hosts. After a failure within an epoch, the members stay the
-  // same until the epoch ends (--elastic-at epoch).
+  // ---- generations ----
+  // Returns the workers of the next generation. The workers on the launcher's host come first, because rank 0 runs on
+  // the user's host; then the others by age of their hosts. After a failure within an epoch, the members stay the same
+  // until the epoch ends (--elastic-at epoch).
   [[nodiscard]] std::vector<Worker*> next_members();
   void begin();
   void start();
   void watch();
-  // Ends what still runs of the generation. All of its agents report how its processes ended.
+  // Ends the processes of the generation that still run. All of its agents report how its processes ended.
   void halt();
   void finish_halt();
 
@@ -135,7 +137,7 @@ class MpiGenerations final : public JobMembers {
   Plan now_;
   Phase phase_ = Phase::none;
   std::set<const Link*> awaited_;
-  std::string kept_;  // base64
+  std::string kept_;  // in base64
   int generation_ = 0, vain_ = 0;
   std::uint64_t furthest_ = 0;  // highest step of this generation
   std::optional<std::uint64_t> same_step_;

@@ -7,7 +7,7 @@
 
 #include "tools/launch/job/job_verdict.hpp"
 
-// Interprets the ends of the ranks of one mpirun, if the job may continue with others.
+// Interprets how the ranks of one mpirun ended, for jobs that may continue with other ranks.
 namespace tutti::launch {
 
 // Returns whether the rank did its work, or restarts for a change of members.
@@ -15,7 +15,7 @@ namespace tutti::launch {
   return e.good() || (!e.end.by_signal && e.end.code == static_cast<int>(ExitCode::restart));
 }
 
-// Returns the ends in which exit code 75 (restart) counts as success.
+// Returns the ends, with exit code 75 (restart) changed to success.
 [[nodiscard]] std::vector<ProcessExit> done_in_order(std::vector<ProcessExit> all);
 
 // Returns whether the job must end, because a restart would fail the same way: wrong options, a loss that is not

@@ -14,11 +14,11 @@
 
 namespace tutti::launch {
 
-// Handles mpirun's own messages, as opposed to the lines of the processes. Holds them back for a moment: if a process
+// Handles mpirun's own messages, but not the lines of the processes. Holds the messages back for a moment: if a process
 // has failed, they only repeat its error.
 class MpirunOutput {
  public:
-  // Handles a line of mpirun's standard error. Passes lines of processes on to `err`.
+  // Handles a line of mpirun's standard error. Passes lines of processes to `err`.
   void hear(std::string_view line, OutputQueue& err);
   // Returns the seconds since the last held line, or 0 if no line is held.
   [[nodiscard]] double quiet_for() const { return held_.empty() ? 0 : seconds_since(heard_); }

@@ -114,7 +114,7 @@ inline void send_descriptor(int socket, int fd) noexcept {
 class WindowServer {
  public:
   // Calls `answer` with the descriptor of the window with this number, or with -1. Runs on the server's thread. The
-  // descriptor must stay open while `answer` runs.
+  // descriptor must stay open while `answer` runs. The constructor throws DeviceError if the socket cannot be made.
   using FindDescriptor = std::function<void(std::uint64_t number, const std::function<void(int descriptor)>& answer)>;
   explicit WindowServer(FindDescriptor find) : find_(std::move(find)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     static constexpr char digits[] = "0123456789abcdef";
