@@ -26,7 +26,7 @@ expect() {
   [[ $got == "$status" ]] || complain "$*: status $got instead of $status: $(tail -n 3 out)"
   grep -qF -e "$text" out || complain "$*: no '$text' in: $(tail -n 3 out)"
 }
-# key FOLDER EVENT NAME: prints the values of a key in the log's lines of an event.
+# key FOLDER EVENT NAME: prints the values of the key NAME in the log's lines of an event.
 key() { sed -n "/\"event\":\"$2\"/s/.*\"$3\":\([^,}]*\).*/\1/p" "$1/log.jsonl"; }
 
 finish() {

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: MIT
-# Common part of the tests of train_cifar10 under tutti-launch, which source it. launched STRATEGY PACKAGE skips the
-# test if the build lacks the strategy, and changes to a new folder.
+# The tests of train_cifar10 under tutti-launch source this file. launched STRATEGY PACKAGE skips the test if the build
+# lacks the strategy. Otherwise it changes to a new folder.
 # shellcheck disable=SC2034
 program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
 launch=$TUTTI_BUILD_DIR/tools/tutti-launch

@@ -114,8 +114,8 @@ TEST_CASE("every flag of the Horovod trainer has its published default") {
       {"--increased_aug --contrast 0.5 --saturation 0.5 --hue 0.1 --brightness 1",
        [](const auto& o) { return o.increased_aug && o.contrast == 0.5 && o.hue == 0.1 && o.brightness == 1; }},
       {"--lr_decay_mode steps", [](const auto& o) { return o.lr_step_epochs == "30,60,80" && o.lr_factor == 0.1; }},
-      // The defaults of the Horovod trainer, given explicitly, have no effect in its other modes. Options without a
-      // mode do have an effect.
+      // Defaults of the Horovod trainer have no effect in another mode, even if the line gives them. Options on a line
+      // without a mode have an effect.
       {"--lr_decay_mode poly --lr_decay_steps 30,60,80 --lr_decay_factor 0.1 --lr_decay_lrs=",
        [](const auto& o) { return o.lr_schedule == "poly" && o.lr_step_epochs.empty() && !o.lr_factor; }},
       {"--lr-step-epochs 30,60",
@@ -139,7 +139,7 @@ TEST_CASE("every flag of the Horovod trainer has its published default") {
       {"--image_size 63 --stem imagenet", [](const auto& o) { return o.stem == "imagenet"; }},
       {"--stem small",
        [](const auto& o) { return o.stem == "small" && o.notes.back().find("(--stem small)") != std::string::npos; }},
-      // The table of the Horovod trainer is printed if the options are spelled as in that trainer.
+      // The program prints the table of the Horovod trainer if the options are spelled as in that trainer.
       {"--num_epochs 2", [](const auto& o) { return o.as_table && !fit_options(o, 1000).report_epochs; }},
       {"--num-epochs 2 --log-dir a_b", [](const auto& o) { return !o.as_table && fit_options(o, 1000).report_epochs; }},
       {"--v1 --label_smoothing 0.1", [](const auto& o) { return o.v1 && o.label_smoothing == 0.1; }},
@@ -148,7 +148,7 @@ TEST_CASE("every flag of the Horovod trainer has its published default") {
     CAPTURE(c.line);
     CHECK(c.holds(options(c.line)));
   }
-  CHECK(*options("-b 256", 256).lr == doctest::Approx(25.6));  // for the batch of all ranks
+  CHECK(*options("-b 256", 256).lr == doctest::Approx(25.6));  // for the batch of all ranks together
 }
 
 TEST_CASE("the error of train_imagenet for a bad option names the option") {
@@ -217,7 +217,7 @@ TEST_CASE("the optimizer is set up for each of the six decay modes") {
 
 TEST_CASE("--fp16 selects the 16-bit format of the backend, even if the processor next to a GPU has another format") {
   CHECK(options("", 1, true).precision == "bf16");
-  CHECK(options("", 1, true).any_half);  // f16 if the GPU has no bf16
+  CHECK(options("", 1, true).any_half);  // f16 is used if the GPU has no bf16
   CHECK_FALSE(options("--precision bf16", 1, true).any_half);
   CHECK(options("--backend cuda").precision == "bf16");
   CHECK(options("--nofp16", 1, true).precision == "f32");
@@ -230,7 +230,7 @@ TEST_CASE("--fp16 selects the 16-bit format of the backend, even if the processo
 }
 
 TEST_CASE("the option names of MXNet's scripts are accepted") {
-  // train_resnet.py, as its run.sh starts it; the images are made up.
+  // The options with which run.sh starts train_resnet.py, but with synthetic images.
   RunOptions o = options(
       "--use-rec --batch-size 4096 --model resnet50_v1b --mode hybrid --num-epochs 90 --lr 1.6 --lr-mode poly "
       "--warmup-epochs 5 "

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# --preset mxnet and --log-lines mxnet: a program that reads MXNet's logs finds accuracy and time of each epoch in
-# tutti's.
+# Tests --preset mxnet and --log-lines mxnet: a program that reads MXNet's logs finds the accuracy and the time of each
+# epoch in tutti's output.
 set -uo pipefail
 fixtures=$(cd "$(dirname "${BASH_SOURCE[0]}")/../data/fixtures/images" && pwd)
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
 
-# table FILE: prints "epoch train validation time" for each epoch, with the expressions of MXNet's parse_log.py.
+# table FILE: prints "epoch train validation time" for each epoch, as MXNet's parse_log.py finds them.
 table() {
   python3 - "$1" <<'PY'
 import re
@@ -36,14 +36,14 @@ expect 0 "done: 6 steps" "${tiny[@]}" --num-epochs 1 --log-lines mxnet --run-dir
 expect 0 "epoch 1 step 3/6" "${tiny[@]}" --num-epochs 1 --run-dir own
 [[ -z $(table out) ]] || complain "tutti's own lines are MXNet's: $(cat out)"
 
-# On train_imagenet, instead of its table.
+# train_imagenet prints these lines in place of its table.
 program=$TUTTI_BUILD_DIR/examples/train_imagenet
 expect 0 "Epoch[0] Train-accuracy=" --synthetic --num_examples 32 --image_size 32 -m resnet18 -b 8 --num_epochs 1 --threads 1 --nofp16 \
   --log_dir imagenet --log-lines mxnet
 grep -q "FinLoss" out && complain "the table of the other trainer too: $(cat out)"
 
-# The records of MXNet's scripts: a training file, a validation file, a list. The batch size is that of all ranks
-# together.
+# The record files that MXNet's scripts use: a training file, a validation file and a list. The batch size is that of
+# all ranks together.
 python3 - "$fixtures" <<'PY'
 import pathlib
 import struct

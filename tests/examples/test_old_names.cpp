@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A program in the form before fit(job, net, ...), Model and run_main: it compiles and trains as before.
+// Tests that a program written for earlier versions, before fit(job, net, ...), Model and run_main, compiles and
+// trains.
 #include <doctest/doctest.h>
 
 #include <optional>

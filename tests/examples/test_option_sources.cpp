@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Options from configuration files and the environment.
+// Tests options from configuration files and the environment.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
@@ -107,7 +107,7 @@ TEST_CASE("the printed configuration gives the same options when it is read") {
     check(b);
     CHECK(config_text(a) == config_text(b));
     CHECK(options_json(a) == options_json(b));
-    // The result of check() is itself a command with the same meaning.
+    // Options that check() has changed can be written to a file, and mean the same when they are read.
     test::write_text(file, config_text(a));
     RunOptions c = options("--config " + file);
     CHECK(config_text(c) == config_text(a));

@@ -234,7 +234,7 @@ TEST_CASE("an option with an empty value does not use the next word as its value
     auto o = parse(line);
     REQUIRE(o);
     CHECK(o->dataset == "synthetic");
-    // The processor is used even if there is a GPU.
+    // The CPU is used even if there is a GPU.
     check(*o, {1, {"solo", "mpi", "nccl"}, true});
     CHECK(o->backend == "auto");
     CHECK(o->strategy == "solo");
@@ -292,7 +292,7 @@ TEST_CASE("--preset mxnet has the values of MXNet's train_cifar10.py, and option
   CHECK(at(0) == 0.05);
   CHECK(at(200 * 391) == doctest::Approx(0.005));
   CHECK(at(250 * 391) == doctest::Approx(0.0005));
-  // The command line of MXNet's tutorials.
+  // A command line of MXNet's tutorials.
   o = options("--preset mxnet --network resnet --num-layers 110 --kv-store dist_device_sync --num-epochs 10 --lr 0.1");
   CHECK(o.depth == 110);
   CHECK(o.epochs == 10);
@@ -309,7 +309,7 @@ TEST_CASE("--batch-size counts the images of a rank, of a worker, or of the job"
   };
   CHECK(checked("", 8).global_batch_size == 1024);
   CHECK(checked("--batch-of rank", 8).batch_size == 128);
-  // Two workers of MXNet with four GPUs each.
+  // Two workers in MXNet's sense, with four GPUs each.
   RunOptions o = checked("--batch-of machine --gpus 0,1,2,3", 8);
   CHECK(o.global_batch_size == 256);
   CHECK(o.batch_size == 32);

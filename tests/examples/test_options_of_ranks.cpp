@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Options of several processes.
+// Tests options for several processes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ TEST_CASE("options that do not apply to a strategy are refused, or named in a no
     const std::string said =
         message_of<UsageError>([&] { (void)checked(std::string("--strategy solo ") + option, 1); });
     CHECK_MESSAGE(contains(said, "expected a strategy of several processes with it, got --strategy solo"), said);
-    // The same line works for one process and for many.
+    // The same command line is valid for one process and for many.
     const auto notes = checked(option, 1).notes;
     REQUIRE(notes.size() == 1);
     CHECK(notes[0] == "one process trains alone, so these have no effect: " + words(option)[0]);
@@ -125,7 +125,7 @@ TEST_CASE("Horovod's environment variables take effect, or are named in a note")
   CHECK(o.notes.back() ==
         "no effect: HOROVOD_CYCLE_TIME, HOROVOD_HIERARCHICAL_ALLREDUCE, HOROVOD_TIMELINE (strategy nccl)");
   CHECK(o.notes.size() == 2);
-  // The command line takes precedence.
+  // The command line has precedence over the environment.
   RunOptions said;
   said.bucket_mib = 4;
   CHECK(applied(said, "mpi", {{"FUSION_THRESHOLD", "33554432"}}).bucket_mib == 4);
@@ -200,7 +200,7 @@ TEST_CASE("a job of elastic processes is refused without an elastic strategy") {
         CHECK(o.strategy == "nccl");
         CHECK(o.backend == "cuda");
       }
-    // Gloo cannot sum tensors of a GPU, for any number of processes.
+    // Gloo cannot sum gradients on a GPU, so `auto` does not select one, even for one process.
     CHECK(checked("--strategy gloo", true, 1, true).backend == "auto");
     CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy gloo --backend cuda", true, 1, true); }),
                    "[--strategy] expected nccl"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The options that --recipe fast sets.
+// Tests the options that --recipe fast sets.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
@@ -144,12 +144,12 @@ TEST_CASE("the first layer whitens the training images, and is random if there a
     std::int32_t label = 0;
     Rng rng(0, Purpose::user);
     images.read(i, rng, Sample{image, label});
-    // Leaves out the pixels that a shift may bring in.
+    // Leaves out the pixels at the edges, which a shift may remove.
     moments.add(image, 32, 32, 2);
   }
   const std::vector<float> inverse(3, 1 / schema.stddev[0]);
   CHECK(*init.given == models::whitening_weights(moments, schema.mean, inverse));
-  // Widths are whole vectors of 8 channels.
+  // Widths are rounded to whole vectors of 8 channels.
   for (const Value& v : make_model(o, schema).values)
     if (v.name == "layer2.conv2.weight" && v.storage == Storage::parameter) CHECK(v.shape == Shape{24, 24, 3, 3});
 }

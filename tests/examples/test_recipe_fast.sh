@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# train_cifar10 --recipe fast, on a narrow net and made-up images, learns, resumes and evaluates by several views.
+# Tests that train_cifar10 --recipe fast, with a narrow net and synthetic images, learns, resumes, and evaluates by
+# views.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
 tiny=(--recipe fast --ema-decay 0 --dataset synthetic --num-examples 600 --width 0.1 --batch-size 50 --threads 2 --seed 3)
-# accuracy: prints the accuracy over the views of the last run.
+# accuracy: prints the accuracy over the views in the output of the last run.
 accuracy() { sed -nE 's/^test, 6 views.* top-1 ([0-9.]+) %.*/\1/p' out; }
 
 expect 0 "1972802 parameters" --recipe fast --dry-run --batch-size 2
@@ -23,20 +24,20 @@ awk "BEGIN { exit !($accuracy > 50) }" || complain "it has not learned: $accurac
 grep -q '^test loss' out || complain "no accuracy of the images as they are"
 [[ $(key a epoch epoch | paste -sd' ') == "1 2 3" ]] || complain "epochs: $(cat a/log.jsonl)"
 [[ $(ls a/checkpoints | grep -c '^step-') == 1 ]] || complain "checkpoints: $(ls a/checkpoints)"
-# A second evaluation has the same accuracy, for any initial weights of the first layer.
+# A second evaluation gives the same accuracy, although the first layer had other initial weights.
 expect 0 "test, 6 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only
 [[ $(accuracy) == "$accuracy" ]] || complain "evaluated again: $(accuracy) instead of $accuracy"
 expect 0 "test, 2 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --tta 1
 expect 0 "test loss" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --tta 0
 ! grep -q views out || complain "views without --tta"
-# The log has it too, between the last epoch and the end.
+# The log has the accuracy too, between the last epoch and the end.
 [[ $(sed -nE 's/^\{"event":"([a-z]+)".*/\1/p' a/log.jsonl | tail -n 3 | paste -sd' ') == "epoch views end" ]] ||
   complain "the log: $(tail -n 3 a/log.jsonl)"
 [[ $(key a views views) == 6 && $(key a views step) == 36 ]] || complain "views: $(tail -n 2 a/log.jsonl)"
 awk "BEGIN { d = 100 * $(key a views test_top1) - $accuracy; exit !(d < 0.01 && d > -0.01) }" ||
   complain "the log says $(key a views test_top1) of $accuracy %"
 
-# With averaged weights, both the views and the plain images are evaluated with them.
+# With --ema-decay the averaged weights are used for the views and for the plain images.
 expect 0 "test of averaged weights, 6 views" "${tiny[@]}" --epochs 3 --run-dir e --ema-decay 0.5
 [[ $(key e epoch test_loss) == "$(key a epoch test_loss)" ]] || complain "averaging changes the training"
 [[ -n $(key e views test_ema_loss) && -z $(key e views test_loss) ]] || complain "views: $(tail -n 2 e/log.jsonl)"
@@ -45,12 +46,12 @@ averaged=$(sed -nE 's/^test of averaged weights, 6 views.*: (loss .*)/\1/p' out)
 expect 0 "test of averaged weights, 6 views of each image: $averaged" "${tiny[@]}" --epochs 3 --run-dir e --ema-decay 0.5 \
   --resume --eval-only
 
-# A run in two parts learns the same.
+# A run in two parts gives the same result.
 expect 0 "done: 7 steps" "${tiny[@]}" --epochs 3 --run-dir b --max-steps 7
 expect 0 "going on from b/checkpoints/step-000000007" "${tiny[@]}" --epochs 3 --run-dir b --resume
 [[ $(accuracy) == "$accuracy" ]] || complain "in two parts: $(accuracy) instead of $accuracy"
 
-# The images are padded according to --pad-mode, with any colour of constant padding.
+# --pad-mode selects how images are padded, and --fill-value the colour of constant padding.
 expect 0 "done: 36 steps" "${tiny[@]}" --epochs 3 --run-dir c --pad-mode constant
 expect 0 "done: 36 steps" "${tiny[@]}" --epochs 3 --run-dir d --fill-value 7
 [[ $(key c epoch train_loss) != "$(key a epoch train_loss)" ]] || complain "constant padding is reflected"

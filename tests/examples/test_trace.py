@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""--trace of the training programs: the timeline of one process, of several processes, and of runs that end early."""
+"""Tests --trace of the training programs: the timeline of one process, of several processes, and of runs that end
+early."""
 import collections
 import json
 import os
@@ -19,12 +20,12 @@ BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[
 LAUNCH, TRAIN = str(BUILD / "tools" / "tutti-launch"), str(BUILD / "examples" / "train_cifar10")
 TINY = ["--dataset", "synthetic", "--num-examples", "64", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "16",
         "--threads", "1", "--disp-batches", "1", "--seed", "3"]
-STEP = '"cat":"step","name":"step"'  # a step that has ended; its row has a name before
+STEP = '"cat":"step","name":"step"'  # a step that has ended; the row's name comes before it
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader,tcp"]
 
 
 def opened(text):
-    """Returns the events as viewers read them: the closing bracket may be missing."""
+    """Returns the events as viewers do, which accept a text without the closing bracket."""
     text = text.rstrip()
     if not text.endswith("]"):
         text = text[:text.rindex("\n")] if not text.endswith("},") else text
@@ -99,7 +100,7 @@ class OneProcess(TraceCase):
         layers = {e["name"] for e in spans if e["cat"] == "compute"}
         for part in ("conv2d ", "conv2d_backward_weights", "batch_norm", "linear", "update"):
             self.assertTrue(any(part in name for name in layers), (part, layers))
-        # Layers lie within the passes of the step, those of the update too.
+        # Each layer's time lies within a pass of a step. That includes the layers of the update.
         passes = [times(e) for e in spans if e["name"] in ("forward", "backward", "update") and e["cat"] == "step"]
         inside = [e for e in spans if e["cat"] == "compute"]
         self.assertTrue(all(any(b <= e["ts"] and times(e)[1] <= t + 0.002 for b, t in passes) for e in inside))
@@ -219,7 +220,7 @@ class SeveralProcesses(TraceCase):
 
     @staticmethod
     def trainings(launcher):
-        """Returns the processes below a launcher that train."""
+        """Returns the processes that a launcher has started and that train."""
         parents = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -260,7 +261,7 @@ class SeveralProcesses(TraceCase):
 
 
 class Values(TraceCase):
-    """The values of TUTTI_TRACE."""
+    """Tests the values of TUTTI_TRACE."""
 
     def train(self, *options, code=0, value="1"):
         done = subprocess.run([TRAIN, *TINY, "--run-dir", "run", *options], cwd=self.folder, capture_output=True, text=True,

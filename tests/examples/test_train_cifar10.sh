@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Tests the program train_cifar10 from outside: exit codes, run folder, log, resume, signals.
+# Tests the program train_cifar10 from the outside: exit codes, run folder, log, resume, signals.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
 tiny=(--dataset synthetic --num-examples 96 --image-shape "3,16,16" --depth 8 --batch-size 32 --threads 2 --seed 3)
 
 expect 0 "Optimisation:" --help
 expect 0 "per rank" --help
-# --help lists the strategies of this build, and what to install for the others.
+# --help lists the strategies of this build, and the packages to install for strategies that it lacks.
 words=$("$program" --help | tr -s ' \n' '  ')
 for strategy in mpi nccl gloo ps ps_async; do
   if "$program" --strategy $strategy 2>&1 | grep -q "and build again"; then
@@ -21,7 +21,7 @@ expect 2 "--no-such-option" --no-such-option
 expect 2 "[--gpus]" --gpus 0
 expect 2 "bf16" --dtype float16
 expect 3 "prepare-data --out DIR, in a source tree datasets/cifar10/prepare --out DIR, fetches" --data "$work/nowhere"
-# The error for the folder of another data set names the option or program for it.
+# If the folder contains another data set, the error names the option or program for that data set.
 mkdir -p classes/train/cat fashion && touch classes/train/cat/a.jpg fashion/train-images-idx3-ubyte
 expect 3 "train_imagenet --data-dir classes -m resnet18 --image-size 64 trains on such images" --data classes
 expect 3 "add --dataset fashion_mnist" --data fashion
@@ -34,8 +34,8 @@ expect 2 "[--num-classes]" --dry-run --num-classes 5
 [[ $(ls -A) == out ]] || complain "files without a run: $(ls -A)"
 
 expect 0 "758624 parameters" --dry-run --preset cifar-resnet50-28 --batch-size 2
-# MXNet's name selects its net for small images, with its bottlenecks. The other net has a name of its own, and is also
-# the net of the old name for larger images.
+# MXNet's name `resnet` selects its net with bottlenecks for small images. For larger images it selects the net that
+# also has the name `resnet_postact`.
 expect 0 "758624 parameters" --dry-run --network resnet --num-layers 50 --image-shape 3,28,28 --batch-size 2
 expect 0 "1730784 parameters" --dry-run --network resnet --num-layers 110 --image-shape 3,28,28 --batch-size 2
 expect 0 "1703264 parameters" --dry-run --network resnet --num-layers 164 --image-shape 3,28,28 --batch-size 1
@@ -47,7 +47,7 @@ expect 0 "activations" --dry-run --network resnet --num-layers 20 --batch-size 2
 expect 0 "images/s" "${tiny[@]}" --test-io 1 --disp-batches 1
 [[ ! -e runs ]] || complain "--test-io made a run folder"
 
-# --print-config writes a file that runs again, and accepts options that only another build or machine supports.
+# --print-config prints a file that starts the same run. It accepts options that need another build or machine.
 expect 0 'strategy = "mpi"' --strategy mpi --print-config
 expect 0 'strategy = "nccl"' --strategy nccl --backend cuda --print-config
 "$program" "${tiny[@]}" --epochs 2 --disp-batches 1 --run-dir a --print-config >config
@@ -62,7 +62,7 @@ expect 2 "[--run-dir]" --config config
 
 # Without --run-dir, the program makes a new folder.
 expect 0 "files in runs/synthetic-resnet_preact8-" "${tiny[@]}" --max-steps 1
-# The same seed gives the same losses, also for a run in two parts.
+# The same seed gives the same losses, even if the run has two parts.
 expect 0 "epoch 2/2" --config config --run-dir b
 [[ $(key a step train_loss) == "$(key b step train_loss)" ]] || complain "same seed, other losses"
 expect 0 "done: 3 steps" --config config --run-dir c --max-steps 3
@@ -74,11 +74,11 @@ expect 0 "test loss" --config config --run-dir c --resume=best --eval-only
 expect 0 "starting from the beginning" "${tiny[@]}" --run-dir d --resume --max-steps 1
 expect 0 "--seed was" --config config --run-dir c --resume --seed 9
 expect 3 "resume with the model and optimizer options" --config config --run-dir c --resume --depth 14
-# The checkpoint of another run starts a new run, but only in an empty folder.
+# --resume=RUN starts a new run from RUN's checkpoint, but only in an empty folder.
 expect 2 "a folder of its own" --config config --run-dir b --resume=c
 expect 0 "going on from" --config config --run-dir e --resume=c/ --epochs 3
 [[ -d e/checkpoints/step-000000009 && ! -d c/checkpoints/step-000000009 ]] || complain "wrote into another run's folder"
-# Returning to an earlier epoch removes the later checkpoints.
+# --load-epoch with an earlier epoch removes the later checkpoints.
 expect 0 "epoch 3/3" "${tiny[@]}" --epochs 3 --model-prefix m --audit
 steps=(m/checkpoints/step-*)
 [[ ${#steps[@]} == 3 ]] || complain "--model-prefix keeps every checkpoint: $(ls m/checkpoints)"
@@ -88,7 +88,7 @@ expect 0 "going on from m/checkpoints/step-000000003" "${tiny[@]}" --epochs 3 --
 grep -qx "rollback 1 4" m/audit-rank0.txt || complain "no rollback in the audit: $(cut -c1-20 m/audit-rank0.txt)"
 expect 3 "[--load-epoch]" "${tiny[@]}" --model-prefix m --load-epoch 7
 
-# Other ways to compute convolutions change the rounding, not the net. Unknown words and backends are refused.
+# Another algorithm for convolutions changes only the rounding. Unknown names and unsuitable backends are refused.
 expect 2 "[--convolution]" "${tiny[@]}" --convolution fft
 expect 2 "onednn or eigen together with convolution 'winograd'" "${tiny[@]}" --backend reference --convolution winograd --max-steps 1
 for way in direct winograd; do
@@ -98,8 +98,8 @@ paste <(key way-direct step train_loss) <(key way-winograd step train_loss) | aw
   NF != 2 || ($1 - $2) ^ 2 > (1e-3 * $1) ^ 2 { print "losses of direct and winograd: " $0; bad = 1 }
   END { exit bad || NR != 3 }' || complain "winograd does not train as direct does"
 
-# The tuner prints its measurements and stores them, and the next run uses them. It ignores a file that is damaged or of
-# another processor or version.
+# The tuner prints its measurements and stores them for the next run. It ignores a file that is damaged, or that belongs
+# to another processor or version.
 tune=(--config config --convolution tune --max-steps 1)
 if grep -qw avx2 /proc/cpuinfo && [[ ${TUTTI_ISA:-} != baseline ]]; then
   export XDG_CACHE_HOME=$work/kept
@@ -122,11 +122,11 @@ fi
 TUTTI_ISA=baseline expect 2 "AVX2 or AVX-512 together with convolution 'tune'" "${tune[@]}" --run-dir tuned-5
 expect 2 "onednn or eigen together with convolution 'tune'" "${tune[@]}" --backend reference --run-dir tuned-6
 
-# The loss is not finite.
+# With this rate the loss becomes infinite.
 expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 20
 [[ $(key n end status) == '"failed"' ]] || complain "no failure in the log"
 
-# The disk becomes full after the start of a run; a file limit of 200 KiB simulates it.
+# Simulates a disk that becomes full after the start of a run, by a file limit of 200 KiB.
 "$program" "${tiny[@]}" --epochs 1 --run-dir f >/dev/null
 (
   trap '' XFSZ
@@ -141,7 +141,7 @@ grep -q '"event":"warning"' f/log.jsonl || complain "no warning in the log"
 [[ $(key f end status | paste -sd' ') == '"finished" "failed"' ]] || complain "the log's end: $(tail -n 1 f/log.jsonl)"
 expect 0 "going on from f/checkpoints/step-000000003" "${tiny[@]}" --epochs 2 --run-dir f --resume
 
-# On a signal the program finishes the step, saves and exits.
+# After a signal the program finishes the step, saves and exits.
 for signal in INT:130 TERM:143; do
   rm -rf s
   "$program" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 --disp-batches 1 --run-dir s >out 2>&1 &
@@ -150,7 +150,7 @@ for signal in INT:130 TERM:143; do
     grep -q '"event":"step"' s/log.jsonl 2>/dev/null && break
     sleep 0.1
   done
-  # Meanwhile no other process may write to the folder.
+  # While the program runs, no other process may use its folder.
   if [[ $signal == INT:* ]]; then
     expect 2 "[--run-dir] expected a folder that no other process writes to" "${tiny[@]}" --run-dir s --resume --max-steps 1
   fi
@@ -165,7 +165,7 @@ for signal in INT:130 TERM:143; do
     --run-dir s --resume --max-steps $((last + 1))
 done
 
-# Checkpoints by the clock, from which a killed run continues; and the parts of the time of a step.
+# --save-seconds saves by the clock, and a killed run continues from the checkpoint. The log has the times of a step.
 "$program" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 --save-seconds 0.2 --disp-batches 1 \
   --run-dir k >out 2>&1 &
 pid=$!
@@ -184,14 +184,14 @@ for name in data_wait comm_wait compute; do
     complain "no $name in the log: $(head -n 3 a/log.jsonl)"
 done
 
-# Event files for TensorBoard are next to the log by default. The progress line, which is rewritten on a terminal, does
-# not go to a pipe.
+# Event files for TensorBoard are next to the log by default. The progress line, which a terminal rewrites, is not
+# written to a pipe.
 compgen -G "a/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard"
 expect 0 "done" "${tiny[@]}" --run-dir t --no-tensorboard --epochs 1
 ! compgen -G "t/events.out.tfevents.*" >/dev/null || complain "a file for TensorBoard in spite of --no-tensorboard"
 ! grep -q $'\r' out || complain "a carriage return in a pipe"
 
-# Checkpoints in one folder, log and event files in another.
+# Checkpoints are in one folder, and the log and the event files in another.
 expect 0 "files in td, log in ld" "${tiny[@]}" --train_dir td --log_dir ld --epochs 1
 [[ $(ls td) == checkpoints && -e ld/log.jsonl ]] || complain "--train_dir and --log_dir: $(ls td ld)"
 compgen -G "ld/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard in --log_dir"
@@ -199,14 +199,14 @@ expect 2 "[--log-dir]" "${tiny[@]}" --train_dir td2 --log_dir ld --epochs 1
 expect 0 "going on from td" "${tiny[@]}" --train_dir td --log_dir ld --epochs 2 --resume
 [[ $(key ld epoch epoch | paste -sd' ') == "1 2" ]] || complain "a resumed run's log: $(cat ld/log.jsonl)"
 
-# Options from the environment, with a note for each.
+# Options from the environment give a note each.
 TUTTI_EPOCHS=1 TUTTI_RUN_DIR=ev expect 0 "--epochs comes from the environment's TUTTI_EPOCHS" "${tiny[@]}"
 [[ $(key ev epoch epoch) == 1 ]] || complain "TUTTI_EPOCHS has no effect"
 TUTTI_EPOHCS=1 expect 2 "did you mean TUTTI_EPOCHS" "${tiny[@]}"
 TUTTI_BATCH_SIZE=0 expect 2 "comes from the environment's TUTTI_BATCH_SIZE" --dataset synthetic --dry-run
 TUTTI_LR=0.3 expect 0 "lr comes from the environment's TUTTI_LR" --print-config
 
-# RecordIO of PNG images, as a file, as a folder, and with a list file.
+# Trains on RecordIO files of PNG images: as a file, as a folder, and with a list file.
 python3 - <<'PYTHON'
 import os, random, struct, zlib
 

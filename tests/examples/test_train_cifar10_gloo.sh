@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# train_cifar10 over Gloo, started by tutti-launch.
+# Tests train_cifar10 over Gloo, started by tutti-launch.
 set -uo pipefail
 # shellcheck source=launched.sh
 . "$(dirname "${BASH_SOURCE[0]}")/launched.sh"
@@ -12,7 +12,7 @@ launched gloo libgloo-dev
   complain "three ranks: status $?: $(tail -n 5 out)"
 grep -q "strategy gloo, 3 ranks" out || complain "three ranks: another strategy: $(cat out)"
 
-# The weights are the same as over MPI: ranks of a host sum in their order.
+# The weights are the same as over MPI, because the ranks of a host sum in the order of their numbers.
 weights() { sha256sum <"$1/checkpoints/step-000000008/model.safetensors"; }
 run() { # run FOLDER OPTION...: trains with two ranks over Gloo into the folder
   local folder=$1
@@ -27,7 +27,7 @@ else
     complain "over MPI: status $?: $(tail -n 5 out)"
   run shared
   [[ $(weights shared) == "$(weights over_mpi)" ]] || complain "other weights than over MPI"
-  # The sum of two numbers is the same in either order.
+  # A sum of two numbers does not depend on their order.
   run plain --no-shared-memory
   [[ $(weights plain) == "$(weights over_mpi)" ]] || complain "--no-shared-memory: other weights than over MPI"
   run flat --no-hierarchical
@@ -36,13 +36,13 @@ else
   [[ $(weights bf16) != "$(weights over_mpi)" ]] || complain "--comm-wire bf16 does nothing"
 fi
 GLOO_SOCKET_IFNAME=lo run interface --no-shared-memory
-# The run continues.
+# --resume continues the run with another number of ranks.
 "$launch" -n 2 "$program" "${tiny[@]}" --epochs 1 --run-dir on --strategy gloo >out 2>&1 &&
   "$launch" -n 3 "$program" "${tiny[@]}" --epochs 2 --run-dir on --strategy gloo --resume >out 2>&1 ||
   complain "resuming: $(tail -n 5 out)"
 grep -q "going on from" out || complain "it began anew: $(cat out)"
 
-# refused WHAT TEXT COMMAND...: checks for status 2, the text, and no new folder.
+# refused WHAT TEXT COMMAND...: checks that the command ends with status 2, prints the text and makes no new folder.
 refused() {
   local what=$1 text=$2
   shift 2
@@ -61,7 +61,7 @@ refused "no such interface" "[environment GLOO_SOCKET_IFNAME] expected a network
   env GLOO_SOCKET_IFNAME=none0 "$launch" -n 2 "$program" --strategy gloo
 refused "other options on a rank" "--lr" "$launch" -n 2 sh -c "exec \"\$@\" --lr 0.\$((TUTTI_RANK + 1))" sh "$program" --strategy gloo
 
-# process RANK: prints its process id.
+# process RANK: prints the process id of the rank.
 process() {
   local p
   for p in $(pgrep -f "^$program.*--run-dir long"); do
@@ -69,7 +69,7 @@ process() {
       tr '\0' '\n' <"/proc/$p/environ" | grep -xF "TUTTI_RANK=$1" >/dev/null && echo "$p"
   done
 }
-# The launcher and the remaining ranks name a rank that is killed or stopped; all end.
+# If a rank is killed or stopped, the launcher and the remaining ranks name it, and all of them end.
 for signal in KILL STOP; do
   for way in --shared-memory --no-shared-memory; do
     rm -rf long

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# train_cifar10 as several processes under mpirun.
+# Tests train_cifar10 as several processes under mpirun.
 set -uo pipefail
 program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
 if [[ ! -x $program ]]; then
@@ -23,10 +23,10 @@ complain() {
   failures=$((failures + 1))
 }
 key() { sed -n "/\"event\":\"$2\"/s/.*\"$3\":\([^,}]*\).*/\1/p" "$1/log.jsonl"; }
-# seen FOLDER EPOCH: prints each index of that epoch in the audit files, sorted, one per line.
+# seen FOLDER EPOCH: prints every sample index of that epoch in the audit files, sorted, one per line.
 seen() { sed -n "s/^$2 [0-9]* [0-9]*: //p" "$1"/audit-rank*.txt | tr ' ' '\n' | sort -n; }
 
-# begun FOLDER: waits for its second epoch.
+# begun FOLDER: waits for the second epoch of the run.
 begun() {
   for _ in $(seq 300); do grep -qs '"epoch":2' "$1/log.jsonl" && return || sleep 0.1; done
   complain "$1 did not begin: $(tail -n 5 out)"
@@ -44,7 +44,7 @@ done
 grep -q '"world":3' r3/log.jsonl || complain "the log does not say 3 ranks"
 [[ $(key r2 step step | tail -n 1) == 8 ]] || complain "2 ranks of 16 images: $(key r2 step step | tail -n 1) steps"
 
-# refused WHAT TEXT COMMAND...: checks for status 2, the text, and no new folder.
+# refused WHAT TEXT COMMAND...: checks that the command ends with status 2, prints the text and makes no new folder.
 refused() {
   local what=$1 text=$2
   shift 2
@@ -54,7 +54,7 @@ refused() {
   [[ ! -e refused ]] || { complain "$what: there is a run folder" && rm -rf refused; }
 }
 train=("$program" "${tiny[@]}" --epochs 1)
-# A process that was started by another launcher, or in another role, does not train.
+# A process refuses to train if the environment gives it a size or rank by hand, another launcher, or another role.
 refused "a size by hand" "[environment TUTTI_RANK]" env TUTTI_SIZE=2 "${train[@]}"
 refused "a rank by hand" "'tutti-launch -n 2 --launcher mpi' and 'mpirun -np 2'" env TUTTI_RANK=0 TUTTI_SIZE=2 "${train[@]}"
 refused "a size that is none" "[environment TUTTI_SIZE] expected an integer from 1 to 16777216, got 'abc'" \
@@ -69,13 +69,13 @@ done
 refused "another launcher" "tutti-launch -n 2 starts as many" env DMLC_ROLE=worker DMLC_NUM_WORKER=2 "${train[@]}"
 refused "srun" "mpirun -np 2" env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 "${train[@]}"
 refused "solo, twice" "[--strategy] expected mpi, gloo, nccl or ps for the 2 processes" "${mpi[@]}" -np 2 "${train[@]}" --strategy solo
-# A variable that remains in a shell has no effect.
+# A single variable that was left in a shell has no effect.
 "${train[@]}" --run-dir lone >out 2>&1 || complain "alone: $(tail -n 5 out)"
 DMLC_NUM_WORKER=4 DMLC_PS_ROOT_URI=a "${train[@]}" --run-dir stray >out 2>&1 || complain "DMLC_NUM_WORKER: $(tail -n 5 out)"
 [[ $(key lone start world) == 1 && $(key stray start world) == 1 ]] || complain "alone: not one rank"
 [[ $(key lone step train_loss) == "$(key stray step train_loss)" ]] || complain "a stray DMLC_NUM_WORKER changes the run"
 
-# tutti-launch without further options starts ranks of one net.
+# tutti-launch without further options starts ranks that train one net.
 launch=$TUTTI_BUILD_DIR/tools/tutti-launch
 "$launch" -n 2 "${train[@]}" --run-dir launched >out 2>&1 || complain "tutti-launch: $(tail -n 5 out)"
 [[ $(key launched start world) == 2 ]] || complain "tutti-launch: not one start of two ranks: $(key launched start world)"
@@ -84,7 +84,7 @@ refused "servers in a script" "[environment TUTTI_ROLE] expected worker" \
   "$launch" -n 1 -s 1 sh -c 'exec "$@" --strategy solo --run-dir refused$([ $TUTTI_ROLE = server ] || echo -not)' sh "${train[@]}"
 rm -rf refused-not
 
-# The automatic strategy, the plain path, the pooled path, bf16 on the wire.
+# The automatic strategy, and then the options that select another path, bf16 on the wire, or another bucket size.
 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 1 --run-dir auto >out 2>&1 || complain "auto: $(tail -n 5 out)"
 grep -q "strategy mpi, 2 ranks" out || complain "auto: $(head -n 3 out)"
 for option in --no-shared-memory --no-hierarchical "--comm-wire bf16" "--kv-store dist_device_sync" "--bucket-mib 1"; do
@@ -93,7 +93,7 @@ for option in --no-shared-memory --no-hierarchical "--comm-wire bf16" "--kv-stor
     complain "$option: $(tail -n 5 out)"
 done
 
-# Horovod's variables take effect if they have a meaning here; the others are named once.
+# Variables of Horovod that have a meaning in tutti take effect. One message names the remaining ones.
 "${mpi[@]}" -np 2 -x HOROVOD_FUSION_THRESHOLD=2097152 -x HOROVOD_CYCLE_TIME=5 -x HOROVOD_TIMELINE=t.json "$program" \
   "${tiny[@]}" --epochs 1 --run-dir horovod >out 2>&1 || complain "Horovod's variables: $(tail -n 5 out)"
 grep -q '"bucket-mib":2,' horovod/log.jsonl || complain "HOROVOD_FUSION_THRESHOLD: $(head -n 1 horovod/log.jsonl)"
@@ -106,17 +106,18 @@ for run in a b; do
 done
 [[ $(key same-a step train_loss) == "$(key same-b step train_loss)" ]] || complain "the same run twice gave other losses"
 
-# Ranks with different options: one message that names the rank and the difference, exit code 2, no process left.
+# If ranks have different options, one message names the rank and the difference, the exit code is 2, and no process is
+# left.
 "${mpi[@]}" -np 1 "$program" "${tiny[@]}" --run-dir d --lr 0.1 : -np 1 "$program" "${tiny[@]}" --run-dir d --lr 0.2 >out 2>&1
 [[ $? == 2 ]] || complain "other options: not status 2: $(tail -n 5 out)"
 grep -q -- "--lr" out || complain "other options: $(cat out)"
 grep -q "rank 1 on " out || complain "other options, no rank: $(cat out)"
 
-# An option that is wrong on all ranks, and a folder in use.
+# A run folder that exists, and an option that is wrong on all ranks.
 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --run-dir r2 >out 2>&1
 [[ $? == 2 ]] || complain "a run folder in use: not status 2: $(tail -n 5 out)"
 
-# After a signal, the ranks finish the step and save. The resumed run ends with the same result as an uninterrupted one.
+# After a signal the ranks finish the step and save. The resumed run gives the same result as an uninterrupted run.
 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 3 --audit --run-dir whole >out 2>&1 || complain "whole: $(tail -n 5 out)"
 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 3 --audit --max-steps 5 --run-dir cut >out 2>&1 || complain "cut: $(tail -n 5 out)"
 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 3 --audit --run-dir cut --resume >out 2>&1 || complain "resumed: $(tail -n 5 out)"
@@ -125,8 +126,8 @@ grep -q "rank 1 on " out || complain "other options, no rank: $(cat out)"
 for epoch in 0 1 2; do
   [[ $(seen cut $epoch) == "$(seq 0 100)" ]] || complain "resumed, epoch $epoch: not every image once"
 done
-# mpirun handles SIGTERM like this: it stops reading from its ranks, passes the signal on after a second, and a second
-# later kills the remaining ones. A rank with much output would block meanwhile.
+# After SIGTERM mpirun stops reading from its ranks, passes the signal on a second later, and kills the remaining ranks
+# after another second. Meanwhile a rank with much output would block.
 quiet=("${tiny[@]/#101/4000}")
 quiet[-1]=100000
 "${mpi[@]}" -np 2 "$program" "${quiet[@]}" --epochs 100000 --run-dir sig >out 2>&1 &
@@ -137,7 +138,7 @@ wait "$job"
 grep -q '"status":"interrupted"' sig/log.jsonl || complain "SIGTERM: $(tail -n 2 sig/log.jsonl) $(tail -n 5 out)"
 ls sig/checkpoints/*/COMPLETE >/dev/null || complain "SIGTERM: no checkpoint"
 
-# Checkpoints by the clock of rank 0, and the share of the time that a rank waited for the other one.
+# --save-seconds follows the clock of rank 0. The log has the share of the time that a rank waited for the other rank.
 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 100000 --save-period 0 --save-seconds 0.2 --run-dir clock >out 2>&1 &
 job=$!
 for ((i = 0; i < 600; ++i)); do
@@ -153,8 +154,8 @@ done
 ls clock/checkpoints/*/COMPLETE >/dev/null || complain "--save-seconds: no checkpoint"
 key clock step comm_wait | grep '[1-9]' >/dev/null || complain "no time waited for the other rank: $(head -n 3 clock/log.jsonl)"
 
-# Fewer ranks continue from an earlier state. The later work of the others is rolled back, in their files too. once
-# FOLDER EPOCH: like seen, for the lines that no rollback removes.
+# Fewer ranks continue from an earlier state. The audit files of all ranks roll back the later work. once FOLDER EPOCH:
+# like seen, but only for lines that no rollback removes.
 once() {
   awk -v want="$2" 'FNR == 1 { file++ }
     $1 == "rollback" { for (k in line) { split(k, p, " "); if (p[1] == file && (p[2] > $2 || (p[2] == $2 && p[3] >= $3))) delete line[k] } next }
@@ -163,17 +164,17 @@ once() {
     "$1"/audit-rank*.txt | sort -n
 }
 "${mpi[@]}" -np 3 "$program" "${tiny[@]}" --epochs 3 --audit --max-steps 5 --run-dir fewer >out 2>&1 || complain "fewer: $(tail -n 5 out)"
-printf '%s' TTPROGR1 >slot # a progress file as tutti-launch makes it: its mark, the job, and 48 bytes more
+printf '%s' TTPROGR1 >slot # a progress file of tutti-launch: its mark, the job, and 48 more bytes
 printf '\x1f\0\0\0\0\0\0\0' >>slot && head -c 48 /dev/zero >>slot
 TUTTI_REPORT=$PWD/slot TUTTI_JOB=1f "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 3 --audit --run-dir fewer \
   --resume=fewer/checkpoints/step-000000003 >out 2>&1 || complain "fewer, resumed: $(tail -n 5 out)"
 for epoch in 0 1 2; do
   [[ $(once fewer $epoch) == "$(seq 0 100)" ]] || complain "3 ranks, then 2, epoch $epoch: not every image once: $(once fewer $epoch | uniq -c | awk '$1 != 1' | xargs)"
 done
-# Steps count from the beginning of the job, in the report to the launcher too: 3 of 48 images and 8 of 32.
+# The report to the launcher counts steps from the beginning of the job: 3 steps of 48 images and 8 of 32.
 [[ $(od -An -tu8 -j16 -N8 slot | awk '{ print int($1 / 2 ^ 24) }') == 11 ]] || complain "the report says $(od -An -tx8 -j16 -N8 slot)"
 
-# A disk that takes longer for a checkpoint than the rank timeout does not end a healthy job.
+# A healthy job must survive a disk that takes longer for a checkpoint than the rank timeout.
 if [[ -z ${TUTTI_SANITIZE:-} ]]; then
   echo '#include <unistd.h>
     extern "C" int fsync(int) { return usleep(900000); }' >slow.cpp

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# train_cifar10 with parameter servers, started by tutti-launch.
+# Tests train_cifar10 with parameter servers, started by tutti-launch.
 set -uo pipefail
 # shellcheck source=launched.sh
 . "$(dirname "${BASH_SOURCE[0]}")/launched.sh"
 launched ps libzmq3-dev
 
-# The weights are the same as over MPI for any number of servers: the servers sum in the order of the ranks.
+# The weights are the same as over MPI for any number of servers, because servers sum in the order of the ranks.
 weights() { sha256sum <"$1/checkpoints/step-000000008/model.safetensors"; }
 "$launch" -n 2 "$program" "${tiny[@]}" --epochs 2 --run-dir over_mpi --strategy mpi >out 2>&1 ||
   complain "over MPI: status $?: $(tail -n 5 out)"
@@ -18,8 +18,8 @@ for servers in 1 3; do
   grep -q "note: parameter server over windows, $servers server" out || complain "$servers servers: not said: $(cat out)"
   [[ $(weights "ps$servers") == "$(weights over_mpi)" ]] || complain "$servers servers: other weights than over MPI"
 done
-# If windows are disabled or cannot be made, the job uses sockets. sockets FOLDER NOTE COMMAND...: checks that the note
-# is printed and the weights are the same.
+# If windows are disabled or cannot be made, the job uses sockets.
+# sockets FOLDER NOTE COMMAND...: checks that the command prints the note and gives the same weights.
 sockets() {
   local folder=$1 note=$2
   shift 2
@@ -33,7 +33,7 @@ sockets() {
 sockets unwanted "ZeroMQ, 2 servers" "$launch" -n 2 -s 2 "$program" --no-shared-memory
 sockets no_memfd "ZeroMQ, 1 server (no windows: memfd_create: Operation not permitted)" \
   "$launch" -n 2 -s 1 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_memfd.py" "$program"
-# Windows do not use /dev/shm.
+# Windows must not use /dev/shm.
 if unshare -m mount -t tmpfs none /mnt 2>/dev/null; then
   # shellcheck disable=SC2016  # the inner shell expands it
   sockets small_shm "windows, 1 server" unshare -m bash -c 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"' bash \
@@ -52,8 +52,8 @@ done
 [[ $(weights two_bits0.5) != "$(weights two_bits0.1)" ]] || complain "--gc-threshold does nothing"
 "$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir one >out 2>&1 || complain "one worker: $(tail -n 5 out)"
 grep -q "strategy ps" out || complain "one worker with a server trains alone: $(cat out)"
-# Servers of a single-host job accept connections from this host only. listening PID: prints the addresses at which a
-# process listens, in the form of /proc/net/tcp.
+# Servers of a job on one host accept connections only from this host.
+# listening PID: prints the addresses at which a process listens, in the form of /proc/net/tcp.
 listening() {
   local inode
   for inode in $(readlink "/proc/$1/fd/"* 2>/dev/null | sed -n 's/^socket:\[\([0-9]*\)\]$/\1/p'); do
@@ -68,7 +68,7 @@ for process in /proc/[0-9]*; do
   { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "TUTTI_STATE_DIR=$TUTTI_STATE_DIR" || continue
   for address in $(listening "${process#/proc/}"); do
     found=$((found + 1))
-    # 127.0.0.1, in its plain form and as an address of IPv6.
+    # 127.0.0.1 in IPv4, or mapped to IPv6.
     [[ $address =~ ^(0000000000000000FFFF0000)?0100007F$ ]] || complain "$(tr '\0' ' ' <"$process/cmdline") listens at $address"
   done
 done
@@ -76,13 +76,13 @@ done
 kill -INT $job 2>/dev/null
 wait $job
 [[ $? == 130 ]] || complain "it does not end in order: $(tail -n 5 out)"
-# The run continues.
+# --resume continues the run with another number of servers.
 "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 1 --run-dir on --strategy ps >out 2>&1 &&
   "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 2 --run-dir on --strategy ps --resume >out 2>&1 ||
   complain "resuming: $(tail -n 5 out)"
 grep -q "going on from" out || complain "it began anew: $(cat out)"
 
-# refused WHAT TEXT COMMAND...: checks for status 2, the text, and no new folder.
+# refused WHAT TEXT COMMAND...: checks that the command ends with status 2, prints the text and makes no new folder.
 refused() {
   local what=$1 text=$2
   shift 2
@@ -105,7 +105,7 @@ refused "plain nothing" "[--ps-plain] expected strategy ps" "$program" --ps-plai
 refused "a bound that is none" "MXNET_KVSTORE_BIGARRAY_BOUND" env MXNET_KVSTORE_BIGARRAY_BOUND=1e6 "$launch" -n 2 -s 1 "$program" \
   --strategy ps
 
-# Each process that was started with other options is refused separately, and gets the first difference.
+# A process with other options than the job is refused alone, and its error names the first difference.
 cat >otherwise <<'END'
 #!/bin/sh
 role=$1 rank=$2 option=$3 value=$4
@@ -114,7 +114,7 @@ shift 4
 exec "$@"
 END
 chmod +x otherwise
-# otherwise ROLE RANK NAME OPTION VALUE TEXT
+# otherwise ROLE RANK OPTION VALUE TEXT: gives one process another value of OPTION, and expects TEXT in its error.
 otherwise() {
   "$launch" -n 3 -s 1 ./otherwise "$1" "$2" "$3" "$4" "$program" "${tiny[@]}" --epochs 1 --run-dir refused --strategy ps >out 2>&1
   local status=$?
@@ -128,7 +128,7 @@ otherwise worker 2 --lr 0.5 "--lr left out, as the others have, got 0.5"
 otherwise worker 0 --depth 14 "--depth 8, as the others have, got 14"
 otherwise worker 1 --seed 9 "--seed \"3\", as the others have, got \"9\""
 otherwise server 0 --depth 14 "--depth 8, as the workers have, got 14"
-# process ROLE RANK: prints its process id.
+# process ROLE RANK: prints the process id of that process.
 process() {
   local p
   for p in $(pgrep -f "^$program.*$work"); do
@@ -136,17 +136,17 @@ process() {
       tr '\0' '\n' <"/proc/$p/environ" | grep -x "TUTTI_RANK=$2" >/dev/null && echo "$p"
   done
 }
-# begun FOLDER: waits for its second epoch.
+# begun FOLDER: waits for the second epoch of the run.
 begun() {
   for _ in $(seq 300); do grep -qs '"epoch":2' "$1/log.jsonl" && return || sleep 0.1; done
   complain "$1 did not begin: $(tail -n 5 out)"
 }
-# An error on a worker is printed, and the other processes get a report of it.
+# A worker prints its error, and the other processes report it.
 "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 9 --lr 1e6 --warmup-epochs 0 --run-dir diverges --strategy ps >out 2>&1
 [[ $? == 6 ]] || complain "a loss that is not finite: $(tail -n 5 out)"
 grep -q "train_cifar10: \[.*not finite\|train_cifar10: \[.*finite" out || complain "it is not said: $(cat out)"
 
-# The error names a process that is killed, and the others end with 5.
+# If a process is killed, the error names it, and the other processes end with 5.
 for victim in "worker 1" "server 0"; do
   # shellcheck disable=SC2086
   set -- $victim
@@ -160,7 +160,7 @@ for victim in "worker 1" "server 0"; do
   grep -q "tutti-launch: \[$victim on localhost\] expected exit code 0, got its end by SIGKILL" out ||
     complain "$victim killed, and not named: $(tail -n 5 out)"
 done
-# On a request to stop, the workers finish their step and save, and the servers wait for them.
+# After a request to stop, the workers finish their step and save. The servers wait for the workers.
 "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 10000 --run-dir "$work/stopped" --strategy ps >out 2>&1 &
 job=$!
 begun stopped

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# train_cifar10 with parameter servers that own the weights, started by tutti-launch.
+# Tests train_cifar10 with parameter servers that own the weights, started by tutti-launch.
 set -uo pipefail
 # shellcheck source=launched.sh
 . "$(dirname "${BASH_SOURCE[0]}")/launched.sh"
 launched ps libzmq3-dev
 weights() { sha256sum <"$1/model.safetensors"; }
 
-# One worker has the same bits as a process that trains alone, for any number of servers.
+# One worker gives the same bits as a process that trains alone, for any number of servers.
 "$program" "${tiny[@]}" --epochs 2 --run-dir alone >out 2>&1 || complain "alone: $(tail -n 5 out)"
 for servers in 1 3; do
   MXNET_KVSTORE_BIGARRAY_BOUND=10000 "$launch" -n 1 -s $servers "$program" "${tiny[@]}" --epochs 2 \
@@ -18,7 +18,7 @@ for servers in 1 3; do
     complain "$servers servers: other weights than alone"
 done
 
-# Two-bit gradients change the result, and each threshold changes it differently.
+# Two-bit gradients change the result, and each threshold gives another result.
 for threshold in 0.5 0.1; do
   "$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 2 --run-dir "two_bits$threshold" --strategy ps_async --gc-type 2bit \
     --gc-threshold $threshold >out 2>&1 || complain "two bits: $(tail -n 5 out)"
@@ -27,7 +27,7 @@ at=checkpoints/step-000000014
 [[ $(weights two_bits0.5/$at) != "$(weights alone/$at)" ]] || complain "--gc-type 2bit does nothing"
 [[ $(weights two_bits0.5/$at) != "$(weights two_bits0.1/$at)" ]] || complain "--gc-threshold does nothing"
 
-# --dry-run and --test-io do not train, and the servers end with the workers.
+# With --dry-run and --test-io the workers do not train, and the servers end with them.
 for only in --dry-run "--test-io 1"; do
   # shellcheck disable=SC2086
   "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir shown --strategy ps_async $only >out 2>&1 ||
@@ -35,8 +35,8 @@ for only in --dry-run "--test-io 1"; do
   [[ ! -e shown ]] || complain "$only: there is a run folder"
 done
 
-# Several workers: without -s there are as many servers as workers, the steps of all workers count, and each sample is
-# seen once per epoch. The run continues.
+# Without -s, a job has as many servers as workers. The steps of all workers count, each sample is seen once per epoch,
+# and --resume continues the run.
 "$launch" -n 2 "$program" "${tiny[@]}" --epochs 2 --run-dir some --kv-store dist_async --audit --ps-staleness 1 >out 2>&1 ||
   complain "two workers: $(tail -n 5 out)"
 grep -q "strategy ps_async, 2 ranks" out || complain "two workers: another strategy: $(cat out)"
@@ -56,7 +56,7 @@ grep -q "done: 24 steps" out || complain "resumed: other steps: $(tail -n 2 out)
   complain "--max-steps: $(tail -n 5 out)"
 grep -qE "done: (9|10|11) steps" out || complain "--max-steps 9: $(tail -n 2 out)"
 
-# refused WHAT TEXT OPTIONS...: checks for status 2, the text, and no new folder.
+# refused WHAT TEXT OPTIONS...: checks that the job ends with status 2, prints the text and makes no new folder.
 refused() {
   local what=$1 text=$2
   shift 2
@@ -70,7 +70,7 @@ refused "whole tensors" "[--optimizer] expected a synchronous strategy" --strate
 refused "staleness elsewhere" "[--ps-staleness] expected strategy ps_async" --strategy ps --ps-staleness 1
 refused "no number" "[--ps-staleness]" --strategy ps_async --ps-staleness=-1
 
-# Each process that was started with other options is refused separately, and gets the first difference.
+# A process with other options than the job is refused alone, and its error names the first difference.
 cat >otherwise <<'END'
 #!/bin/sh
 role=$1 rank=$2 option=$3 value=$4
@@ -79,7 +79,7 @@ shift 4
 exec "$@"
 END
 chmod +x otherwise
-# otherwise ROLE RANK NAME OPTION VALUE TEXT
+# otherwise ROLE RANK OPTION VALUE TEXT: gives one process another value of OPTION, and expects TEXT in its error.
 otherwise() {
   "$launch" -n 3 -s 1 ./otherwise "$1" "$2" "$3" "$4" "$program" "${tiny[@]}" --epochs 1 --run-dir refused --strategy ps_async >out 2>&1
   local status=$?
@@ -104,7 +104,7 @@ begun() {
   for _ in $(seq 300); do grep -qs '"epoch":2' "$1/log.jsonl" && return || sleep 0.1; done
   complain "$1 did not begin: $(tail -n 5 out)"
 }
-# The error names a process that is killed, and the launcher ends the others.
+# If a process is killed, the error names it, and the launcher ends the other processes.
 for victim in "worker 1" "server 0"; do
   # shellcheck disable=SC2086
   set -- $victim
@@ -118,7 +118,7 @@ for victim in "worker 1" "server 0"; do
   grep -q "tutti-launch: \[$victim on localhost\] expected exit code 0, got its end by SIGKILL" out ||
     complain "$victim killed, and not named: $(tail -n 5 out)"
 done
-# On a request to stop, rank 0 saves the weights of the servers.
+# After a request to stop, rank 0 saves the weights of the servers.
 "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 10000 --run-dir "$work/stopped" --strategy ps_async >out 2>&1 &
 job=$!
 begun stopped

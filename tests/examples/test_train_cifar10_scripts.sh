@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# train_cifar10 with parameter servers whose processes are started one by one, without tutti-launch. They get a list of
-# all addresses, as TensorFlow's scripts do, or numbers from a scheduler, as MXNet's do.
+# Tests train_cifar10 with parameter servers, without tutti-launch: a script starts each process. The processes get a
+# list of all addresses, as in TensorFlow's scripts, or numbers from a scheduler, as in MXNet's scripts.
 set -uo pipefail
 program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
 [[ -x $program ]] || { echo "SKIP: no $program; CLI11 is missing" && exit 77; }
@@ -24,18 +24,18 @@ complain() {
   echo "FAILED: $*"
   failures=$((failures + 1))
 }
-# ports N: prints N free ports.
+# ports N: prints the numbers of N free ports.
 ports() { python3 -c "import socket
 s=[socket.create_server(('127.0.0.1',0)) for _ in range($1)]
 print(*(x.getsockname()[1] for x in s))"; }
-# lists: sets the lists of 2 servers and 2 workers, with new ports.
+# lists: sets the address lists of 2 servers and 2 workers, with new ports.
 lists() {
   # shellcheck disable=SC2046
   set -- $(ports 4)
   first=$1 second=$2
   list=(--ps_hosts "localhost:$1,localhost:$2" --worker_hosts "localhost:$3,localhost:$4")
 }
-# start RUN OPTIONS...: starts all four processes, or those of `all`; their output goes to RUN.ps0 and so on.
+# start RUN OPTIONS...: starts the processes in `all`. Their output is in RUN.ps0, RUN.ps1 and so on.
 all=(ps0 ps1 worker0 worker1)
 start() {
   local run=$1 each
@@ -47,7 +47,7 @@ start() {
     pids+=($!)
   done
 }
-# ended WHAT CODES RUN: waits for all processes; the code of killed ones is 137.
+# ended WHAT CODES RUN: waits for all processes, and compares their exit codes. A killed process has 137.
 ended() {
   local codes="" p
   for p in "${pids[@]}"; do
@@ -75,7 +75,7 @@ for w in 0 1; do
 done
 last=$(ls whole/checkpoints)
 [[ $last =~ ^step-00000006[0-9]$ ]] || complain "it saved $last"
-# The same command continues the run, also with the key in other letter case. A run without a checkpoint starts again.
+# The same command continues the run. The key may have other letter case. A run without a checkpoint starts again.
 start whole --max_steps 90 --ps-key-file same.key
 ended "going on" "0 0 0 0" whole
 said whole.worker0 "going on from $work/whole/checkpoints/$last"
@@ -86,8 +86,7 @@ ended "synchronous, begun before" "0 0 0 0" early
 said early.worker0 "strategy ps, 2 ranks"
 said early.worker0 "starting from the beginning"
 
-# Checkpoints by time during the run. A worker is killed, is named in a message, and comes back; then a server is
-# killed.
+# The job saves by the clock. A worker is killed, a message names it, and it returns. Later a server is killed.
 lists
 start lost --max_steps 100000000 --save-seconds 1 --audit
 until_said lost.worker1 "step 10,"
@@ -109,21 +108,21 @@ kill -9 "${pids[1]}"
 ended "a server killed" "5 137 5 5" lost
 said lost.ps0 "server 1 on localhost is gone"
 grep -qE "server 1 (on|at) .* is gone" lost.worker0 || complain "not named: $(tail -n 3 lost.worker0)"
-# A worker that does not come back is reported as lost at the end.
+# If a worker does not return, the servers report it as lost at the end.
 lists
 start missed --max_steps 400
 until_said missed.worker1 "step 10,"
 kill -9 "${pids[3]}"
 ended "a worker killed" "5 5 0 137" missed
 said missed.ps1 "rank 1 on localhost lost, and not returned"
-# If all wait for each other, the loss ends all.
+# With synchronous workers the loss of a worker ends the job.
 lists
 start together --max_steps 100000000 --strategy ps
 until_said together.worker1 "step 10,"
 kill -9 "${pids[3]}"
 ended "a synchronous worker killed" "5 5 5 137" together
 for each in ps0 ps1 worker0; do said together.$each "rank 1 on localhost is gone"; done
-# A worker is stopped.
+# A stopped worker is removed from the job.
 lists
 start stopped --max_steps 100000000 --rank-timeout 1
 until_said stopped.worker1 "step 10,"
@@ -132,7 +131,7 @@ until_said stopped.ps0 "[worker 1 on localhost] expected a process of the job un
 kill -9 "${pids[3]}" "${pids[0]}"
 ended "the first server killed" "137 5 5 137" stopped
 said stopped.ps1 "server 0 at localhost:$first, the arbiter of the job"
-# All processes get a signal.
+# All processes get a signal to stop.
 lists
 start asked --max_steps 100000000
 until_said asked.worker1 "step 10,"
@@ -140,7 +139,7 @@ kill -TERM "${pids[@]}"
 ended "stopped in order" "0 0 143 143" asked
 said asked.worker0 "state saved"
 
-# ---- an evaluation during the training ----
+# ---- evaluation during the training ----
 line='^[0-9-]{10} [0-9:]{8}\.[0-9]{6}: precision @ 1 = (0\.[0-9]{3}|1\.000)$'
 lists
 "$program" --checkpoint_dir "$work/judged" --eval_dir "$work/eval" --eval_interval_secs 0.2 >evaluator 2>&1 &
@@ -156,7 +155,7 @@ wait $evaluator
 (($(grep -cE "$line" evaluator) >= 3)) || complain "not evaluated: $(cat evaluator)"
 [[ $(grep -vcE "$line|no checkpoint|stopping after|^$" evaluator) == 0 ]] || complain "it says more: $(cat evaluator)"
 ls eval/events.out.tfevents.* >/dev/null || complain "no curve for TensorBoard"
-# Checkpoints appear and are removed while they are read.
+# Checkpoints appear and disappear while the evaluator reads them.
 newest=$(find judged/checkpoints -name 'step-*' | sort | tail -n 1)
 "$program" --checkpoint_dir judged --eval_dir eval --eval_interval_secs 0 >evaluator 2>&1 &
 evaluator=$!
@@ -170,7 +169,7 @@ wait $evaluator
 "$program" --checkpoint_dir whole --eval_dir eval --run_once --eval_data train_eval --num_examples 50 >evaluator 2>&1 ||
   complain "once: $(cat evaluator)"
 [[ $(grep -cE "$line" evaluator) == 1 && $(wc -l <evaluator) == 1 ]] || complain "once: it says otherwise: $(cat evaluator)"
-# judged CODE WHAT TEXT OPTIONS...
+# judged CODE WHAT TEXT OPTIONS...: checks the exit code and the output of an evaluation.
 judged() {
   "$program" --eval_dir eval "${@:4}" >out 2>&1
   [[ $? == "$1" ]] || complain "$2: not status $1: $(cat out)"
@@ -186,7 +185,8 @@ judged 2 "two commands" "[--job-name] expected options of an evaluation or of a 
 judged 2 "another folder" "[--run-dir] expected --checkpoint-dir" --train_dir whole
 [[ ! -e none ]] || complain "an evaluation makes a run folder"
 
-# ---- errors ---- refused CODE WHAT TEXT OPTIONS...: of one process.
+# ---- errors ----
+# refused CODE WHAT TEXT OPTIONS...: checks the exit code and the output of a single process.
 refused() {
   local code=$1 what=$2 text=$3
   shift 3
@@ -220,7 +220,7 @@ refused 2 "no time-out" "[--rank-timeout] expected 0.1" "${good[@]}" --rank-time
 TUTTI_RANK=0 TUTTI_SIZE=1 refused 2 "two starters" "expected a process that no launcher has numbered" "${good[@]}"
 refused 2 "a key without such a job" "[--ps-key-file] expected a job with processes that scripts start" "${key[@]}"
 refused 2 "a time-out without such a job" "[--rank-timeout] expected a job with processes" --rank-timeout 3
-# key WHAT TEXT FILE
+# key WHAT TEXT FILE: checks that a worker refuses the key file.
 key() { refused 2 "key file: $1" "$2" "${list[@]}" --job_name worker --ps-key-file "$3"; }
 for mode in 0640 0604 0660 0700 0620; do
   install -m $mode job.key bad.key
@@ -242,7 +242,7 @@ done
 refused 5 "no server" "expected server 0 at localhost:$first within 2000 ms, got no answer" "${good[@]}"
 refused 5 "no such host" "got no address for nowhere.invalid (" --ps_hosts nowhere.invalid:1 --worker_hosts localhost:2 "${key[@]}" \
   --job_name worker
-# hold: takes a port, $held, with another program, $holder.
+# hold: starts the program $holder, which holds the port $held.
 hold() {
   rm -f held
   python3 -c "import socket,time
@@ -259,19 +259,19 @@ hold
 refused 5 "a port in use" "to listen at 127.0.0.1:$held, got Address already in use" --ps_hosts "localhost:$held" \
   --worker_hosts localhost:1 "${key[@]}" --job_name ps
 release
-# Too few processes have started: each one prints which are missing and their addresses.
+# Too few processes have started: each process prints which processes are missing, and their addresses.
 lists
 all=(ps0 worker0 worker1)
 start few --comm-deadline 3
 ended "too few servers" "5 5 5" few
 all=(ps0 ps1 worker0 worker1)
 said few.ps0 "expected server 1 at localhost:$second within 3000 ms"
-# A worker waits for the same time, or learns earlier that server 0 has ended.
+# A worker waits for the same time, unless it learns earlier that server 0 has ended.
 for each in worker0 worker1; do
   grep -qF "expected server 0 at localhost:$first, the arbiter of the job, got the end of the connection" "few.$each" ||
     said few.$each "expected server 1 at localhost:$second within 3000 ms"
 done
-# The port of one of several servers is taken.
+# Another program holds the port of one of the servers.
 lists
 hold
 list[1]=localhost:$first,localhost:$held
@@ -283,7 +283,7 @@ said inuse.ps1 "to listen at 127.0.0.1:$held, got Address already in use"
 for each in ps0 worker0 worker1; do
   grep -qE "server 1 (on|at) localhost.* is gone" inuse.$each || complain "$each does not name it: $(tail -n 3 inuse.$each)"
 done
-# One of them has other options: it is refused, and the others get a report and do not wait for it.
+# A worker with other options is refused. The other processes report it and do not wait for it.
 lists
 all=(ps0 ps1 worker0)
 start odd --strategy ps --comm-deadline 120
@@ -296,7 +296,7 @@ ended "a worker of other options" "5 5 5 2" odd
 for each in ps0 ps1 worker0; do said odd.$each "worker 1 on localhost was refused"; done
 all=(ps0 ps1 worker0 worker1)
 release
-# Other secrets, other lists, a number used twice: each gets an error, and the job continues.
+# A process with another secret, another list or a number that is in use gets an error, and the job continues.
 lists
 start going --max_steps 100000000
 until_said going.worker1 "step 10,"
@@ -309,7 +309,8 @@ kill -0 "${pids[@]}" || complain "strangers end a job"
 kill -TERM "${pids[@]}"
 ended "a job with strangers" "0 0 143 143" going
 
-# ---- with numbers from a scheduler ---- with_scheduler RUN STRATEGY OPTIONS...
+# ---- numbers from a scheduler ----
+# with_scheduler RUN STRATEGY OPTIONS...: starts the processes as a scheduler does.
 with_scheduler() {
   local run=$1 strategy=$2 each
   shift 2

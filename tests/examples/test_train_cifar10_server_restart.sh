@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# A server of asynchronous training is killed during a job, starts again, and continues from its stored state.
+# Tests a server of asynchronous training that is killed: it starts again and continues from its stored state.
 set -uo pipefail
 # shellcheck source=launched.sh
 . "$(dirname "${BASH_SOURCE[0]}")/launched.sh"
 launched ps libzmq3-dev
 tiny=(--dataset synthetic --num-examples 256 --image-shape "3,16,16" --depth 8 --batch-size 16 --threads 1 --seed 3
   --disp-batches 1000 --strategy ps_async)
-# process ROLE RANK: prints its process id.
+# process ROLE RANK: prints the process id of that process.
 process() {
   local p
   for p in $(pgrep -f "^$program.*$work"); do
@@ -16,12 +16,12 @@ process() {
       tr '\0' '\n' <"/proc/$p/environ" | grep -x "TUTTI_RANK=$2" >/dev/null && echo "$p"
   done
 }
-# begun FOLDER EPOCH: waits for that epoch.
+# begun FOLDER EPOCH: waits until the run has begun that epoch.
 begun() {
   for _ in $(seq 600); do grep -qs "\"epoch\":$2," "$1/log.jsonl" && return || sleep 0.05; done
   complain "$1 did not come to epoch $2: $(tail -n 5 out)"
 }
-# newest SERVER: prints the newer one of its two states.
+# newest SERVER: prints the newer one of the two stored states of a server.
 newest() {
   for _ in $(seq 600); do
     [[ $(find "run/servers/server-$1/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l) -ge 2 ]] && break || sleep 0.05
@@ -35,7 +35,7 @@ job=$!
 begun run 4
 kill -9 "$(process server 0)"
 begun run 20
-# The newest state of the other server is damaged: it uses the previous one.
+# The newest state of the second server is damaged, so the server uses the previous state.
 victim=$(process server 1)
 kill -STOP "$victim"
 damaged=$(newest 1)
@@ -58,7 +58,7 @@ awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a / 2) }' || complain "the lo
 [[ ! -e run/servers ]] || complain "states are left over: $(find run/servers)"
 [[ -d run/checkpoints/step-000001600 ]] || complain "not saved: $(ls run/checkpoints)"
 
-# One restart more than allowed: the job ends, and the error names the server.
+# One more restart than allowed: the job ends, and the error names the server.
 "$launch" -n 2 -s 1 --server-restarts 1 "$program" "${tiny[@]}" --epochs 10000 --run-dir "$work/twice" >out 2>&1 &
 job=$!
 begun twice 4
@@ -71,7 +71,7 @@ status=$?
 grep -q "tutti-launch: \[server 0 on localhost\] expected exit code 0, got its end by SIGKILL" out ||
   complain "killed twice, and not named: $(tail -n 5 out)"
 
-# refused WHAT TEXT COMMAND...
+# refused WHAT TEXT COMMAND...: checks that the command ends with status 2 and prints the text.
 refused() {
   local what=$1 text=$2
   shift 2

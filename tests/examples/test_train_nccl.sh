@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# --strategy nccl and --backend cuda on a machine without a GPU: each missing part gives one line and exit code 4,
-# alone, under tutti-launch and under mpirun. A library plays a driver that is too old.
+# Tests --strategy nccl and --backend cuda on a machine without a GPU: for each missing part the program prints one line
+# and ends with 4, alone, under tutti-launch and under mpirun. A stand-in library replaces a driver that is too old.
 set -uo pipefail
 build=${TUTTI_BUILD_DIR:?}
 program=$build/examples/train_cifar10
@@ -48,7 +48,7 @@ if has "an NVIDIA driver" && has "to join NCCL"; then
   expect 2 "[--backend] expected cuda" "nccl on the processor" "$program" "${tiny[@]}" --strategy nccl --backend eigen
   expect 2 "[--gpus] expected numbers" "GPUs that are none" "$program" "${tiny[@]}" --backend cuda --gpus 0,0
   expect 2 "[--gpus] expected no GPUs" "GPUs without cuda" "$program" "${tiny[@]}" --gpus 0
-  # Without a driver, the automatic choice is the processor.
+  # Without a driver the automatic choice is the CPU.
   expect 0 "done:" "auto" "$program" "${tiny[@]}" --run-dir auto
   if grep -q "backend cuda" out; then complain "auto took cuda"; fi
   launch=$build/tools/tutti-launch
@@ -64,7 +64,7 @@ if has "an NVIDIA driver" && has "to join NCCL"; then
     # shellcheck disable=SC2086
     [[ ! -x $build/bench/${other%% *} ]] || { expect 4 "expected an NVIDIA driver" "$other" "$build"/bench/$other && one_line "$other"; }
   done
-  # A driver that only reports the year 2021: the runtime asks it for its functions, and then for its version.
+  # A driver with a version of the year 2021: the runtime asks for its functions, and then for its version.
   cat >old.cpp <<'EOF'
 #include <cstring>
 extern "C" {
@@ -91,7 +91,7 @@ EOF
     complain "no library of an old driver"
   fi
 else
-  # A build without them prints what to install.
+  # A build without CUDA or NCCL prints what to install.
   has "an NVIDIA driver" || expect 2 "install the CUDA toolkit" "no cuda" "$program" "${tiny[@]}" --backend cuda
   expect 2 "NCCL (libnccl2 and libnccl-dev)" "no nccl" "$program" "${tiny[@]}" --strategy nccl
   echo "a build without CUDA or without NCCL"

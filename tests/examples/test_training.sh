@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # processors: 2
-# The tutorial's training program trains, evaluates, saves and continues. Two processes continue a run that one process
-# started.
+# Tests the tutorial's training program: it trains, evaluates, saves and continues. Two processes continue a run that
+# one process started.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" training
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # processors: 2
 # waits
-# The tutorial's training program under tutti-launch with each word for a strategy: it trains in all started processes,
-# and its servers serve and end with the workers.
+# Tests the tutorial's training program under tutti-launch with each name of a strategy: all started processes take
+# part, and the servers end with the workers.
 set -uo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh" training
@@ -16,7 +16,7 @@ unset GLOO_SOCKET_IFNAME DMLC_ROLE DMLC_NUM_WORKER DMLC_NUM_SERVER
 has() { ! "$program" none "$1" 2>&1 | grep -q "and build again"; }
 
 runs=0
-# trains WORD STRATEGY WORKERS SERVERS: checks that the word trains with this strategy; SERVERS "-" leaves -s out.
+# trains WORD STRATEGY WORKERS SERVERS: checks that the word selects this strategy. SERVERS "-": without -s.
 trains() {
   local word=$1 strategy=$2 workers=$3 servers=$4 run got
   has "$strategy" || { echo "no strategy $strategy: '$word' was not tested" && return; }
@@ -33,12 +33,13 @@ trains() {
   [[ $strategy == ps_async ]] && name="asynchronous parameter server"
   grep -q "$workers ranks: $name" out || complain "$word: another strategy than $strategy: $(cat out)"
   grep -qE "epoch 3: .* top-1 (9[0-9]|100)\." out || complain "$word: it does not learn: $(cat out)"
-  # The steps of all workers if they do not wait for each other.
+  # Workers that do not wait for each other count the steps of all workers.
   local steps=48
   [[ $strategy == ps_async ]] && steps=$((48 * workers))
   [[ -d $run/checkpoints/step-$(printf %09d $steps) ]] || complain "$word: no state after $steps steps: $(ls $run/checkpoints)"
 }
-# Prints the checksum of the tensors. The header before them contains the run's folder.
+# weights FOLDER: prints the checksum of the tensors. The header before them is left out, because it has the run's
+# folder.
 weights() {
   local file=$1/checkpoints/step-000000048/model.safetensors
   tail -c "+$(($(od -An -t u8 -N 8 "$file") + 9))" "$file" | sha256sum
@@ -72,11 +73,11 @@ if has ps; then
   [[ $(weights run$runs) == "$(weights "$alone")" ]] || complain "ps_async with two servers: other weights than alone"
   trains ps-async ps_async 2 2
   trains dist_async ps_async 2 -
-  # The run continues, and has no more work.
+  # The command finds the finished run, which has no more work.
   "$launch" -n 2 -s 1 "$program" run$runs dist_async >out 2>&1 || complain "again: status $?: $(tail -n 5 out)"
   grep -q "going on after step 96" out || complain "again: it began anew: $(cat out)"
 
-  # A server that is started alone has a role that its strategy does not support.
+  # The strategy mpi does not support the role of a server.
   TUTTI_ROLE=server "$program" lone mpi >out 2>&1
   [[ $? == 2 ]] || complain "a server of mpi: no status 2: $(cat out)"
   grep -qF "[make_strategy] expected a strategy with servers" out || complain "a server of mpi: $(cat out)"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The progress output of an evaluation.
+// Tests the progress output of an evaluation.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -38,7 +38,7 @@ std::unique_ptr<BatchSource> eighty_images() {
       images, LoaderOptions{.placement = {.global_batch = 10}, .shuffle = false, .one_pass = true, .threads = 0});
 }
 
-// Makes a pass in which each batch takes this number of seconds.
+// Reads all batches, each of which takes this number of seconds.
 void pass(WatchedSource& source, Shown& shown, double seconds) {
   source.start({0, 0});
   for (bool last = false; !last;) {

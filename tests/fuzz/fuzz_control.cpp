@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Sends any bytes as frames of several processes to the arbiter, with advancing time. The program does not break, the
-// arbiter's messages are well-formed, no two members have the same number, and generations only grow. Also reads any
-// bytes as one message: the result is either CommunicationError or a message that encode() writes back as the same
+// Sends any bytes as frames of several processes to the arbiter, while time advances. The program must not crash, the
+// arbiter's messages must be valid, no two members may have the same number, and generations may only grow. Also reads
+// any bytes as one message: the result is either CommunicationError or a message that encode() writes as the same
 // bytes.
 #include <chrono>
 #include <cstddef>
@@ -59,7 +59,7 @@ int run(const std::uint8_t* data, std::size_t size) {
   Time now = 0s;
   std::uint64_t last = 0;
   std::map<ConnectionId, MessageAssembler> assemblers;
-  // The rest: one byte selects a connection and an action, one byte is a length, and the bytes follow.
+  // In the rest of the input, one byte selects a connection and an action, one byte is a length, and the bytes follow.
   for (std::size_t at = 1; at + 1 < size;) {
     const ConnectionId connection = data[at] & 7U;
     const unsigned what = data[at] >> 3U;
@@ -81,8 +81,7 @@ int run(const std::uint8_t* data, std::size_t size) {
     service.send([&](ConnectionId to, std::string_view f) {
       if (const auto bytes = assemblers[to].take(f, longest_message))
         if (decode(*bytes).index() <= Message(EpochStart{}).index())
-          std::abort();  // messages that only processes
-                         // send
+          std::abort();  // only processes send these messages
     });
     check_members(service.arbiter(), last);
     (void)service.arbiter().take_decisions();

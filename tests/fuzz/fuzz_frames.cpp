@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Sends any bytes to a parameter server: from its two workers, one of which has exported a window to it, and from
-// strangers. The server refuses or answers them, its memory stays bounded, and a worker that follows the protocol gets
-// the right sums.
+// Sends any bytes to a parameter server: from its two workers, one of which has exported a window to the server, and
+// from strangers. The server refuses or answers them, its memory stays bounded, and a worker that follows the protocol
+// gets the right sums.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -31,7 +31,7 @@ struct Bytes {
   [[nodiscard]] std::span<const std::byte> data() const { return d; }
 };
 
-// Returns the bytes that were read so far, and then makes the server stop.
+// The server's end of the connections: gives it the input as events, and then stops it.
 class Script {
  public:
   using Message = Bytes;
@@ -67,7 +67,7 @@ class Script {
   [[nodiscard]] std::string peer_name(std::int64_t) const { return "nobody"; }
   bool send(std::int64_t, std::span<const std::byte> head, std::span<const std::byte> data, ps::PendingSends*) {
     std::string_view why;
-    if (!ps::decode(head, data.size(), why)) std::abort();  // the server always sends frames
+    if (!ps::decode(head, data.size(), why)) std::abort();  // the server must send valid frames
     return true;
   }
   ps::Event<Message> receive(ps::Deadline) {
@@ -83,7 +83,7 @@ class Script {
       stop();
       return e;
     }
-    // One step: a peer; a well-formed frame with fields from the input, or malformed bytes; and data.
+    // A step has a peer, a valid frame with fields from the input or invalid bytes, and data.
     const std::uint8_t how = input_[0], n = input_[1];
     input_ = input_.subspan(2);
     e.peer = how & 3;
@@ -112,7 +112,7 @@ class Script {
       const auto more = take(e.message.d.size());
       std::copy(more.begin(), more.end(), e.message.d.begin());
       f.bytes = static_cast<std::uint32_t>(e.message.d.size());
-      // Sends f32 data that is long enough in two bits; the first bytes become the threshold.
+      // Marks f32 data as two-bit values if it is long enough. Its first bytes are the threshold.
       if ((n & 0x20) != 0 && f.dtype == DType::f32 && e.message.d.size() >= 8) {
         f.packed = true;
         f.bytes = static_cast<std::uint32_t>((e.message.d.size() - 4) * 16);

@@ -27,7 +27,7 @@ void parse(std::span<const std::uint8_t> file) {
       if (view.extents.size() != rank || view.data.size() != bytes || bytes + 4 + 4 * rank != file.size()) std::abort();
     } catch (const tutti::DataError&) {
     }
-  // As the images of a set with valid labels, and as labels of valid images.
+  // Uses the input as images together with valid labels, and as labels together with valid images.
   static const auto images = idx(2, 3, 784), labels = idx(2, 1, 1);
   for (const auto& [i, l] :
        {std::pair{file, std::span<const std::uint8_t>(labels)}, std::pair{std::span<const std::uint8_t>(images), file}})

@@ -21,7 +21,7 @@ namespace fuzz::jpeg {
 
 using namespace tutti;
 
-// Small limits: an input with a large extent and little data must not take seconds.
+// The limits are small, because an image of large extents with little data must not take seconds.
 constexpr ImageLimits limits{.width = 4096, .height = 4096, .pixels = 1 << 16};
 
 ImageAugmenter small(ImageAugment a) {

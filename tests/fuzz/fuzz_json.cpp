@@ -13,7 +13,7 @@ namespace fuzz::json {
 
 int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti::io;
-  // A copy of exactly this size, so that a read past the end leaves the allocation.
+  // Copies the input, so that a read after its end is outside of the allocation.
   const std::vector<char> exact(data, data + size);
   const std::string_view text(exact.data(), exact.size());
   try {

@@ -24,7 +24,7 @@ int run(const std::uint8_t* data, std::size_t size) {
   } catch (const UsageError& e) {
     const std::string_view said = e.what();
     if (said.find("[fuzz]") != 0) std::abort();
-    // A text that is almost a key must not be shown either.
+    // The error must not show a part of a text that is almost a key either.
     for (std::size_t at = 0; at + 8 <= size; ++at) {
       const std::string_view part = text.substr(at, 8);
       if (part.find_first_not_of("0123456789abcdefABCDEF") == part.npos && said.find(part) != said.npos) std::abort();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Reads any bytes as the model card in a file of weights. The result is either DataError, or a net, images and classes
-// that are the same after writing and reading them again. Also reads them as names and shapes of tensors, which fit a
-// ResNet of torchvision and timm or do not.
+// that are the same after writing and reading them again. Also reads any bytes as a header with names and shapes of
+// tensors, which may fit a ResNet of torchvision or timm.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -42,13 +42,13 @@ void read_card(const std::string& text) {
   if (json_of(image_preparation_of(image, "again")) != image) std::abort();
   if (!card->graph) return;
   const auto net = net_to_json(*card->graph);
-  // A card cannot express a value that no node reads, or a node that another node of the same name hides.
+  // A card cannot express a value that no node reads, or a node if a later node has the same name.
   if (!net) return;
   const auto again = net_to_json(net_of_json(*net, "again"));
   if (!again || *again != *net) std::abort();
 }
 
-// Returns the number of bytes of values in such a header, if it is small.
+// Returns the number of bytes of all values in such a header, if it is small.
 std::size_t bytes_of_values(std::string_view header) {
   const io::Json json = io::parse_json(header);
   std::int64_t bytes = 0;
@@ -58,7 +58,7 @@ std::size_t bytes_of_values(std::string_view header) {
   return bytes <= 65536 ? static_cast<std::size_t>(bytes) : 0;
 }
 
-// `header`: of a safetensors file.
+// header: the header of a safetensors file.
 void read_names(std::string_view header) {
   try {
     std::vector<std::byte> bytes(8 + header.size() + bytes_of_values(header));

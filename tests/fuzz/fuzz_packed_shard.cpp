@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Reads any bytes as a packed shard, unchanged and with corrected checksums. The result is either DataError or images
-// that lie in the file.
+// within the file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

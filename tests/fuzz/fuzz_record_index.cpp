@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reads any bytes as an index file, unchanged and with the checksum and the marks of the files corrected. The result is
-// either no index or positions within the files.
+// Reads any bytes as an index file, unchanged and with corrected checksum and file marks. The result is either no
+// index, or positions within the files.
 #include <fcntl.h>
 
 #include <cstddef>

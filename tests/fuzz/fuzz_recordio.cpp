@@ -22,8 +22,8 @@ void read_all(const tutti::ShardFiles& files, const std::vector<tutti::RecordSpa
     try {
       tutti::recordio::unframe(frame, "fuzz");
       if (frame.size() + 8 > span.length) std::abort();
-      // Writing the records again gives the same bytes, except for the padding and records that were split without
-      // need.
+      // If the records are written again, the bytes are the same, except for padding and for records that were split
+      // without need.
       std::string out;
       tutti::recordio::append_record(out, {reinterpret_cast<const char*>(frame.data()), frame.size()});
       if (out.size() % 4 != 0) std::abort();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reads any bytes as the files of a run. From log.jsonl and evaluation.json, tutti-report makes a page with data that
-// is valid JSON and small, whatever the files hold. The timeline of a process is merged into that of its job.
+// Reads any bytes as the files of a run. From log.jsonl and evaluation.json, tutti-report makes a page. Its data must
+// be valid JSON and small. The timeline of a process is merged into the timeline of its job.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <tutti/io/json/json.hpp>
 #include <tutti/io/trace/trace_merge.hpp>
 
-// The report's code is part of this unit, so that the sanitizers watch it.
+// Includes the report's code, so that the sanitizers instrument it.
 #include "memory_file.hpp"
 #include "tools/report/page.cpp"
 #include "tools/report/read_evaluation.cpp"

@@ -24,13 +24,13 @@ void round_trip(const Safetensors& file) {
     write_safetensors([&](std::span<const std::byte> b) { written.insert(written.end(), b.begin(), b.end()); }, records,
                       file.metadata());
   } catch (const tutti::UsageError&) {
-    std::abort();  // a valid file must be writable
+    std::abort();  // tensors of a valid file can be written
   }
   Safetensors again;
   try {
     again = Safetensors::view(written, "again");
   } catch (const tutti::DataError&) {
-    std::abort();  // a written file must be readable
+    std::abort();  // a written file can be read
   }
   if (again.metadata() != file.metadata() || again.entries().size() != records.size()) std::abort();
   for (const auto& r : records) {
@@ -61,7 +61,8 @@ void parse(std::span<const std::uint8_t> input) {
 
 int run(const std::uint8_t* data, std::size_t size) {
   parse({data, size});
-  // The same with a correct length, so that the fuzzer need not find it: the header up to the last '}', then the data.
+  // Reads the input again with a correct length, which the fuzzer would hardly find. The header ends at the last '}',
+  // and the data follows.
   const std::span<const std::uint8_t> text(data, size);
   const auto last = std::find(text.rbegin(), text.rend(), '}');
   const std::uint64_t length = static_cast<std::uint64_t>(text.rend() - last);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A reader with the fault that all other targets search for: it trusts a length in the file. It shows that the fuzzer
-// and its sanitizers work; the test passes if the fault is found.
+// A reader with the fault that all other targets search for: it trusts a length in the file. The test passes if the
+// fuzzer finds the fault, which shows that the fuzzer and its sanitizers work.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,7 +18,7 @@ std::vector<std::uint8_t> read_record(std::span<const std::uint8_t> file) {
 }
 
 int run(const std::uint8_t* data, std::size_t size) {
-  // A copy of exactly this size, so that a read past the end leaves the allocation.
+  // Copies the input, so that a read after its end is outside of the allocation.
   const std::vector<std::uint8_t> file(data, data + size);
   return read_record(file).size() > 255 ? -1 : 0;
 }

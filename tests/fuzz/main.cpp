@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// One libFuzzer program for all targets: `fuzz TARGET [CORPUS] [-FLAG=...]`. All targets are compiled in this one unit,
-// so that the headers are parsed and sanitized once. CMake writes targets.hpp: it includes all targets and defines
-// FUZZ_EACH(target), the list of their names.
+// One libFuzzer program for all targets: `fuzz TARGET [CORPUS] [-FLAG=...]`. This one unit contains all targets, so
+// that the compiler parses and instruments the headers once. CMake writes targets.hpp, which includes all targets and
+// defines FUZZ_EACH(target), the list of their names.
 #include "targets.hpp"
 
 #include <cstdio>
@@ -23,7 +23,7 @@ const Target* chosen = nullptr;
 
 }  // namespace
 
-// libFuzzer calls this before it reads the arguments. Takes the name of the target out of them.
+// libFuzzer calls this function before it reads the arguments. Removes the name of the target from them.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   const std::string_view name = *argc > 1 ? (*argv)[1] : "";
   for (const Target& target : targets)

@@ -11,7 +11,7 @@
 
 namespace tutti::test {
 
-// A file in memory with the given bytes. Its name is valid during the lifetime of this object.
+// A file in memory with the given bytes. Its path is valid during the lifetime of this object.
 class MemoryFile {
  public:
   explicit MemoryFile(std::span<const std::uint8_t> bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {

@@ -10,11 +10,11 @@
 
 #include <tutti/core/shape.hpp>
 
-// Parameters and images by formula: equal to torchvision_resnet.py, number by number.
+// Parameters and images by formula, with the same numbers as torchvision_resnet.py.
 namespace tutti::testing {
 
-// Returns the i-th of a name's 64-bit numbers, i from 0: SplitMix64 (Steele et al. 2014) from the FNV-1a hash of the
-// name.
+// The 64-bit numbers that belong to a name, with indices from 0: SplitMix64 (Steele et al. 2014), which starts with the
+// FNV-1a hash of the name.
 class Bits {
  public:
   explicit Bits(std::string_view name) {

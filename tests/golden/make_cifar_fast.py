@@ -33,7 +33,7 @@ def main():
     fill(model)
     model.whitening.weight.data.copy_(whitening(x))
     out = {"whitening": model.whitening.weight.detach().numpy().astype(np.float32), "labels": labels.numpy()}
-    # The file's whitening weights are float32.
+    # The file has the whitening weights in float32.
     model.whitening.weight.data.copy_(torch.from_numpy(out["whitening"]).double())
     model.eval()
     with torch.no_grad():
@@ -51,7 +51,7 @@ def main():
         h.remove()
     out.update({"train": logits.detach().numpy(), "loss": loss.detach().view(1).numpy()})
     out.update({f"grad.{k}": digest(k, p.grad) for k, p in model.named_parameters() if p.requires_grad})
-    # Running statistics change with every forward pass; the losses below do not depend on them.
+    # Running statistics change in every forward pass. The losses below do not depend on them.
     out.update({f"running.{k}": digest(k, v) for k, v in model.state_dict().items() if "running_" in k})
 
     optimizer = torch.optim.SGD(parameter_groups(model, DECAY, BETA_RATE), lr=RATE, momentum=MOMENTUM, nesterov=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes the golden values of this folder with PyTorch (Debian: python3-torch, 1.13.1). README.md says what is in them.
+"""Writes the golden values of this folder with PyTorch (Debian: python3-torch, 1.13.1). README.md describes them.
 
 Everything is computed in float64 from inputs that are exact in float32, and stored as float32, so that a difference
 beyond float32's own rounding is a difference in the mathematics.
@@ -19,7 +19,8 @@ TYPES = {"float64": "F64", "float32": "F32", "int64": "I64", "uint8": "U8"}
 
 
 def write(path, tensors, metadata):
-    """The safetensors format: header length, JSON header, data; 8-byte types first, so that all are aligned."""
+    """Writes a safetensors file: header length, JSON header, data. Types of 8 bytes come first, so that all data is
+    aligned."""
     arrays = {k: np.ascontiguousarray(v) for k, v in tensors.items()}
     header, offset, body = {"__metadata__": {k: str(v) for k, v in metadata.items()}}, 0, []
     for name, a in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize):
@@ -91,12 +92,13 @@ class ResNet8(nn.Module):
 
 
 def values(model):
-    """Returns parameters and running statistics, without the counter of batches."""
+    """Returns parameters and running statistics without the number of batches."""
     return {k: v.detach().clone() for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
 
 
 def initialize(model, generator):
-    """He's normal weights. Scales, shifts and statistics of batch norm differ from 1 and 0, which would hide errors."""
+    """Sets He's normal weights. Scales, shifts and statistics of batch norm differ from 1 and 0, which would hide
+    errors."""
     with torch.no_grad():
         for name, p in model.state_dict().items():
             if name.endswith("num_batches_tracked"):
@@ -116,8 +118,8 @@ def initialize(model, generator):
 
 
 def resnet8(dtype=torch.float64):
-    # With most seeds some relu's input passes within 1e-8 of zero in ten steps, so that the last losses depend on the
-    # rounding of a sum. With this seed they stay within 1e-5 if all weights change by 1e-5.
+    # With most seeds the input of some relu is within 1e-8 of zero during the ten steps, so the rounding of a sum
+    # changes the last losses. With this seed the losses change by less than 1e-5 if all weights change by 1e-5.
     generator = torch.Generator().manual_seed(12)
     model = ResNet8().double()
     initialize(model, generator)
@@ -130,7 +132,7 @@ def resnet8(dtype=torch.float64):
            "input": x}
     out.update({f"init.{k}": v for k, v in values(model).items()})
 
-    # Evaluation with the initial running statistics.
+    # Evaluates with the initial running statistics.
     model.eval()
     out["eval.logits"] = model(x)
     model.train()
@@ -144,7 +146,7 @@ def resnet8(dtype=torch.float64):
     out.update({f"running.{k}": v for k, v in values(model).items() if "running_" in k})
     x = x.detach()
 
-    # Ten steps from the initial state; the first loss is the one above.
+    # Trains ten steps from the initial state. The first loss equals the loss above.
     model.load_state_dict({k[5:]: v for k, v in out.items() if k.startswith("init.")}, strict=False)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     losses = []
@@ -187,7 +189,7 @@ def ops():
         case(name, lambda x, w, s=stride, p=padding: F.conv2d(x, w, stride=s, padding=p),
              x=draw(generator, n, c, h, w), w=draw(generator, k, c, kernel, kernel, scale=0.25))
 
-    # All values negative: padding that counts as zero would be the maximum.
+    # All values are negative: padding that counted as zero would be the maximum.
     pool = lambda x: F.max_pool2d(x, 3, 2, 1)
     case("max_pool", pool, x=draw(generator, 2, 3, 7, 8))
     case("max_pool_negative", pool, x=-draw(generator, 2, 3, 8, 7).abs() - 0.5)
@@ -216,7 +218,7 @@ def ops():
             gamma, beta = (torch.from_numpy(out[f"{name}.{k}"]).double() for k in ("gamma", "beta"))
             out[f"{name}.y_inference"] = f32(F.batch_norm(x, *before, gamma, beta, training=False, eps=1e-5))
 
-    # Mean over the rows, and its gradient.
+    # The mean over the rows, and its gradient.
     logits = draw(generator, 6, 10, scale=3.0)
     labels = torch.tensor([1, 0, 9, 4, 4, 7])
     for name, smoothing in [("cross_entropy", 0.0), ("cross_entropy_smooth", 0.1)]:
@@ -230,13 +232,13 @@ def ops():
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-SPLIT = (5, 4, 3)  # the vector as three tensors, for methods that work by tensor
+SPLIT = (5, 4, 3)  # the sizes of three tensors in the vector, for methods that work by tensor
 STEPS = 5
 ETA, RATE, DECAY, MOMENTUM, MAX_NORM = 0.013, 0.1, 1e-4, 0.9, 1.0
 
 
 def larc(w0, gradients, clip, nesterov):
-    """LARS, and with clip LARC, before SGD with momentum; weight decay is part of the gradient (L2)."""
+    """Trains with LARS (or with `clip` LARC) and SGD with momentum. Weight decay is part of the gradient (L2)."""
     w, a, history, factors = w0.copy(), np.zeros_like(w0), [], []
     for g in gradients:
         g = g + DECAY * w
@@ -257,7 +259,7 @@ def larc(w0, gradients, clip, nesterov):
 def optim():
     generator = torch.Generator().manual_seed(10)
     w0 = draw(generator, sum(SPLIT))
-    # Small in some steps, so that LARC's minimum and the clipping take both branches.
+    # Some steps have small gradients, so that LARC's minimum and the clipping use both branches.
     gradients = draw(generator, STEPS, sum(SPLIT)) * torch.tensor([1.0, 0.125, 2.0, 0.0625, 0.5]).view(STEPS, 1)
     split_w0 = w0.clone()
     split_w0[-SPLIT[-1]:] = 0  # a tensor of norm zero
@@ -294,7 +296,7 @@ def optim():
 
 
 def rounding(tensors):
-    """Returns PyTorch's own difference from the golden values in float32: the smallest possible tolerance."""
+    """Returns the difference of PyTorch in float32 from the golden values, which is the smallest possible tolerance."""
     single = resnet8(torch.float32)
     worst = {}
     for name, expected in tensors.items():

@@ -33,7 +33,7 @@ def main():
         loss.backward()
         out[f"{name}.train"] = logits.detach().numpy().astype(np.float32)
         out[f"{name}.loss"] = loss.detach().view(1).numpy()
-        # For each parameter's gradient: its norm, and its product with a fixed vector.
+        # Stores the norm of each parameter's gradient, and its product with a fixed vector.
         for key, p in model.named_parameters():
             g = p.grad.reshape(-1).numpy()
             out[f"{name}.grad.{key}"] = np.array([np.sqrt(g @ g), g @ uniform("probe." + key, g.size)])

@@ -24,7 +24,7 @@ namespace tutti::golden {
 
 using Doubles = std::vector<double>;
 
-// A file of golden values. Its convolution data is NCHW, tutti's is NHWC.
+// A file of golden values. Convolutions in the file are NCHW, and tutti's are NHWC.
 class Golden {
  public:
   explicit Golden(const std::string& name)
@@ -32,12 +32,12 @@ class Golden {
 
   [[nodiscard]] bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   [[nodiscard]] Shape shape(const std::string& name) const { return file_.record(name).shape; }
-  // Returns the values as in the file.
+  // Returns the values in the order of the file.
   [[nodiscard]] Doubles plain(const std::string& name) const {
     const auto r = file_.record(name);
     return testing::to_doubles({const_cast<std::byte*>(r.bytes.data()), r.dtype, r.shape});
   }
-  // Returns activations with the channels last.
+  // Returns activations as NHWC.
   [[nodiscard]] Doubles nhwc(const std::string& name) const {
     const Shape s = shape(name);
     const Doubles in = plain(name);
@@ -61,7 +61,7 @@ class Golden {
   io::Safetensors file_;
 };
 
-// Compares differences in units of the tensor's largest value.
+// Checks each difference in proportion to the tensor's largest value.
 inline void compare(const std::string& name, const Doubles& got, const Doubles& expected, double tolerance) {
   REQUIRE_MESSAGE(got.size() == expected.size(), name);
   double largest = 1e-30, worst = 0;
@@ -73,7 +73,7 @@ inline void compare(const std::string& name, const Doubles& got, const Doubles& 
   CHECK_MESSAGE(worst <= tolerance, name << ": off by " << worst << " of its largest value, allowed " << tolerance);
 }
 
-// Compares only the direction: 1 - cosine.
+// Checks only the direction of the tensors: 1 - cosine.
 inline void compare_direction(const std::string& name, const Doubles& got, const Doubles& expected, double tolerance) {
   REQUIRE_MESSAGE(got.size() == expected.size(), name);
   double dot = 0, a = 0, b = 0;
@@ -88,7 +88,7 @@ inline void compare_direction(const std::string& name, const Doubles& got, const
 
 struct Tolerances {
   double forward, gradient, loss, final_weights;
-  bool directions = false;  // for the gradients
+  bool directions = false;  // compares only the directions of the gradients
 };
 
 inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t) {
@@ -108,7 +108,7 @@ inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t
   const StepScalars scalars{1, 1.0 / static_cast<double>(labels.size())};
 
   Executor e(backend, b.graph(), {precision, true});
-  // Reads from and writes to the backend's memory.
+  // `values` reads a slice of the backend's memory, and `load` writes all slices.
   const auto values = [&](const ArenaLayout& l, void* data, const Slice& s) {
     auto* const at = static_cast<std::byte*>(data) + s.offset * size_of(l.dtype);
     return testing::fetch(backend, TensorRef{at, l.dtype, {static_cast<std::int64_t>(s.count)}});
@@ -197,10 +197,10 @@ inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t
     compare("final." + s.name, values(e.states(), e.state_data(), s), g.plain("final." + s.name), t.final_weights);
 }
 
-// The errors of f32 storage of the golden values, of f32 arithmetic, and of 16 bits
+// The tolerances follow from the f32 storage of the golden values, from f32 arithmetic, and from 16 bits.
 inline constexpr Tolerances in_f64{1e-6, 1e-6, 1e-6, 1e-6};
 inline constexpr Tolerances in_f32{1e-5, 3e-5, 1e-5, 3e-5};
-// (batch norms over a few pixels: single gradients have errors of a third).
+// In 16 bits, batch norms over a few pixels change single gradients by a third.
 inline constexpr Tolerances in_16_bits{3e-2, 0.05, 3e-2, 0, true};
 
 }  // namespace tutti::golden

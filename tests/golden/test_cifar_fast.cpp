@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests the net of the fast CIFAR-10 recipe against PyTorch's numbers: README.md describes the file.
+// Compares the net of the fast CIFAR-10 recipe with PyTorch's numbers. README.md describes the file.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ Graph net() {
   return std::move(b).take();
 }
 
-// Sets parameters and statistics by formula, except the first layer's.
+// Sets all parameters and statistics by formula, except those of the first layer.
 inline void fill(Backend& backend, Executor& e) {
   const auto put = [&](const ArenaLayout& l, void* data) {
     for (const Slice& s : l.slices) {
@@ -81,7 +81,7 @@ struct Tolerances {
   double values, gradients, losses;
 };
 
-// Compares the norm and the product with a fixed vector, as in the file.
+// Compares the norm of a tensor, and its product with a fixed vector, with those in the file.
 void check_digest(const std::string& what, const std::string& probe_name, const std::vector<double>& v, double scale,
                   double tolerance) {
   const auto expected = values(what);
@@ -108,7 +108,7 @@ inline void check(Backend& backend, DType precision, const Tolerances& t) {
 
   Executor e(backend, net(), {precision, true});
   {
-    // The initial values are the given ones.
+    // The initial values of the first layer are those in the file.
     const Slice* w = e.parameters().find("whitening.weight");
     REQUIRE(w != nullptr);
     CHECK(!w->trainable);
@@ -163,7 +163,7 @@ inline void check(Backend& backend, DType precision, const Tolerances& t) {
   int gradients = 0;
   for (const Slice& s : e.parameters().slices) {
     if (!s.trainable) continue;
-    // The gradient of scaled-down weights is scaled up.
+    // tutti's fc.weight includes the output's scale, so its gradient is larger by 1 / output_scale.
     const double scale = s.name == "fc.weight" ? output_scale : 1;
     check_digest("grad." + s.name, s.name, slice(e.parameters(), e.gradient_data(), s), scale, t.gradients);
     ++gradients;
@@ -190,7 +190,7 @@ inline void check(Backend& backend, DType precision, const Tolerances& t) {
   }
 }
 
-// Another rounding may select other maxima: PyTorch's own gradients change by up to 19 % of their norm if all
+// Another rounding may select other maxima. PyTorch's own gradients change by up to 19 % of their norm if all
 // activations are rounded to bf16.
 constexpr Tolerances single{1e-4, 2e-3, 2e-3}, coarse{0.05, 0.3, 0.05};
 
@@ -229,7 +229,7 @@ TEST_CASE("whitening weights equal PyTorch's") {
   const auto w = models::whitening_weights(moments, mean, inv_std);
   const auto expected = values("whitening");
   REQUIRE(w.size() == expected.size());
-  // An eigenvector and its negation are equivalent; both signs are present.
+  // An eigenvector and its negation are equivalent, and both are among the weights.
   for (std::size_t i = 0; i < 24; ++i) {
     double dot = 0, squares = 0;
     for (std::size_t k = 0; k < 12; ++k) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests against PyTorch's numbers: README.md describes the files.
+// Compares ops and a net with PyTorch's numbers. README.md describes the files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -219,13 +219,13 @@ TEST_CASE("resnet8: every CPU backend") {
     check_resnet8(backend, DType::bf16, in_16_bits);
   });
 }
-// The library selects its kernels by the GPU and the shape; some lose a few bits of f32 for speed.
+// The library selects its kernels by the GPU and the shape. Some kernels lose a few bits of f32 for speed.
 TEST_CASE("gpu: resnet8: cuda") {
   for (const bool deterministic : {false, true}) {
     BackendOptions o;
     o.deterministic = deterministic;
     o.graph = false;
-    o.fusion = "off";  // each layer's activations are compared
+    o.fusion = "off";  // because the test compares the activations of each layer
     const auto backend = testing::gpu_backend(o);
     if (!backend) return;
     check_resnet8(*backend, DType::f32, {1e-4, 5e-4, 1e-4, 1e-3});

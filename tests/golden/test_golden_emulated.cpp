@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Compares an emulated GPU (backends/cuda_emulator.hpp) with PyTorch's numbers: tests tutti's kernels, and that the
+// Compares an emulated GPU (backends/cuda_emulator.hpp) with PyTorch's numbers. Tests tutti's kernels, and that the
 // comparison reads a device's memory correctly.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>

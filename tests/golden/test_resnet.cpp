@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests torchvision's ResNets against PyTorch's numbers: README.md describes the file.
+// Compares torchvision's ResNets with PyTorch's numbers. README.md describes the file.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ inline void check(Backend& backend, DType precision, int depth, bool v1, const T
   const auto images = testing::formula_images(static_cast<std::size_t>(rows * size * size * 3));
   const std::vector<std::int32_t> labels{3, 5};
   const BatchView batch{images.data(), labels.data(), rows};
-  // Differences in units of the largest value.
+  // Compares values in proportion to the largest value.
   const auto compare = [&](const std::string& what, double tolerance) {
     const auto got = testing::fetch(backend, e.value(e.graph().logits)), expected = values(name + what);
     REQUIRE(got.size() == expected.size());
@@ -112,7 +112,7 @@ inline void check(Backend& backend, DType precision, int depth, bool v1, const T
       CHECK_MESSAGE(seen.contains(entry.name.substr(name.size() + 6)), entry.name << " has no counterpart");
 }
 
-// A relu with an input rounded to the other side of zero changes single gradients by some percent.
+// If rounding moves the input of a relu to the other side of zero, single gradients change by some percent.
 inline void check_all(Backend& backend) {
   for (const int depth : {18, 34, 50}) check(backend, DType::f32, depth, false, {1e-5, 1e-4, 5e-2});
   check(backend, DType::f32, 50, true, {1e-5, 1e-4, 5e-2});
@@ -138,13 +138,13 @@ TEST_CASE("gpu: every depth, cuda") {
   for (const int depth : {18, 34, 50}) check(*backend, DType::f32, depth, false, {1e-4, 1e-3, 5e-2});
   check(*backend, DType::f32, 50, true, {1e-4, 1e-3, 5e-2});
   for (const int depth : {101, 152}) check(*backend, DType::f32, depth, false, {1e-4, 0, 0});
-  // bf16 on the processor has an error of 0.9 %.
+  // On the CPU, bf16 has an error of 0.9 %.
   check(*backend, DType::bf16, 50, false, {0.03, 0, 0});
   check(*backend, DType::f16, 50, false, {0.01, 0, 0});
 }
 
 TEST_CASE("each ResNet depth has as many parameters as in torchvision") {
-  // For 1000 classes; torchvision's counts.
+  // The numbers of parameters with 1000 classes, as torchvision has them.
   for (const auto& net : {std::pair{18, 11689512}, {34, 21797672}, {50, 25557032}, {101, 44549160}, {152, 60192808}}) {
     const int depth = net.first;
     Builder b(3, 224, 224);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torchvision's ResNets as plain PyTorch modules with torchvision's names, because Debian packages no torchvision;
+"""torchvision's ResNets as plain PyTorch modules with torchvision's names, because Debian does not package torchvision,
 and parameters by formula, so that no file of weights has to be stored. tests/golden/test_resnet.cpp has the
 formula too."""
 import numpy as np
@@ -15,7 +15,7 @@ def conv(channels_in, channels, kernel, stride=1):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions, or 1x1, 3x3, 1x1 with four times the channels at the end (a bottleneck)."""
+    """Two convolutions of 3x3, or a bottleneck: 1x1, 3x3, and 1x1 with four times as many channels."""
 
     def __init__(self, channels_in, width, stride, bottleneck, stride_in_1x1):
         super().__init__()
@@ -43,8 +43,8 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """He et al. 2016; the stride of a bottleneck is in its 3x3 convolution (v1.5, as in torchvision) or its first. A stem
-    for CIFAR is a 3x3 convolution without pooling."""
+    """He et al. 2016. The stride of a bottleneck is in its 3x3 convolution (v1.5, as in torchvision) or in its first
+    one. A stem for CIFAR is a 3x3 convolution without pooling."""
 
     def __init__(self, depth, classes, stride_in_1x1=False, cifar_stem=False):
         super().__init__()
@@ -73,7 +73,7 @@ class ResNet(nn.Module):
 
 
 class CifarResNet(ResNet):
-    """He et al. 2016, section 4.2: three stages of basic blocks with 16, 32 and 64 channels, of depth 6n + 2."""
+    """He et al. 2016, section 4.2: depth 6n + 2, with three stages of basic blocks of 16, 32 and 64 channels."""
 
     def __init__(self, depth, classes=10):
         nn.Module.__init__(self)
@@ -97,7 +97,7 @@ def uniform(name, count):
 
 
 def value(name, shape):
-    """Returns a parameter or statistic as float64 that float32 represents exactly."""
+    """Returns a parameter or statistic in float64, with values that float32 represents exactly."""
     u = uniform(name, int(np.prod(shape)))
     if name.endswith("running_var"):
         v = 1 + 0.25 * u
@@ -106,7 +106,7 @@ def value(name, shape):
     elif len(shape) > 1:
         v = u * np.sqrt((6.0 if len(shape) == 4 else 1.0) / np.prod(shape[1:]))
     elif ".bn3." in name or (".bn2." in name and name.endswith("weight")):
-        v = 0.25 + 0.1 * u if name.endswith("weight") else 0.1 * u  # keeps the growth of the sums along the trunk small
+        v = 0.25 + 0.1 * u if name.endswith("weight") else 0.1 * u  # so that sums of residual blocks grow little
     else:
         v = 1 + 0.1 * u if name.endswith("weight") else 0.1 * u
     return torch.from_numpy(v.astype(np.float32).astype(np.float64).reshape(shape))
@@ -120,10 +120,10 @@ def fill(model):
 
 
 def images(rows, size):
-    """Returns bytes [rows, size, size, 3]."""
+    """Returns images as bytes, [rows, size, size, 3]."""
     return (bits("images", rows * size * size * 3) >> np.uint64(56)).astype(np.uint8).reshape(rows, size, size, 3)
 
 
 def normalized(pixels):
-    """Returns (pixels - (120, 124, 128)) / 64, exact, [rows, 3, size, size] in float64."""
+    """Returns (pixels - (120, 124, 128)) / 64 in float64, without rounding, [rows, 3, size, size]."""
     return (torch.from_numpy(pixels).permute(0, 3, 1, 2).double() - torch.tensor([120.0, 124, 128]).view(3, 1, 1)) / 64

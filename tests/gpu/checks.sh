@@ -3,8 +3,7 @@
 # file.
 # shellcheck shell=bash disable=SC2154
 
-# Lists the test programs that call the CUDA backend or NCCL. Programs that emulate a GPU or its driver do not need a
-# GPU.
+# Lists the test programs that call the CUDA backend or NCCL, except those that emulate a GPU or its driver.
 cuda_tests() {
   (cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA|built_backends.hpp' ./*/test_*.cpp | sed 's|^\./||' |
     while read -r f; do grep -qE 'cuda_emulator|emulated_cuda|TUTTI_STAND_IN' "$f" || echo "$f"; done)
@@ -59,7 +58,7 @@ step_golden() {
   local list
   mapfile -t list < <(programs_matching '^golden/')
   [[ ${#list[@]} -gt 0 ]] || { note "no golden test names the cuda backend" && return 77; }
-  # The test cases of the processor's backends take minutes.
+  # Leaves out the test cases of the CPU backends, which take minutes.
   local test_cases="gpu: *"
   run_tests "${list[@]}"
 }
@@ -75,7 +74,8 @@ step_sanitizer() {
   local program=$build/tree/examples/train_cifar10
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   [[ -x $program ]] || { note "train_cifar10 was not built" && return 1; }
-  # Stores plans and kernels first: a process spends most of its time on making them, and the sanitizer slows that down.
+  # Stores plans and kernels before the sanitizer runs: a process spends most of its time on making them, and the
+  # sanitizer slows that down.
   local run=("$program" --backend cuda --precision bf16 --benchmark --max-steps 1 --batch-size 8 --run-dir "$build/sanitizer-run")
   limited "${run[@]}" || return
   for tool in memcheck racecheck; do

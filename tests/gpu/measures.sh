@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The steps of run.sh that measure, also PyTorch if it is installed. run.sh sources this file.
+# The steps of run.sh that measure tutti and, if it is installed, PyTorch. run.sh sources this file.
 # shellcheck shell=bash disable=SC2154
 
 step_cifar10() {
@@ -65,7 +65,7 @@ step_first_step() {
   row "a process of one step, plans stored" "$seconds s" "-" "2 s"
 }
 
-# PyTorch prepares while the C++ compiler works, and measures later, in its turn.
+# PyTorch prepares while the C++ compiler works. It measures later, when no other program measures.
 step_torch() {
   rm -f "$logs"/torch.go "$logs"/torch.ready "$logs"/torch.jsonl
   setsid nice -n 15 "$python" "$root/tests/gpu/torch_step.py" --ready "$logs/torch.ready" --go "$logs/torch.go" --until "$(($(date +%s) + $(left) - 5))" \
@@ -74,7 +74,7 @@ step_torch() {
   note "started; see the step \"step\""
 }
 
-# number FILE FIELD=VALUE...: prints images_per_second of the line that has all of these.
+# number FILE FIELD=VALUE...: prints images_per_second of the line that has all these fields.
 number() {
   "$python" - "$@" <<'EOF'
 import json, sys
@@ -98,7 +98,7 @@ step_step() {
   : >"$ours"
   : >"$tuned"
   quiet
-  # model, batch, precision, what, target
+  # model, batch, precision, name in the table, target
   local nets=(
     "resnet50|256|bf16|ResNet-50 224x224, bf16, batch 256|1.5x eager, above compile; 6,000 images/s, aim at 7,500"
     "resnet50|512|bf16|ResNet-50 224x224, bf16, batch 512|1.5x eager, above compile"
@@ -112,7 +112,7 @@ step_step() {
       note "$model at $batch in $precision failed."
     fi
     echo "$line" | tee -a "$ours"
-    # Timed plans are stored, so the later measurements also use them.
+    # Plans that were timed are stored, so later measurements use them too.
     if line=$(at_most 30 "$program" --backend cuda --model "$model" --batch "$batch" --precision "$precision" \
       --seconds 2 --autotune --fusion off); then
       echo "$line" | tee -a "$tuned"
@@ -148,14 +148,14 @@ step_step() {
   return $status
 }
 
-# Measures the gain of batch norm within convolutions. cuDNN compiles kernels for it, a second each, at the first
-# request.
+# Measures the gain of batch norm within convolutions. At the first request cuDNN compiles each kernel, which takes a
+# second.
 step_fusion() {
   local program=$build/tree/bench/tutti_step precision fusion line mine list="" begin failed=0
   [[ -x $program ]] || { note "tutti_step was not built" && return 1; }
   quiet
-  # auto fuses the backward pass of batch norm if a timing shows that it is faster; on fuses it whenever cuDNN supports
-  # it.
+  # `auto` fuses the backward pass of batch norm if a measurement shows that this is faster. `on` fuses it whenever
+  # cuDNN supports it.
   for precision in f16 bf16; do
     list=""
     for fusion in off auto $([[ $precision != f16 ]] || echo on); do
@@ -173,8 +173,8 @@ step_fusion() {
   return $failed
 }
 
-# Measures the share of the memory bandwidth that the kernels of batch norm reach. No other number shows what limits
-# them.
+# Measures the share of the memory bandwidth that batch norm's kernels reach, because other numbers do not show what
+# limits them.
 step_bandwidth() {
   local program=$build/tree/bench/tutti_step ncu
   ncu=$(command -v ncu || echo /usr/local/cuda/bin/ncu)
@@ -223,7 +223,7 @@ step_allreduce() {
     limited "$program" --comm nccl --min 1024 --max 134217728 --factor 8 --iterations 40 || return
   fi
   (($(gpus) > 1)) || { note "one GPU: NCCL starts no kernel." && return; }
-  # One rank per GPU.
+  # One rank for each GPU.
   local launcher=$build/tree/tools/tutti-launch
   program=$build/tree/examples/train_cifar10
   [[ -x $launcher && -x $program ]] || { note "tutti-launch was not built" && return 1; }

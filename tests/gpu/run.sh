@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Runs all work that needs a GPU: builds the CUDA parts, runs their tests, and measures them in comparison with PyTorch.
+# Runs all work that needs a GPU: builds the CUDA parts, runs their tests, and compares their speed with PyTorch's.
 usage() {
   cat <<'EOF'
 usage: tests/gpu/run.sh [--list] [--only STEP,STEP] [--data FOLDER] [--minutes 8] HEADERS_DIR
@@ -82,7 +82,7 @@ python=$(command -v python3 || true)
 gpus() { nvidia-smi -L 2>/dev/null | grep -c "^GPU "; }
 has_gpu() { have nvidia-smi && nvidia-smi -L 2>/dev/null | grep "^GPU " >/dev/null; }
 has_torch() { [[ -n $python ]] && "$python" -c 'import torch, torchvision' >/dev/null 2>&1; }
-# Finds the folder with a header of CUDA's libraries: the toolkit's, or that of one of pip's packages.
+# Finds the folder of a header of CUDA's libraries, in the toolkit or in a package of pip.
 pip_folders=()
 if [[ -n $python ]]; then
   mapfile -t pip_folders < <("$python" - <<'EOF' 2>/dev/null
@@ -101,7 +101,7 @@ header_folder() {
   done
   return 1
 }
-# Prints why a requirement of a step is missing. Prints an empty text if it exists.
+# lack REQUIREMENT: prints why a requirement of a step is missing, or an empty text if it is not.
 lack() {
   case $1 in
     compiler) have g++ && have cmake || echo "no g++ or no cmake" ;;
@@ -139,7 +139,7 @@ mkdir -p "$out" "$build"
 rm -rf "$logs" && mkdir -p "$logs"
 log() { echo "$logs/$1.log"; }
 rows=() results=() failures=0
-row() { rows+=("$1|$2|$3|$4"); } # what, ours, theirs, target
+row() { rows+=("$1|$2|$3|$4"); } # name, result, result of PyTorch, target
 left() { echo $((end - SECONDS)); }
 
 report() {
@@ -207,9 +207,10 @@ run_step() {
   esac
 }
 note() { echo "$*" >>"$note_file"; }
-# Prints the seconds until this step must end.
+# Prints the number of seconds until this step must end.
 step_left() { echo $((step_end - SECONDS)); }
-# Runs a program within the rest of the step's time, or with a shorter limit: at_most SECONDS PROGRAM...
+# limited PROGRAM...: runs a program for at most the rest of the step's time. at_most SECONDS PROGRAM...: the same with
+# a shorter limit.
 limited() { at_most "$(step_left)" "$@"; }
 at_most() {
   local seconds=$1
@@ -217,7 +218,7 @@ at_most() {
   ((seconds > 0)) || return 124
   timeout --kill-after=5 "$seconds" "${@:2}"
 }
-# PyTorch compiles with all cores and tries its kernels on the GPU. Timings start after that.
+# PyTorch compiles with all cores and tries its kernels on the GPU, so timings start after it has finished.
 torch_waits=60
 quiet() {
   [[ -n ${torch_pid:-} ]] || return 0
@@ -228,7 +229,7 @@ quiet() {
   end_torch
 }
 end_torch() {
-  # PyTorch and its compilers are one process group.
+  # PyTorch and its compilers are in one process group.
   kill -- "-$torch_pid" 2>/dev/null || kill "$torch_pid" 2>/dev/null
   torch_pid=
 }
@@ -301,11 +302,11 @@ step_build() {
 source "$root/tests/gpu/checks.sh"
 source "$root/tests/gpu/measures.sh"
 
-# If CUDA's libraries lie in pip's packages, programs need their paths.
+# If CUDA's libraries are in packages of pip, programs need the paths of these packages.
 for folder in ${pip_folders[@]+"${pip_folders[@]}"}; do
   [[ -d $folder/lib ]] && export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 done
-# The cache of plans and kernels is new for this run, so the run measures a first start.
+# This run has a new cache of plans and kernels, so that it measures a first start.
 export XDG_CACHE_HOME=$build/cache
 rm -rf "$XDG_CACHE_HOME"
 mkdir -p "$XDG_CACHE_HOME"

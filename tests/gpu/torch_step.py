@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measures whole training steps of PyTorch, the peer of bench/step: one JSON line for each net and each way to run it.
+"""Measures whole training steps of PyTorch, for comparison with bench/step. Prints a JSON line for each net and way to
+run it.
 
-Compiles first, then waits for the file --go, so that the compilation does not disturb other timings. Synthetic images
+Compiles first, and then waits for the file --go, so that the compilation does not disturb other timings. Synthetic images
 on the device, channels last, autocast (in f16 with a scaler of gradients), SGD with momentum in one fused kernel.
 """
 import argparse
@@ -52,7 +53,7 @@ class Run:
             while time.monotonic() - start < min(0.5, seconds / 5) or steps == 0:
                 self.step()
                 steps += 1
-                # The host must not queue more steps than the clock has measured.
+                # The host must not queue more steps than it has timed.
                 if steps % 10 == 0:
                     torch.cuda.synchronize()
             torch.cuda.synchronize()
@@ -77,9 +78,9 @@ def main():
                 for _ in range(3):
                     run.step()
                 torch.cuda.synchronize()
-                torch.cuda.empty_cache()  # other nets and tutti wait with memory on the same GPU
+                torch.cuda.empty_cache()  # because other nets and tutti use the same GPU's memory
                 runs.append(run)
-            except Exception as e:  # a net that fails must not stop the others
+            except Exception as e:  # the remaining nets still run
                 print(f"{name} {batch} {precision} {mode}: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
             if args.go and os.path.exists(args.go):
                 break

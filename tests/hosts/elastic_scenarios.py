@@ -17,12 +17,12 @@ LOST = r"worker \d+ on .*; the others go on|its processes worker \d+"
 
 
 class Scenarios(ElasticTrainingCase):
-    TIMEOUT = 6  # --rank-timeout: longer than a busy machine may keep a live worker from its processor
-    NOTES = {}  # for each scenario: when the job noticed the event and when the next step began, in seconds, repeated
-                # steps,
-    #             samples lost and seen twice
+    TIMEOUT = 6  # --rank-timeout: longer than a busy machine may keep a living worker from the CPU
+    # Results of each scenario: title; seconds until the job noticed the event, and until the next step began; number of
+    # repeated steps; samples lost, and seen twice.
+    NOTES = {}
 
-    # ---- the job ----
+    # ---- running the job ----
     def train(self, *options, hosts=(0, 1, 2), **more):
         self.lines = []  # (time, stream, text)
         self.begin(*options, *(() if "--elastic-at" in options else ("--elastic-at", "step")), "--rank-timeout",
@@ -31,7 +31,7 @@ class Scenarios(ElasticTrainingCase):
         for reader in self.readers:
             reader.start()
 
-    # Threads read the streams and record the time of each line.
+    # Threads read the output and record the time of each line.
     start, finish = HostsCase.start, HostsCase.finish
 
     def tell(self):
@@ -55,13 +55,14 @@ class Scenarios(ElasticTrainingCase):
         self.assertEqual(self.job.returncode, code, self.said())
 
     def stop(self):
-        """Stops the job as its user does; then the audit gives the samples that were seen."""
+        """Stops the job as its user does. Afterwards the audit shows which samples were seen."""
         self.job.send_signal(signal.SIGINT)
         self.ended(130)
         self.assertIn("state saved", self.said())
 
     def count(self):
-        """Returns the samples lost and seen twice in completed epochs; in the last epoch only those seen twice."""
+        """Returns how many samples were lost, and seen twice. Lost samples of the last, incomplete epoch do not
+        count."""
         code, said = check_audit(self.run_dir)
         self.assertIn(code, (0, 3), said)
         epochs = re.findall(r"^epoch \d+: (\d+) of \d+ samples(?:, (\d+) seen again)?", said, re.M)
@@ -71,7 +72,7 @@ class Scenarios(ElasticTrainingCase):
         return lost, twice
 
     def when(self, pattern, since, seconds=60):
-        """Returns the time of the first line that matches."""
+        """Waits for a line that matches, and returns its time."""
         def find():
             if self.job.poll() is not None and not any(r.is_alive() for r in self.readers):
                 self.fail(f"the job ended: {self.said()[-6000:]}")
@@ -84,7 +85,7 @@ class Scenarios(ElasticTrainingCase):
         return self.fail(f"nobody said {pattern}: {self.said()[-6000:]}")
 
     def repeated(self):
-        """Returns the number of steps that were shown again after a rollback."""
+        """Returns how many steps the output shows again after a rollback."""
         most = again = 0
         for _, _, line in self.lines:
             if shown := re.search(r"epoch \d+ step \d+/\d+ \((\d+)(?: in all)?\)", line):
@@ -93,7 +94,7 @@ class Scenarios(ElasticTrainingCase):
         return again
 
     def note(self, begin, noticed, on, broken, ended=True):
-        """broken: a step that had begun was repeated."""
+        """Records the results of a scenario. broken: number of steps that had begun and were repeated."""
         if ended:
             self.stop()
         lost, twice = self.count()
@@ -106,8 +107,8 @@ class Scenarios(ElasticTrainingCase):
         return self.when(rf"after step \d+: {ranks} rank", since)
 
     def kill(self, index, number=signal.SIGKILL):
-        """Sends a signal to a worker, selected by its age. Returns its pid and the time. Over MPI there is no worker
-        between two generations."""
+        """Sends a signal to a worker, selected by its age. Returns the worker's pid and the time. Over MPI no worker
+        exists between two generations."""
         while True:
             there = wait_until(lambda: self.processes(TRAIN))
             _, pid = sorted(there.items())[index][1]
@@ -165,7 +166,7 @@ class Scenarios(ElasticTrainingCase):
         self.cluster.cut(2)
         try:
             for pid in self.cluster.pids(2):
-                with contextlib.suppress(ProcessLookupError):  # it has ended with the previous one
+                with contextlib.suppress(ProcessLookupError):  # it has ended together with the previous one
                     os.kill(pid, signal.SIGKILL)
             on = self.goes_on(2, begin)
             self.wait_for_steps(20)
@@ -198,7 +199,7 @@ class Scenarios(ElasticTrainingCase):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
         self.gone(pid)
-        self.wait_for_steps(20)  # the launcher learns of its end much earlier, which does not affect the job
+        self.wait_for_steps(20)  # the launcher learns much earlier that it has ended, which does not affect the job
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_07_a_host_is_added(self):
@@ -293,7 +294,7 @@ class Scenarios(ElasticTrainingCase):
                 noticed = self.when("This edit is ignored", begin)
             self.wait_for_steps(5)
             new = self.elastic / "new"
-            # Valid files, with all optional parts.
+            # Valid files with all optional parts.
             new.write_text("# the hosts\n\n" + good.replace("\n", "\r\n"))
             new.rename(file)
             time.sleep(0.3)
@@ -314,7 +315,7 @@ class Scenarios(ElasticTrainingCase):
             self.wait_for_steps(20)
             wait_until(lambda: {h for h, _ in self.processes(TRAIN).values()} == set(hosts))
             self.wait_for_steps(20)
-            # The host is listed again, so that the next failure counts as its first.
+            # Removes the other hosts and adds them again, so that the next failure of a host counts as its first one.
             self.edit([hosts[-1]])
             wait_until(lambda: {h for h, _ in self.processes(TRAIN).values()} == {hosts[-1]})
             self.edit([0, 1, 2])

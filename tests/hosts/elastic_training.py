@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of elastic training: a job of train_cifar10 on several hosts, its hosts file, its log, and
+"""Base class for tests of elastic training: a job of train_cifar10 on several hosts, its hosts file, its log, and
 the samples in its audit."""
 import json
 import re
@@ -13,7 +13,7 @@ from launch_case import wait_until
 TRAIN = str(BUILD / "examples" / "train_cifar10")
 CHECK_AUDIT = str(BUILD / "tools" / "tutti-check-audit")
 IMAGES, BATCH, EPOCHS = 960, 8, 6
-LONG = 4 * EPOCHS  # lasts longer than the events of the test, also on a busy machine
+LONG = 4 * EPOCHS  # takes longer than the events of a test, even on a busy machine
 
 
 def check_audit(run, *options):
@@ -23,8 +23,8 @@ def check_audit(run, *options):
 
 
 class OutputInFiles:
-    """Writes the output of a job to files, which can be read while it runs. Otherwise the launcher keeps the output
-    until it is read, and a job with much output waits for that."""
+    """Writes the output of a job to files, which a test can read while the job runs. With a pipe the launcher keeps the
+    output until the test reads it, and a job with much output waits for that."""
     def start(self, *arguments, **more):
         out, err = (open(self.folder / name, "w", encoding="utf-8") for name in ("out", "err"))
         with out, err:
@@ -42,7 +42,7 @@ class OutputInFiles:
 
 
 class ElasticTrainingCase(OutputInFiles, HostsCase):
-    OPTIONS, STRATEGY = (), ()  # of the launcher and of the program
+    OPTIONS, STRATEGY = (), ()  # options of the launcher, and of the program
 
     def setUp(self):
         super().setUp()
@@ -53,7 +53,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         self.job = None
 
     def begin(self, *options, epochs=EPOCHS, hosts=(0, 1), program=()):
-        self.tell()  # of a subtest that failed
+        self.tell()  # for a subtest that has failed
         self.job = self.start("--elastic", "--elastic-dir", self.elastic, *self.OPTIONS, *options, "-n", len(hosts), "-H",
                               self.cluster.hosts_file(1, hosts), TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES,
                               "--image-shape", "3,16,16", "--depth", 8, "--batch-size", BATCH, "--threads", 1,
@@ -62,7 +62,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         self.addCleanup(self.tell)
 
     def tell(self):
-        """Ends a job that a test has not ended, and prints its output."""
+        """Kills a job that the test has not ended, and prints its output."""
         if self.job is not None and not hasattr(self.job, "err"):
             self.job.kill()
             self.finish(self.job)
@@ -74,7 +74,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def wait_for_steps(self, more):
-        """Waits until the job has run this number of further steps."""
+        """Waits until the job has done this number of further steps."""
         def step():
             return max((e["step"] for e in self.events() if e["event"] == "step"), default=0)
         if self.job.poll() is not None:
@@ -93,7 +93,7 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         return [line.split()[1:3] for line in log.read_text().splitlines()] if log.exists() else []
 
     def hosts_join_and_leave(self, epochs=2 * EPOCHS, steps=None):
-        """A host joins, then the host that started the job leaves."""
+        """A host joins. Then the host on which the job started leaves."""
         self.begin("--elastic-at", "step", epochs=epochs)
         self.wait_for_steps(5)
         self.edit([0, 1, 2])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of tutti-launch on several hosts."""
+"""Base class for tests of tutti-launch on several hosts."""
 import os
 import subprocess
 import sys
@@ -15,18 +15,18 @@ CLUSTER = None
 
 
 class HostsCase(LaunchCase):
-    """Gives each test the hosts of CLUSTER. The class defines how the launcher reaches them."""
+    """Runs each test on the hosts of CLUSTER, and gives the launcher the options to reach them."""
 
     def setUp(self):
         super().setUp()
         self.cluster = CLUSTER
 
     def options(self):
-        # Long enough on a machine with other load.
+        # A time-out for connections that is long enough on a busy machine.
         return [*super().options(), "--ssh-config", self.cluster.ssh_config, "--connect-timeout", "40"]
 
     def state_files(self, job):
-        """Each host has a state folder of its own."""
+        """Returns the files of a job, from the separate state folder of each host."""
         def on(host):
             find = ["find", f"/run/user/{os.geteuid()}", "-mindepth", "1", "-path", f"*{job}*/*"]
             return self.cluster.run(host, find, text=True, capture_output=True, check=True).stdout.split()
@@ -37,13 +37,13 @@ class HostsCase(LaunchCase):
                               env=self.environment, capture_output=True, timeout=300)
 
     def marked_on(self, host):
-        """Returns the marked processes inside a host, by its network namespace."""
+        """Returns the processes of the test that run in the network namespace of a host."""
         inside = set(self.cluster.pids(host))
         return {p: c for p, c in self.marked().items() if p in inside}
 
     def processes(self, program, role="worker"):
-        """Returns host and process id of each process of the job that runs this program in this role, by its number.
-        Leaves out the process that only prints how to start the program."""
+        """Returns {number of the process in this role: (host, process id)} for the job's processes that run this
+        program. Leaves out a process that only prints how to start the program."""
         found = {}
         for host in range(self.cluster.count):
             for pid in self.cluster.pids(host):

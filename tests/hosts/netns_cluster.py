@@ -6,8 +6,8 @@
         subprocess.run(cluster.ssh(1, "hostname"))   # over ssh
 
 The hosts share files, processes and /dev/shm with this machine, except the folders in `private`, of which each host has
-its own. Needs root, iproute2 and openssh-server. Leaving the block removes all parts of a cluster, also after an
-exception. If the process of a cluster was killed, the next cluster removes the remains.
+its own. Needs root, iproute2 and openssh-server. The end of the block removes all parts of a cluster, also after an
+exception. If the process of a cluster was killed, the next cluster removes the parts that it left.
 """
 import atexit
 import contextlib
@@ -31,11 +31,11 @@ DEVICE = re.compile(r"tt([0-9a-z]+)[bv]\d*")
 
 
 class Unavailable(Exception):
-    """Hosts cannot be made on this machine; the message gives the reason."""
+    """This machine cannot make hosts. The message gives the reason."""
 
 
 def finish(program):
-    """Ends a test program. The status is also 1 if parts of a cluster remain."""
+    """Ends a test program. The exit code is 1 if parts of a cluster are left."""
     left = traces(os.getpid())
     if left:
         print("left of the cluster:", left)
@@ -86,7 +86,7 @@ def root_is_a_mount():
 
 
 def remove_stale():
-    """Removes the beds of killed processes."""
+    """Removes the clusters of processes that were killed."""
     for name in _namespaces():
         match = NAMESPACE.fullmatch(name)
         if match and not Path(f"/proc/{match[1]}").exists():
@@ -101,7 +101,7 @@ def remove_stale():
 
 
 class Whole:
-    """A context that is entered completely or not at all. _make() makes it, close() removes all parts that exist."""
+    """A context manager. _make() makes all parts. If it fails, or at the end, close() removes the parts that exist."""
 
     def __enter__(self):
         try:
@@ -127,7 +127,7 @@ class NetnsCluster(Whole):
         self._made_bridge = False
         self._claimed = None
 
-    # The interface of the tests.
+    # The interface for tests.
     def address(self, host):
         return f"{self.net}.{10 + host}"
 
@@ -152,8 +152,8 @@ class NetnsCluster(Whole):
         return ["ssh", "-F", self.ssh_config, "--", self.address(host), *command]
 
     def inside(self, host, argv):
-        """Returns the command that runs argv inside a host: with its network, name and mounts, in "/"."""
-        # With the host's root too: entering a mount namespace leaves a chroot.
+        """Returns the command that runs argv inside a host, with the host's network, name and mounts, in "/"."""
+        # Also enters the host's root, because entering a mount namespace leaves a chroot.
         return ["nsenter", f"--target={self.sshds[host].pid}", "--net", "--uts", "--mount", "--root", "--wd", "--", *argv]
 
     def run(self, host, argv, **options):
@@ -169,7 +169,7 @@ class NetnsCluster(Whole):
     def pids(self, host):
         return [p for p in _pids_in(self.names[host]) if not self._is_sshd(p)]
 
-    # Construction.
+    # The construction of a cluster.
     def _veth(self, host):
         return f"tt{self.short}v{host}"
 
@@ -197,7 +197,7 @@ class NetnsCluster(Whole):
         return super().__enter__()
 
     def _trap_signals(self):
-        """Makes signals unwind the stack, so that the cluster is removed as after an exception."""
+        """Turns signals into exceptions, so that they also remove the cluster."""
         atexit.register(self.close)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -224,8 +224,8 @@ class NetnsCluster(Whole):
             self._wait_for_sshd(host)
 
     def _claim(self, net):
-        """Returns whether no other cluster has this subnet. Two clusters that start at the same time must not take the same one,
-        so an abstract socket has its name. The kernel frees the name when this process ends."""
+        """Returns whether no other cluster uses this subnet. An abstract socket with its name reserves the subnet,
+        because two clusters may start at the same time. The kernel frees the name when this process ends."""
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             claim.bind(f"\0tutti-cluster-{net}")
@@ -249,7 +249,7 @@ class NetnsCluster(Whole):
         common = Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else ""
         (self.folder / "etc_hosts").write_text(
             common + "".join(f"{self.address(h)} {self.names[h]}\n" for h in range(self.count)))
-        # A login gets a plain shell and an empty home, with any settings of this machine's user.
+        # A login gets a plain shell and an empty home, whatever settings the user of this machine has.
         (self.folder / "home").mkdir()
         shell = re.sub(r"^(root:[^:]*:0:0:[^:]*):.*$", rf"\1:{self.folder}/home:/bin/sh", Path("/etc/passwd").read_text(),
                        flags=re.M)
@@ -280,8 +280,8 @@ class NetnsCluster(Whole):
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nPidFile {self.folder}/sshd{host}.pid\n"
             "UsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\nUseDNS no\nLogLevel VERBOSE\n")
-        # Runs in a mount namespace of its own, with the cluster's names and users, sshd's folder in an empty /run, and
-        # the private folders of this host. The namespace and these mounts vanish with its last process.
+        # Runs in a new mount namespace, with the cluster's names and users, sshd's folder in an empty /run, and the
+        # private folders of this host. The kernel removes the namespace and its mounts after its last process.
         script = ('cd / && hostname "$1" && mount --bind "$2/etc_hosts" /etc/hosts && mount --bind "$2/passwd" /etc/passwd '
                   '&& mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd /run/user && mkdir -m 0700 /run/user/$(id -u) '
                   '&& cluster=$2 number=$3 && shift 3 && for f; do '
@@ -305,7 +305,7 @@ class NetnsCluster(Whole):
         raise RuntimeError(f"the sshd of host {host} does not answer")
 
     def close(self):
-        """Removes all parts; tries each step even if another one failed. May be called again."""
+        """Removes all parts. Tries every step, even if an earlier one failed. A second call has no effect."""
         atexit.unregister(self.close)
         old = None
         if threading.current_thread() is threading.main_thread():
@@ -348,7 +348,7 @@ class NetnsCluster(Whole):
 
 
 def traces(pid):
-    """Returns the remains of the cluster of a process: namespaces, devices, mounts, processes, folders."""
+    """Returns the parts that the cluster of a process left: namespaces, devices, mounts, processes, folders."""
     found = [n for n in _namespaces() if n.startswith(f"tutti-{pid}-")]
     found += [d for d in _devices() if (m := DEVICE.fullmatch(d)) and int(m[1], 36) == pid]
     found += [m for m in Path("/proc/self/mounts").read_text().splitlines() if f"tutti-{pid}-" in m]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Slurm on a cluster of hosts: slurmctld and a munged on host 0, a slurmd on each host, with a separate configuration.
+"""Runs Slurm on a cluster of hosts: slurmctld and munged on host 0, and slurmd on each host, with a new configuration.
 
     with Slurm(cluster, cpus=4) as slurm:
         slurm.run(["srun", "-n", "2", "hostname"], capture_output=True)    # on host 0, as a user would
@@ -18,7 +18,7 @@ PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"
 
 
 def missing():
-    """Returns the packages to install, in words, or `None` if all are installed."""
+    """Returns which packages to install, as text, or `None` if all are installed."""
     for program, package in PROGRAMS.items():
         if shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin") is None:
             return f"no {program} (Debian: apt-get install slurmctld slurmd slurm-client munge)"
@@ -38,7 +38,7 @@ class Slurm(Whole):
         """Runs a command on a host. If host is `None`, runs it on this machine, which is not a node."""
         argv = [str(a) for a in argv]
         options = {"text": True, "capture_output": True, "timeout": 300, "env": self.environment, **options}
-        # The command enters the host in "/".
+        # A command enters the host in the folder "/".
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder), *argv]
         try:
             return subprocess.run(inside if host is None else self.cluster.inside(host, inside), **options)
@@ -47,7 +47,7 @@ class Slurm(Whole):
             raise AssertionError(f"{' '.join(argv)}: no end within {options['timeout']} s\n{said}\n{self.state()}") from None
 
     def state(self):
-        """Returns jobs, nodes, logs and the processes of all hosts, for the report of a command that did not end."""
+        """Returns jobs, nodes, logs and the processes of all hosts, for the report about a command that did not end."""
         def output(*argv):
             done = subprocess.run(self.cluster.inside(0, list(argv)), text=True, capture_output=True, timeout=60, env=self.environment)
             return done.stdout + done.stderr
@@ -69,7 +69,7 @@ class Slurm(Whole):
         key.write_bytes(os.urandom(128))
         for name in names:
             (folder / name / "spool").mkdir(parents=True)
-        # Slurm makes no cgroup, but slurmd looks up the kind of cgroups in /sys, which is empty inside "ip netns exec".
+        # Slurm makes no cgroups, but slurmd looks up their version in /sys, which is empty inside "ip netns exec".
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (folder / "plugstack.conf").touch()
         (folder / "slurm.conf").write_text("\n".join([

@@ -30,12 +30,12 @@ from hosts_case import main
 
 EVENTS, SEED, ONLY, OPTIONS = 200, int(time.time()), (), []
 HOSTS = 4
-TIMEOUT = 2.0  # --rank-timeout
+TIMEOUT = 2.0  # the value of --rank-timeout
 
 
 class Resources:
-    """The resources of a process: its descriptors and threads by name, and resident MiB. Takes the minimum of several samples,
-    each without a checkpoint in progress, because that is what the process always holds."""
+    """The resources of a process: its descriptors and threads by name, and resident MiB. They are the minimum of
+    several samples, which leave out temporary resources. No sample is taken while the process saves a checkpoint."""
     def __init__(self, pid):
         looks = [self.look(pid) for _ in range(20) if time.sleep(0.05) is None]
         self.descriptors, self.threads, self.mib = (min((look[i] for look in looks), key=key)
@@ -46,7 +46,7 @@ class Resources:
         descriptors, threads = Counter(), Counter()
         for folder, of, name in (("fd", descriptors, os.readlink), ("task", threads, lambda p: (p / "comm").read_text().strip())):
             for entry in Path(f"/proc/{pid}/{folder}").iterdir():
-                with contextlib.suppress(OSError):  # it has ended meanwhile
+                with contextlib.suppress(OSError):  # the descriptor was closed, or the thread has ended
                     of[re.sub(r"\d+", "N", str(name(entry)))] += 1
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         return descriptors, threads, int(status["VmRSS"].split()[0]) / 1024
@@ -55,7 +55,7 @@ class Resources:
         return f"{self.descriptors.total()} descriptors, {self.threads.total()} threads, {self.mib:.2f} MiB"
 
     def more_than(self, then):
-        """Returns the increase since `then`, by name, or an empty result if it is within the limit."""
+        """Returns what has increased since `then` beyond the limit, by name."""
         more = [f"{count} more of {name}" for now, was in ((self.descriptors, then.descriptors), (self.threads, then.threads))
                 if now.total() > was.total() for name, count in (now - was).items()]
         return more + ([f"{self.mib:.2f} MiB, which were {then.mib:.2f}"] if self.mib > 1.05 * then.mib else [])
@@ -72,7 +72,7 @@ class Soak(ElasticTrainingCase):
         super().setUp()
         self.random = random.Random(SEED)
         self.listed = {0, 1}
-        self.done = []  # events of the log so far
+        self.done = []  # events in the log so far
         self.read = 0
         self.recovery = {}
 
@@ -94,7 +94,7 @@ class Soak(ElasticTrainingCase):
         return next((e["ranks"] for e in reversed(self.events()) if e["event"] == "members"), 2)
 
     def workers(self):
-        """Returns host -> pid of the workers that train; the oldest first."""
+        """Returns {host: process id} of the workers that train, the oldest one first."""
         return {host: pid for _, (host, pid) in sorted(self.processes(TRAIN).items())}
 
     def alive(self):
@@ -133,7 +133,7 @@ class Soak(ElasticTrainingCase):
         hosts = [h for h in there if h != self.spared]
         return hosts[0] if first else self.random.choice(hosts)
 
-    # The events. Each leaves the job changed; repair() follows.
+    # The events. Each of them changes the job, and repair() runs afterwards.
     def join_or_leave(self):
         self.set_hosts(self.some_hosts())
 
@@ -181,7 +181,7 @@ class Soak(ElasticTrainingCase):
         self.cluster.heal(host)
 
     def connection_killed(self):
-        """The worker of the connection continues until its lease has ended."""
+        """Kills the ssh connection to a worker, which continues until its lease has expired."""
         host, pids = self.victim(), self.workers()
         address = self.cluster.address(host).encode()
         for child in Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split():
@@ -213,13 +213,13 @@ class Soak(ElasticTrainingCase):
         return hosts if self.spared is None else hosts | {self.spared}
 
     def repair(self):
-        """Lists another set of hosts; each gets a worker. Hosts that failed or left are listed again."""
+        """Lists other hosts, each of which gets a worker. Hosts that failed or left are listed again."""
         there = set(self.workers())
         target = self.some_hosts()
         keep = (there & target) or {next(iter(self.workers()))}
         self.set_hosts(keep)
         self.until(lambda: set(self.workers()) == keep, "other members")
-        time.sleep(0.5)  # the launcher reads the file at intervals
+        time.sleep(0.5)  # the launcher reads the file only at intervals
         self.set_hosts(target)
         self.whole()
 
@@ -236,7 +236,7 @@ class Soak(ElasticTrainingCase):
         shm = files("/dev/shm")
         for i in range(EVENTS):
             if i == EVENTS // 2:
-                # From now on one worker is spared, as the object of the comparison.
+                # The later events spare one worker, so that its resources can be compared at the end.
                 self.whole()
                 self.spared = next(iter(self.workers()))
             if i == EVENTS // 2 + 5 or (EVENTS < 12 and i == EVENTS // 2):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""Runs each scenario of elastic training once over Gloo, and over MPI those that need a later cleanup."""
+"""Runs each scenario of elastic training over Gloo, and the scenarios that need a later cleanup also over MPI."""
 import shutil
 
 import elastic_scenarios
@@ -13,7 +13,7 @@ class OverMpi(elastic_scenarios.Scenarios):
     STRATEGY = ("--strategy", "mpi")
 
 
-# test_train_elastic_mpi.py has the other scenarios.
+# test_train_elastic_mpi.py has the remaining scenarios for MPI.
 for name in dir(OverMpi):
     if name.startswith("test_") and (name[5:7] not in ("03", "04") or shutil.which("mpirun") is None):
         setattr(OverMpi, name, None)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 over Gloo on two hosts: the bits are those of one host, on the hosts' own network, and errors name
-losses."""
+"""Tests train_cifar10 over Gloo on two hosts with a network of their own: the bits are those of one host, and errors
+name lost processes."""
 import hashlib
 import os
 import re
@@ -38,7 +38,7 @@ class Gloo(HostsCase):
             done = self.launch("-n", 2, "-H", self.cluster.hosts_file(1, names=names), *self.command(run, "--epochs", 1))
             self.assertIn("strategy gloo, 2 ranks", done.out)
             self.assertEqual(self.weights(run, 15), self.weights("one", 15), run)
-        # With two ranks on each of two hosts, one rank of each host communicates with the other host.
+        # Two ranks run on each of two hosts, and one rank of each host communicates with the other host.
         self.launch("-n", 4, "-H", self.cluster.hosts_file(2), *self.command("four", "--epochs", 1))
 
     def run_long(self, run, *options):
@@ -72,7 +72,7 @@ class Gloo(HostsCase):
             os.kill(pid, signal.SIGKILL)
             start = time.monotonic()
             self.finish(job)
-            self.assertLess(time.monotonic() - start, 60)  # the deadline of a wait
+            self.assertLess(time.monotonic() - start, 60)  # shorter than the deadline of a wait
             self.assertEqual(job.returncode, 5, job.err)
             name = f"worker {rank} on {self.cluster.address(host)}"
             self.assertRegex(self.message(job), rf"\[{name}\].*SIGKILL")
@@ -86,7 +86,7 @@ class Gloo(HostsCase):
             self.finish(job)
             self.assertLess(time.monotonic() - start, 60)
             self.assertEqual(job.returncode, 5, job.err)
-            # The job may give up both at once.
+            # The job may remove both workers at the same time.
             self.assertRegex(job.err, rf"\[worker [23] on {self.cluster.address(1)}\] expected a sign of life within 4 s")
             self.assertRegex(job.err, rf"rank [01] on .* the loss of worker [23] on {self.cluster.address(1)}")
             wait_until(lambda: not self.processes(TRAIN))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The channel to the arbiter over ssh between hosts of a separate network: meeting, secrecy, silence."""
+"""Tests the channel to the arbiter over ssh between hosts of a separate network: enrolment, secrecy, silence."""
 import os
 import signal
 from pathlib import Path
@@ -61,7 +61,8 @@ class Control(HostsCase):
                          r"within 4 s, got none; it is stopped, as by SIGSTOP\. hint: set a longer time with --rank-timeout\.")
 
     def test_cut_host_is_lost(self):
-        """The rank time-out (4 s) gives up the process on a cut-off host before the launcher gives up the host (60 s)."""
+        """The rank time-out (4 s) removes the process on an unreachable host before the launcher removes the host (60
+        s)."""
         job = self.start_ranks("--rank-timeout", 4, "--host-timeout", 60, CONTROL_RANK, "wait")
         self.cluster.cut(2)
         try:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch --elastic between hosts of a separate network: hosts join and leave over ssh, and a host is cut off.
+"""Tests tutti-launch --elastic between hosts of a separate network: hosts join and leave over ssh, and a link is cut.
 """
 import os
 import signal
@@ -15,7 +15,7 @@ from elastic_case import Job
 
 class Elastic(HostsCase):
     def job(self, *options, hosts=(), words=(), **more):
-        """Starts a job with a worker here and one on each of these hosts."""
+        """Starts a job with one worker on this host and one on each of `hosts`."""
         file = self.folder / "hosts"
         file.write_text("".join(f"{line}\n" for line in ("localhost", *map(self.cluster.address, hosts))))
         return Job(self, "-H", file, *options, words=("steps=30", "epochs=400", *words), **more)
@@ -26,7 +26,7 @@ class Elastic(HostsCase):
 
     def test_hosts_join_leave_and_are_replaced(self):
         a, b = self.cluster.address(1), self.cluster.address(2)
-        job = self.job()  # with one worker
+        job = self.job()  # one worker, on this host
         job.wait_for(1)
         job.edit("localhost", a)
         job.wait_for(2, workers=2)
@@ -66,7 +66,7 @@ class Elastic(HostsCase):
             self.cluster.heal(1)
         job.wait_for(3, workers=3)
         self.stop(job)
-        # The worker wrote no part of it after the others may have continued without it, even if it lived longer.
+        # The lost worker wrote no step of generation 2, in which the remaining workers continued without it.
         self.assertEqual({n for g, _, n in job.steps() if g == 2}, {0, 2})
         last = max(int(line.split()[1]) for line in writes.read_text().splitlines() if line.startswith("1 "))
         self.assertLess(last, job.begun(2))

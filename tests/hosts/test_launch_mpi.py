@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: all
-"""tutti-launch with a real mpirun between hosts of a separate network: placement, blame, no remains."""
+"""Tests tutti-launch with a real mpirun between hosts of a separate network: placement, errors, cleanup."""
 import contextlib
 import os
 import shutil
@@ -25,7 +25,7 @@ class Mpi(HostsCase):
         self.addCleanup(self.check_no_traces_of_mpi)
 
     def check_no_traces_of_mpi(self):
-        """Checks that neither daemons nor files of Open MPI remain on a host. The cleanup may run after the end of the
+        """Checks that no daemon and no file of Open MPI is left on a host. The cleanup may run after the end of the
         job."""
         wait_until(lambda: not any(self.cluster.pids(h) for h in range(self.cluster.count)))
 
@@ -33,7 +33,7 @@ class Mpi(HostsCase):
             try:
                 return [str(p) for folder in ("/tmp", "/dev/shm") for first in Path(folder).glob("*")
                         if any(name in first.name for name in self.cluster.names) for p in (first, *first.rglob("*"))]
-            except FileNotFoundError as e:  # it is being removed
+            except FileNotFoundError as e:  # the cleanup is removing it
                 return [str(e)]
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not left())
@@ -90,7 +90,7 @@ class Mpi(HostsCase):
         os.kill(self.pid(1), signal.SIGKILL)
         start = time.monotonic()
         self.finish(job)
-        self.assertLess(time.monotonic() - start, 30)  # of --host-timeout
+        self.assertLess(time.monotonic() - start, 30)  # the time of --host-timeout
         self.assertEqual(job.returncode, 5, job.err)
         self.assertRegex(self.message(job), rf"\[worker 1 on {self.cluster.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
 
@@ -149,7 +149,7 @@ class Mpi(HostsCase):
         job = self.run_ranks()
         killed = self.kill("-H", self.cluster.hosts_file())
         self.assertEqual(killed.returncode, 0, killed)
-        # mpirun ends the other ranks when it learns of the first one. It may be faster than the second host's answer.
+        # mpirun ends the other ranks when it learns that one has ended. It may do so before the second host answers.
         ended = killed.stdout.count("ended worker")
         self.assertIn((ended, killed.stdout.count("nothing was running")), [(2, 0), (1, 1)], killed)
         self.finish(job)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch over ssh between hosts of a separate network: starting, blame, cut links, bad hosts, no remains."""
+"""Tests tutti-launch over ssh between hosts of a separate network: start, errors, cut links, bad hosts, cleanup."""
 import os
 import re
 import shutil
@@ -15,7 +15,7 @@ from netns_cluster import SSH_PORT
 from hosts_case import LAUNCH, PROGRESS_RANK, HostsCase, main
 from launch_case import wait_until
 
-# A folder that is separate on each host.
+# This folder has separate contents on each host.
 PRIVATE = tempfile.mkdtemp(prefix="tutti-private-")
 STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 
@@ -36,13 +36,13 @@ class Ssh(HostsCase):
             self.assertRegex(done.out, re.compile(
                 rf"^\[{rank}\] {rank}/7 {self.cluster.names[host[rank]]} {local[rank]} {names[host[rank]]} "
                 rf"{self.cluster.address(0)}:\d+\|{re.escape(word)}\|{re.escape(word)}\|{re.escape(str(self.folder))}$", re.M))
-            # One folder for the logs of all hosts, as on a shared file system.
+            # All hosts write their logs to one folder, as on a shared file system.
             self.assertIn(f"{rank}/7", (self.folder / "logs" / f"worker-{rank}.log").read_text())
 
     def test_this_host_too(self):
         hosts = self.folder / "hosts"
         hosts.write_text(f"{self.cluster.address(1)}\nlocalhost\n")
-        # Options of the program from the environment reach each host.
+        # Options of the program in the environment reach each host.
         self.environment["TUTTI_EPOCHS"] = "a b"
         done = self.launch("-H", hosts, "sh", "-c", 'echo $(hostname) $TUTTI_ROOT; echo "epochs $TUTTI_EPOCHS"')
         self.assertIn("2 workers on 2 hosts, ssh; rank 0 on localhost", done.err)
@@ -53,7 +53,7 @@ class Ssh(HostsCase):
         self.assertRegex(done.out, re.compile(rf"^\[1\] {self.cluster.names[1]} {self.cluster.here}:\d+$", re.M))
 
     def test_this_host_by_its_address(self):
-        """The launcher starts a process on this host without ssh; no sshd answers on it."""
+        """The launcher starts a process on its own host without ssh. This host has no sshd."""
         hosts = self.folder / "hosts"
         hosts.write_text(f"{self.cluster.address(1)}\n{self.cluster.here}\n")
         done = self.launch("-H", hosts, "sh", "-c", "echo $(hostname)")
@@ -61,8 +61,8 @@ class Ssh(HostsCase):
         self.assertIn(f"rank 0 on {self.cluster.here}", done.err)
 
     def test_program_is_asked_on_the_host_of_rank_0(self):
-        """The program exists only on the hosts, and tells the launcher there how to start it. Another launcher gets the same
-        answer."""
+        """The program exists only on the hosts. There it answers the launcher how to start it. Another launcher gets
+        the same answer."""
         program = Path(PRIVATE) / "program"
         text = ("#!/bin/sh\n# tutti-launch may ask this program by TUTTI_ASK\n"
                 'if [ "$TUTTI_ASK" ]; then echo "asked on $(hostname) $A" >&2; exit 3; fi\n')
@@ -109,7 +109,7 @@ class Ssh(HostsCase):
         start = time.monotonic()
         done = self.launch("-H", self.cluster.hosts_file(2), "sh", "-c",
                            f"if [ $TUTTI_RANK = 3 ]; then exit 17; fi; {STUBBORN}", code=17)
-        self.assertLess(time.monotonic() - start, 30)  # of --host-timeout
+        self.assertLess(time.monotonic() - start, 30)  # the time of --host-timeout
         self.assertIn(f"[worker 3 on {self.cluster.address(1)}] expected exit code 0, got exit code 17.", self.message(done))
 
     def run_ranks(self, *options, count=3):
@@ -125,8 +125,8 @@ class Ssh(HostsCase):
             return -1
 
     def assert_stands(self, message, rank):
-        """Compares the reported position. A rank reports its position and then writes it down; an event between the two
-        finds it one bucket further."""
+        """Checks the position of a rank in a message. A rank reports its position before it writes it to its file. An
+        event between the two shows a position that is one bucket further."""
         step, bucket = map(int, re.search(r"step (\d+), bucket (\d)", message).groups())
         self.assertIn(3 * step + bucket - self.at(rank), (0, 1), message)
 
@@ -153,14 +153,15 @@ class Ssh(HostsCase):
         self.assert_stands(self.message(job), 2)
 
     def test_cut_link(self):
-        """The network notifies neither side. Both end their processes, and the error names the host with its rank."""
+        """Neither side learns of the cut link from the network. Both end their processes. The error names the host and
+        its rank."""
         job = self.run_ranks("--host-timeout", 4)
         self.cluster.cut(1)
         try:
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
             self.assertRegex(self.message(job), rf"\[host {self.cluster.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
-            # The side that is cut off gives up without a message.
+            # The unreachable side ends its processes without a message.
             wait_until(lambda: not self.marked_on(1))
         finally:
             self.cluster.heal(1)
@@ -222,7 +223,7 @@ class Ssh(HostsCase):
 
 
 class BadHosts(HostsCase):
-    """Each of these errors is one message that names the host, and no host has run a process."""
+    """Tests errors before the start: one message names the host, and no host runs a process."""
 
     def refused(self, code, *arguments):
         done = self.launch("-n", 2, *arguments, "touch", self.folder / "ran", code=code)
@@ -249,7 +250,7 @@ class BadHosts(HostsCase):
         self.assertIn("no-such-file", self.refused(3, "-H", "no-such-file"))
 
     def test_unreachable(self):
-        # An unused address, a port without a server, and an unknown name.
+        # An address that no host has, a port without a server, and an unknown name.
         for host in (f"{self.cluster.net}.99", f"{self.cluster.address(1)}:2223", "no-such-host.invalid"):
             message = self.refused(5, "-H", self.hosts(f"{self.cluster.address(0)}\n{host}\n"))
             self.assertIn(f"[host {host.split(':')[0]}]", message)
@@ -328,7 +329,7 @@ class Sync(HostsCase):
         (work / "sub" / "data").write_text("of this host\n")
         (work / "say").write_text("#!/bin/sh\ncat sub/data; pwd; hostname\n")
         (work / "say").chmod(0o755)
-        # The launcher itself is in the folder, so it is copied too.
+        # The folder contains the launcher itself, so it is copied too.
         shutil.copy(LAUNCH, work / "tutti-launch")
         target = f"{PRIVATE}/it's a $(touch copy)"
         job = subprocess.run([str(work / "tutti-launch"), *self.options(), "-H", self.cluster.hosts_file(), "--sync-dst-dir",

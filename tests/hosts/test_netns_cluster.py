@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The cluster of several hosts has the promised parts, and no part remains, however the program ends."""
+"""Tests that a cluster of several hosts has all its parts, and that no part is left, however the program ends."""
 import os
 import signal
 import subprocess
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from netns_cluster import SSH_PORT, NetnsCluster, Unavailable, remove_stale, skip, traces
 
-# A cluster in a separate process, which prints that it is ready and then waits, or runs the given code.
+# Makes a cluster in a separate process, which prints that it is ready, and then waits or runs the given code.
 PROGRAM = """
 import sys, time
 sys.path.insert(0, sys.argv[1])

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""Two hosts run the scripts of generate-trainer unchanged: encrypted, with a secret that is never visible, and errors
-name losses."""
+"""Tests that two hosts can run the scripts of generate-trainer unchanged: encrypted, without showing the secret. Errors
+name lost processes."""
 import os
 import re
 import signal
@@ -16,7 +16,7 @@ from launch_case import wait_until
 
 TRAIN = str(BUILD / "examples" / "train_cifar10")
 GENERATE = str(BUILD / "tools" / "generate-trainer")
-# Writes the bytes that pass a network interface, unchanged.
+# Writes all bytes that pass a network interface to a file.
 CAPTURE = """
 import socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
@@ -46,14 +46,14 @@ class Scripts(HostsCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def run_scripts(self):
-        """Runs the scripts as in the article, in a loop over the hosts."""
+        """Runs the scripts in a loop over the hosts, as the article does."""
         for host in range(2):
             done = subprocess.run(self.cluster.ssh(host, f"bash {self.folder}/scripts/{self.cluster.address(host)}.sh"),
                                   text=True, capture_output=True, timeout=300)
             self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 
     def processes(self):
-        """Returns {"ps0": pid, ...}."""
+        """Returns {name of a process, such as "ps0": process id}."""
         found = {}
         for host in range(2):
             for pid in self.cluster.pids(host):
@@ -158,7 +158,7 @@ class Scripts(HostsCase):
         self.until_gone()
 
     def test_in_clear(self):
-        """The capture contains text that is not encrypted."""
+        """Without encryption, the capture contains readable text."""
         self.generate("--max_steps=60", "--ps_plain")
         self.assertFalse((self.folder / "scripts" / "job.key").exists())
         captured = self.capture()
@@ -177,7 +177,7 @@ class Scripts(HostsCase):
         running = self.start_long()
         os.kill(running["worker1"], signal.SIGKILL)
         self.named(rf"rank 1 on {self.cluster.address(1)} is gone: its connection ended", ["ps0", "ps1"])
-        # The others continue, and the worker takes its place again.
+        # The other processes continue, and the worker joins again.
         before = self.log("worker0").count("step ")
         self.until(lambda: self.log("worker0").count("step ") > before + 2)
         script = (self.folder / "scripts" / f"{self.cluster.address(1)}.sh").read_text().splitlines()

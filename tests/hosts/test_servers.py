@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 by parameter servers on three hosts: encrypted between them, with the bits of one host, and errors name
-losses."""
+"""Tests train_cifar10 with parameter servers on three hosts: encrypted between hosts, with the bits of one host. Errors
+name lost processes."""
 import hashlib
 import os
 import re
@@ -36,7 +36,7 @@ class Servers(HostsCase):
         self.assertIn("note: parameter server over windows, 2 servers", one.out)
         for run, words, said in (("keys", [], "ZeroMQ with CURVE"), ("plain", ["--ps-plain"], "ZeroMQ")):
             done = self.launch("-n", 3, "-s", 2, "-H", self.cluster.hosts_file(2), *self.command(run, "--epochs", 1, *words))
-            # Rank 0 is on the host of both servers.
+            # Both servers are on the host of rank 0.
             self.assertIn(f"note: parameter server over {said}, 2 servers, windows to 2 on this host", done.out)
             self.assertEqual(self.weights(run, 10), self.weights("one", 10), run)
 
@@ -57,16 +57,16 @@ class Servers(HostsCase):
             os.kill(pid, signal.SIGKILL)
             start = time.monotonic()
             self.finish(job)
-            self.assertLess(time.monotonic() - start, 60)  # the deadline of a wait
+            self.assertLess(time.monotonic() - start, 60)  # shorter than the deadline of a wait
             self.assertEqual(job.returncode, 5, job.err)
             self.assertRegex(self.message(job), rf"\[{role} {rank} on {self.cluster.address(host)}\].*SIGKILL")
 
-    # Words of 40 characters with several of the signs that are frequent in ZeroMQ's keys and absent from paths and
-    # times.
+    # Matches words of 40 characters with several of the signs that are frequent in ZeroMQ's keys and absent from paths
+    # and times.
     KEY = re.compile(rb"(?=(?:[^\s]*?[!*?&<>()\[\]{}@%$#^+]){3})(?<!\S)[!-~]{40}(?!\S)")
 
     def test_keys_are_not_visible(self):
-        """Keys appear in no argument, environment or output."""
+        """No argument, environment or output of a process contains a key."""
         self.assertEqual(len(self.KEY.findall(b"the key rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7 is one")), 1)
         job = self.run_long("keys")
         seen = b""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 and tutti-launch in jobs of Slurm on two nodes."""
+"""Tests train_cifar10 and tutti-launch in jobs of Slurm on two nodes."""
 import os
 import re
 import sys
@@ -43,7 +43,8 @@ class SlurmJob(unittest.TestCase):
         return said
 
     def stopped(self, command, *signal):
-        """Runs a batch script until it trains, sends the signal, and returns the steps of the remaining checkpoints."""
+        """Runs a batch script until it trains, sends it the signal, and returns the steps of the checkpoints that exist
+        then."""
         file = SLURM.folder / f"{self.run_dir.name}.sh"
         file.write_text(f"#!/bin/sh\n{command}\n")
         out = file.with_suffix(".out")
@@ -102,7 +103,7 @@ class Srun(SlurmJob):
                      says=["call tutti-launch without srun"])
 
     def test_run_stops_in_order_and_continues(self):
-        # Slurm does this before the time limit with --signal=TERM@60: to all processes of srun.
+        # With --signal=TERM@60 Slurm sends this signal to all processes of srun before the time limit.
         steps = self.stopped(f"srun --mpi=pmix {words(self.train('--epochs', 100000))}", "--signal=TERM")
         said = self.run_job("srun", "--mpi=pmix", "-N2", "-n2", *self.train("--epochs", 100000, "--resume", "--max-steps", max(steps) + 2))
         self.assertIn(f"going on from {self.run_dir}/checkpoints/step-", said)
@@ -123,7 +124,7 @@ class Launch(SlurmJob):
         self.check_one_net(2)
 
     def test_batch_script_stops_in_order(self):
-        # Like --signal=B:TERM@60: only to the batch script.
+        # With --signal=B:TERM@60 Slurm sends it only to the batch script.
         self.stopped(f"exec {LAUNCH} {words(self.train('--strategy', 'gloo', '--epochs', 100000))}", "--batch", "--signal=TERM")
 
     def test_node_of_the_allocation_joins(self):

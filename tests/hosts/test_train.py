@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 as six ranks on three hosts: it learns the same as six ranks on one host, and ends correctly."""
+"""Tests train_cifar10 as six ranks on three hosts: it learns the same as six ranks on one host, and ends correctly."""
 import json
 import os
 import shlex
@@ -23,14 +23,14 @@ class Train(HostsCase):
     def setUp(self):
         super().setUp()
         net = f"{self.cluster.net}.0/24"
-        # The settings of a machine's administrator. Ranks that share two cores must not spin inside MPI either.
+        # Settings of a machine's administrator. Ranks that share two cores must not spin inside MPI.
         self.environment.update(OMPI_MCA_oob_tcp_if_include=net, OMPI_MCA_btl_tcp_if_include=net,
                                 OMPI_MCA_mpi_yield_when_idle="1")
         self.environment.pop("TUTTI_DATA", None)
 
     def command(self, run, *more):
-        """Returns the command for a net of 78,000 parameters in about four buckets; the first one holds the step's
-        word."""
+        """Returns the command for a net of 78,000 parameters, in about four buckets, of which the first one has the
+        step's flags."""
         return [TRAIN, "--dataset", "synthetic", "--num-examples", 960, "--image-shape", "3,16,16", "--depth", 8,
                 "--network", "resnet_postact", "--batch-size", 4, "--threads", 1, "--seed", 3, "--disp-batches", 1, "--lr", 0.01, "--warmup-epochs", 0,
                 "--kv-store", "dist_device_sync", "--run-dir", self.folder / run, *more]
@@ -50,17 +50,17 @@ class Train(HostsCase):
         return self.losses(run)
 
     def test_several_hosts_learn_the_same_as_one_host(self):
-        # The algorithm that changes the sign of the fewest activations by rounding, for a net with few images.
+        # With this algorithm, rounding changes the sign of the fewest activations. The net sees few images.
         three = self.train("three", self.cluster.hosts_file(2), "--convolution", "direct")
         one = self.train("one", None, "--convolution", "direct")
         self.assertLess(sum(three[-5:]), sum(three[:5]))
-        # Rounding differences grow from step to step; the growth depends on the compilation of the program.
+        # Rounding differences grow from step to step, which depends on the compilation of the program.
         for step, (a, b) in enumerate(zip(three, one)):
             self.assertLess(abs(a - b), (1e-5 if step < 5 else 1e-4) * abs(b), f"step {step}: {a} and {b}")
 
     def test_first_command_of_a_cluster(self):
-        """launch.py -n N -H hosts train_cifar10 --network resnet ... --kv-store dist_device_sync, without further
-        options, starts N ranks. This host is last in the file. It has rank 0 and therefore the run's folder."""
+        """Tests launch.py -n N -H hosts train_cifar10 --network resnet ... --kv-store dist_device_sync. Without further
+        options it starts N ranks. This host is last in the file, but has rank 0 and therefore the run's folder."""
         hosts = self.folder / "hosts"
         hosts.write_text(f"root@{self.cluster.address(0)}\n{self.cluster.names[1]}\nlocalhost\n")
         for gpus in (["--gpus", ""], ["--gpus"]):
@@ -76,7 +76,8 @@ class Train(HostsCase):
     def test_launcher_that_starts_no_ranks(self):
         done = self.launch("--launcher", "ssh", "-H", self.cluster.hosts_file(), *self.command("no"), code=2)
         self.assertIn("[--launcher] expected mpi", self.message(done))
-        # A program that cannot be queried is started unchanged, and then refuses.
+        # If a program does not answer how to start it, the launcher starts it unchanged, and the program refuses to
+        # run.
         words = shlex.join(str(w) for w in self.command("no"))
         done = self.launch("-H", self.cluster.hosts_file(), "sh", "-c", words, code=2)
         self.assertIn("[--strategy mpi] expected 3 ranks, because 3 processes were started, got 1 rank. hint: "
@@ -89,7 +90,7 @@ class Train(HostsCase):
         self.assertEqual(three, one)
 
     def run_long(self, *options):
-        """Starts six ranks that train until an event ends them. Returns the process ids of the ranks, by host."""
+        """Starts six ranks that train without an end. Returns {host: process ids of its ranks}."""
         job = self.start("--mpi-arg", "--mca", "--mpi-arg", "btl", "--mpi-arg", "tcp,self", *options, "-H",
                          self.cluster.hosts_file(2), *self.command("long", "--epochs", 1000, "--comm-deadline", 60))
         log = self.folder / "long" / "log.jsonl"
@@ -102,7 +103,7 @@ class Train(HostsCase):
         return job, ranks
 
     def ranks_on(self, host):
-        """Returns the ranks on a host by local rank, from the launcher's variables."""
+        """Returns {local rank: process id} of the ranks on a host, from the launcher's variables."""
         found = {}
         for pid in self.cluster.pids(host):
             try:
@@ -119,7 +120,7 @@ class Train(HostsCase):
         os.kill(ranks[1][1], signal.SIGKILL)
         start = time.monotonic()
         self.finish(job)
-        self.assertLess(time.monotonic() - start, 60)  # the deadline of a wait
+        self.assertLess(time.monotonic() - start, 60)  # shorter than the deadline of a wait
         self.assertEqual(job.returncode, 5, job.err)
         self.assertRegex(self.message(job), rf"\[worker 3 on {self.cluster.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
 
@@ -133,7 +134,7 @@ class Train(HostsCase):
 
     def test_cut_link(self):
         job, _ = self.run_long("--host-timeout", 5)
-        time.sleep(3)  # so that the launcher has reports of each rank
+        time.sleep(3)  # until the launcher has reports of each rank
         self.cluster.cut(1)
         try:
             self.finish(job)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 while its workers join and leave in order; each sample is seen once per epoch. elastic_scenarios.py has the
+"""Tests train_cifar10 while workers join and leave: each sample is seen once per epoch. elastic_scenarios.py has the
 other events."""
 import contextlib
 import os
@@ -18,7 +18,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.hosts_join_and_leave()
 
     def test_spot_instance_leaves(self):
-        """A worker that gets SIGTERM leaves in order, at once, and the job continues."""
+        """A worker that gets SIGTERM leaves after the current step, and the job continues."""
         self.begin()
         self.wait_for_steps(5)
         _, pid = self.processes(TRAIN)[1]
@@ -28,7 +28,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertIn("left the job", self.job.out)
 
     def test_all_leave(self):
-        """If all workers leave at once, they save, as in any job that is stopped."""
+        """If all workers leave at the same time, they save, as in a job that is stopped."""
         self.begin(hosts=(0,), epochs=1000)
         self.wait_for_steps(5)
         _, pid = self.processes(TRAIN)[0]
@@ -38,7 +38,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertIn("state saved", self.job.out)
 
     def test_one_grows_at_epochs(self):
-        """A job grows from one worker, then a signal to the launcher stops all workers."""
+        """A job grows from one worker. Then a signal to the launcher stops all workers."""
         self.begin(hosts=(0,), epochs=100000)
         self.wait_for_steps(3)
         self.edit([0, 1])
@@ -51,8 +51,8 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertEqual(check_audit(self.run_dir)[0], 0, check_audit(self.run_dir))
 
     def test_batch_and_rate_follow_the_workers(self):
-        """Each image is seen once per epoch, with any batch. The rate follows the batch in small steps. The same holds when the
-        job is resumed with another number of workers."""
+        """Each image is seen once per epoch, for any batch. The rate follows the batch in small steps. The same is true
+        if the job is resumed with another number of workers."""
         options = ("--elastic-batch", "worker", "--elastic-ramp-steps", 4, "--lr", 0.1, "--lr-schedule", "constant",
                    "--warmup-epochs", 0)
         self.begin("--elastic-at", "step", epochs=1000, program=options)
@@ -66,7 +66,7 @@ class ElasticTraining(ElasticTrainingCase):
         steps = [e for e in self.events() if e["event"] == "step"]
         self.assertLessEqual({16, 24}, {e["batch"] for e in steps})
         for before, now in zip(steps, steps[1:]):
-            goal = 0.1 * now["batch"] / 16  # the rate reaches it within four steps, and then stays
+            goal = 0.1 * now["batch"] / 16  # the rate reaches this value within four steps, and keeps it
             self.assertLessEqual(abs(now["lr"] - goal), abs(before["lr"] - goal) + 1e-12, now)
         self.assertLess(abs(steps[4]["lr"] - 0.1), 1e-9)
         changes = [e for e in self.events() if e["event"] == "members"]
@@ -85,7 +85,7 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertEqual(check_audit(self.run_dir, "--epochs", seen["epoch"] + 1)[0], 0, check_audit(self.run_dir))
 
     def test_death_before_the_first_step(self):
-        """A worker dies while workers are started, connect, or prepare their net: the others train on.
+        """A worker dies while workers start, connect, or prepare their net: the remaining workers train.
         """
         for number, delay in enumerate((0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2)):
             with self.subTest(delay=delay):
@@ -100,7 +100,8 @@ class ElasticTraining(ElasticTrainingCase):
                 self.assertEqual(self.events()[0]["event"], "start")
 
     def test_death_before_the_first_step_while_one_joins(self):
-        """A new worker waits until its net is ready. Preparing takes a while, and a stopped worker delays it."""
+        """A new worker joins when its net is ready. That takes a while, and a worker that is stopped delays it
+        further."""
         for number, delay in enumerate((0.05, 0.07, 0.09, 0.12)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
@@ -112,21 +113,21 @@ class ElasticTraining(ElasticTrainingCase):
                 os.kill(pid, signal.SIGSTOP)
                 wait_until((self.elastic / "host_worker").exists)
                 self.edit([0, 1, 2])
-                with contextlib.suppress(AssertionError):  # if the job had not begun
+                with contextlib.suppress(AssertionError):  # fails if the job had not begun
                     wait_until(lambda: self.processes(TRAIN).get(2), 2)
                 time.sleep(0.7)
-                with contextlib.suppress(ProcessLookupError):  # if this took so long that the job gave it up
+                with contextlib.suppress(ProcessLookupError):  # fails if the job has already removed the worker
                     os.kill(pid, signal.SIGKILL)
                 self.check_end(epochs=1)
                 self.assertIn(f"warning: worker {victim} on", self.job.err)
 
     def test_worker_that_cannot_write_its_audit(self):
-        """The worker ends after a step that all workers have completed. The worker has not written the samples of that step to
-        the audit; rank 0 writes them."""
+        """A worker ends after a step that all workers have completed, but before it has written the samples of that
+        step to the audit. Rank 0 writes these samples."""
         audit = self.run_dir / "audit-rank1.txt"
         self.run_dir.mkdir()
         audit.symlink_to("/dev/full")
-        self.begin("--elastic-at", "step", "--restart-budget", 0, program=("--resume",))  # in a folder that exists
+        self.begin("--elastic-at", "step", "--restart-budget", 0, program=("--resume",))  # the folder exists
         self.finish(self.job)
         audit.unlink()
         self.check_end()
@@ -134,7 +135,8 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertIn(f"warning: worker 1 on {self.cluster.address(1)}: exit code 3; the others go on", self.job.err)
 
     def test_stopped_coordinator_while_it_saves(self):
-        """A file that the old coordinator still writes after the pause replaces no file of the workers that continued."""
+        """A paused coordinator is removed from the job. Files that it writes later replace no file of the remaining
+        workers."""
         self.begin("--elastic-at", "step", "--rank-timeout", 6, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 1, "--keep", 3))
         self.wait_for_steps(3)
@@ -152,7 +154,7 @@ class ElasticTraining(ElasticTrainingCase):
             if saves():
                 break
             os.kill(pid, signal.SIGCONT)
-        os.kill(agent, signal.SIGSTOP)  # otherwise it kills the worker as soon as the job gives it up
+        os.kill(agent, signal.SIGSTOP)  # otherwise the agent kills the worker when the job removes it
         try:
             wait_until(lambda: any(e["event"] == "members" for e in self.events()))
             os.kill(pid, signal.SIGCONT)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 over MPI with changing workers, one mpirun after the other: hosts join and leave, ranks die, and each sample is
-seen once per epoch."""
+"""Tests train_cifar10 over MPI with changing workers, one mpirun after the other: hosts join and leave, ranks die, each
+sample is seen once per epoch."""
 import os
 import shutil
 import signal
@@ -34,11 +34,11 @@ class ElasticMpi(ElasticTrainingCase):
         return wait_until(lambda: self.processes(TRAIN).get(rank))[1]
 
     def members(self):
-        """Returns step and ranks of each change."""
+        """Returns (step, number of ranks) for each change of members."""
         return [(e["step"], e["ranks"]) for e in self.events() if e["event"] == "members"]
 
     def wait_for_members(self, ranks, count):
-        """Waits until this number of changes has happened, and the last one has left this number of ranks."""
+        """Waits until this number of changes has happened, the last of which resulted in this number of ranks."""
         def there():
             if self.job.poll() is not None:
                 self.finish(self.job)
@@ -48,7 +48,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.wait_for_steps(3)
 
     def stop(self):
-        """Ends the job as its user does; complete epochs have had each sample once."""
+        """Ends the job as its user does. Checks that each complete epoch has had each sample once."""
         self.job.send_signal(signal.SIGTERM)
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 143, self.job.out + self.job.err)
@@ -67,12 +67,13 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(set(self.processes(TRAIN)), {0, 1})
         self.assertEqual(self.processes(TRAIN)[0][0], 1)
         self.assertEqual(self.cluster.pids(0), [])
-        # Not at the end of an epoch: its number of steps does not depend on the number of workers.
+        # The change was not at the end of an epoch: the last step of an epoch does not depend on the number of workers.
         self.assertTrue(any(step % (IMAGES // (2 * BATCH)) for step, _ in self.members()), self.members())
         self.stop()
 
     def test_a_job_of_one_grows_at_an_epoch(self):
-        """The change comes after the last step of an epoch. A damaged hosts file has no effect, and the last host stays."""
+        """A change takes effect after the last step of an epoch. A damaged hosts file has no effect, and the last host
+        stays."""
         self.begin(hosts=(0,), epochs=100000)
         (self.elastic / "host_worker").write_text("-oProxyCommand=touch /tmp/x\n")
         wait_until(lambda: "This edit is ignored" in self.said())
@@ -80,14 +81,14 @@ class ElasticMpi(ElasticTrainingCase):
         self.wait_for_members(2, 1)
         step, _ = self.members()[0]
         self.assertEqual(step % (IMAGES // BATCH), 0)
-        (self.elastic / "new").write_text(f"{self.cluster.address(2)}:2223\n")  # no server answers there
+        (self.elastic / "new").write_text(f"{self.cluster.address(2)}:2223\n")  # no server answers at this port
         (self.elastic / "new").rename(self.elastic / "host_worker")
         wait_until(lambda: "stays in the job until others have joined" in self.said())
         self.stop()
         self.assertEqual(self.logged()[0], ["ADDED", self.cluster.address(1)])
 
     def test_first_rank_dies_and_is_replaced(self):
-        """All ranks continue from the last checkpoint. They repeat the later steps, and no step is twice in the audit."""
+        """All ranks continue from the last checkpoint and repeat the later steps. The audit has no step twice."""
         self.begin("--elastic-at", "step", epochs=100000, program=("--save-steps", 25))
         self.wait_for_steps(30)
         os.kill(self.pid(0), signal.SIGKILL)
@@ -96,7 +97,7 @@ class ElasticMpi(ElasticTrainingCase):
         resumed = next(i for i, e in enumerate(events) if e["event"] == "resume")
         repeated = max(e["step"] for e in events[:resumed] if e["event"] == "step") - events[resumed]["step"]
         self.assertLessEqual(repeated, 25)
-        self.wait_for_members(2, 2)  # started again
+        self.wait_for_members(2, 2)  # a new mpirun
         self.stop()
         self.assertIn("SIGKILL", self.job.err)
         self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(0)], ["ADDED", self.cluster.address(0)]])
@@ -110,7 +111,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_cut_off(self):
-        """The job gives up a host with a cut link."""
+        """The job removes a host with a cut link."""
         self.begin("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 20))
         self.wait_for_steps(25)
@@ -124,7 +125,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.stop()
 
     def test_stopped(self):
-        """The job also gives up a rank that is stopped, here rank 0."""
+        """The job also removes a rank that is stopped, here rank 0."""
         self.begin("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 20))
         self.wait_for_steps(25)
@@ -134,7 +135,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertIn("worker 0 on " + self.cluster.address(0) + " has been stopped for 4 s", self.job.err)
 
     def test_spot_notice(self):
-        """A worker leaves in order if its host will be taken away. Each host has a /run of its own."""
+        """A worker leaves if a notice says that its host will end. Each host has a separate /run."""
         self.begin(epochs=100000, program=("--spot-notice", "/run/notice"))
         self.cluster.run(1, ["touch", "/run/notice"], check=True)
         try:
@@ -146,7 +147,8 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(self.logged(), [["REMOVED", self.cluster.address(1)]])
 
     def test_newcomers_that_fail(self):
-        """New hosts that cannot be reached, have another key, or cannot be prepared: the other new hosts join."""
+        """One new host cannot be reached, one has another key, and one cannot be prepared. The remaining new hosts
+        join."""
         script = self.folder / "prepare.sh"
         script.write_text(f'#!/bin/sh\necho "prepares $TUTTI_HOST"\ntest "$TUTTI_HOST" != {self.cluster.address(3)}\n')
         script.chmod(0o755)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""train_cifar10 with parameter servers in an elastic job: workers join, leave and die, and servers die."""
+"""Tests train_cifar10 with parameter servers in an elastic job: workers join, leave and die, and servers die."""
 import os
 import re
 import signal
@@ -63,12 +63,12 @@ class Synchronous(WithServers):
 
 
 class Asynchronous(WithServers):
-    """The job distributes steps, 8 images each, 120 per epoch, among the present workers."""
+    """Tests a job that distributes 120 steps of 8 images per epoch among its workers."""
     STRATEGY = ("--strategy", "ps_async")
 
     def check_lost(self, deaths, epochs=EPOCHS):
-        """Checks the end of a job with killed workers: no sample is missing, and a step that a killed worker had begun
-        may have been done twice."""
+        """Checks the end of a job in which workers were killed: no sample is missing. A step that a killed worker had
+        begun may have been done twice."""
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
         _, said = check_audit(self.run_dir, "--epochs", epochs)
@@ -84,7 +84,7 @@ class Asynchronous(WithServers):
         self.assertIn("asynchronous parameter server over ZeroMQ with CURVE, 2 servers, windows to 1 on this host",
                       self.job.out)
         self.assertIn("left the job", self.job.out)
-        # Each worker has a separate file, and had a share of the steps.
+        # Each worker has a separate file, and did some of the steps.
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("audit-*")), [f"audit-rank{n}.txt" for n in range(3)])
         self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [3, 2])
         self.assertEqual([e["epoch"] for e in self.events() if e["event"] == "epoch"][-1], LONG)
@@ -101,7 +101,7 @@ class Asynchronous(WithServers):
         self.assertIn("warning: worker 1 on", self.job.err)
 
     def test_the_first_worker_dies(self):
-        """The next worker prints the progress, writes the log, evaluates and saves."""
+        """If rank 0 dies, the next worker prints the progress, writes the log, evaluates and saves."""
         self.begin("--restart-budget", 0, epochs=LONG)
         self.wait_for_steps(5)
         self.end_process("worker", 0)
@@ -114,7 +114,8 @@ class Asynchronous(WithServers):
         self.assertIn(f"step-{[e for e in self.events() if e['event'] == 'epoch'][-1]['step']:09}", max(saved))
 
     def test_death_before_the_first_step(self):
-        """A worker dies at different times, also before rank 0 has sent the initial weights: the other workers continue."""
+        """A worker dies at different times, even before rank 0 has sent the initial weights: the remaining workers
+        continue."""
         for number, delay in enumerate((0.0, 0.06, 0.12, 0.18)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
@@ -126,8 +127,9 @@ class Asynchronous(WithServers):
                 self.check_lost(1, epochs=EPOCHS)
 
     def test_a_cut_off_worker_is_given_up(self):
-        """When the host is back, the servers refuse late pushes of its worker. The rest of the job takes over the worker's part."""
-        # The steps must last longer than the allowed silence: the log shows the change with the next step.
+        """When the host is reachable again, the servers refuse late pushes of its worker. Other workers do the worker's
+        steps."""
+        # A step must take longer than the allowed silence, because the log shows the change with the next step.
         epochs = 2 * LONG
         self.begin("--rank-timeout", 6, "--restart-budget", 0, "-s", 1, epochs=epochs)
         self.wait_for_steps(5)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""Two hosts cannot reach each other, but both reach the launcher: the job gives up one of them, and the others train
-on."""
+"""Tests two hosts that cannot reach each other but can reach the launcher: the job removes one of them, and the rest
+train on."""
 import contextlib
 import re
 import subprocess
@@ -13,12 +13,12 @@ from hosts_case import main
 from launch_case import wait_until
 from test_train_elastic_servers import without_zeromq
 
-TIMEOUT = 4  # --rank-timeout
+TIMEOUT = 4  # the value of --rank-timeout
 
 
 class Unreached(ElasticTrainingCase):
     def route(self, change, host, other):
-        """Removes the route from one host to another, and no other route, or restores it."""
+        """Removes or restores the route from one host to another, and changes no other route."""
         subprocess.run(["ip", "-n", self.cluster.names[host], "route", change, "blackhole", f"{self.cluster.address(other)}/32"],
                        check=True, timeout=30)
 
@@ -36,8 +36,8 @@ class Unreached(ElasticTrainingCase):
         return [e["ranks"] for e in self.events() if e["event"] == "members"]
 
     def others_train_on(self, *ways, gone, hosts=(0, 1, 2), options=(), epochs=2 * LONG):
-        """Checks that the workers and servers `gone`, of one of the two hosts, are named and given up, and that the others
-        finish the work."""
+        """Checks that errors name the workers and servers `gone`, which the job removes, and that the remaining
+        processes finish the work."""
         self.begin("--elastic-at", "step", "--rank-timeout", TIMEOUT, *options, epochs=epochs, hosts=hosts)
         self.wait_for_steps(5)
         began = time.monotonic()
@@ -60,7 +60,7 @@ class Unreached(ElasticTrainingCase):
         self.check_end(epochs=epochs, steps=steps)
 
     def job_ends(self, way, gone, on, other, at, hosts, options=()):
-        """Without --elastic the job can lose neither host: it ends, and names both."""
+        """Without --elastic the job can lose neither host: it ends, and the error names both."""
         self.job = self.start("--rank-timeout", TIMEOUT, *options, "-n", hosts, "-H", self.cluster.hosts_file(1, range(hosts)),
                               TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES, "--image-shape", "3,16,16",
                               "--depth", 8, "--batch-size", BATCH, "--threads", 1, "--epochs", 100000, "--disp-batches", 1,
@@ -92,7 +92,7 @@ class Gloo(Unreached):
         self.others_train_on((1, 0), (1, 2), gone=["worker 1"])
 
     def test_short_deadline(self):
-        """The reduction fails before the rank time-out, and so does the first attempt to form a new group."""
+        """The reduction and the first attempt to form a new group fail before the rank time-out."""
         self.STRATEGY = (*self.STRATEGY, "--comm-deadline", "2")
         self.others_train_on((1, 2), gone=["worker 2"])
 
@@ -100,7 +100,7 @@ class Gloo(Unreached):
         self.job_ends((1, 2), gone="worker 2", on=2, other="worker 1", at=1, hosts=3)
 
     def test_short_cut_has_no_effect(self):
-        """A cut that ends before the time-out has no effect: all members stay."""
+        """If the route is restored before the time-out, all members stay."""
         self.begin("--elastic-at", "step", "--rank-timeout", 3 * TIMEOUT, epochs=LONG, hosts=(0, 1, 2))
         self.wait_for_steps(5)
         with self.cut((1, 2)):
@@ -114,7 +114,7 @@ class Servers(Unreached):
     STRATEGY = ("--strategy", "ps")
 
     def test_both_ways(self):
-        """Each host has a worker and a server: the job gives up the worker and the server of one host."""
+        """Each host has a worker and a server: the job removes the worker and the server of one host."""
         self.others_train_on((0, 1), (1, 0), gone=["server 1", "worker 1"], hosts=(0, 1), options=("-s", 2))
 
     def test_one_way_to_the_only_server(self):
