@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest:
-// A net of one's own, trained on made-up images and saved: 01_net [RUN_FOLDER].
+// Defines a small net, trains it on generated images and saves it: 01_net [RUN_FOLDER].
 #include <cstdio>
 #include <string>
 

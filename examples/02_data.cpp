@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest:
-// A data set of one's own: the net learns in which quarter of the image a dot is. 02_data [RUN_FOLDER].
+// Defines a data set, and trains a net that learns in which quarter of the image a dot is: 02_data [RUN_FOLDER].
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A net of one's own on a folder of images of one's own: 03_images FOLDER [RUN_FOLDER [EPOCHS]]. FOLDER/train/<class>/
-// and FOLDER/validation/<class>/ contain JPEG or PNG files of any size.
+// Trains a net of your own on a folder of your own images: 03_images FOLDER [RUN_FOLDER [EPOCHS]].
+// FOLDER/train/<class>/ and FOLDER/validation/<class>/ contain JPEG or PNG files of any size.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A training program with evaluation, checkpoints and resume, on the fastest backend and in as many processes as are
-// started: 04_train [RUN_FOLDER [STRATEGY]]. Alone, with mpirun -np 2 or with tutti-launch -n 2.
+// A training program with evaluation, checkpoints and resume, on the fastest backend: 04_train [RUN_FOLDER [STRATEGY]].
+// Start it alone, with mpirun -np 2 or with tutti-launch -n 2.
 #include <cstdio>
 #include <string>
 

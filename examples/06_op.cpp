@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest:
-// A layer out of existing ops, and a new op with a kernel and a gradient of its own.
+// Defines a layer out of existing ops, and a new op with its own kernel and gradient.
 #include <cmath>
 #include <cstdio>
 #include <memory>

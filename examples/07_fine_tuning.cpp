@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: runs/07_fine_tuning
-// A net with a new classifier starts from the weights of a trained net, and is evaluated with a metric of one's own:
+// Trains a net with a new classifier from the weights of a trained net, and evaluates it with a metric of your own:
 // 07_fine_tuning RUN_FOLDER.
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Writes images as PNG files, to try the pages of tutti without images of one's own:
+// Writes images as PNG files, to try the pages of tutti without your own images:
 //   save_images FOLDER COUNT             FOLDER/train/<class>/ gets COUNT drawn shapes of each of four classes, and
 //                                        FOLDER/validation/<class>/ a quarter as many
 //   save_images FOLDER COUNT DATA        FOLDER gets the first COUNT test images of CIFAR-10 or Fashion-MNIST in DATA
@@ -80,7 +80,7 @@ MemoryDataset test_images(const io::Path& data) {
   }
 }
 
-// The file name ends with the class of the image.
+// Writes test images. The name of each file ends with the class of its image.
 void save_test_images(const io::Path& folder, std::int64_t count, const io::Path& data) {
   const MemoryDataset images = test_images(data);
   const Schema& s = images.schema();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Trains a ResNet on ImageNet, or on any images in one of its forms: build/examples/train_imagenet --help
+// Trains a ResNet on ImageNet, or on your own images in a supported format: build/examples/train_imagenet --help
 #include "tools/trainer/imagenet.hpp"
 #include "tools/trainer/training_main.hpp"
 

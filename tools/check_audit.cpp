@@ -104,7 +104,7 @@ struct Options {
   return files;
 }
 
-// Returns what is wrong, or an empty text.
+// Returns what is wrong with an epoch, or an empty text.
 [[nodiscard]] std::string check(std::int64_t epoch, const AuditResult& r, bool whole) {
   if (r.exactly_once() || (!whole && r.repeated == 0)) return "";
   std::string list;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Writes a script for each host that starts its processes of a job with parameter servers, see
+// Writes a script for each host. The script starts the processes of this host, in a job with parameter servers. See
 // generate_trainer/options.hpp.
 #include <cstdio>
 #include <string>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // header-only
 // Converts, shrinks and checks sets of encoded images, see data/options.hpp. Without libjpeg-turbo
-// (TUTTI_HAS_TURBOJPEG) it cannot encode images. Without that and stb (TUTTI_HAS_STB) it cannot decode them either.
+// (TUTTI_HAS_TURBOJPEG) it cannot encode images. Without libjpeg-turbo and stb (TUTTI_HAS_STB) it cannot decode images
+// either.
 #include <cstdio>
 #include <string>
 #include <vector>

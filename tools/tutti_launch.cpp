@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Starts the processes of a job on this host or on many, see launch/cli/options.hpp.
+// Starts the processes of a job on one host or on several hosts, see launch/cli/options.hpp.
 #include <unistd.h>
 
 #include <cstdio>

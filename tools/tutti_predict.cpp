@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Predicts what images show with a trained net, see predict/options.cpp. Without libjpeg-turbo (TUTTI_HAS_TURBOJPEG) it
-// reads images with stb. Without both (TUTTI_HAS_STB) it cannot read images.
+// Predicts the classes of images with a trained net, see predict/options.cpp. Without libjpeg-turbo
+// (TUTTI_HAS_TURBOJPEG) it reads images with stb. Without libjpeg-turbo and stb (TUTTI_HAS_STB) it cannot read images.
 #include <unistd.h>
 
 #include <algorithm>

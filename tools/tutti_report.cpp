@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Makes an HTML page of what runs have written, see report/options.hpp.
+// Makes an HTML page from the files of runs, see report/options.hpp.
 #include <cstdio>
 #include <ctime>
 #include <string>

@@ -36,7 +36,7 @@ bool is_option(std::string_view word) { return word.size() > 1 && word[0] == '-'
 
 std::string quoted(const std::string& text) { return "'" + printable(text) + "'"; }
 
-// Registers the options with CLI11. `all`: with every name, and the help lists also the less common options.
+// Registers the options with CLI11. all: with every name; the help then also lists the less common options.
 std::map<const CLI::Option*, const Option*> add_options(CLI::App& app, const std::vector<Option>& options,
                                                         const std::string& program, bool all) {
   std::map<const CLI::Option*, const Option*> added;
@@ -97,8 +97,8 @@ Line read(const std::vector<std::string>& words, const std::vector<Option>& own,
   CLI::App app;
   const auto known = add_options(app, options, form.program, true);
 
-  // Passes a name and its value to CLI11 as two words: after "--name=" it would take the next word as the value. After
-  // an unknown option it would continue.
+  // Passes a name and its value to CLI11 as two words: after "--name=" CLI11 would take the next word as the value, and
+  // after an unknown option it would continue.
   std::vector<std::string> for_cli11, written;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];

@@ -16,9 +16,9 @@ struct Spelling {
   std::string_view option, other;
 };
 
-// From the scripts of MXNet and GluonCV (num-layers, lr-mode, last-gamma, save-frequency, rec-train), of TensorFlow
-// (train-dir, save-secs), of the Horovod trainer (data-dir, leta, wdecay, lr-decay-mode, display-every), and of the
-// tools that resize ImageNet's TFRecord files (subset-name, start-offset, num-preprocess-threads).
+// The names come from the scripts of MXNet and GluonCV (num-layers, lr-mode, last-gamma, save-frequency, rec-train), of
+// TensorFlow (train-dir, save-secs), of the Horovod trainer (data-dir, leta, wdecay, lr-decay-mode, display-every), and
+// of the tools that resize ImageNet's TFRecord files (subset-name, start-offset, num-preprocess-threads).
 constexpr Spelling spellings[] = {
     {cifar10, "data", "data-dir"},
     {imagenet, "data-dir", "data"},

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-// The names that options have in the scripts of other trainers and launchers.
+// Additional names of options, which the scripts of other trainers and launchers use.
 namespace tutti::command_line {
 
 // Returns the additional names of an option of this program, without dashes. Example: momentum for mom of

@@ -11,7 +11,7 @@
 // Functions that set a field of a program's options to an option's value, or refuse the value with a UsageError.
 namespace tutti::command_line {
 
-// For float, double and std::int64_t. `expected`: what the error message says was expected.
+// For float, double and std::int64_t. expected: the expected value in the error message.
 template <class T>
 [[nodiscard]] T number(const std::string& option, const std::string& text, T low, T high, const std::string& expected);
 
@@ -21,7 +21,7 @@ template <class T>
 // Sets `to` to true.
 [[nodiscard]] Set flag(bool& to);
 
-// Accepts any text but an empty one.
+// Accepts any text that is not empty.
 [[nodiscard]] Set text(std::string& to);
 
 [[nodiscard]] Set one_of(std::string& to, std::vector<std::string> words);

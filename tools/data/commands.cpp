@@ -25,7 +25,8 @@ namespace tutti::data_tool {
 
 namespace {
 
-// Returns the splits that `word` selects: "train", "validation" and their synonyms one, "both" and "" two.
+// Returns the splits that `word` selects: both splits for "both" and "", one split for "train", "validation" and
+// synonyms.
 [[nodiscard]] std::vector<Split> splits_of(const std::string& word) {
   if (word.empty() || word == "both") return {Split::train, Split::test};
   return {word == "train" ? Split::train : Split::test};

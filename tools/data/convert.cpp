@@ -67,7 +67,7 @@ namespace {
   return fd;
 }
 
-// Returns the files in the folder that may be shards of this form and split. Files of other forms are ignored.
+// Returns the files in the folder that may be shards of this form and split. Ignores files of other forms.
 [[nodiscard]] std::vector<io::Path> existing_shards(const io::Path& folder, Form form, const std::string& prefix) {
   std::vector<io::Path> found;
   std::error_code error;
@@ -171,7 +171,7 @@ std::optional<Manifest> Converter::prepare(const io::Path& path) {
   }
   if (before) {
     if (same) return before;
-    // A manifest without a finished shard may be replaced.
+    // A manifest may be replaced if no shard is finished.
     const bool any = !detail::existing_shards(c_.out, form_of(before->form, path.string()), c_.prefix).empty();
     if (any || !there.empty()) before->check_same(m_, path);
     before.reset();
@@ -221,7 +221,7 @@ void Converter::write(std::int64_t shard, int threads, Progress& progress) {
     if (stop_) throw Stopped();
     const std::int64_t record = plan_.record(begin + i);
     c_.source.read(record, r);
-    // One for each thread, not one for each slot: its buffers are large.
+    // Each thread, not each slot, has one, because its buffers are large.
     thread_local std::pair<std::uint64_t, std::unique_ptr<ImageWork>> work{0, nullptr};
     if (work.first != id_) work = {id_, std::make_unique<ImageWork>(c_.rules)};
     const auto result = (*work.second)(r.image, c_.source.where(record));
@@ -243,7 +243,7 @@ void Converter::write(std::int64_t shard, int threads, Progress& progress) {
 
 void Converter::finish(const io::Path& path) {
   for (std::int64_t k = 0; k < m_.shards; ++k)
-    if (!is_finished(c_.form, shard_path(k))) return;  // another process writes it
+    if (!is_finished(c_.form, shard_path(k))) return;  // another process writes this shard
   m_.complete = true;
   m_.save(path);
 }

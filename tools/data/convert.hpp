@@ -20,27 +20,27 @@
 
 namespace tutti::data_tool {
 
-// A split to be written, and how.
+// A split to be written, and the options for writing it.
 struct Conversion {
   Source source;
   io::Path out;        // the output folder
-  std::string prefix;  // of the shards' names: train, validation
+  std::string prefix;  // prefix of the shards' names: train, validation
   Form form = Form::packed;
   std::int64_t shards = 1, first = 0;  // total number of shards; number of the first
   bool shard_a_file = false;           // one shard for each file of the source (TFRecord), in the same order
   bool shuffled = false;
   std::uint64_t seed = 0;
   ImageRules rules{};
-  std::int64_t start = 0;              // writes only the shards from `start`
-  std::optional<std::int64_t> last{};  // to `last`, inclusive
+  std::int64_t start = 0;              // the first shard that this process writes
+  std::optional<std::int64_t> last{};  // the last shard that this process writes
   bool force = false;
   int threads = 1;
 };
 
 namespace detail {
 
-// Assigns records to shards. Shard k has the records begin(k) to begin(k + 1) - 1, counted in the sequence `order` or,
-// if that is empty, in the source's sequence.
+// Assigns records to shards. Shard k has the records begin(k) to begin(k + 1) - 1. They are counted in the sequence
+// `order` or, if `order` is empty, in the source's sequence.
 struct ShardPlan {
   std::vector<std::uint32_t> order;
   std::vector<std::int64_t> begins;
@@ -77,7 +77,7 @@ class Converter {
     return c_.out / shard_name(c_.form, c_.prefix, c_.first + shard, m_.shards);
   }
 
-  // Reads the manifest at `path`. Keeps existing shards if they were made with the same options, else removes them
+  // Reads the manifest at `path`. Keeps existing shards if they were made with the same options. Otherwise removes them
   // (`force`) or throws UsageError.
   [[nodiscard]] std::optional<Manifest> prepare(const io::Path& path);
 

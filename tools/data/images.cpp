@@ -30,7 +30,7 @@ void ImageWork::write(std::vector<std::uint8_t>& bytes, const ImageHeader& heade
                       std::string_view where) {
 #if defined(TUTTI_HAS_TURBOJPEG)
   if (!decoders_) decoders_ = std::make_unique<ImageDecoders>(make_image_decoders());
-  (void)decoders_->header(bytes, where);  // whether a decoder is available
+  (void)decoders_->header(bytes, where);  // throws if no decoder is available
   decoders_->decode(bytes, header, {{0, 0, header.width, header.height}, 0, 0, DecodeQuality::accurate}, where,
                     decoded_);
   PixelView view{decoded_.pixels.data(), header.width, header.height, 3};

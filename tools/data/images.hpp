@@ -12,7 +12,7 @@
 
 namespace tutti::data_tool {
 
-// Says which images are encoded again, and how.
+// Specifies which images are encoded again, and how.
 struct ImageRules {
   int size = 0;          // upper limit of the short side in pixels; 0: no limit
   bool stretch = false;  // resizes to size x size, and enlarges smaller images
@@ -25,11 +25,11 @@ struct ImageSize {
   friend bool operator==(const ImageSize&, const ImageSize&) = default;
 };
 
-// Returns the size that the rules give an image of size `is`. Keeps the aspect ratio up to rounding. Does not enlarge
-// unless `stretch` is set.
+// Returns the size of an image of size `is` after the rules are applied. Keeps the aspect ratio up to rounding.
+// Enlarges the image only if `stretch` is set.
 [[nodiscard]] ImageSize size_by(const ImageRules& rules, ImageSize is);
 
-// Applies the rules to one image after another. Each thread needs its own.
+// Applies the rules to one image after another. Each thread needs its own object.
 class ImageWork {
  public:
   explicit ImageWork(const ImageRules& rules) : rules_(rules) {}

@@ -15,7 +15,7 @@
 namespace tutti::data_tool {
 
 // Calls make(i, slot) for i in [0, n) on `threads` threads, and take(i, slot) in the calling thread in ascending order.
-// So the exception thrown is that of the lowest i. Uses at most 2 * threads slots, so memory does not grow with n. If
+// So it throws the exception of the lowest i. Uses at most 2 * threads slots, so memory does not grow with n. If
 // `threads` is 1, the calling thread does all the work.
 template <class Slot, class Make, class Take>
 void in_order(std::int64_t n, int threads, Make&& make, Take&& take) {

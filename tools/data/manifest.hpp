@@ -15,10 +15,10 @@
 
 namespace tutti::data_tool {
 
-// Says what the shards of a split were made from, and how: the file tutti-data-SPLIT.json in their folder. It is
+// Describes the source and the options of a split's shards: the file tutti-data-SPLIT.json in their folder. It is
 // written before the first shard, so that interrupted work continues only with the same options.
 struct Manifest {
-  std::string split, form;             // of the shards
+  std::string split, form;             // split and form of the shards
   std::int64_t shards = 0, first = 0;  // number of shards, and the number of the first
   std::int64_t records = 0;
   int classes = 0;
@@ -33,10 +33,10 @@ struct Manifest {
     return folder / ("tutti-data-" + split + ".json");
   }
 
-  // Returns all fields but `complete` and the class names. The fingerprint covers the class names.
+  // Returns all fields except `complete` and the class names. The fingerprint covers the class names.
   [[nodiscard]] std::vector<std::pair<std::string, io::Json>> options() const;
 
-  // Returns an identifier that all shards of a set share. Two sets have the same one only by chance.
+  // Returns an identifier that all shards of a set share. Two sets have equal identifiers only by chance.
   [[nodiscard]] std::uint64_t set_id() const;
 
   void save(const io::Path& path) const;
@@ -45,7 +45,8 @@ struct Manifest {
   // manifest.
   [[nodiscard]] static std::optional<Manifest> load(const io::Path& path);
 
-  // Throws UsageError that names the first option of `wanted` that differs from this manifest, read from `path`.
+  // Throws UsageError that names the first option of `wanted` that differs from this manifest, which is read from
+  // `path`.
   void check_same(const Manifest& wanted, const io::Path& path) const;
 
  private:

@@ -74,12 +74,12 @@ constexpr std::array<std::string_view, 5> commands{"convert", "preprocess", "res
 
 struct OptionOfCommands {
   const char* names;
-  const char* commands;  // letters of the commands that have it: c p r v i
+  const char* commands;  // letters of the commands that have the option: c p r v i
   const char* value;     // empty: a switch
   Set set;
 };
 
-// The options of the command. The help explains them for each command.
+// Returns the options of the command. The help explains them for each command.
 std::vector<command_line::Option> option_table(Options& o) {
   using command_line::flag, command_line::integer, command_line::one_of, command_line::text;
   constexpr std::int64_t many = packed::most_shards;

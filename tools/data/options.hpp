@@ -31,7 +31,7 @@ struct Options {
   std::string text{};  // text to print for --help or --version; otherwise empty
 };
 
-// Reads the words after the program's name. Throws UsageError that names what is wrong.
+// Reads the words after the program's name. Throws UsageError that names the invalid word.
 [[nodiscard]] Options parse_options(const std::vector<std::string>& words);
 
 }  // namespace tutti::data_tool

@@ -17,7 +17,7 @@ namespace tutti::data_tool {
 // a new line every half minute.
 class Progress {
  public:
-  // `total` is 0 if it is not known.
+  // total: 0 if it is not known.
   Progress(std::string what, std::int64_t total) : what_(std::move(what)), total_(total) {}
   ~Progress() {
     if (shown_) std::fputs("\r\033[K", stderr);

@@ -22,8 +22,8 @@ namespace tutti::data_tool {
 // Returns the form with this name. Throws UsageError for an unknown name.
 [[nodiscard]] Form form_of(std::string_view word, std::string_view option);
 
-// Returns a file name such as "PREFIX-00017-of-01024". RecordIO files are named train.rec, val.rec, or train_0.rec and
-// so on.
+// Returns a file name such as "PREFIX-00017-of-01024". RecordIO files are named train.rec and val.rec, or train_0.rec
+// and so on.
 [[nodiscard]] std::string shard_name(Form form, const std::string& prefix, std::int64_t number, std::int64_t shards);
 
 // Returns all files of one shard.

@@ -35,10 +35,10 @@ struct SourceRecord {
 // Returns the files of a split in `place`, in the set's order, or no files for an image folder. Throws DataError.
 [[nodiscard]] std::vector<io::Path> files_of(Form form, const io::Path& place, Split split);
 
-// A split in any of the forms, with names of classes and files if the form has them. Copies share the data.
+// A split in any form, with names of classes and files if the form has them. Copies share the data.
 class Source {
  public:
-  // `classes` applies to TFRecord and RecordIO. 0 means the number in the set's manifest, or 1000 without a manifest.
+  // classes: used for TFRecord and RecordIO. 0 means the number in the set's manifest, or 1000 without a manifest.
   // Throws DataError.
   Source(const io::Path& folder, Split split, std::optional<Form> form, int classes);
 
@@ -55,7 +55,7 @@ class Source {
   // Reads record i. May be called from several threads at once. Throws DataError that names file and record.
   void read(std::int64_t i, SourceRecord& to) const;
 
-  // Returns the index of each file's first record, and then the number of records. TFRecord only.
+  // Returns the index of each file's first record, followed by the number of records. TFRecord only.
   [[nodiscard]] std::vector<std::int64_t> file_begins() const;
 
   // Returns a hash of the names and lengths of the files, the names of the classes, and their order.
@@ -65,7 +65,7 @@ class Source {
   [[nodiscard]] static imagenet::Opened open(const io::Path& folder, Split split, std::optional<Form> form,
                                              int classes);
 
-  // Takes the synsets of TFRecord files as class names, if the first 30 records per class name every class.
+  // Takes the synsets of TFRecord files as class names if, among the first 30 records per class, every class has one.
   void learn_names();
 
   imagenet::Opened opened_;

@@ -31,18 +31,18 @@ namespace tutti::data_tool {
 
 namespace {
 
-// Result of reading a file, or a part of an image folder.
+// The result of reading a file, or a part of an image folder.
 struct FileReport {
-  std::int64_t records = 0;  // good ones
-  std::uint64_t bytes = 0;   // of their images
+  std::int64_t records = 0;  // number of good records
+  std::uint64_t bytes = 0;   // bytes of the images of these records
   std::vector<std::string> bad;
-  std::optional<PackedShardInfo> info;  // packed shards
+  std::optional<PackedShardInfo> info;  // for packed shards
 };
 
 // Reads and checks every record. All threads share one object.
 class Verifier {
  public:
-  // Labels must be from 0 to `classes` - 1. Packed shards store their number of classes.
+  // classes: labels must be from 0 to `classes` - 1. Packed shards store their number of classes.
   Verifier(int classes, bool decode, Progress& progress)
       : classes_(classes), progress_(progress), seen_(std::make_unique<std::atomic<bool>[]>(std::size_t{1} << 24)) {
     if (decode) decoders_ = std::make_unique<ImageDecoders>(make_image_decoders());
@@ -65,7 +65,7 @@ class Verifier {
     return report;
   }
 
-  // Records [begin, end) of an image folder.
+  // Checks records [begin, end) of an image folder.
   [[nodiscard]] FileReport part(const AnyRecords& records, std::int64_t begin, std::int64_t end) const {
     FileReport report;
     std::vector<std::uint8_t> bytes;
@@ -124,7 +124,7 @@ class Verifier {
       });
   }
 
-  // After a damaged header the start of the next record is not known, so the rest of the file is skipped.
+  // After a damaged header the start of the next record is unknown, so this skips the rest of the file.
   template <class Length, class Record>
   static void each_frame(const ShardFiles& files, FileReport& report, Length&& length, Record&& record) {
     HeaderReader reader(files, 0);
@@ -226,7 +226,7 @@ std::optional<FoundSplit> find_split(const io::Path& folder, Split split) {
         std::sort(found.files.begin(), found.files.end());
       }
       if (!found.files.empty()) return found;
-      // There is a manifest, but no shard is left.
+      // There is a manifest, but no shard remains.
       const auto m = Manifest::load(Manifest::path_in(place, word_of(split)));
       if (m && m->form == word_of(form)) {
         found.bad.push_back(error_message(Manifest::path_in(place, word_of(split)).string(),
@@ -347,7 +347,7 @@ std::size_t verify(const VerifyOptions& o) {
     if (found) bad += verify_split(o, split, *found);
     any = any || found;
   }
-  // Throws an error that names all file names that were looked for.
+  // Throws an error that lists all file names that it looked for.
   if (!any) (void)open_imagenet(o.folder, o.split.value_or(Split::train));
   return bad;
 }

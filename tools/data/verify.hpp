@@ -13,7 +13,7 @@
 
 namespace tutti::data_tool {
 
-// The files that verify has to read, and errors in their names.
+// The files that verify() has to read, and errors in their names.
 struct FoundSplit {
   Form form = Form::packed;
   io::Path place;
@@ -29,12 +29,12 @@ struct FoundSplit {
 struct VerifyOptions {
   io::Path folder;
   std::optional<Split> split{};  // nullopt: both
-  int classes = 0;               // 0: the number in the set, else 1000
+  int classes = 0;               // 0: the number in the set, or 1000 if the set has none
   bool decode = false;
   int threads = 1;
 };
 
-// Prints one line about the files of an image folder that are not images by their names, if there are such files.
+// Prints one line about files of an image folder whose names are not those of images, if there are any.
 void print_left_out(const io::Path& place, Split split, const image_folder::LeftOut& left_out);
 
 // Returns the number of errors. Throws DataError if there is no set.

@@ -62,7 +62,7 @@ void replace_file(const io::Path& path, std::string_view text, mode_t mode) {
   ::unlink(aside.c_str());
   {
     const io::Descriptor file = io::Descriptor::open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, "make", mode);
-    // Sets the mode in spite of the umask.
+    // Sets the mode although a umask may restrict it.
     if (::fchmod(file.get(), mode) != 0) io::fail_file("set the mode of", aside, errno);
     for (std::size_t at = 0; at < text.size();) {
       const ssize_t n = ::write(file.get(), text.data() + at, text.size() - at);
@@ -94,7 +94,7 @@ namespace {
   return has_option(command, {"--ps-key-file", "--ps-plain"});
 }
 
-// Returns whether the user chooses the processors of workers. --gpus '' means the processor.
+// Returns whether the user chooses the processor or GPU of workers. --gpus '' means the processor.
 [[nodiscard]] bool says_backend(const std::vector<std::string>& command) {
   return has_option(command, {"--backend", "--gpus"});
 }
@@ -105,7 +105,7 @@ namespace {
 
 namespace {
 
-// Returns the script of a host. key: the key file; empty: no key.
+// Returns the script of a host. key: the key file; empty: there is no key.
 [[nodiscard]] std::string script_of(const Options& o, const Job& job, std::size_t host, const std::string& key) {
   const std::string here = std::filesystem::current_path().string(), logs = detail::absolute(o.log_dir);
   std::vector<std::string> command = o.command;
@@ -113,8 +113,8 @@ namespace {
   if (command[0].find('/') != std::string::npos) command[0] = detail::absolute(command[0]);
   const auto start = [&](const std::string& gpu, const std::string& kind, std::size_t index) {
     std::vector<std::string> words = command;
-    // On a host without a GPU the worker then fails, and does not slow down the others on the processor. Servers get
-    // the option too: all processes of a job have the same options.
+    // With this option, a worker on a host without a GPU fails. Without it, the worker would train on the CPU and slow
+    // down the other workers. Servers get the option too: all processes of a job have the same options.
     if (o.gpus > 0 && !detail::says_backend(o.command)) words.emplace_back("--backend=cuda");
     words.push_back("--ps_hosts=" + job.servers);
     words.push_back("--worker_hosts=" + job.workers);
@@ -128,7 +128,7 @@ namespace {
   std::string text = "#!/bin/bash\n# The processes of " + job.hosts[host].name +
                      ", written by generate-trainer: a parameter server and its workers.\n";
   text += "[ ! -r /etc/profile ] || . /etc/profile\n";
-  // Relative paths refer to the current folder, if the host has it too.
+  // Relative paths refer to the current folder, if that also exists on the host.
   text += "[ ! -d " + launch::shell_quoted(here) + " ] || cd " + launch::shell_quoted(here) + " || exit\n";
   text += "mkdir -p " + launch::shell_quoted(logs) + " || exit\n";
   text += start("", "ps", host);

@@ -19,8 +19,8 @@ struct Guess {
   float logit = 0;
 };
 
-// Returns the most probable classes of an image, the most probable first. Of two equal ones the lower index comes
-// first. Throws NotFiniteError if a logit is not finite.
+// Returns the most probable classes of an image, the most probable class first. Of two classes with the same
+// probability the lower index comes first. Throws NotFiniteError if a logit is not finite.
 [[nodiscard]] std::vector<Guess> best_of(std::span<const float> logits, std::size_t most);
 
 [[nodiscard]] std::string text_line(const std::string& image, const std::vector<Guess>& best, const OpenedModel& m);

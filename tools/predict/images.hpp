@@ -21,7 +21,7 @@ namespace tutti::predict_tool {
 struct GivenImage {
   std::string name;
   std::string error{};                // for a requested image that does not exist
-  std::vector<std::uint8_t> bytes{};  // for an image from standard input; otherwise the file has them
+  std::vector<std::uint8_t> bytes{};  // for an image from standard input; otherwise empty, and the file is read
 };
 
 namespace detail {
@@ -33,7 +33,7 @@ void add(const std::string& name, std::vector<GivenImage>& to);
 // Returns the images that the arguments of the command line name.
 [[nodiscard]] std::vector<GivenImage> find_images(const std::vector<std::string>& words);
 
-// The images as a data set. Keeps the error of each image that cannot be read.
+// The images as a data set. Stores the error of each image that cannot be read.
 class GivenImages {
  public:
   GivenImages(const std::vector<GivenImage>& images, const ImageDecoders& decoders,

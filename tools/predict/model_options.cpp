@@ -19,7 +19,7 @@ namespace detail {
 
 namespace {
 
-// Accepts one value, or one for each of three channels.
+// Accepts one value, or one value for each of three channels.
 command_line::Set per_channel(std::vector<float>& to, float low) {
   return [&to, low](const std::string& option, const std::string& text) {
     to.clear();

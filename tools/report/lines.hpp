@@ -14,7 +14,7 @@
 namespace tutti::report_tool {
 
 // Calls f(line, number from 1, whole) for each line of a regular file. Passes at most `most` bytes of a line, so that a
-// file without newlines does not fill the memory. whole: the line is complete, with its newline. Throws FileError, and
+// file without newlines does not fill the memory. whole: the line is complete, with its newline. Throws FileError, or
 // DataError if the path is not a regular file.
 template <class F>
 void for_each_line(const io::Path& path, std::size_t most, F&& f) {

@@ -106,7 +106,7 @@ std::string make_page(const PageParts& parts, const std::vector<RunData>& runs, 
       {"{{made}}", html_text(made)},
       {"{{data}}", json_for_script(io::Json::object({{"version", version}, {"runs", std::move(all)}}))},
       {"{{script}}", std::string(parts.script)}};
-  // One pass over the template, so that inserted text is never replaced again.
+  // Replaces all marks in one pass over the template, so that inserted text is never replaced again.
   std::string page;
   std::string_view rest = parts.html;
   while (!rest.empty()) {

@@ -16,7 +16,7 @@ namespace tutti::report_tool {
 // Returns JSON for an HTML script element. No string in it can end the element or begin a comment.
 [[nodiscard]] std::string json_for_script(const io::Json& value);
 
-// Returns text for use between tags and in quoted attributes.
+// Returns the text in a form for use between tags and in quoted attributes.
 [[nodiscard]] std::string html_text(std::string_view text);
 
 [[nodiscard]] io::Json texts(const std::vector<std::string>& all);
@@ -38,7 +38,7 @@ struct PageParts {
   std::string_view html, style, script;
 };
 
-// made: time as the page shows it.
+// made: the time that the page shows.
 [[nodiscard]] std::string make_page(const PageParts& parts, const std::vector<RunData>& runs, const std::string& title,
                                     const std::string& made);
 

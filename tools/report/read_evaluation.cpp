@@ -20,7 +20,7 @@ namespace detail {
 
 namespace {
 
-// Returns a whole number of [0, end). Throws DataError for anything else.
+// Returns a whole number of [0, end). Throws DataError for other values.
 [[nodiscard]] std::int64_t number_below(const io::Json& v, std::int64_t end, std::string_view what) {
   const std::int64_t n = v.as_integer(what);
   if (n < 0 || n >= end) fail<DataError>(what, "a number from 0 to " + std::to_string(end - 1), std::to_string(n));

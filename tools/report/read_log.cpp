@@ -73,7 +73,7 @@ std::string LogReader::text(const io::Json& line, std::string_view name) {
 
 void LogReader::line(const io::Json& l) {
   const std::string event = l.at("event", "a line of the log").as_string("event");
-  // Ignores lines of a process that had been given up before.
+  // Ignores lines of a process that belongs to an earlier generation: it had been removed from the job.
   if (const io::Json* g = l.find("generation"); g != nullptr && event != "start") {
     const std::int64_t generation = g->as_integer("generation");
     if (generation < generation_) return;
@@ -141,7 +141,8 @@ void LogReader::begin_anew() {
 
 double LogReader::time(double seconds) {
   if (!std::isfinite(seconds)) return run_.time;
-  if (!follows_start_ && began_at_ + seconds < run_.time) began_at_ = run_.time - seconds;  // another process continues
+  if (!follows_start_ && began_at_ + seconds < run_.time)
+    began_at_ = run_.time - seconds;  // another process continues the run
   follows_start_ = false;
   return run_.time = std::max(run_.time, began_at_ + seconds);
 }

@@ -24,10 +24,10 @@ class LogReader {
  private:
   static constexpr std::size_t most_of_line = std::size_t{1} << 22, most_warnings = 50, most_resumes = 1000;
 
-  // Returns the number of that name, or NaN if it is null or missing. Throws DataError for anything else.
+  // Returns the number of that name, or NaN if it is null or missing. Throws DataError for other values.
   [[nodiscard]] static double number(const io::Json& line, std::string_view name);
-  // Returns a value in the form that the page shows. Shortens long text, and turns anything but an object of simple
-  // values into text.
+  // Returns a value in the form that the page shows. Shortens long text. Turns every value into text, except an object
+  // of simple values.
   [[nodiscard]] static io::Json plain(const io::Json& v, bool members);
   [[nodiscard]] static double step_of(const io::Json& line);
   [[nodiscard]] static std::string text(const io::Json& line, std::string_view name);
@@ -36,7 +36,7 @@ class LogReader {
 
   void start(const io::Json& l);
   void resume(const io::Json& l);
-  // Drops what was read before: a new run begins in the same folder.
+  // Drops all data that was read before: a new run begins in the same folder.
   void begin_anew();
 
   // Returns the seconds of training of all processes in sequence. `seconds` counts from the start of the process that

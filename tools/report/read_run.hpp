@@ -9,11 +9,11 @@
 
 namespace tutti::report_tool {
 
-// Reads what is readable of a run, with at most `most_images` of its worst-classified images. RunData::problems lists
-// the rest. Throws DataError if the folder is not a run's.
+// Reads the readable files of a run, with at most `most_images` of its worst-classified images. RunData::problems lists
+// the other files. Throws DataError if the folder is not a run's folder.
 [[nodiscard]] RunData read_run(const std::string& named, std::size_t most_images);
 
-// Makes the names of runs with the same folder name longer until they differ.
+// If runs have the same folder name, makes their names longer until they differ.
 void tell_apart(std::vector<RunData>& runs);
 
 }  // namespace tutti::report_tool

@@ -29,16 +29,16 @@ struct Change {
 struct RunData {
   std::string name, path;
   std::string status = "not begun", message;
-  std::string top_k;            // of "test_top5": "5"
-  io::Json facts, options;      // of its last start; null without a start
-  std::int64_t starts = 0;      // number of processes started, in this log
+  std::string top_k;            // "5" if the log has "test_top5"
+  io::Json facts, options;      // from the last start; null without a start
+  std::int64_t starts = 0;      // number of processes that were started, in this log
   std::vector<double> resumed;  // the steps of resumes, since the run began from step 0
   Table steps{step_columns}, epochs{epoch_columns};
   double time = 0;  // seconds of training
   std::vector<Change> changes;
-  std::vector<std::string> warnings;  // the first ones
+  std::vector<std::string> warnings;  // the first warnings
   std::int64_t more_warnings = 0;
-  io::Json views;                     // the last line of this event
+  io::Json views;                     // the last line of event "views"
   io::Json evaluation;                // evaluation.json, in the form that the page shows
   std::vector<std::string> problems;  // what could not be read
   std::vector<std::string> notes;     // other remarks for the reader

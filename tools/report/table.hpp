@@ -11,7 +11,7 @@
 
 #include <tutti/io/json/json_value.hpp>
 
-// Tables of numbers, and the reduction of their rows to a few.
+// Tables of numbers, and functions that reduce their rows to a few.
 namespace tutti::report_tool {
 
 inline constexpr double none = std::numeric_limits<double>::quiet_NaN();
@@ -27,8 +27,8 @@ class Table {
   // Returns a column. Throws std::out_of_range for an unknown name.
   [[nodiscard]] const std::vector<double>& operator[](std::string_view name) const { return columns_.at(place(name)); }
 
-  // Adds a row with one number for each column. First drops the rows from its first number on, because they were
-  // repeated.
+  // Adds a row with one number for each column. First drops the rows whose first number is not smaller, because they
+  // were repeated.
   void add(std::span<const double> row);
   // Drops the rows with a first number of `first` or more.
   void drop_from(double first);
@@ -48,12 +48,12 @@ class Table {
 // Returns a number with six digits, which is precise enough for a chart, or null if it is not finite.
 [[nodiscard]] io::Json short_number(double v);
 
-// Returns one of `parts` parts of n rows, which differ in size by one row at most: [first, second).
+// Returns rows [first, second) of one of `parts` parts of n rows. The parts differ in size by at most one row.
 [[nodiscard]] std::pair<std::size_t, std::size_t> part_of_rows(std::size_t n, std::size_t part, std::size_t parts);
 
 // Reduces a column to at most `most` numbers: the mean of each part of the rows. For parts of several rows it adds
-// minimum and maximum, so that no peak is lost. The number of a part without numbers is null. The result for a column
-// without numbers is null.
+// minimum and maximum, so that no peak is lost. A part without numbers becomes null. A column without numbers becomes
+// null.
 [[nodiscard]] io::Json reduce(const std::vector<double>& column, std::size_t most);
 
 // Reduces all columns that have a number.

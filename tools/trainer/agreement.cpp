@@ -27,7 +27,7 @@ JobFacts facts(const RunOptions& o) {
   JobFacts f;
   const std::map<std::string, Scope> scopes = scopes_of(o);
   const io::Json json = options_json(o);
-  // GPUs without bf16 change these two. The trainer adds their final values to its facts.
+  // GPUs without bf16 change these two options. The trainer adds their final values to its facts.
   const auto open = [&](const std::string& name) {
     return o.any_half && (name == "precision" || name == "loss-scale");
   };
@@ -55,7 +55,7 @@ JobFacts facts(const RunOptions& o, const Images& images) {
 
 Schema schema_of(RunOptions& o, const Task& task) {
   const Schema seen = task.schema(o);
-  // check() does not know sizes that only the records contain.
+  // check() does not know sizes that are only in the records.
   if (o.network == "resnet" && std::max(seen.height, seen.width) <= 28) o.network = "resnet_preact";
   return seen;
 }
@@ -89,14 +89,14 @@ bool saves_with_coordinator(AnyStrategy& strategy, const RunOptions& o) {
   strategy.sum({&word, 1});
   const io::Path mark = io::Path(o.run_dir) / (".rank-0-saves-here-" + std::to_string(std::llround(word)));
   if (coordinator) io::atomic_write_file(mark, "");
-  strategy.sum({&word, 1});  // the mark exists
+  strategy.sum({&word, 1});  // after this, the mark exists
   const bool saves = !coordinator && launched().local_rank == 0 && !io::path_exists(mark);
   run_with_heartbeat(strategy, "making a run folder", [&] {
     if (!saves) return;
     if (o.clear_log) detail::clear_run(o.run_dir);
     io::make_directories(o.run_dir);
   });
-  // All ranks have checked for the mark.
+  // After this, all ranks have checked for the mark.
   if (coordinator) io::remove_tree(mark);
   return saves;
 }

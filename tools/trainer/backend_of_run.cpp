@@ -50,7 +50,7 @@ bool has_gpu(const RunOptions& o, const Started& start) {
   if (!built && o.gpus) return false;
   BackendOptions as = backend_options(o);
   if (built) as.device = gpu_of(o, start);
-  // The process that trains prints the reason, not the one that only answers the launcher.
+  // The process that trains prints the reason. The process that only answers the launcher does not.
   if (is_launcher_query()) as.warn = nullptr;
   return automatic_backend(as) == "cuda";
 }

@@ -13,13 +13,13 @@ namespace tutti::trainer {
 
 [[nodiscard]] BackendOptions backend_options(const RunOptions& o);
 
-// Whether this build contains the backend.
+// Returns whether this build contains the backend.
 [[nodiscard]] bool is_built(const std::string& backend);
 
-// The GPU of this process: the ranks of a host have one each.
+// Returns the GPU of this process: each rank of a host has its own GPU.
 [[nodiscard]] int gpu_of(const RunOptions& o, const Started& start);
 
-// Whether --backend auto takes the GPU of this process.
+// Returns whether --backend auto uses the GPU of this process.
 [[nodiscard]] bool has_gpu(const RunOptions& o, const Started& start);
 
 }  // namespace tutti::trainer

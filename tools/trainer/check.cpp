@@ -119,7 +119,7 @@ void check_backend(RunOptions& o) {
 
 namespace {
 
-// Chooses the precision if the user does not, by --fp16 and the backend. A GPU uses bf16, or f16 if it has no bf16.
+// Chooses the precision by --fp16 and the backend, if the user does not. A GPU uses bf16, or f16 if it has no bf16.
 void choose_precision(RunOptions& o) {
   if (o.precision != "auto") return;
   o.precision = "f32";
@@ -143,7 +143,7 @@ void check_run(RunOptions& o) {
     o.run_dir = o.model_prefix;
     if (!o.keep) o.keep = 1'000'000;
   }
-  // The log folder serves as run folder if only --log-dir is given.
+  // If only --log-dir is given, the log folder is also the run folder.
   if (o.run_dir.empty()) o.run_dir = o.log_dir;
   if (!o.keep) o.keep = 2;
   number("--keep", *o.keep, 1, 1'000'000);
@@ -189,7 +189,7 @@ void check_strategy(RunOptions& o, const std::vector<std::string>& built, const 
   fail<UsageError>(option, list_of(built), "'" + said + "'");
 }
 
-// Says why --backend auto trains on the processor of a host that has a GPU.
+// Explains why --backend auto trains on the processor of a host that has a GPU.
 void leave_gpu(RunOptions& o, const StartedJob& job) {
   const bool nccl = std::find(job.built.begin(), job.built.end(), "nccl") != job.built.end();
   std::string packages;
@@ -203,12 +203,12 @@ void leave_gpu(RunOptions& o, const StartedJob& job) {
                        "--gpus '' selects the processor.");
 }
 
-// NCCL sums the gradients of GPUs, and only these. With servers they pass through the host's memory.
+// NCCL sums only gradients of GPUs. With servers, the gradients of GPUs pass through the host's memory.
 void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
   const int processes = job.processes;
   const bool gpu = job.gpu;
   const bool servers = has_servers(o.strategy);
-  // Each process decides for its own host, so that hosts with a GPU and hosts without one can train together.
+  // Each process decides for its own host, so that hosts with a GPU and hosts without a GPU can train together.
   if (o.backend == "auto") o.derived.emplace_back("backend");
   if (o.strategy == "nccl") {
     if (o.backend == "auto") o.backend = "cuda";
@@ -326,7 +326,8 @@ void check_distribution(RunOptions& o, const StartedJob& job) {
     o.strategy = alone ? "solo" : servers > 0 ? "ps" : gpus ? "nccl" : "mpi";
     if (!alone) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
   }
-  // With strategy solo each process would train alone, in one run folder, with the batches and the rate of all.
+  // With strategy solo, each process would train alone, in the same run folder, with the batches and the rate of all
+  // processes.
   if ((processes > 1 || elastic) && o.strategy == "solo")
     fail<UsageError>(o.kv_store.empty() ? "--strategy" : "--kv-store",
                      std::string(o.kv_store.empty() ? "mpi, gloo, nccl or ps" : "dist_sync") + " for the " +

@@ -8,7 +8,7 @@
 
 #include "tools/trainer/options.hpp"
 
-// Checks what options mean together. Every error is a UsageError that names the option.
+// Checks combinations of options. Every error is a UsageError that names the option.
 namespace tutti::trainer {
 
 // How the processes of a run were started.

@@ -7,16 +7,16 @@
 
 #include "tools/trainer/options.hpp"
 
-// Works out the batch of a job from --batch-size and what it counts, and the GPUs of its processes.
+// Computes the batch of a job from --batch-size, --batch-of and the GPUs of the processes.
 namespace tutti::trainer::detail {
 
-// Returns the GPUs of --gpus: numbers separated by commas.
+// Returns the GPUs of --gpus, which are numbers separated by commas.
 std::vector<int> gpu_numbers(const std::string& text);
 
 // Returns whether --gpus has an empty list: the run uses the processor even if there are GPUs.
 inline bool wants_no_gpu(const RunOptions& o) { return o.gpus && o.gpus->empty(); }
 
-// Converts the batch of a rank, of a worker or of the whole job to that of all ranks together.
+// Converts the batch of a rank, of a worker or of the whole job to the batch of all ranks together.
 void check_batch_of(RunOptions& o, std::int64_t world);
 
 void check_batch(RunOptions& o, std::int64_t world);

@@ -41,7 +41,7 @@ void check_cifar10_records(RunOptions& o) {
                      "or use --eval-only to evaluate on these");
 }
 
-// In a job that scripts start, --max-steps sets its length, unless --epochs is given.
+// In a job that scripts start, --max-steps sets its length unless --epochs is given.
 void check_scripted(RunOptions& o) {
   if (o.strategy == "auto" && o.kv_store.empty()) o.strategy = "ps_async";
   if (o.strategy != "auto") word("--strategy", o.strategy, {"ps", "ps_async"});
@@ -106,7 +106,7 @@ void check_cifar10_model(RunOptions& o) {
   }
   const bool imagenet = o.depth == 18 || o.depth == 34 || o.depth == 101 || o.depth == 152;
   if (o.network == "resnet" && imagenet) o.network = "resnet_imagenet";
-  // MXNet's "resnet" means this net for small images, and one of torchvision's depths for larger ones.
+  // MXNet's "resnet" means this net for small images, and a net with one of torchvision's depths for larger images.
   if (o.network == "resnet" && image_side(o) <= 28) o.network = "resnet_preact";
   const bool bottleneck = o.network == "resnet_preact" && o.depth >= 164 && (o.depth - 2) % 9 == 0;
   if (o.network == "resnet_imagenet") {
@@ -128,7 +128,8 @@ void check_cifar10_model(RunOptions& o) {
 
 void fill_recipe(RunOptions& o) {
   if (o.recipe.empty()) return;
-  // A triangle: the rate rises from a fifth of the peak to the peak in the first 23 % of the run, and falls to 7 %.
+  // The schedule is a triangle: the rate rises from a fifth of the peak to the peak in the first 23 % of the run, and
+  // falls to 7 %.
   const auto derive = [&o](const char* name, std::optional<double>& option, double value) {
     if (option) return;
     option = value;

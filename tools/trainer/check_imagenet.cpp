@@ -20,7 +20,7 @@ void check_imagenet_data(RunOptions& o) {
     fail<UsageError>("--data-dir", "the folder of the images, or --synthetic", "neither",
                      "class folders, TFRecords, RecordIO and packed shards are read without conversion");
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
-  // MXNet's scripts give the number of images in the records, which is not needed.
+  // MXNet's scripts pass the number of images in the records, which is not needed.
   if (!o.benchmark && o.num_examples > 0 && !records)
     fail<UsageError>("--num-examples", "--synthetic together with it", "a data set, of which all images are used");
   number("--image-size", o.image_size, 32, 4096);
@@ -88,7 +88,7 @@ void check_imagenet_run(RunOptions& o) {
   if (!o.wd) o.wd = o.optimizer == "adamw" ? 0.05 : 1e-4;
   if (!o.warmup_epochs) o.warmup_epochs = 0;
   if (!o.keep) o.keep = 1'000'000;
-  // fit_options() turns --save-checkpoints-steps 0 into the steps of an epoch.
+  // fit_options() converts --save-checkpoints-steps 0 to the steps of an epoch.
   o.save_period = o.save_frequency.value_or(0);
   number("--save-frequency", o.save_period, 0, 10'000'000);
   if (o.save_period > 0) o.save_steps = 0;
@@ -120,7 +120,7 @@ void check_imagenet_steps(RunOptions& o) {
           "given");
   }
   if (o.lr_schedule != "steps") {
-    // Scripts of the Horovod trainer give its default values in every mode; they have no effect there either.
+    // Scripts of the Horovod trainer pass its default values in every mode; they have no effect there either.
     if (schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs) == std::vector<double>{30, 60, 80})
       o.lr_step_epochs.clear();
     if (o.lr_factor == 0.1) o.lr_factor.reset();

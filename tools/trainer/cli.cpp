@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Everything that uses CLI11, which takes seconds to compile, in one translation unit.
+// This translation unit has all code that uses CLI11, which takes seconds to compile.
 #include "tools/trainer/cli.hpp"
 
 #include <CLI/CLI.hpp>
@@ -42,7 +42,7 @@ namespace {
 using namespace detail;
 using command_line::with_dashes, command_line::wrapped;
 
-// Sets what neither the command line nor a file has set.
+// Sets options that neither the command line nor a file has set.
 struct FromEnvironment {
   const CLI::App& app;
   const std::map<std::string, VariableEntry>& found;
@@ -86,8 +86,8 @@ class ConfigReader : public CLI::Config {
   const KnownNames& names_;
 };
 
-// Registers the table's options with CLI11. `all`: --help-all lists every option with all its names; --help lists the
-// common ones.
+// Registers the table's options with CLI11. all: for --help-all, lists every option with all its names; --help lists
+// the common options.
 struct Register {
   CLI::App& app;
   Program program;
@@ -111,13 +111,13 @@ struct Register {
     text = wrapped(text, 76);
     CLI::Option* o = app.add_option_function<std::string>(
         names, [option, &field](const std::string& v) { assign(option, v, field); }, text);
-    // CLI11 leaves out options of a group without a name.
+    // CLI11 does not list options of a group without a name.
     o->group(all || is_common(name) ? title : "")->take_last()->type_name(kind_of(field));
     if (option == "--resume") o->type_name("[=latest|best|PATH]");
   }
 };
 
-// Refuses any value but the neutral one.
+// Refuses every value except the neutral one.
 void check_neutral(const std::string& where, const NeutralOption& n, const std::string& value) {
   const std::string neutral = n.value;
   double given = 0, wanted = 0;
@@ -163,7 +163,7 @@ struct Parsed {
   bool print_config = false, help_or_version = false;
 };
 
-// Parses over the defaults that the preset, the recipe and the kind of command set.
+// Parses the arguments. Starts with the defaults that the preset, the recipe and the kind of command set.
 Parsed parse(std::vector<std::string> arguments, Program program, const RunOptions& said, const KnownNames& names) {
   Parsed parsed;
   parsed.options = defaults_of(program);
@@ -176,7 +176,7 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
   app.set_help_flag("--help,-h", "list the options that most runs need");
   app.add_flag_callback(
       "--help-all", [] {}, "list all options");
-  // CLI11's own --help-all is about subcommands.
+  // CLI11 has its own --help-all, which is about subcommands.
   const bool all = std::find(arguments.begin(), arguments.end(), "--help-all") != arguments.end();
   if (all) arguments.emplace_back("--help");
   app.set_version_flag("--version", name + " of tutti " + version, "print the version");
@@ -240,7 +240,7 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
     arguments.insert(arguments.begin(), std::string("--config=") + config);
   Parsed parsed = parse(arguments, program, {}, names);
   if (parsed.help_or_version) return std::nullopt;
-  // Parses again over the values that the preset and the recipe set, because explicit options override these.
+  // Parses again, starting with the values that the preset and the recipe set, because explicit options override these.
   if (const RunOptions& o = parsed.options; !o.preset.empty() || !o.recipe.empty() || is_scripted(o))
     parsed = parse(arguments, program, RunOptions(o), names);
   if (parsed.print_config) {
@@ -254,7 +254,7 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
     std::fputs(config_text(parsed.options).c_str(), stdout);
     return std::nullopt;
   }
-  // Scripts of the Horovod trainer write '_' in its options, as its parser asks for, and read its table.
+  // Scripts of the Horovod trainer write its options with '_', as its parser requires, and read its table.
   parsed.options.as_table = std::any_of(argv + std::min(argc, 1), argv + argc, [](const char* argument) {
     const std::string_view name = std::string_view(argument).substr(0, std::string_view(argument).find('='));
     return name.starts_with("--") && name.find('_') != name.npos;

@@ -23,8 +23,8 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
-// Takes a value from the front of `rest`: "text" with \" and \\, 'text' literally, or a bare word up to a character of
-// `stops`.
+// Removes a value from the beginning of `rest`: "text" with \" and \\, 'text' literally, or a bare word up to a
+// character of `stops`.
 bool take_value(std::string_view& rest, std::string_view stops, std::string& value) {
   value.clear();
   rest = trimmed(rest);

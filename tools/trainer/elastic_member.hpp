@@ -13,11 +13,11 @@
 
 #include "tools/trainer/options.hpp"
 
-// What a process of an elastic job exchanges with the other processes apart from training.
+// Data that a process of an elastic job exchanges with the other processes, apart from training.
 namespace tutti::trainer {
 
 namespace detail {
-inline constexpr const char* run_key = "run";  // in the job's store: number of founders, and the run's folder
+inline constexpr const char* run_key = "run";  // key in the job's store: number of founders, and the run's folder
 }
 
 // Returns the channel of a process that tutti-launch --elastic has started; null in other processes and under mpirun.

@@ -15,7 +15,7 @@ namespace tutti::trainer {
 
 namespace {
 
-// Returns "batch-size" for "TUTTI_BATCH_SIZE", and back.
+// Returns "batch-size" for "TUTTI_BATCH_SIZE". The next function does the reverse.
 [[nodiscard]] std::string option_of_variable(std::string_view variable) {
   std::string name(variable.substr(std::string_view("TUTTI_").size()));
   for (char& c : name) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

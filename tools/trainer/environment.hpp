@@ -10,12 +10,11 @@
 #include "tools/trainer/options.hpp"
 
 // Options from the environment: TUTTI_BATCH_SIZE=64 means --batch-size 64. The command line and the file of --config
-// have precedence. An unknown TUTTI_* variable is an error, so that a typing error in a job's definition does not go
-// unnoticed.
+// have precedence. An unknown TUTTI_* variable is an error, so that typing errors in a job's definition are noticed.
 namespace tutti::trainer {
 
-// Variables TUTTI_* that are not options: what launchers set for the processes they start, what the library reads
-// itself, and what the build and the tests of tutti use.
+// Variables TUTTI_* that are not options: those that launchers set for the processes they start, those that the library
+// reads itself, and those for the build and the tests of tutti.
 inline constexpr std::string_view own_variables[] = {
     "TUTTI_FOUNDERS",     "TUTTI_GENERATION", "TUTTI_KEEP",        "TUTTI_KEPT",          "TUTTI_ASK",
     "TUTTI_STATE_DIR",    "TUTTI_CONTROL",    "TUTTI_ELASTIC",     "TUTTI_HOST",          "TUTTI_JOB",
@@ -26,6 +25,7 @@ inline constexpr std::string_view own_variables[] = {
     "TUTTI_SOURCE",       "TUTTI_SOURCE_DIR", "TUTTI_STAND_IN",    "TUTTI_SYSTEM_PYTHON", "TUTTI_TEST_MARK",
     "TUTTI_WERROR",       "TUTTI_TRACE",      "TUTTI_CHANGE_CORES"};
 
+// One variable that may be an option.
 struct VariableEntry {
   std::string variable, option, value;  // TUTTI_BATCH_SIZE, batch-size, 64
 };

@@ -43,8 +43,8 @@ ViewsReport evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOpti
 
 namespace {
 
-// Returns the epoch of a checkpoint, from 1: ceil(step * batch / images). The batch is that of --num-gpus ranks with
-// --batch-size, or the one that the checkpoint records.
+// Returns the epoch of a checkpoint, from 1: ceil(step * batch / images). The batch is --num-gpus times --batch-size,
+// or the batch that the checkpoint records.
 std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::Json& made_with) {
   const auto told = [&](const char* name) {
     const io::Json* v = made_with.find(name);
@@ -52,12 +52,12 @@ std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::Json& m
   };
   std::int64_t images = told("train_images"), batch = told("global-batch-size");
   if (images == 0 && at.epoch > 0)
-    images = (at.samples - at.consumed) / at.epoch;  // checkpoints of earlier versions do not record it
+    images = (at.samples - at.consumed) / at.epoch;  // checkpoints of earlier versions do not record `train_images`
   const io::Json* strategy = made_with.find("strategy");
   if (strategy != nullptr && strategy->is_string() && strategy->as_string() == "ps_async")
-    batch = told("batch-size") * std::max<std::int64_t>(told("accumulate"), 1);  // each rank's step counts
+    batch = told("batch-size") * std::max<std::int64_t>(told("accumulate"), 1);  // each rank's step is counted
   if (o.num_gpus) batch = o.batch_size * *o.num_gpus;
-  // If the batch followed the number of workers, steps do not determine the epoch.
+  // If the batch followed the number of workers, the steps do not determine the epoch.
   const io::Json* follows = made_with.find("elastic-batch");
   if (images > 0 && follows != nullptr && follows->is_string() && follows->as_string() == "worker")
     return (at.samples + images - 1) / images;
@@ -85,7 +85,7 @@ void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& chec
   double count = static_cast<double>(before.size());
   trainer.strategy().sum({&count, 1});
   if (coordinator && task.evaluating) task.evaluating(o, images);
-  std::unordered_set<std::string> named;  // records that were skipped
+  std::unordered_set<std::string> named;  // names of records that were skipped
   const auto shown = [&](const EvaluatedCheckpoint& c) {
     const EvaluationReport e = evaluate(trainer, test);
     for (const auto& m : test.take_skip_messages())
@@ -97,7 +97,7 @@ void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& chec
     else
       print_evaluation(c.averaged ? "test of averaged weights" : "test", e, o.top_k);
   };
-  // `loaded`: the checkpoint that rank 0's trainer holds; null if the weights belong to no run.
+  // loaded: the checkpoint that rank 0's trainer has loaded; null if the weights belong to no run.
   const auto both = [&](const io::LoadedCheckpoint* loaded, const io::Path& path) {
     EvaluatedCheckpoint c;
     c.path = path;

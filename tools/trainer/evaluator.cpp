@@ -75,7 +75,7 @@ struct FirstImages {
   void read(std::int64_t i, Rng& rng, Sample s) const { all.read(i, rng, s); }
 };
 
-// Everything for evaluations. Made when the first checkpoint exists, because it records the options.
+// The objects for evaluations. Made when the first checkpoint exists, because it records the options.
 class CheckpointEvaluator {
  public:
   CheckpointEvaluator(RunOptions& o, const Task& task, std::unique_ptr<Backend> backend, std::int64_t most)
@@ -91,7 +91,7 @@ class CheckpointEvaluator {
     source_ =
         make_source(*backend_, images, loader_options(o, false, 0, 1), on_device_of(o), &resident, "--data-on-device");
   }
-  // Returns the accuracy, by the averaged weights if there are any.
+  // Returns the accuracy with the averaged weights, if the checkpoint has them, or else with its weights.
   double precision(const io::LoadedCheckpoint& checkpoint) {
     checkpoints_.load_weights(trainer_, checkpoint);
     EvaluationReport r;
@@ -136,7 +136,7 @@ int evaluate_concurrently(const RunOptions& said, const Task& task,
   o.eval_only = o.eval_data == "test";
   o.random_crop = o.random_mirror = false;
   {
-    // Reports errors in the options before it waits for a checkpoint.
+    // Reports errors in the options before the program waits for a checkpoint.
     RunOptions copy = o;
     (void)make(copy);
   }
@@ -182,7 +182,7 @@ int evaluate_concurrently(const RunOptions& said, const Task& task,
         std::fflush(stdout);
         events.scalar("Precision @ 1", done, static_cast<float>(precision));
       } catch (const DataError& e) {
-        // The run removes its older checkpoints. A file that was removed before it was read is not an error here.
+        // The run removes older checkpoints, so it is no error if a checkpoint is removed before it is read.
         if (++failed >= 3 || io::path_exists(newest->path())) throw;
         continue;
       }

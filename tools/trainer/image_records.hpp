@@ -17,26 +17,26 @@
 #include <tutti/datasets/cifar10/cifar10.hpp>
 #include <tutti/datasets/imagenet/set_facts.hpp>
 
-// Small images of one size as RecordIO (cifar10_train.rec, as im2rec packs PNG or JPEG), decoded once and kept in
-// memory.
+// Small images of one size in RecordIO files (cifar10_train.rec, with PNG or JPEG, as im2rec packs them), decoded once
+// and kept in memory.
 namespace tutti::trainer {
 
-// The RecordIO files of an option. `given` is a .rec file, or a folder with the .rec files of the split. `list` is the
-// .idx file of a single .rec file. If it is empty, the .idx file next to the .rec file is used if it exists.
+// The RecordIO files of an option. given: a .rec file, or a folder with the .rec files of the split. list: the .idx
+// file of a single .rec file. If it is empty, the .idx file next to the .rec file is used if it exists.
 class ImageRecords {
  public:
   ImageRecords(const std::string& option, const std::string& given, const std::string& list, Split split);
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(places_.size()); }
 
-  // Returns facts about the classes: those that tutti-data wrote next to the files, or CIFAR-10's if the file names say
-  // so.
+  // Returns facts about the classes: from the file that tutti-data wrote next to the files, or CIFAR-10's if the file
+  // names say so.
   [[nodiscard]] std::optional<imagenet::SetFacts> facts(Split split) const;
 
   // Returns height and width of the first image.
   [[nodiscard]] std::pair<int, int> extents(const ImageDecoders& decoders) const;
 
-  // Returns the first `most` images, or all if `most` is 0. They must have the schema's size and classes.
+  // Returns the first `most` images, or all if `most` is 0. Each must have the size and a class of the schema.
   [[nodiscard]] MemoryDataset load(const Schema& schema, const ImageDecoders& decoders, std::int64_t most) const;
 
  private:
@@ -50,7 +50,7 @@ class ImageRecords {
   }
   [[nodiscard]] recordio::Image read(std::size_t i, std::vector<std::uint8_t>& bytes) const;
 
-  // Returns the .rec files, and after them their lists.
+  // Returns the .rec files, followed by their lists.
   [[nodiscard]] static std::vector<io::Path> paths_of(const std::string& option, const io::Path& given,
                                                       const io::Path& list, Split split, std::size_t& count,
                                                       std::vector<std::optional<std::size_t>>& lists);

@@ -32,7 +32,7 @@ ImageAugment imagenet_augment(const RunOptions& o, Split split) {
   a.short_side = static_cast<int>((o.image_size * 8 + 6) / 7);  // 256 for 224
   a.canvas = static_cast<int>((o.image_size * 10 + 7) / 8);     // 280
   if (train && o.increased_aug) {
-    // Converts Torchvision's normalisation to the ranges of the other one.
+    // The options have the ranges of yiq(). Converts them to the ranges of torchvision().
     a.colour = torchvision ? ColourJitter::torchvision(o.brightness, 1 - o.contrast, 1 - o.saturation, o.hue / 2)
                            : ColourJitter::yiq(o.brightness, o.contrast, o.saturation, o.hue);
   }
@@ -50,8 +50,8 @@ ImageAugment imagenet_augment(const RunOptions& o, Split split) {
   return a;
 }
 
-// Returns a .rec file, or the .rec files of the split in a folder. The list of records is not needed: the program makes
-// its own.
+// Returns a .rec file, or the .rec files of the split in a folder. The list of records is not needed, because the
+// program makes its own.
 imagenet::Opened recordio_of(const char* option, const std::string& given, const std::string& list, Split split,
                              const imagenet::OpenOptions& as) {
   if (!list.empty() && !is_file(list))
@@ -89,7 +89,7 @@ struct Imagenet {
     if (!tells) as.classes = train->classes;
     test = find_imagenet(o.data_dir, Split::test, as);  // training continues without them
   }
-  // Returns the images of --data-train and --data-val.
+  // Opens the images of --data-train and --data-val.
   void open_records(const RunOptions& o, imagenet::OpenOptions as) {
     as.form = imagenet::Form::recordio;
     if (!o.data_train.empty() && !o.eval_only)

@@ -42,7 +42,7 @@ double imagenet_epoch(const RunOptions& o, std::int64_t images, std::int64_t ste
 ImagenetTable::ImagenetTable(const RunOptions& o, const RunStart& start, std::function<double()> l2_penalty)
     : log_(o, ""), o_(o), images_(start.images), l2_penalty_(std::move(l2_penalty)) {
   log_.set_shown(false);
-  log_.line(start.versions);  // the program has printed it
+  log_.line(start.versions);  // the program has printed this line already
   log_.set_shown(o.as_table);
   log_.line("Horovod size: " + std::to_string(start.ranks));
   log_.line("Using data from: " + (o.benchmark            ? std::string("synthetic images")

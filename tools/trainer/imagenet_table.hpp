@@ -16,13 +16,13 @@
 // The tables of the TensorFlow and Horovod ResNet-50 trainer, which scripts read.
 namespace tutti::trainer {
 
-// Prints lines and keeps them in a file of the run's folder.
+// Prints lines and appends them to a file in the run's folder.
 class TextLog {
  public:
   TextLog(const RunOptions& o, const std::string& prefix)
       : file_(io::Path(o.run_dir) / (prefix + o.log_name), io::AppendFile::Mode::continue_file) {}
 
-  // Sets whether the terminal shows what is logged.
+  // Sets whether the lines are also printed on the terminal.
   void set_shown(bool shown) { shown_ = shown; }
 
   void line(const std::string& text);
@@ -37,8 +37,9 @@ class TextLog {
 // Returns the position of a step of the whole job in epochs: samples of `step` steps divided by `images`.
 [[nodiscard]] double imagenet_epoch(const RunOptions& o, std::int64_t images, std::int64_t step);
 
-// Prints the table on the terminal if RunOptions::as_table, and always to the log file. Speed is that of the whole job
-// since the last row. FinLoss includes the term of weight decay. LR is lr(Step), the rate of the next update.
+// Prints the table on the terminal if RunOptions::as_table is set, and always to the log file. Speed is the speed of
+// the whole job since the last row. FinLoss includes the term of weight decay. LR is lr(Step), the rate of the next
+// update.
 class ImagenetTable : public FitListener {
  public:
   ImagenetTable(const RunOptions& o, const RunStart& start, std::function<double()> l2_penalty);

@@ -61,7 +61,7 @@ bool holds_fashion_mnist(const std::filesystem::path& folder) {
   return false;
 }
 
-// If the user names no folder and the default one lacks the data, Debian's is used.
+// Returns the data folder. If the user names no folder and the default folder lacks the data, uses Debian's folder.
 std::filesystem::path data_folder(const RunOptions& o) {
   const bool asked = !o.data_dir.empty() && !o.data_dir_from_environment;
   const std::filesystem::path folder = o.data_dir.empty() ? "data" : o.data_dir;
@@ -94,8 +94,8 @@ ImageRecords records_of(const RunOptions& o, Split split) {
 
 bool reads_records(const RunOptions& o) { return !o.data_train.empty() || !o.data_val.empty(); }
 
-// Returns the schema of the images. Mean and deviation are CIFAR-10's, and so is the number of classes if the files do
-// not have it.
+// Returns the schema of the images. Mean and deviation are CIFAR-10's. If the files do not contain the number of
+// classes, it is CIFAR-10's too.
 Schema records_schema(const RunOptions& o) {
   const Split split = o.data_train.empty() ? Split::test : Split::train;
   Schema s = cifar10::schema(split);
@@ -112,7 +112,7 @@ Schema records_schema(const RunOptions& o) {
   return s;
 }
 
-// Returns the schema of the data set's images. Reads one image at most from RecordIO.
+// Returns the schema of the data set's images. Reads at most one image from RecordIO.
 Schema stored_schema(const RunOptions& o) {
   return reads_records(o)               ? records_schema(o)
          : o.dataset == "cifar10"       ? cifar10::schema(Split::train)

@@ -22,10 +22,10 @@ std::vector<float> per_channel(const char* option, const std::string& text, std:
 // Returns the schema of the net's input. Throws UsageError if an option does not fit the data set.
 Schema image_schema(const RunOptions& o);
 
-// Returns how to prepare test images that are files.
+// Returns the preparation of test images that are in files.
 interchange::ImagePreparation image_preparation(const RunOptions& o, const Schema& seen);
 
-// Returns training images with augmentation and test images without. Both are cropped to the size in `seen`. Throws
+// Returns training images with augmentation and test images without it. Both are cropped to the size in `seen`. Throws
 // DataError for missing or damaged data.
 Images load_images(const RunOptions& o, const Schema& seen);
 

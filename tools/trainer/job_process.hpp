@@ -15,8 +15,8 @@
 namespace tutti::trainer {
 
 struct Job {
-  Backend* gpu = nullptr;                   // of this process; needed by strategy nccl
-  std::shared_ptr<ControlChannel> channel;  // of an elastic job
+  Backend* gpu = nullptr;                   // GPU of this process; needed by strategy nccl
+  std::shared_ptr<ControlChannel> channel;  // channel of a process of an elastic job
 };
 
 [[nodiscard]] StrategyOptions strategy_options(const RunOptions& o, const Started& start);

@@ -7,16 +7,16 @@
 #include <tutti/train/progress.hpp>
 #include <tutti/train/report.hpp>
 
-// Prints progress as MXNet's scripts do, for programs that read their logs, such as its parse_log.py. Epochs count from
-// 0.
+// Prints progress as MXNet's scripts do, for programs that read their logs, such as MXNet's parse_log.py. Epochs count
+// from 0.
 namespace tutti::trainer {
 
 [[nodiscard]] std::string mxnet_step_line(const StepReport& r);
 
-// Prints the lines of an epoch. The time is that of training without evaluation.
+// Prints the lines of an epoch. The time is the time of training, without evaluation.
 [[nodiscard]] std::string mxnet_epoch_lines(const EpochReport& r);
 
-// Prints these lines in place of the progress display, on a terminal too.
+// Prints these lines instead of the progress display, on a terminal too.
 class MxnetDisplay : public ProgressDisplay {
  public:
   explicit MxnetDisplay(ProgressOptions o) : ProgressDisplay(std::move(o)) {}

@@ -29,7 +29,7 @@ namespace {
 // Prints the net and its memory, without images.
 void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o, const Schema& seen) {
   const Graph model = make_model(o, seen);
-  Solo alone;  // servers that own the weights get no gradients of buckets
+  Solo alone;  // for servers that own the weights: they get no gradients of buckets
   AnyStrategy with = AnyStrategy::refer(alone);
   Trainer trainer(backend, strategy.owns_weights() ? with : strategy, model, trainer_options(o));
   const MemoryEstimate memory = memory_of(trainer, o, seen);
@@ -67,8 +67,7 @@ int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task
     run.reset();
     if (strategy.rank() >= 0) agree_on_run_folder(strategy, o);
     if (o.eval_only) take_average(strategy, o);
-    // If ranks do not wait for each other, rank 0 may be lost before it publishes the run, and the other ranks would
-    // not learn of it.
+    // If ranks do not wait for each other, rank 0 may be lost before it publishes the run. So every rank publishes it.
     if (channel != nullptr && (strategy.rank() == 0 || strategy.owns_weights())) publish_run(*channel, o);
     if (!before) before = Loaded{seen, task.images(o, seen)};
     run.emplace(backend, strategy, o, task, *before);

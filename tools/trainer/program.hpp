@@ -13,8 +13,8 @@
 // A training program on one backend, from checked options to the exit code.
 namespace tutti::trainer {
 
-// Trains, evaluates or prints information, as the options say. before: what load() has read already. channel: of a
-// process of an elastic job.
+// Trains, evaluates or prints information, as the options say. before: the data that load() has already read. channel:
+// the channel of a process of an elastic job.
 int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task, std::optional<Loaded> before = {},
         ControlChannel* channel = nullptr);
 

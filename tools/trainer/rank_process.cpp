@@ -35,13 +35,13 @@ StrategyOptions strategy_options(const RunOptions& o, const Started& start) {
 
 namespace {
 
-// An error on this rank ends the other ranks too.
+// Makes the strategy and calls f with it. An error on this rank ends the other ranks too.
 template <class F>
 int with_strategy(RunOptions& o, const Task& task, const Started& start, const Job& job, F&& f) {
   StrategyOptions as = strategy_options(o, start);
   as.backend = job.gpu;
   as.channel = job.channel;
-  // If the processes have a channel, a process with other data or options is refused before any work is done.
+  // If the processes have a channel, a process with other data or options is refused before the work begins.
   std::optional<Loaded> loaded;
   if (has_servers(o.strategy) || job.channel != nullptr) {
     if (works(o)) loaded = load(o, task);
@@ -49,14 +49,14 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
   }
   LaunchEnvironment founded = start;
   if (job.channel != nullptr) founded.size = static_cast<int>(o.founders);
-  // Servers own weights if there are workers that train.
+  // Servers own weights only if workers train.
   const bool owned = works(o) || job.channel == nullptr || o.strategy != "ps_async";
   AnyStrategy strategy = make_strategy(owned ? o.strategy : "ps", as, founded);
   if (has_servers(o.strategy)) o.notes.push_back(strategy.name());
   try {
     return f(strategy, std::move(loaded));
   } catch (const Error& e) {
-    // If members may change, the others continue without this process, unless they are restarted for each
+    // If the members may change, the other processes continue without this process, unless they are restarted for each
     // generation.
     const ElasticMembership* const members = strategy.members();
     if (strategy.size() > 1 && (members == nullptr || members->restarts_processes())) {

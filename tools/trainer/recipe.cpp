@@ -108,19 +108,19 @@ FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   f.max_steps = o.max_steps;
   if (o.num_batches > 0) {
     f.total_steps = o.num_batches;
-    // There are enough epochs for all steps.
+    // Sets enough epochs for all steps.
     f.epochs = (o.num_batches * o.global_batch_size + images - 1) / images;
-    // If the batch follows the number of workers, these are steps of the first batch size, which fit() counts.
+    // If the batch follows the number of workers, fit() counts these steps with the first batch size.
     if (o.elastic_batch != "worker" && (f.max_steps == 0 || f.max_steps > o.num_batches)) f.max_steps = o.num_batches;
   }
   if (o.elastic_batch == "worker") {
     f.batch_per_worker = o.batch_size * o.accumulate;
     f.ramp_steps = o.elastic_ramp_steps;
-    // A default rate is for this batch size, even if other processes began the run.
+    // The default rate is for this batch size, even if other processes began the run.
     if (std::find(o.derived.begin(), o.derived.end(), "lr") != o.derived.end()) f.rate_batch = o.global_batch_size;
   }
   if (o.traits().as_horovod) {
-    // The rows of train_imagenet's table are step 1 and every --display-every'th; its intervals are in steps.
+    // train_imagenet's table has rows for step 1 and for every --display-every'th step; its intervals are in steps.
     f.report_first = true;
     f.report_epochs = !o.as_table;
     const std::int64_t steps = steps_per_epoch * steps_of_all(o);

@@ -38,7 +38,8 @@ TrainerOptions trainer_options(const RunOptions& o);
   return o.traits().as_horovod ? EpochEnd::run_on : EpochEnd::short_step;
 }
 
-// Returns the hint how to continue without a damaged image, or an empty text for programs that keep images in memory.
+// Returns a hint that says how to continue without a damaged image, or an empty text for programs that keep images in
+// memory.
 std::string bad_record_hint(const RunOptions& o);
 
 // Returns how a rank reads its share of the images.
@@ -48,20 +49,20 @@ LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int w
   return o.data_on_device == "yes" ? OnDevice::yes : o.data_on_device == "no" ? OnDevice::no : OnDevice::automatic;
 }
 
-// `images`: number of training images.
+// images: number of training images.
 FitOptions fit_options(const RunOptions& o, std::int64_t images);
 
 namespace detail {
 
-// Returns the weights of a layer that whitens 2x2 patches, from the first images of a training set. Uses the images
-// after augmentations that keep pixel values, without shifts and mirroring.
+// Returns the weights of a layer that whitens 2x2 patches, computed from the first images of a training set. Of the
+// augmentations it applies only those that keep pixel values, without shifts and mirroring.
 std::vector<float> whitening_weights(const RunOptions& o, const AnyDataset& train, const Schema& schema,
                                      std::span<const float> inv_std);
 
 }  // namespace detail
 
-// Returns the net for images of this schema. `train`: training images, from which the weights of a whitening layer are
-// computed; without them they are random.
+// Returns the net for images of this schema. train: training images, from which the weights of a whitening layer are
+// computed; without them the weights are random.
 Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train = nullptr);
 
 // Returns the description that a checkpoint's model.safetensors contains.

@@ -66,7 +66,7 @@ void Run::evaluate() {
 
 int Run::train() {
   FitOptions how = fit_options(o_, images_.train.size());
-  // If members may change, a signal stops only the process that gets it. The job is stopped over its channel, or
+  // If members may change, a signal stops only the process that gets it. The whole job is stopped over its channel, or
   // by SIGINT if it has no channel.
   ElasticMembership* const members = strategy_.members();
   const bool anew = members != nullptr && members->restarts_processes();
@@ -106,7 +106,7 @@ int Run::train() {
     std::optional<ViewsReport> of_views;
     if (o_.tta > 0 && test_ && !result.interrupted && !result.left && !result.changes)
       of_views = evaluate_views_of(trainer_, *test_, o_);
-    // A worker that has left may not write any more. The run continues without it, so the others log its end.
+    // A worker that has left must not write any more. The run continues without it, so another worker logs the end.
     if (!result.left)
       coordinator.tell([&](FitListener& l) {
         if (of_views) l.views(*of_views);
@@ -149,7 +149,8 @@ void Run::make_sources() {
     // If ranks do not wait for each other, rank 0 evaluates alone.
     const bool shared = training || !strategy_.owns_weights();
     return make_source(backend_, d,
-                       // A worker that joins learns its rank later; its share is about that of the first workers.
+                       // A worker that joins learns its rank later; its share is about as large as that of the first
+                       // workers.
                        loader_options(o_, training, shared ? std::max(strategy_.rank(), 0) : 0,
                                       !shared  ? 1
                                       : joins_ ? static_cast<int>(o_.founders)
@@ -180,7 +181,7 @@ void Run::begin() {
   });
   if (found_) {
     compare_options(found_->options(), o_, warn);
-    // Not after plain --resume: a checkpoint that could not be read now may be readable later.
+    // A plain --resume removes no later checkpoints: one that could not be read now may be readable later.
     const bool chosen = !o_.resume.empty() ? o_.resume != "latest" : o_.load_epoch.has_value();
     if (!o_.eval_only && chosen) give_up_later_checkpoints(o_, found_->step(), warn);
     if (o_.eval_only)
@@ -201,13 +202,14 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
   const auto complain = [&progress](const std::string& w) { progress.warning(w); };
   const int world = strategy_.size();
   io::make_directories(folder);
-  // A new folder could not be locked before it existed. If this rank takes over, the lost rank may still hold the lock.
+  // A new folder could not be locked before it existed. If this rank takes over the run, the lost rank may still hold
+  // the lock.
   if (!takes_over)
     lock_.require(o_.run_dir, "--run-dir");
   else
     (void)lock_.take(o_.run_dir, {});
   std::vector<std::unique_ptr<FitListener>> all;
-  // A rank that was lost may not have written to the log.
+  // A rank that was lost may not have written to the log yet.
   const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
   auto log = std::make_unique<RunLog>(folder, o_.top_k, complain, trainer_.counters().generation);
   if (!begun) {
@@ -251,7 +253,7 @@ RunEnd Run::run_end(const FitResult& result) {
 }
 
 int Run::end(const FitResult& result, const std::optional<ViewsReport>& of_views) {
-  // The signal may have been sent to another rank only.
+  // The signal may have been sent only to another rank.
   const int interrupted =
       StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
   if (result.changes && !result.left) {

@@ -28,7 +28,7 @@ namespace tutti::trainer {
 // A net, its trainer and its images.
 class Run {
  public:
-  // Prints what will be trained.
+  // Prints a description of the net and the data.
   Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task, Loaded loaded);
 
   // Evaluates the checkpoints that the options name.
@@ -47,14 +47,15 @@ class Run {
 
   void make_sources();
 
-  // Continues from the checkpoint that the options ask for. Rank 0 reads it.
+  // Continues from the checkpoint that the options name. Rank 0 reads it.
   void begin();
 
-  // Returns the coordinator's logs. takes_over: another rank has begun them.
+  // Returns the coordinator's logs. takes_over: another rank began them.
   std::vector<std::unique_ptr<FitListener>> open_logs(ProgressDisplay& progress, const FitOptions& how,
                                                       bool takes_over);
 
-  // Returns what the log says at the end: a run that could not save its state has failed, as its exit code says.
+  // Returns what the log says at the end. If a run could not save its state, the log says that it failed, as its exit
+  // code does.
   [[nodiscard]] static RunEnd run_end(const FitResult& result);
 
   int end(const FitResult& result, const std::optional<ViewsReport>& of_views);

@@ -81,7 +81,7 @@ void settle_run_folder(RunOptions& o) {
   const auto holds = [&](const char* name) { return io::path_exists(io::Path(o.run_dir) / name); };
   if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) && holds("checkpoints"))
     o.resume = "latest";
-  // A script also starts a process again after a failure, which may have come before the first checkpoint.
+  // A script may also restart a process after a failure that occurred before the first checkpoint.
   if (is_scripted(o) && o.resume.empty() && !o.load_epoch && (holds("checkpoints") || holds("log.jsonl")))
     o.resume = "latest";
   bool other_run = false;

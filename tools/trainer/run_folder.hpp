@@ -20,7 +20,7 @@ using Warn = std::function<void(const std::string&)>;
 
 namespace detail {
 
-// Returns the run that a checkpoint RUN/checkpoints/step-N belongs to.
+// Returns the run to which a checkpoint RUN/checkpoints/step-N belongs.
 inline io::Path run_of(const io::Path& checkpoint) {
   return std::filesystem::absolute(checkpoint).lexically_normal().parent_path().parent_path();
 }
@@ -36,19 +36,19 @@ void clear_run(const io::Path& folder);
 // Returns the command that continues an interrupted run.
 [[nodiscard]] std::string how_to_resume(const RunOptions& o);
 
-// Decides which folder the run writes to; does not make it yet. A path given to --resume may be a run: then its newest
-// checkpoint counts. Throws UsageError if the folder is in use and the run should not resume.
+// Decides which folder the run writes to, but does not make it yet. The path of --resume may be a run's folder, which
+// means its newest checkpoint. Throws UsageError if the folder is in use and the run should not resume.
 void settle_run_folder(RunOptions& o);
 
-// Returns the checkpoint that the options ask for, or nullopt for a new run. Reports each damaged checkpoint that is
-// skipped to `warn`. Throws DataError if there is no usable one.
+// Returns the checkpoint that the options name, or nullopt for a new run. Reports each damaged checkpoint that is
+// skipped to `warn`. Throws DataError if there is no usable checkpoint.
 std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, const Warn& warn);
 
 // Reports the options that affect the training and differ from those of the checkpoint. An evaluation compares only
 // those of the net and its images.
 void compare_options(const io::Json& before, const RunOptions& o, const Warn& warn);
 
-// Removes the checkpoints after `step`, from which the run continues.
+// Removes the checkpoints after `step`: the run continues from `step`.
 void give_up_later_checkpoints(const RunOptions& o, std::int64_t step, const Warn& warn);
 
 }  // namespace tutti::trainer

@@ -11,8 +11,8 @@
 
 #include "tools/trainer/options.hpp"
 
-// What rank 0 leaves to the processes that continue its run, in jobs that restart their processes whenever the members
-// change.
+// The data that rank 0 leaves to the processes that continue its run, in jobs that restart their processes whenever the
+// members change.
 namespace tutti::trainer {
 
 [[nodiscard]] inline std::int64_t wall_clock_ns() {

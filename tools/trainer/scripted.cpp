@@ -82,7 +82,7 @@ ScriptedJob job_of_lists(const RunOptions& o, Started& start) {
   start.size = static_cast<int>(list.size());
   start.rank = static_cast<int>(index);
   start.host = list[static_cast<std::size_t>(index)].host;
-  // The script gives each process its GPU, so they share only the cores.
+  // The script gives each process its own GPU, so the processes of a host share only the cores.
   start.local_size = static_cast<int>(
       std::count_if(list.begin(), list.end(), [&](const HostPort& h) { return h.host == start.host; }));
   return job;

@@ -13,12 +13,12 @@
 namespace tutti::trainer {
 
 struct Started : LaunchEnvironment {
-  std::optional<ScriptedJob> scripted;  // set in jobs with processes that scripts start one by one
+  std::optional<ScriptedJob> scripted;  // set if scripts start the processes of the job one by one
 };
 
 namespace detail {
 
-// Returns this host's address that the system would use to reach `other`. Sends no packets.
+// Returns the address of this host that the system would use to reach `other`. Sends no packets.
 std::string address_towards(const HostPort& other);
 
 }  // namespace detail

@@ -43,7 +43,7 @@ int serve(RunOptions& o, const Task& task, const Started& start, const Job& job)
     on.gpu = false;
     // Servers use no GPU, even if the workers do.
     backend = make_backend(o.backend == "cuda" ? "auto" : o.backend, on);
-    // Loads net, options and data as the workers do, so that a worker with other ones is refused.
+    // Loads net, options and data as the workers do, so that it can refuse a worker with different ones.
     const Loaded loaded = load(o, task);
     const std::int64_t images = loaded.images.train.size();
     TrainerOptions t = trainer_options(o);

@@ -15,7 +15,7 @@ namespace tutti::trainer {
 // Returns the local time as Python prints datetime.now(), for example "2026-01-02 15:04:05.123456".
 std::string date_and_time();
 
-// Prints a line every 10 steps of this worker, about its own images.
+// Prints a line every 10 steps of this worker. The numbers are about the images of this worker.
 class StepLines {
  public:
   void operator()(const FitStep& s) {

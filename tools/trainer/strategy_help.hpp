@@ -7,7 +7,7 @@
 
 namespace tutti::trainer {
 
-// Returns what --help says about --strategy: the words of this build, and the packages for the others.
+// Returns what --help says about --strategy: the strategies of this build, and the packages that add the others.
 [[nodiscard]] const std::string& strategy_help();
 
 }  // namespace tutti::trainer

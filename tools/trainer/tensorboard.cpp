@@ -44,7 +44,7 @@ void TensorboardRun::samples(const AnyDataset& d, const BatchSource& source, Pos
     std::int32_t label = 0;
     try {
       d.read(index, rng, Sample{span_of(pixels), label});
-    } catch (const DataError&) {  // training will report it
+    } catch (const DataError&) {  // training will report the error
       continue;
     }
     tags.push_back("input/" + std::to_string(i) + " class " + std::to_string(label));

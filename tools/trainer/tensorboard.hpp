@@ -13,12 +13,12 @@
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/trainer.hpp>
 
-// What the event files of the training programs have in addition to curves.
+// The data, in addition to curves, that training programs write to the event files.
 namespace tutti::trainer {
 
 class TensorboardRun : public TensorboardLog {
  public:
-  // `options`: the run's options, by their names on the command line. at: points to this object while it exists.
+  // options: the run's options, by their names on the command line. at: points to this object while it exists.
   TensorboardRun(const io::Path& folder, const std::function<void(const std::string&)>& complain, bool summaries,
                  const io::Json& options, TensorboardRun*& at);
 
@@ -28,7 +28,7 @@ class TensorboardRun : public TensorboardLog {
   TensorboardRun(const TensorboardRun&) = delete;
   TensorboardRun& operator=(const TensorboardRun&) = delete;
 
-  // Writes up to eight images of the batch at position p, as the net gets them but not normalised.
+  // Writes up to eight images of the batch at position p, as the net gets them, but not normalised.
   void samples(const AnyDataset& d, const BatchSource& source, Position p, std::uint64_t seed, std::int64_t step);
 
   // Writes histograms of each parameter, and of its gradient in the last step. Waits for running steps.

@@ -23,7 +23,7 @@ namespace tutti::trainer {
 namespace {
 
 io::TraceRecorder* recorder = nullptr;
-io::Path whole_file;  // of the job; empty: this process is alone
+io::Path whole_file;  // file of the whole job; empty: the job has one process
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -68,7 +68,7 @@ TraceOfRun::TraceOfRun(const RunOptions& o, const Started& start) {
   t.name += " on " + io::detail::host_name();
   t.first_step = window.first;
   t.last_step = window.last;
-  // A window that the user has named is recorded completely.
+  // A window that the user has named is recorded with all details.
   if (window.last > 0) t.most_details = 1'000'000;
   t.complain = [](const std::string& w) { std::fprintf(stderr, "warning: %s\n", w.c_str()); };
   io::make_directories(io::folder_of(t.file));

@@ -7,8 +7,8 @@
 // The timeline of --trace.
 namespace tutti::trainer {
 
-// Records a timeline while the object exists, if --trace asks for it. Then closes the file. The last process of a job
-// to finish merges the files of all processes.
+// If --trace is given, records a timeline while the object exists, and then closes the file. The last process of a job
+// that finishes merges the files of all processes.
 class TraceOfRun {
  public:
   TraceOfRun(const RunOptions& o, const Started& start);

@@ -7,8 +7,8 @@
 
 namespace tutti::trainer {
 
-// Returns the first and the last step of --trace-steps, or 0 and 0 if it is not given. Throws UsageError if it is not a
-// window.
+// The first and the last step of --trace-steps, or 0 and 0 if it is not given. trace_window() throws UsageError if the
+// option is not a window.
 struct TraceWindow {
   std::int64_t first = 0, last = 0;
 };

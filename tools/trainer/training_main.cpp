@@ -116,7 +116,7 @@ int train(RunOptions& o, const Task& task) {
   }
   apply_horovod_variables(o, horovod_variables(), start.size);
   note_ps_variables(o, names_of_variables());
-  // The ranks of one host share its cores.
+  // The ranks of one host share the cores of the host.
   if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
   return run_rank(o, task, start, job);
 }

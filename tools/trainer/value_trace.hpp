@@ -7,7 +7,7 @@
 
 namespace tutti::trainer {
 
-// With TUTTI_TRACE=1 ops run one after the other and each prints its result. Returns null without it.
+// With TUTTI_TRACE=1, ops run one after the other and each op prints its result. Returns null without the variable.
 [[nodiscard]] std::unique_ptr<ValueTrace> traced_values();
 
 }  // namespace tutti::trainer

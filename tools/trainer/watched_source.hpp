@@ -25,7 +25,8 @@ struct WatchOptions {
   };
   std::function<double()> clock = [watch = Stopwatch()] { return watch.seconds(); };  // seconds
   bool terminal = ::isatty(STDERR_FILENO) != 0;
-  // Seconds until the first line and between two lines, on a terminal and in a file. A shorter pass prints no line.
+  // first: seconds until the first line. interval_on_terminal, interval: seconds between two lines, on a terminal and
+  // in a file. A shorter pass prints no line.
   double first = 3, interval_on_terminal = 0.5, interval = 30;
 };
 
