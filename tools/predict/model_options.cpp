@@ -43,7 +43,7 @@ std::vector<command_line::Option> model_option_table(ModelOptions& o) {
   const std::string group = "Model";
   return {
       {"--averaged", "WORD", one_of(o.averaged, {"auto", "yes", "no"}),
-       "the average of a checkpoint's weights: yes, no, or auto, if there is one (--ema-decay)  [auto]", group},
+       "use the averaged weights of a checkpoint: yes, no, or auto (if it has them, see --ema-decay)  [auto]", group},
       {"--classes", "FILE", text(o.classes),
        "names of the classes, one on each line  [those of the file, else numbers]", group},
       {"--model", "NAME", text(o.net.name),

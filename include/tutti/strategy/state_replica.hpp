@@ -15,7 +15,7 @@
 #include <tutti/comm/windows/process_windows.hpp>
 #include <tutti/strategy/strategy.hpp>
 
-// The transfer of a rank's state to ranks whose state differs.
+// The transfer of a rank's state to the ranks with a different state.
 namespace tutti {
 
 // A rank's state before the transfer.

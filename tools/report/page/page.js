@@ -5,7 +5,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const several = data.runs.length > 1;
 
-  // Elements; what runs have written only ever becomes text.
+  // Makes elements. Data of runs is only inserted as text, never as HTML.
   const set = (e, attributes, children) => {
     for (const [name, value] of Object.entries(attributes || {})) if (value !== null && value !== undefined) e.setAttribute(name, value);
     for (const child of children) if (child !== null && child !== undefined) e.append(child);
@@ -36,7 +36,7 @@
     run.on = true;
   });
 
-  // A column of a table as arrays.
+  // Returns a column of a table as arrays.
   const column = (table, name) => (table && table[name] ? table[name] : { mean: [] });
   const last = (values) => { for (let i = values.length - 1; i >= 0; --i) if (is(values[i])) return values[i]; return null; };
   const extreme = (c, greatest) => {
@@ -46,7 +46,7 @@
   const median = (values) => { const v = values.filter(is).sort((a, b) => a - b); return v.length ? v[v.length >> 1] : null; };
   const mean = (values) => { const v = values.filter(is); return v.length ? v.reduce((a, b) => a + b, 0) / v.length : null; };
 
-  // y at x of a curve that rises, straight beyond its ends.
+  // Returns y at x of a curve with rising x. Beyond its ends the curve is a straight line.
   const between = (xs, ys, x) => {
     if (xs.length === 0) return null;
     if (xs.length === 1) return xs[0] > 0 ? ys[0] * x / xs[0] : ys[0];
@@ -66,7 +66,7 @@
   };
   let axis = axes.step;
 
-  // Marks between low and high that one likes to read.
+  // Returns round numbers between low and high for the marks of an axis.
   const ticks = (low, high, count) => {
     const raw = (high - low) / count, power = Math.pow(10, Math.floor(Math.log10(raw)));
     const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999) || raw;
@@ -81,7 +81,7 @@
     return out.length > 8 ? out.filter((v) => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6) : out;
   };
 
-  // All charts go from the same x to the same x, so that they can be compared.
+  // Extends [low, high] to the x of all shown runs, so that all charts have the same range and can be compared.
   function extent(low, high) {
     if (!(high >= low)) return [low, high];
     for (const run of data.runs.filter((r) => r.on))
@@ -146,7 +146,7 @@
       lines.forEach((s, k) => {
         const c = s.curve, x = xs[k];
         const colour = s.colour || s.run.colour;
-        // Pieces without a gap.
+        // Cuts the curve into pieces without gaps.
         const pieces = [];
         let piece = null;
         c.mean.forEach((v, i) => { if (!is(v) || !is(x[i])) piece = s.kind === "points" ? piece : null; else { if (!piece) pieces.push(piece = []); piece.push(i); } });
@@ -178,7 +178,7 @@
       drawn = { lines, xs, X, x0, x1, left, right, width, hair };
     }
 
-    // What is under the pointer.
+    // Shows the values under the pointer.
     function show(x) {
       if (!drawn) return;
       const { lines, xs, X, width, hair } = drawn;
@@ -239,7 +239,7 @@
     return several ? el("span", {}, swatch, " " + run.name) : document.createTextNode(run.name);
   };
 
-  // What could not be read comes first.
+  // First lists the problems: files and lines that could not be read.
   for (const run of data.runs) {
     for (const p of run.problems) main.append(el("p", { class: "problem", role: "alert" }, el("strong", {}, run.name + ": "), p));
     for (const n of run.notes) main.append(el("p", { class: "note" }, el("strong", {}, run.name + ": "), n));
@@ -328,7 +328,7 @@
     ["after step", "time of training", "ranks", "the change took", "images of a step"],
     run.changes.map((c) => [number(c.step), duration(axes.time.of(run, c.step)), number(c.ranks), duration(c.seconds), number(c.batch)]))));
 
-  // Confusions.
+  // Confusion matrices.
   const className = (v, c) => (v.class_names[c] !== undefined ? v.class_names[c] : String(c));
   function matrix(run, v) {
     const n = v.classes, cells = new Map();
@@ -351,7 +351,7 @@
         el("td", {}, percent(rateOf(label)))));
       parts.push(el("div", { class: "wide" }, el("table", { class: "matrix" }, el("caption", {}, "Images of each class (rows) by the class that the net took them for (columns)"), el("thead", {}, head), el("tbody", {}, ...rows))));
     } else {
-      // Neighbouring classes share a square where there are too many to see.
+      // If there are too many classes to see, neighbouring classes share a square.
       const side = Math.min(n, 125), squares = new Map();
       const fullest = [1, 1];
       for (const [at, count] of cells) {
@@ -405,7 +405,7 @@
   const rows = (names, from) => names.map((name) => [name, ...data.runs.map((run) => value(run, name, from))]);
   if (keys.length || facts.length) {
     const head = ["", ...data.runs.map((r) => r.name)];
-    // Runs of different programs: what only some of them have tells little, and there are a hundred such options.
+    // For runs of different programs: options that only some runs have are listed apart, because there are a hundred of them.
     const everywhere = (name, from) => data.runs.every((run) => !run[from] || Object.prototype.hasOwnProperty.call(run[from], name));
     const apart = (names, from, shared) => rows(names.filter((n) => differs(n, from) && everywhere(n, from) === shared), from);
     const different = [...apart(facts, "facts", true), ...apart(keys, "options", true)];
@@ -418,7 +418,7 @@
       el("details", {}, el("summary", {}, "All " + (facts.length + keys.length) + " facts and options"), table("Facts and options", head, [...rows(facts, "facts"), ...rows(keys, "options")], "text")));
   }
 
-  // Numbers of the epochs.
+  // The table of epochs.
   const epochs = data.runs.filter((r) => r.epochs.rows > 0);
   if (epochs.length) section("Epochs", ...epochs.map((run) => {
     const e = run.epochs, c = (n) => column(e, n).mean, n = c("step").length;

@@ -37,7 +37,7 @@ class AsyncParameterServer {
       : o_(options), place_{o_.rank, o_.workers, o_.generation}, c_(std::move(transport), options) {}
 
   [[nodiscard]] Membership membership() const { return place_; }
-  // In a job whose workers change: sets the rank of this worker and the number of workers from now on.
+  // In a job with changing workers: sets the rank of this worker and the number of workers from now on.
   void set_place(const Membership& place) noexcept { place_ = place; }
   [[nodiscard]] std::string name() const { return "asynchronous " + c_.name(); }
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }

@@ -27,8 +27,8 @@
 
 namespace tutti::ps {
 
-// A worker's communicator, whose operations run on the servers: it pushes its data and pulls the sums over all workers,
-// part by part, on its own thread. Several operations run at once.
+// A worker's communicator. Its operations run on the servers: the communicator pushes the worker's data and pulls the
+// sums over all workers, part by part, on its own thread. Several operations run at once.
 template <Transport T>
 class ServerCommunicator {
  public:
