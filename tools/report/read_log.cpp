@@ -141,8 +141,7 @@ void LogReader::begin_anew() {
 
 double LogReader::time(double seconds) {
   if (!std::isfinite(seconds)) return run_.time;
-  if (!follows_start_ && began_at_ + seconds < run_.time)
-    began_at_ = run_.time - seconds;  // another process continues the run
+  if (!follows_start_ && began_at_ + seconds < run_.time) began_at_ = run_.time - seconds;  // another process continues
   follows_start_ = false;
   return run_.time = std::max(run_.time, began_at_ + seconds);
 }

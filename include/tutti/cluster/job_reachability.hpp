@@ -19,7 +19,7 @@
 
 namespace tutti {
 
-// Reports the members on other hosts that this process cannot reach to the arbiter. The channel must outlive it.
+// Reports members on other hosts that this process cannot reach. The channel to the arbiter must outlive it.
 class JobReachability {
  public:
   explicit JobReachability(ControlChannel& channel) : channel_(channel) {}

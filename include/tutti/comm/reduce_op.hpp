@@ -31,8 +31,7 @@ struct Vector16 {
 template <ReduceOp C, class A>
 [[gnu::always_inline]] inline A combined(A s, A v) noexcept {
   if constexpr (C == ReduceOp::sum && std::is_integral_v<A>)
-    return static_cast<A>(static_cast<std::make_unsigned_t<A>>(s) +
-                          static_cast<std::make_unsigned_t<A>>(v));  // wraps around
+    return static_cast<A>(static_cast<std::make_unsigned_t<A>>(s) + static_cast<std::make_unsigned_t<A>>(v));  // wraps
   else if constexpr (C == ReduceOp::sum)
     return static_cast<A>(s + v);
   else

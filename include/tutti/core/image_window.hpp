@@ -19,10 +19,9 @@ enum class PadMode : std::uint8_t { constant, reflect };
 
 // The part of a stored image that becomes a row of a batch. It has 16 bytes, which devices read without conversion.
 struct ImageWindow {
-  std::int32_t image = 0;  // index of the stored image
-  std::int32_t top = 0,
-               left = 0;   // corner of the part in the image's coordinates; pixels outside the image are padding
-  std::int8_t mirror = 0;  // 1: mirrored left to right, after the cut
+  std::int32_t image = 0;                // index of the stored image
+  std::int32_t top = 0, left = 0;        // its corner in the image's coordinates; pixels outside the image are padding
+  std::int8_t mirror = 0;                // 1: mirrored left to right, after the cut
   std::int8_t shift_y = 0, shift_x = 0;  // then shifted up and left; missing pixels are reflected at the window's edge
   std::int8_t unused = 0;
   friend bool operator==(const ImageWindow&, const ImageWindow&) = default;

@@ -119,8 +119,7 @@ class Agent {
   pid_t parent_ = 0;
   fs::path folder_;
   std::deque<RankProcess> processes_;
-  std::vector<std::pair<RankProcess*, Clock::time_point>>
-      again_;  // processes to be started again, and the time of the request
+  std::vector<std::pair<RankProcess*, Clock::time_point>> again_;  // to be started again, and the time of the request
   bool began_ = false, stopping_ = false, refused_ = false;
   bool told_ = false;  // the launcher sent "stop"
   bool held_ = false;  // the launcher asked to hold the output back

@@ -17,7 +17,7 @@ namespace tutti::control {
 // each fact that both have.
 class CommonFacts {
  public:
-  // How a process differs from the others of its job, as parts of an error message.
+  // How a process differs from the other processes of its job, as parts of an error message.
   struct Difference {
     std::string expected, got;
   };

@@ -94,7 +94,7 @@ enum class Urgency { none, epoch, step, broken };
          (!others_may_come && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; }));
 }
 
-// Returns the member that sends its state to the others: the oldest of the members with the most steps, or the oldest
+// Returns the member that sends its state to all others: the oldest of the members with the most steps, or the oldest
 // of all members if no member has trained yet.
 [[nodiscard]] inline ProcessId authority_of(const std::vector<Candidate*>& members) {
   const Candidate* first = nullptr;

@@ -27,10 +27,9 @@ struct LaunchEnvironment {
   std::string root;             // host:port at which rank 0 may listen
   int root_ports = 1;           // or at one of this many ports, starting with that port
   std::string report;           // file of this process's progress, see progress_report.hpp
-  bool elastic =
-      false;  // processes join and leave while the job runs: `rank` is a number, and `size` is not the number of ranks
-  bool new_worker = false;  // this process was added after the job had begun
-  int epoch_begin = 0;      // the epoch of the job at that time
+  bool elastic = false;         // workers join and leave: `rank` is a number, and `size` is not the number of ranks
+  bool new_worker = false;      // this process was added after the job had begun
+  int epoch_begin = 0;          // the epoch of the job at that time
   // For jobs in which each generation starts all its processes anew. generation: its number, from 1 on (0 in other
   // jobs). founders: number of processes that began the job. keep: the file in which rank 0 stores data for later
   // generations. kept: the file that earlier generations have left.

@@ -240,8 +240,8 @@ enum class Transfer : std::uint8_t { done, late, closed };  // how sending or re
   }
   return Transfer::done;
 }
-[[nodiscard]] inline Transfer receive_all(const Socket& s, std::span<std::byte> bytes,
-                                          Deadline deadline) {  // ends as send_all() does
+// Fills `bytes`.
+[[nodiscard]] inline Transfer receive_all(const Socket& s, std::span<std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
     const ssize_t n = ::recv(s.get(), bytes.data(), bytes.size(), 0);
     if (n > 0) {

@@ -45,8 +45,7 @@ struct ServerOptions {  // options of a Server
   // it.
   std::function<std::optional<std::vector<std::uint32_t>>()> members{};
   std::function<bool()> released{};
-  std::function<bool()>
-      stop_requested{};  // called until all workers have connected; after that, the workers end the server
+  std::function<bool()> stop_requested{};  // called until all workers have connected; then they end the server
 };
 
 // Counts of the messages that a server received. A refused message has no effect.
