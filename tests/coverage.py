@@ -30,13 +30,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Lost counts of threads do no harm: a line has run or has not. Atomic counts would make threads wait for each other.
+# The counts of threads may be inaccurate, because only zero matters. Atomic counts would make threads wait for each
+# other.
 FLAGS = "-O1 -g0 --coverage -fprofile-update=single -DTUTTI_COVERAGE"
-# Reports go to files, because many tests read or drop the output of their programs. In combination with the address
+# Reports are written to files, because many tests read or drop the output of their programs. Together with the address
 # sanitizer, GCC's undefined-behaviour sanitizer cannot write files: it raises SIGILL, which the address sanitizer
-# reports with its line. The value 2 does so even if a program, as each of doctest's, has a handler of its own.
+# reports with its line. The value 2 does so even if a program has its own handler, as every doctest program has.
 SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:handle_sigill=2", "UBSAN_OPTIONS": "print_stacktrace=1"}
-DEVICE = re.compile(r"backends/cuda/kernels/")  # strings that NVRTC compiles
+DEVICE = re.compile(r"backends/cuda/kernels/")  # NVRTC compiles these strings
 WHOLE, FILE = 90.0, 75.0
 
 
@@ -73,12 +74,12 @@ def listen(build, sanitize):
 
 
 def reports(folder):
-    """Returns one text for each process that a sanitizer ended."""
+    """Returns a text with the report for each process that a sanitizer ended."""
     return [f"{path.name}\n{path.read_text(errors='replace')[:4000]}" for path in sorted(folder.iterdir()) if path.stat().st_size]
 
 
 def build_and_run(build, chosen, everything, sanitize, keep, jobs):
-    """Prints the names of the tests that failed; their lines count too."""
+    """Runs the tests, and prints the names of tests that failed. Their lines count too."""
     if not keep:
         for counts in build.rglob("*.gcda"):
             counts.unlink()

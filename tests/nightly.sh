@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Runs everything at full length, piece by piece, for hours: all that ./test.sh leaves out or makes short, too.
+# Runs everything at full length, piece by piece, for hours, including all that ./test.sh leaves out or shortens.
 #   tests/nightly.sh [--out FOLDER] [--only PIECE[,PIECE...]] [--minutes N] [--again] [--list]
-# --out build/nightly: PIECE.log and PIECE.result (exit code, seconds, source tree) of each piece. --only: some pieces.
-# --minutes 60: the length of each soak. --again: repeats the pieces that failed. --list: prints the names of the pieces.
-# A piece that has a result for the same sources is not repeated: a script that was stopped continues when it is started
-# again. A failure does not keep the next piece from running. Prints a table at the end. Exit code 1: a piece failed. 2: bad
-# options.
+# --out build/nightly: folder for PIECE.log and PIECE.result (exit code, seconds, source tree) of each piece. --only:
+# runs only these pieces. --minutes 60: the length of each soak test. --again: repeats the pieces that failed. --list:
+# prints the names of the pieces. A piece that has a result for the same sources is not repeated, so a script that was
+# stopped continues when it is started again. After a failed piece the next one runs. Prints a table at the end. Exit
+# code 1: a piece failed. 2: bad options.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 die() {
@@ -14,7 +14,7 @@ die() {
   exit 2
 }
 
-# The pieces in order. tests-AREA are ctest's tests with the label of a folder of tests/.
+# The pieces, in their order. tests-AREA: the tests with the label AREA, a folder of tests/.
 pieces=(build)
 for folder in tests/*/; do
   folder=$(basename "$folder")
@@ -47,10 +47,10 @@ while (($#)); do
 done
 ((${#only[@]})) || only=("${pieces[@]}")
 mkdir -p "$out"
-# Where ./test.sh unpacks real images for the tests.
+# ./test.sh unpacks real images for the tests into this folder.
 if [[ -z ${TUTTI_DATA:-} && -d build/data ]]; then export TUTTI_DATA=$PWD/build/data; fi
 
-# tree: names the sources, with what is not committed.
+# tree: prints an identity of the sources, including changes that are not committed.
 tree() {
   if git rev-parse --git-dir >/dev/null 2>&1; then
     { git rev-parse HEAD && git diff HEAD && git ls-files -z --others --exclude-standard | xargs -0 -r sha256sum; } | sha256sum | cut -c 1-16
@@ -59,7 +59,8 @@ tree() {
   fi
 }
 
-# piece NAME: runs one. Tests run with the lint checks of all files, one minute for each fuzz target and another seed.
+# piece NAME: runs one piece. Tests run with the lint checks of all files, with one minute for each fuzz target, and
+# with another seed.
 piece() {
   local soak=(env TUTTI_BUILD_DIR=build)
   case $1 in
@@ -72,7 +73,7 @@ piece() {
     soak-resume) "${soak[@]}" python3 tests/tools/soak_resume.py --minutes "$minutes" ;;
     # 200 events take a quarter of an hour.
     soak-elastic) "${soak[@]}" python3 tests/hosts/soak_elastic.py --events $((minutes * 200 / 15)) ;;
-    # The Debian package must not depend on this machine's processor, so it has a build of its own.
+    # The Debian package must not depend on this machine's processor, so it has a separate build.
     chroot)
       cmake -S . -B build-package -DCMAKE_BUILD_TYPE=Release -DTUTTI_EIGEN_NATIVE=OFF -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF &&
         cmake --build build-package --parallel "$(nproc)" && TUTTI_BUILD_DIR=$PWD/build-package tests/packaging/bare_chroot.sh
@@ -95,7 +96,7 @@ for name in "${only[@]}"; do
   echo "nightly.sh: $(date -u +%H:%M) $name"
   begin=$SECONDS code=0
   (piece "$name") >"$out/$name.log" 2>&1 </dev/null || code=$?
-  # Only a piece that has ended has a result: an interrupted one runs again.
+  # Only a piece that has ended has a result. An interrupted piece runs again.
   echo "$code $((SECONDS - begin)) $sources" >"$result.new"
   mv "$result.new" "$result"
 done

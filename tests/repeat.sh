@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 # Runs each test that waits many times next to busy processes, and counts the failures. Not part of ./test.sh.
 #   tests/repeat.sh [--times N] [--load N] [--lanes N] [--label LABEL] [--only REGEX] [--build FOLDER] [--out FOLDER]
-# --times 20: runs of each test. --load 12: busy processes. --lanes 3: tests that run at the same time. --label waits: the
-# tests with this label of ctest; --only: of these, the tests with a matching name. --build build: where everything was built
-# by ./test.sh. --out BUILD/repeat: results.tsv has a line for each run, and each failure has a log.
-# A run that results.tsv has already is not repeated: a script that was stopped continues when it is started again. Prints
-# a table at the end. Exit code 1: a run failed. 2: bad options.
+# --times 20: number of runs of each test. --load 12: number of busy processes. --lanes 3: number of tests that run at
+# the same time. --label waits: runs the tests with this label of ctest. --only: runs those of them with a matching
+# name. --build build: the build folder of ./test.sh. --out BUILD/repeat: folder for results.tsv, with a line for each
+# run, and for the log of each failure. A run that results.tsv contains is not repeated, so a script that was stopped
+# continues when it is started again. Prints a table at the end. Exit code 1: a run failed. 2: bad options.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 die() {
@@ -36,11 +36,11 @@ out=${out:-$build/repeat}
 mkdir -p "$out"
 touch "$out/results.tsv"
 
-# The names, from lines such as "  Test #12: hosts/train".
+# Reads the names from lines such as "  Test #12: hosts/train".
 mapfile -t names < <(ctest --test-dir "$build" -N -L "^($label)\$" -R "$only" | sed -n 's/^ *Test *#[0-9]*: //p')
 ((${#names[@]})) || die "[--only] expected a test with the label $label that matches \"$only\", got none"
 
-# run ROUND NAME: one run; its line is written when it is over.
+# run ROUND NAME: runs a test once, and then writes its line.
 run() {
   local round=$1 name=$2 begin=$SECONDS result=green log quoted
   log=$out/${name//[^A-Za-z0-9_.-]/_}.$round.log
@@ -73,7 +73,7 @@ for ((round = 1; round <= times; ++round)); do
   done
 done | xargs -0 -r -P "$lanes" -n 2 bash -c 'run "$1" "$2"' _
 
-# Only of the tests that were asked for.
+# Counts only the tests that were selected.
 printf '%s\n' "${names[@]}" | awk -F '\t' '
   NR == FNR { want[$1]; next }
   $1 in want { ++runs[$1]; red[$1] += $3 == "red"; skipped[$1] += $3 == "skipped"; if ($4 > most[$1]) most[$1] = $4 }

@@ -47,8 +47,8 @@ while (($#)); do
 done
 ((${#presets[@]})) || presets=(asan ubsan)
 
-# works COMPILER: succeeds if the compiler exists with the libraries of each requested sanitizer. Packages may bring
-# only some of them.
+# works COMPILER: succeeds if the compiler exists with the libraries of each requested sanitizer. A package may contain
+# only some of these libraries.
 works() {
   local probe preset status=0
   probe=$(mktemp)
@@ -98,7 +98,7 @@ for preset in "${presets[@]}"; do
         targets+=("$target")
         programs+=("$area/$(basename "$source" .cpp)")
       else
-        # The library of this program is absent.
+        # The library that this program needs is missing.
         why=$(sed -n "s/.*tutti: $target is not built: //p" <<<"$said")
         skipped+=("$preset $area/$(basename "$source" .cpp): not built: ${why:-see what CMake says}")
       fi
@@ -112,12 +112,12 @@ for preset in "${presets[@]}"; do
       if ((${#absent[@]})); then skipped+=("$preset $script: no ${absent[*]}"); else scripts+=("$script"); fi
     done
   done
-  # A test that does not compile fails later, on its own, and does not stop the others.
+  # A test that does not compile fails later, and does not stop the other tests.
   ((!${#targets[@]})) || cmake --build "$build" --parallel "$jobs" --target "${targets[@]}" -- -k 0 || true
   export TUTTI_SOURCE_DIR=$PWD TUTTI_BUILD_DIR=$PWD/$build
   export TUTTI_SANITIZE=${sanitizers[$preset]}
   for program in "${programs[@]}"; do
-    # Otherwise a program of an earlier build would run in place of one that no longer compiles.
+    # Otherwise the program of an earlier build would run in place of a program that no longer compiles.
     if ! cmake --build "$build" --target "tests_${program/\//_}" >"$output" 2>&1; then
       failed+=("$preset $program (does not compile)")
       continue

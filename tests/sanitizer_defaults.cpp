@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Gives each sanitized program the options that it needs, even if the environment does not reach it: over ssh, under
-// Slurm, or started by ctest directly. ASAN_OPTIONS, UBSAN_OPTIONS and TSAN_OPTIONS override them.
+// Gives each sanitized program the options that it needs, even if the environment does not reach the program: over ssh,
+// under Slurm, or if ctest starts it directly. ASAN_OPTIONS, UBSAN_OPTIONS and TSAN_OPTIONS override them.
 
 extern "C" {
 // Ignores leaks: Open MPI, OpenCL and OpenMP keep memory until the process ends.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Events of Auto Scaling as its notifications bring them, and messages of EC2 in them, for test_lambda.py."""
+"""Events of Auto Scaling as its notifications contain them, with messages of EC2, for test_lambda.py."""
 
-# The events of Auto Scaling; the names of the values are in their places.
+# The events of Auto Scaling. Values that a test fills in are their names in capitals.
 LAUNCH = ('{"Progress":50,"AccountId":"123456789012","Description":"Launching a new EC2 instance: INSTANCE",'
           '"RequestId":"f2a5c1b4-0000-4d2a-9d9a-2d6ba0f1f3c1","EndTime":"2018-11-18T13:02:11.911Z",'
           '"AutoScalingGroupARN":"arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:1:autoScalingGroupName/GROUP",'
@@ -24,7 +24,7 @@ TEST = ('{"AccountId":"123456789012","RequestId":"a1b2c3d4-1c3a-11e8-9d9a-2d6ba0
         '"AutoScalingGroupName":"GROUP","Service":"AWS Auto Scaling","Event":"autoscaling:TEST_NOTIFICATION",'
         '"Time":"2018-11-18T13:01:35.123Z"}')
 
-# Messages of EC2 that Auto Scaling forwards, and the part of them in a signal.
+# For each message of EC2 that Auto Scaling forwards: the part of it that a signal contains.
 REFUSALS = {
     "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the instance bucket that the specified instance "
     "type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit. Launching EC2 "

@@ -15,15 +15,15 @@ from service_models import Refusal, operation_model, service_model, shape_faults
 # Options of each command, and whether they have a value.
 GLOBAL = {"--region": True, "--query": True, "--output": True, "--profile": True, "--endpoint-url": True, "--no-cli-pager": False, "--cli-input-json": True,
           "--no-paginate": False, "--max-items": True, "--starting-token": True, "--page-size": True}
-# Commands of the command line itself.
+# Commands that the command line itself has.
 OWN = {("s3", "cp"): {"--recursive", "--quiet"}, ("s3", "sync"): {"--delete", "--quiet"}, ("s3", "ls"): {"--recursive"}, ("s3", "mb"): set(),
        ("ecr", "get-login-password"): set()}
-# Options that the command line adds to an operation, and the parameters that they replace.
+# For each operation, options that only the command line has, and the parameters that they replace.
 MORE = {("ec2", "run-instances"): {"--count": ("--min-count", "--max-count")}}
 
 
 def check_command(text, whole=True):
-    """whole: the command must have all options that the operation needs."""
+    """Raises Refusal if a command is wrong. whole: the command must have all options that the operation needs."""
     words = shlex.split(re.sub(r"\\\n", " ", text), comments=True)
     if words[:1] != ["aws"] or len(words) < 3:
         raise Refusal("InvalidCommand", f"{text!r} is no command of aws")
@@ -100,7 +100,7 @@ def check_pairs(option, shape, value):
 
 
 def commands_of(text):
-    """Returns the commands of aws in a page: those of its blocks, and those in its sentences, which may lack options.
+    """Returns the commands of aws in the blocks of a page, and those in its sentences, which may lack options.
     """
     whole = []
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):

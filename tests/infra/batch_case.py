@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Containers of a multi-node Batch job as hosts of a separate network: their entry point with the main node and its
-children, each with the exit code that Batch would see. A stand-in for AWS provides keys, input and output."""
+"""Runs the containers of a multi-node Batch job as hosts of a separate network: the entry point of the main node and
+its children, each with the exit code that Batch would see. A stand-in for AWS provides keys, input and output."""
 import logging
 import os
 import signal
@@ -36,7 +36,7 @@ def new_key(folder):
 
 
 class Node:
-    """A container: its entry point on a host."""
+    """A container, which runs the entry point on a host."""
 
     def __init__(self, test, host, arguments, environment, nodes, main):
         self.host, self.name = host, BatchCase.cluster.names[host]

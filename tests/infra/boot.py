@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Instances of a stack that setup_host.py sets up. Each is a folder, with moto's server as the cloud."""
+"""Runs setup_host.py for instances of a stack. Each instance is a folder, and moto's server is the cloud."""
 import sys
 
 from cloud import BOOTSTRAP, CloudCase, Stack
@@ -16,7 +16,7 @@ class Boot(CloudCase):
         self.instances = {}
 
     def ip(self, k):
-        return f"10.99.0.{7 + k * 3}"  # as strings .10 comes before .7
+        return f"10.99.0.{7 + k * 3}"  # text order differs from number order: .10 comes before .7
 
     def root(self, k):
         return self.folder / f"host{k}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of the hosts' set-up: a cloud of moto's server, with a stack of two groups and two queues; a
-server for instance metadata, wait handles and files; and hosts that boot in network namespaces."""
+"""Base classes for tests of the set-up of hosts: moto's server as the cloud, with a stack of two groups and two queues;
+a server for instance metadata, wait handles and files; and hosts that boot in network namespaces."""
 import json
 import logging
 import os
@@ -33,7 +33,7 @@ TOKEN = "the-token-of-the-metadata-service"
 
 
 class Web(ThreadingHTTPServer):
-    """Serves the metadata of a host at /<host>/latest/, by version 2 of the protocol; a wait handle, which keeps
+    """Serves the metadata of a host at /<host>/latest/, by version 2 of the protocol; a wait handle, which stores
     signals, at /handle; and the contents of `files`, a status and bytes each, at /files/."""
 
     daemon_threads = True
@@ -55,7 +55,7 @@ class Web(ThreadingHTTPServer):
 
 
 def signal_faults(signal):
-    """Returns, in sentences, why CloudFormation would refuse this as a signal of a wait condition."""
+    """Returns the reasons, as sentences, for which CloudFormation would refuse a signal of a wait condition."""
     if not isinstance(signal, dict):
         return ["a signal is an object"]
     found = [f"unknown field {name}" for name in signal.keys() - {"Status", "UniqueId", "Reason", "Data"}]
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self):
         if self.headers.get("Transfer-Encoding"):
-            self.close_connection = True  # the chunks stay unread
+            self.close_connection = True  # because the chunks were not read
             return self.refuse(501, "NotImplemented", "A header you provided implies functionality that is not implemented: Transfer-Encoding")
         if not self.headers.get("Content-Length", "").isdecimal():
             return self.refuse(411, "MissingContentLength", "You must provide the Content-Length HTTP header.")
@@ -94,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(status, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode())
 
     def put_signal(self, body):
-        """A wait handle: a pre-signed address of S3 with a signature that covers an empty Content-Type."""
+        """The wait handle is a pre-signed address of S3 with a signature for an empty Content-Type."""
         if self.path != f"/handle?{HANDLE_SECRET}":
             return self.refuse(403, "SignatureDoesNotMatch", "The request signature we calculated does not match")
         if self.headers.get("Content-Type"):
@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(200)
 
     def put_token(self):
-        """The token of IMDSv2: it lasts 1 s to 6 hours, and a proxy does not get one."""
+        """Answers with a token of IMDSv2, which is valid for 1 s to 6 hours. A proxy gets none."""
         if self.headers.get("X-Forwarded-For"):
             return self.refuse(403, "Forbidden", "no token is given to a proxy")
         seconds = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
@@ -155,7 +155,7 @@ def resource(kind, **properties):
 
 
 class Stack:
-    """The part of the stack that a host of the cluster uses. Instances get the addresses that the test gives."""
+    """The part of the stack that a host of the cluster uses. The test chooses the addresses of instances."""
 
     def __init__(self, cloud, net="10.99.0", name=None):
         self.cloud, self.net = cloud, net
@@ -194,7 +194,7 @@ class Stack:
         self.sqs.send_message(QueueUrl=self.queues[role], MessageBody=message if isinstance(message, str) else json.dumps(message))
 
     def asg_setup(self, role, least, count):
-        """Sends the message as the original's Lambda does, byte for byte."""
+        """Sends the message of the original template's Lambda function, byte for byte."""
         self.send("Master", f'{{"status": "success", "launched": {count}, "min": {least}, "desired": {count}, "max": {count}, '
                   f'"event": "asg-setup", "asg": "{self.groups[role]}"}}')
 
@@ -203,13 +203,13 @@ class Stack:
         return [m["Body"] for m in got.get("Messages", [])]
 
     def left(self, role):
-        """Returns the number of messages in a queue, seen or not."""
+        """Returns the number of messages in a queue, including those that a host has received."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.sqs.get_queue_attributes(QueueUrl=self.queues[role], AttributeNames=names)["Attributes"]
         return sum(int(found[n]) for n in names)
 
     def environment(self, role, name, instance, ip, efs, **more):
-        """Returns the variables that user data exports, in addition to this process's environment."""
+        """Returns this process's environment with the variables that user data exports."""
         return {
             **os.environ, "AWS_ENDPOINT_URL": self.cloud.endpoint, "AWS_REGION": REGION, "AWS_DL_URL_SUFFIX": "amazonaws.com", "AWS_DL_POLL_SECONDS": "0.3",
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.cloud.web.add_host(name, instance, ip), "AWS_DL_PYTHON": sys.executable,
@@ -240,7 +240,7 @@ def until(condition, seconds=30):
 
 
 class CloudCase(unittest.TestCase):
-    """Gives each test a folder, and ends the processes that it started."""
+    """Gives each test a folder, and ends the processes that the test started."""
 
     @classmethod
     def setUpClass(cls):
@@ -273,7 +273,7 @@ class CloudCase(unittest.TestCase):
 
 
 FAKES = {
-    # Parts of a host in the cloud that this machine may lack: an NFS mount, and packages.
+    # Stand-ins for parts of a host in the cloud that this machine may lack: an NFS mount, and packages.
     "mount": 'echo "mount $*" >>"$TUTTI_FAKES_LOG"; for last; do :; done\nexec /bin/mount --rbind "$TUTTI_FAKE_EFS" "$last"\n',
     "apt-get": 'echo "apt-get $*" >>"$TUTTI_FAKES_LOG"\n',
     "nvidia-smi": "exit 9\n",
@@ -281,8 +281,8 @@ FAKES = {
 
 
 class CloudBed(netns_cluster.NetnsCluster):
-    """Hosts with a bare system: their own /etc/hosts, /etc/profile.d, /etc/ssh, /opt, /usr/local/bin, /var/log and
-    home. User data makes the rest. They share one folder, which `mount -t nfs4` mounts; it contains `data` as data."""
+    """Hosts with a new system: separate /etc/hosts, /etc/profile.d, /etc/ssh, /opt, /usr/local/bin, /var/log and home.
+    User data makes the rest. The hosts share one folder, which `mount -t nfs4` mounts, and which contains `data`."""
 
     def __init__(self, hosts, data=None):
         super().__init__(hosts)
@@ -311,7 +311,7 @@ class CloudBed(netns_cluster.NetnsCluster):
             (root / folder).mkdir(parents=True)
         (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
         (root / "etc/fstab").write_text("LABEL=root / ext4 defaults 0 1\n")
-        # Without the users of this machine.
+        # The host has no users of this machine.
         (root / "etc/passwd").write_text(f"root:x:0:0:root:{root}/root:/bin/bash\nsshd:x:106:65534::/run/sshd:/usr/sbin/nologin\n")
         (root / "etc/ssh/ssh_config").write_text("Host *\n#   ForwardAgent no\n    SendEnv LANG\n")
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", root / "etc/ssh/ssh_host_ed25519_key"], check=True)

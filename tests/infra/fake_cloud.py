@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Stacks that moto creates in this process, with models for the resources that it lacks. Parameters are refused as AWS
-would do.
+"""Creates stacks with moto in this process, with models for the resources that moto lacks. Refuses the parameters that
+AWS would refuse.
 
     with fake_services() as aws:
         stack = aws.create("train", INFRA / "cloudformation/cluster.yaml", TuttiPackage="s3://b/k")
@@ -25,18 +25,18 @@ from strict_moto import strict
 from templates import load, refusals
 
 REGION = "us-east-1"
-IMAGE = "ami-12c6146b"  # one that moto has
+IMAGE = "ami-12c6146b"  # one of moto's images
 os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing", AWS_DEFAULT_REGION=REGION)
 os.environ.pop("AWS_PROFILE", None)
 
 
 class Refused(Exception):
-    """The stack is not created."""
+    """CloudFormation would not create the stack."""
 
 
 class Model(CloudFormationModel):
     """A resource that moto lacks: accepts the properties that it knows and stores them."""
-    __module__ = "moto.cloudformation.models"  # its metaclass reads the service from this
+    __module__ = "moto.cloudformation.models"  # the metaclass of moto's models reads the service from this name
     TYPE, REQUIRED, OPTIONAL, ATTRIBUTES = "", set(), set(), {}
 
     def __init__(self, name, properties):
@@ -130,14 +130,14 @@ class SecurityGroupEgress(Model):
 
 
 class Created:
-    """A stack that moto holds."""
+    """A stack in moto."""
 
     def __init__(self, name):
         client = boto3.client("cloudformation", REGION)
         described = client.describe_stacks(StackName=name)["Stacks"][0]
         self.name, self.id, self.status = name, described["StackId"], described["StackStatus"]
         self.outputs = {o["OutputKey"]: o["OutputValue"] for o in described.get("Outputs", [])}
-        # Lists resources with a false condition without a name.
+        # Resources with a false condition are listed without a name.
         listed = [r for r in client.describe_stack_resources(StackName=name)["StackResources"] if "LogicalResourceId" in r]
         self.resources = {r["LogicalResourceId"]: r.get("PhysicalResourceId") for r in listed}
         self.statuses = {r["LogicalResourceId"]: r["ResourceStatus"] for r in listed}
@@ -159,7 +159,7 @@ class FakeCloud:
         except Refusal as e:
             raise Refused(e.message) from None
         with warnings.catch_warnings():
-            # Each type must have a model: moto would otherwise skip it.
+            # Each type must have a model. Otherwise moto would skip resources of this type.
             warnings.filterwarnings("error", message="Tried to parse")
             boto3.client("cloudformation", REGION).create_stack(
                 StackName=stack_name, TemplateBody=json.dumps(template), Capabilities=["CAPABILITY_IAM"],
@@ -168,7 +168,7 @@ class FakeCloud:
 
 
 def checked(parse):
-    """Wraps moto's reader of a resource: refuses properties that its provider's schema does not have."""
+    """Wraps moto's reader of a resource, and refuses properties that the schema of its provider does not have."""
     def parse_and_check(logical_id, resource, resources):
         found = parse(logical_id, resource, resources)
         if found:
@@ -182,7 +182,7 @@ def checked(parse):
 
 @contextlib.contextmanager
 def fake_services(models=()):
-    """Yields an empty AWS of moto, with the models above and further ones."""
+    """Yields an empty AWS in moto, with the models above and further models."""
     tables = (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map)
     known = [m for m in CloudFormationModel.__subclasses__() if m is not Model]
     for table in tables:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The parts of AWS that infra/batch/batch.yaml needs and moto lacks: file systems, their repositories, key pairs and
+"""Models of AWS that infra/batch/batch.yaml needs and moto lacks: file systems, their repositories, key pairs and
 multi-node jobs. They refuse the same requests as AWS."""
 import re
 
@@ -9,7 +9,7 @@ from fake_cloud import REGION, Model, Refused
 
 
 def fsx_faults(p):
-    """Returns, in sentences, the faults in the properties of an AWS::FSx::FileSystem by FSx's rules, without those that
+    """Returns the faults, as sentences, in the properties of an AWS::FSx::FileSystem by FSx's rules, without those that
     cfn-lint finds."""
     lustre = p.get("LustreConfiguration", {})
     kind, found = lustre.get("DeploymentType", "SCRATCH_1"), []
@@ -36,7 +36,7 @@ def fsx_faults(p):
 
 
 def association_faults(associations):
-    """Returns the same for the associations of a file system, each with its properties."""
+    """Returns the faults in the properties of the associations of a file system."""
     found = []
     for i, a in enumerate(associations):
         if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", a["DataRepositoryPath"]):
@@ -106,7 +106,7 @@ class KeyPair(Model):
 
 
 def job_faults(p):
-    """Returns the faults in a job definition, of several nodes or of one container."""
+    """Returns the faults in a job definition for several nodes or for one container."""
     found = []
     if p["Type"] == "container":
         nodes = {"MainNode": 0, "NumNodes": 1, "NodeRangeProperties": [{"Container": p["ContainerProperties"]}]}
@@ -148,7 +148,8 @@ def lowered(v):
 
 
 class ComputeEnvironment(Model):
-    """Made by Batch's API. moto's CloudFormation requires a role, but Batch itself has had one for a long time."""
+    """A compute environment that is made by Batch's API, because moto's CloudFormation requires a role, which Batch
+    does not."""
     __module__ = Model.__module__
     TYPE, REQUIRED = "AWS::Batch::ComputeEnvironment", {"Type", "ComputeResources"}
     OPTIONAL = {"State", "ReplaceComputeEnvironment"}
@@ -162,14 +163,14 @@ class ComputeEnvironment(Model):
         group = boto3.client("ec2", REGION).describe_security_groups()["SecurityGroups"][0]["GroupId"]
         made = boto3.client("batch", REGION).create_compute_environment(
             computeEnvironmentName="environment", type=self.properties["Type"], state=self.properties["State"], serviceRole=role,
-            # With EFA the groups are in the launch template, which moto does not read.
+            # With EFA the launch template has the groups, and moto does not read it.
             computeResources={"securityGroupIds": [group], **lowered(self.properties["ComputeResources"])})
         self.physical_resource_id = made["computeEnvironmentArn"]
 
 
 class JobDefinition(Model):
-    """Registers the job by Batch's API, which moto has. moto's CloudFormation makes each job one of a single container.
-    """
+    """A job that is registered by Batch's API in moto, because moto's CloudFormation makes every job one of a single
+    container."""
     __module__ = Model.__module__
     TYPE, REQUIRED = "AWS::Batch::JobDefinition", {"Type", "JobDefinitionName"}
     OPTIONAL = {"NodeProperties", "ContainerProperties", "Parameters", "RetryStrategy", "Timeout"}

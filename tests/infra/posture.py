@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Questions about cluster.yaml and elastic.yaml that cfn-lint does not ask. Each question is also asked of broken
-copies and must then find a fault.
+"""Asks questions about cluster.yaml and elastic.yaml that cfn-lint does not ask. Each question is also asked about
+broken copies, in which it must find a fault.
 
     questions = Questions()
 
@@ -80,7 +80,7 @@ class Questions:
         return [fault for parameters in (PLAIN, WITH_SSH, WITH_EFA) for fault in self.all[name](Stack(template, **parameters))]
 
     def case(self, broken):
-        """broken: question, template, path and the value there in the broken copy."""
+        """broken: list of (question, template, path, value at the path in the broken copy)."""
         questions = self
 
         class Asked(unittest.TestCase):

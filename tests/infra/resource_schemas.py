@@ -21,7 +21,7 @@ CREATION = {"ResourceSignal": {"Count", "Timeout"}, "AutoScalingCreationPolicy":
 
 
 def without_none(v):
-    """moto leaves AWS::NoValue in lists."""
+    """Returns a value without None, which moto leaves in lists for AWS::NoValue."""
     if isinstance(v, list):
         return [without_none(x) for x in v if x is not None]
     return {k: without_none(x) for k, x in v.items() if x is not None} if isinstance(v, dict) else v
@@ -35,7 +35,7 @@ def _as_number(value):
 
 
 def _type(validator, types, instance, schema):
-    """CloudFormation accepts numbers and booleans written as text, and text written as a number."""
+    """Checks a type as CloudFormation does, which accepts numbers and booleans as text, and text as a number."""
     types = [types] if isinstance(types, str) else types
     fits = {"string": isinstance(instance, (str, int, float)), "array": isinstance(instance, list), "object": isinstance(instance, dict),
             "boolean": isinstance(instance, bool) or str(instance).lower() in ("true", "false"),
@@ -83,7 +83,7 @@ def schema_of(kind):
 
 
 def check_resource(kind, properties):
-    """Raises Refusal unless the provider's schema has these properties, with such values."""
+    """Raises Refusal unless the schema of the provider allows these properties and values."""
     schema, properties = schema_of(kind), without_none(properties)
     faults = [f"{kind}: {'/'.join(map(str, e.absolute_path))}: {e.message}" for e in sorted(Validator(schema).iter_errors(properties), key=str)]
     for pointer in schema.get("readOnlyProperties", []):

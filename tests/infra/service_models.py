@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checks requests by the models of AWS's services, which AWS publishes in botocore. The tests' stand-ins refuse all other
-requests.
+"""Checks requests by the models of AWS's services, which AWS publishes in botocore. The stand-ins of the tests refuse
+all other requests.
 
     check("cloudformation", "SignalResource", {...})      raises Refusal, with a sentence for each fault
 """
@@ -39,7 +39,7 @@ def operation_model(service, operation):
 
 
 def check(service, operation, parameters):
-    """Raises Refusal unless the operation's model has all of these parameters, with such values."""
+    """Raises Refusal unless the operation's model allows these parameters and values."""
     shape = operation_model(service, operation).input_shape
     faults = shape_faults(shape, parameters, "") if shape is not None else [f"unknown parameter {n}" for n in parameters]
     if faults:
@@ -48,7 +48,7 @@ def check(service, operation, parameters):
 
 @functools.lru_cache(maxsize=None)
 def compiled(pattern):
-    """Compiles a pattern. AWS's patterns are Java's; those that Python cannot read are not checked."""
+    """Compiles a pattern. AWS's patterns are for Java, and those that Python cannot read are not checked."""
     try:
         return re.compile(pattern)
     except re.error:
@@ -56,7 +56,7 @@ def compiled(pattern):
 
 
 def shape_faults(shape, value, path):
-    """Returns, in sentences, the faults of a value by the model, each with its place."""
+    """Returns the faults of a value by the model, as sentences that name the place in the value."""
     kind, name = shape.type_name, path or shape.name
     if kind == "structure":
         return structure_faults(shape, value, path)

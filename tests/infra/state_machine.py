@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs a state machine of Step Functions: the part of the Amazon States Language that tutti's definitions use, and an
-error for all other parts. Refuses a definition or a call that Step Functions or the called service would refuse. Time
-passes without waiting."""
+"""Runs a state machine of Step Functions. Supports the part of the Amazon States Language that tutti's definitions use,
+and raises an error for other parts. Refuses definitions and calls that Step Functions or the called service would
+refuse. Time passes without waiting."""
 import copy
 import fnmatch
 import json
@@ -12,7 +12,7 @@ from states_language import check_definition, parse_call, split_resource, task_s
 
 
 class TaskError(Exception):
-    """The failure of a task: the name of the error and its cause."""
+    """The failure of a task, with the name of the error and its cause."""
 
     def __init__(self, error, cause=""):
         super().__init__(f"{error}: {cause}")
@@ -24,7 +24,7 @@ KEYS = {"Pass": {"Result", "ResultPath", "Parameters", "Next", "End"},
         "Choice": {"Choices", "Default"}, "Wait": {"Seconds", "SecondsPath", "Next"}, "Succeed": set(),
         "Fail": {"Error", "Cause", "ErrorPath", "CausePath"}, "Map": {"ItemsPath", "ItemProcessor", "ResultPath", "Next"}}
 COMMENTS = {"Type", "Comment"}
-# Entries in the history of an execution, which may have 25,000.
+# Number of entries that a state adds to the history of an execution, which may have 25,000.
 EVENTS = {"Pass": 2, "Choice": 2, "Wait": 2, "Succeed": 2, "Fail": 2, "Task": 5, "Map": 4}
 
 
@@ -40,7 +40,7 @@ def to_service(shape, value):
 
 
 def check_answer(shape, value, path):
-    """Refuses a stand-in's answer that has other names than the service's."""
+    """Refuses an answer of a stand-in that has names which the service's answers do not have."""
     if shape.type_name == "structure" and isinstance(value, dict):
         members = {upper(n): s for n, s in shape.members.items()}
         for name, v in value.items():
@@ -53,7 +53,7 @@ def check_answer(shape, value, path):
 
 
 class Execution:
-    """One run. call(resource, parameters) is AWS: it returns a result or raises TaskError."""
+    """One run. call(resource, parameters) stands for AWS: it returns a result or raises TaskError."""
 
     def __init__(self, definition, call, given, name="run-1", steps=20000):
         check_definition(definition)
@@ -104,7 +104,7 @@ class Execution:
         return self.task(state, data)
 
     def map(self, state, data):
-        """Each item runs through states of its own; the first failure ends the whole map."""
+        """Runs the map's states for each item. The first failure ends the whole map."""
         items, outer, results = self.get(state["ItemsPath"], data), self.states, []
         if not isinstance(items, list):
             self.status, self.error, self.cause = "FAILED", "States.Runtime", f"{state['ItemsPath']} is no array"
@@ -147,7 +147,7 @@ class Execution:
                 return data, None
 
     def ask(self, resource, parameters):
-        """Calls AWS with parameters that its models accept."""
+        """Calls AWS, after a check of the parameters by AWS's models."""
         sdk, service, action, _ = split_resource(resource)
         shape = task_shape(resource)
         if not sdk:
@@ -157,7 +157,7 @@ class Execution:
         try:
             check(service, upper(action), to_service(shape, parameters))
         except Refusal as e:
-            # Step Functions itself refuses names and types, and the service refuses values.
+            # Step Functions itself refuses wrong names and types. The service refuses wrong values.
             raise TaskError("States.Runtime" if re.search("no name of Step|is no |unknown|missing", e.message) else
                             f"{service}.{e.code}", e.message) from None
         result = self.call(resource, parameters)
@@ -219,7 +219,8 @@ class Execution:
         return known[name](*(self.value(a, data) for a in arguments))
 
     def at(self, path, data):
-        """After a wildcard, an absent value is left out; before one, it is an error."""
+        """Returns the value of a path. After a wildcard an absent value is left out; before a wildcard it is an
+        error."""
         whole = path
         if path.startswith("$$"):
             data, path = self.context, path[1:]

@@ -29,13 +29,13 @@ TESTS = {"IsPresent": bool, "IsNull": bool, "IsBoolean": bool, "IsNumeric": bool
 for _kind, _type in (("String", str), ("Numeric", (int, float)), ("Timestamp", str)):
     for _order in ("Equals", "LessThan", "GreaterThan", "LessThanEquals", "GreaterThanEquals"):
         TESTS[_kind + _order], TESTS[_kind + _order + "Path"] = _type, str
-# Intrinsic functions: the minimum and maximum number of arguments.
+# The minimum and maximum number of arguments of each intrinsic function.
 FUNCTIONS = {"Array": (0, 99), "ArrayPartition": (2, 2), "ArrayContains": (2, 2), "ArrayRange": (3, 3), "ArrayGetItem": (2, 2), "ArrayLength": (1, 1),
              "ArrayUnique": (1, 1), "Base64Encode": (1, 1), "Base64Decode": (1, 1), "Hash": (2, 2), "JsonMerge": (3, 3), "StringToJson": (1, 1),
              "JsonToString": (1, 1), "MathRandom": (2, 3), "MathAdd": (2, 2), "StringSplit": (2, 2), "UUID": (0, 0), "Format": (1, 99)}
-# The functions that the error and the cause of a Fail state may use.
+# Functions that the fields Error and Cause of a Fail state may use.
 FUNCTIONS_OF_FAIL = {"Format", "JsonToString", "ArrayGetItem", "Base64Encode", "Base64Decode", "Hash", "UUID"}
-# Optimised integrations: the ways to call them, and the parameters that their pages list.
+# For each optimised integration: the ways to call it, and the parameters that its page lists.
 OPTIMISED = {
     "batch:submitJob": (("", ".sync"), {"ArrayProperties", "ContainerOverrides", "DependsOn", "JobDefinition", "JobName", "JobQueue", "Parameters",
                                         "RetryStrategy", "Tags", "PropagateTags", "Timeout"}),
@@ -116,7 +116,7 @@ class Checker:
             self.fault(where or name, f"no state leads to {name}")
 
     def state(self, where, state):
-        """Returns the names of the states that follow."""
+        """Returns the names of the states that may follow."""
         kind = state.get("Type")
         if kind not in FIELDS:
             self.fault(where, f"there is no Type {kind}")
@@ -272,7 +272,7 @@ class Checker:
             self.fault(where, e.message)
 
     def parameters(self, where, given, shape):
-        """Checks names and constants; the value of a path is checked when the task runs."""
+        """Checks names and constants. Values of paths are checked when the task runs."""
         if isinstance(shape, set):
             for name in {n.removesuffix(".$") for n in given} - shape:
                 self.fault(where, f"the field {name} is not supported by Step Functions")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""moto that refuses all that the services' published models do not list: operations, parameters, types, values, missing
-parameters.
+"""Makes moto refuse requests that the published models do not allow: unknown operations, parameters, types, values, and
+missing parameters.
 
     with strict(): ...      the same for moto in this process and for its server
 """
@@ -21,7 +21,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from service_models import shape_faults
 
 router_of = functools.lru_cache(maxsize=None)(get_service_router)
-# Parameters of the query protocol itself, and of signed addresses.
+# Parameters of the query protocol and of signed addresses.
 ENVELOPE = {"Action", "Version", "AWSAccessKeyId", "Signature", "SignatureMethod", "SignatureVersion", "Timestamp", "SecurityToken", "Expires"}
 JSON_TYPES = {"structure": dict, "map": dict, "list": list, "string": str, "boolean": bool, "integer": int, "long": int,
               "float": (int, float), "double": (int, float), "blob": str, "timestamp": (int, float, str)}
@@ -50,7 +50,7 @@ class Answer(HTTPException):
 
 
 class Asked:
-    """The parameters of a query. Records which of them the service's model has read."""
+    """The parameters of a query. Records which parameters were read by the service's model."""
 
     def __init__(self, values):
         self.values, self.names = values, set()
@@ -75,7 +75,7 @@ class Asked:
 
 
 def json_faults(shape, value, path):
-    """Returns the parts of a JSON body that its model does not have: names, and types that a parser would convert."""
+    """Returns the faults of a JSON body: names that its model does not have, and types that a parser would convert."""
     if value is None or getattr(shape, "is_document_type", False):
         return []
     wanted = JSON_TYPES[shape.type_name]
@@ -97,7 +97,7 @@ def json_faults(shape, value, path):
 
 
 def operation_of(response, request, service, protocol):
-    """Returns the name of the operation and those of its parameters that are in the address."""
+    """Returns the name of the operation, and the parameters that are in the address."""
     if not protocol.startswith("rest"):
         return response._get_action(), {}
     try:
@@ -108,7 +108,7 @@ def operation_of(response, request, service, protocol):
 
 
 def request_faults(url_parameters, request, protocol, operation):
-    """Returns the faults of a request in sentences; an empty list for a request that the model allows."""
+    """Returns the faults of a request as sentences, or an empty list if the model allows the request."""
     shape, values = operation.input_shape, Asked(request.values)
     if shape is None:
         return [f"unknown parameter {n}" for n in values.left()]
@@ -135,7 +135,7 @@ def check_request(response, request):
     try:
         service = get_service_model(response.boto3_service_name)
     except botocore.exceptions.UnknownServiceError:
-        return  # a page of moto itself
+        return  # moto's own page
     protocol = determine_request_protocol(service, request.content_type)
     length = request.headers.get("Content-Length")
     error = functools.partial(Answer, service.service_name, protocol)
@@ -159,7 +159,7 @@ def _setup_class(original):
         try:
             return original(self, request, *arguments, **named)
         finally:
-            # Checks also if moto failed to read the request: the answer is then a refusal, not status 500.
+            # Also checks a request that moto failed to read, so that the answer is a refusal instead of status 500.
             check_request(self, request)
     return setup_class
 

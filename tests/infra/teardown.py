@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Deletes a cluster's stack in moto as CloudFormation does: each resource after all that name it, by AWS's own calls,
-which refuse resources in use. moto's delete_stack leaves half of these types and checks little, so the checks of AWS
-are made here.
+"""Deletes a cluster's stack in moto as CloudFormation does: each resource after the resources that name it, by AWS's
+own calls, which refuse resources in use. moto's delete_stack leaves half of these types and checks little, so the
+checks of AWS are made here.
 
-    teardown(created, template, parameters, random.Random(1))     in one of the possible orders, by its choice(); StillInUse
+    teardown(created, template, parameters, random.Random(1))     choice() selects the order; may raise StillInUse
     teardown(..., rollback=True)                                  as after a creation that failed
 """
 import functools
@@ -26,7 +26,7 @@ def refuse(users, what):
 
 @functools.lru_cache
 def aws(service):
-    """Returns a client. Making one takes a tenth of a second."""
+    """Returns a client, which is stored, because it takes a tenth of a second to make one."""
     return boto3.client(service, REGION)
 
 
@@ -73,7 +73,7 @@ class Teardown:
             self.needs[name] = (names_in(resource) | set([after] if isinstance(after, str) else after)) & self.stack.resources.keys() - {name}
 
     def properties(self, name):
-        """Returns the properties, with the ids of the resources that they name."""
+        """Returns the properties of a resource, with ids in place of names of resources."""
         def filled(v):
             if isinstance(v, list):
                 return [filled(x) for x in v]
@@ -84,7 +84,7 @@ class Teardown:
         return filled(self.stack.resources[name].get("Properties", {}))
 
     def template_of(self, host):
-        """Returns the data of the launch template of an instance: moto forgets half of it."""
+        """Returns the data of an instance's launch template from the template, because moto stores only half of it."""
         template = next((t["Value"] for t in host.get("Tags", []) if t["Key"] == "aws:ec2launchtemplate:id"), None)
         return next((self.properties(name)["LaunchTemplateData"] for name, physical in self.ids.items() if physical == template), {})
 
@@ -103,7 +103,7 @@ class Teardown:
                 getattr(self, kind)(name, self.ids[name])
             left.remove(name)
 
-    # One method per type.
+    # One method for each type of resource.
     def ec2_vpc(self, _, i):
         refuse([s["SubnetId"] for s in aws("ec2").describe_subnets(Filters=[{"Name": "vpc-id", "Values": [i]}])["Subnets"]], i)
         refuse([g["GroupId"] for g in aws("ec2").describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [i]}])["SecurityGroups"]
@@ -134,7 +134,7 @@ class Teardown:
 
     def ec2_route(self, name, _):
         p = self.properties(name)
-        # Hosts that shut down still use their queues and their logs.
+        # Hosts that shut down still use their queues and logs.
         if p.get("NatGatewayId"):
             refuse([h["InstanceId"] for h in hosts()], "the way out")
         aws("ec2").delete_route(RouteTableId=p["RouteTableId"], DestinationCidrBlock=p["DestinationCidrBlock"])
@@ -160,7 +160,7 @@ class Teardown:
         refuse([h["InstanceId"] for h in hosts() if self.template_of(h).get("Placement", {}).get("GroupName") == i], i)
 
     def ec2_securitygroupegress(self, *_):
-        pass  # only a model
+        pass  # exists only as a model
 
     def ec2_securitygroupingress(self, name, _):
         p = self.properties(name)
@@ -188,7 +188,7 @@ class Teardown:
         aws("efs").delete_file_system(FileSystemId=i)
 
     def efs_mounttarget(self, _, i):
-        # Hosts that have it mounted would hang.
+        # A host that has mounted it would hang.
         refuse([h["InstanceId"] for h in hosts()], i)
         aws("efs").delete_mount_target(MountTargetId=i)
 
@@ -198,7 +198,8 @@ class Teardown:
     def iam_role(self, _, i):
         iam = aws("iam")
         refuse([p["InstanceProfileName"] for p in iam.list_instance_profiles_for_role(RoleName=i)["InstanceProfiles"]], i)
-        # CloudFormation removes a role's own policies. A policy that another resource has added must be deleted before.
+        # CloudFormation removes the policies of the role itself. Policies that other resources have added must be
+        # deleted before.
         own = {p["PolicyName"] for name, physical in self.ids.items() if physical == i for p in self.properties(name).get("Policies", [])}
         refuse(set(iam.list_role_policies(RoleName=i)["PolicyNames"]) - own, i)
         for policy in own:
@@ -223,7 +224,7 @@ class Teardown:
         aws("sns").delete_topic(TopicArn=i)
 
     def lambda_permission(self, *_):
-        pass  # is deleted with its function
+        pass  # AWS deletes it with its function
 
     def lambda_function(self, _, i):
         aws("lambda").delete_function(FunctionName=i)

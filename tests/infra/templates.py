@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""CloudFormation templates as the tests read them: the values of their functions, and the parameters that they refuse.
+"""Reads CloudFormation templates: evaluates their functions, and checks parameters.
 """
 import base64
 import copy
@@ -47,7 +47,7 @@ def all_templates():
 
 
 class Stack:
-    """A template with the values of its parameters. References to resources become <Name>, their attributes
+    """A template with values for its parameters. References to resources become <Name>, and their attributes
     <Name.Attribute>."""
 
     def __init__(self, template, **parameters):
@@ -134,8 +134,8 @@ class Stack:
 
 
 def refusals(template, parameters):
-    """Returns CloudFormation's objections to these values, one sentence each; an empty list if the stack would be
-    created."""
+    """Returns CloudFormation's reasons to refuse these values, as sentences, or an empty list if it would create the
+    stack. created."""
     found = []
     for name in parameters.keys() - template["Parameters"].keys():
         found.append(f"{name} is no parameter")
@@ -167,7 +167,7 @@ CONSTRAINTS = {"AllowedPattern", "AllowedValues", "MinValue", "MaxValue", "MinLe
 
 
 def unproved_constraints(template, given, bad):
-    """Returns the constraints that refuse no value of `bad` if they are the only constraint of their parameter."""
+    """Returns each constraint that refuses no value of `bad` when it is the only constraint of its parameter."""
     found = []
     for name, p in template["Parameters"].items():
         for constraint in p.keys() & CONSTRAINTS:
@@ -179,7 +179,8 @@ def unproved_constraints(template, given, bad):
 
 
 def changed(template, path, value):
-    """Returns a copy with another value at a path such as "Resources/Vpc/Properties/CidrBlock"; DELETE removes it."""
+    """Returns a copy with another value at a path such as "Resources/Vpc/Properties/CidrBlock". DELETE removes the
+    value."""
     copied = copy.deepcopy(template)
     *way, last = [int(p) if p.isdigit() else p for p in path.split("/")]
     at = copied

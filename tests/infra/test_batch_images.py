@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The Dockerfiles of infra/batch: rules that each fail on a broken copy, and their steps, run on a copy of this
-machine's files without the installation of packages."""
+"""Tests the Dockerfiles of infra/batch: rules, each of which fails on a broken copy, and their steps, run on a copy of
+this machine's files without the installation of packages."""
 import json
 import os
 import re
@@ -19,7 +19,7 @@ INSTRUCTIONS = {"FROM", "ARG", "SHELL", "RUN", "COPY", "ENV", "EXPOSE", "WORKDIR
 
 
 def stages(text):
-    """Returns lists of instructions, (word, rest), one per stage. Leaves out the instructions before the first FROM."""
+    """Returns a list of instructions (word, rest) for each stage, without the instructions before the first FROM."""
     found = []
     text = re.sub(r"(?m)^\s*#.*\n", "", text)
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
@@ -162,7 +162,7 @@ class Steps(unittest.TestCase):
 
     @classmethod
     def build(cls, all_stages):
-        """Takes the build stage's programs from this machine's build, and runs the other steps unchanged."""
+        """Copies the programs of the build stage from this machine's build, and runs the other steps unchanged."""
         for word, rest in all_stages[0]:
             if word == "RUN" and "cmake" in rest:
                 for part in rest.split(" && "):
@@ -214,7 +214,7 @@ class Steps(unittest.TestCase):
             self.assertIn(f"/opt/tutti/bin/{name}", done.stdout)
         done = self.inside(["sh", "-c", "ldd /opt/tutti/bin/train_imagenet"])
         self.assertNotIn("not found", done.stdout)
-        # Libraries that no package of the list provides.
+        # This library is in no package of the list.
         self.assertRegex(done.stdout, r"libdnnl\S* => /opt/tutti/bin/\.\./lib/tutti/")
 
     def test_entry_point_without_a_key(self):

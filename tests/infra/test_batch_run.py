@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The nodes of a multi-node Batch job: how they meet, their variables, the job's key."""
+"""Tests the nodes of a multi-node Batch job: their rendezvous, their variables, the job's key."""
 import os
 import signal
 import subprocess
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from batch_case import SSH_PORT, BatchCase, new_key, run
 
-# Programs that print their place.
+# Programs that print the rank and host on which they run.
 WHERE = ["sh", "-c", 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $(hostname), TUTTI_X=$TUTTI_X"']
 
 
 class Nodes(BatchCase):
     def test_late_and_duplicate_children(self):
-        # The main node is neither the first to start nor the one with index 0.
+        # The main node is neither the first node that starts nor the one with index 0.
         children = [self.start(0, *WHERE, nodes=3, main=1)]
         self.wait_for(children[0], "the main node does not answer yet")
         main = self.start(1, *WHERE, nodes=3, main=1, TUTTI_X="y", EXTRA_MPI_PARAMS="-x NOTHING_ELSE=1")
@@ -26,7 +26,7 @@ class Nodes(BatchCase):
         own = f"{self.cluster.address(0)} slots={os.cpu_count()}\n"
         with open(hostfile, "a") as out:
             out.write(f"rubbish; reboot\n{own}256.0.0.1 slots=2\n{own}{self.cluster.address(0)} slots=1\n10.0.0.1 slots=0\n")
-        time.sleep(1.5)  # a count of lines, or of lines that differ from the previous one, would be complete
+        time.sleep(1.5)  # all nodes would seem to be present if the main node counted lines, or different lines
         self.assertIsNone(main.process.poll(), self.say())
         self.assertNotIn("All nodes", main.log())
         children.append(self.start(2, *WHERE, nodes=3, main=1))
@@ -39,7 +39,7 @@ class Nodes(BatchCase):
             self.assertIn(progress, log)
         for rank in range(3 * slots):
             self.assertIn(f"rank {rank} of {3 * slots} on {self.cluster.names[(1, 0, 2)[rank // slots]]}, TUTTI_X=y\n", log)
-        # Batch stops the children when the main node has ended.
+        # Batch stops the children after the main node has ended.
         for child in children:
             self.assertIsNone(child.process.poll(), self.say())
             child.stop()
@@ -66,7 +66,7 @@ class Nodes(BatchCase):
         self.start(1, MAIN_TIMEOUT="2")
         main = self.start(0, "sh", "-c", "[ $OMPI_COMM_WORLD_RANK != 3 ] || exit 7; sleep 30", MPI_GPUS="4")
         self.assertIn("the training ended with code 7", self.ends(main, 7))
-        # Batch does not stop this child: it ends by itself, without the main node.
+        # Batch does not stop this child. It ends by itself, because the main node does not answer.
         self.assertIn(f"expected {self.cluster.address(0)} to answer", self.ends(self.nodes[0], 5))
 
     def test_child_that_never_reports(self):
@@ -116,7 +116,7 @@ class Nodes(BatchCase):
         self.assertIn("[JOB_DIR] expected the folder", self.ends(child, 3))
 
     def test_one_node(self):
-        """A job of a single container; Batch gives it no number of nodes."""
+        """A job of a single container, to which Batch gives no number of nodes."""
         none = {f"AWS_BATCH_JOB_{name}": None for name in ("NODE_INDEX", "NUM_NODES", "MAIN_NODE_INDEX")}
         log = self.ends(self.start(0, "sh", "-c", "echo it runs", nodes=1, key=("--one-node", "--key", "/job/key", "--"), **none), 0)
         self.assertIn("it runs", log)

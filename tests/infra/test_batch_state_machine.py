@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the state machine of infra/batch/job.yaml with a failure in each step: no stack remains, and the end is that of
-the job."""
+"""Runs the state machine of infra/batch/job.yaml with a failure in each step: no stack is left, and the result is that
+of the job."""
 import json
 import re
 import sys
@@ -39,9 +39,9 @@ def definition(template):
 
 
 class Aws:
-    """Stacks, a job and an export, as the state machine sees them. fail: the answers to a call instead of the real one, each an
-    error or `None` for the real one; the last one is for all later calls. job: the statuses of the job, one for each check;
-    the last one is for all later checks. After its termination it has those of `terminated`."""
+    """Stacks, a job and an export, as the state machine sees them. fail: for each call its results, each of which is an
+    error, or `None` for the real answer. The last one is repeated. job: the status of the job at each check, of which
+    the last one is repeated. terminated: the same for checks after the termination of the job."""
 
     def __init__(self, *, fail=None, job=("SUBMITTED", "STARTING", "RUNNING", "SUCCEEDED"), terminated=("RUNNING", "FAILED"), exports="SUCCEEDED", created="CREATE_COMPLETE", kept=0, foreign=False,
                  kind="multinode"):
@@ -58,7 +58,7 @@ class Aws:
             answer = given.pop(0) if len(given) > 1 else given[0]
             if isinstance(answer, TaskError):
                 if name == "createStack" and answer is LOST:
-                    self.create(p)  # done, but the answer was lost
+                    self.create(p)  # the stack is created, but the answer is lost
                 raise answer
         return {CFN + "createStack": self.create, CFN + "describeStacks": self.describe, CFN + "deleteStack": self.delete,
                 CFN + "describeStackResource": self.describe_resource, BATCH + "submitJob": self.submit,
@@ -162,7 +162,7 @@ class StateMachine(unittest.TestCase):
         names = self.names(aws)
         self.assertLess(names.index("submitJob"), names.index("createDataRepositoryTask"))
         self.assertLess(names.index("createDataRepositoryTask"), names.index("deleteStack"))
-        self.assertLess(run.seconds, 4 * 120 + 400)  # four checks of the job
+        self.assertLess(run.seconds, 4 * 120 + 400)  # four checks of the job's status
 
     def test_one_node(self):
         aws = Aws(kind="container")
@@ -178,7 +178,7 @@ class StateMachine(unittest.TestCase):
         aws = Aws(job=["RUNNABLE", "FAILED"])
         run = self.ends(aws, "FAILED", "JobFailed")
         self.assertEqual(run.cause, 'Job job-7 failed with the reason ["Essential container in task exited"]; exit codes of its attempts [1,6].')
-        self.assertIn("createDataRepositoryTask", self.names(aws))  # the files that it saved are kept
+        self.assertIn("createDataRepositoryTask", self.names(aws))  # the files that the job saved are kept
         self.assertNotIn("terminateJob", self.names(aws))
 
     def test_time_limit(self):
@@ -190,15 +190,15 @@ class StateMachine(unittest.TestCase):
                 self.assertEqual((aws.reason, self.names(aws).count("terminateJob")), ("TimeLimitReached", 1))
                 looks = self.names(aws).count("describeJobs") - len(("RUNNING", "FAILED"))
                 self.assertEqual(looks, -(-limit // pace))
-                # The job was stopped before its results were exported and its stack was deleted.
+                # The job was stopped, then its results were exported, then its stack was deleted.
                 order = [n for n in self.names(aws) if n in ("terminateJob", "createDataRepositoryTask", "deleteStack")]
                 self.assertEqual(order, ["terminateJob", "createDataRepositoryTask", "deleteStack"])
-        self.ends(Aws(job=["RUNNING"], terminated=["SUCCEEDED"]), "SUCCEEDED")  # the job ended at that moment
+        self.ends(Aws(job=["RUNNING"], terminated=["SUCCEEDED"]), "SUCCEEDED")  # the job ended just before
         self.ends(Aws(job=["RUNNING"], terminated=["RUNNING"]), "FAILED", "TimeLimitReached")  # the job does not stop
 
     def test_batch_does_not_answer(self):
-        """If Batch does not answer for half an hour, the job is stopped: otherwise its stack would cost money without an
-        end."""
+        """If Batch does not answer for half an hour, the state machine stops the job. Otherwise the stack would cost
+        money without an end."""
         lost = TaskError("Batch.ServerException", "internal error")
         aws = Aws(job=["RUNNING", "SUCCEEDED"], fail={"describeJobs": [lost] * 10 + [None]})
         self.ends(aws, "SUCCEEDED")
@@ -233,8 +233,8 @@ class StateMachine(unittest.TestCase):
             with self.subTest(name):
                 aws = Aws(fail={name: [LOST]})
                 if name == "describeStacks":
-                    # The state of the stack can no longer be found out: it was deleted, and the end says that it may
-                    # remain.
+                    # The state machine cannot find out the state of the stack. It has deleted the stack, but reports
+                    # that it may still exist.
                     run = walk(aws)
                     self.assertEqual((run.status, run.error), ("FAILED", "StackRemains"))
                     self.assertIn("deleteStack", self.names(aws))
@@ -258,7 +258,7 @@ class StateMachine(unittest.TestCase):
         for state in ("FAILED", "CANCELED"):
             self.assertIn(state, self.ends(Aws(exports=state), "FAILED", "ResultsWereNotExported").cause)
         self.assertLess(self.ends(Aws(exports="EXECUTING"), "FAILED", "ResultsWereNotExported").seconds, 5 * 3600)
-        # The failure of the job takes precedence over it.
+        # The failure of the job has precedence over the failure of the export.
         self.ends(Aws(exports="FAILED", job=["FAILED"]), "FAILED", "JobFailed")
 
     def test_stubborn_stack(self):
@@ -275,7 +275,7 @@ class StateMachine(unittest.TestCase):
         self.assertEqual(aws.calls, [])
 
     def test_input_that_the_submission_cannot_use(self):
-        """No Catch handles that error, so it must be found before there is a stack."""
+        """Bad input must be refused before a stack exists, because no Catch handles that error."""
         for name, values in (("TimeLimitSeconds", ("86400", 0, -1, 59.4, 2592001, 1e9, None, [60], True)),
                              ("Environment", ([{"name": "A", "value": "b"}], [{"Name": "A", "Value": 1}], [{"Name": "A"}], [7], ["A=b"], {"A": "b"},
                                               "A=b", None))):
@@ -300,15 +300,15 @@ class StateMachine(unittest.TestCase):
     def test_no_limit_that_would_skip_the_deletion(self):
         d = definition(TEMPLATE)
         self.assertNotIn("TimeoutSeconds", d)
-        # Step Functions ends an execution at 25,000 events. Each loop runs to its limit here.
+        # Step Functions ends an execution after 25,000 events. Each loop runs to its limit here.
         for limit in (21600, 86400, 648000, 2592000):
             aws = Aws(created=["CREATE_IN_PROGRESS"] * 178 + ["CREATE_COMPLETE"], job=["RUNNING"], terminated=["RUNNING"], exports="EXECUTING",
                       kept=10 ** 6)
             run = self.ends(aws, "FAILED", "StackRemains", left=["tutti-job-run-1"], given={**INPUT, "TimeLimitSeconds": limit})
-            self.assertGreater(run.events, 15000)  # all loops have run
+            self.assertGreater(run.events, 15000)  # shows that all loops have run
             self.assertLess(run.events, 25000)
             self.assertLess(run.seconds, 365 * 86400)
-        # A retry of the submission would train again.
+        # A retry of the submission would train a second time.
         self.assertNotIn("Retry", d["States"]["SubmitJob"])
 
     def test_broken_copies(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""infra/batch/batch.yaml and job.yaml: cfn-lint, rules that cfn-lint does not check, and stacks of them. Each assertion
-fails on a broken copy. test_batch_user_data.py tests the script of a node."""
+"""Tests infra/batch/batch.yaml and job.yaml: cfn-lint, rules that cfn-lint does not check, and stacks of them. Each
+assertion fails on a broken copy. test_batch_user_data.py tests the script of a node."""
 import gzip
 import json
 import re
@@ -88,7 +88,7 @@ def check_nodes(stack):
     spot = stack.values["PurchaseOption"] == "spot"
     if (r["Type"], c["Type"]) != ("SPOT" if spot else "EC2", "MANAGED") or (spot and r["AllocationStrategy"] != "SPOT_CAPACITY_OPTIMIZED"):
         found.append("multi-node jobs run on On-Demand instances of a managed environment, and one node on Spot where it was asked for")
-    # A single node needs no placement group, and a reservation has a fixed place.
+    # A single node needs no placement group, and a capacity reservation has its own place.
     close = not spot and not stack.values["CapacityReservationId"]
     if ("PlacementGroup" in stack.resources, r.get("PlacementGroup")) != (close, "<PlacementGroup>" if close else None):
         found.append("one placement group")
@@ -108,7 +108,7 @@ def check_nodes(stack):
         found.append("a disk in clear")
     efa = [i for i in data.get("NetworkInterfaces", []) if i["InterfaceType"].startswith("efa")]
     container = container_of(stack)
-    # The groups belong to the interface if there is one, otherwise to the environment: AWS refuses both.
+    # With EFA the interface has the groups, otherwise the environment. AWS refuses groups in both.
     if bool(efa) != (stack.values["Efa"] == "true") or bool(efa) == ("SecurityGroupIds" in r):
         found.append("groups in two places, or in none")
     devices = [d["HostPath"] for d in container.get("LinuxParameters", {}).get("Devices", [])]
@@ -154,7 +154,7 @@ def check_job(stack):
     return found
 
 
-# The reasons for which Batch cancels a waiting job:
+# Reasons for which Batch cancels a waiting job:
 # https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
 REASONS = ("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY", "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE",
            "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT")
@@ -233,7 +233,7 @@ JOB_BROKEN = [
     (R + "StateMachineRole/Properties/Policies/0/PolicyDocument/Statement/0/Action", ["cloudformation:*"]),
     (R + "StateMachineRole/Properties/Policies/0/PolicyDocument/Statement/3/Resource", "*"),
 ]
-# A refused value for each constraint.
+# Values that each constraint must refuse.
 REFUSED = {"NumNodes": ["0", "1001", "many"], "InstanceType": ["p3.16xlarge", ""], "MaxvCpus": ["0", "200001"], "AmiId": ["ami-12", "x"],
            "ScratchGiB": ["10", "99999"], "Efa": ["yes"], "SharedMemoryMiB": ["1", "1048577"], "BatchSize": ["0", "65537"], "Attempts": ["0", "11"],
            "Image": ["tutti", "tutti; reboot", "x.com/tutti"], "TimeLimitSeconds": ["30", "1209601"], "JoinTimeoutSeconds": ["1", "86401"],
@@ -254,7 +254,7 @@ class Templates(unittest.TestCase):
     def test_text(self):
         for path in (BATCH, JOB):
             self.assertLess(path.stat().st_size, 51200, "--template-body takes no more")
-            # CloudFormation does not read aliases of YAML.
+            # CloudFormation does not support aliases of YAML.
             self.assertIsNone(re.search(r"(?m)(^|[:\s\[])[&*][A-Za-z]\w*\s*$", path.read_text()), path)
 
     def test_checks(self):
@@ -317,7 +317,7 @@ class Templates(unittest.TestCase):
         self.assertEqual(set(template["Parameters"]["InstanceType"]["AllowedValues"]), set(template["Mappings"]["Instances"]))
 
     def test_adapters_are_those_of_the_type(self):
-        """Compares with the answer of DescribeInstanceTypes in moto."""
+        """Compares the template with the answer of DescribeInstanceTypes in moto."""
         with gzip.open(Path(moto.__file__).parent / "ec2/resources/instance_types.json.gz") as file:
             types = json.load(file)
         template = load(BATCH)
@@ -358,7 +358,7 @@ class Templates(unittest.TestCase):
         self.assertFalse([a for role, s in statements(stack) for a in as_list(s["Action"]) if role == "InstanceRole" and "Parameter" in a])
 
     def test_stack_role_covers_the_requests_of_the_providers(self):
-        """Compares with the permissions that CloudFormation's schemas list for the handlers of these types."""
+        """Compares the role with the permissions that CloudFormation's schemas list for the handlers of these types."""
         role = {a for name, s in statements(Stack(load(JOB), **JOB_GIVEN)) if name == "StackRole" for a in as_list(s["Action"])}
         log_group = {"logs:CreateLogGroup", "logs:DeleteLogGroup", "logs:PutRetentionPolicy", "logs:TagResource", "logs:ListTagsForResource",
                      "logs:GetDataProtectionPolicy", "logs:DescribeLogGroups"}
@@ -404,7 +404,7 @@ class Stacks(unittest.TestCase):
                     aws.create("x", BATCH, **{**GIVEN, **self.network(), **setting})
             stack = aws.create("tutti-jobs", JOB, **JOB_GIVEN)
             self.assertEqual(set(stack.statuses.values()), {"CREATE_COMPLETE"})
-            # moto does not read a definition that is not text; test_batch_state_machine.py runs it.
+            # moto does not read a definition that is not text. test_batch_state_machine.py runs the definition.
             made = boto3.client("stepfunctions", REGION).describe_state_machine(stateMachineArn=stack.outputs["StateMachine"])
             self.assertEqual(made["name"], "tutti-jobs")
 

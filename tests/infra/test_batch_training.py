@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""Input, output and training of a multi-node Batch job."""
+"""Tests the input, output and training of a multi-node Batch job."""
 import io
 import tarfile
 
@@ -47,12 +47,13 @@ class Training(BatchCase):
             log = self.ends(self.start(0, "true", nodes=1, S3_INPUT=f"s3://{bucket}/{name}"), 3)
             self.assertIn(f"[S3_INPUT s3://{bucket}/{name}] expected", log)
         self.assertFalse((self.folder / "up").exists())
-        for name in ("both/a", "both/a/b"):  # one is a file, but the other needs a folder
+        for name in ("both/a", "both/a/b"):  # `a` is a file, but a/b needs a folder with this name
             self.s3.put_object(Bucket=bucket, Key=name, Body=b"x")
         log = self.ends(self.start(0, "true", nodes=1, S3_INPUT=f"s3://{bucket}/both/"), 3)
         self.assertIn("[fetch] expected files that can be written", log)
         self.assertIn("expected s3://BUCKET/KEY", self.ends(self.start(0, "true", nodes=1, S3_INPUT="/data"), 3))
-        # If the results do not arrive, a success becomes a failure; a failure keeps its code.
+        # If the results do not arrive, the job fails even if the program succeeded. A failed program keeps its exit
+        # code.
         (self.folder / "runs" / self.job).mkdir(parents=True)
         for program, code in (("true", 3), ("false", 1)):
             log = self.ends(self.start(0, program, nodes=1, S3_OUTPUT="s3://no-such-bucket-here/x"), code)
@@ -70,13 +71,13 @@ class Training(BatchCase):
         self.assertIn("strategy mpi, 2 ranks", log)
         self.assertIn("32 images per update", log)
         self.assertIn("done: 8 steps", log)
-        # M99: the files for TensorBoard are on the file system that the nodes share.
+        # The files for TensorBoard are in the file system that the nodes share.
         run = self.folder / "runs" / self.job
         self.assertEqual(len(list(run.glob("events.out.tfevents.*"))), 1)
         body = self.s3.get_object(Bucket=bucket, Key=f"batch_output_{self.job}.tar.gz")["Body"].read()
         with tarfile.open(fileobj=io.BytesIO(body)) as tar:
             self.assertIn(f"{self.job}/checkpoints/step-000000008/model.safetensors", tar.getnames())
-        # Batch starts a failed job again under the same number: it continues.
+        # Batch starts a failed job again with the same number, and the run continues.
         self.end_nodes()
         self.start(1)
         again = self.start(0, "train_cifar10", **{**small, "TUTTI_EPOCHS": "3"})
@@ -97,7 +98,7 @@ class Training(BatchCase):
         child.stop()
         log = self.ends(main, 143, 30)
         self.ends(child, 143, 30)
-        # mpirun was notified, and not killed at the end of STOP_TIMEOUT.
+        # mpirun got a signal, and was not killed after STOP_TIMEOUT.
         self.assertNotIn("[stop]", log)
         self.assertRegex(log, r"interrupted after step \d+, state saved")
         self.assertIn("the training ended with code 143", log)

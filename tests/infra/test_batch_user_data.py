@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The script in the user data of infra/batch/batch.yaml, which mounts the file system on each node."""
+"""Tests the script in the user data of infra/batch/batch.yaml, which mounts the file system on each node."""
 import base64
 import email
 import re
@@ -14,7 +14,7 @@ from templates import Stack, load
 
 
 class UserData(unittest.TestCase):
-    """The script of a node, with stand-ins for the programs that it calls."""
+    """Runs the script of a node, with stand-ins for the programs that it calls."""
 
     def setUp(self):
         data = Stack(load(BATCH), **GIVEN).resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["UserData"]
@@ -56,7 +56,8 @@ class UserData(unittest.TestCase):
                                r"defaults,noatime,flock,_netdev 0 0\n$")
 
     def test_node_without_the_file_system_shows_an_empty_folder(self):
-        """The node stays: if it shut down, it would be replaced for as long as the job waits."""
+        """After a failure the node keeps running. If it shut down, Batch would replace it again and again while the job
+        waits."""
         code, calls = self.run_script(mount=1, mountpoint=1)
         self.assertNotEqual(code, 0)
         self.assertNotIn("shutdown", calls)

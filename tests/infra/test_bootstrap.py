@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""setup_host.py makes masters and workers of instances, with moto's server as the cloud; each host writes below a
-folder."""
+"""Tests that setup_host.py makes masters and workers from instances. moto's server is the cloud; each host writes below
+a folder."""
 import json
 import os
 import re
@@ -22,7 +22,7 @@ LOG = "var/log/dl_cfn_setup.log"
 
 class Cluster(Boot):
     def test_a_master_and_two_workers(self):
-        # A text that is not a message of this stack comes first.
+        # Texts that are no messages of this stack come first.
         self.stack.send("Master", "no JSON \u2603")
         self.stack.send("Master", [1])
         self.stack.send("Master", {"event": "asg-setup", "status": "failure", "asg": self.stack.groups["Worker"], "min": 0, "desired": 1,
@@ -37,7 +37,7 @@ class Cluster(Boot):
         self.launch("Worker", 2)
         (self.root(1) / "etc").mkdir(parents=True)
         (self.root(1) / "etc/hosts").write_text("127.0.0.1 localhost\n10.1.1.1 deeplearning-worker7\n")
-        # SUCCESS in another case, as a sender may write it, and more than once.
+        # A sender may write SUCCESS in capitals, and may send the message twice.
         self.stack.asg_setup("Master", 1, 1)
         self.stack.send("Master", {"event": "asg-setup", "status": "SUCCESS", "asg": self.stack.groups["Worker"], "min": 0, "desired": 2,
                                    "max": 2, "launched": 2})
@@ -63,7 +63,7 @@ class Cluster(Boot):
                          f"export DEEPLEARNING_WORKER_GPU_COUNT={2 if k == 1 else 0}", f"export EFS_MOUNT={self.efs}"):
                 self.assertEqual(profile.splitlines().count(line), 1, profile)
             self.assertNotIn("ELASTIC", profile)
-            # Only the master may log in. All hosts know the keys of all hosts.
+            # Only the master can log in to other hosts. Each host knows the host keys of all hosts.
             self.assertEqual(self.read(k, "root/.ssh/authorized_keys"), self.read(0, "root/.ssh/id_ed25519.pub"))
             self.assertEqual((self.root(k) / "root/.ssh/authorized_keys").stat().st_mode & 0o777, 0o600)
             known = self.read(k, "root/.ssh/known_hosts")
@@ -79,7 +79,7 @@ class Cluster(Boot):
 
         self.assertEqual(self.signals(), [("SUCCESS", self.instances[0])])
         self.assertEqual(self.stack.left("Master"), 0)
-        # All have read the same message, which remains; the two invalid ones are removed.
+        # All hosts have read the same message, which stays in the queue. The two invalid messages are removed.
         self.assertEqual(self.stack.messages("Worker"),
                          ['{"event": "worker-setup", "master-ip": "10.99.0.7", "worker-ips": ["10.99.0.10", "10.99.0.13", "10.99.0.7"]}'])
         self.assertIn("other-WorkerAutoScalingGroup-1, which is not of this stack, is deleted", said[0])
@@ -90,7 +90,7 @@ class Cluster(Boot):
             for secret in (SECRET, HANDLE_SECRET, TOKEN, "PRIVATE KEY"):
                 self.assertNotIn(secret, said[k])
 
-        # Runs again, as after an interrupted boot: no line is written twice.
+        # A second run, as after an interrupted boot, writes no line twice.
         before = [(self.root(1) / f).read_text() for f in ("etc/hosts", "etc/profile.d/deeplearning.sh", "root/.ssh/known_hosts",
                                                              "root/.ssh/authorized_keys", "etc/ssh/ssh_config")]
         self.finish(self.boot("Worker", 1, AWS_DL_FORWARD_AGENT="true", PATH=f"{gpus}:{os.environ['PATH']}"))
@@ -102,7 +102,7 @@ class Cluster(Boot):
             self.launch(role, k)
         self.stack.asg_setup("Worker", 1, 2)
         self.stack.asg_setup("Master", 1, 1)
-        # The file of an earlier instance with the same address is no answer.
+        # The file of an earlier instance with the same address does not count.
         old = self.efs / self.stack.shared / "hosts" / f"{self.ip(2)}.json"
         old.parent.mkdir(parents=True)
         old.write_text(json.dumps({"instance": "i-other", "keys": ["ssh-ed25519 AAAA"]}))
@@ -112,12 +112,12 @@ class Cluster(Boot):
         self.finish(worker)
         self.assertEqual(self.read(0, "opt/deeplearning/workers").count("\n"), 2)
         self.assertEqual(self.signals(), [("SUCCESS", self.instances[0])])
-        # A host that starts after the others have begun logs that, and does not change them.
+        # A host that starts after the cluster has begun logs that, and does not change the cluster.
         said = self.finish(self.boot("Worker", 2), 1)
         self.assertIn(f"the cluster began without {self.ip(2)}", said)
         self.assertIn("launched later", said)
         self.assertEqual(self.stack.left("Worker"), 1)
-        # Also after the days that a queue keeps its messages.
+        # The same happens after the queue has deleted the message, which it keeps for days.
         self.stack.sqs.purge_queue(QueueUrl=self.stack.queues["Worker"])
         self.assertIn(f"the cluster began without {self.ip(2)}", self.finish(self.boot("Worker", 2), 1))
 
@@ -203,11 +203,11 @@ class GivesUp(Boot):
                              ({"AWS_DL_WAITCONDITION_TIMEOUT": "500"}, "is not more than")):
             with self.subTest(word=word):
                 self.assertIn(word, self.finish(self.boot("Master", 0, **change), 1))
-        # The stack of a master gets a signal.
+        # The stack of a master gets a signal of the failure.
         self.assertEqual(self.signals(), [("FAILURE", "setup_host")] * 5)
 
     def test_unexpected_error(self):
-        """The stack gets a signal as for any other error."""
+        """The stack gets the same signal as for other errors."""
         env = self.stack.environment("Master", "x", "i-1", "10.99.0.7", self.efs)
         with unittest.mock.patch.dict(os.environ, env), unittest.mock.patch.object(setup_host.MasterSetup, "run", side_effect=KeyError("x")), \
                 unittest.mock.patch.object(sys, "argv", ["setup_host.py", "--root", str(self.root(0))]):
@@ -244,7 +244,7 @@ class Elastic(Boot):
     def test_only_prepared_hosts_may_join(self):
         for text, mode, code, word in ((None, 0, 1, "there is no file"), ("#!/bin/sh\necho no data; exit 3\n", 0o755, 1,
                                        "ended with 3: this host is not added to a job")):
-            self.success.touch()  # of an earlier instance
+            self.success.touch()  # an earlier instance made this file
             if text:
                 self.script.write_text(text)
                 self.script.chmod(mode)
@@ -268,7 +268,8 @@ class Elastic(Boot):
 
 class Messages(unittest.TestCase):
     def test_messages_of_the_originals(self):
-        """The Lambda function and the master of the original templates send messages with keys in any order."""
+        """Accepts keys in any order, because the Lambda function and the master of the original templates send them
+        so."""
         asg = '{"status": "success", "launched": 2, "min": 0, "desired": 2, "max": 2, "event": "asg-setup", "asg": "s-WorkerAutoScalingGroup-1X"}'
         self.assertEqual(queue_messages.check_asg_setup(asg)["launched"], 2)
         workers = '{"worker-ips": ["10.0.0.12", "10.0.1.9"], "event": "worker-setup", "master-ip": "10.0.0.12"}'

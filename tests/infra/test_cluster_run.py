@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""The whole sequence, with a network namespace for each host: instances boot by user data, with moto's server as the cloud. They
-form a cluster, and train on real CIFAR-10 from the master with the originals' commands."""
+"""Tests the whole sequence, with a network namespace for each host: instances boot by user data, with moto's server as
+the cloud. They form a cluster, and train on real CIFAR-10 from the master with the originals' commands."""
 import json
 import os
 import re
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from cloud import BOOTSTRAP, BUILD, FAKES, HANDLE_SECRET, SECRET, Cloud, CloudBed, Stack, netns_cluster, make_package, until  # noqa: F401
 
-# The manager's changes of an instance.
+# Matches the changes of an instance that the manager logs.
 STATUS = re.compile(r"(i-\w+) is (ADD_QUEUED|ADDED|REMOVAL_QUEUED)$|(i-\w+) \(\S+\) is (REMOVED) and ends$", re.M)
-# By hand also with all 50,000, which takes a quarter of an hour or more.
+# A person may run it with all 50,000 images, which takes a quarter of an hour or more.
 EXAMPLES = int(os.environ.get("CLUSTER_RUN_EXAMPLES") or 2000)
 DATA = Path(os.environ.get("TUTTI_DATA") or "/nowhere") / "cifar-10-batches-bin"
 SLOWER = max(1, EXAMPLES / 2000)
@@ -76,7 +76,7 @@ class Run(unittest.TestCase):
         return self.start(k, ["bash", BOOTSTRAP / "user_data.sh"], env)
 
     def on_master(self, command, **more):
-        """Returns the command for a login shell on the master: with the set-up's profile, and without this test's
+        """Returns the command for a login shell on the master. It has the profile of the set-up, but not this test's
         environment except the stand-ins for the cloud."""
         env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": f"{self.cluster.root(0)}/root", "USER": "root", "TERM": "dumb",
                **{n: os.environ[n] for n in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}, "AWS_ENDPOINT_URL": self.cloud.endpoint,
@@ -109,7 +109,7 @@ class Synchronous(Run):
                          f"fs-1.efs.us-east-1.amazonaws.com:/ /mnt/efs nfs4 {EFS_OPTIONS},_netdev,nofail 0 0\n")
         if not os.path.exists("/sbin/mount.nfs4"):
             self.assertIn("install -y --no-install-recommends nfs-common", mounts)
-        # ssh asks for no input: it knows all hosts, and has access.
+        # ssh knows all hosts and has access to them, so it asks for no input.
         for name in ("deeplearning-master", "deeplearning-worker1", "deeplearning-worker2", "deeplearning-worker3"):
             out = self.finish(self.on_master(f"ssh -o BatchMode=yes -o StrictHostKeyChecking=yes {name} hostname"))
             self.assertIn("tutti-", out)
@@ -152,7 +152,7 @@ class Elastic(Run):
         self.assertEqual(self.stack.tags(added)["Name"], f"{self.stack.name}-ElasticWorker")
         self.assertEqual((self.cluster.efs / "host_worker").read_text(), "deeplearning-worker1\ndeeplearning-worker2\n")
         self.assertFalse((self.cluster.efs / f"prepare_data_success_{ip}").exists())
-        # Each sample of each epoch was seen once, although the members changed.
+        # Each sample of each epoch was seen once, although members joined and left.
         done = subprocess.run([BUILD / "tools/tutti-check-audit", "--epochs", "4", self.cluster.efs / "run"], capture_output=True, text=True, timeout=300,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -172,7 +172,7 @@ class Agent(Run):
         key = self.folder / "users-key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         for k in range(3):
-            # EC2 does this if the stack has a KeyName.
+            # EC2 installs the key if the stack has a KeyName.
             folder = self.cluster.root(k) / "root/.ssh"
             folder.mkdir(mode=0o700)
             (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
@@ -186,7 +186,7 @@ class Agent(Run):
         self.make_cluster(2, agents=True)
         way = "ssh -o BatchMode=yes deeplearning-worker2 ssh -o BatchMode=yes deeplearning-worker3 hostname"
         self.assertEqual(self.ssh("-A", way).strip(), self.cluster.names[2])
-        # Only the forwarded agent gives access: a login without an agent fails, and so does one without forwarding.
+        # Only the forwarded agent gives access. A login fails without an agent, and without forwarding.
         self.assertIn("Permission denied", self.ssh(way, code=255))
         self.assertIn("Permission denied", self.ssh("-A", way.replace("ssh ", "ssh -o ForwardAgent=no ", 1), code=255))
 
@@ -212,7 +212,7 @@ class UserData(Run):
         (fakes / "mount").write_text("#!/bin/sh\n" + FAKES["mount"])
         env = {n: v for n, v in os.environ.items() if n != "TUTTI_DATA"}
         self.assertIn("the environment has no AWS_DL_NODE_TYPE", self.finish(self.start(0, ["bash", BOOTSTRAP / "user_data.sh"], env), 1))
-        # The stack got a signal of each except the last, and no other signal.
+        # The stack got a signal of each host except the last one, and no other signal.
         self.assertEqual([s["Status"] for s in self.cloud.web.signals], ["FAILURE"] * 5)
         self.assertIn("no archive", self.cloud.web.signals[3]["Reason"])
         self.assertIn("cannot be mounted", self.cluster.log_of(0))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""elastic_manager.py against moto's EC2, with hand-written files of the launcher; and the conditions under which
-tutti-launch runs it."""
+"""Tests elastic_manager.py with moto's EC2 and with files of the launcher that the test writes, and the conditions
+under which tutti-launch runs it."""
 import contextlib
 import os
 import re
@@ -39,7 +39,7 @@ class ManagerCase(CloudCase):
         return self.finish(self.manager, code)
 
     def instance(self, k, prepared=True):
-        """Makes an elastic worker; returns its instance and address."""
+        """Makes an elastic worker, and returns its instance and address."""
         ip = f"10.99.0.{30 + k}"
         instance = self.stack.launch("ElasticWorker", ip)
         if prepared:
@@ -64,7 +64,7 @@ class ManagerCase(CloudCase):
         self.stack.ec2.delete_tags(Resources=[instance], Tags=[{"Key": self.stack.tag}])
 
     def looks(self, n=3):
-        """Waits until the manager has checked a few more times."""
+        """Waits until the manager has checked n more times."""
         state = self.dir / "host_worker_instances"
         for _ in range(n):
             before = state.stat().st_ino, state.stat().st_mtime_ns
@@ -84,11 +84,11 @@ class Manager(ManagerCase):
         inode = os.fstat(old.fileno()).st_ino
         self.prepare(ip)
         until(lambda: self.status(instance) == "ADD_QUEUED")
-        # The manager replaces the file in one rename: a reader of the old file reads all of it.
+        # The manager replaces the file with a rename, so a reader of the old file still reads all of it.
         self.assertNotEqual(self.hosts.stat().st_ino, inode)
         self.assertEqual(old.read(), "127.0.0.1 slots=2\n10.99.0.20 slots=2\n")
         self.assertEqual([p.name for p in self.dir.glob("*tmp*")], [])
-        # As many processes as the other hosts have.
+        # The new line has as many slots as the other hosts.
         self.assertEqual(self.hosts.read_text(), f"127.0.0.1 slots=2\n10.99.0.20 slots=2\n{ip} slots=2\n")
         self.assertEqual(self.stack.tags(instance)["Name"], f"{self.stack.name}-ElasticWorker")
         self.looks()
@@ -99,7 +99,7 @@ class Manager(ManagerCase):
         until(lambda: self.status(instance) == "REMOVAL_QUEUED")
         self.assertFalse(self.is_listed(ip))
         self.looks()
-        self.assertEqual(self.stack.state(instance), "running")  # as long as its worker exists
+        self.assertEqual(self.stack.state(instance), "running")  # the instance must run while its worker exists
         self.tell("REMOVED", ip)
         until(lambda: self.stack.state(instance) == "terminated")
         self.assertEqual(self.status(instance), "REMOVED")
@@ -112,7 +112,7 @@ class Manager(ManagerCase):
         self.manage()
         instance, ip = self.instance(1)
         until(lambda: self.is_listed(ip))
-        # The base in another order, a host of the user's, a comment.
+        # The hosts of the job in another order, a host that a user added, and a comment.
         self.hosts.write_text(f"# by hand\nuser@by-hand:2222 slots=4\n{ip} slots=2\n10.99.0.20 slots=2\n127.0.0.1 slots=2\n")
         self.untag(instance)
         until(lambda: not self.is_listed(ip))
@@ -136,10 +136,10 @@ class Manager(ManagerCase):
         until(lambda: self.is_listed(ip))
         self.stack.ec2.stop_instances(InstanceIds=[instance])
         until(lambda: not self.is_listed(ip))
-        # Another instance gets its address, and has not prepared its data yet.
+        # Another instance gets this address, but has not prepared its data yet.
         self.stack.ec2.terminate_instances(InstanceIds=[instance])
-        time.sleep(1.1)  # the launch time has whole seconds
-        self.stack.subnet = Stack(self.cloud).subnet  # if the address is free
+        time.sleep(1.1)  # launch times are whole seconds
+        self.stack.subnet = Stack(self.cloud).subnet  # finds the subnet if the address is free
         other, _ = self.instance(1, prepared=False)
         self.looks()
         self.assertFalse(self.is_listed(ip))
@@ -161,7 +161,7 @@ class Manager(ManagerCase):
         self.manager.kill()
         self.manager.wait()
         self.tell("ADDED", ip)
-        # The instance has vanished meanwhile: the new one knows that the line was the manager's.
+        # If an instance disappears while no manager runs, the next manager still knows that the line is the manager's.
         gone, other = self.instance(2)
         self.manage()
         until(lambda: self.status(instance) == "ADDED" and self.is_listed(other))
@@ -171,7 +171,7 @@ class Manager(ManagerCase):
         self.manage()
         until(lambda: not self.is_listed(other))
         self.assertTrue(self.is_listed(ip))
-        # The job ends: the hosts that were to leave have left with it.
+        # When the job ends, the hosts that were to leave have left.
         self.untag(instance)
         until(lambda: self.status(instance) == "REMOVAL_QUEUED")
         self.end()
@@ -185,12 +185,12 @@ class Manager(ManagerCase):
         with open(self.log, "a") as log:
             log.write(f"\n\xff x\n7 ADDED\nADDED {ip}\n7 LOST {ip} {time.time_ns()}\n7 ADDED {ip} never\n8 ADDED {ip} {time.time_ns()}")
         self.looks()
-        self.assertEqual(self.status(instance), "ADD_QUEUED")  # the last line of the log is not complete yet
+        self.assertEqual(self.status(instance), "ADD_QUEUED")  # the last line of the log is incomplete
         with open(self.log, "a") as log:
             log.write("\n")
         until(lambda: self.status(instance) == "ADDED")
         with open(self.log, "a") as log:
-            log.write(f"9 {ip} REMOVED {int(time.time())}\n")  # in the other order, and in seconds
+            log.write(f"9 {ip} REMOVED {int(time.time())}\n")  # the fields in the other order, and the time in seconds
         self.untag(instance)
         until(lambda: self.stack.state(instance) == "terminated")
         self.end()
@@ -202,7 +202,7 @@ class Manager(ManagerCase):
         time.sleep(0.5)
         self.assertFalse(self.hosts.exists())
         self.assertIsNone(self.status(instance))
-        self.hosts.write_text("127.0.0.1")  # without a newline: half a line
+        self.hosts.write_text("127.0.0.1")  # half a line, without a newline
         until(lambda: self.is_listed(ip))
         (self.dir / "host_worker_instances").write_text('{"since": [')
         self.manager.kill()
@@ -219,7 +219,7 @@ class Manager(ManagerCase):
             line = self.manager.stdout.readline()
             self.assertTrue(line, said)
             said += line
-        time.sleep(3)  # it checks again meanwhile
+        time.sleep(3)  # the manager checks again in this time
         self.assertIsNone(self.manager.poll())
         self.manager.kill()
         said += self.manager.communicate()[0]
@@ -233,7 +233,7 @@ class Manager(ManagerCase):
 
 
 class Launched(CloudCase):
-    """tutti-launch runs a manager if and only if both variables are set."""
+    """Tests that tutti-launch runs a manager if and only if both variables are set."""
 
     def setUp(self):
         super().setUp()
@@ -283,7 +283,7 @@ class Launched(CloudCase):
         out = self.finish(job, 130)
         self.assertEqual(len(re.findall(r"manager ended with exit code 7; it is started again in [12] s", out)), 2, out)
         since = {re.search(r"'--since', '(\d+)'", call)[1] for call in self.called()}
-        self.assertEqual(len(since), 1)  # the relevant part of the log is the same for all
+        self.assertEqual(len(since), 1)  # all of them need the same part of the log
 
     def test_manager_ends_with_a_killed_launcher(self):
         self.write("time.sleep(100)\n")
@@ -300,7 +300,7 @@ class Launched(CloudCase):
                 return True
         until(gone)
 
-        # The worker saves its state before it ends; no other worker waits for it.
+        # The worker saves its state before it ends, because no other worker is there to get the state.
         def at_work():
             for command in Path("/proc").glob("[0-9]*/cmdline"):
                 with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# tests/gpu/run.sh on a machine with stand-ins for GPU, compiler and programs: its limits, its order, its waits and its
-# results.
+# Tests tests/gpu/run.sh on a machine with stand-ins for the GPU, the compiler and the programs: its time limits, the
+# order of its steps, its waits and its results.
 set -euo pipefail
 root=${TUTTI_SOURCE_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 work=$(mktemp -d)
@@ -24,7 +24,7 @@ case $1 in
   *) echo "NVIDIA H200, 9.0" ;;
 esac
 EOF
-# Time runs sixty times as fast for commands under a limit.
+# A stand-in for `timeout` shortens all time limits by a factor of sixty.
 fake timeout <<EOF
 #!/bin/bash
 shift
@@ -93,7 +93,7 @@ fake compute-sanitizer <<'EOF'
 #!/bin/bash
 echo "========= ERROR SUMMARY: 0 errors"
 EOF
-# PyTorch: ready after three seconds, then it waits for its turn.
+# A stand-in for PyTorch is ready after three seconds, and then waits for its turn.
 fake python3 <<EOF
 #!/bin/bash
 case "\$*" in

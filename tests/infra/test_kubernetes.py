@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # waits
-"""infra/kubernetes: manifests against the schemas of Kubernetes, their commands run, and pods that train, on hosts that
-are network namespaces."""
+"""Tests infra/kubernetes: checks manifests with the schemas of Kubernetes, runs their commands, and trains in pods on
+hosts that are network namespaces."""
 import copy
 import json
 import os
@@ -39,7 +39,7 @@ def of_kind(kind):
 
 
 def check(document):
-    """Raises an error that names the faults of a document."""
+    """Raises an error that names the faults of a document, if it has any."""
     if document["kind"] != "MPIJob":
         for version in VERSIONS:
             kubernetes_validate.validate(document, version, strict=True)
@@ -109,7 +109,7 @@ class Manifests(unittest.TestCase):
 
 
 class Commands(unittest.TestCase):
-    """Runs the commands of the manifests as far as this machine can."""
+    """Runs those commands of the manifests that this machine can run."""
 
     def setUp(self):
         for program in PROGRAMS.values():
@@ -121,7 +121,7 @@ class Commands(unittest.TestCase):
         self.environment["TUTTI_STATE_DIR"] = str(self.folder / "state")
 
     def here(self, words, *more):
-        """Returns a command of the manifests with this machine's programs, folders and data."""
+        """Returns a command of the manifests, changed to this machine's programs, folders and data."""
         words = [str(PROGRAMS.get(w, w)).replace("/runs", str(self.folder)) for w in words]
         return [w for w in words if not w.startswith("--data-dir")] + SMALL + list(more)
 
@@ -144,7 +144,7 @@ class Commands(unittest.TestCase):
 
 
 class Pods(Commands):
-    """node.sh on hosts that are network namespaces, one per pod."""
+    """Runs node.sh on hosts that are network namespaces, one for each pod."""
 
     def setUp(self):
         super().setUp()
@@ -202,7 +202,7 @@ class Pods(Commands):
             self.assertIsNone(first.poll())
             self.assertLess(time.monotonic(), end)
             time.sleep(0.1)
-        # The other pod first; its rank is in the middle of a step.
+        # The other pod gets the signal first, while the rank of this pod is in the middle of a step.
         for pod in (other, first):
             pod.send_signal(signal.SIGTERM)
         said = first.communicate(timeout=300)[0]

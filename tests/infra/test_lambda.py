@@ -34,12 +34,13 @@ def setUpModule():
 
 @functools.lru_cache
 def client_of(service):
-    """Returns a client. Making one takes a tenth of a second."""
+    """Returns a client, which is stored, because it takes a tenth of a second to make one."""
     return boto3.client(service, REGION)
 
 
 class Boto:
-    """boto3 for the function: moto's services, except the activities of groups and the signals, which moto lacks."""
+    """boto3 for the function: the services of moto, and stand-ins for activities of groups and for signals, which moto
+    lacks."""
 
     def __init__(self):
         self.activities, self.signals, self.fails, self.changes = [], [], False, []
@@ -100,7 +101,7 @@ class Function(unittest.TestCase):
             group.desired_capacity, group.min_size = (4, 0) if role == "Worker" else (1, 1)
 
     def launched(self, role, count, pending=0):
-        """Sets the number of instances in service, and the number of starting ones."""
+        """Sets the number of instances of a group that are in service (`count`) and that start (`pending`)."""
         self.groups[role].instance_states = self.states[role][:count + pending]
         for state in self.groups[role].instance_states[count:]:
             state.lifecycle_state = "Pending"
@@ -179,7 +180,7 @@ class Function(unittest.TestCase):
         self.assertEqual(self.groups["Worker"].desired_capacity, 4)
 
     def refused(self, message):
-        """Returns the event of a launch of the master that EC2 refuses, in EC2's words."""
+        """Sends the event of a launch of the master that EC2 refuses with this message."""
         self.launched("Master", 0)
         self.send(LAUNCH_ERROR.replace('"StatusMessage":"There is no capacity."', f'"StatusMessage":{json.dumps(message)}'), "Master")
 
@@ -194,8 +195,8 @@ class Function(unittest.TestCase):
         self.assertEqual(self.groups["Master"].desired_capacity, 1)
 
     def test_group_retries_temporary_failures(self):
-        """The group retries within the first minutes. If the launches continue to fail, the stack gets a signal of the last one before
-        its time-out."""
+        """Within the first minutes the group retries. If the launches still fail, the stack gets a signal of the last
+        failure before its time-out."""
         begin = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
         for message, words in TRANSIENT.items():
             with self.subTest(message):
@@ -215,7 +216,7 @@ class Function(unittest.TestCase):
         self.assertEqual((self.boto.signals, self.boto.changes), ([], [2]))
 
     def test_texts_that_are_invalid_in_a_signal(self):
-        """A signal has 1 to 64 characters."""
+        """A signal's reason has only valid characters, and an id of 1 to 64 characters."""
         for message in ("vCPU limit \u2603\x00\n" + 100 * "x", "\u2603 vCPU limit"):
             self.refused(message)
         self.assertEqual([s["UniqueId"] for s in self.boto.signals], ["vCPU limit " + 53 * "x", "vCPU limit"])
@@ -238,7 +239,7 @@ class Function(unittest.TestCase):
         self.nothing_happened()
 
     def test_failure_waits_for_other_launches(self):
-        """The group's list does not yet have the instances that Auto Scaling starts at that moment."""
+        """At this moment the list of the group does not contain the instances that Auto Scaling is starting."""
         self.launched("Worker", 1)
         one = self.states["Worker"][0].instance.id
         going = {"ActivityId": "a-2", "StatusCode": "InProgress", "Description": "Launching a new EC2 instance: i-0aaaaaaaaaaaaaaaa"}
@@ -264,8 +265,8 @@ class Function(unittest.TestCase):
         self.assertEqual({s["UniqueId"] for s in self.boto.signals}, {"i-master"})
 
     def test_events_in_every_order(self):
-        """Three of four workers exist: in any order of events, the group ends at three, and the master gets the number three.
-        """
+        """Three of four workers exist. For any order of events, the group ends with three, and the master gets the
+        number three."""
         for order in sorted(set(itertools.permutations([LAUNCH, LAUNCH_ERROR, LAUNCH, TERMINATE]))):
             self.groups["Worker"].desired_capacity = 4
             self.launched("Worker", 2, pending=1)
@@ -289,7 +290,7 @@ class Function(unittest.TestCase):
         self.nothing_happened()
 
     def test_groups_of_others(self):
-        """One of the unrelated groups exists, and is complete."""
+        """Events of unrelated groups have no effect, even if such a group exists and is complete."""
         boto3.client("autoscaling", REGION).create_auto_scaling_group(
             AutoScalingGroupName="other-WorkerAutoScalingGroup-1ABC", MinSize=1, MaxSize=1, DesiredCapacity=1,
             LaunchTemplate={"LaunchTemplateId": self.stack.resources["WorkerLaunchTemplate"]},
@@ -326,7 +327,8 @@ class Function(unittest.TestCase):
         self.assertEqual(self.sent(), [self.setup("Worker", 4, 4)])
 
     def test_failed_call_is_tried_again(self):
-        """Lambda repeats a call that ends with an error. So the call must end with an error, and no event may be lost."""
+        """Lambda repeats a call that ends with an error, so a call that fails must end with an error: no event may be
+        lost."""
         self.launched("Worker", 3)
         real = self.boto.client
         with unittest.mock.patch.object(self.boto, "client", side_effect=RuntimeError("Throttling")):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Questions about the templates of the clusters: the data of hosts, and the time at which they start."""
+"""Asks questions about the templates of the clusters: the data of hosts, and the time at which they start."""
 import json
 import re
 import sys

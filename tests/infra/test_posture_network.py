@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Questions about the templates of the clusters: the permitted connections."""
+"""Asks questions about the templates of the clusters: the permitted connections."""
 import gzip
 import itertools
 import json
@@ -78,7 +78,7 @@ def only_the_master_has_the_group_of_ssh(stack):
 def public_addresses_only_for_ssh(stack):
     for name, data in launch_templates(stack).items():
         first, *others = data["NetworkInterfaces"]
-        # EC2 refuses the field, with any value, for a host with several interfaces.
+        # EC2 refuses this field, whatever its value, for a host with several interfaces.
         want = None if others else name == "MasterLaunchTemplate" and has_ssh(stack)
         if first.get("AssociatePublicIpAddress") is not want or any("AssociatePublicIpAddress" in card for card in others):
             yield name
@@ -94,7 +94,7 @@ def hosts_stand_in_the_private_subnet(stack):
         if p["VPCZoneIdentifier"] != ["<PublicSubnet>" if public else "<PrivateSubnet>"]:
             yield name
     for name, data in launch_templates(stack).items():
-        # The command has no group for the subnet: each interface names its own.
+        # AddWorkerCommand gives no subnet, so each interface of the elastic worker's template must name one.
         want = "<PrivateSubnet>" if name == "ElasticWorkerLaunchTemplate" else None
         if any(card.get("SubnetId") != want for card in data["NetworkInterfaces"]):
             yield name
@@ -157,7 +157,7 @@ def types_of_aws():
 
 
 class Cards(unittest.TestCase):
-    """Each host has an adapter on each network card, as AWS lists the cards of its type."""
+    """Tests that each host has an adapter on each network card that AWS lists for its type."""
 
     def interfaces(self, which, **parameters):
         given = {**WITH_EFA, **parameters}
@@ -174,7 +174,7 @@ class Cards(unittest.TestCase):
                          "p6-b300.48xlarge", "g5.xlarge", "c7a.large"):
                 network = types[name]["NetworkInfo"]
                 cards, adapters = network["MaximumNetworkCards"], network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
-                # The first card of p6-b300 has no adapter.
+                # The first network card of p6-b300 has no adapter.
                 expected = [(0, 1, "efa-only")] * (adapters == cards) + [(card, 0, "efa-only") for card in range(1, cards)] if adapters else []
                 found = self.interfaces(which, InstanceType=name)
                 self.assertEqual(found, [(0, 0, "interface")] + [i for i in expected if i[0] < most], name)
@@ -220,7 +220,7 @@ class Capacity(unittest.TestCase):
             for data in launch_templates(stack).values():
                 self.assertEqual(data["InstanceMarketOptions"], {"MarketType": "capacity-block"})
                 self.assertEqual(data["CapacityReservationSpecification"], {"CapacityReservationTarget": {"CapacityReservationId": self.ID}})
-                # A capacity block has a fixed place.
+                # A capacity block has its own place.
                 self.assertNotIn("Placement", data)
             self.assertNotIn("HostsPlacement", stack.resources)
             self.assertIn("needs the CapacityReservationId", "".join(refusals(template, {**given, "CapacityReservationId": ""})))

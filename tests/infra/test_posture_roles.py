@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Questions about the templates of the clusters: the permissions of each role."""
+"""Asks questions about the templates of the clusters: the permissions of each role."""
 import itertools
 import re
 import unittest
@@ -11,7 +11,7 @@ from templates import DELETE, INFRA, Stack
 questions = Questions()
 
 
-# The permissions of Session Manager's agent. AmazonSSMManagedInstanceCore would also let a host read each parameter of
+# The permissions of Session Manager's agent. AmazonSSMManagedInstanceCore would also let a host read every parameter of
 # SSM.
 SESSIONS = {"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
             "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"}
@@ -129,10 +129,10 @@ class Posture(questions.case([
 
 
 class Bootstrap(unittest.TestCase):
-    """The programs of the hosts match the permissions of their roles."""
+    """Tests that the permissions of roles match the calls of the hosts' programs."""
 
     def actions(self, which, role):
-        """Without the permissions of Session Manager, whose agent is not part of tutti."""
+        """Returns the permitted actions of a role, without those of Session Manager: its agent is not part of tutti."""
         return {action for name, _, actions in statements(Stack(TEMPLATES[which], **PLAIN)) if name == role for action in actions} - SESSIONS
 
     def test_hosts_use_exactly_the_permissions_of_their_role(self):

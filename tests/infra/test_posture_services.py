@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Questions about the templates of the clusters: encryption, and the resources that remain after a stack is deleted."""
+"""Asks questions about the templates of the clusters: encryption, and the resources that are left after the deletion of
+a stack."""
 import json
 import re
 import unittest

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""prepare-data.py fetches the data for the stack's examples."""
+"""Tests prepare-data.py, which downloads the data for the examples of a stack."""
 import io
 import subprocess
 import sys

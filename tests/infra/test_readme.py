@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The pages about AWS name parameters, outputs, options, files and words that the templates and programs have."""
+"""Tests that the templates and programs have the parameters, outputs, options, files and words that the pages about AWS
+name."""
 import json
 import os
 import re
@@ -41,7 +42,8 @@ class Readme(unittest.TestCase):
         self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", ELASTIC), known, "parameters")
 
     def test_quick_start_has_three_commands_for_a_cpu_type(self):
-        """The command that shows the quota comes before them, and CloudFormation accepts their values."""
+        """The page shows the command for the quota before the commands for stacks, and CloudFormation accepts their
+        values."""
         quota, commands = re.findall(r"^```sh\n(.*?)^```", TEXT, re.M | re.S)[:2]
         self.assertIn("aws service-quotas get-service-quota", quota)
         lines = commands.replace("\\\n", " ").strip().splitlines()
@@ -115,7 +117,7 @@ class Readme(unittest.TestCase):
                 self.assertEqual(word, mount, page)
 
     def test_commands_of_aws(self):
-        """Each has a service, an operation and options of AWS's models."""
+        """Each command has a service, an operation and options that AWS's models have."""
         whole, named = commands_of(TEXT)
         self.assertGreater(len(whole), 15)
         self.assertGreater(len(named), 3)

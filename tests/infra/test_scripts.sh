@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The cluster scripts with stand-ins for ssh, rsync, mpirun, nvidia-smi and the training program.
+# Tests the cluster scripts with stand-ins for ssh, rsync, mpirun, nvidia-smi and the training program.
 set -uo pipefail
 scripts=$TUTTI_SOURCE_DIR/infra/scripts
 folder=$(mktemp -d)
@@ -61,7 +61,7 @@ printf 'localhost:2222\n[::9]:7\n' >some
 check "copyclust copies through a port, and to an IPv6 address" $'some localhost:/data \nsome [::9]:/data ' \
   "$("$scripts/copyclust" some some /data)"
 
-# The launcher reads the same files: here the script refuses exactly the texts that the launcher refuses.
+# The launcher reads the same files, and must refuse exactly the texts that the script refuses.
 launch=${TUTTI_BUILD_DIR:-/nowhere}/tools/tutti-launch
 if [[ -x $launch ]]; then
   mkdir refusing && printf '#!/bin/sh\nexit 255\n' >refusing/ssh && chmod +x refusing/ssh
@@ -126,7 +126,7 @@ for line in 'a:22 slots=128' 'u@a slots=128'; do
   got=$(HOSTS=far "$scripts/train_synthetic.sh" 2>&1)
   check "mpirun cannot read \"$line\": $got" "2 tutti-launch -H far" "$? $(grep -o "tutti-launch -H far" <<<"$got")"
 done
-# Another data set: its size and its run's length.
+# Options for another data set: its size and the length of its run.
 check "train.sh for another data set" \
   "-np 2 $base -hostfile hosts train_imagenet --batch_size 256 --log_dir /l --data_dir /d --num_epochs 30 --lr_decay_mode poly --warmup_epochs 2 --clear_log --image_size 64 
 -np 128 $base train_imagenet --batch_size 256 --log_dir /l --data_dir /d --eval --num_gpus 2 --num_epochs 30 --image_size 64 " \

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""An instance that will be taken away notifies its worker, whatever started the worker."""
+"""Tests that an instance that AWS will end notifies its worker, whatever started the worker."""
 import json
 import os
 import re
@@ -35,13 +35,13 @@ class Notice(CloudCase):
         said = self.finish(poller)
         self.assertEqual(json.loads(file.read_text())["action"], "terminate")
         self.assertIn("this instance ends: terminate at 2026-11-22T08:22:00Z", said)
-        # Requests have a token: without one the service answers 401, and the notice would not arrive.
+        # Requests have a token. Without it the service would answer 401, and no notice would arrive.
         bad = subprocess.run([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0", file], capture_output=True, timeout=300, check=False)
         self.assertEqual(bad.returncode, 2)
 
 
 class SpotService(Boot):
-    """The part that the system starts on an instance that can be taken away."""
+    """Tests the service that the system starts on a spot instance."""
 
     def setup_of(self, **metadata):
         env = self.stack.environment("Worker", "spot-host", "i-1", "10.99.0.7", self.efs)
@@ -60,7 +60,7 @@ class SpotService(Boot):
         text = unit.read_text()
         command = re.search(r"^ExecStart=(\S+) (\S+) /run/tutti-spot-notice$", text, re.M)
         self.assertTrue(os.access(command[1], os.X_OK) and os.path.isfile(command[2]), text)
-        # The service ends with 0 after a notice, and removes the file when it starts.
+        # The service ends with 0 after a notice. It removes the file when it starts.
         self.assertIn("\nRestart=on-failure\n", text)
 
     def test_other_instances_have_no_service(self):

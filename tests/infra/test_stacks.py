@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Stacks of cluster.yaml and elastic.yaml, created in moto: their final resources, with and without SSH, an old file
-system, and elastic workers."""
+"""Creates stacks of cluster.yaml and elastic.yaml in moto and tests their resources: with and without SSH, with an
+existing file system, and elastic workers."""
 import base64
 import re
 import subprocess
@@ -71,7 +71,7 @@ class Stacks(unittest.TestCase):
         self.assertIn(grows.outputs["ElasticWorkerLaunchTemplate"], grows.outputs["AddWorkerCommand"])
         self.assertNotIn("ElasticWorkerLaunchTemplate", plain.outputs)
         check_command(grows.outputs["AddWorkerCommand"])
-        # EC2 would take the default version, which remains the first one.
+        # EC2 would use the default version otherwise, which stays the first one.
         self.assertRegex(grows.outputs["AddWorkerCommand"], r"'LaunchTemplateId=lt-\w+,Version=\$Latest'")
 
     def test_outputs_have_the_inputs_of_a_batch_job(self):
@@ -125,7 +125,7 @@ class Network(unittest.TestCase):
 
     def test_routes(self):
         for stack in (plain, ssh, grows):
-            # moto forgets which subnet has which table: test_posture.py checks the templates.
+            # moto does not store the route table of a subnet. test_posture_network.py checks the templates.
             for name, target, gateway in (("Public", "GatewayId", "InternetGateway"), ("Private", "NatGatewayId", "NATGateway")):
                 table, = ec2("describe_route_tables", "RouteTables", RouteTableIds=[stack.resources[f"{name}RouteTable"]])
                 out = [r for r in table["Routes"] if r.get("DestinationCidrBlock") == "0.0.0.0/0"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Each stand-in for a service of AWS refuses requests that the service's published model does not list. A row is a wrong request
-and words of its refusal. Without the checks, no request is refused with these words."""
+"""Tests that each stand-in for a service of AWS refuses requests that the service's published model does not list. A
+row has a wrong request and words of its refusal. Without the checks, no request is refused with these words."""
 import contextlib
 import functools
 import http.client
@@ -39,7 +39,7 @@ HANDLE = f"/handle?{HANDLE_SECRET}"
 
 @functools.lru_cache(maxsize=None)
 def client_of(service, endpoint):
-    """A client that sends its parameters unchecked."""
+    """Returns a client that does not check the parameters that it sends."""
     return boto3.client(service, REGION, endpoint_url=endpoint, config=Config(parameter_validation=False, retries={"total_max_attempts": 1}))
 
 
@@ -60,7 +60,7 @@ def http_refusal(url, method, path, headers=(), body=b"", length=True, chunked=F
         return "taken" if answer.status < 300 else f"{answer.status} {text}"
 
 
-# (service, operation, parameters, words): botocore's own checks are off, so that the request arrives.
+# (service, operation, parameters, words of the refusal): botocore's own checks are off, so that the request is sent.
 OF_SERVICES = [
     ("autoscaling", "set_desired_capacity", {"AutoScalingGroupName": "", "DesiredCapacity": 1}, "AutoScalingGroupName has 1 characters at least"),
     ("autoscaling", "suspend_processes", {"ScalingProcesses": ["Launch"]}, "missing parameter AutoScalingGroupName"),
@@ -99,7 +99,7 @@ OF_SERVICES = [
     ("ssm", "put_parameter", {"Name": "/a", "Value": "v", "Type": "Secret"}, "Type is none of String, StringList, SecureString"),
     ("stepfunctions", "create_state_machine", {"name": "", "definition": "{}", "roleArn": "arn:aws:iam::123456789012:role/r"}, "name has 1 characters at least")]
 
-# (service, method, path, headers, body, words): requests that no client of AWS would send.
+# (service, method, path, headers, body, words of the refusal): requests that no client of AWS would send.
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _JSON = {"Content-Type": "application/x-amz-json-1.0"}
 OF_PROTOCOLS = [
@@ -124,7 +124,7 @@ OF_PROTOCOLS = [
     ("s3", "PUT", "/bucket/key", "chunked", b"a body", "501 .*NotImplemented"),
     ("s3", "PUT", "/bucket/key", "no length", b"", "411 .*MissingContentLength")]
 
-# (method, path, headers, body, words) of a host's metadata and of a stack's wait handle.
+# (method, path, headers, body, words of the refusal) for a host's metadata and for a stack's wait handle.
 _TOKEN = {"X-aws-ec2-metadata-token": TOKEN}
 _PUT = "/host/latest/api/token"
 OF_HOSTS = [
@@ -156,7 +156,7 @@ MACHINE = {"StartAt": "A", "States": {
     "F": {"Type": "Fail", "Error": "E", "CausePath": "States.Format('{}', $.B)"}, "S": {"Type": "Succeed"}}}
 SYNC = "arn:aws:states:::batch:submitJob.sync"
 JOB = {"JobName": "j", "JobQueue": "q", "JobDefinition": "d"}
-# (path in MACHINE, another value, words)
+# (path in MACHINE, another value, words of the refusal)
 OF_DEFINITIONS = [
     ("Limit", 1, "unknown field Limit"),
     ("QueryLanguage", "SQL", "QueryLanguage is JSONPath here"),
@@ -195,7 +195,7 @@ OF_DEFINITIONS = [
     ("States/T", {"Type": "Task", "Resource": SYNC, "Parameters": {**JOB, "NodeOverrides": {"NumNodes": 2}}, "Catch": MACHINE["States"]["T"]["Catch"], "Next": "C"},
      "the field NodeOverrides is not supported by Step Functions")]
 
-# (resource, parameters as they are when the task runs, words)
+# (resource, parameters when the task runs, words of the refusal)
 _SDK = "arn:aws:states:::aws-sdk:"
 OF_TASKS = [
     (SYNC, {**JOB, "NodeOverrides": {}}, r"does not support \['NodeOverrides'\]"),
@@ -209,11 +209,11 @@ OF_TASKS = [
     (_SDK + "fsx:createDataRepositoryTask", {"FileSystemId": "1", "Type": "EXPORT_TO_REPOSITORY", "Report": {"Enabled": False}},
      "FileSystemId .* 11|FileSystemId does not match"),
     (_SDK + "fsx:describeDataRepositoryTasks", {"TaskIds": ["mine"]}, "TaskIds.*does not match|TaskIds.*at least")]
-# (resource, an answer of the stand-in that the service could not give, words)
+# (resource, an answer of the stand-in that the service could not give, words of the refusal)
 OF_ANSWERS = [(_SDK + "batch:describeJobs", {"Jobs": [{"Status": "RUNNING", "State": "x"}]}, "DescribeJobs.Jobs has no State"),
               (_SDK + "batch:describeJobs", {"jobs": []}, "DescribeJobs has no jobs")]
 
-# (command, words)
+# (command, words of the refusal)
 OF_COMMANDS = [
     ("aws ec2 launch-instances --count 1", "aws ec2 has no launch-instances"),
     ("aws ec9 run-instances --count 1", "there is no service ec9"),
@@ -229,7 +229,7 @@ OF_COMMANDS = [
     ("aws ssm start-session --target i-1 --region", "--region has 1 values, not 0")]
 
 QUEUE = {"Type": "AWS::SQS::Queue"}
-# (a template's path, another value, words)
+# (path in a template, another value, words of the refusal)
 OF_TEMPLATES = [
     ("Resources/Queue/Properties/Name", "q", "'Name' was unexpected"),
     ("Resources/Queue/Properties/DelaySeconds", "soon", "'soon' is no integer"),
@@ -356,12 +356,12 @@ class Refuses(unittest.TestCase):
                 with self.subTest(ask.__name__, request=str(request)[:200]):
                     try:
                         said = ask(self, *request)
-                    except Exception as e:  # the result of a request without any check
+                    except Exception as e:  # the result of a request without checks
                         said = f"taken, and then {type(e).__name__}"
                     self.assertNotRegex(said, f"(?s){words}")
 
     def test_right_requests_are_accepted(self):
-        """The same requests without a mistake are accepted: the refusals above come from the mistakes."""
+        """Tests that the requests are accepted without their mistakes, so the mistakes are what is refused above."""
         for service, operation, parameters in (
                 ("sqs", "create_queue", {"QueueName": "right"}), ("s3", "create_bucket", {"Bucket": "bucket"}),
                 ("ec2", "describe_instances", {"Filters": [{"Name": "instance-state-name", "Values": ["running"]}]}),

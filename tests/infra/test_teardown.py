@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Stacks of cluster.yaml and elastic.yaml are deleted, in orders that CloudFormation may take. The only remaining
-resource that costs money is a new file system; an old one is unchanged. An elastic worker that still runs keeps the
-network."""
+"""Deletes stacks of cluster.yaml and elastic.yaml in orders that CloudFormation may use. The only remaining resource
+that costs money is a new file system; an existing one is unchanged. An elastic worker that still runs prevents the
+deletion of the network."""
 import random
 import unittest
 
@@ -20,7 +20,7 @@ WITH_EFA = {**PLAIN, "InstanceType": "p4d.24xlarge", "WorkerCount": 1}
 
 
 def inventory():
-    """Returns all resources by kind, including those that moto puts into an empty account."""
+    """Returns {kind: ids} of all resources, including those that moto puts into an empty account."""
     def ids(service, operation, key, name, keep=lambda x: True, **arguments):
         return {x[name] for x in getattr(model.aws(service), operation)(**arguments)[key] if keep(x)}
     return {
@@ -42,7 +42,7 @@ def inventory():
 
 
 class HostsLast:
-    """Chooses, of the possible orders, the one that is most likely to be refused."""
+    """Chooses the order that is most likely to be refused: groups of hosts and NAT gateways first."""
 
     @staticmethod
     def choice(names):
@@ -74,7 +74,7 @@ class Deleted(unittest.TestCase):
                 created = aws.create("train", PATHS[which], **PLAIN)
                 teardown(created, TEMPLATES[which], PLAIN, HostsLast(), rollback=True)
                 self.assertEqual(inventory(), before)
-                # The test detects a policy that always keeps the file system.
+                # Shows that the test detects a policy that always keeps the file system.
                 created = aws.create("again", PATHS[which], **PLAIN)
                 kept = changed(TEMPLATES[which], "Resources/FileSystem/DeletionPolicy", "Retain")
                 teardown(created, kept, PLAIN, HostsLast(), rollback=True)
@@ -92,7 +92,8 @@ class Deleted(unittest.TestCase):
     def test_hosts_keep_their_placement_group(self):
         with fake_services() as aws:
             created = aws.create("train", PATHS["cluster"], **PLAIN)
-            # Without the names in the launch templates, no dependency makes them go first.
+            # If the launch templates do not refer to the group by its name, CloudFormation may delete the group before
+            # the hosts.
             apart = TEMPLATES["cluster"]
             for name in ("MasterLaunchTemplate", "WorkerLaunchTemplate"):
                 apart = changed(apart, f"Resources/{name}/Properties/LaunchTemplateData/Placement/Fn::If/1/GroupName",

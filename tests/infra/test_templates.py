@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The templates below infra/: generated from their source, clean for cfn-lint, with parameters that refuse bad values;
-and the user data that they give to hosts."""
+"""Tests the templates below infra/: generated from their source, accepted by cfn-lint, with parameters that refuse bad
+values; and the user data that they give to hosts."""
 import ast
 import base64
 import itertools
@@ -97,7 +97,7 @@ class Lint(unittest.TestCase):
 
 
 SYSTEM_FOLDERS = "bin boot dev etc home lib lib64 opt proc root run sbin sys tmp usr var".split()
-# For each parameter: its default (`None` if it is required), accepted values, refused values.
+# For each parameter: its default (`None` if it is required), values to accept, values to refuse.
 PARAMETERS = {
     "KeyName": ("", ["", "my-key", "a key of mine", "k" * 255], ["k" * 256, " key", "clé", "key\n"]),
     "WorkerCount": ("1", ["1", "31"], ["0", "-1", "many", ""]),
@@ -159,7 +159,7 @@ class Parameters(unittest.TestCase):
                     if value == "capacity-block":
                         given.update(ZONE, CapacityReservationId="cr-12345678")
                     self.assertEqual(refusals(template, given), [], f"{name}={value}")
-                    Stack(template, **given)  # its functions can be computed
+                    Stack(template, **given)  # its functions can be evaluated
 
     def test_bad_values_are_refused_with_the_description(self):
         for template, expected in self.each():
@@ -239,14 +239,14 @@ class Images(unittest.TestCase):
                 self.assertRegex(template["Parameters"]["InstanceType"]["ConstraintDescription"], rf"[ ,]{family}\b")
 
     def test_aws_has_every_type(self):
-        """Compares with the list in botocore's model of EC2's API."""
+        """Compares the instance types with the list in botocore's model of EC2's API."""
         import botocore.session
         known = botocore.session.get_session().get_service_model("ec2").shape_for("InstanceType").enum
         self.assertEqual([name for name, _ in generator.instance_types() if name not in known], [])
 
 
 def user_data(stack):
-    """Returns the script of each role."""
+    """Returns {role: script in the user data}."""
     found = {}
     for name, resource in stack.resources.items():
         if resource["Type"] == "AWS::EC2::LaunchTemplate":
@@ -309,7 +309,7 @@ class UserData(unittest.TestCase):
     def test_user_data_fits_into_ec2(self):
         for name, template in TEMPLATES.items():
             for role, text in user_data(Stack(template, **PACKAGE)).items():
-                self.assertLess(len(text.encode()), 16384 - 1024, f"{name} {role}")  # room for long names
+                self.assertLess(len(text.encode()), 16384 - 1024, f"{name} {role}")  # leaves room for long names
 
     def check(self, command, text):
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:

@@ -17,15 +17,15 @@ except ImportError as e:
 
 APT = "/usr/bin/apt-get"
 UNSHARE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
-# The folders of a first boot; the files of the script stay in them.
+# Mounts the folders of a first boot, in which the script's files are kept.
 BOOT = """set -e
 for f in opt var/log; do mount --bind "$ROOT/$f" "/$f"; done
 mount --bind "$ROOT/fstab" /etc/fstab
 mount -t tmpfs tmpfs "$EFS_MOUNT"
 exec bash "$SCRIPT"
 """
-# The real apt-get, with separate folders and sources. install succeeds if lists have been read, or if the test requests
-# it.
+# The real apt-get, with separate folders and sources. Its install succeeds if the lists have been read, or if the test
+# requests it.
 FAKE_APT = """#!/bin/sh
 case "$*" in
   *install*)
@@ -40,7 +40,7 @@ case "$*" in
     exit $status ;;
 esac
 """ % APT
-# Time passes at once. The third pause ends the other process's work.
+# A pause takes no time. The third pause ends the work of the other process.
 FAKE_SLEEP = """#!/bin/sh
 echo "sleep $1" >>"$CALLS"
 [ "$(grep -c sleep "$CALLS")" != 3 ] || [ ! -p "$ROOT/end" ] || { echo end >"$ROOT/end" && read -r _ <"$ROOT/ended"; }
@@ -111,7 +111,7 @@ class UserData(unittest.TestCase):
         self.assertEqual(self.reason(self.boot(AWS_DL_DEFAULT_USER=None)), "the environment has no AWS_DL_DEFAULT_USER")
 
     def test_reason_is_valid_json(self):
-        """Quotes, backslashes and control characters of a path do not reach the signal."""
+        """The signal does not contain quotes, backslashes and control characters of a path."""
         reason = self.reason(self.boot(AWS_DL_PYTHON="python3", TUTTI_PACKAGE='/no"thing\\is\there', PATH=f"{self.root}/bin:/usr/bin:/bin"))
         self.assertRegex(reason, "^(/nothingis here cannot be fetched|python3-boto3 cannot be installed)")
 

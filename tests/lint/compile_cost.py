@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The programs that a user compiles, for the test of the compiler's memory and for bench/compile_time.py."""
+"""Compiles programs like those of a user, for the test of the compiler's memory and for bench/compile_time.py."""
 import os
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from sources import BUILD, ROOT
 
 COMPILER = os.environ.get("TUTTI_CXX", "c++")
 TRAINER = ROOT / "examples/downstream/main.cpp"
-# name, source, flags. The trainer is compiled header-only, and as a file of a project that links tutti::compiled.
+# (name, source, flags). The trainer is compiled header-only, and as a file of a project that links tutti::compiled.
 PROGRAMS = [
     ("#include <tutti/tutti.hpp>", "#include <tutti/tutti.hpp>\nint main() {}\n", []),
     ("a ResNet trainer on one backend, header-only", TRAINER, []),
@@ -23,8 +23,8 @@ def headers(names):
     return "".join(f"#include <{n}>\n" for n in names.split())
 
 
-# Yardsticks for the speed of the compiler on this processor: the work of the optimiser, and reading headers, which a
-# busy memory slows down more.
+# Programs that measure the speed of the compiler on this processor: one for the work of the optimiser, and one for
+# reading headers, which a busy memory slows down more.
 YARDSTICKS = [
     headers("algorithm functional map memory regex string vector") +
     "bool matches(const std::string& text, const std::string& pattern) {\n"
@@ -45,7 +45,8 @@ def backend():
 
 @contextmanager
 def commands(*extra):
-    """Yields the compiler's command line for each yardstick and each program, in a folder that is removed with the context."""
+    """Yields the compiler's command line for each yardstick and each program. Removes its folder at the end of the
+    context."""
     with tempfile.TemporaryDirectory() as folder:
         def command(name, source, flags):
             if isinstance(source, str):
@@ -60,7 +61,8 @@ def commands(*extra):
 
 
 def measure(command, stderr=None):
-    """Returns the processor seconds and the peak MB of the compiler's driver and its subprocesses. Its output may go to a file."""
+    """Returns the CPU seconds and the peak MB of the compiler's driver and its subprocesses. stderr: a file for their
+    output."""
     process = subprocess.Popen(command, stderr=stderr, env={**os.environ, "LC_ALL": "C"})
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

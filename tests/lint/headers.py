@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Lists the headers that tests of this folder check and what they include, and remembers which headers have passed."""
+"""Lists the headers that the tests of this folder check, and the headers that they include. Stores which headers have
+passed."""
 import hashlib
 import json
 import os
@@ -11,9 +12,9 @@ from sources import BUILD, ROOT, sources
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]')
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|endif)")
 RECORDS = BUILD / "lint"
-# CMake writes the include folders of each component to this file, if its library is installed.
+# CMake writes the include folders of each component with an installed library to this folder.
 COMPONENTS = BUILD / "tests" / "components"
-# Folders of backends/ without a library.
+# Folders of backends/ that need no library.
 PLAIN = ("make",)
 
 
@@ -26,7 +27,7 @@ def include_options():
 
 
 def headers():
-    """Returns {name in an #include: path} of all headers, without those of backends/ that need a library that is not installed."""
+    """Returns {name in an #include: path} of all headers, without headers of backends/ that need a missing library."""
     found, missing = {}, set()
     there = {file.stem for file in COMPONENTS.glob("*.includes")}
     for path in sources(".hpp", folders=("include", "backends", "datasets")):
@@ -45,7 +46,8 @@ class Includes:
     def __init__(self, files):
         self.files = files
         self._names = {path: name for name, path in files.items()}
-        self.always, self.possible = {}, {}  # header -> names of the #include lines outside of any #if, and of all #include lines
+        self.always, self.possible = {}, {}  # for each header: the names in #include lines outside of any #if, and in
+                                             # all #include lines
         for name, path in files.items():
             self.always[name], self.possible[name] = self._read(path)
 
@@ -64,7 +66,7 @@ class Includes:
         return always, possible
 
     def closure(self, name, direct):
-        """Returns all headers that `name` includes by `direct`, which is always or possible, without `name`."""
+        """Returns all headers that `name` includes directly or indirectly. direct: self.always or self.possible."""
         seen, queue = set(), [name]
         while queue:
             for other in direct.get(queue.pop(), ()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Finds the source files, for the tests of this folder."""
+"""Finds source files for the tests of this folder."""
 import os
 import sys
 from pathlib import Path

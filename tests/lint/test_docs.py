@@ -51,7 +51,7 @@ def shell_complaint(note, text, folder):
     if note != "run":
         return "a shell block needs <!-- run --> or <!-- not run: reason -->"
     commands = re.sub(r"^\$ ", "", text, flags=re.M)
-    # mpirun accepts root only with two variables.
+    # mpirun runs as root only with two variables.
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=folder, env=environment, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

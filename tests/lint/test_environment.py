@@ -7,11 +7,11 @@ import sys
 
 from sources import ROOT, sources
 
-# In C++ and in scripts. A name may also reach getenv through a list, or through `get`.
+# Patterns for C++ and scripts. A name may also be in a list, or be an argument of `get`.
 READ = (r'getenv\("([A-Z][A-Z0-9_]+)"\)', r'\bget\("([A-Z][A-Z0-9_]+)"\)', r'environ(?:\.get\(|\[)"([A-Z][A-Z0-9_]+)"',
         r"\$\{([A-Z][A-Z0-9_]{3,})[:?-]")
 FOLDERS = ("include", "backends", "tools", "examples", "datasets")
-# Variables of the terminal, of MPI and of CMake, and those that tests pass to their own helpers.
+# Variables of the terminal, of MPI and of CMake, and variables that tests pass to their helpers.
 OTHERS = {"TUTTI_STAND_IN", "TUTTI_TEST_MARK", "TUTTI_CXX", "TUTTI_SANITIZE", "TUTTI_SYSTEM_PYTHON", "TUTTI_GPU_BUILD"}
 OPTIONS_OF_CMAKE = {"TUTTI_EIGEN_NATIVE", "TUTTI_INSTALL", "TUTTI_FUZZ_SECONDS", "TUTTI_SOURCE", "TUTTI_WERROR"}
 
@@ -32,7 +32,7 @@ def main():
         read.setdefault(name, "tools/trainer/environment.hpp")
     wrong = [f"{file} reads {name}, which docs/reference/environment.md does not name" for name, file in sorted(read.items())
              if name not in named | OTHERS | OPTIONS_OF_CMAKE and not name.startswith(families)]
-    # Names in the page must occur in the sources.
+    # Each name in the page must occur in the sources.
     everything = "\n".join(f.read_text() for f in sources(".hpp", ".cpp", ".py", ".sh", folders=(*FOLDERS, "tests", "infra", "bench")))
     everything += "".join(p.read_text() for p in (ROOT / "datasets").rglob("prepare"))
     for name in sorted(re.findall(r"^\| (`[^|]*)\|", page, re.M)):

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: MIT
 # takes long
 # processors: 2
-"""Every header compiles alone. A header is checked again if it, or a header that it includes, has changed since it passed in
-this build folder. TUTTI_CHECK_ALL=1 checks all.
+"""Every header compiles alone. A header is checked again if it, or a header that it includes, has changed since it
+passed in this build folder. TUTTI_CHECK_ALL=1 checks all.
 
-Most of the time goes to headers that others include. So that clang++ parses them once, a check begins with a precompiled
-header: one of tutti's that the checked header always includes, directly or indirectly. The checked header then sees the same
-declarations as without it. Only one error could be missed, about order: a header needs what another header of the same
-#include list includes. That other header is checked too, and fails.
+Most of the time is spent on headers that other headers include. So that clang++ parses them once, a check begins with
+a precompiled header: one of tutti's that the checked header always includes, directly or indirectly. The checked header
+sees the same declarations as without it. Such a check could miss only an error of order: a header needs what another
+header of the same #include list includes. That other header is checked too, and fails.
 """
 import re
 import shutil
@@ -22,7 +22,7 @@ from headers import RECORDS, Includes, Passed, headers, include_options
 from sources import skip
 
 MOST_PRECOMPILED = 24
-# Relative compile time of a header of the standard library (with 4 for others), and of one of another library.
+# Relative compile time of a header of the standard library (4 if it is not listed), and of a header of another library.
 STANDARD = {"regex": 40, "filesystem": 20, "future": 15, "functional": 15, "chrono": 15, "random": 15, "algorithm": 12,
             "iostream": 10, "fstream": 10, "sstream": 10, "thread": 12, "condition_variable": 12, "memory": 12, "ranges": 15}
 
@@ -34,7 +34,7 @@ def weight(name, files):
 
 
 def choose(names, files, includes):
-    """Returns the precompiled headers that save most time: {header to check: header to begin with}, for those that have one."""
+    """Returns {header to check: precompiled header to begin with}, if one saves time."""
     closures = {n: includes.closure(n, includes.always) for n in files}
     cost = {n: weight(n, files) + sum(weight(c, files) for c in closures[n]) for n in files}
     users = {}
@@ -75,7 +75,7 @@ class Compiler:
         source.write_text(f"#include <{name}>\n")
         if precompiled and self._run("-fsyntax-only", "-include-pch", precompiled, source)[0]:
             return True, ""
-        # A precompiled header is out of date if one of its files was edited meanwhile.
+        # A precompiled header is out of date if one of its files was edited after it was made.
         return self._run("-fsyntax-only", source)
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # fast
-"""Checks every #include against the allowed dependencies. The table is that of docs/architecture.md."""
+"""Checks every #include by the allowed dependencies, which docs/architecture.md lists."""
 import re
 import sys
 
 from sources import ROOT, sources
 
-# Folders that each folder of include/tutti may include besides itself.
+# For each folder of include/tutti: the other folders that it may include.
 BELOW = {
     "core": set(),
     "io": {"core"},
@@ -39,11 +39,12 @@ BACKENDS = {
     "turbojpeg": ("data", r"turbojpeg\.h|jpeglib\.h|jerror\.h"),
 }
 
-# For each application of tools/: the other ones that it may include. Its files include "tools/<application>/...".
+# For each application of tools/: the other applications that it may include. Its files include
+# "tools/<application>/...".
 ROOMS = {"command_line": set(), "trainer": {"command_line"}, "launch": {"command_line"}, "data": {"command_line"},
          "report": {"command_line"}, "predict": {"command_line", "data"}, "export": {"command_line", "predict"},
          "generate_trainer": {"command_line", "launch"}}
-# The folders of tools/launch, from the lowest one: each may include itself and those before it.
+# The folders of tools/launch, from the lowest one. Each folder may include itself and the folders before it.
 LAUNCH = ("host", "agent", "cli", "job", "elastic", "mpi", "")
 
 STANDARD = set("""
@@ -64,9 +65,9 @@ OWN_PROJECTS = ("bench/roofline/",)
 
 def third_party_allowed(path, header):
     parts = path.split("/")
-    if parts[0] == "backends":  # the list of libraries does not include their headers itself
+    if parts[0] == "backends":  # the list of libraries is separate from their headers
         return parts[1] in BACKENDS and re.fullmatch(BACKENDS[parts[1]][1], header)
-    # Tests and benchmarks may include everything, except that only one test or benchmark may include each of these.
+    # Tests and benchmarks may include everything, except these headers, which only one test or benchmark may include.
     if header.startswith("CLI/"):
         return parts[0] in ("examples", "tools")
     if header.startswith("doctest/"):
@@ -87,15 +88,15 @@ def tutti_allowed(path, header):
     if parts[0] in ("examples", "tools", "tests", "bench", "src"):
         return target in EVERYTHING or target in ("tutti.hpp", "program.hpp")
     if parts[0] == "include":
-        if len(parts) == 3:  # tutti.hpp and similar headers
+        if len(parts) == 3:  # headers in include/tutti itself, such as tutti.hpp
             return target in BELOW or (parts[2], target) == ("program.hpp", "tutti.hpp")
         return target == parts[2] or target in BELOW.get(parts[2], ())
     if parts[0] == "datasets":
         return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")
     if parts[0] == "backends":
-        if parts[1] == "decoders.hpp":  # the headers for the linked backends
+        if parts[1] == "decoders.hpp":  # selects headers by the linked backends
             return target in {"backends", "data"} | BELOW["data"]
-        if parts[1] in ("make.hpp", "make"):  # backends and strategies by name
+        if parts[1] in ("make.hpp", "make"):  # make backends and strategies by name
             return target in {"backends", "engine", "strategy", "io"} | BELOW["engine"] | BELOW["strategy"]
         if parts[1] not in BACKENDS:
             return False
@@ -116,7 +117,7 @@ def room_allowed(path, header):
         return False
     if parts[0] == "examples":
         return room == "trainer"
-    if parts[0] != "tools" or len(parts) == 2:  # tests and benchmarks; main functions
+    if parts[0] != "tools" or len(parts) == 2:  # tests, benchmarks and main functions
         return parts[0] in ("tools", "tests", "bench")
     if room != parts[1]:
         return room in ROOMS.get(parts[1], ())

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # fast
-# tests/nightly.sh and tests/repeat.sh: what they run, that they continue after they were stopped, and their tables. The
-# pieces and ctest are stand-ins.
+# Tests what tests/nightly.sh and tests/repeat.sh run, that they continue after they were stopped, and their tables.
+# Stand-ins replace the pieces and ctest.
 set -euo pipefail
 : "${TUTTI_SOURCE_DIR:?}"
 work=$(mktemp -d)
@@ -16,7 +16,8 @@ cd "$work/tree"
 cp "$TUTTI_SOURCE_DIR"/tests/{nightly,repeat}.sh tests/
 touch tests/io/test_x.cpp build/CTestTestfile.cmake
 
-# Each stand-in writes its name and arguments to the file calls. If the file fail names it, it exits with the status there.
+# Each stand-in writes its name and arguments to the file `calls`. If the file `fail` names the stand-in, it exits with
+# the status in that file.
 for program in test.sh tests/sanitize.sh tests/mutants/run.py tests/coverage.py tests/packaging/bare_chroot.sh ../bin/cmake ../bin/python3; do
   name=$(basename "$program")
   cat >"$program" <<S
@@ -40,8 +41,8 @@ chmod +x "$work/bin/ctest"
 export PATH=$work/bin:$PATH
 calls() { grep -c -- "$1" "$work/calls" || true; }
 
-# nightly.sh runs every piece once and reports a failed one. A second run repeats no piece; --again repeats the failed
-# one.
+# nightly.sh runs every piece once and reports a failed piece. A second run repeats no piece. With --again it repeats
+# the failed piece.
 echo "sanitize.sh --preset ubsan" >"$work/fail"
 only=build,tests-io,tests-fuzz,sanitize-asan,sanitize-ubsan,mutants-frames,coverage,soak-resume,soak-elastic,chroot
 status=0
@@ -58,7 +59,7 @@ rm "$work/fail"
 tests/nightly.sh --only $only --again >"$work/out" || fail "--again: $(cat "$work/out")"
 (($(wc -l <"$work/calls") == before + 1)) || fail "--again repeats more than the failed piece: $(cat "$work/calls")"
 
-# A run that was killed in the middle of a piece repeats this piece, and not the earlier ones.
+# After a run was killed in the middle of a piece, the next run repeats this piece, but not the earlier pieces.
 rm -rf build/nightly "$work/calls"
 echo "coverage.py --all --check" >"$work/stop"
 tests/nightly.sh --only build,coverage,soak-resume >"$work/out" 2>&1 && fail "it was not killed"
@@ -74,7 +75,7 @@ for wrong in "--only nonesuch" "--only" "--minutes x" "--nonesuch"; do
 done
 
 # repeat.sh runs each test the given number of times, next to the given number of busy processes. A failure has a log
-# and a row. No run is repeated.
+# and a row. A second run repeats no run.
 rm "$work/calls"
 echo '^tools/launch: a \(b\)$' >"$work/fail"
 status=0

@@ -18,10 +18,10 @@ trap 'rm -rf "$work"' EXIT
 for file in index.html docs/tutorial/first-net.html reference/index.html reference/classtutti_1_1Trainer.html reference/namespacetutti_1_1nn.html; do
   [[ -s $work/site/$file ]] || { echo "the site has no $file" && exit 1; }
 done
-# The comments of the headers are in it.
+# The reference contains the comments of the headers.
 grep -q 'Reads batches ahead' "$work/site/reference/classtutti_1_1Loader.html" || { echo "Loader's comment is not in the reference" && exit 1; }
 
-# The main page of the reference names what a program uses first, in the style of the other pages, without visible
+# The main page of the reference first names what a program uses. It has the style of the other pages and no visible
 # escapes.
 grep -q 'href="classtutti_1_1Checkpoints.html"' "$work/site/reference/index.html" || { echo "the reference has no main page" && exit 1; }
 for file in index.html classtutti_1_1Trainer.html; do

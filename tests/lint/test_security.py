@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""SECURITY.md names the test that shows each of its promises. Each one exists, as a test of ctest or as a method of a script."""
+"""Tests that each test that SECURITY.md names for a promise exists, as a test of ctest or as a method of a script."""
 import re
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def method_complaint(name, known):
     path = ROOT / "tests" / (script.replace("/", "/test_") + ".py")
     if script not in known or not path.is_file():
         return f"{name}: no test of ctest"
-    # Classes may inherit it from a module in the same folder.
+    # A class may inherit the method from a module in the same folder.
     sources = [path, *path.parent.glob("*.py")]
     return None if any(re.search(rf"^    def {re.escape(method)}\(", p.read_text(), re.M) for p in sources) else f"{name}: no such method"
 
@@ -49,7 +49,7 @@ def complaint(name, known):
         return None
     if re.fullmatch(r"[^:]+: test_\w+", name):
         return method_complaint(name, known)
-    # If a library is missing, its tests are one skipped test.
+    # If a library is missing, all its tests are one skipped test.
     return None if ": " in name and name.split(":")[0] in known else f"{name}: no test of ctest"
 
 
@@ -78,7 +78,7 @@ def main():
     known = set(re.findall(r"^ *Test +#\d+: (.*)$", listed.stdout, re.M))
     if not known:
         skip(f"no tests in {BUILD}")
-    # The cases of a program that was not built are not known.
+    # The cases of a program that was not built are unknown.
     known |= {name.removesuffix(": not built") for name in known if name.endswith(": not built")}
     text = (ROOT / "SECURITY.md").read_text()
     found = complaints(text, known)

@@ -22,7 +22,7 @@ SHELVES = ("tutorial", "how-to", "reference", "explanation")
 WIDTH = "<script>addEventListener('load', () => document.title = 'width ' + document.documentElement.scrollWidth)</script></body>"
 
 
-# Types a word and puts the first hit into the title.
+# Types a word into the search, and makes the first result the title of the page.
 SEARCH = """<script>addEventListener('load', () => {
   const box = document.getElementById('search');
   box.value = 'shared memory windows'; box.dispatchEvent(new Event('input'));
@@ -32,7 +32,8 @@ SEARCH = """<script>addEventListener('load', () => {
 
 
 def shelf_complaints():
-    """A page is on a shelf, has at most LONGEST lines, and its first sentence says for whom it is."""
+    """Tests that a page is on a shelf, has at most LONGEST lines, and says in its first sentence for which readers it
+    is."""
     docs = ROOT / "docs"
     for page in sorted(docs.rglob("*.md")):
         name, text = str(page.relative_to(ROOT)), page.read_text()
@@ -46,7 +47,7 @@ def shelf_complaints():
 
 
 def see_what_is_missing(text):
-    """check.py accepts a page, and reports each required part that is removed from it."""
+    """Tests that check.py accepts a page, and reports each required part that is removed from it."""
     assert list(check.page_complaints(text, True, {})) == [], list(check.page_complaints(text, True, {}))
     for part, what in (('id="search"', "no search"), ("site.js", "no search"), ('<nav class="pages"', "all pages"), ('<nav class="sections"', "of the page"),
                        ('class="next"', "next"), ('<button class="copy"', "copy buttons"), ("<h1", "no title"), ("site.css", "style")):
@@ -96,7 +97,7 @@ class Page(HTMLParser):
         self.open = []
 
     def complaints(self):
-        """check.py reports missing parts that a search engine, a browser's tab or a reader needs."""
+        """Yields what check.py must report: missing parts that a search engine, a browser's tab or a reader needs."""
         if not (self.title == "tutti" or self.title.endswith(" - tutti")):
             yield f"its title is '{self.title}', without the project's name"
         about = [a.get("content", "") for t, a in self.tags if t == "meta" and a.get("name") == "description"]

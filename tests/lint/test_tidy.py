@@ -38,7 +38,7 @@ def main():
         changed = [n for n in files if not passed.has(n, digests[n])]
         source = Path(work) / "all.cpp"
         source.write_text("".join(f"#include <{n}>\n" for n in changed))
-        # The paths by which the compiler finds the headers.
+        # The paths under which the compiler finds the headers.
         paths = sorted(str(ROOT / "include" / n if files[n].is_relative_to(ROOT / "include") else BUILD / "include" / n) for n in changed)
         some = "|".join(re.sub(r"([^\w/ -])", r"\\\1", path) for path in paths)
         everything = "|".join(re.sub(r"([^\w/ -])", r"\\\1", str(folder)) + "/.*" for folder in (ROOT, BUILD))

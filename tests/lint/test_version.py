@@ -9,7 +9,7 @@ from sources import ROOT
 
 
 def find(pattern, path):
-    """Returns what the pattern's group matches, or `None`."""
+    """Returns the text that the group of the pattern matches, or `None`."""
     file = ROOT / path
     match = re.search(pattern, file.read_text(), re.M) if file.is_file() else None
     return match[1] if match else None
@@ -25,13 +25,13 @@ def main():
     said = {
         "include/tutti/version.hpp, as a text": find(r'version = "([^"]+)"', "include/tutti/version.hpp"),
         "CITATION.cff": find(r"^version: (\S+)$", "CITATION.cff"),
-        # The first section is that of this version.
+        # The first section describes this version.
         "CHANGELOG.md": find(r"^## (\S+)", "CHANGELOG.md"),
     }
     wrong = {place: what for place, what in said.items() if what != version}
     for place, what in wrong.items():
         print(f"{place} says {what}, and TUTTI_VERSION_* say {version}")
-    # No other file contains the version: CMake, the Debian package and conanfile.py read the header.
+    # Other files do not contain the version: CMake, the Debian package and conanfile.py read the header.
     for path in ("CMakeLists.txt", "conanfile.py"):
         if (ROOT / path).is_file() and re.search(rf"\b{re.escape(version)}\b", (ROOT / path).read_text()):
             wrong[path] = version

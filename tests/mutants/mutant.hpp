@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <type_traits>
 
-// Code that run.py writes into a header calls this function to know which mutant is on. One program contains all
-// mutants, and each run of it turns one on.
-//   TUTTI_MUTANT=N                     turns this one on; default: no mutant
+// Code that run.py writes into a header calls on() to find out which mutant is on. One program contains all mutants,
+// and each run turns one of them on.
+//   TUTTI_MUTANT=N                     turns mutant N on; default: no mutant
 //   TUTTI_MUTANTS_REACHED=FILE         writes the numbers of the mutants that were reached, one per line
-//   -D TUTTI_MUTANT_OF_CONSTANTS=N     turns this one on in expressions that the compiler computes
+//   -D TUTTI_MUTANT_OF_CONSTANTS=N     turns mutant N on in expressions that the compiler computes
 #ifndef TUTTI_MUTANT_OF_CONSTANTS
 #define TUTTI_MUTANT_OF_CONSTANTS 0
 #endif

@@ -31,7 +31,7 @@ class Mutant:
     line: int
     source: str      # the line
     change: str      # "at 4: a < b -> a <= b": the column, counted in letters
-    constant: bool   # the compiler computes it: needs a program of its own
+    constant: bool   # the compiler computes the expression, so the mutant needs a separate program
 
     def key(self):
         return self.header, self.source, self.change
@@ -41,8 +41,8 @@ class Mutant:
 class Site:
     begin: int
     end: int
-    numbers: list                                  # of the mutants
-    write: object                                  # f(text of a range with the mutants in it) -> text
+    numbers: list                                  # the numbers of its mutants
+    write: object                                  # f(source text of the range, with the mutants in it) -> text
     wide: bool = False                             # a statement, which may enclose an expression of the same range
 
 
@@ -58,7 +58,7 @@ class Header:
         self.path = root / "include" / "tutti" / name
         self.name, self.first, self.without = name, first, set(without)
         self.bytes = self.path.read_bytes()
-        self.text = self.bytes.decode("ascii")  # offsets are bytes
+        self.text = self.bytes.decode("ascii")  # offsets are counted in bytes
         self.lines = self.text.split("\n")
         self.mutants, self.sites, self.seen = [], [], []
         unit = Index.create().parse(str(self.path), args=["-x", "c++", "-std=c++20", "-I", str(root / "include"), *system_folders()])
@@ -106,7 +106,7 @@ class Header:
             declared = self.text[cursor.extent.start.offset:cursor.location.offset]
             constant = constant or "constexpr" in declared
         elif cursor.kind == Kind.PARM_DECL:
-            constant = True  # a default argument; GCC computes it
+            constant = True  # GCC computes a default argument when it compiles
         constant = constant or cursor.kind in CONSTANT
         if cursor.kind != Kind.TRANSLATION_UNIT:
             self.look(cursor, children, constant, parent)
@@ -211,7 +211,7 @@ class Header:
             test = children[0]
         begin, end = self.range_of(test)
         text = self.text[begin:end]
-        # If the comparison itself is inverted, this would be the same mutant again.
+        # If the comparison in the condition has a mutant that inverts it, this mutant would be the same.
         if any(s.begin == begin and s.end == end for s in self.sites) or compares(test, self) or text.startswith("!"):
             return
 

@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-# For each part: headers of include/tutti, programs of tests/.
+# For each part: headers of include/tutti, and test programs of tests/.
 PARTS = {
     "sampler": (["data/sampler.hpp"], ["data/test_sampler"]),
     "arbiter": (["cluster/arbiter/arbiter.hpp", "cluster/arbiter/next_generation.hpp", "cluster/arbiter/candidate.hpp", "cluster/channel/lease.hpp",
@@ -40,7 +40,7 @@ TICK = 0.05
 
 
 def clang_here(build):
-    """Continues this script in the environment of requirements.txt."""
+    """Runs this script again in an environment with the packages of requirements.txt."""
     environment = build / "venv"
     marker = environment / "requirements.txt"
     wanted = (HERE / "requirements.txt").read_text()
@@ -71,8 +71,8 @@ class Run:
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30,) * 2)
 
     def passes(self):
-        """Returns whether all test cases pass. The system ends a run that uses the processor for too long. This script
-        ends a run that waits for too long; it counts its own turns, so a machine that is paused does not end a run."""
+        """Returns whether all test cases pass. The system ends a run that uses the CPU for too long. This script ends a
+        run that waits for too long. It counts its own checks, so that a pause of the machine does not end a run."""
         process = subprocess.Popen([self.program, "--abort-after=1", "--no-colors=true"], cwd=self.folder,
                                    env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    errors="replace", preexec_fn=self.limit, start_new_session=True)
@@ -96,7 +96,7 @@ class Run:
 
 
 def compile_programs(folder, programs, constant=0):
-    """Returns the compiler's errors, or an empty list."""
+    """Compiles the program. Returns the compiler's errors, or an empty list."""
     suffix = f"_{constant}" if constant else ""
     main = folder / "main.o"
     if not main.exists():
@@ -127,7 +127,7 @@ def write_headers(folder, headers, without):
 
 
 def build_all(folder, headers, programs):
-    """Leaves out mutants that do not compile, such as a difference of a type without subtraction."""
+    """Compiles the program without mutants that do not compile, such as a difference of a type without subtraction."""
     without = set()
     for _ in range(8):
         mutants = write_headers(folder, headers, without)
@@ -148,7 +148,7 @@ def build_all(folder, headers, programs):
 
 
 def suspects(text, columns):
-    """Returns the mutants of a line that the compiler complains about: those around the column, or all of the line."""
+    """Returns the mutants in a line with an error: those near the column, or all mutants of the line."""
     numbers = [(m.start(), int(m[1])) for m in re.finditer(r"on\((\d+)\)", text)]
     near = {n for c in columns for at, n in numbers if abs(at - c) < 60}
     return near or {n for _, n in numbers}

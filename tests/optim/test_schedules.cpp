@@ -22,7 +22,7 @@ SchedulePoint at(std::int64_t step, std::int64_t total, std::int64_t per_epoch =
   return {.step = step, .steps_per_epoch = per_epoch, .total_steps = total};
 }
 
-// Checks a schedule against a table. The tables have five decimals of numbers computed in 32-bit floating point.
+// Checks a schedule by a table. The numbers of a table were computed in 32-bit floating point and have five decimals.
 void check_table(const Schedule& schedule, std::int64_t total, std::int64_t per_epoch,
                  const std::vector<std::pair<std::int64_t, double>>& table) {
   for (const auto& row : table) {
@@ -124,7 +124,7 @@ TEST_CASE("cosine decays from the rate to zero") {
 }
 
 TEST_CASE("cosine restarts with decaying periods") {
-  // Periods of 25, 50 and 100 steps, the last cut off at 100.
+  // Periods of 25, 50 and 100 steps. The run ends at step 100, within the last period.
   const CosineRestarts schedule(1.0, {.first_decay_ratio = 0.25, .t_mul = 2.0, .m_mul = 0.1});
   CHECK(schedule(at(0, 100)) == doctest::Approx(1.0));
   CHECK(schedule(at(24, 100)) == doctest::Approx(0.5 * (1 + std::cos(std::numbers::pi * 24 / 25))));

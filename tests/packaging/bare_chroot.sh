@@ -18,7 +18,7 @@ if ((EUID != 0)) || ! command -v debootstrap >/dev/null || ! unshare --mount tru
   echo "SKIP: it takes root, namespaces and debootstrap (Debian: apt-get install debootstrap)"
   exit 77
 fi
-# Mounts disappear with this namespace.
+# The kernel removes the mounts with this namespace.
 if [[ -z ${TUTTI_BARE_CHROOT:-} ]]; then TUTTI_BARE_CHROOT=1 exec unshare --mount --propagation private "$0" "$@"; fi
 
 work=$(mktemp -d)
@@ -36,7 +36,7 @@ cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 [[ ! -d /etc/apt/apt.conf.d ]] || cp -n /etc/apt/apt.conf.d/*proxy* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
 cp "$package" "$root/tmp/tutti.deb"
 inside() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive ${http_proxy:+http_proxy="$http_proxy"} chroot "$root" "$@"; }
-# quietly COMMAND...: runs it in the chroot; shows its output if it fails.
+# quietly COMMAND...: runs a command in the chroot, and shows its output only if it fails.
 quietly() { inside "$@" >"$work/log" 2>&1 || { tail -n 30 "$work/log" && fail "in the bare $suite: $*"; }; }
 
 quietly apt-get update

@@ -7,7 +7,7 @@ export CXX=${TUTTI_CXX:-c++}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-# A compiler cache must ignore the name of $work, which differs in each run.
+# The compiler cache must ignore the name of $work, which differs in each run.
 export CCACHE_BASEDIR=$work
 
 fail() {
@@ -48,8 +48,8 @@ headers() {
   (cd "$TUTTI_BUILD_DIR/include" && find -L tutti/datasets -name '*.hpp' | sort)
 }
 
-# downstream BUILD_DIR OPTION...: configures, builds and runs examples/downstream with each component. Not optimised,
-# because finding and linking do not depend on it; test_compilers.sh tests the rest.
+# downstream BUILD_DIR OPTION...: configures, builds and runs examples/downstream with each component. The build is not
+# optimised, because finding and linking do not depend on it. test_compilers.sh tests the rest.
 downstream() {
   local build=$1
   shift
@@ -61,8 +61,8 @@ downstream() {
   "$build/downstream" || fail "the downstream program fails"
 }
 
-# install_moved PREFIX: an installed tutti that was moved to another folder, like a package that is unpacked elsewhere. Under
-# ctest it is a copy of the installation of test_stage.sh.
+# install_moved PREFIX: makes an installation of tutti that was moved to another folder, like a package that is unpacked
+# elsewhere. Under ctest it copies the installation of test_stage.sh.
 install_moved() {
   if [[ -n ${STAGED_INSTALL:-} && -f $STAGED_INSTALL/complete ]]; then
     cp -a "$STAGED_INSTALL/prefix" "$1"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# tutti inside another project's build: it adds its targets, but no tests, programs or install rules.
+# Tests tutti inside the build of another project: it adds its targets, but no tests, programs or install rules.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 downstream "$work/build" -D "TUTTI_SOURCE=$TUTTI_SOURCE_DIR" -D CMAKE_EXPORT_COMPILE_COMMANDS=ON

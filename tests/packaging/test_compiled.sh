@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: MIT
 # needs: stage
 # processors: 2
-# tutti::compiled: the downstream project links the trainer, the executor and the kernels from a library that is
+# Tests tutti::compiled: the downstream project links the trainer, the executor and the kernels from a library that is
 # compiled once, and its own files do not contain them. Tested as an installed package, and as a source tree in the
 # project. With TUTTI_IMPLEMENTATION, a file of the project compiles them.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
 
-# has FUNCTION LETTERS FILE: succeeds if the file has this function of tutti as one of these kinds of symbol. U:
+# has FUNCTION LETTERS FILE: succeeds if the file has this function of tutti as one of these kinds of symbol. U means
 # undefined.
 has() {
   nm -C "$3" >"$work/symbols"

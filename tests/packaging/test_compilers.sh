@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 # takes long
 # processors: 2
-# Builds the downstream project with each compiler and standard that is promised, in a path with spaces, for plain
-# x86-64, without a warning, and runs each program with each instruction set. C++20 uses oneDNN, C++23 Eigen. The first
-# loss, which one forward pass makes, must be the same to 1e-4, the last one, 16 steps later, to 1e-3. Compilers and
-# instruction sets fuse different multiply-adds, and steps amplify the difference.
-#   test_compilers.sh [COMPILER...]    others, g++-11 for example
+# Builds the downstream project with each supported compiler and standard, in a path with spaces, for plain x86-64,
+# without a warning, and runs each program with each instruction set. C++20 uses oneDNN, and C++23 uses Eigen. The first
+# loss, after one forward pass, must be the same to 1e-4. The last loss, 16 steps later, must be the same to 1e-3:
+# compilers and instruction sets fuse different multiply-adds, and steps amplify the difference.
+#   test_compilers.sh [COMPILER...]    other compilers, g++-11 for example
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 mkdir "$work/a path" "$work/a path/with spaces"
@@ -17,14 +17,14 @@ compilers=("$@")
 (($#)) || compilers=(g++-12 clang++-14 clang++-16)
 found=$(components)
 
-# The instruction sets of this machine; the program would silently use a smaller one.
+# The instruction sets of this machine. With another one, the program would silently use a smaller instruction set.
 here=(baseline)
 if grep -qw avx2 /proc/cpuinfo && grep -qw fma /proc/cpuinfo; then here+=(avx2); fi
 if grep -qw avx512f /proc/cpuinfo && grep -qw avx512bw /proc/cpuinfo && grep -qw avx512vl /proc/cpuinfo &&
   grep -qw avx512dq /proc/cpuinfo; then here+=(avx512); fi
 
 # build COMPILER STANDARD: makes the program "COMPILER STANDARD", and a log of the same name with the compiler's output.
-# -O1, because the test only checks that the program is correct.
+# Uses -O1, because the test only checks that the program is correct.
 build() {
   local name="$1 $2" flags=(-I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include") libraries=()
   if [[ $2 == c++20 && $found == *onednn* ]]; then
@@ -38,7 +38,7 @@ build() {
 
 passed=0 total=0 failed=0 skipped=()
 first_want= last_want=
-# close NAME GOT WANT TOLERANCE
+# close NAME GOT WANT TOLERANCE: checks that two losses are equal within a tolerance.
 close() {
   awk -v got="$2" -v want="$3" -v tolerance="$4" 'BEGIN { d = got - want; exit !(d <= tolerance && -d <= tolerance) }' ||
     { echo "$1: expected $3 within $4, got $2" && return 1; }
@@ -71,7 +71,7 @@ check() { # check COMPILER STANDARD
   done
 }
 
-# Two compilers at a time.
+# Builds with two compilers at a time.
 jobs=()
 for compiler in "${compilers[@]}"; do
   for standard in c++20 c++2b; do
@@ -86,7 +86,7 @@ done
 for ((i = 0; i < ${#jobs[@]}; i += 2)); do
   pids=()
   for job in "${jobs[@]:i:2}"; do
-    # A compiler and a standard are two words.
+    # The shell must split a compiler and a standard into two words.
     # shellcheck disable=SC2086
     build $job &
     pids+=($!)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # needs: stage
-# If the library of a component is absent, find_package names the Debian package, and the build of tutti itself
+# Tests components: if the library of one is missing, find_package names the Debian package, and the build of tutti
 # continues and prints one line about it. A component that does not exist is an error too.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -40,7 +40,7 @@ says "component onednn is not built: no oneDNN (Debian: apt-get install libdnnl-
 says "component eigen is not built: no Eigen3 (Debian: apt-get install libeigen3-dev)"
 says "component mpi is not built: no MPIC (Debian: apt-get install libopenmpi-dev openmpi-bin)"
 
-# The eigen component adds -march=native on request.
+# The eigen component adds -march=native only if the option requests it.
 if [[ $(components) == *eigen* ]]; then
   for choice in ON OFF; do
     try -D DOWNSTREAM_COMPONENTS=eigen -D TUTTI_EIGEN_NATIVE=$choice -D CMAKE_EXPORT_COMPILE_COMMANDS=ON || fail "no eigen"

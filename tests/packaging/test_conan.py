@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""conanfile.py: `conan create` makes the package of this tree, and a program builds with it and runs. Needs the
+"""Tests conanfile.py: `conan create` makes the package of this tree, and a program builds with it and runs. Needs the
 packages of tests/packaging/requirements.txt, which ./test.sh installs into build/venv/packaging."""
 import os
 import re
@@ -25,7 +25,7 @@ def find_conan():
 def main():
     conan = find_conan()
     with tempfile.TemporaryDirectory() as folder:
-        # The user's own profile and cache are not used, and no file is fetched.
+        # Does not use the profile and cache of the user, and downloads no file.
         environment = dict(os.environ, CONAN_HOME=folder + "/home", CXX=os.environ.get("TUTTI_CXX", "c++"), HOME=folder)
 
         def run(*argv, cwd=ROOT):
@@ -36,7 +36,7 @@ def main():
                 sys.exit(f"conan {argv[0]} ends with {done.returncode}")
             return done.stdout
 
-        # Conan builds the program in its folder.
+        # Conan builds the program in the program's folder.
         program = Path(folder) / "uses_tutti"
         shutil.copytree(ROOT / "tests" / "packaging" / "conan", program)
         run("profile", "detect")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Dockerfile: rules that each fail on a broken copy, the packages that ./quickstart.sh installs, and, if a Docker
-daemon answers, the result of its own checker."""
+"""Tests the Dockerfile: rules, each of which fails on a broken copy, the packages that ./quickstart.sh installs, and,
+if a Docker daemon answers, the result of its own checker."""
 import os
 import re
 import shutil

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A program that includes each header and uses no part of it emits no code. No class has a virtual function that makes
-# each unit emit its table, and with the table all functions that it calls (a key function is `inline` in its
-# declaration). No header defines variables that are initialised at run time.
+# Tests that a program that includes each header and uses no part of it emits no code. No class may have a virtual
+# function that makes each unit emit its table, and with the table all functions that it calls (a key function is
+# `inline` in its declaration). No header may define variables that are initialised at run time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 most=1000 # bytes of text and data; an empty main() is 51
 
 flags=(-std=c++20 -O2 -pthread -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include" -isystem /usr/include/eigen3)
 here=$(components)
-# Programs load the GPU's libraries at run time, so their headers are enough.
+# Programs load the GPU's libraries at run time, so the headers of these libraries are enough.
 if [[ -f ${CUDA_PATH:-/usr/local/cuda}/include/cuda_runtime_api.h ]]; then
   flags+=(-isystem "${CUDA_PATH:-/usr/local/cuda}/include")
   here+=";cuda;nccl"

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 # takes long
 # processors: 2
-# A project of two files that use tutti is linked in three ways, each with g++ and clang: header-only; with
-# TUTTI_IMPLEMENTATION in a third file; with the sources of tutti::compiled. Each program trains to the same loss. Not
-# optimised, because only the linking differs.
+# Links a project of two files that use tutti in three ways, each with g++ and clang: header-only; with
+# TUTTI_IMPLEMENTATION in a third file; with the sources of tutti::compiled. Each program must train to the same loss.
+# The build is not optimised, because only the linking differs.
 #   test_implementation.sh [COMPILER...]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -80,7 +80,7 @@ trains() {
   ./"$name" >"$name.loss" || fail "$compiler: $name does not learn: $(cat "$name.loss")"
   echo "$compiler, $name: loss $(cat "$name.loss")"
 }
-# defines FUNCTION OBJECT: succeeds if the object contains the code of this function of tutti's.
+# defines FUNCTION OBJECT: succeeds if the object contains the code of this function of tutti.
 defines() {
   nm -C "$2" >symbols
   grep -qE " [TW] tutti::$1\\(" symbols

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # needs: stage
-# An installed tutti that was moved afterwards: find_package works with its components, and no file contains a folder of
+# Tests an installation that was moved: find_package works with its components, and no file contains a folder of
 # this machine.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -17,7 +17,7 @@ done
 [[ -x $work/prefix/share/tutti/datasets/cifar10/prepare ]] || fail "datasets/cifar10/prepare is not installed"
 bash "$work/prefix/share/tutti/datasets/cifar10/prepare" --help >/dev/null || fail "the installed prepare does not run"
 
-# Each header of the tree is installed.
+# Each header of the tree must be installed.
 (cd "$TUTTI_SOURCE_DIR/include" && find tutti -name '*.hpp' | sort) >"$work/want"
 (cd "$TUTTI_SOURCE_DIR" && find backends datasets -name '*.hpp' | sed 's|^|tutti/|' | sort) >>"$work/want"
 (cd "$work/prefix/include" && find tutti -name '*.hpp') | sort >"$work/got"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A tree with only some programs built, as quickstart.sh leaves it, installs the programs that exist.
+# Tests a tree with only some programs built, as after quickstart.sh: the programs that exist are installed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cmake -S "$TUTTI_SOURCE_DIR" -B build -D CMAKE_BUILD_TYPE=Release -D TUTTI_BUILD_TESTS=OFF -D TUTTI_BUILD_EXAMPLES=ON >log 2>&1 || fail "$(cat log)"
-# The test does not need working programs: no program is compiled.
+# The programs need not work, so the test compiles no program.
 told=
 mkdir -p build/tools build/examples
 cp "$TUTTI_BUILD_DIR/tools/tutti-launch" build/tools/tutti-launch
@@ -13,7 +13,7 @@ cmake --install build --prefix "$work/first place" >log 2>&1 || fail "a tree wit
 [[ -f "first place/include/tutti/version.hpp" ]] || fail "no headers: $(cat log)"
 for program in train_cifar10 train_imagenet generate-trainer tutti-data; do
   [[ ! -e "first place/bin/$program" ]] || fail "$program is there, and was not built"
-  # If a library is missing, the program does not belong to the build.
+  # If a library is missing, the build has no such program.
   [[ $(find build -name cmake_install.cmake -exec grep -l "FILES \".*/$program\"" {} +) ]] || continue
   grep -q "Not installed, because it is not built: $program$" log || fail "it does not say that $program is missing: $(cat log)"
   told=yes

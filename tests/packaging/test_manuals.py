@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # needs: stage
-"""The manual pages and the completions of bash and zsh in an installation contain the options that each installed
-program's --help lists, and complete them."""
+"""Tests that the manual pages and the completions of bash and zsh in an installation contain the options that each
+installed program's --help lists, and complete them."""
 import os
 import re
 import shutil
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
 OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
-# Prints the number of words that zsh offers after a line. zsh runs in a terminal of its own.
+# Prints how many words zsh offers after a line. zsh runs in a separate terminal.
 ZSH = r"""
 zmodload zsh/zpty
 zpty one zsh -f -i
@@ -54,7 +54,7 @@ class Manuals(unittest.TestCase):
             sys.exit(77)
         cls.helps = {p.name: done.stdout for p in sorted((cls.prefix / "bin").iterdir())
                      if not p.is_symlink() and (done := run(p, "--help")).returncode == 0}
-        # These have a --help of the common options only.
+        # --help of these programs lists only the common options.
         for name, text in list(cls.helps.items()):
             if "--help-all" in text:
                 cls.helps[name] = run(cls.prefix / "bin" / name, "--help-all").stdout
@@ -67,7 +67,7 @@ class Manuals(unittest.TestCase):
         return self.prefix / "share" / "man" / "man1" / f"{name}.1"
 
     def bash(self, name, *words, before=""):
-        """Returns the words to which bash completes the last of these words."""
+        """Returns the completions that bash offers for the last of these words."""
         function = "_tutti_" + re.sub(r"\W", "_", name)
         script = f'{before}\nsource "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); {function}; printf "%s\\n" "${{COMPREPLY[@]}}"'
         file = self.prefix / "share" / "bash-completion" / "completions" / name
@@ -98,12 +98,12 @@ class Manuals(unittest.TestCase):
                 self.assertRegex(shown, rf"(?m)^{heading}$", name)
             self.assertRegex(shown, rf"(?m)^ +{name} - \S", "whatis needs this line")
             self.assertEqual(set(OPTION.findall(shown)), set(OPTION.findall(text)), name)
-            # Each word of --help is in the page, except headings that are written differently.
+            # The page contains each word of --help, except headings that are written differently.
             words = set(re.findall(r"[A-Za-z]{4,}", text)) - set(re.findall(r"[A-Za-z]{4,}", shown))
             self.assertLessEqual(words, {"Usage", "usage", "Options", "options", "Exit", "codes"}, name)
 
     def test_help_knows_every_option(self):
-        """For programs with a --help text that is separate from the table of their options."""
+        """Tests programs with a --help text that is separate from the table of their options."""
         spellings = (ROOT / "tools" / "command_line" / "spellings.cpp").read_text()
         for name, folder in (("tutti-data", "data"), ("generate-trainer", "generate_trainer")):
             if name not in self.helps:
@@ -128,7 +128,7 @@ class Manuals(unittest.TestCase):
             self.assertLessEqual({o.replace("_", "-") for o in listed}, offered, name)
 
     def test_bash_completes_words(self):
-        """Completes beginnings of options and their values, in each of the forms that the programs accept."""
+        """Tests that options and their values are completed in each of the forms that the programs accept."""
         if "train_cifar10" in self.helps:
             self.assertEqual(self.bash("train_cifar10", "--epo"), ["--epochs"])
             self.assertEqual(self.bash("train_cifar10", "--batch_s"), ["--batch-size"])
@@ -145,7 +145,7 @@ class Manuals(unittest.TestCase):
         self.assertEqual(self.bash("tutti-launch", "--launcher", "s"), ["ssh", "srun"])
         self.assertIn("prefix", self.bash("tutti-launch", "-n", "2", "pre"))
         self.assertEqual(self.bash("tutti-launch", "-n", "2", "--elastic_at", "s"), ["step"])
-        # After the name of a program, its own completion takes over.
+        # After the name of a program, the completion of this program is used.
         asked = "_command_offset() { COMPREPLY=(offset$1); }"
         self.assertEqual(self.bash("tutti-launch", "-n", "2", "train_cifar10", "--ep", before=asked), ["offset3"])
         self.assertEqual(self.bash("tutti-launch", "--log-dir", "=", "x", "prog", "", before=asked), ["offset4"])

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The oldest CMake that is promised, 3.22, configures, builds and installs the whole tree, and finds the installation. A
-# stand-in for the compiler makes an empty object of each source, because CMake does not depend on the compiler's
-# output.
+# Tests that the oldest supported CMake, 3.22, configures, builds and installs the whole tree, and finds the
+# installation. A stand-in for the compiler makes an empty object of each source, because CMake does not depend on the
+# compiler's output.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 version=3.22.6
@@ -64,7 +64,7 @@ for file in bin/train_cifar10 bin/train_imagenet bin/tutti-launch bin/generate-t
 done
 if [[ $(components) == *eigen* && -z $(find "$work/own build" -name 'train_cifar10' -type f) ]]; then fail "not built"; fi
 
-# The tests may need more, but they are at least configured.
+# The tests may need a newer CMake, but this one must configure them.
 run "$cmake" -S "$TUTTI_SOURCE_DIR" -B "$work/own build" -D TUTTI_BUILD_TESTS=ON
 (cd "$TUTTI_SOURCE_DIR" && run "$cmake" --list-presets)
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT
 # needs: stage
 # processors: 2
-# The project of docs/how-to/own-model.md, examples/own_project/CMakeLists.txt with examples/03_images.cpp: it builds with an installed
-# tutti, and its program trains on a folder of images. Not optimised, as in the other tests of this folder.
+# Tests the project of docs/how-to/own-model.md, examples/own_project/CMakeLists.txt with examples/03_images.cpp: it
+# builds with an installed tutti, and its program trains on a folder of images. Not optimised, as in the other tests of
+# this folder.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""infra/package/make_package.sh: each file of its archive needs only libraries of the archive. The programs, mpirun
-too, run in a root of an older Debian that has no files of this machine, in /opt/tutti and elsewhere, and between hosts
-over ssh. TUTTI_ROOTS=jammy,noble,trixie selects other systems, see SYSTEMS."""
+"""Tests infra/package/make_package.sh: each file of its archive needs only libraries of the archive. The programs, with
+mpirun among them, run in a root of an older Debian that has no files of this machine, in /opt/tutti and elsewhere, and
+between hosts over ssh. TUTTI_ROOTS=jammy,noble,trixie selects other systems, see SYSTEMS."""
 import os
 import re
 import shutil
@@ -19,7 +19,8 @@ import netns_cluster  # noqa: E402
 ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
 MAKE = ROOT / "infra" / "package" / "make_package.sh"
-# The version of each system's C library, and its download address. Debian 11's is older than that of any promised host.
+# For each system: the version of its C library, and its download address. Debian 11 has an older C library than any
+# supported host.
 DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
 SYSTEMS = {"bullseye": ("2.31", DEBIAN), "jammy": ("2.35", UBUNTU), "noble": ("2.39", UBUNTU), "trixie": ("2.41", DEBIAN)}
 TRAIN = ["--dataset", "synthetic", "--num-examples", "96", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "32",
@@ -71,9 +72,9 @@ def root_of(system):
     root.parent.mkdir(exist_ok=True)
     options, rules = ["--foreign", "--variant=minbase"], Path("/usr/share/debootstrap/scripts") / system
     if mirror == UBUNTU:
-        options.append("--keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg")  # of Ubuntu's package ubuntu-keyring
+        options.append("--keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg")  # of the package ubuntu-keyring
         rules = rules if rules.exists() else rules.with_name("gutsy")
-    try:  # unpacked and not configured: no program of it has run
+    try:  # packages are unpacked but not configured, so that no program of them runs
         done = run(debootstrap, *options, system, root, mirror, rules, timeout=240)
         why = "" if done.returncode == 0 else (done.stdout + done.stderr).strip().splitlines()[-1]
     except subprocess.TimeoutExpired:
@@ -82,7 +83,7 @@ def root_of(system):
         shutil.rmtree(root, ignore_errors=True)
         return None, f"debootstrap: {why}"
     shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
-    for name in ("proc", "sys", "dev"):  # if it may not mount, debootstrap makes links to the machine's own
+    for name in ("proc", "sys", "dev"):  # if debootstrap may not mount, it makes links to the folders of this machine
         if (root / name).is_symlink():
             (root / name).unlink()
         (root / name).mkdir(exist_ok=True)
@@ -129,7 +130,7 @@ class Package(unittest.TestCase):
         self.assertEqual(done.stdout, "")
 
     def test_each_file_finds_what_it_needs_in_the_archive(self):
-        """Checks names and symbol versions of programs, libraries and plugins."""
+        """Checks which libraries and symbol versions the programs, libraries and plugins need."""
         files = list(elf_files(self.top))
         self.assertGreater(len(files), 30)
         has = {p.name for folder in ("lib/tutti", "lib/tutti/c") for p in (self.top / folder).iterdir()}
@@ -164,7 +165,7 @@ class Package(unittest.TestCase):
         self.assertEqual([line for line in listed if line[0] != "l" and "w" in (line[5], line[8])], [])
 
     def in_root(self, root, *argv, environment=None):
-        """Runs argv in the root, with /proc, /sys and a separate /dev, without network."""
+        """Runs argv in the root, with /proc, /sys and a separate /dev, and without a network."""
         script = ('cd "$1" && mount -t proc proc proc && mount --rbind /sys sys && mount -t tmpfs tmpfs dev && mkdir dev/shm &&'
                   ' mknod -m 666 dev/null c 1 3 && mknod -m 666 dev/urandom c 1 9 && mknod -m 666 dev/zero c 1 5 &&'
                   ' mkdir dev/pts && mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts && ln -s pts/ptmx dev/ptmx &&'
@@ -196,18 +197,18 @@ class Package(unittest.TestCase):
         for program in PROGRAMS:
             succeeds(f"/opt/tutti/bin/{program}", "--help")
         succeeds("/opt/tutti/bin/prepare-data", "--help", tells="usage: prepare-data")
-        # The programs choose their instructions when they run.
+        # The programs select their instructions when they run.
         train = ["/opt/tutti/bin/train_cifar10", *TRAIN]
         succeeds(*train, "--run-dir", "/tmp/a", TUTTI_ISA="baseline", tells="own kernels baseline")
         succeeds("/opt/tutti/bin/tutti-launch", "-n", "2", *train, "--strategy", "gloo", "--run-dir", "/tmp/b", tells="2 ranks")
         succeeds("/opt/tutti/bin/tutti-launch", "-n", "2", "-s", "1", *train, "--strategy", "ps", "--run-dir", "/tmp/c",
                  tells="2 ranks")
-        # By mpirun, which needs ssh even if all ranks are on one host.
+        # mpirun needs ssh even if all ranks are on one host, unless its option `plm` is `isolated`.
         isolated = ["--mca", "plm", "isolated", "--oversubscribe", "--allow-run-as-root", "-np", "2"]
         succeeds("/opt/tutti/bin/mpirun", *isolated, *train, "--strategy", "mpi", "--run-dir", "/tmp/d",
                  tells="strategy mpi, 2 ranks")
 
-        # In another folder.
+        # The archive in another folder.
         (place / "srv").mkdir(exist_ok=True)
         (place / "opt/tutti").rename(place / "srv/its place")
         moved = "/srv/its place"
@@ -242,8 +243,8 @@ class Package(unittest.TestCase):
                 self.assertIn(f"interpreter: {loader}]", text)
 
     def test_between_hosts(self):
-        """The PATH of the hosts has neither the programs nor an mpirun; ssh starts the ranks."""
-        top = self.unpack(self.work / "two")  # Open MPI's orted is not started from a path with spaces
+        """Starts ranks over ssh on hosts with neither the programs nor an mpirun in their PATH."""
+        top = self.unpack(self.work / "two")  # Open MPI cannot start orted from a path with spaces
         done = run(top / "setup.sh")
         self.assertEqual(done.returncode, 0, done.stderr)
         path = self.work / "path"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""`infra/package/make_package.sh --cuda`: the archive contains CUDA's libraries, unchanged, in the folder that programs
-search first, with the libraries that they need. A message says which GPUs the archive supports. A build with another
-CUDA is refused. Uses small stand-ins for PyPI's wheels."""
+"""Tests `infra/package/make_package.sh --cuda`: the archive contains CUDA's libraries, unchanged, in the folder that
+programs search first, with the libraries that they need. A message says which GPUs the archive supports. A build with
+another CUDA is refused. Uses small stand-ins for PyPI's wheels."""
 import os
 import re
 import shutil
@@ -26,7 +26,7 @@ PACKAGE = ROOT / "infra" / "package"
 CACHE = (BUILD / "CMakeCache.txt").read_text()
 CUDA = (re.search(r"^TUTTI_BUILT_CUDA:INTERNAL=(\d+)", CACHE, re.M) or [None, None])[1]
 
-# Opens the libraries as the backend does and prints the file of each.
+# Opens the libraries as the backend does, and prints the file of each library.
 PROBE = r"""
 #include <link.h>
 #include <cstdio>
@@ -55,7 +55,7 @@ def pins(major):
 
 
 def libraries(major):
-    """Returns the files of an archive for each wheel, by a part of the wheel's name."""
+    """Returns {part of a wheel's name: files of the archive that are from this wheel}."""
     return {"nvrtc": [f"libnvrtc.so.{major}", f"libnvrtc-builtins.so.{major}.0"], "cublas": [f"libcublasLt.so.{major}"],
             "cudnn": ["libcudnn.so.9", "libcudnn_graph.so.9"], "nccl": ["libnccl.so.2"]}
 
@@ -70,8 +70,8 @@ def compiled(folder, name, *options):
 
 
 def make_wheels(folder, major):
-    """Makes wheels with the names and versions of the list. Each has its libraries, one library that the archive omits, and a
-    licence."""
+    """Makes wheels with the names and versions in the list. Each wheel has its libraries, one library that the archive
+    omits, and a licence."""
     folder.mkdir(parents=True)
     built = folder.parent / "built"
     built.mkdir()
@@ -167,10 +167,10 @@ class PackageWithCuda(unittest.TestCase):
         top = place / "tutti"
         folder = top / "lib/tutti/cuda"
         brought = sorted(name for names in libraries(CUDA).values() for name in names)
-        # Unchanged: not stripped, with the original paths.
+        # The libraries are unchanged: not stripped, with their original paths.
         for name in brought:
             self.assertEqual((folder / name).read_bytes(), (built / name).read_bytes(), name)
-        # The libraries that they need are next to them: the archive's own C library as a link.
+        # The libraries that they need are next to them. The C library of the archive is a link.
         more = sorted({p.name for p in folder.iterdir()} - set(brought))
         self.assertEqual([n for n in more if n != "libz.so.1" and not (folder / n).is_symlink()], [])
         self.assertEqual(os.readlink(folder / "libm.so.6"), "../c/libm.so.6")
@@ -184,7 +184,7 @@ class PackageWithCuda(unittest.TestCase):
         self.assertRegex(about, rf"(?m)^cuda {CUDA}\.\d+$")
         self.assertIn("cuda_libraries own", about)
 
-        # A program of the archive opens these libraries and not those that the loader would find.
+        # A program of the archive opens these libraries instead of those that the loader would find.
         probe = top / "bin" / "probe"
         (self.work / "probe.cpp").write_text(PROBE)
         headers = re.search(r"^CUDAdnn_INCLUDE_DIR:PATH=(.*)", CACHE, re.M)[1]
@@ -197,7 +197,7 @@ class PackageWithCuda(unittest.TestCase):
 
 
 class HostWithGpus(unittest.TestCase):
-    """The set-up of a host logs that its GPUs are not used because the archive was built without CUDA."""
+    """Tests that the set-up of a host logs why it does not use its GPUs: the archive was built without CUDA."""
 
     def test_the_log_of_a_host(self):
         with tempfile.TemporaryDirectory() as folder:

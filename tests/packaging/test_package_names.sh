@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The packages that quickstart.sh and test.sh install on a system with dnf and without apt-get; with stand-ins for dnf
-# and rpm.
+# Tests which packages quickstart.sh and test.sh install on a system with dnf and without apt-get. Uses stand-ins for
+# dnf and rpm.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 mkdir bin
@@ -20,7 +20,7 @@ S
 printf '#!%s\nexec "$@"\n' "$(command -v bash)" >bin/sudo
 chmod +x bin/rpm bin/dnf bin/sudo
 echo -n "cmake " >installed
-try() { # try PACKAGE...: prints the output of install
+try() { # try PACKAGE...: prints the output of the installation
   PATH=$work/bin bash -c 'set -euo pipefail; me=try root=$1; source "$root/.ci/common.sh"; shift; install "$@"' _ "$TUTTI_SOURCE_DIR" "$@"
 }
 want="try: installing gcc-c++ ninja-build onednn-devel eigen3-devel cli11-devel libjpeg-turbo-devel stb-devel openmpi openssh-clients

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # needs: stage
-# pkg-config works with an installed tutti that was moved afterwards.
+# Tests that pkg-config works with an installation that was moved.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 if ! command -v pkg-config >/dev/null; then

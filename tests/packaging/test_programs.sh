@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # needs: stage
-# The installed programs and scripts, moved afterwards, find each other. The Debian package depends on the libraries
+# Tests that installed programs and scripts that were moved find each other. The Debian package depends on the libraries
 # that they link. The archive with its shared libraries runs on a system that only has a C library.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -21,7 +21,7 @@ for program in "${programs[@]}"; do
 done
 [[ $("$prefix/bin/prepare-data" --help) == *"usage: prepare-data"* ]] || fail "the installed prepare-data does not run"
 
-# The scripts find each other through a link, and the program that was installed with them.
+# The scripts find each other, and the program that was installed with them, through a link.
 mkdir fakes
 printf '#!/bin/sh\necho "$@"\n' | tee fakes/ssh fakes/mpirun >/dev/null
 chmod +x fakes/*
@@ -57,17 +57,18 @@ if command -v dpkg-shlibdeps >/dev/null; then
   dpkg-deb -x "$package" unpacked
   for program in "${programs[@]}"; do "unpacked/usr/bin/$program" --help >log || fail "$program of the Debian package does not run"; done
   if [[ -e unpacked/usr/lib/tutti ]]; then fail "the Debian package brings libraries of other packages"; fi
-  # dpkg installs it if this host's packages are installed, refuses it if they are not, and removes it again.
+  # dpkg installs the package if the packages that it needs are installed, and removes it again. Otherwise dpkg refuses
+  # it.
   as_root=()
   ((EUID == 0)) || as_root=(unshare --user --map-root-user)
   if "${as_root[@]}" true 2>/dev/null; then
     name=$(dpkg-deb -f "$package" Package)
     mkdir -p none/updates none/info host root
     touch none/status
-    cp -r /var/lib/dpkg/. host 2>/dev/null || [[ -s host/status ]] # the locks belong to root
+    cp -r /var/lib/dpkg/. host 2>/dev/null || [[ -s host/status ]] # an ordinary user cannot read the locks
     rm -f host/lock*
-    # in_root DATABASE ARGUMENT...: runs dpkg with this database on files in the folder root. Triggers belong to other
-    # packages.
+    # in_root DATABASE ARGUMENT...: runs dpkg with this database on files in the folder root. It runs no triggers,
+    # because they belong to other packages.
     in_root() {
       local database=$1
       shift
@@ -101,7 +102,7 @@ for library in libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libutil
   [[ ! -e $of_c/$library ]] || cp -L "$of_c/$library" bare/lib
 done
 cp -L "$(readelf -l /bin/sh | sed -n 's/.*interpreter: \(.*\)\]/\1/p')" bare/lib64
-# In a separate mount namespace with /proc, from which the loader knows the path of a program.
+# Uses a separate mount namespace with /proc, from which the loader knows the path of a program.
 mkdir bare/proc
 isolate=(unshare --mount)
 ((EUID == 0)) || isolate+=(--user --map-root-user)
@@ -109,7 +110,7 @@ if ! "${isolate[@]}" true 2>/dev/null; then
   echo "SKIP: no namespaces, which take root or a setting: the archive was not run"
   exit 77
 fi
-# bare PROGRAM ARGUMENT...: runs it there
+# bare PROGRAM ARGUMENT...: runs a program in this namespace
 bare() { "${isolate[@]}" sh -c 'mount --rbind /proc bare/proc && exec chroot bare "$@"' _ "$@" >log 2>&1; }
 for program in "${programs[@]}"; do
   bare "/bin/$program" --help || fail "$program of the archive does not run on a bare host: $(cat log)"

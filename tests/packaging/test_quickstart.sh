@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# quickstart.sh with existing programs, on a few images: it trains, and the commands that it prints at the end run
-# unchanged.
+# Tests quickstart.sh with programs that are already built, on a few images: it trains, and the commands that it prints
+# at the end run unchanged.
 set -euo pipefail
 : "${TUTTI_SOURCE_DIR:?}" "${TUTTI_BUILD_DIR:?}"
 work=$(mktemp -d)
@@ -16,7 +16,7 @@ mapfile -t programs < <(sed -n 's/^programs=(\(.*\))$/\1/p' "$TUTTI_SOURCE_DIR/q
 for program in "${programs[@]}"; do
   [[ -x $TUTTI_BUILD_DIR/examples/$program || -x $TUTTI_BUILD_DIR/tools/$program ]] || { echo "SKIP: $program is not built" && exit 77; }
 done
-# A tree with a finished build, in a folder with a space, so that no package is installed and no file is compiled.
+# A tree with a finished build, in a folder with a space, so that the script installs no package and compiles no file.
 mkdir -p "$root/.ci" "$work/bin"
 cp "$TUTTI_SOURCE_DIR/quickstart.sh" "$root/"
 ln -s "$TUTTI_BUILD_DIR" "$root/build"
@@ -27,7 +27,7 @@ configure() { :; }
 SH
 printf '#!/bin/sh\necho "$@" >>%q\n' "$work/cmake.log" >"$work/bin/cmake"
 chmod +x "$work/bin/cmake"
-# CIFAR-10 with black images of class 0, as files without blocks on the disk.
+# CIFAR-10 with black images of class 0, as sparse files.
 mkdir "$root/data"
 for name in data_batch_{1..5} test_batch; do truncate -s 30730000 "$root/data/$name.bin"; done
 cd "$work"

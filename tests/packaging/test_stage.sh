@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # takes long
 # sets up: stage
-# Installs the build once for all tests of this folder that need an installed tutti, and moves it to another folder, as a
-# package that is unpacked elsewhere. install_moved of common.sh copies it.
+# Installs the build once for all tests of this folder that need an installation, and moves it to another folder, like a
+# package that is unpacked elsewhere. install_moved in common.sh copies it.
 set -euo pipefail
 : "${TUTTI_BUILD_DIR:?}" "${STAGED_INSTALL:?}"
 rm -rf "$STAGED_INSTALL"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Two translation units that both include each header link into one program: no symbol is defined twice.
+# Tests that two translation units that both include each header link into one program: no symbol is defined twice.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 headers "$(components)" | sed 's/.*/#include <&>/' >all.hpp
@@ -19,7 +19,7 @@ if [[ $(components) == *stb* ]]; then libraries+=(-lstb); fi
 if [[ $(components) == *zeromq* ]]; then libraries+=(-lzmq); fi
 if [[ $(components) == *gloo* ]]; then libraries+=(-lgloo); fi
 if [[ $(components) == *onednn* ]]; then libraries+=(-ldnnl -lgomp); fi
-# Two units of the same headers compile to the same object file.
+# Two units with the same headers compile to the same object file, so the test compiles one.
 "$CXX" "${flags[@]}" -c unit.cpp -o one.o
 cp one.o two.o
 "$CXX" main.cpp one.o two.o -o both "${libraries[@]}"

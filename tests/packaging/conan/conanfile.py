@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The program that `conan create` builds with the package, and runs."""
+"""Recipe of the program that `conan create` builds with the package and runs."""
 import os
 
 from conan import ConanFile

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Built with the package of the recipe: records a net and prints it.
+// Records a net and prints it. Built with the package of the recipe.
 #include <cstdio>
 
 #include <tutti/graph/summary.hpp>
