@@ -25,8 +25,7 @@ namespace tutti::data_tool {
 
 namespace {
 
-// Returns the splits that `word` selects: both splits for "both" and "", one split for "train", "validation" and
-// synonyms.
+// Returns the splits that `word` selects: both for "both" and "", one for "train", "validation" and synonyms.
 [[nodiscard]] std::vector<Split> splits_of(const std::string& word) {
   if (word.empty() || word == "both") return {Split::train, Split::test};
   return {word == "train" ? Split::train : Split::test};

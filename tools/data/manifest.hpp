@@ -45,8 +45,7 @@ struct Manifest {
   // manifest.
   [[nodiscard]] static std::optional<Manifest> load(const io::Path& path);
 
-  // Throws UsageError that names the first option of `wanted` that differs from this manifest, which is read from
-  // `path`.
+  // Throws UsageError that names the first option of `wanted` that differs from this manifest, read from `path`.
   void check_same(const Manifest& wanted, const io::Path& path) const;
 
  private:

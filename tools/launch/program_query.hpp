@@ -32,8 +32,7 @@ int query_locally(const Order& order);
 // cannot be reached; the latter is reported when the processes start.
 [[nodiscard]] ProgramQuery query_program(const Plan& plan, const Options& o, const SignalQueue& signals);
 
-// Prints the errors of a program that refused its options, and throws an error with its exit code. No process was
-// started yet.
+// Prints the errors of a program that refused its options, and throws its exit code. No process was started yet.
 void require_answer(const ProgramQuery& asked, const Plan& plan);
 
 }  // namespace tutti::launch

@@ -326,7 +326,7 @@ void check_distribution(RunOptions& o, const StartedJob& job) {
     o.strategy = alone ? "solo" : servers > 0 ? "ps" : gpus ? "nccl" : "mpi";
     if (!alone) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
   }
-  // With strategy solo, each process would train alone, in the same run folder, with the batches and the rate of all
+  // With strategy solo, each process would train alone, in one run folder, with the batches and the rate of all
   // processes.
   if ((processes > 1 || elastic) && o.strategy == "solo")
     fail<UsageError>(o.kv_store.empty() ? "--strategy" : "--kv-store",

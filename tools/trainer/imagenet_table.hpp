@@ -37,9 +37,8 @@ class TextLog {
 // Returns the position of a step of the whole job in epochs: samples of `step` steps divided by `images`.
 [[nodiscard]] double imagenet_epoch(const RunOptions& o, std::int64_t images, std::int64_t step);
 
-// Prints the table on the terminal if RunOptions::as_table is set, and always to the log file. Speed is the speed of
-// the whole job since the last row. FinLoss includes the term of weight decay. LR is lr(Step), the rate of the next
-// update.
+// Prints the table on the terminal if RunOptions::as_table is set, and always to the log file. Speed is that of the
+// whole job since the last row. FinLoss includes the term of weight decay. LR is lr(Step), the rate of the next update.
 class ImagenetTable : public FitListener {
  public:
   ImagenetTable(const RunOptions& o, const RunStart& start, std::function<double()> l2_penalty);

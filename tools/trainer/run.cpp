@@ -149,8 +149,7 @@ void Run::make_sources() {
     // If ranks do not wait for each other, rank 0 evaluates alone.
     const bool shared = training || !strategy_.owns_weights();
     return make_source(backend_, d,
-                       // A worker that joins learns its rank later; its share is about as large as that of the first
-                       // workers.
+                       // A worker that joins learns its rank later; its share is about that of the first workers.
                        loader_options(o_, training, shared ? std::max(strategy_.rank(), 0) : 0,
                                       !shared  ? 1
                                       : joins_ ? static_cast<int>(o_.founders)
@@ -202,8 +201,7 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
   const auto complain = [&progress](const std::string& w) { progress.warning(w); };
   const int world = strategy_.size();
   io::make_directories(folder);
-  // A new folder could not be locked before it existed. If this rank takes over the run, the lost rank may still hold
-  // the lock.
+  // A new folder could not be locked before it existed. If this rank takes over, the lost rank may still hold the lock.
   if (!takes_over)
     lock_.require(o_.run_dir, "--run-dir");
   else

@@ -41,8 +41,8 @@ class ElasticMembership {
   // their steps. In that case next_generation() returns at once, running operations continue, and no process takes the
   // state of another process.
   [[nodiscard]] virtual StepAssignments* step_assignments() { return nullptr; }
-  // Returns whether this process has not been in any generation yet: it has no state that other members need, and takes
-  // their state.
+  // Returns whether this process has not been in any generation yet: it has no state for other members, and takes
+  // theirs.
   [[nodiscard]] virtual bool joining() const = 0;
   // Returns whether this process has no state that other members need, because the state of its first generation has
   // not arrived yet.
@@ -68,8 +68,7 @@ class ElasticMembership {
   virtual void ask_to_leave() = 0;
   // Returns whether the whole job is to stop.
   [[nodiscard]] virtual bool stop_requested() const = 0;
-  // Returns false after the arbiter may have removed this process: it must then not write files that other processes
-  // read.
+  // Returns false after the arbiter may have removed this process: it must then not write files that others read.
   [[nodiscard]] virtual bool may_write() const = 0;
   // Blocks until this process may write. Returns false if the arbiter does not answer within the rank time-out: then
   // this process must end. Throws CommunicationError if the arbiter has removed it from the job.

@@ -42,8 +42,7 @@ class ReachabilityMonitor {
     std::function<std::string()> address{};
   };
   // The monitor's thread calls it if the process has waited for longer than the time-out and cannot reach these peers,
-  // again if they change, and with an empty list when the operation has ended. `operation` counts the group's
-  // operations.
+  // again if they change, and with an empty list after the operation. `operation` counts the group's operations.
   using Report = std::function<void(std::uint64_t operation, const std::vector<std::uint64_t>& unreachable)>;
 
   ReachabilityMonitor(std::chrono::milliseconds timeout, Report report)

@@ -22,8 +22,7 @@ struct CommunicatorTraits {
   // Accepts data in a device's memory, and runs after the work already on the device's stream. The function is
   // on_host(data, room): it returns what the host can read, the data itself or a copy in `room`.
   bool reads_device_memory = false;
-  // Notices lost ranks while a device works. The function is wait_until(done, what): it returns when done() returns
-  // true.
+  // Notices lost ranks while a device works. The function is wait_until(done, what): it returns once done() is true.
   bool watches_ranks = false;
 };
 

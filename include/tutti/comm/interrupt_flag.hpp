@@ -33,8 +33,7 @@ class InterruptFlag {
     return why_;
   }
 
-  // Calls f when the flag is raised, or at once if it is raised already. f must not throw. There is at most one
-  // watcher.
+  // Calls f when the flag is raised, or at once if it is raised already. f must not throw. There is only one watcher.
   void watch(std::function<void()> f) {
     const std::lock_guard lock(watcher_mutex_);
     watcher_ = std::move(f);

@@ -13,8 +13,7 @@
 
 namespace tutti {
 
-// Returns the key for data of one generation of a job's members. The job's arbiter deletes the key after the generation
-// has ended.
+// Returns the key for data of one generation of a job's members. The arbiter deletes it after that generation.
 [[nodiscard]] inline std::string generation_key(std::uint64_t generation, const std::string& name) {
   return "@" + std::to_string(generation) + "/" + name;
 }

@@ -45,8 +45,7 @@ class [[nodiscard]] Work {
   std::shared_ptr<State> state_;
 };
 
-// Waits until done() returns true. Throws CommunicationError after the deadline. what: the operation's name in
-// messages.
+// Waits until done() returns true. Throws CommunicationError after the deadline. what: the name for messages.
 inline void poll(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
   const auto start = std::chrono::steady_clock::now();
   for (int turn = 0; !done(); ++turn) {

@@ -10,8 +10,7 @@ namespace tutti {
 // The activity on which a thread spent a period of time.
 enum class Lane : std::uint8_t { step, compute, communication, data, evaluation, checkpoint, membership };
 
-// Receives what the threads of this process do, with the times (io/trace/trace_recorder.hpp). Exists until the process
-// ends.
+// Receives what the threads of this process do, and when (io/trace/trace_recorder.hpp). Exists until the process ends.
 class SpanWatcher {
  public:
   virtual ~SpanWatcher() = default;

@@ -11,8 +11,7 @@
 
 #include <tutti/core/separate.hpp>
 
-// The arguments of fail() (error.hpp) and concat(): the parts of a text. fail() puts them together only when it throws
-// the error.
+// The arguments of fail() (error.hpp) and concat(): parts of a text. fail() joins them only when it throws the error.
 namespace tutti {
 
 // A part of a text: a string, a number as std::to_string() writes it, or a list of parts, such as {"rank ", rank, " of

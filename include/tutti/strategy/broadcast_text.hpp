@@ -12,8 +12,7 @@
 
 namespace tutti {
 
-// Returns rank 0's text on every rank; all ranks call it. where: for messages. Throws UsageError for 4096 bytes or
-// more.
+// Returns rank 0's text on every rank; all ranks call it. Throws UsageError, with `where`, for 4096 bytes or more.
 template <DistributedStrategy S>
 [[nodiscard]] std::string broadcast_text(S& strategy, const std::string& where, const std::string& text) {
   const Membership m = strategy.membership();

@@ -28,9 +28,8 @@ namespace tutti {
 
 // Trains in the generations of an elastic job. For each generation it makes a strategy by
 //     std::unique_ptr<S> factory(const Assignment&, ControlChannel&, InterruptFlag&)
-// S is an AllReduce, or another strategy with set_authority(). The flag ends the strategy, also while its group is
-// being formed. The channel's arbiter decides the membership. When a member is lost, the channel's thread raises the
-// flag.
+// S is an AllReduce, or another strategy with set_authority(). The flag ends it, also while its group is being formed.
+// The arbiter of the channel decides the membership. When a member is lost, the channel's thread raises the flag.
 // A process that begins a job is in the first generation after construction. A process that joins a running job is in
 // no group until next_generation(), so that it loads its data while the other processes train.
 template <class Factory>
@@ -132,8 +131,7 @@ class Elastic final : public ElasticMember {
         form_group();
         if (channel_->await_group_ready(options_.rendezvous_timeout)) return true;
       } catch (const CommunicationError&) {
-        // The arbiter names the lost process and makes another generation. If it removed this process, it reports that
-        // there.
+        // The arbiter names the lost process and makes another generation, or reports that it has removed this process.
       }
       leaving.broken = true;
     }
@@ -154,8 +152,7 @@ class Elastic final : public ElasticMember {
       return nullptr;  // no memory is shared
   }
   // A lost member may be stopped or disconnected, still run, and write into memory that it has mapped. A member that
-  // left in order after a complete step does not write: its last writes were done before this process finished that
-  // step.
+  // left in order after a complete step does not: its last writes were done before this process finished that step.
   void shut_out(const Assignment& next) {
     if constexpr (shares_windows) {
       if (windows_.empty() || now_.workers.empty()) return;

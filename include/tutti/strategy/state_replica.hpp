@@ -21,7 +21,7 @@ namespace tutti {
 // A rank's state before the transfer.
 struct StateReplica {
   bool lacks = false;  // it has no valid state
-  // The window that holds the state, with the same layout on all ranks, and its name for other processes. Null: no
+  // The window with the state, which has the same layout on all ranks, and its name for other processes. Null: no
   // window.
   std::shared_ptr<HostWindow> window{};
   WindowName name{};

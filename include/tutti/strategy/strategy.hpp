@@ -34,7 +34,7 @@ struct Membership {              // the members of the group, and this process's
 struct Piece {
   enum class Kind : std::uint8_t { gradients, statistics };
   Kind kind = Kind::gradients;
-  std::size_t index = 0;  // among its kind, in the order of the step
+  std::size_t index = 0;  // position among the pieces of its kind, in the order of the step
   DType dtype = DType::f32;
   std::span<std::byte> bytes;
   std::size_t flags = 0;  // bytes at the beginning of `bytes` that are the step's flags; gradients follow

@@ -123,8 +123,7 @@ void Elastic::hear(const JobControl::MembershipUpdate& news) {
   if (news.decision.kind == Kind::lost && news.decision.member.role == control::Role::server) return lose_server(news);
   ElasticWorker* w = find(news.name);
   if (w == nullptr) return;
-  // This also applies before the first generation works: workers of asynchronous servers may train and leave before
-  // that.
+  // Also applies before the first generation works: workers of asynchronous servers may train and leave before it.
   if (news.decision.kind == Kind::left) w->released = true;
   if (!stood_) return;
   if (news.decision.kind == Kind::lost && !w->ended && !ends_now_ && !std::exchange(w->given_up, true)) {

@@ -42,8 +42,7 @@ class Elastic : ElasticAdditions {
   // Returns whether the worker was a member and has reported that its work is done.
   [[nodiscard]] bool did_work(const std::string& name);
   // Returns whether the failure of this worker ends the job. All members have the same weights, so a loss or weights
-  // that are not finite are the same in all members. In that case no other worker is started, and no other end is
-  // reported.
+  // that are not finite are the same in all. In that case no other worker is started, and no other end is reported.
   [[nodiscard]] bool ends_job(const ProcessExit& e);
   // Removes a worker that joined, because no generation with the worker worked.
   void drop(const std::string& name, const std::string& why);

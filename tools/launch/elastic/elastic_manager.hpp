@@ -34,8 +34,7 @@ class ElasticManager {
 
  private:
   [[nodiscard]] static const char* variable(const char* name);
-  // Returns the path of the manager's program. Relative to this program, it is the same in an installation and in a
-  // build tree.
+  // Returns the path of the manager's program: it is relative to this program, in an installation and in a build tree.
   [[nodiscard]] static std::filesystem::path program();
 
   void begin();

@@ -29,8 +29,7 @@ struct RendezvousPorts {
   std::shared_ptr<const std::pair<ReservedPort, ReservedPort>> held;  // reserved while the job runs
 };
 
-// Chooses the ports. wanted: value of --root-port, or 0. here: whether rank 0 runs on this host, so that ports can be
-// reserved.
+// Chooses the ports. wanted: value of --root-port, or 0. here: rank 0 runs on this host, so ports can be reserved.
 [[nodiscard]] RendezvousPorts choose_rendezvous_ports(int wanted, bool here);
 
 }  // namespace tutti::launch

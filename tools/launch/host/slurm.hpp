@@ -42,8 +42,7 @@ template <class Get>
   return hosts;
 }
 
-// Throws UsageError if srun started several launchers, because each launcher would start its own job. One launcher is
-// enough.
+// Throws UsageError if srun started several launchers: each launcher would start its own job. One launcher is enough.
 template <class Get>
 void require_one_launcher(const Get& get) {
   const auto step = read_slurm_step(get);

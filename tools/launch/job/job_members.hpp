@@ -10,8 +10,7 @@ namespace tutti::launch {
 struct Link;
 
 // The members of an elastic job, as Elastic uses them. If processes have a channel, JobControl implements this class
-// with the arbiter. Otherwise MpiGenerations implements it with one mpirun after the other. Workers are identified by
-// their names.
+// with the arbiter. Otherwise MpiGenerations does, with one mpirun after the other. Workers are identified by name.
 class JobMembers {
  public:
   JobMembers() = default;

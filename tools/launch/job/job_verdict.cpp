@@ -37,8 +37,7 @@ const ProcessExit* culprit(const JobEnd& job) {
   const auto rank_of = [&](const ProcessExit& e) {
     if (e.good()) return none;
     const bool in_order = e.stopped_in_order() || (job.interrupted != 0 && e.ended_by_stop_signal());
-    // After the work is done, only a process that failed by itself counts: rank 0 exits with 3 if it cannot save the
-    // result.
+    // After the work is done, a process counts only if it failed by itself: rank 0 exits with 3 if it cannot save.
     if (done && (e.is_server() || e.end.why != "own" || e.end.by_signal || e.lost_another() || in_order)) return none;
     if (e.end.why == "vanished") return vanished;
     if (e.end.why == "orphaned") return orphaned;

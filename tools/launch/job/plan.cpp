@@ -74,8 +74,7 @@ namespace detail {
 
 namespace {
 
-// Adds the variables of this process that may be options of the program, such as TUTTI_EPOCHS. ssh does not pass them
-// on.
+// Adds the variables of this process that may be options of the program, such as TUTTI_EPOCHS: ssh passes none on.
 [[nodiscard]] Variables with_program_options(Variables v) {
   for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
     const std::string_view entry(*e), name = entry.substr(0, entry.find('='));

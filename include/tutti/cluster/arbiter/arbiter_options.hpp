@@ -24,8 +24,7 @@ struct ArbiterOptions {          // the options of an Arbiter
   // The next generation waits until each worker has reported that it left the current one. If false, each member enters
   // the next generation separately.
   bool reports = true;
-  // The arbiter's caller ends all processes of a job that has failed, so the arbiter sends waiting processes no
-  // message.
+  // The arbiter's caller ends all processes of a job that has failed, so waiting processes get no message.
   bool starter_ends = false;
   // The caller of the arbiter replaces lost processes by new ones.
   bool lost_are_replaced = false;

@@ -24,8 +24,7 @@ class ArbiterService {
  public:
   explicit ArbiterService(const ArbiterOptions& options) : arbiter_(options) {}
 
-  // Handles a frame of a connection, received at `now`. Returns false for the first frame of a connection that cannot
-  // be decoded.
+  // Handles a frame of a connection, received at `now`. Returns false for a connection's first frame that is not valid.
   bool receive(ConnectionId connection, std::string_view frame, Time now) {
     Session& session = sessions_[connection];
     if (session.broken) return true;

@@ -371,7 +371,7 @@ class ControlChannel {
     assignment_ = assignment_of(m);
     lease_.set_timeout(assignment_->rank_timeout);
     answered_ = true;  // from now on the arbiter's silence counts, even if it never answers a heartbeat
-    // At least five heartbeats within the time-out, even if it is short.
+    // Sends at least five heartbeats within the time-out, even if it is short.
     every_ = std::min<Clock::duration>(control::heartbeat_interval, assignment_->rank_timeout / 5);
   }
 

@@ -32,8 +32,7 @@ namespace tutti::control {
 
 inline constexpr std::size_t longest_frame = std::size_t{32} << 10;
 
-// Splits a message into frames, which must be sent in this order. The first byte of a frame says whether more frames
-// follow.
+// Splits a message into frames, which must be sent in order. The first byte of a frame says whether more follow.
 template <class F>  // f(std::string_view frame)
 void split_message(std::string_view bytes, F&& f) {
   std::string frame;
@@ -75,8 +74,7 @@ class FrameLink {
   virtual ~FrameLink() = default;
   // Throws CommunicationError if the other end is gone or accepts no bytes for seconds.
   virtual void send(std::string_view frame) = 0;
-  // Returns the next frame, or no value after `wait` or after wake(). Throws CommunicationError if the other end is
-  // gone.
+  // Returns the next frame, or no value after `wait` or wake(). Throws CommunicationError if the other end is gone.
   [[nodiscard]] virtual std::optional<std::string> receive(std::chrono::milliseconds wait) = 0;
   // Makes the current or the next receive() return.
   virtual void wake() = 0;

@@ -27,7 +27,7 @@ struct Host {        // a line of a hosts file
   std::string name;  // without brackets
   int port = 0;      // 0: the default of ssh
   int slots = 1;
-  int line = 0;        // in the file, from 1
+  int line = 0;        // line number in the file, from 1
   std::string user{};  // empty: the default of ssh
 
   [[nodiscard]] bool operator==(const Host& other) const {

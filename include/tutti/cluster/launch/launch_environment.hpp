@@ -25,7 +25,7 @@ struct LaunchEnvironment {
   std::string job;              // 16 hexadecimal digits
   std::string secret;           // a secret that only the ranks of the job know
   std::string root;             // host:port at which rank 0 may listen
-  int root_ports = 1;           // or at one of this many ports, starting with that port
+  int root_ports = 1;           // number of ports at which rank 0 may listen, from that port on
   std::string report;           // file of this process's progress, see progress_report.hpp
   bool elastic = false;         // workers join and leave: `rank` is a number, and `size` is not the number of ranks
   bool new_worker = false;      // this process was added after the job had begun
@@ -38,8 +38,7 @@ struct LaunchEnvironment {
   bool servers_restart = false;  // a server that crashes or is killed is started again
   bool launched = false;         // a launcher started this process as one of several
   // For a job with servers whose processes are started one by one by scripts, as MXNet's are. scheduler: host:port of
-  // its scheduler, which numbers the processes. node_host: this process's own address for other processes, if it is
-  // set.
+  // its scheduler, which numbers the processes. node_host: this process's address for other processes, if it is set.
   std::string scheduler, node_host;
   bool numbered = true;  // false: rank is not known yet
   bool mpi = false;      // mpirun started it, alone or for tutti-launch, or srun did: MPI finds the other ranks

@@ -17,8 +17,7 @@ struct RendezvousOptions {
   std::chrono::milliseconds deadline = std::chrono::seconds(120);
   int ports = 1;          // rank 0 takes the first free one of this many ports, starting with `port`
   bool one_host = false;  // all ranks are on rank 0's host
-  // Called at once for the first connection that is refused because its secret is wrong. This does not end the
-  // rendezvous.
+  // Called once, for the first connection that is refused because its secret is wrong. The rendezvous continues.
   std::function<void(const std::string&)> warn = {};
 };
 

@@ -25,8 +25,7 @@
 
 namespace tutti {
 
-// The shared memory of the ranks of one host, and their HostGroup in it. The ranks find each other's windows through a
-// store.
+// The shared memory of the ranks of one host, with their HostGroup. The ranks find their windows through a store.
 class SharedHost {
   [[nodiscard]] auto gather_within(Deadline deadline, std::string_view what) {
     return [this, deadline, what](std::span<const std::byte> mine, std::span<std::byte> all) {

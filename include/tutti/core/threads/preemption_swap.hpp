@@ -46,8 +46,7 @@ class ThreadScheduler {
   // unknown.
   [[nodiscard]] virtual int core_of(int thread) noexcept = 0;
   [[nodiscard]] virtual bool may_use(int thread, int core) noexcept = 0;
-  // Moves a thread to a core, and then allows it again all cores that it could use before. Returns false if the system
-  // refuses.
+  // Moves a thread to a core, and then allows it all of its previous cores again. Returns false if the system refuses.
   virtual bool move(int thread, int core) noexcept = 0;
 };
 

@@ -37,7 +37,7 @@ class ParameterServer : private ps::two_bit::Residuals,  // outlives the communi
 
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     Base::attach(layout, facts);
-    ps::two_bit::Residuals::forget();  // of the previous generation
+    ps::two_bit::Residuals::forget();  // the values are of the previous generation
   }
 
   Work reduce(const Piece& piece) {

@@ -26,7 +26,7 @@ namespace tutti::ps {
 // executed once. If a worker is too far ahead, its answer waits until the slowest worker has caught up.
 class OwnedOperations {
  public:
-  struct Replies {  // for all servers
+  struct Replies {  // functions that answer workers
     std::function<void(const Frame&, std::span<const std::byte>)> answer;
     std::function<void(const Frame&, const std::string& why)> refuse;
     std::function<void(std::uint32_t worker, std::uint64_t steps)> lost;  // no server state has these steps

@@ -33,8 +33,7 @@
 namespace tutti::ps {
 
 // Sums the workers' pushes in the order of their ranks and answers all workers: every server has its part of each
-// piece. If a worker is lost, or its part does not arrive in time, the job ends, and all workers get the name of that
-// worker.
+// piece. If a worker is lost, or its part does not arrive in time, the job ends, and all workers get its name.
 // With ServerOptions::store the server owns its part of the weights instead. It updates them at each push and answers
 // only the worker that pushed; the other workers continue without a lost worker.
 template <Transport T>

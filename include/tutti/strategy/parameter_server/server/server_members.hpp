@@ -39,8 +39,7 @@ class ServerMembers {
   [[nodiscard]] bool knows(std::uint32_t number) const noexcept { return number < all_.size() && !all_[number].out; }
   [[nodiscard]] std::uint32_t number_of(const Member& m) const { return static_cast<std::uint32_t>(&m - all_.data()); }
 
-  // Sets the workers of the job; all other workers are not in it. Calls left(number) for each worker that was in it
-  // before.
+  // Sets the workers of the job; all others are not in it. Calls left(number) for each worker that was in it before.
   template <class F>
   void set(const std::vector<std::uint32_t>& numbers, F&& left) {
     for (const std::uint32_t n : numbers)
@@ -103,8 +102,7 @@ class ServerMembers {
       if (other.there() && why.empty()) why = differs("MXNET_KVSTORE_BIGARRAY_BOUND", other.big_array, g.big_array);
     return why;
   }
-  // Returns the list of the workers for which f(member, number) is true. A worker that has not connected is named by
-  // its rank.
+  // Returns the list of the workers for which f(member, number) is true; without a name, a worker is named by its rank.
   template <class F>
   [[nodiscard]] std::string list(F&& f) const {
     std::string names;

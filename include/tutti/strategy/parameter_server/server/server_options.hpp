@@ -33,14 +33,13 @@ struct ServerOptions {  // options of a Server
   // Receives the server's state after the workers have sent it, and then again after each `keep_every`.
   std::function<void(ServerState&&)> keep{};
   std::chrono::milliseconds keep_every = std::chrono::seconds(60);
-  // from: the state from which a restarted server continues; must outlive the server. ended: workers that had ended by
-  // then.
+  // from: the state from which a restarted server continues; must outlive the server. ended: workers that had ended.
   const ServerState* from = nullptr;
   std::vector<int> ended{};
   // Called for refused messages, at most once a second, and for lost workers if the server owns weights.
   std::function<void(const std::string&)> log{};
-  // For jobs whose workers change; `workers` is then 0, and each new worker has a larger number. members() is called
-  // often, on the serving thread: it returns the numbers of the workers in the job if they have changed. Pushes of all
+  // For jobs with changing workers; `workers` is then 0, and each new worker has a larger number. members() is called
+  // often, on the serving thread: it returns the numbers of the workers in the job if they have changed. Pushes of
   // other workers are refused. released() returns whether the job has ended, because a worker that leaves does not end
   // it.
   std::function<std::optional<std::vector<std::uint32_t>>()> members{};

@@ -31,8 +31,7 @@ namespace tutti::ps {
 class WeightStore {
  public:
   using Update = std::function<void(const ServerPart&)>;
-  // slots: number of the optimizer's slots. facts: must be the same on each worker. update: changes the weights by a
-  // push.
+  // slots: number of slots of the optimizer. facts: must be the same on each worker. update: applies a push to weights.
   WeightStore(ArenaLayout layout, int slots, JobFacts facts, Update update)
       : layout_(std::move(layout)), update_(std::move(update)), slots_(slots), facts_(std::move(facts)) {}
 
@@ -131,8 +130,7 @@ class WeightStore {
         to.pieces.push_back({number, begin, {at + begin, at + end}});
       }
   }
-  // Takes a state that save() copied. Call it before workers connect. Throws DataError if it does not fit these
-  // weights.
+  // Takes a state that save() copied, before workers connect. Throws DataError if it does not fit these weights.
   void restore(const ServerState& from) {
     for (const ServerState::Piece& p : from.pieces) {
       Frame f;

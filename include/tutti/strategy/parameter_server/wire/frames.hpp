@@ -186,7 +186,7 @@ void take(const std::byte*& at, T& value) noexcept {
 
 // A worker's first message, so that a server can refuse workers of another job or with other options.
 struct Greeting {
-  std::uint32_t server = 0, workers = 0, servers = 0;  // server: index of the server that the worker wants to reach
+  std::uint32_t server = 0, workers = 0, servers = 0;  // server: the one to reach; workers, servers: numbers in the job
   std::uint64_t big_array = 0;                         // smallest size of an array that is divided, see placement.hpp
   std::string name{};                                  // name of the worker's host
 

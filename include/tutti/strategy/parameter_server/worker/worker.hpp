@@ -78,8 +78,7 @@ class ServerCommunicator {
     r.has = !wants || root == rank();
     return post(r, name, o_.deadline);
   }
-  // Computed as a sum to which each worker contributes zeros in place of the other workers' data: gathered data is
-  // small.
+  // A sum to which each worker contributes zeros in place of the other workers' data: gathered data is small.
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     if (all.size() != mine.size() * static_cast<std::size_t>(size()))
       fail<UsageError>(name, {"room for ", size(), " times ", mine.size(), " bytes"}, all.size());

@@ -372,8 +372,7 @@ class WorkerThread {
   std::uint64_t session_ = 0;
   std::vector<std::string> names_;
   Operations operations_;
-  // Used by the thread. running_: running operations, oldest first. begun_: number of these, from the first, that have
-  // their parts.
+  // Used by the thread. running_: running operations, oldest first. begun_: the first begun_ of them have their parts.
   std::vector<std::shared_ptr<Job>> running_;
   std::size_t begun_ = 0;
   std::uint64_t rounds_ = 1, offers_ = 0;
