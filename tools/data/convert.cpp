@@ -221,7 +221,7 @@ void Converter::write(std::int64_t shard, int threads, Progress& progress) {
     if (stop_) throw Stopped();
     const std::int64_t record = plan_.record(begin + i);
     c_.source.read(record, r);
-    // Each thread, not each slot, has one, because its buffers are large.
+    // Each thread, not each slot, has an ImageWork, because its buffers are large.
     thread_local std::pair<std::uint64_t, std::unique_ptr<ImageWork>> work{0, nullptr};
     if (work.first != id_) work = {id_, std::make_unique<ImageWork>(c_.rules)};
     const auto result = (*work.second)(r.image, c_.source.where(record));

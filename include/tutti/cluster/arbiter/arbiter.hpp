@@ -281,7 +281,7 @@ class Arbiter {
     p.leaves_at_epoch = at_epoch;
     change();
   }
-  // Releases the servers if no worker is left. Call it when no other worker can come.
+  // Releases the servers if no worker is left. Call it when no other worker can join.
   void release_servers() {
     if (!founded_ || any([](const Process& p) { return p.is(Role::worker); })) return;
     for (Process& p : processes_)

@@ -186,7 +186,7 @@ class ControlChannel {
   void report(std::uint64_t step, bool broken, bool epoch_end, bool preparing = false) {
     send(control::Report{taken(), step, broken, epoch_end, preparing});
   }
-  // Reports that this process waits in an operation and cannot reach these members; an empty list ends the report.
+  // Reports that this process waits in an operation and cannot reach these members; empty: the wait has ended.
   void report_unreachable(std::uint64_t operation, const std::vector<std::uint64_t>& members) {
     send(control::UnreachablePeers{taken(), operation, members});
   }

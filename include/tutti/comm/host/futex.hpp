@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <ctime>
 
-// Sleeping on a word in memory that several processes share. std::atomic::wait works only within one process.
+// Functions to sleep on a word in memory that several processes share. std::atomic::wait works only within one process.
 namespace tutti {
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) &&
