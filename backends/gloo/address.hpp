@@ -23,7 +23,7 @@ namespace tutti {
 
 namespace detail {
 
-// IPv4 first, so that all hosts make the same choice.
+// Moves IPv4 addresses to the front, so that all hosts choose the same kind.
 inline void put_ipv4_first(std::vector<tcp::Address>& list) {
   std::stable_partition(list.begin(), list.end(), [](const tcp::Address& a) { return a.family() == AF_INET; });
 }
@@ -43,14 +43,14 @@ inline void put_ipv4_first(std::vector<tcp::Address>& list) {
   put_ipv4_first(found);
   return found;
 }
-// Returns the address that this host uses towards another one. No packet is sent.
+// Returns the address from which this host would send to another host. Sends no packet.
 [[nodiscard]] inline std::optional<tcp::Address> address_towards(const tcp::Address& other) {
   tcp::Address mine;
   mine.size = sizeof mine.bytes;
   tcp::Address to = other;
   auto& port = to.family() == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&to.bytes)->sin6_port
                                        : reinterpret_cast<sockaddr_in*>(&to.bytes)->sin_port;
-  port = htons(9);  // any port works
+  port = htons(9);  // the connect() below needs a port, but sends no packet
   const tcp::Socket s(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (s.get() < 0 || ::connect(s.get(), to.get(), to.size) != 0 ||
       ::getsockname(s.get(), mine.data(), &mine.size) != 0 || mine.is_loopback())
@@ -60,9 +60,10 @@ inline void put_ipv4_first(std::vector<tcp::Address>& list) {
 
 }  // namespace detail
 
-// Returns the address of this host, `mine`, on which its ranks listen for those of other hosts: the loopback address if
-// there are no other hosts, the address of the interface in GLOO_SOCKET_IFNAME, that of the host's own name, or the one
-// used towards another host. hosts: names as the launcher knows them. CommunicationError if there is no such address.
+// Returns the address on which the ranks of this host (`mine`) listen for ranks of other hosts: the loopback address if
+// the job has one host, otherwise the address of the interface in GLOO_SOCKET_IFNAME, or of this host's own name, or
+// the address that is used towards another host. hosts: names as the launcher knows them. Throws CommunicationError if
+// this host has no such address.
 [[nodiscard]] inline std::string gloo_address(const std::vector<std::string>& hosts, const std::string& mine) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME"); name != nullptr && *name != '\0') {
     const auto found = detail::addresses_of_interface(name);

@@ -40,9 +40,9 @@ namespace detail {
 
 }  // namespace detail
 
-// Returns Gloo's device for an address of this host: a thread and its epoll descriptor. A process has one for each
-// address, shared by all groups it ever forms. The first call ignores SIGPIPE if the program has not changed its
-// handler: Gloo writes to connections that the peer has closed.
+// Returns Gloo's device for an address of this host: a thread and its epoll descriptor. A process has one device for
+// each address, which all its groups share. The first call ignores SIGPIPE, unless the program has its own handler:
+// Gloo writes to connections that the peer has closed.
 [[nodiscard]] inline std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& address) {
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<::gloo::transport::Device>> devices;
@@ -50,7 +50,7 @@ namespace detail {
   if (const auto at = devices.find(address); at != devices.end()) return at->second;
   struct sigaction pipe {};
   if (::sigaction(SIGPIPE, nullptr, &pipe) == 0 && pipe.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
-  // Checked first: Gloo leaks memory if it cannot create a device.
+  // The address is checked first, because Gloo leaks memory if it cannot create a device.
   std::string why;
   const auto found = tcp::addresses_of(address, 0, std::chrono::steady_clock::now() + std::chrono::seconds(10), why);
   if (!found.empty() && std::none_of(found.begin(), found.end(), detail::is_of_this_host)) why = "it is another host's";
@@ -63,8 +63,8 @@ namespace detail {
   }
 }
 
-// Makes Gloo's thread poll every 0.2 ms. When idle, it polls every 10 ms, and each connection that is opened or closed
-// waits for it.
+// During its lifetime Gloo's thread polls every 0.2 ms. Otherwise an idle thread polls every 10 ms, and the opening and
+// the closing of a connection wait for the next poll.
 class GlooFastPoll final : public ::gloo::transport::tcp::Handler {
  public:
   explicit GlooFastPoll(const std::shared_ptr<::gloo::transport::Device>& device)
@@ -74,7 +74,8 @@ class GlooFastPoll final : public ::gloo::transport::tcp::Handler {
   }
   ~GlooFastPoll() override {
     if (device_ == nullptr || ready_.get() < 0) return;
-    // If Gloo's thread has just polled, it would poll again only after 10 ms.
+    // Waits until Gloo's thread is in handleEvents(): unregisterDescriptor() waits for the end of the thread's current
+    // turn, and a poll without this descriptor may take 10 ms.
     std::this_thread::sleep_for(pause / 2);
     device_->unregisterDescriptor(ready_.get(), this);
   }

@@ -16,7 +16,7 @@
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 
-// Gloo's groups of an elastic job.
+// Gloo groups of an elastic job.
 namespace tutti {
 
 namespace detail {
@@ -29,16 +29,16 @@ struct GlooGeneration {
 };
 }  // namespace detail
 
-// This process's member of the group of a generation. The flag ends it.
+// This process's membership in the group of a generation. The group ends when `flag` is raised.
 class GlooMember : private detail::GlooGeneration, public AllReduce<GlooCommunicator> {
  public:
-  // reach: must outlive it.
+  // reach: must outlive this object.
   GlooMember(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag,
              JobReachability& reach)
       : detail::GlooGeneration(a, o, channel, flag, reach), AllReduce<GlooCommunicator>(detail::GlooGeneration::gloo) {}
 };
 
-// Forms these groups, for Elastic.
+// Forms the groups, for Elastic.
 struct GlooGroupFactory {
   GlooJobOptions options{};
   std::shared_ptr<JobReachability> reach{};  // created with the first group
@@ -47,11 +47,11 @@ struct GlooGroupFactory {
     if (reach == nullptr) reach = std::make_shared<JobReachability>(channel);
     return std::make_unique<GlooMember>(a, options, channel, flag, *reach);
   }
-  // Call after a group has failed, see JobReachability.
+  // Call after a group has failed; see JobReachability.
   void await_peers() const {
     if (reach != nullptr) reach->await_peers();
   }
-  // Returns the memory for gradients that the ranks of a host sum in place, or null without shared memory.
+  // Returns the windows for gradients, in which the ranks of a host sum, or null without shared memory.
   [[nodiscard]] ProcessWindows* windows() const {
     return options.shared_memory ? &ProcessWindows::of_process() : nullptr;
   }

@@ -38,13 +38,13 @@
 
 namespace tutti {
 
-// The blocking operations of GlooCommunicator; calls come from one thread at a time. Ranks of one host exchange data
+// The blocking operations of GlooCommunicator. Only one thread at a time may call them. Ranks of one host exchange data
 // through shared memory and sum there in the order of the ranks. Between hosts, one rank of each host communicates
-// through Gloo. Without shared memory, or with the hierarchy off, all ranks communicate through Gloo.
+// through Gloo. Without shared memory, or if `hierarchical` is false, all ranks communicate through Gloo.
 class GlooEngine {
  public:
-  // A collective call of all ranks. store and flag must outlive it. The flag ends it, and also ends the forming of the
-  // group.
+  // A collective call of all ranks. store and flag must outlive this object. If the flag is raised, the group ends,
+  // also while it is formed.
   GlooEngine(const GlooOptions& options, KeyStore& store, InterruptFlag& flag)
       : options_(checked(options)), store_(store), flag_(flag), topology_(options_.rank, options_.hosts) {
     flag_.watch([this] { stop(); });
@@ -60,7 +60,7 @@ class GlooEngine {
       fail<CommunicationError>("gloo", "a group of all ranks", e.what());
     }
   }
-  // Collective, unless an operation failed; in that case it does not wait for other ranks.
+  // A collective call, unless an operation failed: the destructor then does not wait for other ranks.
   ~GlooEngine() {
     if (!flag_.raised() && !failed_) close();
     flag_.watch({});
@@ -72,7 +72,7 @@ class GlooEngine {
   [[nodiscard]] int rank() const noexcept { return topology_.rank(); }
   [[nodiscard]] int size() const noexcept { return topology_.size(); }
   [[nodiscard]] std::string rank_name(int r) const { return topology_.name(r); }
-  // Describes how the ranks communicate, for start-up lines.
+  // Returns how the ranks communicate, for the output at the start.
   [[nodiscard]] std::string name() const { return routes_->name("gloo"); }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
@@ -88,8 +88,8 @@ class GlooEngine {
     guard(what, deadline, [&] { routes_->barrier(deadline, what); });
   }
 
-  // Returns memory of this rank that all ranks of its host can access, initially zero. Empty if it would be useless or
-  // cannot be allocated. Collective: all ranks must call it with the same size.
+  // Returns memory of this rank that all ranks of its host can access, initially zero. Returns an empty span if such
+  // memory would be useless or cannot be allocated. Collective: all ranks must call it with the same size.
   std::span<std::byte> allocate(std::size_t bytes, Deadline deadline) {
     if (!routes_->in_shared_memory() || bytes == 0) return {};
     std::span<std::byte> mine;
@@ -99,8 +99,8 @@ class GlooEngine {
     });
     return mine;
   }
-  // Shares a window of this process that outlives the group. Data in it is summed in place if all ranks have such
-  // windows. mine: null if this rank has no window. Collective. Returns true if all windows are shared.
+  // Shares a window of this process that outlives the group. If all ranks share a window, data in it is summed in
+  // place. mine: null if this rank has no window. Collective. Returns true if all ranks have shared a window.
   bool share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
     if (!routes_->in_shared_memory()) return false;
     bool shared = false;
@@ -110,8 +110,8 @@ class GlooEngine {
     return shared;
   }
 
-  // Ends this rank's part with this reason, and tells it to the ranks that can be reached. The first rank to call it
-  // prints the reason.
+  // Ends the work of this rank in the group. Publishes the reason for ranks that can still be reached. The first rank
+  // that calls it prints its reason.
   void abort(const std::string& reason, ExitCode) noexcept {
     if (size() == 1 || gave_up_.exchange(true)) return;
     const std::string said = rank_name(rank()) + " ends the job: " + reason;
@@ -120,27 +120,27 @@ class GlooEngine {
       first = !store_.find(key("abort"));
       if (first) store_.publish(key("abort"), said);
     } catch (const Error&) {
-      // The other ranks learn of it when their own operations fail.
+      // The operations of the other ranks fail at their deadlines.
     }
     flag_.raise("this rank gave up");
     if (first) {
       std::fprintf(stderr, "tutti: %s\n", said.c_str());
       std::fflush(nullptr);
     } else {
-      // The job should get the exit code of the rank that called it first.
+      // Gives the rank that called it first time to end, so that the job gets that rank's exit code.
       std::this_thread::sleep_for(std::chrono::seconds(1));
     }
   }
   void give_up() noexcept { flag_.raise("this rank gave up"); }
 
-  // Returns how long after its deadline an operation may still be finding out which ranks are missing.
+  // Returns for how long after its deadline an operation may still look for missing ranks.
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept {
     return Routes::after_leader + roll_call + std::chrono::seconds(4);
   }
 
  private:
   using Routes = HostRoutes<GlooWire>;
-  // How long after a failure the ranks that are alive have to answer.
+  // The time after a failure within which living ranks must answer.
   static constexpr std::chrono::seconds roll_call{1};
   static constexpr std::chrono::milliseconds pause{20}, patience{300};
 
@@ -153,7 +153,7 @@ class GlooEngine {
   }
   [[nodiscard]] std::string key(const std::string& name) const { return options_.prefix + "/" + name; }
 
-  // Either all ranks have such memory or no rank has.
+  // Keeps the windows if all ranks have them, otherwise returns an empty span on all ranks.
   std::span<std::byte> keep(GroupWindows windows, std::size_t bytes, Deadline deadline) {
     if (!windows.fits() && topology_.is_leader())
       host_.say(windows.reason() + "; gradients are copied into shared memory piece by piece");
@@ -187,12 +187,12 @@ class GlooEngine {
       const std::lock_guard lock(mutex_);
       wire_.emplace(mesh, names, options_.wire);
     }
-    // A flag raised before the mesh existed has not stopped it.
+    // If the flag was raised before the mesh existed, stop() has not stopped the mesh.
     if (flag_.raised()) mesh->stop();
     mesh->connect(store_, key("mesh/"), names, deadline, flag_.raised());
   }
 
-  // Runs on the thread that raises the flag.
+  // Called by the thread that raises the flag.
   void stop() noexcept {
     store_.wake();
     host_.abort();
@@ -216,12 +216,12 @@ class GlooEngine {
       fail_group(what, e);
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& e) {  // Gloo has several exception types
+    } catch (const std::exception& e) {  // Gloo throws several types
       fail_wire(what, e, std::chrono::steady_clock::now() >= deadline - std::chrono::milliseconds(2), start);
     }
   }
 
-  // The failed operation waited for ranks of this host.
+  // Call if the failed operation waited for ranks of this host.
   [[noreturn]] void fail_group(std::string_view what, const CommunicationError& e) {
     failed_ = true;
     if (flag_.raised()) fail<CommunicationError>(what, "all ranks", flag_.why());
@@ -236,11 +236,11 @@ class GlooEngine {
     throw;
   }
 
-  // The failed operation waited for ranks of other hosts. late: the deadline has passed.
+  // Call if the failed operation waited for ranks of other hosts. late: the deadline has passed.
   [[noreturn]] void fail_wire(std::string_view what, const std::exception& e, bool late,
                               std::chrono::steady_clock::time_point start) {
     failed_ = true;
-    // Makes the other ranks notice it too and answer the roll call.
+    // Ends the operations of the other ranks, so that they answer the roll call.
     wire_->mesh().stop();
     const std::string missing = flag_.raised() ? "" : call_roll();
     const std::string said = flag_.raised() ? flag_.why() : word();
@@ -263,7 +263,7 @@ class GlooEngine {
     fail<CommunicationError>(what, expected, got, hint);
   }
 
-  // Returns the part of an error message after "got".
+  // Returns the part of an error message after ", got ".
   [[nodiscard]] static std::string got_of(std::string_view message) {
     constexpr std::string_view before = ", got ", hint = ". hint: ";
     const std::size_t at = message.find(before);
@@ -272,27 +272,28 @@ class GlooEngine {
     if (message.ends_with('.')) message.remove_suffix(1);
     return std::string(message);
   }
-  // Tells the other ranks why this rank gives up.
+  // Tells the other ranks why this rank leaves the group.
   void tell(const std::string& why) {
     try {
       if (!flag_.raised()) store_.publish(key("word"), rank_name(rank()) + ": " + why);
     } catch (const Error&) {
-      // The other ranks then know only that this rank gave up.
+      // The other ranks learn only that this rank left.
     }
   }
-  // Returns why a rank gave up, from the rank itself or from the leader of its host. Waits for that until `until`.
+  // Returns the reason that a rank has published, or the leader of this host for it. Waits for the reason until
+  // `until`.
   [[nodiscard]] std::string word(Deadline until = {}) {
     try {
       if (const auto said = store_.find(key("abort"))) return *said;
       if (until == Deadline{}) return store_.find(key("word")).value_or("");
       return store_.lookup(key("word"), until, flag_.raised()).value_or("");
     } catch (const Error&) {
-      // The store cannot be reached any more.
+      // The store cannot be reached.
     }
     return "";
   }
 
-  // Waits until all ranks of the mesh have published their position. Returns what is wrong, or an empty text.
+  // Waits until all ranks of the mesh have published their operation. Returns what is wrong, or an empty text.
   [[nodiscard]] std::string call_roll() {
     const std::vector<std::string>& names = wire_->names();
     std::vector<std::optional<std::string>> at(names.size());
@@ -333,7 +334,7 @@ class GlooEngine {
     } catch (const std::exception& e) {
       if (options_.reach != nullptr) options_.reach->waits_no_more();
       stop();
-      // A rank that has finished has closed its connections; in that case all ranks have arrived, and this is no error.
+      // No error before the deadline: a rank has finished and closed its connections, so all ranks have arrived.
       if (std::chrono::steady_clock::now() >= deadline)
         std::fprintf(stderr, "tutti: %s: %s\n", rank_name(rank()).c_str(), e.what());
     }

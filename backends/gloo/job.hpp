@@ -26,11 +26,11 @@
 namespace tutti {
 
 struct GlooJobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;                       // for every operation
-  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(120);  // until all workers have arrived
+  std::chrono::milliseconds deadline = usual_deadline;                       // of each operation
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(120);  // within which all workers must arrive
   bool shared_memory = true, hierarchical = true;                            // as in GlooOptions
   WireType wire = WireType::same;
-  JobFacts facts{};  // must be equal in all processes, in addition to the version of tutti
+  JobFacts facts{};  // must be equal in all processes, like the version of tutti
 };
 
 // Returns the options for the group of a generation, with the members in the order of its assignment.
@@ -49,7 +49,7 @@ struct GlooJobOptions {
   return g;
 }
 
-// The same, with a watch for members that this process cannot reach.
+// The same, and reports members that this process cannot reach.
 [[nodiscard]] inline GlooOptions gloo_options(const Assignment& a, const GlooJobOptions& o, JobReachability& reach) {
   GlooOptions g = gloo_options(a, o);
   g.reach = reach.begin_workers(a, g.address);
@@ -58,7 +58,7 @@ struct GlooJobOptions {
 
 namespace detail {
 
-// A worker's channel and its group. The group ends when one of its members is lost.
+// A worker's channel and its group. If a member is lost, the group ends.
 class GlooJob {
  public:
   GlooJob(const LaunchEnvironment& start, const GlooJobOptions& o) : channel_(open(start)) {
@@ -71,7 +71,7 @@ class GlooJob {
     };
     channel_->on_change(follow);
     channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
-    // A loss that was reported before on_end() is not reported again.
+    // on_end() does not report a loss that happened before it was called.
     if (const auto c = channel_->change()) follow(*c);
     communicator_.emplace(gloo_options(a, o, reach_), store_, flag_);
   }
@@ -79,7 +79,7 @@ class GlooJob {
   [[nodiscard]] GlooCommunicator& communicator() noexcept { return *communicator_; }
 
  private:
-  // Called before the store is constructed, which refers to the channel.
+  // Called before the store is constructed, because the store refers to the channel.
   static std::unique_ptr<ControlChannel> open(const LaunchEnvironment& start) {
     auto channel = ControlChannel::open();
     if (channel == nullptr)
@@ -101,7 +101,7 @@ class GlooJob {
 
 }  // namespace detail
 
-// All-reduce over Gloo among the workers that tutti-launch started. UsageError without tutti-launch.
+// All-reduce over Gloo by the workers that tutti-launch started. Throws UsageError without tutti-launch.
 class GlooAllReduce : private detail::GlooJob, public AllReduce<GlooCommunicator> {
  public:
   GlooAllReduce(const LaunchEnvironment& start, const GlooJobOptions& o)

@@ -26,9 +26,9 @@
 #include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
 
-// Gloo's connections, with a way to stop them. Closing them does not wake a thread that waits in the middle of a
-// message, and such a thread does not notice the peer's death either. Therefore the objects in which Gloo waits are
-// wrapped, using only Gloo's abstract classes.
+// Gloo's connections, which can be stopped here. Gloo itself cannot do so: closing a connection does not wake a thread
+// that waits in the middle of a message, and such a thread does not notice the death of its peer. Therefore these
+// classes wrap the objects in which Gloo waits. They use only Gloo's abstract classes.
 namespace tutti {
 
 namespace detail {
@@ -49,7 +49,7 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
   }
   inline std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, std::size_t bytes) override;
 
-  // Sets the time at which every later wait ends, for operations with any number of waits.
+  // Sets the time at which all later waits end, whatever number of waits an operation has.
   void set_deadline(Deadline deadline) { deadline_.store(deadline.time_since_epoch().count()); }
   [[nodiscard]] std::chrono::milliseconds left() const {
     const Deadline deadline{Deadline::duration(deadline_.load())};
@@ -57,9 +57,9 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
                     std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
   }
 
-  // May be called from any thread, any number of times. Current and later waits throw, and the peers' connections end.
+  // Makes current and later waits throw, and ends the connections of the peers. Any thread may call it, several times.
   void stop(const std::shared_ptr<::gloo::transport::Device>& device);
-  // Call while the group forms, before it waits for this peer; -1: for no peer.
+  // Call while the group forms, before this rank waits for `peer`. -1: it waits for no peer.
   void waits_for(int peer) {
     const std::lock_guard lock(pairs_mutex_);
     waited_for_ = peer;
@@ -83,7 +83,7 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
   std::set<GlooBuffer*> live_;
   bool closed_ = false, formed_ = false;
   int waited_for_ = -1;
-  std::chrono::steady_clock::time_point moved_{};  // when the latest pair was connected
+  std::chrono::steady_clock::time_point moved_{};  // when waits_for() was called last
 };
 
 class GlooBuffer final : public ::gloo::transport::UnboundBuffer {
@@ -100,7 +100,7 @@ class GlooBuffer final : public ::gloo::transport::UnboundBuffer {
   GlooBuffer(const GlooBuffer&) = delete;
   GlooBuffer& operator=(const GlooBuffer&) = delete;
 
-  // An aborted wait returns, and Gloo would continue.
+  // An aborted wait would return to Gloo as if the data had arrived.
   bool waitRecv(int* rank, std::chrono::milliseconds) override {
     of_->check();
     const bool done = inner_->waitRecv(rank, of_->left());
@@ -149,10 +149,10 @@ inline void GlooTransport::stop(const std::shared_ptr<::gloo::transport::Device>
   }
   const GlooFastPoll fast_poll(device);
   std::unique_lock lock(pairs_mutex_);
-  // close() resets a connection. If the peer's kernel has accepted the connection but the peer's Gloo has not, Gloo's
-  // thread there asks for the address of a peer that is gone. The exception ends that process. So connections get time
-  // to be accepted. While a group forms, only the pair is closed for which this rank waits. The others end with the
-  // group, without a reset.
+  // close() resets a connection. If the peer's kernel has accepted the connection but its Gloo has not, Gloo's thread
+  // there asks for the address of a lost peer, and the exception ends that process. Therefore stop() gives connections
+  // time to be accepted. While the group forms, it closes only the pair for which this rank waits. The destructor
+  // closes the remaining pairs, without a reset.
   constexpr std::chrono::milliseconds accepted_within{10};
   const auto pause = moved_ + accepted_within - std::chrono::steady_clock::now();
   if (pause > pause.zero()) {
@@ -171,8 +171,8 @@ inline void GlooTransport::stop(const std::shared_ptr<::gloo::transport::Device>
 
 }  // namespace detail
 
-// Connections between all ranks of a group. Gloo's new collectives use it as their context. Its old ones
-// (AllreduceRing<T> and the like) must not be used: they wait where stop() cannot wake them.
+// Connections between all ranks of a group, which are the context of Gloo's new collectives. Do not use Gloo's old
+// collectives (AllreduceRing<T> and similar ones): stop() cannot wake them.
 class GlooMesh final : public ::gloo::Context {
  public:
   GlooMesh(int me, int ranks, std::shared_ptr<::gloo::transport::Device> device) : Context(me, ranks) {
@@ -188,13 +188,14 @@ class GlooMesh final : public ::gloo::Context {
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
-  // A collective call. key: of this group in the store, followed by a rank's number. names: of the ranks, for messages.
-  // The CommunicationError names the ranks that have not arrived in time. After stop() it may throw any exception.
+  // A collective call. key: prefix of the group's keys in the store, which end with a rank's number. names: the ranks'
+  // names for messages. Throws a CommunicationError that names ranks that have not arrived in time. After stop() it may
+  // throw any exception.
   void connect(KeyStore& store, const std::string& key, const std::vector<std::string>& names, Deadline deadline,
                const std::atomic<bool>& stopped) {
     const GlooFastPoll fast_poll(device_);
     transport_->set_deadline(deadline);
-    // A pair waits five times as long as this time-out.
+    // A pair waits for five times this time-out.
     transport_->setTimeout(transport_->left() / 5 + std::chrono::milliseconds(1));
     std::string mine;
     for (int peer = 0; peer < size; ++peer) {
@@ -209,7 +210,7 @@ class GlooMesh final : public ::gloo::Context {
       const auto text = store.lookup(key + std::to_string(peer), deadline, stopped);
       transport_->check();
       if (!text) fail<CommunicationError>("gloo", {"a message from ", name, " in time"}, "no message");
-      // The peer has an address for each rank except itself.
+      // A peer publishes an address for each rank except itself.
       const std::size_t bytes = mine.size() / static_cast<std::size_t>(size - 1);
       const auto at = static_cast<std::size_t>(rank > peer ? rank - 1 : rank) * bytes;
       if (text->size() != mine.size())
@@ -225,7 +226,7 @@ class GlooMesh final : public ::gloo::Context {
         fail<CommunicationError>("gloo", {"a connection with ", name}, e.what(),
                                  "GLOO_SOCKET_IFNAME names the network interface to use");
       }
-      // A pair that was closed meanwhile counts as connected.
+      // Gloo treats a pair that stop() has closed as connected.
       transport_->waits_for(-1);
       transport_->check();
     }
@@ -233,7 +234,7 @@ class GlooMesh final : public ::gloo::Context {
     transport_->check();
   }
   void set_deadline(Deadline deadline) { transport_->set_deadline(deadline); }
-  // May be called from any thread: current and later waits throw ::gloo::Exception.
+  // Makes current and later waits throw ::gloo::Exception. Any thread may call it.
   void stop() { transport_->stop(device_); }
 
  private:

@@ -26,8 +26,7 @@
 
 namespace tutti {
 
-// Collective operations of the ranks of a mesh, in the form that HostRoutes expects of a network. Throws
-// ::gloo::Exception.
+// Collective operations over a mesh, in the form that HostRoutes needs for a network. Throws ::gloo::Exception.
 class GlooWire {
  public:
   GlooWire(std::shared_ptr<GlooMesh> mesh, std::vector<std::string> names, WireType wire)
@@ -36,7 +35,7 @@ class GlooWire {
   [[nodiscard]] GlooMesh& mesh() noexcept { return *mesh_; }
   [[nodiscard]] const std::shared_ptr<GlooMesh>& shared_mesh() const noexcept { return mesh_; }
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
-  // Describes this rank's operation. Two ranks at the same operation return the same text.
+  // Describes the current operation of this rank. The text is the same on all ranks at the same operation.
   [[nodiscard]] std::string position() const {
     return kind_ + " of " + std::to_string(bytes_) + " bytes, operation " + std::to_string(number_);
   }
@@ -68,7 +67,7 @@ class GlooWire {
   }
 
  private:
-  // Gives different operations different tags, so that their messages do not match: Gloo would end the process if a
+  // Gives each operation its own tag, so that messages of different operations do not match: Gloo ends the process if a
   // message is too long.
   std::shared_ptr<::gloo::Context> begin(const char* kind, std::size_t bytes, Deadline deadline) {
     kind_ = kind;

@@ -12,19 +12,19 @@
 
 namespace tutti {
 
-// Returns the backends with which this program was linked, fastest first: "cuda", "onednn", "eigen", "reference".
+// Returns the backends with which this program was linked, the fastest first: "cuda", "onednn", "eigen", "reference".
 [[nodiscard]] std::vector<std::string> built_backends();
 
-// Returns the backend that "auto" selects here: that of a GPU if the build has it and a GPU is usable, otherwise the
-// fastest one for the processor. Calls options.warn if the host has a GPU that is not used.
+// Returns the backend that "auto" selects on this host: "cuda" if the program has it and a GPU is usable, otherwise the
+// fastest one for the CPU. Calls options.warn if the host has a GPU that is not used.
 [[nodiscard]] std::string automatic_backend(const BackendOptions& options = {});
-// Returns a backend by name or by "auto". UsageError if it was not linked.
+// Returns a backend by its name or by "auto". Throws UsageError if it was not linked.
 [[nodiscard]] std::unique_ptr<Backend> make_backend(std::string_view word = "auto", const BackendOptions& options = {});
 
-// Returns the number of GPUs of this host, or 0 if the program has no GPU backend. DeviceError if the program has one
-// and the host has no GPU.
+// Returns the number of GPUs of this host, or 0 if the program has no GPU backend. Throws DeviceError if the program
+// has a GPU backend and the host has no GPU.
 [[nodiscard]] int count_gpus();
-// Returns the name of the backend's GPU, as in messages, if its only 16-bit type is f16; otherwise an empty text.
+// Returns the name of the backend's GPU, for messages, if f16 is its only 16-bit type. Otherwise returns an empty text.
 [[nodiscard]] std::string gpu_without_bf16(Backend& backend);
 
 }  // namespace tutti

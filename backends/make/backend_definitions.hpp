@@ -18,22 +18,23 @@ namespace tutti {
 TUTTI_CORE_FUNCTION std::vector<std::string> built_backends() { return detail::built(detail::backend_rows()); }
 
 TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const BackendOptions& o) {
-  // A server computes updates on the host and leaves the GPUs to the workers.
+  // A server computes updates on the host, so that the workers can use the GPUs.
   [[maybe_unused]] const bool gpus = o.gpu && !read_launch_environment().is_server();
 #ifdef TUTTI_HAS_CUDA
   if (gpus) {
     const cuda::GpuCheck gpu = cuda::check_gpu(detail::device_of(o));
     if (gpu.will_do) return "cuda";
-    // A GPU that exists and is unusable must not silently lead to training on the processor.
+    // If a GPU exists but is unusable, the program must not train on the CPU without a warning.
     const auto speaks = [&] {
-      // One process of a host warns for all, and also each process for which the host has no further GPU.
+      // One process of the host warns for all processes. In addition, each process for which the host has no further
+      // GPU warns.
       return read_launch_environment().local_rank == 0 || (detail::device_of(o) > 0 && cuda::check_gpu(0).will_do);
     };
     if (!gpu.why.empty() && o.warn && speaks())
       o.warn(o.where + " auto trains on the processor, because the GPU cannot be used: " + gpu.why);
   }
 #else
-  // The same holds for a GPU that this program cannot use.
+  // Also warns of a GPU that this program cannot use because it has no CUDA backend.
   if (gpus && o.warn && read_launch_environment().local_rank == 0)
     if (const std::string shown = detail::nvidia_gpu_of_host(); !shown.empty())
       o.warn(detail::unused_gpu(o.where, shown));

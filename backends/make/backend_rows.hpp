@@ -25,16 +25,16 @@
 #include <tutti/backends/eigen/eigen.hpp>
 #endif
 
-// The list of all backends, fastest first. Only the unit that defines make_backend() includes this.
+// The list of all backends, the fastest first. Only the unit that defines make_backend() includes this file.
 namespace tutti::detail {
 
 struct BackendRow {
   const char* word;
-  const char* packages;                                     // what a build needs for it
-  std::unique_ptr<Backend> (*make)(const BackendOptions&);  // null: not in this program
+  const char* packages;                                     // packages that a build needs for it
+  std::unique_ptr<Backend> (*make)(const BackendOptions&);  // null: this program does not have it
 };
 
-// Ranks of one host share its cores.
+// Ranks of a host share its cores.
 inline int threads_of(const BackendOptions& o) {
   return o.threads > 0 ? o.threads : std::max(1, usable_cores() / read_launch_environment().local_size);
 }
@@ -44,7 +44,7 @@ inline CpuOptions cpu_options(const BackendOptions& o) {
   if (const cpu::Isa isa = cpu::detect_isa(); isa == cpu::Isa::baseline)
     fail<UsageError>(o.where, "AVX2 or AVX-512 together with convolution 'tune'", name_of(isa),
                      "this processor has only one way to compute convolutions: use auto");
-  // Only one rank of a host reports the choice.
+  // One rank of each host reports the choices.
   c.choices = std::make_shared<ConvolutionChoices>(read_launch_environment().local_rank == 0 ? o.warn : nullptr);
   return c;
 }

@@ -16,8 +16,8 @@
 
 namespace tutti::detail {
 
-// Stores and reports the choices of `--convolution tune`. Each is a file in the user's cache; its key contains the
-// processor and the version of tutti.
+// Stores and reports the choices of `--convolution tune`. Each choice is a file in the user's cache. Its key contains
+// the processor and the version of tutti.
 class ConvolutionChoices final : public cpu::TunedChoices {
  public:
   using Say = std::function<void(const std::string&)>;
@@ -51,7 +51,7 @@ class ConvolutionChoices final : public cpu::TunedChoices {
   [[nodiscard]] static std::string word(cpu::ConvolutionAlgorithm a) {
     return a == cpu::ConvolutionAlgorithm::winograd ? "winograd" : "direct";
   }
-  // Returns the processor's name as in /proc/cpuinfo.
+  // Returns the name of the processor, as in /proc/cpuinfo.
   [[nodiscard]] static std::string processor() {
     std::ifstream info("/proc/cpuinfo");
     for (std::string line; std::getline(info, line);)

@@ -10,7 +10,7 @@
 
 namespace tutti::detail {
 
-// The channel and options of elastic strategies.
+// The control channel and the options of elastic strategies.
 [[nodiscard]] inline std::shared_ptr<ControlChannel> channel_of(const StrategyOptions& o) {
   return o.channel != nullptr ? o.channel : ControlChannel::open();
 }

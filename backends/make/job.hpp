@@ -12,23 +12,23 @@
 
 namespace tutti {
 
-struct JobOptions {               // options of a Job; by default it chooses everything automatically
-  std::string backend = "auto";   // as make_backend() has it; "auto": TUTTI_BACKEND of the environment, if set
-  std::string strategy = "auto";  // as make_strategy() has it; "auto": TUTTI_STRATEGY of the environment, if set
-  BackendOptions of_backend{};    // threads 0: TUTTI_THREADS of the environment, if set
+struct JobOptions {               // options of a Job; the default chooses everything automatically
+  std::string backend = "auto";   // name for make_backend(); "auto": the value of TUTTI_BACKEND, if set
+  std::string strategy = "auto";  // name for make_strategy(); "auto": the value of TUTTI_STRATEGY, if set
+  BackendOptions of_backend{};    // if threads is 0: the value of TUTTI_THREADS, if set
   StrategyOptions of_strategy{};
 };
 
-// A backend and the processes that train together, as tutti-launch, mpirun or srun have started them, or this process
-// alone. Everything lives as long as this does: make it first in main() and give it to fit().
+// A backend, and the processes that train together: those that tutti-launch, mpirun or srun started, or this process
+// alone. The object must outlive everything that uses it. Construct it first in main(), and pass it to fit().
 //   Job job;
 //   fit(job, net, {.train = train});
-// A process that was started as a server serves the others in fit(), and ends there. If tutti-launch only asks how to
-// start the program, the constructor answers and ends it.
+// A process that was started as a server serves the other processes in fit(), and ends there. If tutti-launch only
+// queries how to start the program, the constructor answers the query and ends the program.
 class Job final : public TrainingJob {
  public:
   Job() : Job(JobOptions{}) {}
-  // UsageError for a backend or a strategy that was not linked.
+  // Throws UsageError if the backend or the strategy was not linked.
   TUTTI_CORE_FUNCTION explicit Job(JobOptions options);
   TUTTI_CORE_FUNCTION ~Job() override;
 
@@ -37,7 +37,7 @@ class Job final : public TrainingJob {
   [[nodiscard]] TUTTI_CORE_FUNCTION AnyStrategy& join(const JoinOptions& o) override;
   [[nodiscard]] bool has_servers() const override { return start_.servers > 0; }
 
-  // Meets the others unless fit() has done so. rank() is negative in a process that is about to join a running job.
+  // Joins the other processes, unless fit() has done so. rank() is negative in a process that will join a running job.
   [[nodiscard]] AnyStrategy& strategy() { return join({}); }
   [[nodiscard]] int rank() { return strategy().rank(); }
   [[nodiscard]] int size() { return strategy().size(); }
@@ -47,7 +47,7 @@ class Job final : public TrainingJob {
   LaunchEnvironment start_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<ImageDecoders> decoders_;
-  std::optional<AnyStrategy> strategy_;  // after the backend, which outlives it
+  std::optional<AnyStrategy> strategy_;  // declared after the backend, which must outlive it
 };
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What job.hpp declares.
+// Definitions of the functions in job.hpp.
 
 #include <cstdlib>
 #include <memory>
@@ -20,7 +20,7 @@ namespace tutti {
 
 namespace detail {
 
-// Returns the environment variable for an option that the program has not set; empty: not set.
+// Returns the environment variable for an option that the program has not set, or an empty text if it is not set.
 [[nodiscard]] inline std::string option_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -50,7 +50,7 @@ TUTTI_CORE_FUNCTION Job::Job(JobOptions options) : options_(std::move(options)),
   detail::read_job_variables(options_);
   // fit() continues from checkpoints, and ends with 75 if the launcher must restart the processes.
   options_.of_strategy.goes_on_from_checkpoint = true;
-  // Refuses a process that cannot train before the program loads data. A server learns in join() what it serves.
+  // Refuses a process that cannot train before the program loads data. A server learns in join() what to serve.
   if (!start_.is_server()) require_worker(start_);
   if (is_launcher_query()) (void)join({});
 }
@@ -59,9 +59,9 @@ TUTTI_CORE_FUNCTION Job::~Job() = default;
 TUTTI_CORE_FUNCTION Backend& Job::backend() {
   if (backend_) return *backend_;
   BackendOptions o = options_.of_backend;
-  // The process that trains says why it leaves a GPU alone, not the one that only answers the launcher.
+  // A process that only answers the launcher's query does not warn of an unused GPU. The process that trains warns.
   if (is_launcher_query()) o.warn = nullptr;
-  // A server computes updates on the host, whatever the workers have.
+  // A server computes updates on the host, even if the workers use GPUs.
   if (start_.is_server()) o.gpu = false;
   const bool on_host = start_.is_server() && options_.backend == "cuda";
   backend_ = make_backend(on_host ? "auto" : options_.backend, o);

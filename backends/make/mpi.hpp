@@ -12,10 +12,10 @@
 namespace tutti::detail {
 
 inline MpiOptions mpi_options(const StrategyOptions& o, const LaunchEnvironment& start) {
-  // Otherwise MPI would treat each process as a job of its own.
+  // Without mpirun MPI would treat each process as a separate job.
   if (!start.mpi) require_launched_size(start, "mpi", 1);
 #ifdef OPEN_MPI
-  // Open MPI would end the process: from srun it accepts only PMIx.
+  // From srun Open MPI accepts only PMIx, and would end the process.
   if (!start.mpi && start.step && !start.step->pmix)
     fail<UsageError>("--strategy mpi", "PMIx, through which Open MPI gets its job from srun", "srun without PMIx",
                      "use 'srun --mpi=pmix', or 'mpirun' or 'tutti-launch' within the allocation");
@@ -30,7 +30,7 @@ inline MpiOptions mpi_options(const StrategyOptions& o, const LaunchEnvironment&
 inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
   return AnyStrategy::make<OwningAllReduce<MpiCommunicator>>(mpi_options(o, start));
 }
-// Makes the strategy of one generation: each generation is an mpirun of its own.
+// Makes the strategy of one generation. Each generation is a separate mpirun.
 inline AnyStrategy make_elastic_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
   if (!o.goes_on_from_checkpoint)
     fail<UsageError>(o.where,

@@ -21,7 +21,7 @@
 namespace tutti::detail {
 
 #ifdef TUTTI_HAS_MPI
-// Ranks that mpirun started rendezvous over MPI, which also ends them all if one fails.
+// NCCL for ranks that mpirun started: they rendezvous over MPI, which also ends all of them if one fails.
 struct MpiAndNccl {
   MpiAndNccl(const cuda::Device& device, const MpiOptions& options)
       : mpi(options),
@@ -38,7 +38,7 @@ class NcclUnderMpi : private MpiAndNccl, public AllReduce<NcclCommunicator> {
 };
 #endif
 
-// Returns the GPU that holds the sums of the ranks.
+// Returns the GPU on which NCCL sums.
 inline const cuda::Device& device_of(const StrategyOptions& o) {
   auto* const backend = dynamic_cast<CudaBackend*>(o.backend);
   if (backend == nullptr)
@@ -52,7 +52,7 @@ inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& 
 #ifdef TUTTI_HAS_MPI
   if (start.mpi) {
     MpiOptions m;
-    m.shared_memory = false;  // MPI transfers only a few bytes, once
+    m.shared_memory = false;  // MPI transfers only a few bytes, and only once
     m.deadline = o.deadline;
     return AnyStrategy::make<NcclUnderMpi>(device, m);
   }

@@ -39,7 +39,7 @@ TUTTI_CORE_FUNCTION std::string strategy_of_kv_store(std::string_view word, int 
 
 namespace detail {
 
-// Serves the job's workers, or acts as arbiter of its processes, and ends the program.
+// Serves the workers of the job, or is the arbiter of its processes. Then ends the program.
 [[noreturn]] inline void serve_and_exit(const std::string& strategy, StrategyOptions o,
                                         const LaunchEnvironment& start) {
   std::shared_ptr<ps::WeightStore> made;
@@ -91,7 +91,7 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
 }
 TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o) {
   const LaunchEnvironment start = read_launch_environment();
-  // A scheduler serves a job that scripts started; without such a job require_worker() reports what is missing.
+  // A scheduler needs a job that scripts started. Without such a job require_worker() reports what is missing.
   if (!start.is_server() && !(start.is_scheduler() && o.job != nullptr)) require_worker(start);
   return make_strategy(word, o, start);
 }

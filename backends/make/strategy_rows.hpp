@@ -13,19 +13,19 @@
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>
 
-// The list of all strategies. Only the unit that defines make_strategy() includes this.
+// The list of all strategies. Only the unit that defines make_strategy() includes this file.
 namespace tutti::detail {
 
 struct StrategyRow {
   const char* word;
-  const char* packages;  // what a build needs for it
-  bool over_mpi;         // its ranks find each other only if mpirun starts them
+  const char* packages;  // packages that a build needs for it
+  bool over_mpi;         // its ranks need mpirun to find each other
   AnyStrategy (*make)(const StrategyOptions&, const LaunchEnvironment&);
-  // For processes that come and go: they connect over `options.channel` or are restarted. Null: not supported.
+  // For processes that join and leave: they connect over `options.channel` or are restarted. Null if not supported.
   AnyStrategy (*make_elastic)(const StrategyOptions&, const LaunchEnvironment&) = nullptr;
-  // Runs its servers; null: it has no servers.
+  // Runs a server of the strategy. Null if it has no servers.
   void (*serve)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
-  // Runs their scheduler; null: it has no scheduler.
+  // Runs a scheduler of the strategy. Null if it has no scheduler.
   void (*schedule)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
 };
 

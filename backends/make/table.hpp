@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-// Functions for the tables of backends and of strategies.
+// Functions for the tables of backends and strategies.
 namespace tutti::detail {
 
-// Returns "a, b or c", with `last` between the last two words.
+// Returns the words as "a, b or c". last: the text between the last two words.
 [[nodiscard]] inline std::string listed(const std::vector<std::string>& words, const char* last = " or ") {
   std::string list;
   for (std::size_t i = 0; i < words.size(); ++i) list += (i == 0 ? "" : i + 1 == words.size() ? last : ", ") + words[i];
@@ -26,7 +26,7 @@ template <class Row>
   return words;
 }
 
-// Returns the row of a word, or null.
+// Returns the row with this word, or null.
 template <class Row>
 [[nodiscard]] const Row* find_row(std::span<const Row> rows, std::string_view word) {
   const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.word == word; });

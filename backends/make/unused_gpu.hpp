@@ -6,11 +6,11 @@
 #include <string>
 #include <system_error>
 
-// The message of a program without the CUDA backend on a host that has an NVIDIA GPU.
+// The message of a program without the CUDA backend on a host with an NVIDIA GPU.
 namespace tutti::detail {
 
-// Returns the file that shows that the host has an NVIDIA GPU: "/dev/nvidia0", or the driver's entry below /proc. Empty
-// if the host has no GPU. root: the folder used as /.
+// Returns the file that shows that the host has an NVIDIA GPU: "/dev/nvidia0", or the driver's entry below /proc.
+// Returns an empty text if the host has no GPU. root: the folder that is used as /.
 [[nodiscard]] inline std::string nvidia_gpu_of_host(const std::filesystem::path& root = "/") {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -25,14 +25,14 @@ namespace tutti::detail {
   for (fs::directory_iterator at(root / "dev", ignored), end; !ignored && at != end; at.increment(ignored))
     if (numbered(at->path().filename().string())) smallest(at->path());
   if (!shown.empty()) return shown;
-  // The driver lists GPUs by their bus addresses, also in a container without device files.
+  // The driver lists GPUs by bus address, even in a container without device files.
   for (fs::directory_iterator at(root / "proc/driver/nvidia/gpus", ignored), end; !ignored && at != end;
        at.increment(ignored))
     smallest(at->path());
   return shown;
 }
 
-// Returns the line for such a host. shown: the result of nvidia_gpu_of_host(); where: the option, for example
+// Returns the message for such a host. shown: the result of nvidia_gpu_of_host(). where: the option, for example
 // "--backend".
 [[nodiscard]] inline std::string unused_gpu(const std::string& where, const std::string& shown) {
   return where + " auto trains on the processor: this host has an NVIDIA GPU (" + shown +

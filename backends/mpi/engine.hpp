@@ -29,10 +29,10 @@
 
 namespace tutti {
 
-// The blocking operations of MpiCommunicator; calls come from one thread at a time. Ranks of one host exchange data
+// The blocking operations of MpiCommunicator. Only one thread at a time may call them. Ranks of one host exchange data
 // through shared memory and sum there in the order of the ranks. Between hosts, one rank of each host communicates
-// through MPI, after all ranks of its host have arrived. Without shared memory, or with the hierarchy off, all ranks
-// communicate through MPI.
+// through MPI, after all ranks of its host have arrived. Without shared memory, or if `hierarchical` is false, all
+// ranks communicate through MPI.
 class MpiEngine {
  public:
   // A collective call of all ranks.
@@ -50,7 +50,7 @@ class MpiEngine {
     routes_.emplace(topology_, Routes::choose(topology_, shared, options.hierarchical), group_ ? &*group_ : nullptr,
                     &world_, leaders_ ? &*leaders_ : nullptr);
   }
-  // Collective, unless an operation failed; in that case it does not wait for other ranks.
+  // A collective call, unless an operation failed: the destructor then does not wait for other ranks.
   ~MpiEngine() {
     if (!session_->failed()) close();
     if (session_->failed())
@@ -62,7 +62,7 @@ class MpiEngine {
   [[nodiscard]] int rank() const noexcept { return topology_.rank(); }
   [[nodiscard]] int size() const noexcept { return topology_.size(); }
   [[nodiscard]] std::string rank_name(int r) const { return topology_.name(r); }
-  // Describes how the ranks communicate, for start-up lines.
+  // Returns how the ranks communicate, for the output at the start.
   [[nodiscard]] std::string name() const { return routes_->name("mpi"); }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
@@ -76,22 +76,22 @@ class MpiEngine {
   }
   void barrier(Deadline deadline, std::string_view what) { routes_->barrier(deadline, what); }
 
-  // Returns memory of this rank that all ranks of its host can access, initially zero. Empty if it would be useless or
-  // does not fit. Collective: all ranks must call it with the same size.
+  // Returns memory of this rank that all ranks of its host can access, initially zero. Returns an empty span if such
+  // memory would be useless or does not fit. Collective: all ranks must call it with the same size.
   std::span<std::byte> allocate(std::size_t bytes, Deadline deadline) {
     if (!routes_->in_shared_memory() || bytes == 0) return {};
-    // MPI's own waiting uses a whole core and has no deadline, so all ranks arrive here before one calls MPI.
+    // MPI's own waits keep a core busy and have no deadline, so all ranks arrive here before a rank calls MPI.
     barrier(deadline, "allocate");
     const GroupWindows w = make_windows(bytes, "allocate");
     if (!w.fits()) say_once(w, "gradients are copied into shared memory piece by piece");
-    // Either all ranks have such memory or no rank has.
+    // Keeps the windows only if all ranks have them.
     if (!everyone(w.fits())) return {};
     windows_.push_back(w);
     if (group_) group_->map(w.bases(), w.bytes());
     return w.mine().first(bytes);
   }
 
-  // Ends all ranks with this exit code. The first rank of a host that calls it prints the reason.
+  // Ends all ranks with this exit code. The first rank of each host that calls it prints its reason.
   void abort(const std::string& reason, ExitCode code) noexcept {
     if (size() == 1 || gave_up_.exchange(true)) return;
     const int first = group_ ? group_->aborted_by() : -1;
@@ -100,19 +100,19 @@ class MpiEngine {
       std::fprintf(stderr, "tutti: %s ends the job: %s\n", topology_.name(rank()).c_str(), reason.c_str());
       std::fflush(nullptr);
     } else {
-      // The job should get the exit code of the rank that called it first.
+      // Gives the rank that called it first time to end, so that the job gets that rank's exit code.
       std::this_thread::sleep_for(std::chrono::seconds(1));
     }
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   }
 
-  // Returns how long after its deadline an operation may still be finding out which ranks are missing.
+  // Returns for how long after its deadline an operation may still look for missing ranks.
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept {
     return Routes::after_leader + MpiWaiter::roll_call + std::chrono::seconds(4);
   }
 
-  // Ends the waits of this rank and of the ranks of its host. Ranks of other hosts notice it when their deadline passes
-  // or when this process ends.
+  // Ends the waits of this rank and of the ranks of its host. Ranks of other hosts notice it at their deadline, or when
+  // this process ends.
   void give_up() noexcept {
     session_->mark_failed();
     world_waiter_.stop();
@@ -129,7 +129,7 @@ class MpiEngine {
     return all == 1;
   }
 
-  // Returns true if the ranks of each host share memory. A rank that is alone on its host has no group.
+  // Returns true if the ranks of each host share memory. A rank that is alone on its host forms no group.
   bool share_memory() {
     const bool few = topology_.local_size() <= HostBarrierState::max_ranks;
     constexpr std::size_t line = 64, control = (sizeof(HostControl) + line - 1) / line * line;
@@ -142,14 +142,14 @@ class MpiEngine {
     std::vector<std::byte*> scratch;
     for (std::byte* base : w.bases()) scratch.push_back(base + control);
     if (topology_.is_leader()) new (w.bases()[0]) HostControl;
-    // No rank may reach the barrier before it exists.
+    // The HostControl object must exist before a rank enters its barrier.
     mpi_check(MPI_Barrier(hosts_.host), "MPI_Barrier");
     auto* const shared = std::launder(reinterpret_cast<HostControl*>(w.bases()[0]));
     group_.emplace(*shared, std::move(scratch), topology_.local_rank(), false, topology_.local_names());
     return true;
   }
 
-  // Creates the windows of this host's ranks, which call it together.
+  // Creates the windows of the ranks of this host. Collective.
   [[nodiscard]] GroupWindows make_windows(std::size_t bytes, std::string_view what) const {
     return GroupWindows::make(ProcessWindows::of_process(), topology_.local_rank(), topology_.local_size(), bytes,
                               [&](std::span<const std::byte> mine, std::span<std::byte> all) {

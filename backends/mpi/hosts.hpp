@@ -13,16 +13,16 @@
 
 namespace tutti {
 
-// Finds which ranks share a host, and creates the communicators for them.
+// Finds out which ranks share a host, and creates their communicators.
 class MpiHosts {
  public:
-  // A collective call of all ranks of `from`. ranks_per_host: if not 0, the ranks of a machine are split into simulated
-  // hosts of that many ranks.
+  // A collective call of all ranks of `from`. ranks_per_host: if not 0, splits the ranks of a machine into simulated
+  // hosts with this number of ranks each.
   MpiHosts(MPI_Comm from, int ranks_per_host) {
     mpi_check(MPI_Comm_dup(from, &world), "MPI_Comm_dup");
     mpi_check(MPI_Comm_dup(from, &closing), "MPI_Comm_dup");
     int rank = 0, node_rank = 0, local_rank = 0;
-    MPI_Comm node = MPI_COMM_NULL;  // ranks of this machine
+    MPI_Comm node = MPI_COMM_NULL;  // the ranks of this machine
     mpi_check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
     mpi_check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
     mpi_check(MPI_Comm_rank(node, &node_rank), "MPI_Comm_rank");
@@ -42,9 +42,9 @@ class MpiHosts {
 
   HostTopology topology;
   MPI_Comm world = MPI_COMM_NULL;    // all ranks
-  MPI_Comm closing = MPI_COMM_NULL;  // all ranks, only for the end
-  MPI_Comm host = MPI_COMM_NULL;     // ranks of this host
-  MPI_Comm leaders = MPI_COMM_NULL;  // first ranks of the hosts; null on others
+  MPI_Comm closing = MPI_COMM_NULL;  // all ranks, used only at the end
+  MPI_Comm host = MPI_COMM_NULL;     // the ranks of this host
+  MPI_Comm leaders = MPI_COMM_NULL;  // the first rank of each host; null on the other ranks
 
  private:
   void learn_topology(int rank) {

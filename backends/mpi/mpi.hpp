@@ -13,9 +13,9 @@
 namespace tutti {
 
 // The communicator of the ranks that mpirun started. Construction and destruction are collective calls. A rank that
-// cannot continue calls abort, or destroys the communicator while its exception is propagating; it then does not wait
-// for the other ranks. MPI cannot cancel pending operations. Therefore, after interrupt(), the data of operations in
-// progress must stay valid, and the process ends without MPI_Finalize, as after a failure.
+// cannot continue calls abort(), or destroys the communicator while its exception propagates: then the destructor does
+// not wait for other ranks. MPI cannot cancel pending operations. Therefore, after interrupt(), the data of operations
+// in progress must stay valid, and the process ends without MPI_Finalize, as after a failure.
 class MpiCommunicator : public QueuedCommunicator<MpiEngine> {
  public:
   explicit MpiCommunicator(const MpiOptions& options = {}, std::shared_ptr<MpiSession> session = MpiSession::open())

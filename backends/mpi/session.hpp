@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The C++ bindings are not part of MPI 3.
+// MPI 3 has no C++ bindings.
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -26,7 +26,7 @@
 
 namespace tutti {
 
-// Throws CommunicationError if an MPI call returned an error code. `what`: the operation to which the call belongs.
+// Throws CommunicationError if an MPI call returned an error code. what: the operation that made the call.
 inline void mpi_check(int code, std::string_view call, std::string_view what = "MPI") {
   if (code == MPI_SUCCESS) return;
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -37,8 +37,8 @@ inline void mpi_check(int code, std::string_view call, std::string_view what = "
       length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : "error " + std::to_string(code));
 }
 
-// MPI between its start and its end, each of which a process has once. Communicators share the session; the last one
-// ends it. If the program has started MPI itself, it must end it itself.
+// MPI from its start to its end, each of which may happen once in a process. Communicators share the session, and the
+// last one ends it. If the program started MPI itself, the program must also end it.
 class MpiSession {
  public:
   // Returns the session of this process, and starts MPI if it is not running.
@@ -58,7 +58,7 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
-  // From now on this process does not wait for other ranks, not even at the end of MPI.
+  // After this call the process does not wait for other ranks, not even at the end of MPI.
   void mark_failed() noexcept { failed_.store(true); }
   [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
 
@@ -72,14 +72,14 @@ class MpiSession {
     mpi_check(MPI_Initialized(&flag), "MPI_Initialized");
     int level = MPI_THREAD_SINGLE;
     if (flag == 0) {
-      // SIGINT and SIGTERM belong to the program: it finishes the step and saves the state.
+      // The program handles SIGINT and SIGTERM: it finishes the step and saves the state.
       struct sigaction before[2];
       sigaction(SIGINT, nullptr, &before[0]);
       sigaction(SIGTERM, nullptr, &before[1]);
-      // If there are more ranks than cores, Open MPI would yield whenever it has no work; spin_pause() explains why
-      // that is slow. MpiWaiter sleeps instead. Keeps a value that the user has set.
+      // With more ranks than cores, Open MPI would yield whenever it has no work. spin_pause() explains why that is
+      // slow, so MpiWaiter sleeps instead. Keeps a value that the user has set.
       ::setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
-      // Calls come from one thread at a time, but not always from the same one.
+      // One thread at a time calls MPI, but not always the same thread.
       const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
       sigaction(SIGINT, &before[0], nullptr);
       sigaction(SIGTERM, &before[1], nullptr);

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// MPI has no bf16 and f16: they are sent as 16-bit integers. Only the operations of MpiOperations interpret them.
+// MPI has neither bf16 nor f16, so they are sent as 16-bit integers. Only MpiOperations interprets them.
 [[nodiscard]] inline MPI_Datatype mpi_type(DType t) {
   switch (t) {
     case DType::f32:
@@ -33,8 +33,8 @@ namespace tutti {
   fail("MPI", "a known element type", static_cast<int>(t));
 }
 
-// ReduceOp as MPI operations. MPI's own operations are used for types that MPI knows, except its maximum, which may
-// lose a NaN.
+// The MPI operations for each ReduceOp. For types that MPI has these are MPI's own operations, except the maximum of
+// floating-point types, which may lose a NaN.
 class MpiOperations {
  public:
   MpiOperations() {  // NOLINT(modernize-use-equals-default): it is not trivial where MPI is known
@@ -47,7 +47,7 @@ class MpiOperations {
   }
   MpiOperations(const MpiOperations&) = delete;
   MpiOperations& operator=(const MpiOperations&) = delete;
-  // Frees the operations. Call before the end of MPI.
+  // Frees the operations. Call it before the end of MPI.
   void release() noexcept {
     for (MPI_Op* op : {&bf16_sum_, &bf16_max_, &f16_sum_, &f16_max_, &f32_max_, &f64_max_}) MPI_Op_free(op);
   }

@@ -21,12 +21,12 @@
 
 namespace tutti {
 
-// Waits for MPI's non-blocking operations by polling with growing pauses, because MPI's own waiting keeps a core busy.
-// Gives up at the deadline. A rank that gives up makes a roll call: ranks that still poll answer, and the error names
-// the others.
+// Waits for MPI's non-blocking operations by polling with increasing pauses, because MPI's own waits keep a core busy.
+// If the deadline passes, the rank makes a roll call: ranks that still poll answer, and the error names the remaining
+// ranks.
 class MpiWaiter {
  public:
-  // names: of the ranks of the communicators on which it waits. Collective; it duplicates `comm`.
+  // names: the names of the ranks of `comm`. A collective call, because it duplicates `comm`.
   MpiWaiter(MPI_Comm comm, std::vector<std::string> names, MpiSession& session)
       : session_(session), names_(std::move(names)) {
     mpi_check(MPI_Comm_dup(comm, &roll_), "MPI_Comm_dup");
@@ -36,13 +36,13 @@ class MpiWaiter {
   MpiWaiter& operator=(const MpiWaiter&) = delete;
   void release() noexcept { MPI_Comm_free(&roll_); }
 
-  // Makes current and later waits throw. May be called from any thread.
+  // Makes current and later waits throw. Any thread may call it.
   void stop() noexcept { stopped_.store(true); }
 
-  // The reason for a wait: ranks that may arrive at any time, or a transfer that progresses only when it is polled.
+  // What a wait is for: ranks that may arrive at any time, or a transfer that makes progress only when it is polled.
   enum class For { ranks, transfer };
 
-  // The time after the deadline within which each rank that is alive must answer the roll call.
+  // The time after the deadline within which each living rank must answer the roll call.
   static constexpr std::chrono::seconds roll_call{1};
 
   void wait(MPI_Request& request, For what_for, Deadline deadline, std::string_view what) {
@@ -67,7 +67,7 @@ class MpiWaiter {
       }
       sharpen_sleep();
       std::this_thread::sleep_for(std::min<nanoseconds>(pause, deadline - now));
-      // A fiftieth of the time waited so far is a small delay for the last rank to arrive.
+      // A pause of a fiftieth of the time waited so far delays the last rank only a little.
       const nanoseconds limit =
           what_for == For::transfer ? longest_transfer : std::clamp<nanoseconds>(waited / 50, longest, longest_idle);
       pause = std::min<nanoseconds>(pause + pause / 2, limit);
@@ -80,13 +80,13 @@ class MpiWaiter {
       longest_idle{5'000'000}, roll_pause{20'000'000};
   static constexpr int call_tag = 1, answer_tag = 2;
 
-  // Makes sleeps of this thread end within about a microsecond of their time; Linux's default is 50.
+  // Makes sleeps of this thread accurate to about a microsecond. Linux's default is 50 microseconds.
   static void sharpen_sleep() noexcept {
     thread_local const bool done = ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL) == 0;
     (void)done;
   }
 
-  // Sends a message without content, which needs no buffer and no wait.
+  // Sends an empty message, which needs neither a buffer nor a wait.
   void send(int to, int tag) noexcept {
     MPI_Request r = MPI_REQUEST_NULL;
     if (MPI_Isend(nullptr, 0, MPI_BYTE, to, tag, roll_, &r) == MPI_SUCCESS) MPI_Request_free(&r);

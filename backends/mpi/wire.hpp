@@ -14,11 +14,11 @@
 
 namespace tutti {
 
-// Collective operations of one communicator through MPI's non-blocking calls, in pieces that MPI can count and in the
-// type chosen for the wire.
+// Collective operations on a communicator, through MPI's non-blocking calls. Divides data into pieces that MPI can
+// count, and converts it to the type for the wire.
 class MpiWire {
  public:
-  // comm: the communicator on which the waiter waits. It must outlive this object.
+  // comm: the communicator on which the waiter waits. The waiter must outlive this object.
   MpiWire(MPI_Comm comm, const MpiOptions& options, MpiWaiter& waiter)
       : comm_(comm),
         conversion_(options.wire),
@@ -61,7 +61,7 @@ class MpiWire {
   }
 
   void barrier(Deadline deadline, std::string_view what) { barrier(comm_, deadline, what); }
-  // The same on another communicator of the same ranks.
+  // The same on another communicator with the same ranks.
   void barrier(MPI_Comm comm, Deadline deadline, std::string_view what) {
     MPI_Request r = MPI_REQUEST_NULL;
     mpi_check(MPI_Ibarrier(comm, &r), "MPI_Ibarrier", what);
@@ -71,8 +71,8 @@ class MpiWire {
  private:
   static constexpr std::size_t large = 64 << 10;
 
-  // Ranks synchronise before a large message. This separates the wait for a late rank, which may be polled rarely, from
-  // the transfer of bytes, which may not.
+  // Ranks synchronise before a large message. So a rank polls rarely while it waits for a late rank, and often only
+  // during the transfer of bytes.
   void synchronise_if_large(std::size_t bytes, Deadline deadline, std::string_view what) {
     if (bytes > large) barrier(deadline, what);
   }

@@ -9,7 +9,7 @@
 
 #include <tutti/backends/cuda/library.hpp>
 
-// NCCL, opened at its first use.
+// NCCL, which is opened when it is first used.
 #if !defined(TUTTI_CUDA_LINK_LIBRARIES)
 namespace tutti {
 

@@ -19,15 +19,15 @@
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 
-// NCCL's communicators of an elastic job: one for each generation of members.
+// NCCL communicators of an elastic job: one for each generation.
 namespace tutti {
 
 struct NcclJobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;  // for every operation, and until all ranks have joined NCCL
+  std::chrono::milliseconds deadline = usual_deadline;  // of each operation, and for all ranks to join NCCL
 };
 
-// Exchanges rank 0's bytes through a store, under this key, until the flag is raised or the time is over. store and
-// flag must outlive the result.
+// Returns a rendezvous that sends rank 0's bytes through a store, under this key. It ends when the flag is raised or
+// the time has passed. store and flag must outlive it.
 [[nodiscard]] inline Rendezvous rendezvous_through(KeyStore& store, const std::string& key, int rank,
                                                    InterruptFlag& flag, std::chrono::milliseconds at_most) {
   return [&store, key, rank, &flag, at_most](std::span<std::byte> bytes) {
@@ -61,7 +61,7 @@ struct NcclGeneration {
 };
 }  // namespace detail
 
-// This process's member of the communicator of a generation. If the flag is raised, the thread that waits in an
+// This process's membership in the communicator of a generation. If the flag is raised, the thread that waits in an
 // operation, or the next thread that starts one, aborts the communicator.
 class NcclMember : private detail::NcclGeneration, public AllReduce<NcclCommunicator> {
  public:
@@ -71,7 +71,7 @@ class NcclMember : private detail::NcclGeneration, public AllReduce<NcclCommunic
         AllReduce<NcclCommunicator>(detail::NcclGeneration::nccl) {}
 };
 
-// Forms these groups for Elastic. The device must outlive them.
+// Forms the communicators for Elastic. The device must outlive them.
 struct NcclGroupFactory {
   const cuda::Device* device;
   NcclJobOptions options{};

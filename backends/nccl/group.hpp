@@ -30,10 +30,10 @@ namespace tutti {
 
 struct NcclOptions {
   int rank = 0, size = 1;
-  std::chrono::milliseconds deadline = usual_deadline;  // for every operation, and for the ranks' rendezvous
-  // The host of each rank, for messages. If empty, the ranks exchange their names.
+  std::chrono::milliseconds deadline = usual_deadline;  // of each operation, and of the rendezvous
+  // The host of each rank, for messages. If empty, the ranks exchange their hosts' names.
   std::vector<std::string> hosts{};
-  // Ends the group once it is raised, also while the group is being formed. Null: no flag. It must outlive the group.
+  // If it is raised, the group ends, also while it is formed. May be null. Must outlive the group.
   const InterruptFlag* flag = nullptr;
 };
 
@@ -59,19 +59,19 @@ struct NcclOptions {
 [[nodiscard]] inline ncclRedOp_t nccl_op(ReduceOp c) noexcept { return c == ReduceOp::sum ? ncclSum : ncclMax; }
 
 // NCCL's communicator, created without blocking: every wait has a deadline, after which the communicator is aborted.
-// All calls come from one thread. If another thread interrupts it, that one thread also aborts it: NCCL allows no abort
-// during another call.
+// One thread makes all calls. If another thread interrupts the group, the first thread also aborts it, because NCCL
+// allows no abort during another call.
 class NcclGroup {
  public:
-  // A collective call of all ranks. CommunicationError if a rank does not join before the deadline.
+  // A collective call of all ranks. Throws CommunicationError if a rank does not join before the deadline.
   NcclGroup(const cuda::Device& device, const NcclOptions& o, const Rendezvous& rendezvous)
       : device_(device), deadline_(o.deadline), flag_(o.flag) {
     if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
       fail<UsageError>("nccl", "a rank of a job", {"rank ", o.rank, " of ", o.size});
     device.use();
     const std::string all = "all " + std::to_string(o.size) + " ranks to join NCCL";
-    // NCCL keeps a thread and a socket for an identity until all ranks have joined with it. A group that has already
-    // ended must not create one.
+    // NCCL keeps a thread and a socket for an identity until all ranks have joined with it. So a group that has already
+    // ended must not create an identity.
     if (failed()) stop_here(all);
     ncclUniqueId id{};
     if (o.rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId", "start");
@@ -84,24 +84,24 @@ class NcclGroup {
       const ncclResult_t r = ncclCommInitRankConfig(&comm, o.size, id, o.rank, &config);
       comm_.store(comm);
       settle(r, "ncclCommInitRankConfig", all);
-      // A slightly higher priority than the device's own stream: operations for which other ranks wait start as soon as
-      // there is room.
+      // The priority is slightly higher than that of the device's own stream: operations for which other ranks wait
+      // start as soon as the GPU has room.
       cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, -1), "a stream for NCCL");
     } catch (...) {
       abort();
       throw;
     }
   }
-  // Waits for the other ranks, unless an operation has failed or fails meanwhile. Never throws.
+  // Waits for the other ranks, unless an operation fails before or during the wait. Never throws.
   ~NcclGroup() {
-    // NCCL waits until no graph holds its operations.
+    // NCCL waits until no graph contains its operations.
     device_.forget_captured();
     if (comm() != nullptr && !failed()) {
       try {
         settle(ncclCommFinalize(comm()), "ncclCommFinalize", "end");
         ncclCommDestroy(comm_.exchange(nullptr));
       } catch (const std::exception& e) {
-        // The thread that raised the flag knows the reason.
+        // The thread that raised the flag knows the reason, so it is not printed.
         if (!flagged()) std::fprintf(stderr, "tutti: %s\n", e.what());
       }
     }
@@ -117,12 +117,12 @@ class NcclGroup {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
   [[nodiscard]] bool failed() const noexcept { return failed_.load() || flagged(); }
 
-  // Call before an operation is started.
+  // Call it before each operation. Throws if the group has ended.
   void require_alive(std::string_view what) {
     if (flagged()) stop_here(what);
     if (failed() || comm() == nullptr) fail<CommunicationError>(what, "a communicator", "one that had given up");
   }
-  // Waits until a call that NCCL may execute later has been executed: the operation is then in the stream.
+  // Waits until NCCL has executed a call that it may execute later. Then the operation is in the stream.
   void settle(ncclResult_t r, std::string_view call, const std::string& what) {
     const auto end = std::chrono::steady_clock::now() + deadline_;
     for (int turn = 0; r == ncclInProgress; ++turn) {
@@ -136,8 +136,8 @@ class NcclGroup {
       check(r, call, what);
     }
   }
-  // Waits until done() returns true. Errors that NCCL found meanwhile, or a deadline that passes, end the communicator.
-  // Operations in progress at that time end soon without a valid sum, so no operation counts as done afterwards.
+  // Waits until done() returns true. If NCCL reports an error or the deadline passes, the communicator ends. Operations
+  // that were in progress then end soon without a valid sum, so no operation counts as done afterwards.
   template <class Done>
   void wait(Done&& done, std::chrono::milliseconds at_most, const std::string& what) {
     using namespace std::chrono;
@@ -163,18 +163,18 @@ class NcclGroup {
     }
     if (comm() == nullptr) stop_here(what);
   }
-  // Makes waits on the host throw, now and later. The waiting thread aborts the communicator, so that the device
-  // continues. May be called from any thread.
+  // Makes current and later waits on the host throw. The waiting thread aborts the communicator, so that the device
+  // continues. Any thread may call it.
   void interrupt() noexcept { failed_.store(true); }
-  // Ends all waits on this rank and, as far as NCCL can notify them, on the other ranks. Must not be called while
-  // another thread calls this group, nor while a step is captured. Never throws.
+  // Ends all waits on this rank and, if NCCL can notify them, on the other ranks. Do not call it while another thread
+  // calls this group, nor while a step is captured. Never throws.
   void abort() noexcept {
     failed_.store(true);
-    // Only once: the communicator is destroyed afterwards.
+    // Only the first call aborts, because the abort destroys the communicator.
     auto* c = comm_.exchange(nullptr);
     if (c == nullptr) return;
-    // NCCL stops its kernels and then waits until no graph holds its operations. A graph that runs one of them must not
-    // be destroyed earlier. So both happen at once.
+    // NCCL stops its kernels, and then waits until no graph contains its operations. A graph must not be destroyed
+    // while it runs one of them. So the abort and the destruction of graphs run at the same time.
     try {
       std::thread end([c] { ncclCommAbort(c); });
       device_.forget_captured();
@@ -192,8 +192,8 @@ class NcclGroup {
 
  private:
   [[nodiscard]] bool flagged() const noexcept { return flag_ != nullptr && flag_->raised(); }
-  // The group has been ended. Operations in a graph that is still being captured would block the abort; in that case
-  // the next call or the destructor aborts.
+  // Throws because the group has ended. If a graph is being captured, its operations would block the abort, so the next
+  // call or the destructor aborts.
   [[noreturn]] void stop_here(std::string_view what) {
     if (!device_.capturing()) abort();
     fail<CommunicationError>(what, "all ranks", flagged() ? flag_->why() : "this rank gave up");

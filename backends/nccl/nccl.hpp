@@ -34,23 +34,23 @@
 
 namespace tutti {
 
-// One rank and its GPU. Data of the device is sent directly from its memory, on a stream of its own, after everything
-// that was started on the device's stream before. Data of the host goes through the device in pieces, in the same
-// order, within the call. Operations on the device's data may be captured in a CUDA graph once each has run before.
-// Calls must come from one thread at a time; interrupt() and abort() from any thread.
+// The communicator of one rank and its GPU. Data in device memory is sent directly, on a separate stream, after the
+// work that is already on the device's stream. Data of the host passes through the device in pieces, within the call
+// and in the same order. A CUDA graph may capture operations on device data after each of them has run once. Only one
+// thread at a time may call it, but any thread may call interrupt() and abort().
 class NcclCommunicator {
  public:
   static constexpr CommunicatorTraits traits{.reads_device_memory = true, .watches_ranks = true};
 
-  // A collective call. Destruction is collective too, unless an operation failed. The device must outlive it.
+  // A collective call. Destruction is collective too, unless an operation failed. The device must outlive this object.
   explicit NcclCommunicator(const cuda::Device& device, const NcclOptions& options = {},
                             const Rendezvous& rendezvous = {})
       : options_(options), group_(device, options, rendezvous), hosts_(options.hosts) {
     if (hosts_.empty()) name_hosts();
   }
   ~NcclCommunicator() {
-    // A rank that fails does not wait for the others. The group is aborted before the device's memory is freed, because
-    // freeing memory waits for the device.
+    // A rank that fails does not wait for other ranks. It aborts the group before it frees device memory, because
+    // freeing waits for the device.
     if (group_.failed() || std::uncaught_exceptions() > exceptions_) group_.abort();
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -66,7 +66,7 @@ class NcclCommunicator {
 
   Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
     require_whole(t, data.size(), name);
-    // NCCL's maximum of floating-point values may lose a NaN. Such maxima are a few words and go through the host.
+    // NCCL's maximum of floating-point values may lose a NaN. Such maxima have few bytes, and the host computes them.
     const bool gathers = op == ReduceOp::max && is_float(t);
     if (on_device(data) && !gathers)
       return start(name, [&] { return reduce(t, data.data(), data.data(), data.size() / size_of(t), op); });
@@ -119,24 +119,23 @@ class NcclCommunicator {
     host_deadline_ = usual;
   }
   void interrupt() noexcept { group_.interrupt(); }
-  // The other ranks notice it through NCCL or when their deadline passes. The launcher of the job ends them before
-  // that.
+  // The other ranks notice it through NCCL, or at their deadline. The job's launcher ends them earlier.
   void abort(const std::string& reason, ExitCode) noexcept {
     if (size() == 1 || gave_up_.exchange(true)) return;
     std::fprintf(stderr, "tutti: %s ends the job: %s\n", my_name().c_str(), reason.c_str());
     group_.abort();
   }
-  // Empty: the device's own memory is suitable.
+  // Returns an empty span: operations can use all device memory.
   std::span<std::byte> allocate(std::size_t) { return {}; }
 
-  // Waits for the work on a stream, for example a captured step with its operations. NCCL's errors and the deadline end
-  // the wait. The event is recorded again.
+  // Waits for the work on a stream, for example for a captured step that contains operations. Records the event again.
+  // Throws if NCCL reports an error or the deadline passes.
   void wait_stream(void* stream, const std::string& what) {
     if (!marker_) marker_.emplace(group_.device());
     marker_->record(static_cast<cudaStream_t>(stream));
     group_.wait([&] { return marker_->happened(); }, host_deadline_, what);
   }
-  // Returns data that the host can read: the data itself or, if it is in the device's memory, a copy in `room`.
+  // Returns data that the host can read: `data` itself or, if it is in device memory, a copy in `room`.
   std::span<const std::byte> on_host(std::span<const std::byte> data, std::vector<std::byte>& room) {
     if (!on_device(data)) return data;
     room.resize(data.size());
@@ -144,8 +143,8 @@ class NcclCommunicator {
     copy_now(room.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, "data of the device");
     return room;
   }
-  // Waits until done() returns true, for example because a captured step is over. NCCL's errors and the deadline end
-  // the wait.
+  // Waits until done() returns true, for example because a captured step has ended. Throws if NCCL reports an error or
+  // the deadline passes.
   void wait_until(const std::function<bool()>& done, const std::string& what) {
     group_.wait(done, group_.deadline(), what);
   }
@@ -164,7 +163,7 @@ class NcclCommunicator {
     cuda::Event end;
     std::string text;
   };
-  // An operation on the host's data: it is over when the call returns.
+  // An operation on host data, which has ended when the call returns.
   struct Finished final : Work::State {
     [[nodiscard]] std::string name() const override { return text; }
     [[nodiscard]] bool done() const override { return true; }
@@ -183,8 +182,8 @@ class NcclCommunicator {
     return hosts_.empty() ? "rank " + std::to_string(rank()) : rank_name(rank());
   }
 
-  // Returns true if data is in the device's memory. While a graph is captured this is assumed, because CUDA must not be
-  // asked then.
+  // Returns true if data is in device memory. While a graph is captured, all data is, because CUDA must not be asked
+  // then.
   [[nodiscard]] bool on_device(std::span<const std::byte> data) const {
     if (group_.device().capturing()) return true;
     if (data.empty()) return false;
@@ -198,8 +197,8 @@ class NcclCommunicator {
     return ncclAllReduce(from, to, count, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
   }
 
-  // Orders the operations that are started on the communication stream from now on after the work on the device's
-  // stream, for example a captured step with its operations. All ranks then have the same order of operations.
+  // Makes later operations on the communication stream wait for the work on the device's stream, for example for a
+  // captured step with operations. This gives all ranks the same order of operations.
   void follow_device() {
     if (!before_) before_.emplace(group_.device());
     before_->record(group_.device().stream());
@@ -223,7 +222,7 @@ class NcclCommunicator {
     f->text = name;
     return Work(f);
   }
-  // Returns a pooled object that is not in use, so that steady work allocates no memory.
+  // Returns an object of the pool that is not in use, so that steady work allocates no memory.
   template <class T, class Make>
   static std::shared_ptr<T> unused(std::vector<std::shared_ptr<T>>& pool, Make&& make) {
     for (auto& p : pool)
@@ -231,7 +230,7 @@ class NcclCommunicator {
     return pool.emplace_back(make());
   }
 
-  // Processes data that is in the host's memory, or is copied there, piece by piece.
+  // Calls f for each piece of the data, on the host. Copies data that is in device memory.
   template <class F>
   void by_host(std::span<std::byte> data, const std::string& name, F&& f) {
     group_.require_alive(name);
@@ -253,7 +252,7 @@ class NcclCommunicator {
     wait_stream(group_.stream(), name);
   }
 
-  // Host -> staging -> operation with `out_bytes` of result -> host.
+  // Copies a piece to the staging memory, runs f, and copies `out_bytes` of the result back to the host.
   template <class F>
   void through_device(std::span<std::byte> piece, std::size_t out_bytes, const std::string& name, F&& f) {
     if (piece.empty()) return;
@@ -261,11 +260,11 @@ class NcclCommunicator {
     follow_device();
     cuda::check(cudaMemcpyAsync(device, piece.data(), piece.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
     group_.settle(f(device), "an operation of NCCL", name);
-    // A copy into memory that is not pinned would wait within the call itself, without a deadline.
+    // A copy to memory that is not pinned would wait within the call, without a deadline.
     wait_stream(group_.stream(), name);
     copy_now(piece.data(), device, out_bytes, cudaMemcpyDeviceToHost, name);
   }
-  // Gathers the data of every rank, one after the other.
+  // Gathers the data of every rank, in the order of the ranks.
   void gather(std::span<const std::byte> mine, std::vector<std::byte>& all, const std::string& name) {
     group_.require_alive(name);
     std::byte* const device = staging();
@@ -290,8 +289,8 @@ class NcclCommunicator {
     }
   }
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return staging_bytes; }
-  // Bytes of one rank, so that the pieces of all ranks and its own fit into the staging memory; a multiple of a cache
-  // line.
+  // Returns the number of bytes of one rank for which all ranks' pieces and the rank's own piece fit into the staging
+  // memory. It is a multiple of a cache line.
   [[nodiscard]] std::size_t gather_piece() const noexcept {
     return std::max<std::size_t>(staging_bytes / (static_cast<std::size_t>(size()) + 1) / 64 * 64, 64);
   }

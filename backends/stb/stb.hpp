@@ -16,13 +16,13 @@
 
 namespace tutti::stb {
 
-// The largest block that stb_image may allocate in this thread. A PNG of some kilobytes may unpack to gigabytes;
-// stb_image has no other limit.
+// The largest block that stb_image may allocate in this thread. stb_image has no other limit, and a PNG of some
+// kilobytes may expand to gigabytes.
 inline std::size_t& largest_block() {
   thread_local std::size_t bytes = 0;
   return bytes;
 }
-// Returns zeroed memory: stb_image reads Huffman tables that a damaged JPEG has never set.
+// Returns zeroed memory, because stb_image reads Huffman tables that a damaged JPEG does not set.
 inline void* allocate(std::size_t bytes) { return bytes > largest_block() ? nullptr : std::calloc(1, bytes); }
 inline void* allocate_again(void* block, std::size_t bytes) {
   return bytes > largest_block() ? nullptr : std::realloc(block, bytes);
@@ -33,7 +33,8 @@ inline void require(bool ok) {
 
 }  // namespace tutti::stb
 
-// Compiled here, not linked: a linked stb_image would end the program at a failed assertion and allocate without limit.
+// Compiles stb_image here: a linked stb_image would end the program at a failed assertion, and allocate without a
+// limit.
 #if defined(STBI_INCLUDE_STB_IMAGE_H)
 #error "include <tutti/backends/stb/stb.hpp> before <stb/stb_image.h>, because it contains the implementation"
 #endif
@@ -47,8 +48,8 @@ inline void require(bool ok) {
 #define STBI_MALLOC(n) ::tutti::stb::allocate(n)
 #define STBI_REALLOC(p, n) ::tutti::stb::allocate_again(p, n)
 #define STBI_FREE(p) std::free(p)
-// Disables the sanitizer's check of shifts: before 2.28 a JPEG with a scan that ends at a marker in the middle of a
-// code shifts by 32 and more. The pixels are garbage, as in any damaged scan; no memory is damaged.
+// Disables the sanitizer's check of shifts. Before version 2.28, stb_image shifts by 32 and more if a scan ends at a
+// marker in the middle of a code. The pixels are then wrong, as in any damaged scan, but no memory is damaged.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((no_sanitize("shift"))), apply_to = function)
 #endif
@@ -58,12 +59,12 @@ inline void require(bool ok) {
 #endif
 #undef STB_IMAGE_IMPLEMENTATION
 
-// JPEG and PNG by stb_image.
+// Decodes JPEG and PNG with stb_image.
 namespace tutti {
 namespace stb {
 
-// Passes bytes to stb_image piece by piece. stb_image reads zeros beyond the end and makes grey pixels of them. With
-// this source its requests beyond the end are noticed.
+// Passes bytes to stb_image piece by piece, and notices when stb_image requests bytes after the end: it would read
+// zeros and make grey pixels of them.
 struct Source {
   std::span<const std::uint8_t> left;
   bool ran_dry = false;
@@ -90,8 +91,8 @@ struct Source {
 
 inline constexpr stbi_io_callbacks callbacks{&Source::read, &Source::skip, &Source::at_end};
 
-// Throws DataError if a Huffman table has more than 256 codes, also between scans: stb_image would write beyond its
-// table. `bytes` is a JPEG with a checked header. The walk from marker to marker is that of stb_image.
+// Throws DataError if a Huffman table has more than 256 codes, also between scans, because stb_image would write past
+// the end of its table. bytes: a JPEG with a checked header. Walks from marker to marker as stb_image does.
 inline void check_huffman_tables(std::span<const std::uint8_t> bytes, std::string_view where) {
   const auto bad = [&] {
     fail<DataError>(where, "valid JPEG Huffman tables", "damaged ones", "the record is damaged");
@@ -122,8 +123,8 @@ struct Free {  // deletes memory that stb_image has allocated
 
 }  // namespace stb
 
-// Always decodes the whole image at its full size and copies the region: stb_image cannot decode parts. It also has
-// only one quality, which is about that of libjpeg's accurate one.
+// Always decodes the whole image at full size and copies the region, because stb_image cannot decode parts. Its only
+// quality is about that of libjpeg's accurate transform.
 class StbDecoder final : public ImageDecoder {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "stb"; }
@@ -140,7 +141,7 @@ class StbDecoder final : public ImageDecoder {
       fail<DataError>(where, expected, got, "the record is damaged or truncated");
     };
     stb::Source source{bytes};
-    // Coefficients, planes and rows of up to 16 bytes a pixel, in whole groups of blocks.
+    // Room for coefficients, planes and rows: up to 16 bytes for each pixel, in whole groups of blocks.
     stb::largest_block() =
         (static_cast<std::size_t>(header.width) + 64) * (static_cast<std::size_t>(header.height) + 64) * 16 +
         (1U << 20);

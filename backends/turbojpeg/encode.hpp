@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-// After <cstdio>: it uses FILE and size_t from there.
+// Include it after <cstdio>, because it uses FILE and size_t.
 #include <jpeglib.h>
 
 #include <tutti/core/error.hpp>
@@ -18,14 +18,14 @@
 // Writes JPEGs with libjpeg-turbo.
 namespace tutti {
 
-// Baseline JPEG with JFIF header.
+// Options of a baseline JPEG with a JFIF header.
 struct JpegOptions {
   int quality = 85;          // 1 to 100, libjpeg's scale
-  bool halve_chroma = true;  // true: 4:2:0, false: 4:4:4
+  bool halve_chroma = true;  // true: 4:2:0; false: 4:4:4
   bool optimise = true;      // Huffman tables for this image: a second pass, some percent fewer bytes
 };
 
-// [height, width, channels] of u8, 1 (grey) or 3 (RGB) channels, rows without gaps between them.
+// A view of u8 pixels, [height, width, channels] with 1 (grey) or 3 (RGB) channels, without gaps between rows.
 struct PixelView {
   const std::uint8_t* pixels = nullptr;
   int width = 0, height = 0, channels = 3;
@@ -33,7 +33,7 @@ struct PixelView {
 
 namespace turbojpeg {
 
-// One compressor, which each thread keeps for all its images. As in decoding, libjpeg's errors call longjmp.
+// A compressor, which a thread uses for all its images. libjpeg's errors call longjmp, as in decoding.
 class EncodeSession {
  public:
   EncodeSession() {
@@ -61,7 +61,7 @@ class EncodeSession {
   EncodeSession(const EncodeSession&) = delete;
   EncodeSession& operator=(const EncodeSession&) = delete;
 
-  // Replaces `out`. The caller has checked the arguments.
+  // Replaces `out` by the JPEG. The caller must have checked the arguments.
   void run(const PixelView& image, const JpegOptions& options, std::vector<std::uint8_t>& out) {
     out.clear();
     out_ = &out;
@@ -87,7 +87,7 @@ class EncodeSession {
     return *static_cast<EncodeSession*>(p->client_data);
   }
 
-  // No local variable has a destructor: libjpeg may leave this function by longjmp.
+  // Local variables must not have destructors, because libjpeg may leave this function by longjmp.
   void compress(const PixelView& image, const JpegOptions& options) {
     c.image_width = static_cast<JDIMENSION>(image.width);
     c.image_height = static_cast<JDIMENSION>(image.height);
@@ -111,7 +111,7 @@ class EncodeSession {
     destination_.next_output_byte = piece_.data();
     destination_.free_in_buffer = piece_bytes;
   }
-  // Catches all exceptions: they must not pass through libjpeg.
+  // Catches all exceptions, because they must not pass through libjpeg.
   void take(std::size_t bytes) {
     try {
       out_->insert(out_->end(), piece_.data(), piece_.data() + bytes);
@@ -132,8 +132,9 @@ class EncodeSession {
 
 }  // namespace turbojpeg
 
-// Replaces `out` by the JPEG. UsageError if the quality is outside 1 to 100, if the number of channels is not 1 or 3,
-// or if an extent is outside 1 to 65500, the largest that libjpeg writes. Safe from several threads at once.
+// Replaces `out` by the JPEG. Throws UsageError if the quality is outside 1 to 100, if the number of channels is not 1
+// or 3, or if an extent is outside 1 to 65500, the largest one that libjpeg writes. Several threads may call it at the
+// same time.
 inline void encode_jpeg(const PixelView& image, const JpegOptions& options, std::vector<std::uint8_t>& out) {
   if (options.quality < 1 || options.quality > 100)
     fail<UsageError>("JPEG encoder", "a quality of 1 to 100", options.quality);

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-// After <cstdio>: they use FILE and size_t from there.
+// Include them after <cstdio>, because they use FILE and size_t.
 #include <jpeglib.h>
 // clang-format off: needs jpeglib.h
 #include <jerror.h>
@@ -21,16 +21,16 @@
 #include <tutti/core/error.hpp>
 #include <tutti/data/images/image_decoder.hpp>
 
-// JPEG by libjpeg-turbo.
+// Decodes JPEG with libjpeg-turbo.
 namespace tutti {
 namespace turbojpeg {
 
-// One decompressor, which each thread keeps for all its images. libjpeg reports errors by a function that must not
-// return. Exceptions may not cross C code, so that function calls longjmp.
+// A decompressor, which a thread uses for all its images. libjpeg reports an error by a function that must not return.
+// Exceptions may not cross C code, so this function calls longjmp.
 class Session {
  public:
-  // More scans than any encoder writes. Each scan of a progressive image costs a pass over the whole image, even if the
-  // scan has few bytes.
+  // Encoders write fewer scans than this. Each scan of a progressive image costs a pass over the whole image, even if
+  // the scan has few bytes.
   static constexpr int most_scans = 256;
 
   Session() {
@@ -43,7 +43,7 @@ class Session {
     c.client_data = this;
     if (setjmp(jump_) != 0) throw std::bad_alloc();
     jpeg_create_decompress(&c);
-    // Set afterwards: jpeg_create_decompress clears all but `err` and `client_data`.
+    // Set after jpeg_create_decompress, which clears all fields except `err` and `client_data`.
     progress_.progress_monitor = [](j_common_ptr p) {
       auto& s = self(p);
       if (p->is_decompressor != 0 && s.c.input_scan_number > most_scans) s.stop("at most 256 scans", "more");
@@ -54,8 +54,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Calls f(*this, argument), which may call libjpeg and must have no local variable with a destructor. Throws
-  // DataError if libjpeg finds an error in the data.
+  // Calls f(*this, argument). f may call libjpeg, and must have no local variable with a destructor. Throws DataError
+  // if libjpeg finds an error in the data.
   template <class A>
   void run(void (*f)(Session&, A&), A& argument, std::string_view where) {
     abort();  // an exception may have ended the previous call
@@ -67,8 +67,8 @@ class Session {
     fail<DataError>(where, expected_, got_, "the record is damaged or truncated");
   }
 
-  // Frees the image's memory. Some pointers to it remain and are reset here: jpeg_skip_scanlines of the next image
-  // writes through `cconvert`, even if merged upsampling has not set it.
+  // Frees the memory of the image. Resets pointers that libjpeg keeps: for the next image, jpeg_skip_scanlines writes
+  // through `cconvert` even if merged upsampling has not set it.
   void abort() {
     jpeg_abort_decompress(&c);
     c.cconvert = nullptr;
@@ -83,12 +83,12 @@ class Session {
   }
 
   jpeg_decompress_struct c{};
-  std::vector<std::uint8_t> cmyk;  // rows
+  std::vector<std::uint8_t> cmyk;  // a few rows of CMYK
 
  private:
   static Session& self(j_common_ptr p) { return *static_cast<Session*>(p->client_data); }
 
-  // Returns true for warnings after which the pixels are right. After all other warnings libjpeg continues with made-up
+  // Returns true for warnings after which the pixels are right. After other warnings libjpeg continues with invented
   // pixels.
   static bool harmless(int code) {
     return code == JWRN_EXTRANEOUS_DATA || code == JWRN_ADOBE_XFORM || code == JWRN_JFIF_MAJOR;
@@ -106,14 +106,14 @@ class Session {
   const char *expected_ = "", *got_ = "";
 };
 
-struct Job {  // one decompression
+struct Job {  // data of one decompression
   std::span<const std::uint8_t> bytes;
   const ImageHeader& header;
   const DecodeRequest& request;
   DecodedImage& out;
 };
 
-// Converts CMYK to RGB. inverted: as Adobe stores it.
+// Converts CMYK to RGB. inverted: 0 means full ink, as Adobe stores it.
 inline void cmyk_to_rgb(const std::uint8_t* from, std::uint8_t* to, int pixels, bool inverted) {
   const auto times = [](unsigned a, unsigned b) {  // a * b / 255, rounded
     const unsigned t = a * b + 128;
@@ -140,7 +140,7 @@ inline void decode(Session& s, Job& job) {
   c.scale_denom = static_cast<unsigned>(d);
   (void)jpeg_start_decompress(&c);
 
-  // Interpolated chroma uses pixels beyond the edge of the region, so some more columns are decoded.
+  // Interpolated chroma uses pixels next to the region, so some more columns are decoded.
   const int margin = fast ? 0 : 16;
   const ImageRegion& r = job.request.region;
   const int width = static_cast<int>(c.output_width), height = static_cast<int>(c.output_height);
@@ -167,13 +167,13 @@ inline void decode(Session& s, Job& job) {
     if (cmyk) cmyk_to_rgb(s.cmyk.data(), out.row(row), out.width, c.saw_Adobe_marker != 0);
     row += got;
   }
-  // Rows below the region are not read.
+  // Rows below the region are not decoded.
   s.abort();
 }
 
 }  // namespace turbojpeg
 
-class TurbojpegDecoder final : public ImageDecoder {  // JPEG by libjpeg-turbo
+class TurbojpegDecoder final : public ImageDecoder {  // decodes JPEG with libjpeg-turbo
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "turbojpeg"; }
   [[nodiscard]] bool reads(ImageFormat format) const noexcept override { return format == ImageFormat::jpeg; }

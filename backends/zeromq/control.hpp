@@ -35,15 +35,15 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/core/threads/threads.hpp>
 
-// The channel to the arbiter of a job that scripts started: the frames of control_link.hpp over ZeroMQ, as message
-// heads without data. A process that knows the job's secret is admitted.
+// The channel to the arbiter of a job that scripts started. It sends the frames of control_link.hpp over ZeroMQ, as
+// heads of messages without data. It admits a process that knows the job's secret.
 namespace tutti::zeromq {
 
 namespace detail {
 
 inline constexpr const char* terms_key = "job/terms";
 
-// Returns the options for both ends of the channel.
+// Returns the options of both ends of the channel.
 [[nodiscard]] inline Options channel_options(const ScriptedJob& job, bool arbiter) {
   Options o;
   o.lost_after = job.rank_timeout;
@@ -55,7 +55,7 @@ inline constexpr const char* terms_key = "job/terms";
     o.security.workers = {member.open};
     return o;
   }
-  // Without a secret any process can connect. A process of another job gets an error.
+  // Without a secret any process may connect. The terms detect a process of another job.
   o.security.kind = Security::Kind::password;
   o.security.password = "tutti";
   return o;
@@ -63,12 +63,13 @@ inline constexpr const char* terms_key = "job/terms";
 
 }  // namespace detail
 
-// A process's connection to the arbiter. Frames to send wait until the receiving thread sends them, or until the end.
+// A process's connection to the arbiter. The receiving thread sends the frames that wait; the destructor sends the
+// rest.
 class ControlLink final : public control::FrameLink {
  public:
-  // Waits until the arbiter has admitted this process and sent it the same terms. UsageError if the arbiter has other
-  // terms. CommunicationError if no process, or one that is not the arbiter, answers within `patience`. stop_requested:
-  // ends the wait.
+  // Waits until the arbiter has admitted this process and has sent the same terms. Throws UsageError if the arbiter's
+  // terms differ, and CommunicationError if the arbiter does not answer within `patience`. stop_requested: ends the
+  // wait when it returns true.
   ControlLink(const ScriptedJob& job, const std::string& terms, std::chrono::milliseconds patience,
               const std::function<bool()>& stop_requested)
       : job_(job) {
@@ -104,7 +105,7 @@ class ControlLink final : public control::FrameLink {
     return text(e.message.head());
   }
   void wake() override { end_->wake(); }
-  // The arbiter's process has no other watch.
+  // Nothing else watches the arbiter's process.
   void unanswered() override {
     gone_ = true;
     fail<CommunicationError>(
@@ -120,7 +121,7 @@ class ControlLink final : public control::FrameLink {
   [[nodiscard]] static std::string text(std::span<const std::byte> frame) {
     return {reinterpret_cast<const char*>(frame.data()), frame.size()};
   }
-  // Returns what came from the arbiter, and a hint. ZeroMQ looks up an unknown name again and again without an error.
+  // Returns why the arbiter did not answer, and a hint. ZeroMQ itself reports no error for a name without an address.
   [[nodiscard]] std::pair<std::string, std::string> why_silent() const {
     if (ends_ > 0) return {"connections that ended at once", "it has another --ps-key-file, or is another program"};
     std::string why, host = job_.arbiter.substr(0, job_.arbiter.rfind(':'));
@@ -129,7 +130,7 @@ class ControlLink final : public control::FrameLink {
       return {"no address for " + printable(host) + " (" + why + ")", "check that name in /etc/hosts and in DNS"};
     return {"no answer", "check whether it was started and that port can be reached from this host"};
   }
-  // Asks for the arbiter's terms. Returns false if the connection ended; the arbiter may be reachable again later.
+  // Asks the arbiter for its terms. Returns false if the connection ended: the arbiter may become reachable later.
   bool ask(const std::string& terms, ps::Deadline until, std::chrono::milliseconds patience,
            const std::function<bool()>& stop_requested) {
     using What = ps::Event<WorkerEnd::Message>::What;
@@ -181,7 +182,7 @@ class ControlLink final : public control::FrameLink {
   }
 
   ScriptedJob job_;
-  int ends_ = 0;  // number of connections that ended before one was admitted
+  int ends_ = 0;  // number of connections that ended before the arbiter admitted one
   std::mutex mutex_;
   std::deque<std::string> waiting_;
   std::atomic<bool> gone_{false};
@@ -193,11 +194,11 @@ struct ArbiterServerOptions {
   std::function<void(const std::string&)> log{};
 };
 
-// The arbiter of a job that scripts started, on a thread of its own, listening on a port. A process is lost if its
-// connection ends before it has left.
+// The arbiter of a job that scripts started. It listens on a port and runs in its own thread. A process is lost if its
+// connection ends before the process has left.
 class ArbiterServer {
  public:
-  // CommunicationError if its port is in use.
+  // Throws CommunicationError if the port is in use.
   ArbiterServer(const ScriptedJob& job, const std::string& terms, ArbiterServerOptions options)
       : o_(std::move(options)), service_(o_.arbiter) {
     const HostPort at = parse_host_list(job.arbiter, "arbiter").at(0);
@@ -210,7 +211,7 @@ class ArbiterServer {
     thread_ = start_thread("arbiter", [this] { serve(); });
   }
   ~ArbiterServer() {
-    // If a loss ends the job, the others read which one before their connections end.
+    // If a loss ends the job, gives the other processes time to read which loss it was before their connections end.
     if (!fatal().empty()) wait_until_empty(std::chrono::seconds(2));
     stopping_ = true;
     end_->wake();
@@ -224,7 +225,8 @@ class ArbiterServer {
     const std::lock_guard lock(mutex_);
     return fatal_;
   }
-  // Returns the workers that were lost and have not come back, each with the reason. Empty: no worker.
+  // Returns the workers that were lost and have not returned, each with the reason. Returns an empty text if there is
+  // none.
   [[nodiscard]] std::string lost_workers() const {
     const std::lock_guard lock(mutex_);
     std::string all;
@@ -247,7 +249,7 @@ class ArbiterServer {
   void serve() noexcept {
     using What = ps::Event<ServerEnd::Message>::What;
     control::Time looked = control::now();
-    // Several checks within a short time-out.
+    // Checks several times within a short time-out.
     const auto every = std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(100), o_.arbiter.rank_timeout / 10);
     while (!stopping_) {
       try {
@@ -259,7 +261,7 @@ class ArbiterServer {
           connections_.erase(connection(e.peer));
           service_.ended(connection(e.peer), e.why);
         }
-        // If this thread was stopped itself, it has not heard any process meanwhile.
+        // If this thread itself was paused, it has not received the messages of living processes.
         if (now - looked > std::chrono::seconds(1)) service_.arbiter().forgive(now);
         looked = now;
         service_.tick(now);
@@ -303,10 +305,10 @@ class ArbiterServer {
   }
   void lose(const control::Decision& d, bool worker) {
     const bool ends = d.fatal;
-    connections_.erase(d.connection);  // the end of its connection may never be reported
+    connections_.erase(d.connection);  // ZeroMQ may never report the end of this connection
     const std::string said = error_message(d.member.name(), "a process of the job until its end", d.why, "");
     const std::lock_guard lock(mutex_);
-    if (!fatal_.empty()) return;  // later losses are a consequence of the first
+    if (!fatal_.empty()) return;  // later losses follow from the first one
     if (ends) fatal_ = said;
     if (worker) {
       lost_[d.member.place] = said;
@@ -314,7 +316,7 @@ class ArbiterServer {
     }
     if (o_.log && !workers_done_) o_.log(said + (ends ? "" : " The others go on without it."));
   }
-  // A lost worker may have come back.
+  // Forgets the losses of workers that have returned.
   void note_members() {
     const std::lock_guard lock(mutex_);
     for (const control::Member& m : service_.arbiter().members())

@@ -30,14 +30,14 @@
 #include <tutti/strategy/parameter_server/wire/placement.hpp>
 #include <tutti/version.hpp>
 
-// Synchronous parameter servers of an elastic job. Each generation has connections of its own, so that messages of an
-// older generation cannot arrive in it.
+// Synchronous parameter servers of an elastic job. Each generation has new connections, so it cannot receive messages
+// of an earlier generation.
 namespace tutti::zeromq {
 
 namespace detail {
 
-// A process's knowledge of the other processes of its job: their keys, which each publishes once, and the addresses of
-// a generation's servers.
+// What a process knows about the other processes of its job: their keys, which each process publishes once, and the
+// addresses of a generation's servers.
 class PeerDirectory {
  public:
   PeerDirectory(ControlChannel& channel, const JobOptions& o) : channel_(channel), o_(o) {
@@ -47,7 +47,7 @@ class PeerDirectory {
   void introduce(control::Role role, std::int32_t place) {
     if (!std::exchange(introduced_, true)) channel_.publish(key(control::name_of(role), place), keys_.open + ".");
   }
-  // Connects to servers that serve the whole job. New workers may join later, also from other hosts.
+  // Connects to servers that serve the whole job. New workers may join later, even from other hosts.
   void begin_job(const Assignment& a, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [this] { channel_.wake_lookups(); });
     const bool server = a.role == control::Role::server;
@@ -67,7 +67,7 @@ class PeerDirectory {
     return known;
   }
   [[nodiscard]] bool encrypted() const noexcept { return !one_host_ && !o_.plain; }
-  // Returns a text that another process published. CommunicationError if it does not arrive; the error names it by
+  // Returns a text that another process publishes. Throws CommunicationError if it does not arrive; the error names it
   // `what`.
   std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
     if (auto text = channel_.lookup_unless(k, o_.rendezvous_timeout, flag.raised())) return *std::move(text);
@@ -75,7 +75,8 @@ class PeerDirectory {
                              flag.raised() ? flag.why() : "no message from it", "check whether it still runs");
   }
   [[nodiscard]] const KeyPair& keys() const noexcept { return keys_; }
-  // Starts a generation. CommunicationError if a process has not published its key in time, or once `flag` is raised.
+  // Starts a generation. Throws CommunicationError if a process has not published its key in time, or if `flag` is
+  // raised.
   void begin_generation(const Assignment& a, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [this] { channel_.wake_lookups(); });
     const bool server = a.role == control::Role::server;
@@ -103,8 +104,8 @@ class PeerDirectory {
   [[nodiscard]] Options options(const Assignment& a) const {
     Options o;
     o.lost_after = a.rank_timeout;
-    // All processes learn of a change over the channel. A server that has closed its end of the old generation must not
-    // delay the others.
+    // All processes learn of a change over the channel. A server that closes its end of the old generation must not
+    // delay the other processes.
     o.last_words = std::chrono::milliseconds(50);
     o.security.kind = encrypted() ? Security::Kind::curve : Security::Kind::password;
     o.security.own = keys_;
@@ -146,8 +147,8 @@ class PeerDirectory {
   KeyPair keys_;
   bool introduced_ = false, one_host_ = true;
   std::string host_, word_;
-  std::map<std::int32_t, std::string> known_;  // workers' keys by place, each followed by a point
-  std::vector<std::string> worker_keys_;       // of the generation's workers, by rank
+  std::map<std::int32_t, std::string> known_;  // workers' keys by place, each with a point at its end
+  std::vector<std::string> worker_keys_;       // of the generation's workers, in the order of their ranks
 };
 
 // Returns for each server whether it is on the host of this worker.
@@ -160,7 +161,7 @@ class PeerDirectory {
 
 }  // namespace detail
 
-// Forms a worker's part in a generation, for Elastic.
+// Connects a worker to the servers of a generation, for Elastic.
 class ServedGroupFactory {
  public:
   explicit ServedGroupFactory(JobOptions o) : o_(std::move(o)) {}
@@ -185,7 +186,7 @@ class ServedGroupFactory {
     auto end = std::make_unique<WorkerEnd>(a.rank, std::move(endpoints), others_->options(a));
     return std::make_unique<ParameterServer<WorkerEnd>>(std::move(end), w);
   }
-  // Returns the memory for gradients that servers of this host sum in place.
+  // Returns the windows for gradients, in which servers of this host sum.
   [[nodiscard]] ProcessWindows* windows() const { return detail::windows_of(o_); }
   [[nodiscard]] static const std::vector<control::Member>& writers(const Assignment& a) { return a.servers; }
 
@@ -196,21 +197,21 @@ class ServedGroupFactory {
 };
 using ElasticServed = Elastic<ServedGroupFactory>;
 
-// Returns the facts that all processes of such a job must have in common.
+// Returns the options of such a job, with the facts that must be equal in all processes.
 [[nodiscard]] inline ElasticOptions elastic_options(const LaunchEnvironment& start, const JobOptions& o) {
   ElasticOptions e;
   e.start = start;
   e.rendezvous_timeout = o.rendezvous_timeout;
   e.facts.add("tutti", version);
   for (const auto& [name, value] : o.facts.facts()) e.facts.add(name, value);
-  // Servers do not divide arrays themselves.
+  // Only workers divide arrays.
   if (!start.is_server())
     e.facts.add("MXNET_KVSTORE_BIGARRAY_BOUND",
                 std::to_string(ps::big_array_bound([](const char* name) { return std::getenv(name); })));
   return e;
 }
 
-// Serves in such a job until its workers are done.
+// Serves in such a job until its workers have finished.
 inline void serve_elastic_job(const LaunchEnvironment& start, const std::shared_ptr<ControlChannel>& channel,
                               const JobOptions& o, const std::function<bool()>& stop_requested) {
   if (channel == nullptr)

@@ -29,8 +29,8 @@
 #include <tutti/strategy/parameter_server/server/serve_generations.hpp>
 #include <tutti/strategy/parameter_server/server/server.hpp>
 
-// Asynchronous parameter servers of an elastic job. The servers exist for the whole job. They admit
-// the workers that the arbiter has admitted, each by its unique number and its key.
+// Asynchronous parameter servers of an elastic job. The servers exist during the whole job. They admit workers that the
+// arbiter has admitted, each by its unique number and its key.
 namespace tutti::zeromq {
 
 namespace detail {
@@ -46,7 +46,7 @@ class AsyncGroupFactory {
  public:
   explicit AsyncGroupFactory(JobOptions o) : o_(std::move(o)) {}
 
-  // Call before this process is admitted, so that the servers know its key by then.
+  // Call it before the arbiter admits this process, so that the servers already know its key then.
   void introduce(const LaunchEnvironment& start, ControlChannel& channel) {
     others_ = std::make_shared<detail::PeerDirectory>(channel, o_);
     others_->introduce(control::Role::worker, start.rank);
@@ -71,13 +71,13 @@ class AsyncGroupFactory {
     auto end = std::make_unique<WorkerEnd>(number, std::move(endpoints), others_->options(a));
     return std::make_unique<AsyncParameterServer<WorkerEnd>>(std::move(end), w);
   }
-  // Returns the memory for gradients that servers of this host read in place.
+  // Returns the windows for gradients, in which servers of this host read.
   [[nodiscard]] ProcessWindows* windows() const { return detail::windows_of(o_); }
 
  private:
   using ServerEndpoint = zeromq::ServerEndpoint;
-  // Returns the servers' addresses, once all servers have admitted this worker. Its watch of the flag ends here: a
-  // connected worker has another watch, and there can be only one.
+  // Returns the addresses of the servers, after all servers have admitted this worker. Stops watching the flag then,
+  // because only one watch can exist and a connected worker has its own.
   [[nodiscard]] std::vector<ServerEndpoint> find_endpoints(const Assignment& a, std::int32_t number,
                                                            ControlChannel& channel, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [&channel] { channel.wake_lookups(); });
@@ -99,8 +99,8 @@ using ElasticAsyncServed = ElasticAsync<AsyncGroupFactory>;
 
 namespace detail {
 
-// The workers to which a server listens: all that the arbiter has admitted and that were not lost. A worker that leaves
-// in order says goodbye itself, after its last step.
+// The workers to which a server listens: all that the arbiter has admitted, except those that were lost. A worker that
+// leaves says goodbye to the server itself, after its last step.
 class Admission {
  public:
   Admission(ControlChannel& channel, PeerDirectory& others, ServerEnd& end, InterruptFlag& flag,
@@ -117,7 +117,7 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Returns the workers' numbers if they have changed since the last call.
+  // Returns the numbers of the workers if they have changed since the last call.
   [[nodiscard]] std::optional<std::vector<std::uint32_t>> operator()() {
     if (!channel_.released() && channel_.await_assignment(std::chrono::milliseconds(0)))
       if (const auto a = channel_.next_assignment_unless_released(std::chrono::milliseconds(0))) admit(*a);
@@ -153,12 +153,12 @@ class Admission {
   std::set<std::uint32_t> numbers_;
   bool news_ = false;
   std::mutex mutex_;
-  std::set<std::uint32_t> lost_;  // also used by the channel's thread
+  std::set<std::uint32_t> lost_;  // the channel's thread uses it too
 };
 
 }  // namespace detail
 
-// Serves in such a job until its workers are done. CommunicationError if this process was given up.
+// Serves in such a job until its workers have finished. Throws CommunicationError if the arbiter removes this process.
 inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::shared_ptr<ControlChannel>& channel,
                                     const JobOptions& o, const std::function<bool()>& stop_requested) {
   if (channel == nullptr)

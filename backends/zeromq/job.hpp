@@ -40,16 +40,17 @@
 #include <tutti/strategy/parameter_server/wire/placement.hpp>
 #include <tutti/version.hpp>
 
-// Connects the workers and servers of a job: they find each other over its channel, and exchange their keys there if
-// the job has no secret. The channel belongs to tutti-launch or, if scripts started the job, to server 0 or to a
-// scheduler.
+// Connects the workers and servers of a job. They find each other over the job's channel. If the job has no secret,
+// they also exchange keys there. The channel belongs to tutti-launch or, if scripts started the job, to server 0 or to
+// a scheduler.
 namespace tutti::zeromq {
 
 namespace detail {
 
 inline constexpr const char* whole_job = "all processes of the job until its end";
 
-// Exchanges what each process publishes before the servers listen: its host, and the key by which others identify it.
+// Exchanges what the processes publish before the servers listen: their hosts, and the keys by which they are
+// identified.
 class ServerRendezvous {
  public:
   ServerRendezvous(const LaunchEnvironment& started, const JobOptions& o,
@@ -69,7 +70,8 @@ class ServerRendezvous {
     channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
     for (int w = 0; w < start.workers; ++w) workers_.push_back(said_by("worker", w));
     for (int s = 0; s < start.servers; ++s) servers_.push_back(said_by("server", s));
-    // From here on the launcher watches this process: a stopped process is named, and one with other facts is refused.
+    // After this call the launcher watches this process. It names a process that is stopped, and refuses a process with
+    // other facts.
     JobFacts facts;
     facts.add("tutti", version);
     for (const auto& [name, value] : o_.facts.facts()) facts.add(name, value);
@@ -77,19 +79,19 @@ class ServerRendezvous {
     reach_.emplace(*channel_);
     for (const auto* list : {&workers_, &servers_})
       for (const PeerInfo& said : *list) one_host_ = one_host_ && said.host == host_;
-    // The first server draws the password that workers show if no keys are used.
+    // Server 0 draws the password that workers send if the job uses no keys.
     if (encrypted()) require_curve(keys_);
     if (!encrypted()) {
-      // A server that was restarted finds the old one.
+      // A server that was restarted finds the existing password.
       if (start.is_server() && start.rank == 0 && !channel_->find(word_key)) channel_->publish(word_key, random_word());
       word_ = read(word_key, "the password of the job");
     }
   }
 
-  // Returns the launch environment; its rank is known.
+  // Returns the launch environment, with the rank of this process.
   [[nodiscard]] const LaunchEnvironment& start() const noexcept { return start_; }
   [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
-  // Leaves after the work is done. The arbiter's process stays until the others have left.
+  // Leaves the job after the work is done. The process with the arbiter first waits for the other processes to leave.
   void leave() {
     reach_.reset();
     channel_.reset();
@@ -114,8 +116,8 @@ class ServerRendezvous {
     for (const PeerInfo& s : servers_) list.push_back(s.host == host_);
     return list;
   }
-  // Returns the address on which a server listens: the loopback address if all processes are on this host. The port
-  // that was given for server 0 is the arbiter's.
+  // Returns the address on which this server listens: the loopback address if all processes are on this host. The port
+  // of server 0 in ScriptedJob is the arbiter's, so server 0 itself uses any free port.
   [[nodiscard]] std::string endpoint() const {
     const auto number = static_cast<std::size_t>(start_.rank);
     const bool given = o_.job != nullptr && number > 0 && number < o_.job->servers.size();
@@ -132,9 +134,9 @@ class ServerRendezvous {
       list.push_back(endpoint_of(read(key("address", s), "the address of server " + std::to_string(s))));
     return list;
   }
-  // Raised when this worker's channel ends; ends this worker's part.
+  // Raised when the channel of this worker ends. It interrupts the worker's operations.
   [[nodiscard]] InterruptFlag& flag() noexcept { return flag_; }
-  // Watches for servers that this worker cannot reach, during the lifetime of this object.
+  // Reports servers that this worker cannot reach, during the lifetime of this object.
   [[nodiscard]] ReachabilityMonitor* watch_servers() {
     return reach_->begin_servers(assigned_, addresses_of(endpoints()));
   }
@@ -144,7 +146,7 @@ class ServerRendezvous {
     return text ? std::optional(endpoint_of(*text)) : std::nullopt;
   }
 
-  // Returns true in a server that was restarted after the job had begun.
+  // Returns true if this server was restarted after the job had begun.
   [[nodiscard]] bool began_before() const noexcept { return assigned_.generation > 1; }
   // Returns the workers that have ended.
   [[nodiscard]] std::vector<int> ended() const {
@@ -155,7 +157,7 @@ class ServerRendezvous {
         list.push_back(w);
     return list;
   }
-  // Returns true if all workers are done.
+  // Returns true if all workers have finished.
   [[nodiscard]] bool released() const { return channel_->released(); }
 
  private:
@@ -170,7 +172,7 @@ class ServerRendezvous {
                        "tutti-launch -n N -s M starts N workers and M servers");
     if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::generate();
   }
-  // A restarted process has the same keys as before.
+  // A process that was restarted derives the same keys as before.
   void rendezvous_by_script(const std::function<bool()>& stop_requested) {
     const ScriptedJob& job = *o_.job;
     const std::string terms = job.terms(start_.workers, start_.servers);
@@ -198,21 +200,21 @@ class ServerRendezvous {
     const auto i = static_cast<std::size_t>(number);
     return i < list.size() ? " at " + list[i].text() : "";
   }
-  // Stops waiting for processes that are lost before training begins. If a worker's channel ends, the worker was given
-  // up or is cut off from the network.
+  // Ends waits for processes that are lost before the training begins. If the channel of a worker ends, the worker was
+  // removed from the job or cannot reach it.
   void watch_losses() {
     if (!start_.is_server())
       channel_->on_end([this](const std::string& why) {
-        // A server that is lost ends the others, and with server 0 the arbiter.
+        // A lost server ends the other processes. The loss of server 0 also ends the arbiter, and with it the channel.
         const std::lock_guard lock(losses_);
         flag_.raise(lost_.empty() ? why.substr(0, why.find_last_not_of('.') + 1) : lost_);
       });
-    // The channel's thread may run this while leave() moves channel_ away.
+    // The channel's thread may run this while leave() resets channel_, so it uses its own reference.
     channel_->on_change([this, &channel = *channel_](const control::MembershipChange& c) {
       for (const control::Member& m : c.lost) {
         if (m.role == control::Role::server ? start_.servers_restart : o_.strategy == "ps_async") continue;
         {
-          // Keeps the first loss: later ones are a consequence of it.
+          // Keeps the first loss, because later losses follow from it.
           const std::lock_guard lock(losses_);
           if (lost_.empty()) lost_ = m.name() + " is gone";
         }
@@ -221,8 +223,8 @@ class ServerRendezvous {
       }
     });
   }
-  // Returns a text of the channel. CommunicationError if it does not arrive; the error names it by `what`, or names the
-  // lost process.
+  // Returns a text that was published on the channel. Throws CommunicationError if it does not arrive; the error names
+  // it `what`, or names the lost process.
   std::string read(const std::string& k, const std::string& what) {
     if (auto text = channel_->lookup_unless(k, o_.rendezvous_timeout, stopped_)) return *std::move(text);
     const std::lock_guard lock(losses_);
@@ -241,9 +243,9 @@ class ServerRendezvous {
   LaunchEnvironment start_;
   std::mutex losses_;
   std::string lost_;
-  std::atomic<bool> stopped_{false};  // a process was lost
+  std::atomic<bool> stopped_{false};  // set when a process was lost
   InterruptFlag flag_;
-  std::optional<ArbiterServer> arbiter_;  // also serves the channel of this process
+  std::optional<ArbiterServer> arbiter_;  // may also be the arbiter for this process's own channel
   std::unique_ptr<ControlChannel> channel_;
   std::optional<JobReachability> reach_;
   std::string host_, word_;
@@ -255,7 +257,7 @@ class ServerRendezvous {
 
 }  // namespace detail
 
-// The strategy of a worker: ParameterServer<WorkerEnd> or AsyncParameterServer<WorkerEnd>.
+// The strategy of a worker, from ParameterServer<WorkerEnd> or AsyncParameterServer<WorkerEnd>.
 template <class Strategy>
 class JobStrategy : public Strategy {
  public:
@@ -265,7 +267,8 @@ class JobStrategy : public Strategy {
  private:
   JobStrategy(const std::shared_ptr<detail::ServerRendezvous>& rendezvous, const JobOptions& o)
       : Strategy(std::make_unique<WorkerEnd>(rendezvous->start().rank, rendezvous->endpoints(), rendezvous->options(),
-                                             // Keeps the rendezvous alive until the last connection has ended.
+                                             // The shared pointer keeps the rendezvous alive until the last connection
+                                             // has ended.
                                              [rendezvous](int server) { return rendezvous->find(server); }),
                  options(*rendezvous, rendezvous->start(), o)) {}
   static ps::WorkerOptions options(detail::ServerRendezvous& rendezvous, const LaunchEnvironment& start,
@@ -278,7 +281,7 @@ class JobStrategy : public Strategy {
     w.host = rendezvous.host();
     w.late = rendezvous.began_before();
     w.servers_return = Strategy::traits.owns_weights && start.servers_restart;
-    // A server that ends while it writes into a window leaves gradients there that cannot be sent again.
+    // If a server ends while it writes to a window, the gradients there are damaged and cannot be sent again.
     if (w.servers_return) w.windows = nullptr;
     if (w.servers_return && o.shared_memory) w.no_windows = "servers can restart";
     w.neighbours = rendezvous.neighbours();
@@ -291,12 +294,12 @@ class JobStrategy : public Strategy {
 
 namespace detail {
 
-// Stops a server before its workers are done: when another server, a worker that has not yet joined, or the arbiter is
-// lost.
+// Stops a server before its workers have finished, if the job loses another server, the arbiter, or a worker that it
+// may not lose.
 class ServerExitMonitor {
  public:
   using Server = ps::Server<ServerEnd>;
-  // spare_workers: lost workers may come back.
+  // spare_workers: lost workers may return.
   void follow(ControlChannel& channel, const std::string& arbiter, bool spare_workers) {
     channel.on_change([this, spare_workers](const control::MembershipChange& c) {
       for (const control::Member& m : c.lost) {
@@ -307,7 +310,7 @@ class ServerExitMonitor {
     });
     channel.on_end([this, arbiter](const std::string& why) { end(arbiter + " is gone", why); });
   }
-  // Null: the server has been destroyed.
+  // server: null after the server has been destroyed.
   void set(Server* server) {
     const std::lock_guard lock(mutex_);
     server_ = server;
@@ -317,7 +320,7 @@ class ServerExitMonitor {
     const std::lock_guard lock(mutex_);
     return why_;
   }
-  // Throws if the server was stopped.
+  // Throws if this object has stopped the server.
   void check(const std::string& name) const {
     const std::lock_guard lock(mutex_);
     if (!own_.empty()) throw CommunicationError(own_);
@@ -334,14 +337,14 @@ class ServerExitMonitor {
     if (server_ != nullptr) server_->stop();
   }
   mutable std::mutex mutex_;
-  std::string why_, own_;  // the reason for the other processes, and this server's own message
+  std::string why_, own_;  // the reason for the other processes, and the message of this server itself
   Server* server_ = nullptr;
 };
 
 }  // namespace detail
 
-// Serves in the job until its workers are done, or until stop_requested() if they have not arrived yet. The
-// CommunicationError names a process that was lost.
+// Serves in the job until its workers have finished, or until stop_requested() returns true before they have arrived.
+// Throws a CommunicationError that names a process that was lost.
 inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std::function<bool()> stop_requested) {
   detail::ServerExitMonitor exit_monitor;
   detail::ServerRendezvous rendezvous(started, o, stop_requested);
@@ -380,7 +383,7 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
     const std::string name = "server " + std::to_string(start.rank);
     if (const std::string why = exit_monitor.why(); !why.empty()) server.give_up(detail::whole_job, why);
     exit_monitor.check(name);
-    // tutti-launch reports it itself.
+    // With tutti-launch, the launcher reports lost workers.
     if (const std::string lost = server.lost_workers(); o.job != nullptr && !lost.empty())
       fail<CommunicationError>(name, "all workers until the end of the job", {lost, " lost, and not returned"},
                                "the work of the other workers is saved");

@@ -21,16 +21,16 @@
 namespace tutti::zeromq {
 
 struct JobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;                       // for every operation
-  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(120);  // until all processes have arrived
-  bool bf16_wire = false;                                                    // gradients are sent as bf16
-  float threshold = 0;               // above 0: gradients are sent to the servers in two bits, see ps::WorkerOptions
-  bool shared_memory = true;         // within a host, data is in shared windows
-  bool plain = false;                // no encryption between hosts; within a host there never is any
-  std::string strategy = "ps";       // for messages
-  JobFacts facts{};                  // must be equal in all processes, in addition to the version of tutti
-  const ScriptedJob* job = nullptr;  // a job that scripts started; null: tutti-launch started it
-  // For a server that owns weights, see ps::ServerOptions.
+  std::chrono::milliseconds deadline = usual_deadline;                       // of each operation
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(120);  // within which all processes must arrive
+  bool bf16_wire = false;                                                    // send gradients as bf16
+  float threshold = 0;               // if above 0: send gradients to the servers in two bits, see ps::WorkerOptions
+  bool shared_memory = true;         // share data within a host through windows
+  bool plain = false;                // do not encrypt data between hosts; within a host data is never encrypted
+  std::string strategy = "ps";       // name of the strategy for messages
+  JobFacts facts{};                  // must be equal in all processes, like the version of tutti
+  const ScriptedJob* job = nullptr;  // the job, if scripts started it; null if tutti-launch did
+  // For a server that owns weights; see ps::ServerOptions.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> staleness{};
   std::function<void(ps::ServerState&&)> keep{};
@@ -41,12 +41,12 @@ struct JobOptions {
 
 namespace detail {
 
-// Returns the process's windows, or null if no memory is shared within a host.
+// Returns the windows of this process, or null if it shares no memory within a host.
 [[nodiscard]] inline ProcessWindows* windows_of(const JobOptions& o) {
   return o.shared_memory ? &ProcessWindows::of_process() : nullptr;
 }
 
-// Returns the options of a worker's connections that do not depend on the other processes.
+// Returns the options of a worker's connections, except those that depend on other processes.
 [[nodiscard]] inline ps::WorkerOptions worker_options(const JobOptions& o) {
   ps::WorkerOptions w;
   w.deadline = o.deadline;

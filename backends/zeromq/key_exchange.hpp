@@ -11,10 +11,10 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
-// The texts that workers and servers exchange over the job's channel before they connect, and their format.
+// The texts that workers and servers exchange over the job's channel before they connect.
 namespace tutti::zeromq::detail {
 
-inline constexpr const char* word_key = "ps/word";  // the password that workers show if no keys are used
+inline constexpr const char* word_key = "ps/word";  // the password that workers send if the job uses no keys
 
 [[nodiscard]] inline std::string key(std::string_view what, int number) {
   return "ps/" + std::string(what) + "/" + std::to_string(number);
@@ -26,7 +26,7 @@ inline constexpr const char* word_key = "ps/word";  // the password that workers
   return word;
 }
 
-// Formats "host:port key start"; the key may be empty.
+// Formats a server's endpoint as "address key start". The key may be empty.
 [[nodiscard]] inline std::string text_of(const ServerEndpoint& d) { return d.address + " " + d.key + " " + d.start; }
 [[nodiscard]] inline ServerEndpoint endpoint_of(const std::string& text) {
   const std::size_t first = text.find(' '), last = text.rfind(' ');

@@ -13,18 +13,18 @@
 
 namespace tutti::zeromq {
 
-// Counts the connections that a server refuses, by kind, and logs each kind at most once a minute.
+// Counts the connections that a server refuses, by kind. Logs each kind at most once a minute.
 class RefusedConnections {
  public:
   using Clock = std::chrono::steady_clock;
   enum class Kind {
-    silent,    // closed, or sent no data for the time of a handshake
-    greeting,  // does not begin with ZeroMQ's greeting
-    security,  // no encryption, another kind of it, or the wrong key of the server
-    identity,  // a key or a password that does not belong to the job
+    silent,    // closed, or no data within the time for a handshake
+    greeting,  // did not begin with ZeroMQ's greeting
+    security,  // no encryption, another mechanism, or a wrong key of the server
+    identity,  // a key or password that does not belong to the job
   };
 
-  // server: its name, "server 0". log: called on the thread that counts.
+  // server: name of the server, such as "server 0". log: called on the thread that counts.
   void log_to(std::string server, std::function<void(const std::string&)> log) {
     server_ = std::move(server);
     log_ = std::move(log);
@@ -34,7 +34,7 @@ class RefusedConnections {
     ++counts_[static_cast<std::size_t>(kind)].unsaid;
     say(now);
   }
-  // Logs the counts that are due. Call from time to time.
+  // Logs the counts that are due. Call it from time to time.
   void say(Clock::time_point now) {
     for (std::size_t kind = 0; kind < counts_.size(); ++kind) {
       Count& c = counts_[kind];
@@ -48,18 +48,18 @@ class RefusedConnections {
   }
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
 
-  // ---- from the events of a socket's monitor ----
-  // Handles any event except ZMQ_EVENT_DISCONNECTED.
+  // ---- called for the events of a socket's monitor ----
+  // Counts any event except ZMQ_EVENT_DISCONNECTED.
   void hear(int event, Clock::time_point now) {
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) ++succeeded_;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) fail_handshake(Kind::silent, now);
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) fail_handshake(Kind::security, now);
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) fail_handshake(Kind::identity, now);
   }
-  // Call when an admitted connection has sent its first message.
+  // Call it when an admitted connection has sent its first message.
   void became_known() noexcept { ++known_; }
-  // Call when a connection has ended that never sent a message. ZeroMQ reports no failure if a greeting is not its own.
-  // So an end that is neither a reported failure nor an admitted connection counts as a wrong greeting.
+  // Call it when a connection has ended that never sent a message. ZeroMQ reports no failure if a greeting is not
+  // ZeroMQ's. So an end without a reported failure counts as a wrong greeting, unless the connection had been admitted.
   void ended_unknown(Clock::time_point now) {
     ++ended_;
     const std::uint64_t let_in = succeeded_ > known_ ? succeeded_ - known_ : 0;

@@ -11,12 +11,12 @@
 #include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/core/error.hpp>
 
-// The arbiter of a job that scripts started, which runs in its scheduler or in server 0.
+// The arbiter of a job that scripts started. It runs in the job's scheduler or in server 0.
 namespace tutti::zeromq {
 
 namespace detail {
 
-// Returns the options of the arbiter of a job that scripts started. With ps_async, workers come and go.
+// Returns the options of the arbiter of such a job. With ps_async, workers may leave and return.
 [[nodiscard]] inline ArbiterServerOptions arbiter_options(const LaunchEnvironment& start, const JobOptions& o) {
   ArbiterServerOptions a;
   a.arbiter.workers = start.workers;
@@ -30,8 +30,8 @@ namespace detail {
 
 }  // namespace detail
 
-// Runs the scheduler of a job that scripts started: it numbers the processes and is their arbiter until all have ended.
-// The CommunicationError names a process that was lost, or those that have not arrived.
+// Runs the scheduler of such a job: it numbers the processes, and is their arbiter until all of them have ended. Throws
+// a CommunicationError that names a process that was lost, or the processes that have not arrived.
 inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
                          const std::function<bool()>& stop_requested) {
   const ArbiterServer endpoint(*o.job, o.job->terms(start.workers, start.servers), detail::arbiter_options(start, o));
@@ -46,7 +46,7 @@ inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   while (!endpoint.empty() && endpoint.fatal().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  // Waits so that the other processes learn of it, too.
+  // Waits until the other processes have learned of the loss.
   if (!endpoint.fatal().empty()) endpoint.wait_until_empty(std::chrono::seconds(5));
   for (const std::string& lost : {endpoint.fatal(), endpoint.lost_workers()})
     if (!lost.empty()) throw CommunicationError(lost);

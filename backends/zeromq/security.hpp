@@ -20,7 +20,7 @@
 #include <tutti/comm/net/hmac_sha256.hpp>
 #include <tutti/core/error.hpp>
 
-// Decides which connections are admitted and what is encrypted.
+// Decides which connections a server admits, and which are encrypted.
 namespace tutti::zeromq {
 
 // A pair of CURVE keys in ZeroMQ's text form: 40 characters.
@@ -34,7 +34,7 @@ struct KeyPair {
                         "on a trusted network, --ps-plain switches encryption off");
     return {open.data(), secret.data()};
   }
-  // Derives the key pair of a process of the job from the job's secret.
+  // Derives the key pair of a process from the job's secret.
   [[nodiscard]] static KeyPair of(std::string_view job_secret, std::string_view process) {
     const Digest256 digest = HmacSha256(job_secret).add("tutti curve ").add(process).digest();
     std::array<char, 41> open{}, secret{};
@@ -47,15 +47,15 @@ struct KeyPair {
   }
 };
 
-// How the two sides of a connection authenticate each other. curve: all data is encrypted, and both sides prove their
-// keys. password: the worker sends a password unencrypted, which is enough if no other process can read the traffic,
-// for example within a host.
+// How the two sides of a connection authenticate each other. curve: all data is encrypted, and both sides prove that
+// they have their keys. password: the worker sends a password unencrypted, which is enough if no other process can read
+// the traffic, for example within a host.
 struct Security {
   enum class Kind : std::uint8_t { none, password, curve };
   Kind kind = Kind::none;
-  KeyPair own{};                       // curve
-  std::string server_key{};            // curve, for a worker: the key of its server
-  std::vector<std::string> workers{};  // curve, for a server: the open keys of all workers by rank
+  KeyPair own{};                       // for curve
+  std::string server_key{};            // for curve, on a worker: the key of its server
+  std::vector<std::string> workers{};  // for curve, on a server: the open keys of all workers, by rank
   std::string password{};
 };
 
@@ -73,8 +73,8 @@ inline void secure_worker(Socket& s, const Security& by, int rank) {
   }
 }
 
-// Answers ZeroMQ's requests to admit connections (ZAP); without an answer ZeroMQ admits every connection. Its socket
-// must be bound before the server's.
+// Answers ZeroMQ's requests to admit connections (ZAP): without an answer ZeroMQ admits every connection. Its socket
+// must be bound before the server's socket.
 class Authenticator {
  public:
   Authenticator(const Context& context, const Security& by) : kind_(by.kind), password_(by.password) {
@@ -84,7 +84,7 @@ class Authenticator {
     if (kind_ != Security::Kind::curve) return;
     for (std::size_t w = 0; w < by.workers.size(); ++w) admit(w, by.workers[w]);
   }
-  // From now on a worker is admitted with this key, or, after dismiss(), is not.
+  // Admits connections of a worker with this key, until dismiss() is called.
   void admit(std::size_t worker, const std::string& key) {
     std::array<std::uint8_t, 32> raw{};
     if (key.size() != 40 || zmq_z85_decode(raw.data(), key.c_str()) == nullptr)
@@ -123,7 +123,7 @@ class Authenticator {
   }
 
  private:
-  // Returns "worker 3", or an empty text if the connection does not belong to the job.
+  // Returns a name such as "worker 3", or an empty text if the connection does not belong to the job.
   [[nodiscard]] std::string known(const std::vector<Part>& asked) const {
     const std::string_view mechanism = asked[5].text();
     if (asked[0].text() != "1.0" || asked[2].text() != security_domain) return "";
@@ -136,7 +136,7 @@ class Authenticator {
       return std::string(asked[6].text());
     return "";
   }
-  // Compares in a time that does not depend on the password.
+  // Compares in a time that does not depend on the texts.
   [[nodiscard]] static bool same(std::string_view a, std::string_view b) noexcept {
     unsigned differs = a.size() == b.size() ? 0 : 1;
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
@@ -146,7 +146,7 @@ class Authenticator {
 
   Security::Kind kind_;
   std::string password_;
-  std::map<std::string, std::size_t> ranks_;  // by raw key
+  std::map<std::string, std::size_t> ranks_;  // the key as bytes -> rank
   std::uint64_t refused_ = 0;
   std::optional<Socket> socket_;
 };

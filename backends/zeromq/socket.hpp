@@ -21,15 +21,15 @@
 #include <tutti/io/file.hpp>
 #include <tutti/strategy/parameter_server/wire/transport.hpp>
 
-// ZeroMQ's handles as values that release their resources.
+// ZeroMQ's handles as objects that release their resources.
 namespace tutti::zeromq {
 
 [[noreturn]] inline void fail_zmq(const std::string& what) {
   fail<CommunicationError>("ZeroMQ", {"to ", what}, zmq_strerror(zmq_errno()));
 }
 
-// Keeps the memory of sent messages for later ones. Otherwise the system maps new memory for each message of a megabyte
-// and clears it page by page, which takes as long as copying the message. Applies to the whole process.
+// Keeps the memory of sent messages for later messages. Otherwise the system maps and clears new memory for each
+// message of a megabyte, which takes as long as copying the message. Affects the whole process.
 inline void keep_message_memory() noexcept {
 #ifdef __GLIBC__
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -40,13 +40,13 @@ inline void keep_message_memory() noexcept {
 
 class Context {
  public:
-  // threads: number of I/O threads.
+  // threads: the number of I/O threads.
   explicit Context(int threads) : handle_(zmq_ctx_new()) {
     if (handle_ == nullptr) fail_zmq("start");
     zmq_ctx_set(handle_, ZMQ_IO_THREADS, threads);
     keep_message_memory();
   }
-  // Waits until all sent messages are transmitted or given up. After that ZeroMQ no longer reads the senders' memory.
+  // Waits until all sent messages are transmitted or dropped. Afterwards ZeroMQ does not read the senders' memory.
   ~Context() {
     while (zmq_ctx_term(handle_) != 0 && zmq_errno() == EINTR) {
     }
@@ -114,7 +114,7 @@ class Part {
   mutable zmq_msg_t m_;
 };
 
-// A received frame: its head, followed by the data.
+// A received frame: its head and its data.
 class Message {
  public:
   [[nodiscard]] std::span<const std::byte> head() const noexcept { return head_.bytes(); }
@@ -123,7 +123,7 @@ class Message {
  private:
   friend class WorkerEnd;
   friend class ServerEnd;
-  // Reads the remaining parts of a message. A message with more parts than a frame becomes empty.
+  // Reads the remaining parts of a message. A message that has more parts than a frame becomes empty.
   void read(void* socket) {
     bool more = receive(socket, head_);
     if (more) more = receive(socket, data_);
@@ -159,7 +159,7 @@ inline bool send_frame(void* socket, std::string_view to, std::span<const std::b
   if (kept == nullptr) return put(data.data(), data.size(), false);
   zmq_msg_t m;
   kept->begin();
-  // ZeroMQ reads the data on a thread of its own, and calls back when it has finished.
+  // ZeroMQ's own thread reads the data, and calls back when it has finished.
   if (zmq_msg_init_data(
           &m, const_cast<std::byte*>(data.data()), data.size(),
           [](void*, void* hint) { static_cast<ps::PendingSends*>(hint)->end(); }, kept) != 0) {
@@ -174,7 +174,7 @@ inline bool send_frame(void* socket, std::string_view to, std::span<const std::b
   return true;
 }
 
-// Reports the events of a socket's connections.
+// Receives the events of a socket's connections.
 class Monitor {
  public:
   struct Event {
@@ -209,7 +209,7 @@ class Monitor {
   Socket socket_;
 };
 
-// Makes a poll return. wake() may be called from any thread.
+// Ends a poll. Any thread may call wake().
 class Waker {
  public:
   Waker() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {

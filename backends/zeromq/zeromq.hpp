@@ -32,30 +32,31 @@
 // ps::Transport over ZeroMQ: one connection between each worker and each server.
 namespace tutti::zeromq {
 
-struct Options {  // options of both ends of a transport
+struct Options {  // options for both ends of a transport
   Security security{};
-  // A host that answers no probe of the kernel for twice this time is lost, if no data is on its way to it. The kernel
-  // answers for a process that computes or is paused. The job's arbiter notices all these losses earlier.
+  // If no data is on its way to a host, and it does not answer the kernel's probes for twice this time, it is lost. A
+  // host's kernel answers even if the process computes or is paused. The arbiter of the job notices all these losses
+  // earlier.
   std::chrono::milliseconds lost_after = std::chrono::seconds(10);
-  // How long the last messages may take to be transmitted after this end is closed, if the other end may be gone.
+  // The time within which the last messages must be transmitted after this end is closed: the other end may be gone.
   std::chrono::milliseconds last_words{500};
 };
 
 namespace detail {
 
 inline void set_up(Socket& s, const Options& o) {
-  // TCP's keep-alive instead of ZeroMQ's heartbeats: after a pause of both ends, the heartbeat timers run out before
-  // any data is read.
+  // Uses TCP's keep-alive instead of ZeroMQ's heartbeats: after both ends were paused, the timers of heartbeats would
+  // expire before any data is read.
   const int seconds = std::max(static_cast<int>(o.lost_after.count() / 1000), 1);
   s.set(ZMQ_TCP_KEEPALIVE, 1);
   s.set(ZMQ_TCP_KEEPALIVE_IDLE, seconds);
   s.set(ZMQ_TCP_KEEPALIVE_INTVL, 1);
   s.set(ZMQ_TCP_KEEPALIVE_CNT, seconds);
-  // No message is dropped silently. The senders limit the number of messages in flight.
+  // Without these limits ZeroMQ drops no message silently. The senders limit how many messages are in flight.
   s.set(ZMQ_SNDHWM, 0);
   s.set(ZMQ_RCVHWM, 0);
   s.set(ZMQ_LINGER, static_cast<int>(o.last_words.count()));
-  // CURVE adds a few bytes to a part.
+  // CURVE adds a few bytes to each part.
   s.set(ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(ps::max_data + 256));
   s.set(ZMQ_IPV6, 1);
 }
@@ -66,8 +67,7 @@ inline void set_up(Socket& s, const Options& o) {
 
 }  // namespace detail
 
-// The address of a server, and its key if the connection is encrypted. `start` is different after each start of the
-// server.
+// The address of a server, and its key if the connection is encrypted. `start` differs after each start of the server.
 struct ServerEndpoint {
   std::string address, key{}, start{};
 };
@@ -76,13 +76,14 @@ struct ServerEndpoint {
 class WorkerEnd {
  public:
   using Message = zeromq::Message;
-  static constexpr const char* ended = "its connection ended";  // reason for the loss of a server that was connected
+  static constexpr const char* ended = "its connection ended";  // reason for the loss of a connected server
 
   using Find = std::function<std::optional<ServerEndpoint>(int server)>;
-  // servers: in their order. find: returns the new address of a server that was lost; null: servers are not restarted.
+  // servers: in the order of their numbers. find: returns the new address of a server that was lost; null if servers do
+  // not restart.
   WorkerEnd(int rank, std::vector<ServerEndpoint> servers, const Options& o, Find find = {})
       : rank_(rank), o_(o), find_(std::move(find)), context_(1), endpoints_(std::move(servers)) {
-    // A name that only this process has: ZeroMQ ignores a second connection with the same name.
+    // Only this process may have this name: ZeroMQ ignores a second connection with the same name.
     std::random_device device;
     name_ = {static_cast<std::uint32_t>(rank) << 8 | 1U, device(), device(), device()};
     for (const ServerEndpoint& d : endpoints_) connections_.push_back(std::make_unique<Connection>(*this, d));
@@ -96,12 +97,12 @@ class WorkerEnd {
     return s >= 0 && static_cast<std::size_t>(s) < endpoints_.size() ? endpoints_[static_cast<std::size_t>(s)].address
                                                                      : "";
   }
-  // Connects to a server that was lost and has been restarted; false if it has not been restarted.
+  // Connects to a lost server that has restarted. Returns false if the server has not restarted.
   bool reopen(std::int64_t s) {
     const auto i = static_cast<std::size_t>(s);
     auto endpoint = find_ ? find_(static_cast<int>(s)) : std::nullopt;
     if (!endpoint || endpoint->start == endpoints_[i].start) return false;
-    // Drops the messages that still wait in the old connection.
+    // Drops messages that still wait in the old connection.
     connections_[i]->socket.set(ZMQ_LINGER, 0);
     endpoints_[i] = *std::move(endpoint);
     connections_[i] = std::make_unique<Connection>(*this, endpoints_[i]);
@@ -151,7 +152,7 @@ class WorkerEnd {
     std::optional<Monitor> monitor;
   };
 
-  // Messages that a server sent before its connection ended come first.
+  // Returns messages that a server sent before its connection ended, and then the end.
   ps::Event<Message> take(std::size_t s) {
     ps::Event<Message> e;
     e.peer = static_cast<std::int64_t>(s);
@@ -186,7 +187,7 @@ class WorkerEnd {
   std::vector<std::unique_ptr<Connection>> connections_;
   int opened_ = 0;
   std::vector<bool> lost_;
-  std::map<std::size_t, std::string> ending_;  // the reason, until all messages are read
+  std::map<std::size_t, std::string> ending_;  // the reason of an end, until all messages before it are read
   std::vector<zmq_pollitem_t> polled_;
   std::size_t next_ = 0;
 };
@@ -197,9 +198,9 @@ class ServerEnd {
  public:
   using Message = zeromq::Message;
 
-  // address: "host:port" of this host; port 0: any free port. CommunicationError if the port is in use.
+  // address: "host:port" of this host. Port 0: any free port. Throws CommunicationError if the port is in use.
   ServerEnd(const std::string& address, const Options& o) : context_(2), authenticator_(context_, o.security) {
-    // Connections of strangers use descriptors until their handshake times out.
+    // Connections of strangers use descriptors until their handshakes time out.
     io::raise_descriptor_limit();
     detail::set_up(socket_, o);
     socket_.set(ZMQ_ROUTER_MANDATORY, 1);
@@ -226,15 +227,15 @@ class ServerEnd {
     const auto found = peers_.find(peer);
     return found == peers_.end() ? "somebody" : found->second.address;
   }
-  // For workers that come and go: admits or dismisses one by its open key. Call on the receiving thread.
+  // For workers that join and leave: admits or dismisses a worker by its open key. Call both on the receiving thread.
   void admit(std::uint32_t worker, const std::string& key) { authenticator_.admit(worker, key); }
   void dismiss(std::uint32_t worker) { authenticator_.dismiss(worker); }
-  // Logs in the name of `server` which connections are refused, at most one line a minute for each kind. Call on the
-  // receiving thread.
+  // Logs the connections that `server` refuses, at most one line a minute for each kind. Call it on the receiving
+  // thread.
   void log_refusals(const std::string& server, const std::function<void(const std::string&)>& log) {
     refused_.log_to(server, log);
   }
-  // Returns the number of connections that were not admitted.
+  // Returns the number of refused connections.
   [[nodiscard]] std::uint64_t turned_away() const noexcept { return refused_.total(); }
 
   bool send(std::int64_t peer, std::span<const std::byte> head, std::span<const std::byte> data,
@@ -264,7 +265,7 @@ class ServerEnd {
   };
   static constexpr const char* ended = "its connection ended";
 
-  // A connection is identified by its descriptor. The next connection may get the same one.
+  // A connection is identified by its descriptor, which a later connection may get too.
   void note_ends() {
     const auto now = RefusedConnections::Clock::now();
     refused_.say(now);
@@ -282,7 +283,7 @@ class ServerEnd {
       by_fd_.erase(found);
     }
   }
-  // Messages that a worker sent before its connection ended come first.
+  // Returns messages that a worker sent before its connection ended, and then the end.
   ps::Event<Message> take() {
     ps::Event<Message> e;
     Part id;
@@ -312,7 +313,7 @@ class ServerEnd {
     const std::string name(id.text());
     const auto found = by_id_.find(name);
     if (found != by_id_.end() && peers_.at(found->second).fd == fd) return found->second;
-    // A new connection, from a new worker or from one that reconnects.
+    // A new connection, of a new worker or of a worker that has reconnected.
     const std::int64_t number = next_++;
     refused_.became_known();
     const auto forget = [&](std::int64_t old) {
@@ -331,7 +332,7 @@ class ServerEnd {
 
   Context context_;
   Waker waker_;
-  Authenticator authenticator_;  // before the socket that uses it
+  Authenticator authenticator_;  // must be constructed before the socket that uses it
   Socket socket_{context_, ZMQ_ROUTER};
   std::optional<Monitor> monitor_;
   RefusedConnections refused_;
