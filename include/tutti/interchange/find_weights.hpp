@@ -22,7 +22,7 @@ namespace detail {
   return std::filesystem::is_directory(path, ignored);
 }
 
-// Returns the checkpoint of a run that is marked as its best, or else the newest valid one.
+// Returns the checkpoint of a run that is marked as the best one, or the newest valid one if none is marked.
 [[nodiscard]] inline io::Path checkpoint_of_run(const io::Path& run) {
   const io::CheckpointStore store(run);
   if (const auto best = store.load_best()) return best->path();
@@ -32,8 +32,8 @@ namespace detail {
                   complaints.empty() ? "none" : complaints.front());
 }
 
-// Returns whether torch.save() wrote the file: a ZIP archive or, in the older form, a pickle. A safetensors file may
-// begin with the same bytes, which are the length of its header; but its header begins with a brace.
+// Returns whether torch.save() wrote the file: a ZIP archive or, in the older form, a pickle. The first bytes of a
+// safetensors file are the length of its header and may be the same, but its header begins with a brace.
 [[nodiscard]] inline bool is_of_torch(const io::Path& path) {
   const io::MappedFile file(path);
   const auto bytes = file.bytes().first(std::min<std::size_t>(file.bytes().size(), 9));
@@ -43,18 +43,19 @@ namespace detail {
 
 }  // namespace detail
 
-// The location of weights: the safetensors file, and the folder of the checkpoint that contains it (empty if it is in
-// no checkpoint).
+// The location of weights: the safetensors file, and the folder of the checkpoint that contains it (empty if no
+// checkpoint contains it).
 struct WeightsPlace {
   io::Path file, checkpoint;
 };
 
 // Finds weights in `what`: a safetensors file; a checkpoint's folder, which is checked as a whole; or a run's folder,
-// of which the best checkpoint is used, or else the newest. Throws DataError if it is anything else, or damaged.
+// of which the best checkpoint is used, or the newest one if none is marked. Throws DataError for other paths and for
+// damaged files.
 [[nodiscard]] inline WeightsPlace find_weights(const std::string& what) {
   const std::string where = "model " + what;
   io::Path path = what;
-  while (path.has_parent_path() && path.filename().empty()) path = path.parent_path();  // a '/' at the end
+  while (path.has_parent_path() && path.filename().empty()) path = path.parent_path();  // removes a '/' at the end
   if (!io::path_exists(path)) fail<DataError>(where, "a checkpoint, a run or a safetensors file", "no such path");
   WeightsPlace found;
   if (detail::is_folder(path)) {

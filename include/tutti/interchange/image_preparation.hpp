@@ -21,7 +21,7 @@
 
 namespace tutti::interchange {
 
-// Each thread keeps a scaled image, so its size is limited.
+// Each thread stores a scaled image, so the size of scaled images is limited.
 inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;
 
 // Reads an ImagePreparation. Throws DataError that says what is wrong. `where` names the source of the JSON.
@@ -64,7 +64,7 @@ inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;
 // An ImagePreparation that has been checked. Immutable, so threads may share it.
 class ImagePreparer {
  public:
-  // channels: of the net, 3 or 1. Throws UsageError for impossible values.
+  // channels: the number of channels of the net, 3 or 1. Throws UsageError for impossible values.
   ImagePreparer(const ImagePreparation& p, std::int64_t channels)
       : p_(p), channels_(channels), scale_(p.scale), window_(window_of(p), scaled(p, channels)) {
     if (channels != 3 && channels != 1)
@@ -77,7 +77,8 @@ class ImagePreparer {
     std::vector<std::uint8_t> pixels;
   };
 
-  // Encoded image -> [height, width, channels] of u8 at `out`. Throws DataError with `where` for a damaged image.
+  // Decodes an image and writes [height, width, channels] of u8 to `out`. Throws DataError, which names `where`, if the
+  // image is damaged.
   void operator()(const ImageDecoders& decoders, std::span<const std::uint8_t> bytes, std::string_view where,
                   Scratch& scratch, std::span<std::uint8_t> out) const {
     Rng none(0, Purpose::user);

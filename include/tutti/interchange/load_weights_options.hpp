@@ -7,11 +7,11 @@
 namespace tutti {
 
 struct LoadWeightsOptions {  // Options of load_weights().
-  // If the file's classifier has another number of classes or is missing, the net keeps the initial values of its own,
-  // and everything else is loaded. Fine-tuning starts this way.
+  // If true, and the classifier in the file is missing or has another number of classes, the net keeps the initial
+  // values of its classifier and loads everything else. Fine-tuning begins like this.
   bool skip_classifier = false;
-  std::string classifier = "fc.";  // prefix of the names of its tensors
-  // Tensors of the net that may be missing in the file. They keep their values.
+  std::string classifier = "fc.";  // beginning of the names of the classifier's tensors
+  // Tensors of the net that the file may lack. They keep their values.
   std::set<std::string> may_be_missing{};
 };
 

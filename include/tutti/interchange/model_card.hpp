@@ -18,8 +18,8 @@
 
 namespace tutti::interchange {
 
-// Returns the card of a file of weights, or no value if the file has no card. Throws DataError that says what is wrong.
-// `where` names the file.
+// Returns the card in the metadata of a file of weights, or no value if there is none. Throws DataError that says what
+// is wrong. where: names the file.
 [[nodiscard]] inline std::optional<ModelCard> read_model_card(const Metadata& metadata, const std::string& where) {
   for (const auto& [key, text] : metadata) {
     if (key != ModelCard::key) continue;

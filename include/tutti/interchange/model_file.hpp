@@ -21,15 +21,16 @@
 
 namespace tutti::interchange {
 
-// Selects weights of a checkpoint: those of the last step, their average, or the average if there is one.
+// Which weights of a checkpoint to use. yes: the averaged ones; no: those of the last step; automatic: the averaged
+// ones if the checkpoint has them.
 enum class Averaged : std::uint8_t { automatic, yes, no };
 
-// A file of weights and what was found about it.
+// A file of weights, and the checkpoint and card that belong to it.
 struct ModelFile {
   io::Path path;        // the safetensors file
-  io::Path checkpoint;  // the folder of the checkpoint that contains it; empty if it is in no checkpoint
+  io::Path checkpoint;  // the folder of the checkpoint that contains the file; empty if no checkpoint contains it
   std::optional<io::Safetensors> file;  // always set
-  std::optional<ModelCard> card;        // if the file describes its net
+  std::optional<ModelCard> card;        // set if the file describes its net
 };
 
 // Opens any path that find_weights() accepts.
@@ -49,8 +50,8 @@ struct LoadedModel {
   bool averaged = false;
 };
 
-// Returns a net (recorded by a Builder) with the weights of a file. The file must have all of the net's tensors and no
-// others; DataError names the first difference. Averages are in the checkpoint next to the file.
+// Returns a net (recorded by a Builder) with the weights of a file. The file must have exactly the tensors of the net:
+// DataError names the first difference. Averaged weights are in the checkpoint next to the file.
 [[nodiscard]] inline LoadedModel load_model(const ModelFile& m, const Graph& net, Averaged averaged) {
   LoadedModel r{{inference_graph(net), {}}, false};
   const Graph& g = r.net.graph;

@@ -18,14 +18,14 @@
 // The metadata about a net in a file of weights; model_card.hpp reads it.
 namespace tutti::interchange {
 
-// A file's description of its own weights, sufficient to predict: the net, the preparation of its images and the names
-// of its classes. It is JSON under the key "tutti" in a safetensors file's metadata.
+// A file's description of its weights, which is enough to predict: the net, the preparation of its images and the names
+// of its classes. It is JSON under the key "tutti" in the metadata of a safetensors file.
 struct ModelCard {
   static constexpr std::string_view key = "tutti";
   static constexpr std::int64_t version = 1;
 
   std::string name;            // for display, such as "resnet_imagenet-50"
-  std::optional<Graph> graph;  // without a loss; empty for a net with an op that a file cannot describe
+  std::optional<Graph> graph;  // without a loss; no value for a net with an op that a file cannot describe
   ImagePreparation image;
   std::vector<std::string> classes;  // one name per class, or empty
 };

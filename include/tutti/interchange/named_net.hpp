@@ -15,16 +15,16 @@
 
 namespace tutti::interchange {
 
-// Describes the net of a file that has no description of its own.
+// Describes the net of a file that does not describe it.
 struct NamedNet {
-  std::string name;             // resnet18, resnet34, resnet50, resnet101 or resnet152: names of torchvision and timm
-  std::int64_t image_size = 0;  // of the net's input; 0: 224
-  std::int64_t short_side = 0;  // that images are scaled to; 0: 8/7 of image_size, 256 for 224
-  std::vector<float> mean{}, stddev{};  // on the 0..255 scale; empty: ImageNet's, as torchvision has them
+  std::string name;             // a name of torchvision and timm: resnet18, resnet34, resnet50, resnet101 or resnet152
+  std::int64_t image_size = 0;  // size of the net's input; 0: 224
+  std::int64_t short_side = 0;  // images are scaled to this short side; 0: 8/7 of image_size, or 256 for 224
+  std::vector<float> mean{}, stddev{};  // for pixels from 0 to 255; empty: ImageNet's, as torchvision has them
 };
 
-// Returns a card with the net of that name, with the number of classes of the file's classifier, and with torchvision's
-// evaluation of ImageNet. Throws UsageError for an unknown name, and DataError if the file has no classifier.
+// Returns a card with the net of that name, with as many classes as the classifier in the file, and with torchvision's
+// evaluation for ImageNet. Throws UsageError for an unknown name, and DataError if the file has no classifier.
 [[nodiscard]] inline ModelCard card_of(const NamedNet& n, const ModelFile& m) {
   constexpr std::pair<const char*, int> known[] = {
       {"resnet18", 18}, {"resnet34", 34}, {"resnet50", 50}, {"resnet101", 101}, {"resnet152", 152}};

@@ -42,7 +42,7 @@ inline constexpr std::int64_t most_nodes = 100'000, most_row_elements = std::int
   return Shape(std::span<const std::int64_t>(dims));
 }
 
-// Records the nodes of such a description on a Builder.
+// Records the nodes of such a description with a Builder.
 class NetReader {
  public:
   NetReader(const io::Json& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -129,7 +129,7 @@ class NetReader {
 
   const io::Json& json_;
   std::string where_;
-  std::vector<ValueId> made_;  // by the nodes
+  std::vector<ValueId> made_;  // the output of each node
   std::map<std::string, ValueId> tensors_;
 };
 
@@ -140,7 +140,7 @@ class NetReader {
 [[nodiscard]] inline Graph net_of_json(const io::Json& json, const std::string& where) {
   try {
     return detail::NetReader(json, where).read();
-  } catch (const UsageError& e) {  // a shape that does not fit
+  } catch (const UsageError& e) {  // a shape that is impossible
     throw DataError(error_message(where, "a net with matching shapes", e.what()));
   }
 }

@@ -59,7 +59,7 @@ inline bool add_attributes(const Op& op, io::Json& to) {
 
 }  // namespace detail
 
-// Returns the JSON of a graph as recorded by a Builder. Returns no value if the graph has an op that a file cannot
+// Returns the JSON of a graph that a Builder has recorded. Returns no value if the graph has an op that a file cannot
 // describe, such as a user-defined one.
 [[nodiscard]] inline std::optional<io::Json> net_to_json(const Graph& g) {
   std::vector<std::int64_t> place(g.values.size(), -1);  // index of the node that makes a value

@@ -26,15 +26,15 @@ namespace tutti::interchange {
 
 // The input and output of an ONNX file's net.
 struct OnnxOptions {
-  // false: the input is (pixel - mean) / stddev for each channel, as torchvision's normalize makes it. true: the input
-  // is the pixels, 0 to 255.
+  // false: the input is (pixel - mean) / stddev for each channel, like the result of torchvision's normalize. true: the
+  // input is pixels from 0 to 255.
   bool pixels = false;
   bool probabilities = false;  // the output is the softmax of the logits
 };
 
 namespace detail {
 
-// The messages that a net needs. The numbers are those of their fields.
+// The messages that a net needs. The numbers in the calls are those of the messages' fields.
 namespace onnx {
 
 inline constexpr std::int64_t ir_version = 8, opset = 17, type_float = 1;
@@ -102,7 +102,7 @@ class GraphWriter {
     const std::vector<int> uses = tutti::detail::count_uses(g_);
     for (std::size_t i = 0; i < g_.nodes.size(); ++i) {
       const Node& n = g_.nodes[i];
-      // A bias directly after a convolution becomes part of it.
+      // A bias directly after a convolution becomes the convolution's own.
       const Node* const next = i + 1 < g_.nodes.size() ? &g_.nodes[i + 1] : nullptr;
       const bool takes_bias = std::holds_alternative<op::Conv2d>(n.op) && next != nullptr &&
                               std::holds_alternative<op::Bias>(next->op) && next->inputs[0] == n.outputs[0] &&
@@ -145,7 +145,7 @@ class GraphWriter {
     pb::append_bytes(initializers_, 5, tensor(is, {dims.begin(), dims.size()}, values));
     return is;
   }
-  // Returns the name of a parameter or running statistic. Writes the tensor at the first call.
+  // Returns the name of a parameter or running statistic. The first call for a tensor writes it.
   const std::string& weights(ValueId v) {
     std::string& is = names_[static_cast<std::size_t>(v)];
     if (is.empty()) {
@@ -154,7 +154,7 @@ class GraphWriter {
     }
     return is;
   }
-  // Adds one value for each channel, in a shape that broadcasts to activations of the rank of x.
+  // Adds a tensor with one value for each channel. Its shape broadcasts to activations of the rank of x.
   std::string per_channel(const std::string& wanted, ValueId x, std::span<const float> values) {
     const auto channels = static_cast<std::int64_t>(values.size());
     return g_[x].shape.rank() == 4 ? constant(wanted, {1, channels, 1, 1}, values)
@@ -232,7 +232,7 @@ class GraphWriter {
     }
     if (b.relu) node("Relu", n.name + ".relu", {sum}, out);
   }
-  // x * (0.5 + 0.5 * erf(x / sqrt(2))). ONNX has an op for it only since opset 20.
+  // Adds x * (0.5 + 0.5 * erf(x / sqrt(2))). ONNX has an op for it only since opset 20.
   void gelu(const Node& n) {
     const std::string& x = name(n.inputs[0]);
     if (half_.empty()) {
@@ -264,9 +264,9 @@ class GraphWriter {
 }  // namespace detail
 
 // Returns a model file of opset 17 with an input "images" [batch, channels, height, width] and an output "logits" or
-// "probabilities" [batch, classes], all f32. Metadata from the card: "classes" (a JSON list), "mean" and "std" (of
-// pixels from 0 to 1, as torchvision's normalize takes them), "image" (the preparation of images), "model".
-// net: an inference_graph(), best after fold_norms(). Throws UsageError for an op that ONNX does not have, and if the
+// "probabilities" [batch, classes], all f32. The metadata is from the card: "classes" (a JSON list), "mean" and "std"
+// (for pixels from 0 to 1, as torchvision's normalize takes them), "image" (the preparation of images), "model". net:
+// an inference_graph(), if possible after fold_norms(). Throws UsageError for an op that ONNX does not have, and if the
 // file would be larger than 2 GB, the limit of a protocol buffer.
 [[nodiscard]] inline std::string to_onnx(const WeightedGraph& net, const ModelCard& card, const OnnxOptions& o = {}) {
   namespace onnx = detail::onnx;
@@ -290,7 +290,7 @@ class GraphWriter {
   for (const Node& n : net.graph.nodes)
     if (const auto* normalize = std::get_if<op::Normalize>(&n.op)) {
       io::Json::Array mean, stddev;
-      // Rounded to six digits, so that 0.485 does not become 0.48500001.
+      // Rounds to six digits, so that 0.485 does not become 0.48500001.
       const auto rounded = [](double v) { return std::round(v * 1e6) / 1e6; };
       for (const float m : normalize->mean) mean.emplace_back(rounded(static_cast<double>(m) / 255));
       for (const float s : normalize->inv_std) stddev.emplace_back(rounded(1 / (255 * static_cast<double>(s))));

@@ -19,12 +19,12 @@
 #include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>
 
-// Compares a file's tensors with those of a net.
+// Compares the tensors of a file with those of a net.
 namespace tutti {
 
 namespace detail {
 
-// Assigns the file's tensors to the net's. No tensor is changed until all are known to fit.
+// Assigns the tensors of a file to those of a net. Changes no tensor before all of them are known to fit.
 class WeightMatch {
  public:
   WeightMatch(const io::Safetensors& file, const std::vector<StateSpan>& model, const LoadWeightsOptions& o) {
@@ -58,9 +58,9 @@ class WeightMatch {
   };
   std::vector<Pair> pairs;
   std::vector<std::string> skipped;
-  std::int64_t batches = 0;  // seen by the file's batch norms
+  std::int64_t batches = 0;  // number of batches that the batch norms in the file have seen
 
-  // Returns everything that does not fit; empty if everything fits.
+  // Returns everything that does not fit, or an empty text if everything fits.
   [[nodiscard]] std::string complaints() const {
     std::string all;
     for (const auto& [what, names] : {std::pair<const char*, const std::string&>{"missing: ", missing_},
@@ -92,7 +92,7 @@ class WeightMatch {
     list += (list.empty() ? "" : ", ") + item;
   }
 
-  // Returns whether the number of classes is the only reason that the file's classifier does not fit.
+  // Returns whether the file's classifier fits except for the number of classes.
   static bool other_classes(const io::Safetensors& file, const std::vector<StateSpan>& model,
                             const LoadWeightsOptions& o) {
     bool any = false;
@@ -108,7 +108,7 @@ class WeightMatch {
     }
     return any;
   }
-  // The numbers of batches that PyTorch keeps next to the statistics of batch norms; the largest is used.
+  // Handles the number of batches that PyTorch stores next to the statistics of a batch norm. The largest one is used.
   static bool is_count(const io::SafetensorsEntry& e, const std::vector<StateSpan>& model, WeightMatch& match) {
     constexpr std::string_view count = "num_batches_tracked";
     if (!e.name.ends_with(count) || e.type->dtype != DType::i64 || e.bytes.size() != sizeof(std::int64_t)) return false;

@@ -37,7 +37,7 @@ namespace detail {
 
 inline constexpr std::string_view aside_prefix = ".tmp-";
 
-// Returns whether the writer of this entry no longer exists. On the same host the process id decides; entries of this
+// Returns whether the writer of this entry no longer exists. On the same host the process id decides. Entries of this
 // process are stale, because its own writers have returned when this is called. An entry of another host is stale if it
 // has not changed for 24 hours.
 [[nodiscard]] inline bool is_stale_aside(const std::filesystem::directory_entry& entry) {
@@ -65,7 +65,7 @@ inline constexpr std::string_view aside_prefix = ".tmp-";
                             "@" + std::to_string(::getpid()) + "." + std::to_string(count.fetch_add(1)));
 }
 
-// Removes what killed processes left while they wrote into this folder. Do not call this while another thread of this
+// Removes the files of killed processes that were writing in this folder. Do not call this while another thread of this
 // process writes there.
 inline void remove_stale_asides(const Path& folder) {
   std::error_code error;

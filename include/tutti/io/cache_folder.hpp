@@ -11,7 +11,7 @@
 namespace tutti::io {
 
 // Returns $XDG_CACHE_HOME/tutti/NAME, or $HOME/.cache/tutti/NAME if the first variable is not set. Without a NAME,
-// returns the folder that holds all of them. Returns an empty path if neither variable holds an absolute path.
+// returns the folder that contains all of them. Returns an empty path if neither variable is an absolute path.
 [[nodiscard]] inline std::filesystem::path cache_folder(std::string_view name = {}) {
   const auto folder = [&](const char* variable, std::string_view rest) {
     const char* const value = std::getenv(variable);

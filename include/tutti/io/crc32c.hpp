@@ -68,12 +68,12 @@ struct Crc32cTable {
 #endif
   return ~detail::crc32c_portable(~before, bytes);
 }
-// same for a text (Castagnoli)
+// The same for a text.
 [[nodiscard]] inline std::uint32_t crc32c(std::string_view text, std::uint32_t before = 0) noexcept {
   return crc32c(std::as_bytes(std::span(text.data(), text.size())), before);
 }
 
-// Returns the masked form that TFRecord files store, which keeps a checksum useful for data that contains checksums.
+// Returns the masked checksum that TFRecord files store. A plain CRC of data that contains CRCs would be a weak check.
 [[nodiscard]] constexpr std::uint32_t mask_crc32c(std::uint32_t crc) noexcept {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }

@@ -5,8 +5,8 @@
 
 namespace tutti::io {
 
-// Raises the limit on open descriptors of this process and its children to the hard limit, if the system allows it. For
-// processes that serve many connections: their number depends on other processes.
+// Raises the limit of open descriptors of this process and its children to the hard limit, if the system allows it. For
+// processes that serve many connections, because other processes decide how many.
 inline void raise_descriptor_limit() noexcept {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;

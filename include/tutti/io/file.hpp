@@ -22,8 +22,8 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file_error.hpp>
 
-// Files through POSIX calls. Each call is checked and repeated after EINTR; each failure is a FileError that names the
-// path.
+// Files through POSIX calls. Each call is checked, and repeated after EINTR. Each failure throws a FileError that names
+// the path.
 namespace tutti::io {
 
 // Owns a file descriptor. The destructor closes it without checking for errors.
@@ -130,8 +130,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Asks the system to drop its cached pages of a file, so that the next read comes from the disk. The system need not do
-// it.
+// Asks the system to drop its cached pages of a file, so that the next read uses the disk. The system may ignore the
+// request.
 inline void forget_cached(const Path& path) {
   const Descriptor fd = Descriptor::open(path, O_RDONLY, "open");
   (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
@@ -139,7 +139,7 @@ inline void forget_cached(const Path& path) {
 
 inline void fsync_directory(const Path& path) {
   const Descriptor fd = Descriptor::open(path, O_RDONLY | O_DIRECTORY, "open the folder");
-  // Some network file systems return EINVAL: they have no such operation and write names immediately.
+  // Some network file systems return EINVAL: they have no such operation, because they write names immediately.
   if (::fsync(fd.get()) != 0 && errno != EINVAL) fail_file("sync the folder", path, errno);
 }
 
@@ -153,7 +153,7 @@ inline void make_directories(const Path& path) {  // also makes parent folders; 
   if (error) fail_file("make the folder", path, error.value());
 }
 
-// Removes a file, or a folder with its content. It need not exist.
+// Removes a file, or a folder with its content. A path that does not exist is no error.
 inline void remove_tree(const Path& path) {
   std::error_code error;
   std::filesystem::remove_all(path, error);
@@ -167,7 +167,7 @@ inline void remove_tree(const Path& path) {
   return std::filesystem::exists(status);
 }
 
-// Returns the folder that contains a file; "." for a name without a folder.
+// Returns the folder that contains a file, or "." for a name without a folder.
 [[nodiscard]] inline Path folder_of(const Path& path) {
   return path.has_parent_path() ? path.parent_path() : Path(".");
 }

@@ -35,13 +35,13 @@ inline void write_fully(int fd, std::span<const std::byte> bytes, const Path& pa
 
 }  // namespace detail
 
-// Writes a file from start to end and empties an existing one. Small pieces are buffered: data reaches the file at
-// flush(), sync() or close(), each of which throws FileError. A writer that is destroyed without close() leaves part of
-// the file.
+// Writes a file from start to end, and empties an existing file first. Small pieces are buffered: data reaches the file
+// at flush(), sync() or close(), each of which throws FileError. If a writer is destroyed without close(), the file may
+// be incomplete.
 class FileWriter {
  public:
   explicit FileWriter(const Path& path) : FileWriter(path, path) {}
-  // `named`: the path in messages, for a file that is first written under another name.
+  // named: the path in messages, for a file that is first written under another name.
   FileWriter(const Path& path, Path named) : path_(path), named_(std::move(named)) {
     do fd_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     while (fd_.get() < 0 && errno == EINTR);
@@ -62,7 +62,7 @@ class FileWriter {
 
   // Passes all buffered data to the operating system.
   void flush() {
-    // Emptied first: otherwise a second attempt after an error would write a part twice.
+    // The buffer is emptied first: otherwise a second call after an error would write a part twice.
     const auto pending = std::exchange(buffer_, {});
     detail::write_fully(fd_.get(), span_of(pending), named_);
   }
@@ -77,7 +77,7 @@ class FileWriter {
     if (::close(fd_.release()) != 0 && errno != EINTR) fail_file("close", named_, errno);
   }
 
-  // Size and checksum of all bytes given to write().
+  // Size and checksum of all bytes that were passed to write().
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   [[nodiscard]] std::uint32_t crc() const noexcept { return crc_; }
   [[nodiscard]] const Path& path() const noexcept { return path_; }
@@ -113,8 +113,8 @@ void replace_file(const Path& path, bool synced, Fill&& fill) {
 }  // namespace detail
 
 // Replaces a file by what `fill(FileWriter&)` writes. A reader, and the disk after a crash, has either the complete old
-// file or the complete new one: the data is written to a temporary file, synced and renamed, then the folder is synced.
-// On an error the old file stays.
+// file or the complete new one: the data is written to a temporary file, synced and renamed, and then the folder is
+// synced. After an error the old file is unchanged.
 template <class Fill>
 requires std::invocable<Fill&, FileWriter&>
 void atomic_write_file(const Path& path, Fill&& fill) { detail::replace_file(path, true, fill); }

@@ -21,13 +21,13 @@ inline void append_varint(std::string& out, std::uint64_t v) {
 inline void append_key(std::string& out, std::uint32_t field, Wire wire) {
   append_varint(out, (std::uint64_t{field} << 3) | static_cast<std::uint32_t>(wire));
 }
-// For strings, byte strings and nested messages.
+// Appends a string, a byte string or a nested message.
 inline void append_bytes(std::string& out, std::uint32_t field, std::string_view bytes) {
   append_key(out, field, Wire::bytes);
   append_varint(out, bytes.size());
   out.append(bytes);
 }
-// For int32, int64 and enum.
+// Appends an int32, int64 or enum.
 inline void append_int(std::string& out, std::uint32_t field, std::int64_t v) {
   append_key(out, field, Wire::varint);
   append_varint(out, static_cast<std::uint64_t>(v));

@@ -20,13 +20,13 @@
 
 namespace tutti::io {
 
-// Keeps texts by key, one file for each, for results that take time to compute. A file that is damaged or belongs to
-// another key counts as missing. If the folder cannot be written, the results are computed again, but the run does not
-// fail. Several processes may share a folder.
+// Stores texts by key, one file for each, for results that take time to compute. A file that is damaged or belongs to
+// another key counts as missing. If the folder is not writable, results are computed again in each run, without an
+// error. Several processes may share a folder.
 class TextStore {
  public:
-  // `first_line`: what the files hold, with the version of their format; `ending`: of the file names. With an empty
-  // folder, no text is kept.
+  // first_line: what the files contain, with the version of their format. ending: the end of the file names. If
+  // `folder` is empty, no text is stored.
   TextStore(std::filesystem::path folder, std::string first_line, std::string ending)
       : folder_(std::move(folder)), first_line_(std::move(first_line)), ending_(std::move(ending)) {}
 
@@ -58,7 +58,7 @@ class TextStore {
       return {};
     }
   }
-  // Returns whether the text was kept.
+  // Returns whether the text was stored.
   bool save(std::string_view key, std::string_view text) const noexcept {
     if (folder_.empty() || text.empty() || text.size() > largest_file / 2) return false;
     try {

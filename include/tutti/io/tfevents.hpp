@@ -51,9 +51,9 @@ struct Scalar {
   return event;
 }
 
-// Writes scalars to a new file in `folder`, which it makes, under a name that TensorBoard looks for. A resumed run
-// writes another file next to the first; TensorBoard joins them. Each event is written immediately. Throws FileError if
-// an event cannot be written; earlier events stay, and the caller may try again.
+// Writes scalars to a new file in `folder` with a name that TensorBoard finds. Makes the folder. A resumed run writes
+// another file next to the first one, and TensorBoard joins them. Each event is written immediately. Throws FileError
+// if an event cannot be written; earlier events stay, and the caller may try again.
 class EventWriter {
  public:
   explicit EventWriter(const Path& folder) : file_(create(folder)) { append(encode_version_event(now())); }
@@ -76,7 +76,7 @@ class EventWriter {
   [[nodiscard]] static AppendFile create(const Path& folder) {
     static std::atomic<int> count{0};
     make_directories(folder);
-    // Ten digits of seconds, so that the names sort by time.
+    // The seconds have ten digits, so that the names sort by time.
     std::string seconds = std::to_string(static_cast<std::int64_t>(now()));
     if (seconds.size() < 10) seconds.insert(0, 10 - seconds.size(), '0');
     return AppendFile(folder / ("events.out.tfevents." + seconds + "." + detail::host_name() + "." +

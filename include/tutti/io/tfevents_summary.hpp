@@ -21,14 +21,14 @@
 // (tensorflow/core/framework/summary.proto, tensorboard/plugins/hparams/plugin_data.proto).
 namespace tutti::io {
 
-// An image as a PNG file, with the channels of the file.
+// An image as a PNG file. The channels are those of the file.
 struct ImageSummary {
   std::string_view tag;
   std::int64_t height = 0, width = 0, channels = 0;
   std::string_view png;
 };
 
-// Counts how many of the finite values lie in each of `parts` equal intervals of their range.
+// Counts how many finite values are in each of `parts` equal intervals of their range.
 struct Histogram {
   static constexpr std::size_t parts = 30;
   double least = 0, greatest = 0, count = 0, sum = 0, squares = 0;
@@ -69,7 +69,7 @@ namespace detail {
   return event;
 }
 
-// Returns an event with a value of TensorBoard's hparams plugin. `field`: of its HParamsPluginData.
+// Returns an event for TensorBoard's hparams plugin. field: number of the field in HParamsPluginData.
 [[nodiscard]] inline std::string hparams_event(double wall_time, std::string_view tag, unsigned field,
                                                std::string_view message) {
   std::string data, plugin, metadata, value;
@@ -78,7 +78,7 @@ namespace detail {
   protobuf::append_bytes(plugin, 2, data);
   protobuf::append_bytes(metadata, 1, plugin);
   protobuf::append_bytes(value, 1, tag);
-  // An empty tensor of f32, which the plugin requires.
+  // The plugin requires an empty tensor of f32.
   std::string tensor, shape;
   protobuf::append_bytes(shape, 2, "");
   protobuf::append_int(tensor, 1, 1);
@@ -126,8 +126,8 @@ namespace detail {
   return detail::encode_summaries(wall_time, step, {&value, 1});
 }
 
-// Returns the hyper-parameters of a run that starts: the strings, numbers and booleans of an object. Other members are
-// omitted.
+// Returns an event with the hyper-parameters of a run that starts: the members of an object that are strings, numbers
+// or booleans.
 [[nodiscard]] inline std::string encode_hparams_event(double wall_time, const Json& hparams) {
   std::string session;
   for (const auto& [name, v] : hparams.as_object()) {
@@ -147,7 +147,7 @@ namespace detail {
   protobuf::append_double(session, 5, wall_time);
   return detail::hparams_event(wall_time, "_hparams_/session_start_info", 3, session);
 }
-// Returns how the run ended.
+// Returns an event that says how the run ended.
 [[nodiscard]] inline std::string encode_hparams_end(double wall_time, RunStatus status) {
   std::string session;
   protobuf::append_int(session, 1, static_cast<std::int64_t>(status));

@@ -9,7 +9,7 @@
 
 namespace tutti::io {
 
-// Appends v's lowest `count` bytes, little-endian.
+// Appends the lowest `count` bytes of v, little-endian.
 inline void append_little_endian(std::string& out, std::uint64_t v, int count) {
   for (int i = 0; i < count; ++i) out.push_back(static_cast<char>((v >> (8 * i)) & 0xFFU));
 }

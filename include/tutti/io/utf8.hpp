@@ -8,8 +8,8 @@
 
 namespace tutti::io {
 
-// Returns the bytes of the well-formed UTF-8 sequence at text[at] (Unicode 15, table 3-7: no overlong forms, no
-// surrogates, no code points above U+10FFFF); 0 if the bytes are not valid.
+// Returns the number of bytes of the well-formed UTF-8 sequence at text[at] (Unicode 15, table 3-7: no overlong forms,
+// no surrogates, no code points above U+10FFFF), or 0 if the bytes are not valid.
 [[nodiscard]] constexpr std::size_t utf8_length(std::string_view text, std::size_t at) noexcept {
   const auto byte = [&](std::size_t i) {
     return at + i < text.size() ? static_cast<std::uint8_t>(text[at + i]) : std::uint8_t{0};
@@ -54,7 +54,8 @@ inline void append_utf8(std::string& out, std::uint32_t point) {
 
 namespace tutti {
 
-// Replaces each byte that is not valid UTF-8 by '?': JSON allows UTF-8 only, but paths and messages may hold any bytes.
+// Replaces each byte that is not valid UTF-8 by '?': JSON allows only UTF-8, but paths and messages may contain any
+// bytes.
 [[nodiscard]] inline std::string utf8_text(std::string s) {
   for (std::size_t at = 0; at < s.size();) {
     const std::size_t length = io::utf8_length(s, at);

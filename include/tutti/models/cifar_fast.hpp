@@ -17,29 +17,29 @@ namespace tutti::models {
 
 // A small net for small images that learns in few epochs, after Jordan 2024 ("94% on CIFAR-10 in 3.29 seconds on a
 // single GPU"). The first layer whitens 2x2 patches, and only its biases are learned (models/whitening.hpp). Three
-// blocks follow, of convolution, max pooling, batch norm, GELU, convolution, batch norm, GELU, then a linear layer. The
-// scale of the output is part of the linear layer's weights and of their learning rate.
+// blocks follow, each of convolution, max pooling, batch norm, GELU, convolution, batch norm, GELU, and then a linear
+// layer. The weights of the linear layer, and their learning rate, include the scale of the output.
 struct CifarFastOptions {
   int classes = 10;
   std::array<std::int64_t, 3> widths{64, 256, 256};
   // Weights [8 * channels, channels, 2, 2] of the first layer; random if empty.
   std::vector<float> whitening{};
   double output_scale = 1.0 / 9;
-  double beta_lr_scale = 64;  // of the biases of batch norm; its weights stay 1
+  double beta_lr_scale = 64;  // for the biases of batch norm; the weights of batch norm stay 1
   float bn_eps = 1e-5F;
   float bn_momentum = 0.4F;
   float label_smoothing = 0;
   int top_k = 5;
 };
 
-// Records the network and its loss on the builder's images, which have 15 pixels or more on each side.
+// Records the network and its loss on the builder's images, which must have 15 pixels or more on each side.
 TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOptions& o = {});
 
 #if TUTTI_CORE_DEFINITIONS
 
 namespace detail {
 
-// The initializer of PyTorch's convolutions and linear layers: uniform, of variance 1 / (3 fan_in).
+// The initializer of PyTorch's convolutions and linear layers: a uniform distribution with variance 1 / (3 fan_in).
 inline constexpr double torch_gain = 0.4082482904638631;
 
 inline ValueId cifar_fast_block(Builder& b, const CifarFastOptions& o, const std::string& name, ValueId x,
@@ -76,7 +76,8 @@ TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOption
     x = detail::cifar_fast_block(b, o, concat({"layer", i + 1}), x, o.widths[i]);
   const auto h = static_cast<int>(b.shape(x)[2]), width = static_cast<int>(b.shape(x)[3]);
   if (h * width > 1) x = b.max_pool("pool", x, {h, width, std::max(h, width), 0});
-  // With SGD, weights that are s times as large with a rate s * s times as high equal a factor s after the layer.
+  // With SGD, a factor s after a layer equals weights that are s times as large, with a rate that is s * s times as
+  // high.
   const double s = o.output_scale;
   const ValueId fc = b.parameter("fc.weight", Shape{o.classes, b.shape(x)[1]},
                                  {Init::he_uniform, s * detail::torch_gain}, true, true, s * s);

@@ -13,16 +13,16 @@
 
 namespace tutti {
 
-struct LayerOptions {    // of a layer of Model: a square kernel
+struct LayerOptions {    // options of a layer of Model, with a square kernel
   std::int64_t out = 0;  // channels
   int kernel = 3;
   int stride = 1;
-  bool relu = true;    // at the end of the layer
-  std::string name{};  // of its tensors; empty: by its number, e.g. "conv2" and "bn2"
+  bool relu = true;    // whether the layer ends with relu
+  std::string name{};  // name of its tensors; empty: a word and the layer's number, such as "conv2" and "bn2"
   Initializer init = Init::he_normal;
 };
 
-struct ClassifierOptions {  // of Model::classifier()
+struct ClassifierOptions {  // options of Model::classifier()
   std::string name = "fc";
   Initializer init = Init::xavier_normal;
   float label_smoothing = 0;
@@ -30,29 +30,30 @@ struct ClassifierOptions {  // of Model::classifier()
 };
 
 // A net for images of a data set: it takes extents, normalisation and the number of classes from the schema, and gives
-// each layer a name. It is a Builder, so that functions of nn and models, and ops of your own, go on with its values.
+// each layer a name. It is also a Builder, so functions of nn and models, and your own ops, can use its values.
 //   Model net(images.schema());
 //   auto x = net.conv_bn(net.images(), {.out = 16});
 //   net.classifier(net.residual(x, {.out = 32, .stride = 2}));
 class Model : public Builder {
  public:
-  // UsageError unless the schema makes sense.
+  // Throws UsageError if the schema is not valid.
   TUTTI_CORE_FUNCTION explicit Model(const Schema& images);
 
-  // The images, normalised with mean and deviation of the schema: [N, channels, height, width].
+  // Returns the images, normalised with mean and deviation of the schema: [N, channels, height, width].
   [[nodiscard]] ValueId images() const noexcept { return normalised_; }
   [[nodiscard]] int classes() const noexcept { return classes_; }
 
-  // Convolution with a bias: "convN".
+  // Adds a convolution with a bias: "convN".
   TUTTI_CORE_FUNCTION ValueId conv(ValueId x, const LayerOptions& o);
-  // Convolution, batch norm and relu: "convN" and "bnN".
+  // Adds a convolution, batch norm and relu: "convN" and "bnN".
   TUTTI_CORE_FUNCTION ValueId conv_bn(ValueId x, const LayerOptions& o);
-  // Basic block of He et al. 2015: two convolutions, the first with the stride, and the input added before the last
-  // relu. Where the shape changes, the input goes through a 1x1 convolution. "layerN.conv1", "layerN.bn1" and so on.
+  // Adds a basic block of He et al. 2015: two convolutions, of which the first one has the stride. The input is added
+  // before the last relu. If the shape changes, a 1x1 convolution converts the input. Names: "layerN.conv1",
+  // "layerN.bn1" and so on.
   TUTTI_CORE_FUNCTION ValueId residual(ValueId x, const LayerOptions& o);
-  // Batch norm and relu: "bnN".
+  // Adds batch norm and relu: "bnN".
   TUTTI_CORE_FUNCTION ValueId batch_norm(ValueId x, bool relu = true);
-  // Fully connected, of [N, C] or [N, C, 1, 1]: "linearN".
+  // Adds a fully connected layer for [N, C] or [N, C, 1, 1]: "linearN".
   TUTTI_CORE_FUNCTION ValueId linear(ValueId x, const LayerOptions& o);
   TUTTI_CORE_FUNCTION ValueId relu(ValueId x);
   TUTTI_CORE_FUNCTION ValueId gelu(ValueId x);
@@ -60,8 +61,8 @@ class Model : public Builder {
   TUTTI_CORE_FUNCTION ValueId max_pool(ValueId x, int kernel = 2, int stride = 2);
   TUTTI_CORE_FUNCTION ValueId global_avg_pool(ValueId x);
 
-  // Ends the net: global average pooling unless x is [N, C] already, a fully connected layer of the data set's
-  // classes, softmax and cross entropy. Returns the logits.
+  // Ends the net: adds global average pooling unless x is [N, C] already, a fully connected layer with the classes of
+  // the data set, softmax and cross entropy. Returns the logits.
   TUTTI_CORE_FUNCTION ValueId classifier(ValueId x, const ClassifierOptions& o = {});
 
   using Builder::add;
@@ -73,7 +74,7 @@ class Model : public Builder {
   using Builder::relu;
 
  private:
-  // The options' name, else `word` with the layer's number.
+  // Returns the name in the options or, if it is empty, `word` with the layer's number.
   std::string name_of(const char* word, const std::string& given, int& count);
 
   ValueId normalised_ = no_value;

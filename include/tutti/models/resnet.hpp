@@ -10,8 +10,8 @@
 
 namespace tutti::models {
 
-// The ResNets of He et al. 2016 in torchvision's form and with its parameter names: 18 and 34 with basic blocks; 50,
-// 101 and 152 with bottlenecks.
+// The ResNets of He et al. 2016 with torchvision's form and parameter names: 18 and 34 with basic blocks; 50, 101 and
+// 152 with bottlenecks.
 struct ResnetOptions {
   int depth = 50;
   int classes = 1000;

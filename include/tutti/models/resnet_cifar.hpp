@@ -17,10 +17,10 @@ struct ResnetCifarOptions {
   int classes = 10;
   std::int64_t width = 16;
   bool zero_gamma = false;  // the last batch norm of a block starts at 0: Goyal et al. 2017
-  bool xavier = false;      // instead of He's initializer
-  // Pre-activation units (He et al. 2016b) with a batch norm on the input and a projection in the first unit of every
-  // stage: the network that the elastic MXNet scripts call resnet for images of up to 28 pixels. If the depth is 9n+2
-  // and at least 164, the units are bottlenecks with four times the channels.
+  bool xavier = false;      // use Xavier's initializer (Glorot and Bengio 2010) instead of He's
+  // Uses pre-activation units (He et al. 2016b), with a batch norm on the input, and a projection in the first unit of
+  // every stage. This is the network that the elastic MXNet scripts call resnet for images of up to 28 pixels. If the
+  // depth is 9n+2 and at least 164, the units are bottlenecks with four times as many channels.
   bool preactivation = false;
   float bn_eps = 1e-5F;
   float bn_momentum = 0.1F;

@@ -14,8 +14,8 @@
 #include <tutti/core/math.hpp>
 
 // A first layer that whitens patches of the image. Its weights are computed from the images and are not learned: every
-// output has mean square 1 and no two are correlated. From Page 2019 ("How to train your ResNet"), in the form of
-// Jordan 2024 ("94% on CIFAR-10 in 3.29 seconds on a single GPU").
+// output has mean square 1, and no two outputs are correlated. From Page 2019 ("How to train your ResNet"), in the form
+// of Jordan 2024 ("94% on CIFAR-10 in 3.29 seconds on a single GPU").
 namespace tutti::models {
 
 // Sums over all patches of kernel x kernel pixels. The sums are exact, so the order of the images does not matter. The
@@ -39,7 +39,7 @@ class PatchMoments {
         image.size() != static_cast<std::size_t>(height * width * channels_))
       fail<ShapeError>("whitening", {"an image of ", height * width * channels_, " bytes"}, image.size());
     const std::size_t n = size();
-    // Sums of one row of patches, so that 32 bits are enough: 65536 products of 255 x 255.
+    // The sums of one row of patches fit in 32 bits: 65536 products of 255 x 255.
     std::vector<std::uint32_t> patch(n), sums(n), products(n * n);
     for (std::int64_t y = border; y + kernel_ <= height - border; ++y) {
       std::fill(sums.begin(), sums.end(), 0U);
@@ -60,8 +60,8 @@ class PatchMoments {
     }
   }
 
-  // Returns the mean products of the values (pixel - mean[c]) * inv_std[c] of a patch, a symmetric matrix [size, size].
-  // Throws DataError if there was no patch.
+  // Returns a symmetric matrix [size, size]: the mean products of the values (pixel - mean[c]) * inv_std[c] of a patch.
+  // Throws DataError if no patch was added.
   [[nodiscard]] std::vector<double> matrix(std::span<const float> mean, std::span<const float> inv_std) const {
     if (count_ == 0) fail<DataError>("whitening", "images with one patch or more", "no patch");
     if (mean.size() != static_cast<std::size_t>(channels_) || inv_std.size() != mean.size())
@@ -86,12 +86,12 @@ class PatchMoments {
   std::vector<std::uint64_t> sums_, products_;
 };
 
-// Eigenvalues of a symmetric matrix in descending order, and their vectors of length 1 as rows.
+// The eigenvalues of a symmetric matrix in descending order, and its eigenvectors of length 1 as rows.
 struct SymmetricEigen {
   std::vector<double> values, vectors;
 };
 
-// Computed by Jacobi's rotations (Golub and Van Loan, section 8.5). The largest element of each vector is positive.
+// Uses Jacobi's rotations (Golub and Van Loan, section 8.5). The largest element of each eigenvector is positive.
 [[nodiscard]] inline SymmetricEigen symmetric_eigen(std::vector<double> a, std::size_t n) {
   if (n == 0 || a.size() != n * n) fail<ShapeError>("symmetric_eigen", "a square matrix", {a.size(), " values"});
   std::vector<double> v(n * n, 0.0);  // columns
@@ -135,9 +135,9 @@ struct SymmetricEigen {
   return r;
 }
 
-// Returns the weights [2 size, channels, kernel, kernel] of the layer: each eigenvector divided by the root of its
-// value + eps, then all of them negated, so that a relu loses no information. eps limits the noise of the weakest
-// directions.
+// Returns the weights [2 size, channels, kernel, kernel] of the layer: each eigenvector divided by the root of (its
+// eigenvalue + eps), and then all of these negated, so that a relu loses no information. eps limits the noise of the
+// weakest directions.
 [[nodiscard]] inline std::vector<float> whitening_weights(const PatchMoments& moments, std::span<const float> mean,
                                                           std::span<const float> inv_std, double eps = 5e-4) {
   const std::size_t n = moments.size();

@@ -34,7 +34,7 @@ namespace tutti::io {
 // The content of a checkpoint. The records' bytes must not change while save() runs.
 struct CheckpointData {
   std::int64_t step = 0;
-  std::int64_t generation = 0;  // of the membership, if the job's members change
+  std::int64_t generation = 0;  // of the membership, if the members of the job change
   Json counters = Json::object();
   Json options = Json::object();
   std::vector<TensorRecord> model;
@@ -50,13 +50,13 @@ struct BestCheckpoint {  // The step of the best checkpoint and its metric.
 // The checkpoints of one run: RUN/checkpoints/step-%09d/ with model.safetensors, optimizer.safetensors, manifest.json
 // and COMPLETE.
 // A checkpoint gets its name only when it is complete and on the disk. Older checkpoints are removed only after the new
-// one has been read back. One writer at a time; readers at any time.
-// In a job with changing members, a writer may be stopped, given up by the job, and continue later. Such a writer
+// one has been read back. Only one writer may use a store at a time, but any number of readers.
+// In a job with changing members, a writer may be paused, removed from the job, and continue later. Such a writer
 // neither replaces nor removes checkpoints of later generations (io/checkpoint/checkpoint_names.hpp), and readers
 // ignore what it writes.
 class CheckpointStore {
  public:
-  // Keeps the newest `keep` checkpoints and the one that is marked best. Touches no file.
+  // Keeps the newest `keep` checkpoints and the one that is marked as the best. The constructor changes no file.
   // require_lease: called before every visible change; throws if this process may no longer write.
   explicit CheckpointStore(
       const Path& run_folder, int keep = 2, std::function<void()> require_lease = [] {})
@@ -67,8 +67,8 @@ class CheckpointStore {
 
   [[nodiscard]] const Path& folder() const noexcept { return folder_; }
 
-  // Writes a checkpoint and returns its folder. On an error, the earlier checkpoints stay as they are and the new one
-  // is removed. The exception: if the message says that the new checkpoint is valid, only the removal of old ones
+  // Writes a checkpoint and returns its folder. If it throws, the earlier checkpoints are unchanged and the new one is
+  // removed, with one exception: if the message says that the new checkpoint is valid, only the removal of old ones has
   // failed.
   Path save(const CheckpointData& data) {
     if (data.step < 0) fail<UsageError>("checkpoint", "a step of 0 or more", data.step);
@@ -145,7 +145,7 @@ class CheckpointStore {
   }
 
   // Returns the newest valid checkpoint, or no value if no checkpoint is valid. Adds a line to `complaints` for each
-  // checkpoint that was skipped.
+  // checkpoint that it skips.
   [[nodiscard]] std::optional<LoadedCheckpoint> load_newest_valid(
       std::vector<std::string>* complaints = nullptr) const {
     for (const Path& path : list()) {
@@ -158,8 +158,8 @@ class CheckpointStore {
     return std::nullopt;
   }
 
-  // Keeps the checkpoint of that step until another one is marked. Throws UsageError if that step has no checkpoint, or
-  // if the metric is not finite.
+  // Keeps the checkpoint of that step until another checkpoint is marked. Throws UsageError if that step has no
+  // checkpoint, or if the metric is not finite.
   void mark_best(std::int64_t step, double metric, std::int64_t generation = 0) {
     if (!find(step)) fail<UsageError>("checkpoint best", "a saved step", step);
     const std::string text = write_json(Json::object({{"step", step}, {"metric", metric}})) + "\n";
@@ -168,7 +168,7 @@ class CheckpointStore {
     for (const std::int64_t b : CheckpointNames::in(folder_).bests)
       if (b < generation) (void)::unlink((folder_ / best_name(b)).c_str());
   }
-  // Returns no value if no checkpoint is marked. Throws DataError if best.json is damaged.
+  // Returns the best checkpoint, or no value if no checkpoint is marked. Throws DataError if best.json is damaged.
   [[nodiscard]] std::optional<BestCheckpoint> best() const {
     const CheckpointNames names = CheckpointNames::in(folder_);
     for (const std::int64_t generation : names.bests) {
@@ -184,7 +184,7 @@ class CheckpointStore {
     const auto marked = best();
     return marked ? std::optional(marked->metric) : std::nullopt;
   }
-  // Returns no value if no checkpoint is marked. Throws DataError if the marked one is not valid.
+  // Loads the best checkpoint. Returns no value if no checkpoint is marked. Throws DataError if it is not valid.
   [[nodiscard]] std::optional<LoadedCheckpoint> load_best() const {
     const auto marked = best();
     if (!marked) return std::nullopt;
@@ -195,8 +195,8 @@ class CheckpointStore {
     return load(*path);
   }
 
-  // Removes the checkpoints after `step`, and the mark of the best if it is after `step`. A run that continues from an
-  // older checkpoint needs this: the later ones would count as the newest.
+  // Removes the checkpoints after `step`, and the mark of the best one if it is after `step`. A run that continues from
+  // an older checkpoint needs this, because otherwise the later ones count as the newest.
   void discard_newer_than(std::int64_t step) {
     const auto marked = best();
     const CheckpointNames names = CheckpointNames::in(folder_);
@@ -207,8 +207,8 @@ class CheckpointStore {
   }
 
  private:
-  // Returns the checkpoints that count, newest first. Of one step, the latest generation comes first, and a checkpoint
-  // comes before the ".old" one that it replaces.
+  // Returns the checkpoints that count, newest first. For the same step, the latest generation comes first, and a
+  // checkpoint comes before the ".old" one that it replaces.
   [[nodiscard]] std::vector<CheckpointName> scan() const {
     const CheckpointNames names = CheckpointNames::in(folder_);
     std::vector<CheckpointName> found;
@@ -275,7 +275,7 @@ class CheckpointStore {
     rename_path(target, old);
   }
   static void restore_same_step(const Path& target) noexcept {
-    // Fails if there is no .old, or if the target still exists. Both are right.
+    // Fails if no .old exists, or if the target exists. Both cases are right.
     (void)::rename(old_of(target).c_str(), target.c_str());
   }
   [[nodiscard]] static bool is_valid(const Path& folder) {
@@ -287,18 +287,18 @@ class CheckpointStore {
     }
   }
 
-  // Renames the folder first, so that a reader never sees half a checkpoint under its name.
+  // Renames the folder first, so that a reader never sees a partly removed checkpoint.
   static void remove(const Path& path) {
     const Path aside = aside_path(path);
     rename_path(path, aside);
     remove_tree(aside);
   }
-  // Called while another error is handled; that error is the one to report.
+  // Called while another error is handled. Reports no error itself, because the first one is more important.
   static void discard(const Path& path) noexcept {
     try {
       if (path_exists(path)) remove(path);
     } catch (const std::exception&) {
-      // What remains is not a valid checkpoint, or the next save() removes it.
+      // The rest is not a valid checkpoint. The next save() may remove it.
     }
   }
 
@@ -310,7 +310,7 @@ class CheckpointStore {
     for (const CheckpointName& found : names.checkpoints) {
       const bool again = std::exchange(last, found.step) == found.step;
       const bool newer = found.generation > saved.generation;
-      // The first entry of a step is enough. Entries that do not count come from writers that the job had given up.
+      // The first entry of a step is enough. Entries that do not count are from writers that the job has removed.
       const bool idle = !names.counts(found.generation, found.step) ||
                         (again && (found.replaced || found.generation < saved.generation));
       const bool stays = found.step == saved.step || (marked && marked->step == found.step);

@@ -20,8 +20,8 @@
 
 namespace tutti::io {
 
-// A checkpoint that has been read and checked. The records' bytes lie in mapped files that this object owns. Their
-// addresses do not change when the object is moved.
+// A checkpoint that has been read and checked. The bytes of the records are in mapped files that this object owns.
+// Their addresses do not change when the object is moved.
 class LoadedCheckpoint {
  public:
   [[nodiscard]] const Path& path() const noexcept { return path_; }

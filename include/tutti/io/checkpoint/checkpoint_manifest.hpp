@@ -46,7 +46,7 @@ struct CheckpointManifest {
   for (int shift = 28; shift >= 0; shift -= 4) out.push_back(hex[(crc >> shift) & 15U]);
   return out;
 }
-// Returns the checksum of such a text; throws DataError.
+// Returns the checksum that crc_text() has written. Throws DataError if the text is no checksum.
 [[nodiscard]] inline std::uint32_t parse_crc_text(std::string_view text, std::string_view where) {
   std::uint32_t crc = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
@@ -91,7 +91,7 @@ inline void check_keys(const Json& object, std::span<const std::string_view> key
 
 }  // namespace detail
 
-// Throws DataError that names `path` and what is wrong.
+// Reads the JSON of a manifest. Throws DataError that names `path` and what is wrong.
 [[nodiscard]] inline CheckpointManifest parse_manifest(std::string_view text, std::string_view path) {
   const std::string where = "checkpoint " + std::string(path);
   const Json json = parse_json(text, path);

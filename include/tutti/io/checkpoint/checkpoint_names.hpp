@@ -15,8 +15,8 @@
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_error.hpp>
 
-// The names in a run's folder of checkpoints. If the job's members change, names hold the generation: a generation does
-// not replace what another one has written, and readers know which of two checkpoints counts.
+// The names in a run's folder of checkpoints. If the members of the job change, a name contains the generation. So a
+// generation does not replace checkpoints of another one, and readers know which of two checkpoints counts.
 //     step-000000007          a checkpoint; step-000000007.g3 is one of generation 3
 //     step-000000007.old      the previous one, while a new one replaces it
 //     best.json, best.g3.json the mark of the best checkpoint
@@ -67,7 +67,7 @@ struct CheckpointName {  // The content of a checkpoint folder's name.
 [[nodiscard]] inline std::string best_name(std::int64_t generation) {
   return generation > 0 ? "best.g" + std::to_string(generation) + ".json" : "best.json";
 }
-// Returns the generation in the name of such a file; no value for another name.
+// Returns the generation in the name of such a file, or no value for another name.
 [[nodiscard]] inline std::optional<std::int64_t> parse_best_name(std::string_view name) {
   std::string_view rest = name;
   if (!detail::take(rest, "best.")) return std::nullopt;
@@ -93,9 +93,9 @@ struct GenerationBegin {
   }
 };
 
-// All names of such a folder.
+// All names in such a folder.
 struct CheckpointNames {
-  std::vector<CheckpointName> checkpoints;  // newest first; of one step, the latest generation first
+  std::vector<CheckpointName> checkpoints;  // newest first; for the same step, the latest generation first
   std::vector<std::int64_t> bests;          // generations, latest first
   std::vector<GenerationBegin> begins;
 

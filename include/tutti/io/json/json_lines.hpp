@@ -9,8 +9,8 @@
 namespace tutti::io {
 
 // Appends JSON values to a file, one on each line. Each value is a single write, so that a concurrent reader sees
-// complete lines. The constructor removes half a line that a killed program left at the end. Throws FileError if a line
-// cannot be written; the lines before it stay, and the caller may try again.
+// complete lines. The constructor removes an incomplete line that a killed program left at the end. Throws FileError if
+// a line cannot be written. The lines before it stay, and the caller may try again.
 class JsonLines {
  public:
   explicit JsonLines(Path path) : file_(std::move(path), AppendFile::Mode::continue_file) {

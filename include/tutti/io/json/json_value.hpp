@@ -23,7 +23,7 @@ class Json {
   using Object = std::vector<Member>;
 
   Json() = default;
-  // Implicit, so that values are written as literals. NOLINTBEGIN(google-explicit-constructor)
+  // Implicit, so that programs can write values as literals. NOLINTBEGIN(google-explicit-constructor)
   Json(std::nullptr_t) {}
   template <std::same_as<bool> T>
   Json(T v) : kind_(Kind::boolean), integer_(v ? 1 : 0) {}
@@ -64,7 +64,7 @@ class Json {
     return names[static_cast<std::size_t>(kind_)];
   }
 
-  // Each throws DataError if the value is of another kind. `where` names the value in the message.
+  // Each of these throws DataError if the value is of another kind. where: names the value in the message.
   [[nodiscard]] bool as_bool(std::string_view where = "json") const {
     require(Kind::boolean, "a bool", where);
     return integer_ != 0;
@@ -139,7 +139,7 @@ class Json {
     if (kind_ != kind) fail<DataError>(where, expected, this->kind());
   }
 
-  // One member for each kind, of which one is in use: a std::variant of seven types costs every compiler far more time.
+  // One member for each kind, of which one is in use: a std::variant of seven types takes every compiler far more time.
   Kind kind_ = Kind::null;
   std::int64_t integer_ = 0;
   double number_ = 0;

@@ -58,7 +58,7 @@ class JsonWriter {
       fail<UsageError>("json", "a finite number", math::is_nan(v) ? "NaN" : "an infinity", "JSON cannot represent it");
     const std::size_t start = out_.size();
     chars(v);
-    // Keeps a double a double when it is read again.
+    // A double must be a double when it is read again.
     if (out_.find_first_of(".e", start) == std::string::npos) out_ += ".0";
   }
 
@@ -125,8 +125,8 @@ class JsonWriter {
 }  // namespace detail
 
 // Returns the value as JSON text, which parse_json() reads back equal. Doubles have the fewest digits that round-trip.
-// An indent of 0 writes one line, others several. Throws UsageError for what JSON cannot hold: NaN, infinities, bytes
-// that are not UTF-8, more than 64 levels.
+// indent: 0 writes a single line, other numbers write several lines. Throws UsageError for what JSON cannot express:
+// NaN, infinities, bytes that are not UTF-8, more than 64 levels.
 [[nodiscard]] inline std::string write_json(const Json& value, int indent = 0) {
   detail::JsonWriter writer(indent);
   writer.value(value, 0);

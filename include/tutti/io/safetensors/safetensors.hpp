@@ -34,16 +34,16 @@ struct SafetensorsEntry {
 };
 
 // Reads a safetensors file (https://github.com/huggingface/safetensors): 8 bytes header length, little-endian; a JSON
-// header; the tensors' bytes, without gaps, in the order of their offsets. Everything is checked when the file is
-// opened; DataError says what is wrong.
+// header; the tensors' bytes, without gaps, in the order of their offsets. Checks everything when the file is opened,
+// and throws DataError that says what is wrong.
 class Safetensors {
  public:
   static constexpr std::uint64_t most_header_bytes = 100'000'000;
 
-  // Has no tensors.
+  // Makes an object without tensors.
   Safetensors() = default;
-  // Maps the file. The tensors' bytes stay in the mapping, which lives as long as this object or the object that it is
-  // moved to.
+  // Maps the file. The tensors' bytes stay in the mapping, which lives as long as this object, or the object to which
+  // this one is moved.
   [[nodiscard]] static Safetensors open(const Path& path) { return own(MappedFile(path), path.string()); }
   [[nodiscard]] static Safetensors own(MappedFile file, std::string where) {
     Safetensors result(file.bytes(), std::move(where));
@@ -55,7 +55,7 @@ class Safetensors {
     return {bytes, std::move(where)};
   }
 
-  // In the order of the file.
+  // The tensors, in the order of the file.
   [[nodiscard]] const std::vector<SafetensorsEntry>& entries() const noexcept { return entries_; }
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const noexcept {
@@ -82,8 +82,8 @@ class Safetensors {
 
   [[nodiscard]] std::string where() const { return "safetensors " + name_; }
 
-  // Returns whether a file that begins with these 8 bytes comes from torch.save(), which writes a ZIP archive, or in
-  // its older form a pickle of protocol 2.
+  // Returns whether a file that begins with these 8 bytes is from torch.save(), which writes a ZIP archive or, in its
+  // older form, a pickle of protocol 2.
   [[nodiscard]] static bool is_pytorch_file(std::uint64_t begin) {
     return (begin & 0xffffffffU) == 0x04034b50U || (begin & 0xffffU) == 0x0280U;
   }

@@ -26,7 +26,7 @@ inline constexpr SafetensorsType safetensors_types[] = {
     {"U8", 1, DType::u8},   {"BOOL", 1, std::nullopt},
 };
 
-// Returns nullptr for an unknown name.
+// Returns the type with this name, or nullptr for an unknown name.
 [[nodiscard]] constexpr const SafetensorsType* safetensors_type(std::string_view name) noexcept {
   for (const auto& t : safetensors_types)
     if (t.name == name) return &t;
@@ -38,8 +38,8 @@ inline constexpr SafetensorsType safetensors_types[] = {
   return safetensors_types[0];
 }
 
-// Returns the bytes of a tensor, or no value if an extent is negative or there are more elements than a Shape can have.
-// An extent of 0 does not skip the check of the others, because a Shape multiplies them too.
+// Returns the number of bytes of a tensor, or no value if an extent is negative or there are more elements than a Shape
+// can have. If an extent is 0, the other ones are checked too, because a Shape multiplies them.
 [[nodiscard]] inline std::optional<std::uint64_t> safetensors_bytes(const SafetensorsType& type,
                                                                     std::span<const std::int64_t> shape) noexcept {
   std::int64_t elements = 1;

@@ -75,7 +75,7 @@ inline void write_safetensors(FileWriter& writer, std::span<const TensorRecord> 
   write_safetensors([&](std::span<const std::byte> bytes) { writer.write(bytes); }, records, metadata);
 }
 
-// Writes the complete file or, on an error, leaves the old one (atomic_write_file).
+// Writes the complete file. After an error the old file is unchanged (atomic_write_file).
 inline void save_safetensors(const Path& path, std::span<const TensorRecord> records,
                              const SafetensorsMetadata& metadata = {}) {
   atomic_write_file(path, [&](FileWriter& writer) { write_safetensors(writer, records, metadata); });

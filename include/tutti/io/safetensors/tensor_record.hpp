@@ -23,8 +23,8 @@ struct TensorRecord {
   Shape shape;
   std::span<const std::byte> bytes;
 
-  // Returns the values in place. Throws DataError for another type, or if the file did not align them (copy_values()
-  // always works).
+  // Returns the values in place. Throws DataError for another type, or if the file did not align the values
+  // (copy_values() always works).
   template <class T>
   [[nodiscard]] std::span<const T> values() const {
     check<T>();
@@ -50,8 +50,8 @@ struct TensorRecord {
   }
 };
 
-// Returns a record of values in memory, which must outlive it, for save_safetensors(). Throws ShapeError if the number
-// of values does not match the shape.
+// Returns a record for save_safetensors(). The values must outlive it. Throws ShapeError if the number of values does
+// not match the shape.
 template <class T>
 [[nodiscard]] TensorRecord make_record(std::string name, const Shape& shape, std::span<const T> values) {
   if (static_cast<std::size_t>(shape.numel()) != values.size())

@@ -11,22 +11,22 @@
 
 #include <tutti/core/span.hpp>
 
-// Events of Chrome's trace format, which chrome://tracing and Perfetto read: a JSON array, here with one event on each
-// line; the closing bracket may be missing. Times are microseconds.
+// Events of Chrome's trace format, which chrome://tracing and Perfetto read. A file is a JSON array, here with one
+// event on each line. Its closing bracket may be missing. Times are microseconds.
 namespace tutti::io {
 
-// A finished span, as a thread keeps it until it is written.
+// A finished span, which a thread keeps until it is written.
 struct TraceSpan {
   static constexpr std::size_t most_text = 60;
 
   std::int64_t begin = 0, nanoseconds = 0, number = -1;
   Lane lane = Lane::step;
-  bool shared = false;  // belongs to no single thread: other spans of its lane may overlap it
+  bool shared = false;  // belongs to several threads: other spans of its lane may overlap it
   std::uint8_t row = 0, length = 0;
   std::array<char, most_text> text{};
 
   [[nodiscard]] std::string_view name() const { return {text.data(), length}; }
-  // Cuts off names that are longer than most_text.
+  // Shortens names that are longer than most_text.
   void set_name(std::string_view what, std::string_view of) {
     length = 0;
     append(what);
@@ -42,7 +42,7 @@ struct TraceSpan {
   }
 };
 
-[[nodiscard]] constexpr std::string_view name_of(Lane lane) {  // as the viewer shows it
+[[nodiscard]] constexpr std::string_view name_of(Lane lane) {  // the name in the viewer
   constexpr std::string_view names[] = {"step",       "compute",    "communication", "data",
                                         "evaluation", "checkpoint", "membership"};
   return names[static_cast<std::size_t>(lane)];
@@ -79,8 +79,7 @@ inline void append_microseconds(std::string& out, std::int64_t nanoseconds) {
 
 }  // namespace detail
 
-// Appends the lines "{...},\n" of one span: one event, or two events joined by `id` if the span belongs to no single
-// thread.
+// Appends the lines "{...},\n" of one span: one event, or, if the span is `shared`, two events joined by `id`.
 inline void append_trace_span(std::string& out, const TraceSpan& s, std::int64_t process, std::uint64_t id) {
   using namespace detail;
   const auto event = [&](std::string_view phase, std::int64_t at) {

@@ -35,7 +35,7 @@ namespace tutti::io {
 struct MergedTrace {  // The result of a merge.
   int processes = 0;
   std::uint64_t bytes = 0;
-  std::vector<std::string> complaints{};  // about files, or parts of them, that are not in the result
+  std::vector<std::string> complaints{};  // about files, or parts of files, that are not in the result
 };
 
 namespace detail {
@@ -51,7 +51,7 @@ struct TracePart {
 inline constexpr std::size_t most_trace_bytes = std::size_t{1} << 30;
 inline constexpr std::int64_t most_ahead = std::int64_t{1} << 61;
 
-// Returns no value if the file is not a trace, or belongs to another job.
+// Returns the events of a trace file, or no value if it is not a trace or belongs to another job.
 [[nodiscard]] inline std::optional<TracePart> read_trace(const Path& file, const std::string& job, MergedTrace& about) {
   const std::string text = read_text_file(file, most_trace_bytes);
   TracePart part;
@@ -93,7 +93,7 @@ inline constexpr std::int64_t most_ahead = std::int64_t{1} << 61;
   return part;
 }
 
-// When the members of a host entered and left sums that all ranks take part in. No rank leaves a sum before all ranks
+// The times at which the members of a host entered and left sums of all ranks. No rank leaves a sum before all ranks
 // have entered it.
 struct SumTimes {
   double entered = -std::numeric_limits<double>::infinity(), left = std::numeric_limits<double>::infinity();
@@ -101,7 +101,7 @@ struct SumTimes {
 [[nodiscard]] inline std::map<std::string, SumTimes> sums_of(const std::vector<const TracePart*>& parts) {
   std::map<std::string, SumTimes> all;
   for (const TracePart* const p : parts) {
-    std::map<std::string, int> seen;  // a repeated step gives no information
+    std::map<std::string, int> seen;  // the sums of a repeated step are not comparable
     for (const Json& e : p->events) {
       const Json *name = e.find("name"), *dur = e.find("dur"), *ts = e.find("ts");
       if (name == nullptr || dur == nullptr || ts == nullptr || !name->is_string() ||
@@ -116,7 +116,7 @@ struct SumTimes {
   return all;
 }
 
-// Returns what to add to the times of `theirs`, in microseconds: the difference of the wall clocks, limited to the
+// Returns how many microseconds to add to the times of `theirs`: the difference of the wall clocks, limited to the
 // range that the common sums allow.
 [[nodiscard]] inline double clock_shift(const std::vector<const TracePart*>& ours,
                                         const std::vector<const TracePart*>& theirs) {
@@ -150,13 +150,13 @@ struct SumTimes {
 
 }  // namespace detail
 
-// Merges the traces of a job's processes into `file` and removes them. Has no effect if one of the processes still
-// writes, because the process that ends last merges, or if there is no trace. Events of the same job that `file`
-// already holds stay. Times are those of the host of the lowest process; times of other hosts are shifted so that
-// common operations of the ranks match. Throws FileError.
+// Merges the traces of a job's processes into `file` and removes them. Has no effect if there is no trace, or if one of
+// the processes still writes: the process that ends last merges. Events of the same job that `file` already contains
+// stay. Times are those of the host of the lowest process. Times of other hosts are shifted so that common operations
+// of the ranks match. Throws FileError.
 inline std::optional<MergedTrace> merge_traces(const Path& file, const std::string& job) {
   using namespace detail;
-  // One process at a time: if two end together, one of them sees that the other has ended.
+  // Only one process at a time merges. If two end at the same time, the second one sees that the first has ended.
   const Descriptor turn = Descriptor::open(folder_of(file), O_RDONLY | O_DIRECTORY, "open the folder");
   while (::flock(turn.get(), LOCK_EX) != 0 && errno == EINTR) {
   }

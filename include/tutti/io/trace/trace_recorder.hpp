@@ -35,20 +35,20 @@ namespace tutti::io {
 
 struct TraceOptions {  // Options of a recorder.
   Path file;
-  std::int64_t process = 0;      // its number in the timeline: the rank
-  std::string name = "process";  // as the timeline shows it
-  std::string job{};             // files of one job are merged (trace_merge.hpp)
-  // Steps in which layers and images are recorded; 0: the first ten of this process.
+  std::int64_t process = 0;      // number of the process in the timeline: its rank
+  std::string name = "process";  // name in the timeline
+  std::string job{};             // the files of one job are merged (trace_merge.hpp)
+  // The steps in which layers and images are recorded. 0: the first ten steps of this process.
   std::int64_t first_step = 0, last_step = 0;
-  // Limits on the number of layers and images over all steps, and on the number of other spans.
+  // The largest number of layers and images over all steps, and of other spans.
   std::int64_t most_details = 40'000, most_spans = 40'000;
   std::function<void(const std::string&)> complain{};
 };
 
-// The clocks of this host. All its processes have the same steady clock; `ahead` is the difference from it to the time
-// of day.
+// The clocks of this host. All processes of the host have the same steady clock; `ahead` is the time of day minus this
+// clock.
 struct TraceClock {
-  std::string boot;        // names the host since its last start
+  std::string boot;        // identity of the host since its last start
   std::int64_t ahead = 0;  // microseconds
   [[nodiscard]] static TraceClock now() {
     TraceClock c;
@@ -60,8 +60,8 @@ struct TraceClock {
   }
 };
 
-// Writes the spans of this process to a file, as a timeline in Chrome's trace format. Each thread notes its own spans.
-// A thread of the recorder writes them several times a second, so that memory is bounded and a killed process loses
+// Writes the spans of this process to a file, as a timeline in Chrome's trace format. Each thread stores its own spans,
+// and a thread of the recorder writes them several times a second. So memory is bounded, and a killed process loses
 // only the last moments. Layers and images are recorded in a window of steps, other spans in the whole run, up to the
 // limits of the options. The limit for evaluations, checkpoints and membership changes is twice as high.
 class TraceRecorder final : public SpanWatcher {
@@ -103,7 +103,7 @@ class TraceRecorder final : public SpanWatcher {
     keep(here(), s);
   }
 
-  // Writes all finished spans. After an error of the file, no more spans are recorded.
+  // Writes all finished spans. If the file cannot be written, no more spans are recorded.
   void flush() noexcept {
     const std::lock_guard lock(file_mutex_);
     write_all();
@@ -139,21 +139,21 @@ class TraceRecorder final : public SpanWatcher {
   }
 
  private:
-  static constexpr std::size_t most_kept = std::size_t{1} << 16;  // spans of a thread that are not written yet
+  static constexpr std::size_t most_kept = std::size_t{1} << 16;  // spans of a thread that are not yet written
   static constexpr std::size_t lanes = 7;
 
   struct Thread {
     std::mutex mutex;
     std::vector<TraceSpan> spans;
     std::array<int, lanes> row{-1, -1, -1, -1, -1, -1, -1};
-    // Used by the thread itself only.
+    // only the thread itself uses these two members
     std::size_t depth = 0;
     std::array<TraceSpan, 24> open;
   };
 
   explicit TraceRecorder(TraceOptions options) : o_(std::move(options)) {
     file_ = Descriptor::open(o_.file, O_WRONLY | O_CREAT | O_APPEND, "write");
-    // Held as long as this process lives, however it ends.
+    // Locks the file until this process ends, whatever ends it.
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
       fail<UsageError>("--trace", "a file that no other process writes to", o_.file.native());
     if (::ftruncate(file_.get(), 0) != 0) fail_file("empty", o_.file, errno);
@@ -192,7 +192,7 @@ class TraceRecorder final : public SpanWatcher {
 
   void keep(Thread& t, const TraceSpan& s) noexcept {
     if (closed_.load(std::memory_order_relaxed)) return;
-    // A watcher in front of this one receives the details of all steps; this one filters them.
+    // The watcher in front of this one receives the details of all steps, so this one filters them.
     if (is_detail(s.lane) && front_ != this && !details_) return;
     const bool rare = s.lane == Lane::evaluation || s.lane == Lane::checkpoint || s.lane == Lane::membership;
     const std::int64_t before = is_detail(s.lane) ? details_kept_.fetch_add(1, std::memory_order_relaxed)
@@ -205,7 +205,7 @@ class TraceRecorder final : public SpanWatcher {
     t.spans.push_back(s);
   }
 
-  // ---- the window of steps; called by the thread that trains ----
+  // ---- the window of steps; the thread that trains calls these functions ----
   void begin_step(std::int64_t step) noexcept {
     if (first_ == 0) first_ = o_.first_step > 0 ? o_.first_step : step;
     const std::int64_t last = o_.last_step > 0 ? o_.last_step : first_ + 9;
@@ -224,7 +224,7 @@ class TraceRecorder final : public SpanWatcher {
     if (front_ == this) detail_watcher.store(on ? this : nullptr);
   }
 
-  // ---- the thread that writes ----
+  // ---- the thread that writes the file ----
   void serve() noexcept {
     std::unique_lock lock(wake_mutex_);
     while (!wake_.wait_for(lock, std::chrono::milliseconds(200), [&] { return stop_; })) {
@@ -272,7 +272,7 @@ class TraceRecorder final : public SpanWatcher {
           ",\n";
     return static_cast<std::uint8_t>(t.row[i]);
   }
-  // Stops watching. A watcher in front of this one continues alone.
+  // Stops watching. The watcher in front of this one continues without it.
   void leave() noexcept {
     if (front_ != this) return;
     span_watcher.store(nullptr);
@@ -291,13 +291,13 @@ class TraceRecorder final : public SpanWatcher {
     leave();
     try {
       if (o_.complain) o_.complain("the timeline ends here: " + std::string(why) + " Training continues.");
-    } catch (...) {  // the error of the callback has no receiver
+    } catch (...) {  // no code could handle an error of the callback
     }
   }
 
   TraceOptions o_;
   Descriptor file_;
-  std::atomic<SpanWatcher*> front_{this};  // the watcher that is called first and forwards to this one
+  std::atomic<SpanWatcher*> front_{this};  // the watcher that is called first, and calls this one
   std::mutex threads_mutex_, file_mutex_, wake_mutex_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::array<int, lanes> rows_{};
