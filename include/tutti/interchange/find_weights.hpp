@@ -22,7 +22,7 @@ namespace detail {
   return std::filesystem::is_directory(path, ignored);
 }
 
-// Returns the checkpoint of a run that is marked as the best one, or the newest valid one if none is marked.
+// Returns the checkpoint of a run that is marked as the best one, or its newest valid one without such a mark.
 [[nodiscard]] inline io::Path checkpoint_of_run(const io::Path& run) {
   const io::CheckpointStore store(run);
   if (const auto best = store.load_best()) return best->path();
@@ -50,7 +50,7 @@ struct WeightsPlace {
 };
 
 // Finds weights in `what`: a safetensors file; a checkpoint's folder, which is checked as a whole; or a run's folder,
-// of which the best checkpoint is used, or the newest one if none is marked. Throws DataError for other paths and for
+// of which the best checkpoint is used, or the newest one without a mark. Throws DataError for other paths and for
 // damaged files.
 [[nodiscard]] inline WeightsPlace find_weights(const std::string& what) {
   const std::string where = "model " + what;

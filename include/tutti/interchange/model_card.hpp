@@ -18,7 +18,7 @@
 
 namespace tutti::interchange {
 
-// Returns the card in the metadata of a file of weights, or no value if there is none. Throws DataError that says what
+// Returns the card in the metadata of a file of weights, or no value without a card. Throws DataError that says what
 // is wrong. where: names the file.
 [[nodiscard]] inline std::optional<ModelCard> read_model_card(const Metadata& metadata, const std::string& where) {
   for (const auto& [key, text] : metadata) {

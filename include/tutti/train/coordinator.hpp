@@ -21,32 +21,32 @@ namespace tutti {
 
 class AuditLog;  // data/audit.hpp
 
-// Duties in addition to training, of the job's coordinator or of all ranks. All ranks have the same options.
+// Tasks in addition to training, of the job's coordinator or of all ranks. All ranks have the same options.
 struct CoordinatorOptions {
-  Checkpoints* checkpoints = nullptr;     // saved by the coordinator; null: none
+  Checkpoints* checkpoints = nullptr;     // null: the run saves no checkpoints
   std::vector<FitListener*> listeners{};  // called on the coordinator only; must outlive it
-  // Makes further listeners, which open files, when this rank becomes the coordinator. They are destroyed when it
-  // ceases to be the coordinator. takes_over: another rank has been the coordinator before.
+  // Makes further listeners, which open files, when this rank becomes the coordinator. They are destroyed when another
+  // rank becomes the coordinator. takes_over: another rank has been the coordinator before.
   std::function<std::vector<std::unique_ptr<FitListener>>(bool takes_over)> open{};
-  // Returns true if this rank saves too, in addition to the coordinator. Called on all ranks at once after each change
+  // Returns true if this rank also saves, in addition to the coordinator. All ranks call it together, after each change
   // of members.
   std::function<bool()> saves_too{};
-  std::string audit{};  // folder in which each rank writes its audit-rank<N>.txt; empty: no audit
+  std::string audit{};  // folder in which each rank writes audit-rank<N>.txt; empty: no audit
 };
 
-// A step that broke off on some ranks and was complete on others. All have taken over the state of these.
+// A step that failed on some ranks and was complete on other ranks. All ranks have taken the state after this step.
 struct CompletedStep {
   Position began{};
   std::int64_t step = 0;
   int ranks = 1;  // the number of ranks that shared it
   std::int64_t global_batch = 0;
-  const BatchSource* source = nullptr;  // the source of its samples
-  double seconds = 0;                   // since then, for the report
-  std::int64_t next_batch = 0;          // the global batch from now on, for the report
+  const BatchSource* source = nullptr;  // the source of the step's samples
+  double seconds = 0;                   // time since the step, for the report
+  std::int64_t next_batch = 0;          // the global batch after the change, for the report
 };
 
 // The coordinator of a job is its rank 0: it prints the progress, writes the log, saves, and knows the best checkpoint.
-// The rank is checked at each use, so the duties move when the members change (Trainer::reform).
+// The rank is checked at each use, so another rank takes the tasks when the members change (Trainer::reform).
 class Coordinator {
  public:
   TUTTI_CORE_FUNCTION explicit Coordinator(Trainer& trainer, CoordinatorOptions duties = {});
@@ -57,17 +57,17 @@ class Coordinator {
   // Returns true if this rank is the coordinator now.
   [[nodiscard]] bool is_coordinator() const { return trainer_.strategy().rank() == 0; }
 
-  // Takes on or ends the duties if the members have changed since the last call. All ranks call it, with the trainer at
-  // the state from which they continue. fit() does so when it begins and after each step and epoch. closed: if set, the
-  // coordinator writes the samples of all ranks of that step into the audit, because some of these ranks may have ended
-  // before they could do it.
+  // Begins or ends the tasks if the members have changed since the last call. All ranks call it, with the trainer in
+  // the state from which they continue. fit() calls it when it begins and after each step and epoch. closed: if set,
+  // the coordinator writes the samples of all ranks of that step to the audit, because some ranks may have ended before
+  // they could write them.
   TUTTI_CORE_FUNCTION void on_membership_change(const CompletedStep* closed = nullptr);
 
-  // Blocks until this process may write files that others read. Throws CommunicationError if it was given up, or if it
-  // cannot find that out within the rank time-out.
+  // Blocks until this process may write files that other processes read. Throws CommunicationError if the process was
+  // removed from the job, or if it cannot find that out within the rank time-out.
   TUTTI_CORE_FUNCTION void require_lease() const;
 
-  // Returns true if there is a listener on this rank.
+  // Returns true if this rank has a listener.
   [[nodiscard]] bool listens() const { return is_coordinator() && !(duties_.listeners.empty() && opened_.empty()); }
   // Calls `what` for each listener of the coordinator. Has no effect on other ranks.
   TUTTI_CORE_FUNCTION void tell(FunctionRef<void(FitListener&)> what);
@@ -79,14 +79,14 @@ class Coordinator {
     return duties_.checkpoints != nullptr ? duties_.checkpoints->latest_generation() : 0;
   }
 
-  // Returns true if the coordinator saves.
+  // Returns true if the run saves checkpoints.
   [[nodiscard]] bool saves() const { return duties_.checkpoints != nullptr; }
-  // Returns the checkpoints of this rank; null if it does not save.
+  // Returns the checkpoints that this rank writes, or null if it does not save.
   [[nodiscard]] Checkpoints* checkpoints() const {
     return is_coordinator() || saves_too_ ? duties_.checkpoints : nullptr;
   }
 
-  // Writes the samples of this rank's part of a step into the audit.
+  // Writes the samples of this rank's part of a step to the audit.
   TUTTI_CORE_FUNCTION void audit(const Batch& batch, std::int64_t step);
 
  private:
@@ -98,14 +98,14 @@ class Coordinator {
   CoordinatorOptions duties_;
   std::optional<Membership> known_;
   std::vector<std::unique_ptr<FitListener>> opened_;
-  bool serves_ = false;       // as coordinator: has taken over the existing state, and opened its logs
+  bool serves_ = false;       // this rank is the coordinator, has read the existing state and opened its logs
   bool another_was_ = false;  // another rank was the coordinator before
   bool saves_too_ = false, audits_generations_ = false, begins_run_ = true, assigned_ = false;
   std::unique_ptr<AuditLog> audit_;
-  int audit_number_ = 0;         // in the name and the lines of its file: the rank, or a number that no other worker
-                                 // ever has
-  std::int64_t audited_ = 0;     // the last step
-  std::int64_t generation_ = 0;  // of the run
+  int audit_number_ = 0;         // number in the name and the lines of the audit file: the rank, or a number that
+                                 // belongs to no other worker
+  std::int64_t audited_ = 0;     // the last step in the audit
+  std::int64_t generation_ = 0;  // generation of the run
 };
 
 }  // namespace tutti

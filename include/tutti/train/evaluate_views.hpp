@@ -26,19 +26,19 @@
 #include <tutti/train/run_with_heartbeat.hpp>
 #include <tutti/train/trainer.hpp>
 
-// Evaluation by the mean logits of several views of each image.
+// Evaluates by the mean logits of several views of each image.
 namespace tutti {
 
-// An image shifted by (dy, dx) pixels and then optionally mirrored left to right. Missing pixels come from the mirror
-// image at the edge (without the edge itself).
+// An image that is shifted by (dy, dx) pixels and then optionally mirrored left to right. Missing pixels are those of
+// the image mirrored at its edge (without the edge itself).
 struct TestView {
   std::int64_t dy = 0, dx = 0;
   bool mirror = false;
-  double weight = 1;  // of its logits
+  double weight = 1;  // weight of the view's logits
 };
 
-// Returns the views of a level. 0: the unchanged image. 1: also mirrored. 2: also shifted by a pixel to both ends of a
-// diagonal, each mirrored and not, with half of the weight (Jordan 2024).
+// Returns the views of a level. 0: the unchanged image. 1: in addition the mirrored image. 2: in addition the image
+// shifted by a pixel in both directions of a diagonal, mirrored and not, with half of the weight (Jordan 2024).
 [[nodiscard]] inline std::vector<TestView> test_views(int level) {
   if (level < 0 || level > 2) fail<UsageError>("test_views", "level 0, 1 or 2", level);
   if (level == 0) return {{}};
@@ -57,13 +57,13 @@ inline void check_view(const Shape& image, const TestView& view, std::int64_t mo
   if (std::abs(view.dy) >= h || std::abs(view.dx) >= w)
     fail<ShapeError>("make_view", {"a shift of less than ", h, "x", w, " pixels"}, {view.dy, "x", view.dx});
 }
-// Makes this view of each window. The windows must not be shifted yet.
+// Makes this view of each window. The windows must not be shifted before.
 inline void make_view(std::span<const ImageWindow> windows, const Shape& image, const TestView& view,
                       std::vector<ImageWindow>& to) {
   check_view(image, view, 127);
   to.assign(windows.begin(), windows.end());
   for (ImageWindow& w : to) {
-    // In a mirrored window, a view shifts in the other direction.
+    // A mirrored window is shifted in the other direction.
     w.shift_y = static_cast<std::int8_t>(view.dy);
     w.shift_x = static_cast<std::int8_t>(w.mirror != 0 ? -view.dx : view.dx);
     w.mirror = static_cast<std::int8_t>((w.mirror != 0) != view.mirror ? 1 : 0);
@@ -74,7 +74,7 @@ inline void make_view(const std::uint8_t* src, std::int64_t rows, const Shape& i
                       std::uint8_t* dst) {
   const std::int64_t channels = image[1], h = image[2], w = image[3];
   check_view(image, view, std::max(h, w));
-  std::vector<std::int64_t> column(static_cast<std::size_t>(w));  // of the source, in bytes
+  std::vector<std::int64_t> column(static_cast<std::size_t>(w));  // the source of each column, in bytes
   for (std::int64_t x = 0; x < w; ++x)
     column[static_cast<std::size_t>(x)] = reflected((view.mirror ? w - 1 - x : x) + view.dx, w) * channels;
   for (std::int64_t n = 0; n < rows; ++n, src += h * w * channels)
@@ -85,8 +85,8 @@ inline void make_view(const std::uint8_t* src, std::int64_t rows, const Shape& i
 }
 
 // Runs one pass over a data set with the current weights, over all ranks, with the weighted mean of the logits of
-// `views`. Loss and hits are those of the model's own loss. Throws UsageError if there is no view or the weights do not
-// add up to 1. kept_bytes: logits that a device keeps before the host waits for them.
+// `views`. Loss and hits are those of the model's own loss. Throws UsageError if there is no view, or if the weights do
+// not add up to 1. kept_bytes: size of logits that a device keeps before the host waits for them.
 TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source,
                                                     const std::vector<TestView>& views,
                                                     std::size_t kept_bytes = std::size_t{1} << 20);
@@ -95,7 +95,7 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
 
 namespace detail {
 
-// The loss of a batch by the weighted mean of the logits of its views.
+// Computes the loss of a batch from the weighted mean of the logits of its views.
 class ViewLoss {
  public:
   ViewLoss(const Graph& g, const std::vector<TestView>& views) : views_(views) {

@@ -22,18 +22,18 @@ namespace tutti {
 
 // Writes RUN/evaluation.json: the confusion matrix of the last evaluation and its worst-classified images, if
 // FitOptions::mistakes is set. Each evaluation replaces the file. "confusion" is a flat list of triples: label,
-// predicted class, number of images; pairs without an image are left out. "png" is a small copy of the image, in
+// predicted class, number of images. Pairs without an image are left out. "png" is a small copy of the image, in
 // Base64.
 class EvaluationFile : public FitListener {
  public:
-  static constexpr std::int64_t format = 1, most_pixels = 72;  // per side
+  static constexpr std::int64_t format = 1, most_pixels = 72;  // most_pixels: for each side
 
   // test: the evaluated data. An unreadable image is listed without its picture.
   EvaluationFile(const io::Path& run_dir, AnyDataset test, std::function<void(const std::string&)> complain)
       : path_(run_dir / "evaluation.json"), test_(std::move(test)), careful_(path_.string(), std::move(complain)) {}
 
   void mistakes(const Mistakes& m) override {
-    // The other ranks may wait, and the disk may be slow.
+    // Does not wait for the disk: the other ranks may wait for this one, and the disk may be slow.
     careful_([&] { io::replace_file(path_, io::write_json(json_of(m)) + "\n"); });
   }
 
@@ -41,7 +41,7 @@ class EvaluationFile : public FitListener {
   [[nodiscard]] io::Json json_of(const Mistakes& m) const {
     io::Json::Array names, confusion, worst;
     const std::vector<std::string>& known = test_.schema().class_names;
-    // The net may have more outputs than the data set has classes: the additional ones have numbers.
+    // The net may have more outputs than the data set has classes. The additional ones get numbers as names.
     if (!known.empty())
       for (std::size_t k = 0; k < static_cast<std::size_t>(m.classes); ++k)
         names.emplace_back(k < known.size() ? utf8_text(known[k]) : std::to_string(k));

@@ -17,12 +17,12 @@ namespace tutti {
 // (EpochEnd), to the last full step of all epochs. Evaluates on `test`, which may be null. Reports, commits and saves
 // through the coordinator. If the members may change (ElasticMembership), each generation continues from the state of
 // the previous one: the sources start again with the shares of the present members, and a step that a lost member broke
-// is repeated with all work after it. A callback may call Trainer::reform() and start the sources again with the
-// present members. If servers own the weights (OwnsWeights), steps are those of all workers together, reports are those
-// of each worker, and only rank 0 evaluates, on all of `test`, which must be placed accordingly.
+// is repeated with all work after it. A callback may call Trainer::reform() and start the sources again for the present
+// members. If servers own the weights (OwnsWeights), steps are counted over all workers, each worker reports its own
+// values, and only rank 0 evaluates, on all of `test`, so the placement of its source must be the whole set.
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Coordinator& coordinator,
                                   const FitOptions& o);
-// The form for most programs: rank 0 saves, and the options contain the listeners.
+// The form for most programs. Rank 0 saves, and the options contain the listeners.
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,
                                   const FitOptions& o);
 // The same without checkpoints.

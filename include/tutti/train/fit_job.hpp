@@ -12,8 +12,9 @@
 namespace tutti {
 
 // Trains `net` on `recipe.train` with the processes of the job, and returns the report of the last epoch. A run that is
-// already finished is evaluated once. SIGINT and SIGTERM end the run after the current step and save it. RunEnded in a
-// process that ends earlier than the run; every other error is an Error and ends the other processes too.
+// already finished is evaluated once. SIGINT and SIGTERM end the run after the current step and save it. Throws
+// RunEnded in a process that ends earlier than the run. Every other error is an Error, which also ends the other
+// processes.
 TUTTI_CORE_FUNCTION EpochReport fit(TrainingJob& job, const Builder& net, const FitRecipe& recipe);
 
 }  // namespace tutti

@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-// Controls if unchanging images are kept in the device's memory. automatic: up to 1 GiB and a quarter of the free
+// Whether images that do not change are kept in the device's memory. automatic: up to 1 GiB and a quarter of the free
 // memory.
 enum class OnDevice : std::uint8_t { automatic, yes, no };
 
@@ -38,15 +38,15 @@ inline bool lies_on_device(Backend& backend, const AnyDataset& d, OnDevice wante
   if (asked && bytes > there)
     fail<DeviceError>(where, {format_bytes(static_cast<double>(bytes)), " for ", d.schema().name},
                       {format_bytes(static_cast<double>(there)), " free"}, "leave the option out");
-  // Most of the memory is for larger batches.
+  // Leaves most of the memory for larger batches.
   return asked || (bytes > 0 && bytes <= std::min(std::size_t{1} << 30, there / 4));
 }
 
 }  // namespace detail
 
-// Returns batches of a data set in the fastest form for the backend: from its own memory, or from a loader with slots
-// that a device reads by itself. `where` is for messages. `resident`: the bytes in the backend's memory are added to
-// it.
+// Returns batches of a data set in the fastest form for the backend: from the backend's own memory, or from a loader
+// with slots that a device reads directly. where: for messages. resident: the number of bytes in the backend's memory
+// is added to it.
 [[nodiscard]] inline std::unique_ptr<BatchSource> make_source(Backend& backend, const AnyDataset& d, LoaderOptions l,
                                                               OnDevice on_device = OnDevice::automatic,
                                                               std::size_t* resident = nullptr,

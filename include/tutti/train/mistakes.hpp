@@ -14,23 +14,24 @@ class AnyStrategy;  // strategy/any_strategy.hpp
 
 // An image that the net classified wrongly.
 struct WrongImage {
-  std::int64_t index = 0;            // in the data set
-  std::int32_t label = 0, said = 0;  // its true class, and the likeliest one by the net
+  std::int64_t index = 0;            // position in the data set
+  std::int32_t label = 0, said = 0;  // its true class, and the class with the highest probability
   double loss = 0;                   // cross entropy, without label smoothing
   double sure = 0;                   // the net's probability of `said`, 0..1
 };
 
-// The results of an evaluation in addition to its rates, for the whole job.
+// Results of an evaluation in addition to its rates, over the whole job.
 struct Mistakes {
-  std::int64_t epoch = 0, step = 0;  // of the weights; epochs from 1
-  bool averaged = false;             // with the averaged weights
+  std::int64_t epoch = 0, step = 0;  // of the evaluated weights; epochs from 1
+  bool averaged = false;             // the averaged weights were evaluated
   std::int64_t classes = 0, images = 0;
-  // Images by label and by likeliest class, [classes, classes]; empty if there are more classes than most_classes.
+  // Number of images by label and by predicted class, [classes, classes]. Empty if there are more classes than
+  // most_classes.
   std::vector<double> confusion;
-  std::vector<WrongImage> worst;  // those with the greatest loss, in descending order
+  std::vector<WrongImage> worst;  // the images with the greatest loss, in descending order
 };
 
-// Collects them from the logits of batches.
+// Collects Mistakes from the logits of batches.
 class MistakeSum {
  public:
   static constexpr std::int64_t most_classes = 1024;
@@ -42,7 +43,8 @@ class MistakeSum {
   // finite, do not count.
   TUTTI_CORE_FUNCTION void add(std::span<const float> logits, std::span<const std::int32_t> labels,
                                std::span<const std::int64_t> indices);
-  // Returns the result of all ranks, which all call it; that of this rank if servers own the weights. Starts again.
+  // Returns the result over all ranks, all of which must call it. If servers own the weights, returns that of this
+  // rank. Starts again.
   TUTTI_CORE_FUNCTION Mistakes take(AnyStrategy& strategy);
 
  private:

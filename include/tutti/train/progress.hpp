@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-// Formats "48 s", "3:07", "1:02:03", "2 d 5 h"; "?" for an invalid time.
+// Formats a time as "48 s", "3:07", "1:02:03" or "2 d 5 h", and an invalid time as "?".
 [[nodiscard]] inline std::string format_duration(double seconds) {
   if (!(seconds >= 0) || seconds > 1e10) return "?";
   const auto s = static_cast<std::int64_t>(math::llround(seconds));
@@ -38,7 +38,7 @@ namespace tutti {
   return text;
 }
 
-// The remaining time, in seconds; negative if it is not known yet.
+// The remaining time, in seconds. It is negative if it is not known yet.
 struct TimeLeft {
   double epoch = -1, run = -1;
 };
@@ -46,11 +46,11 @@ struct TimeLeft {
 // Predicts the end from the times in the reports. Depends only on its inputs.
 class TimeEstimate {
  public:
-  // `max_steps`: an end before that of the last epoch; 0: none.
+  // max_steps: number of steps after which the run ends; 0: the run ends with its last epoch.
   explicit TimeEstimate(std::int64_t max_steps = 0) : max_steps_(max_steps) {}
 
   TimeLeft step(const StepReport& r) {
-    // A gap that spans an evaluation does not measure a step.
+    // The time between two reports does not measure steps if it includes an evaluation.
     if (r.step > last_.step && r.epoch == last_.epoch && r.seconds > last_.seconds) {
       const double now = (r.seconds - last_.seconds) / static_cast<double>(r.step - last_.step);
       step_seconds_ = step_seconds_ > 0 ? 0.7 * step_seconds_ + 0.3 * now : now;
@@ -67,8 +67,8 @@ class TimeEstimate {
     return {static_cast<double>(in_epoch) * step_seconds_,
             static_cast<double>(in_run) * step_seconds_ + ends * between_};
   }
-  // Measures the time of an epoch in addition to its steps: evaluation and checkpoint. Call it once the epoch is done,
-  // with `seconds` on the clock of the step reports.
+  // Measures the part of an epoch after its steps: evaluation and checkpoint. Call it at the end of the epoch, with
+  // `seconds` on the clock of the step reports.
   void epoch_done(double seconds) { between_ = std::max(seconds - last_.seconds, 0.0); }
 
  private:
@@ -77,8 +77,8 @@ class TimeEstimate {
   double step_seconds_ = 0, between_ = 0;
 };
 
-// Formats "epoch 3/15 204/391  4321 images/s  loss 0.8123  top-1 71.30 %  lr 0.0931  left: epoch 12 s, run 3:40". The
-// line is shortened if it does not fit into `columns` characters, and finally cut.
+// Formats "epoch 3/15 204/391  4321 images/s  loss 0.8123  top-1 71.30 %  lr 0.0931  left: epoch 12 s, run 3:40".
+// Leaves out parts of the line if it does not fit into `columns` characters, and finally cuts it off.
 [[nodiscard]] inline std::string progress_line(const StepReport& r, const TimeLeft& left, std::size_t columns) {
   const auto format = [&](const char* form) {
     char text[320];
@@ -96,7 +96,7 @@ class TimeEstimate {
   return line;
 }
 
-// The same for a file: one line per report, with the step, the share of time that waited for data, and the GPU's
+// The same for a file: one line for each report, with the step, the share of time that waited for data, and the GPU's
 // utilisation. "(27 in all)" is the step of the whole job if it differs from this process's count, as with asynchronous
 // workers.
 [[nodiscard]] inline std::string step_line(const StepReport& r, const TimeLeft& left) {
@@ -153,11 +153,11 @@ class TimeEstimate {
 }
 
 struct ProgressOptions {  // options of ProgressDisplay
-  bool terminal = false;  // true: one line that is rewritten; false: one line per report
+  bool terminal = false;  // true: rewrite one line; false: print a line for each report
   std::int64_t top_k = 5;
   std::int64_t max_steps = 0;
-  double interval = 0.1;  // minimum seconds between two versions of the terminal's line
-  // Writes to the output; tests replace it.
+  double interval = 0.1;  // minimum seconds between two versions of the rewritten line
+  // Writes the text to the output. Tests replace this function.
   std::function<void(std::string_view)> write = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
@@ -192,13 +192,13 @@ class ProgressDisplay : public FitListener {
   void step(const StepReport& r) override {
     const TimeLeft left = estimate_.step(r);
     const double now = o_.clock();
-    // The difference of the two clocks is constant.
+    // The difference between the two clocks is constant.
     clock_offset_ = now - r.seconds;
     if (!o_.terminal) return o_.write(step_line(r, left) + "\n");
     if (open_ && now - shown_ < o_.interval) return;
     shown_ = now;
     open_ = true;
-    // The last column stays free: some terminals begin a new line when it is written.
+    // The last column stays empty, because some terminals begin a new line when it is written.
     const std::size_t columns = o_.columns();
     o_.write(rewritten(progress_line(r, left, columns > 1 ? columns - 1 : 1)));
   }
@@ -223,14 +223,15 @@ class ProgressDisplay : public FitListener {
     o_.write((open_ ? rewritten(text) : text) + "\n");
     open_ = false;
   }
-  // Goes to the start of a new line, e.g. before the program ends or prints itself.
+  // Ends the open line, e.g. before the program ends or prints text itself.
   void end_line() {
     if (open_) o_.write("\n");
     open_ = false;
   }
 
  private:
-  // Returns the text that replaces the terminal's last line. Appended piece by piece: GCC 12 warns about "\r" + text.
+  // Returns the text that replaces the last line of the terminal. It is appended in pieces, because GCC 12 warns about
+  // "\r" + text.
   [[nodiscard]] static std::string rewritten(const std::string& text) {
     std::string line;
     line.reserve(text.size() + 4);

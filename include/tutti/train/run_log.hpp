@@ -20,10 +20,10 @@ namespace tutti {
 
 namespace detail {
 
-// JSON has no NaN and no infinity; they become null.
+// JSON has no NaN and no infinity, so they become null.
 inline io::Json finite(double v) { return math::is_finite(v) ? io::Json(v) : io::Json(); }
 
-// Calls `write`. After a failure it complains once, and complains again only after a successful write.
+// Calls `write`. After a failure it complains once. It complains again only after a write has succeeded.
 class FaultTolerantWriter {
  public:
   FaultTolerantWriter(std::string what, std::function<void(const std::string&)> complain)
@@ -44,8 +44,8 @@ class FaultTolerantWriter {
   bool failing_ = false;
 };
 
-// Adds the shares of a step's time: waiting for data, waiting for other ranks, and computing. Null if a device waits by
-// itself. Adds the GPU's utilisation if it is known.
+// Adds the shares of a step's time: waiting for data, waiting for other ranks, and computing. The last two are null if
+// a device waits instead of the host. Adds the GPU's utilisation if it is known.
 inline void set_shares(io::Json& line, double data_wait, const std::optional<double>& comm_wait,
                        const std::optional<double>& gpu_utilisation) {
   line.set("data_wait", finite(data_wait));
@@ -60,13 +60,13 @@ inline void set_shares(io::Json& line, double data_wait, const std::optional<dou
 // "step", "epoch", "members", "views", "warning" or "end". Rates are in 0..1, and train_loss is the cross entropy
 // without L2. test_* are null if an epoch was not evaluated; test_ema_* are those of the averaged weights. "views"
 // reports the evaluation by several views of each image that may follow the last epoch: their number, and test_* or
-// test_ema_*. If a run goes back to an earlier step, the later lines stay before the line {"event":"resume","step":N}.
-// If the members of the job change, each line has the generation that wrote it, and "members" begins a generation:
-// later lines of an earlier generation come from a process that had been given up, and do not count. A full disk is
-// reported, and training continues.
+// test_ema_*. If a run returns to an earlier step, the later lines stay before the line {"event":"resume","step":N}. If
+// the members of the job change, each line has the generation that wrote it, and "members" begins a generation. Later
+// lines of an earlier generation do not count: a process that the job had removed wrote them. If the disk is full, the
+// log complains, and training continues.
 class RunLog : public FitListener {
  public:
-  // Throws io::FileError if the file cannot be opened at all. generation: of the members, if these change
+  // Throws io::FileError if the file cannot be opened. generation: generation of the members, if they may change
   // (Counters::generation).
   RunLog(const io::Path& run_dir, std::int64_t top_k, std::function<void(const std::string&)> complain,
          std::int64_t generation = 0)
@@ -153,7 +153,7 @@ class RunLog : public FitListener {
 // The same curves for TensorBoard: RUN/events.out.tfevents.*.
 class TensorboardLog : public FitListener {
  public:
-  // `summaries`: the points are those of FitOptions::summary_every, not of each report.
+  // summaries: write a point for each FitOptions::summary_every instead of each report.
   TensorboardLog(const io::Path& run_dir, std::function<void(const std::string&)> complain, bool summaries = false)
       : careful_("the file for TensorBoard", std::move(complain)), events_(run_dir), summaries_(summaries) {}
 

@@ -16,14 +16,14 @@
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/strategy/strategy.hpp>
 
-// Lets ranks wait for work of one another that takes longer than a reduction's deadline. A working rank reports four
-// times in each deadline, and a rank that is done listens until all are.
+// Lets ranks wait for work of another rank that takes longer than a reduction's deadline. A rank that works reports
+// every quarter of the deadline. A rank that has finished receives these reports until all ranks have finished.
 namespace tutti {
 
-// Runs f, which may be empty, on each rank, and returns when all ranks are done: a collective call. It may take ten
-// times the strategy's deadline. f uses neither the strategy nor a device, because it runs in a separate thread. An
-// error of f is thrown on its rank. If the time is over, CommunicationError is thrown on all ranks; it has `what` and
-// the ranks that are not done.
+// Runs f, which may be empty, on each rank, and returns when all ranks have finished: a collective call. It may take
+// ten times the strategy's deadline. f must use neither the strategy nor a device, because it runs in a separate
+// thread. An error of f is thrown on its rank. After that time all ranks throw a CommunicationError, which contains
+// `what` and the ranks that have not finished.
 template <WatchesRanks S>
 void run_with_heartbeat(S& strategy, const std::string& what, const std::function<void()>& f) {
   using namespace std::chrono;
@@ -61,7 +61,7 @@ void run_with_heartbeat(S& strategy, const std::string& what, const std::functio
   const milliseconds deadline = strategy.deadline();
   const auto start = steady_clock::now();
   for (;;) {
-    double word[] = {0, 0};  // working ranks, and those of them that are too late: all decide alike
+    double word[] = {0, 0};  // working ranks, and those that are too late; the sums decide on all ranks
     {
       std::unique_lock lock(work.mutex);
       const bool done = work.over.wait_for(lock, deadline / 4, [&] { return work.done; });
@@ -86,19 +86,19 @@ void run_with_heartbeat(S& strategy, const std::string& what, const std::functio
   if (work.error) std::rethrow_exception(work.error);
 }
 
-// For work in pieces that each may take half of the deadline, in the thread that calls the strategy. One rank may have
-// more pieces than another.
+// For work in pieces, each of which may take half of the deadline, in the thread that calls the strategy. One rank may
+// have more pieces than another.
 template <WatchesRanks S>
 class HeartbeatScope {
  public:
-  // All ranks begin here.
+  // A collective call: all ranks begin here.
   explicit HeartbeatScope(S& strategy) : s_(strategy) {}
 
   // Call it between two pieces.
   void go_on() {
     if (s_.size() > 1 && clock::now() - heard_ >= s_.deadline() / 4) all_done(false);
   }
-  // Returns when all ranks are done.
+  // Returns when all ranks have called it.
   void end() {
     while (s_.size() > 1 && !all_done(true)) {
     }

@@ -25,9 +25,9 @@
 
 namespace tutti {
 
-// The stored states of a server of asynchronous training, from which a restarted server with the same number continues:
-// the two newest, as checkpoints (io/checkpoint/checkpoint.hpp) in a separate folder. They belong to one job: the
-// workers of another job bring their own weights.
+// The stored states of a server of asynchronous training, from which a restarted server with the same number continues.
+// The two newest ones are kept, as checkpoints (io/checkpoint/checkpoint.hpp) in a separate folder. They belong to one
+// job: the workers of another job bring their own weights.
 class ServerSnapshots {
  public:
   using Log = std::function<void(const std::string&)>;
@@ -37,7 +37,7 @@ class ServerSnapshots {
   ServerSnapshots(const ServerSnapshots&) = delete;
   ServerSnapshots& operator=(const ServerSnapshots&) = delete;
 
-  // Returns the newest complete state of this job. The log has the reason for each that is skipped.
+  // Returns the newest complete state of this job. Logs the reason for each state that it skips.
   [[nodiscard]] std::optional<ps::ServerState> newest() {
     for (const io::Path& path : store_.list()) {
       try {
@@ -54,8 +54,8 @@ class ServerSnapshots {
     return std::nullopt;
   }
 
-  // Writes the state in a separate thread. Drops states that come meanwhile, and a state that exists already. Errors
-  // are logged; earlier snapshots stay.
+  // Writes the state in a separate thread. Drops states that arrive during a write, and a state that is stored already.
+  // Errors are logged, and earlier snapshots stay.
   void write(ps::ServerState&& state) {
     if (state.steps == written_ || !idle()) return;
     wait();
@@ -63,7 +63,7 @@ class ServerSnapshots {
     set_busy(true);
     thread_ = std::thread([this, s = std::move(state)] {
       try {
-        // States of another job would count as older or newer states of this one.
+        // Removes states of other jobs: they would count as older or newer states of this job.
         if (!begun_) io::remove_tree(folder_);
         begun_ = true;
         save(s);
@@ -76,7 +76,8 @@ class ServerSnapshots {
   void wait() {
     if (thread_.joinable()) thread_.join();
   }
-  // For the end of a job: its checkpoint has the whole state. The last server also removes the parent folder.
+  // Call it at the end of a job, when the job's checkpoint has the whole state. The last server also removes the parent
+  // folder.
   void remove() {
     wait();
     io::remove_tree(folder_);
@@ -159,7 +160,7 @@ class ServerSnapshots {
   Log log_;
   std::mutex mutex_;
   bool busy_ = false;
-  bool begun_ = false;  // used by the thread, and before its start by this one
+  bool begun_ = false;  // the thread uses it, and before the thread's start this one
   std::int64_t written_ = -1;
   std::thread thread_;
 };

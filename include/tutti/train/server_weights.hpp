@@ -28,19 +28,19 @@
 // The weights of a job with strategy ps_async, which its servers own and update.
 namespace tutti {
 
-// The steps of such a job, which the servers' learning rate follows.
+// The steps of such a job, from which servers compute the learning rate.
 struct ServedSteps {
-  std::int64_t images = 0;                    // of the training set
-  int workers = 1;                            // at the beginning of the job
-  bool elastic = false;                       // workers come and go; a step then belongs to one worker
+  std::int64_t images = 0;                    // number of images in the training set
+  int workers = 1;                            // number of workers at the beginning of the job
+  bool elastic = false;                       // workers join and leave, and a step belongs to one worker
   EpochEnd epoch_end = EpochEnd::short_step;  // as in the workers' loaders
 };
 
-// The weights that a server owns, and their update by a push of gradients. Net and options are those of the workers: a
-// worker with others is refused when it attaches.
+// The weights that a server owns, and their update by a push of gradients. Net and options must be those of the
+// workers: a worker with others is refused when it attaches.
 class ServerWeights {
  public:
-  // backend: on the host; must outlive this.
+  // backend: a backend on the host, which must outlive this object.
   ServerWeights(Backend& backend, const Graph& model, const TrainerOptions& t, const FitOptions& how,
                 const ServedSteps& steps) {
     if (how.global_batch < 1)
@@ -62,16 +62,16 @@ class ServerWeights {
   [[nodiscard]] ps::WeightStore& store() noexcept { return *store_; }
 
  private:
-  // Returns the facts that must be the same on the workers. Their precision may differ: that of GPUs from that of
-  // processors.
+  // Returns the facts that must be equal on the workers. The precision is not one of them, because GPUs and CPUs may
+  // differ in it.
   static JobFacts facts_of(const Trainer& as_workers) {
     JobFacts f;
-    const JobFacts all = as_workers.facts();  // a temporary would be destroyed before the loop
+    const JobFacts all = as_workers.facts();  // a temporary object would be destroyed before the loop
     for (const auto& [name, value] : all.facts())
       if (name != "precision") f.add(name, value);
     return f;
   }
-  // Counts the steps of all workers together.
+  // Returns how the schedule counts: the steps of all workers together.
   static SchedulePoint point_of(const FitOptions& how, const ServedSteps& s) {
     const std::int64_t batch = s.elastic ? how.global_batch / s.workers : how.global_batch;
     const std::int64_t times = s.elastic ? 1 : s.workers;
@@ -85,8 +85,8 @@ class ServerWeights {
   std::unique_ptr<ps::WeightStore> store_;
 };
 
-// For StrategyOptions::make_weights: makes the weights in a server's process from the arguments of the training.
-// `images` is the size of the training set. Backend and net must outlive the strategy.
+// Returns a function for StrategyOptions::make_weights, which makes the weights in a server's process from the
+// arguments of the training. images: the size of the training set. Backend and net must outlive the strategy.
 [[nodiscard]] inline auto server_weights(Backend& backend, const Graph& model, TrainerOptions options, FitOptions how,
                                          std::int64_t images, EpochEnd epoch_end = EpochEnd::short_step) {
   return [&backend, &model, options = std::move(options), how = std::move(how), images,

@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-// While an object exists, SIGINT and SIGTERM ask the training loop to stop after its step instead of ending the
-// process. A second SIGINT ends it at once with status 130. Only one object may exist at a time.
+// While such an object exists, SIGINT and SIGTERM do not end the process, but make the training loop stop after its
+// step. A second SIGINT ends the process at once with status 130. Only one object may exist at a time.
 class StopSignals {
  public:
   StopSignals() {
@@ -24,7 +24,7 @@ class StopSignals {
     struct sigaction action {};
     action.sa_handler = &StopSignals::handle;
     ::sigemptyset(&action.sa_mask);
-    // Restarts reads and writes, so that a request to stop leaves no half-written file.
+    // Reads and writes are restarted, so that a request to stop leaves no half-written file.
     action.sa_flags = SA_RESTART;
     for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &action, &before_[i]);
   }
@@ -36,9 +36,9 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   [[nodiscard]] static bool stop_requested() noexcept { return received().load(std::memory_order_relaxed) != 0; }
-  // Returns the first signal that came; 0 before.
+  // Returns the first signal that has arrived, or 0.
   [[nodiscard]] static int signal_number() noexcept { return received().load(std::memory_order_relaxed); }
-  // Returns 130 after SIGINT, 143 after SIGTERM; 0 before.
+  // Returns 130 after SIGINT, 143 after SIGTERM, and 0 without a signal.
   [[nodiscard]] static int exit_code() noexcept { return stop_requested() ? 128 + signal_number() : 0; }
 
  private:

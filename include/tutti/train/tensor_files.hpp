@@ -14,10 +14,10 @@
 #include <tutti/core/span_of.hpp>
 #include <tutti/tensor/tensor.hpp>
 
-// Tensors in safetensors files, which PyTorch and others read and write.
+// Tensors in safetensors files, which PyTorch and other programs read and write.
 namespace tutti {
 
-// A tensor with its name in a file. The tensor must outlive this.
+// A tensor with its name in a file. The tensor must outlive this object.
 struct NamedTensor {
   template <class T>
   NamedTensor(std::string n, const Tensor<T>& t)
@@ -38,7 +38,7 @@ TUTTI_CORE_FUNCTION void load_tensor(const std::string& path, const std::string&
                                      const std::function<void*(const Shape&)>& room);
 }  // namespace detail
 
-// Throws DataError if the file does not exist or has no tensor of that name and type.
+// Loads a tensor. Throws DataError if the file does not exist or has no tensor of that name and type.
 template <class T>
 [[nodiscard]] Tensor<T> load_tensor(const std::string& path, const std::string& name) {
   Tensor<T> t;

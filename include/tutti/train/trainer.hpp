@@ -32,13 +32,13 @@ namespace tutti {
 // optimizer state, the weight EMA and the committed copy of the whole state.
 class Trainer {
  public:
-  // Backend and strategy must outlive this. A strategy of the user's own type is used directly.
+  // Backend and strategy must outlive this object. A strategy of the user's own type is used directly.
   template <DistributedStrategy S>
   Trainer(Backend& backend, S& strategy, const Graph& model, TrainerOptions options)
       : Trainer(Erased{}, backend, AnyStrategy::refer(strategy), model, std::move(options)) {}
   ~Trainer();
 
-  // Its parts refer to each other.
+  // The parts of the object refer to each other, so it cannot be copied.
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -47,12 +47,12 @@ class Trainer {
   [[nodiscard]] AnyStrategy& strategy() noexcept { return s_; }
   // Returns the model as it was built, with its loss and without gradients.
   [[nodiscard]] const Graph& model() const noexcept;
-  // Returns the schema of the images of the last step() that was given a Batch, or of the last evaluate(). Checkpoints
-  // take classes and image preparation from it. Null: not known.
+  // Returns the schema of the images in the last step() with a Batch, or in the last evaluate(). Checkpoints read
+  // classes and image preparation from it. Null if it is not known.
   [[nodiscard]] const std::shared_ptr<const Schema>& training_images() const noexcept { return training_images_; }
   [[nodiscard]] const std::shared_ptr<const Schema>& test_images() const noexcept { return test_images_; }
   void set_test_images(std::shared_ptr<const Schema> schema) noexcept { test_images_ = std::move(schema); }
-  // Returns the factor of the loss in this step.
+  // Returns the factor by which the loss is multiplied in this step.
   [[nodiscard]] double loss_scale() {
     return o_.dynamic_loss_scale ? LossScale{counters().scale_exponent}.value() : o_.loss_scale;
   }
@@ -61,26 +61,27 @@ class Trainer {
     if (o_.dynamic_loss_scale) settle();
     return counters_;
   }
-  // Parameter server only: steps of all workers that are in the pulled weights but not yet counted in the epoch and
-  // position of the counters; synchronise() sets both.
+  // Only with servers that own the weights: the number of steps of all workers that are in the pulled weights but not
+  // yet counted in the counters' epoch and position. synchronise() sets both.
   [[nodiscard]] std::int64_t steps_behind() const noexcept { return behind_; }
   // Returns false before the first synchronise().
   [[nodiscard]] bool synchronised() const noexcept { return synchronised_; }
-  // Records each step from now on; the host then ends the steps. null: stops recording. Waits for running steps.
+  // Records each step from now on, and lets the host end the steps. null: stops recording. Waits for running steps.
   void trace(StepTrace* t);
   [[nodiscard]] const CommittedState& committed() const noexcept { return committed_; }
 
-  // Makes new weights from the seed; statistics are at their start, the optimizer state is zero, and the step is 0.
+  // Makes new weights from the seed. Statistics get their initial values, the optimizer state becomes zero, and the
+  // step 0.
   void initialize();
 
   // A step that was started.
   class Pending {
    public:
-    // Flags OR-ed over all ranks: those of this step if it has ended when step() returns or the job has one rank. With
-    // several ranks and asynchronous steps, those of the step before, the same on all ranks.
+    // Flags OR-ed over all ranks. They are those of this step if it has ended when step() returns or the job has one
+    // rank. With several ranks and asynchronous steps, they are those of the previous step, on all ranks.
     [[nodiscard]] std::uint32_t flags() const noexcept { return flags_; }
-    // Waits for this step and all others. It must be one of the last StepFinisher::kept steps, with no trace() call
-    // since.
+    // Waits for this step and all other steps. It must be one of the last StepFinisher::kept steps, and trace() must
+    // not have been called since.
     StepResult wait();
 
    private:
@@ -90,14 +91,15 @@ class Trainer {
     std::uint64_t number_;
     std::uint32_t flags_;
   };
-  // Runs one step: this rank's share of a loader's batch, cut into micro-batches of at most TrainerOptions::micro_batch
-  // rows. Gradients are those of the sum of all ranks' losses, divided by the rows of all ranks; those of the last step
-  // are in the gradient arena. flags: those of this rank (core/step_flag.hpp). If a device ends steps itself, the call
+  // Runs one step: this rank's share of a loader's batch, divided into micro-batches of at most
+  // TrainerOptions::micro_batch rows. Computes the gradient of the mean loss over the rows of all ranks; the gradient
+  // arena holds that of the last step. flags: the flags of this rank (core/step_flag.hpp). If a device ends steps
+  // itself, the call
   // returns before the step has ended, and a later call or wait() throws its errors; otherwise this call throws them.
-  // NotFiniteError: a rank saw a loss that is not finite; weights and counters are as before that step.
-  // CommunicationError: ranks are lost (roll_back).
+  // Throws NotFiniteError if a rank saw a loss that is not finite; weights and counters are as before that step. Throws
+  // CommunicationError if ranks are lost (see roll_back()).
   Pending step(const Batch& batch, double lr, std::uint32_t flags = 0);
-  // The same for explicit micro-batches. global_rows: those of all ranks and micro-batches together.
+  // The same for explicit micro-batches. global_rows: the rows of all micro-batches of all ranks.
   Pending step(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags = 0);
   Pending step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
     return step(std::span(&batch, 1), global_rows, lr, flags);
@@ -111,27 +113,28 @@ class Trainer {
   // be complete. Waits for running steps. Has no effect if no step is broken.
   void roll_back();
   // Call it after the strategy's members have changed. Continues from the last complete step, with the state of the
-  // strategy's authority (default: rank 0). All remaining members call it; a joining process makes a Trainer and calls
-  // this or synchronise(). The ranks compare their facts again, and the memory of the gradients stays in place. If it
-  // throws, the state is as before, or completely that of the authority. extra: state that is synchronised together
-  // with the trainer's; the caller takes its part over when this returns.
+  // strategy's authority (default: rank 0). All remaining members call it. A joining process constructs a Trainer and
+  // calls this or synchronise(). The ranks compare their facts again. The gradients keep their memory. If it throws,
+  // the state is as before, or completely that of the authority. extra: state that is synchronised together with the
+  // trainer's; the caller uses its part after this call has returned.
   void reform(std::span<const StateSpan> extra = {});
 
-  // Returns the seconds that this rank has waited for the others' gradients; no value if a device waits by itself.
+  // Returns the seconds that this rank has waited for gradients of other ranks. No value if a device waits instead of
+  // the host.
   [[nodiscard]] std::optional<double> seconds_waited() const;
 
-  // Returns the share of its last second or less in which this rank's device computed, 0..1, if the device reports it.
+  // Returns the share of the last second or less in which this rank's device computed, 0..1, if the device reports it.
   [[nodiscard]] std::optional<double> utilisation() const { return b_.utilisation(); }
 
-  // Returns the memory of training with steps of `rows` rows of this rank and evaluations of `evaluation_rows` at a
-  // time, without batches that a loader holds. On a host it is calculated from a few rows, so that no large memory is
-  // allocated. On a device the plans are made, and DeviceError has the amount that is lacking.
+  // Returns the memory for training with steps of `rows` rows of this rank, and for evaluations of `evaluation_rows`
+  // rows at a time, without the batches in a loader. On a host it is calculated from a few rows, so that no large
+  // memory is allocated. On a device the plans are made, and DeviceError names the amount that is missing.
   [[nodiscard]] MemoryEstimate memory(std::int64_t rows, std::int64_t evaluation_rows);
-  // Makes these largest plans and returns their memory; smaller batches share it.
+  // Makes the plans for these largest batches and returns their memory, which smaller batches share.
   MemoryEstimate prepare(std::int64_t rows, std::int64_t evaluation_rows);
-  // Makes a plan for a later step of `rows` rows of this rank, if it needs no more memory than there is; on the host
-  // also if it needs more, if micro-batches have no limit. Returns false if no plan is left to be made. Waits for
-  // running steps before it makes one.
+  // Makes a plan for a later step of `rows` rows of this rank, if it needs no more memory than exists. On a host
+  // without a limit of micro-batches it may need more. Returns false if no plan is left to be made. Waits for running
+  // steps before it makes a plan.
   bool plan_ahead(std::int64_t rows);
 
   // Returns the part of the loss from weight decay: half of its rate times the squared norm of the decayed weights.
@@ -149,26 +152,27 @@ class Trainer {
   void with_ema(FunctionRef<void()> f);
   [[nodiscard]] bool has_ema() const noexcept { return o_.ema_decay > 0; }
 
-  // Copies the current weights and optimizer state from the servers that own them (OwnsWeights); otherwise it has no
+  // Copies the current weights and optimizer state from the servers that own them (OwnsWeights). Otherwise has no
   // effect.
   void pull();
-  // Commits: copies the state to the second copy.
+  // Commits the state: copies it to the second copy.
   void commit();
   // Restores the state from the second copy.
   void restore();
-  // Returns the committed tensors by name: torchvision's for the model; momentum.<name> and so on for the optimizer.
+  // Returns the committed tensors by name: torchvision's names for the model, and momentum.<name> and so on for the
+  // optimizer.
   [[nodiscard]] std::vector<StateSpan> committed_tensors(bool optimizer);
-  // Prepares the committed copy to be filled by name; restore() then uses it.
+  // Prepares the committed copy, which the caller then fills by name. restore() uses it.
   void prepare_restore(const Counters& c);
-  // All ranks take the authority's committed state, and also `extra`.
+  // Gives the authority's committed state, and also `extra`, to all ranks.
   void synchronise(std::span<const StateSpan> extra = {});
 
-  // Facts of build, options, precision and plan. They must be equal on all ranks; otherwise the ranks must not train
+  // Returns facts of build, options, precision and plan. If they differ between ranks, the ranks must not train
   // together.
   [[nodiscard]] JobFacts facts() const;
 
-  // Returns a parameter or running statistic by its name, as it is after the last step, in f32. The UsageError for an
-  // unknown name lists some existing ones.
+  // Returns a parameter or running statistic by its name, after the last step, in f32. Throws UsageError for an unknown
+  // name, with some existing ones.
   [[nodiscard]] Tensor<float> parameter(const std::string& name);
   // Returns the logits [rows, classes] of any number of images [rows, height, width, channels], with the running
   // statistics. Runs on this rank only, `batch` rows at a time. Use with_ema() for the averaged weights.
@@ -179,7 +183,7 @@ class Trainer {
   Trainer(Erased, Backend& backend, AnyStrategy strategy, const Graph& model, TrainerOptions options);
 
   [[nodiscard]] ModelState model_state() const;
-  // Waits for the running steps; their results are then in the counters.
+  // Waits for the running steps and writes their results to the counters.
   void settle();
 
   void fill(const ArenaLayout& layout, void* to);
@@ -204,7 +208,7 @@ class Trainer {
   AnyStrategy s_;
   TrainerOptions o_;
   std::unique_ptr<Parts> parts_;
-  Executor* executor_ = nullptr;  // one of them
+  Executor* executor_ = nullptr;  // belongs to parts_
   std::vector<BatchView> micro_batches_;
   Counters counters_;
   std::int64_t behind_ = 0;

@@ -17,21 +17,21 @@ class ValueWatcher;  // engine/value_watcher.hpp
 struct TrainerOptions {  // options of a Trainer
   DType compute = DType::f32;
   AnyOptimizer optimizer = Sgd{};
-  double weight_decay = 1e-4;  // of the slices that decay: not batch norm, not biases
-  bool decay_all = false;      // of those too
-  double clip_norm = 0;        // largest global gradient norm; 0: none
-  double loss_scale = 1;       // static
-  // Begins at 2^16. Halves if gradients overflow, and that step then changes nothing. Doubles after 2,000 steps without
-  // overflow (Micikevicius et al. 2018).
+  double weight_decay = 1e-4;  // for the slices that decay, which are all except batch norm and biases
+  bool decay_all = false;      // weight decay also for batch norm and biases
+  double clip_norm = 0;        // largest norm of all gradients together; 0: no limit
+  double loss_scale = 1;       // constant factor of the loss
+  // The scale begins at 2^16. If gradients overflow, it halves, and the step changes nothing. It doubles after 2,000
+  // steps without overflow (Micikevicius et al. 2018).
   bool dynamic_loss_scale = false;
-  double ema_decay = 0;    // weight EMA; 0: none
-  std::uint64_t seed = 1;  // of the initial weights
-  // Maximum rows of a micro-batch: a rank's share of a step is cut into the smallest sufficient number of equal
-  // micro-batches, so that a job of fewer ranks needs no more memory. 0: no limit.
+  double ema_decay = 0;    // decay of the averaged weights; 0: no average
+  std::uint64_t seed = 1;  // for the initial weights
+  // Largest number of rows in a micro-batch: a rank's share of a step is divided into the smallest sufficient number of
+  // equal micro-batches, so that a job with fewer ranks needs no more memory. 0: no limit.
   std::int64_t micro_batch = 0;
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  JobFacts must_agree{};            // other facts that must be the same on all ranks: data, options
+  JobFacts must_agree{};            // other facts that must be equal on all ranks: data, options
   ValueWatcher* watcher = nullptr;  // as in ExecutorOptions; must outlive the trainer
 };
 
@@ -39,16 +39,16 @@ struct TrainerOptions {  // options of a Trainer
 struct StepTrace {
   struct Reduction {  // of gradients over the ranks
     std::size_t bytes;
-    double ready;  // the gradients were final and the bucket was handed to the strategy
-    double taken;  // the update had waited for it
+    double ready;  // when the gradients were final and the strategy got the bucket
+    double taken;  // when the update had waited for the bucket
   };
   std::vector<Reduction> buckets;
-  double backward_end = 0, waited = 0, end = 0;  // waited: what the update spent on waiting for reductions
+  double backward_end = 0, waited = 0, end = 0;  // waited: time that the update waited for reductions
 };
 
 // The result of one step.
 struct StepResult {
-  Metrics metrics;  // of all ranks, if reduced
+  Metrics metrics;  // over all ranks, if reduced
   std::uint32_t flags = 0;
 };
 

@@ -10,9 +10,9 @@
 
 namespace tutti {
 
-// The metrics of evaluations, summed in the order of the batches. If a device evaluates, the host starts one batch
-// after the other, and waits in take() and once every `Executor::kept_metrics` batches. An executor allows one of these
-// at a time.
+// Sums the metrics of evaluations in the order of the batches. If a device evaluates, the host starts one batch after
+// the other, and waits in take() and once every `Executor::kept_metrics` batches. An executor may have only one
+// EvaluationSum at a time.
 class EvaluationSum {
  public:
   explicit EvaluationSum(Executor& e) : e_(e) {}
@@ -42,8 +42,8 @@ class EvaluationSum {
   }
 
   Executor& e_;
-  std::size_t count_ = 0;  // evaluations with metrics that the executor keeps
-  Metrics sum_;            // of the evaluations before those
+  std::size_t count_ = 0;  // number of evaluations with metrics that the executor keeps
+  Metrics sum_;            // sum of the evaluations before those
 };
 
 }  // namespace tutti

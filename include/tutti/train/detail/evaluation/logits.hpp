@@ -35,12 +35,12 @@ void add_values(DType t, const std::byte* from, std::size_t count, double weight
     with_float_type(t, add);
 }
 
-// The logits of the batch that ran last, in f32 on the host.
+// Fetches the logits of the last batch as f32 to the host.
 class LogitsOnHost {
  public:
   explicit LogitsOnHost(Executor& e) : e_(e) {}
 
-  // Returns [rows, classes], valid until the next call. Waits for the run.
+  // Returns [rows, classes], valid until the next call. Waits for the batch.
   [[nodiscard]] std::span<const float> of_last_run(std::int64_t rows) {
     const Graph& g = e_.graph();
     const TensorRef z = e_.value(g.logits);
@@ -58,8 +58,8 @@ class LogitsOnHost {
   std::vector<float> values_;
 };
 
-// The logits of batches. Keeps them in the backend's memory until it is full, so that the host rarely waits if a device
-// evaluates.
+// Collects the logits of batches in the backend's memory until that is full, so that the host rarely waits for a device
+// that evaluates.
 class LogitBuffer {
  public:
   struct Batch {
@@ -83,8 +83,8 @@ class LogitBuffer {
     }
   };
 
-  // e: must outlive this. runs: per batch, such as several views. kept_bytes: limit of the memory, at least as much as
-  // one batch takes. then: called with each batch, in their order.
+  // e: must outlive this object. runs: runs for each batch, one for each view. kept_bytes: limit of the memory, which
+  // must be enough for one batch. then: called with each batch, in their order.
   LogitBuffer(Executor& e, std::size_t runs, std::size_t kept_bytes, std::function<void(const Batch&)> then)
       : e_(e),
         runs_(runs),
@@ -92,7 +92,7 @@ class LogitBuffer {
         classes_(e.graph()[e.graph().logits].shape.row_numel()),
         then_(std::move(then)) {}
 
-  // Adds the run that was started last, of a batch with these labels and indices. Runs come in their order.
+  // Adds the logits of the last run, for a batch with these labels and indices. Call it in the order of the runs.
   void add(std::size_t run, std::span<const std::int32_t> labels, std::span<const std::int64_t> indices) {
     const TensorRef z = e_.value(e_.graph().logits);
     const std::size_t bytes = labels.size() * static_cast<std::size_t>(classes_) * size_of(z.dtype);
@@ -107,7 +107,7 @@ class LogitBuffer {
     e_.backend().memory().copy(memory_.at(used_), z.data, bytes);
     used_ += bytes;
   }
-  // Passes the stored logits on.
+  // Fetches the stored logits and passes them to `then`.
   void take() {
     std::vector<std::byte> host(std::exchange(used_, 0));
     const auto batches = std::exchange(batches_, {});

@@ -19,7 +19,7 @@ namespace tutti {
 
 namespace detail {
 
-// The order is the same on all ranks and for any number of ranks.
+// Orders images by loss. The order is the same on all ranks and for any number of ranks.
 [[nodiscard]] inline bool worse(const WrongImage& a, const WrongImage& b) {
   return a.loss != b.loss ? a.loss > b.loss : a.index < b.index;
 }
@@ -60,7 +60,7 @@ inline void MistakeSum::keep(const WrongImage& w) {
 }
 
 TUTTI_CORE_FUNCTION Mistakes MistakeSum::take(AnyStrategy& strategy) {
-  // One vector: the counts, then a place for each image that each rank may have kept.
+  // All values are in one vector: the counts, and then a place for each image that each rank may have kept.
   constexpr std::size_t numbers = 6;
   const auto ranks = static_cast<std::size_t>(std::max(strategy.size(), 1));
   const auto rank = static_cast<std::size_t>(std::max(strategy.rank(), 0));
@@ -73,7 +73,7 @@ TUTTI_CORE_FUNCTION Mistakes MistakeSum::take(AnyStrategy& strategy) {
     for (const double v :
          {1.0, static_cast<double>(w.index), static_cast<double>(w.label), static_cast<double>(w.said), w.loss, w.sure})
       *to++ = v;
-  // A few at a time, because a strategy may allocate memory for them.
+  // Sums a few values at a time, because a strategy may allocate memory for them.
   constexpr std::size_t some = std::size_t{1} << 15;
   for (std::size_t at = 0; at < all.size(); at += some)
     strategy.sum(span_of(all).subspan(at, std::min(some, all.size() - at)));

@@ -36,9 +36,9 @@ struct Checkpoints::Parts {
 
 namespace detail {
 
-// In PyTorch a batch norm has a third buffer in addition to its two statistics: the number of batches it has seen.
-// Without it, strict loaders fail, or the count starts at zero. Here all batch norms of a net have seen the same
-// number. Returns the name of this buffer if `name` is that of the first statistic.
+// In PyTorch a batch norm has a third buffer next to its two statistics: the number of batches that it has seen.
+// Without this buffer strict loaders fail, or the count starts at zero. In tutti all batch norms of a net have seen the
+// same number. Returns the name of this buffer if `name` is that of the first statistic.
 inline std::optional<std::string> batches_seen(const std::string& name) {
   constexpr std::string_view statistic = "running_mean";
   if (!name.ends_with(statistic)) return std::nullopt;
@@ -56,7 +56,7 @@ inline std::vector<io::TensorRecord> records(const std::vector<StateSpan>& spans
   return list;
 }
 
-// Requires each tensor of the run with its shape, and allows no other tensors except the numbers of batches.
+// Requires each tensor of the run with its shape. Allows no other tensors except numbers of batches.
 inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& file,
                          std::span<const io::TensorRecord> records, const std::vector<StateSpan>& spans) {
   const std::string where = "checkpoint " + (loaded.path() / file).string();
@@ -187,7 +187,7 @@ TUTTI_CORE_FUNCTION void Checkpoints::begin_restore(Trainer& trainer, const io::
     return loaded.counters().at(key, where).as_integer(where);
   };
   Counters c{number("step"), number("epoch"), number("consumed"), number("samples")};
-  // Earlier checkpoints do not store it.
+  // Earlier versions of checkpoints do not store it.
   if (loaded.counters().find("scale_exponent") != nullptr) {
     c.scale_exponent = std::clamp<std::int64_t>(number("scale_exponent"), 0, 126);
     c.scale_steps = number("scale_steps");

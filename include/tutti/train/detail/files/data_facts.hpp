@@ -14,8 +14,8 @@
 
 namespace tutti {
 
-// Adds a fact that shows ranks if their images differ: the number of images, and a hash of sixteen of them. may_skip:
-// an unreadable image is a fact too; otherwise its DataError is thrown.
+// Adds a fact that differs between ranks if their images differ: the number of images, and a hash of sixteen of them.
+// may_skip: if true, an unreadable image is a fact too; otherwise its DataError is thrown.
 inline void add_data(JobFacts& facts, const std::string& what, const AnyDataset& d, bool may_skip = false) {
   std::string text;
   std::vector<std::uint8_t> image(static_cast<std::size_t>(d.schema().image_bytes()));

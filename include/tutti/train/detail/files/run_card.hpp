@@ -15,11 +15,11 @@
 #include <tutti/interchange/model_metadata.hpp>
 #include <tutti/train/trainer.hpp>
 
-// The card that Checkpoints write into model.safetensors: the trainer's model, and the image facts from its batches.
+// The card that Checkpoints writes to model.safetensors: the trainer's model, and facts about images from its batches.
 namespace tutti::detail {
 
-// Returns "net-8" for a net with eight convolutions and fully connected layers. The name does not depend on the run:
-// the same weights make the same bytes.
+// Returns a name such as "net-8", for a net with eight convolutions and fully connected layers. The name does not
+// depend on the run, so that the same weights make the same bytes.
 [[nodiscard]] inline std::string name_of_net(const Graph& model) {
   int layers = 0;
   for (const Node& n : model.nodes)
@@ -27,8 +27,8 @@ namespace tutti::detail {
   return "net-" + std::to_string(layers);
 }
 
-// Returns the preparation of images for this net, from the first of these data sets with images of the net's size.
-// Otherwise images are scaled to that size.
+// Returns the preparation of images for this net: that of the first of these data sets with images of the net's size.
+// If no data set has this size, images are scaled to it.
 [[nodiscard]] inline ImagePreparation preparation_for(const Shape& input, const Schema* test, const Schema* training) {
   for (const Schema* s : {test, training}) {
     if (s == nullptr || s->preparation == nullptr) continue;
@@ -37,7 +37,7 @@ namespace tutti::detail {
   return preparation_of_stored(input[2], input[3]);
 }
 
-// Returns `given`, completed with the missing entries of a model's card.
+// Returns `given` with the entries of a model's card that it lacks.
 [[nodiscard]] inline interchange::Metadata with_card(interchange::Metadata given, const Trainer& trainer) {
   for (const auto& [key, text] : given)
     if (key == interchange::ModelCard::key) return given;

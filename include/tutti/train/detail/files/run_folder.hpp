@@ -15,14 +15,14 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 
-// The folder that a run writes to: its owner, and the lock by which one process at a time writes there.
+// The folder to which a run writes: checks its owner, and locks it so that only one process at a time writes there.
 namespace tutti::detail {
 
-// UsageError for a folder that another user may have prepared: in a folder that everybody may write to, such as /tmp, a
-// link or a folder of another user. A run would go on from its files and write to wherever a link leads.
+// Throws UsageError for a folder that another user may have prepared: a link or another user's folder, in a folder that
+// everybody may write to, such as /tmp. A run would continue from its files, and would write to the target of a link.
 inline void require_own_folder(const io::Path& folder, std::string_view where) {
   io::Path path = folder.lexically_normal();
-  if (path.filename().empty()) path = path.parent_path();  // a '/' at the end
+  if (path.filename().empty()) path = path.parent_path();  // removes a '/' at the end
   const io::Path above = path.has_parent_path() ? path.parent_path() : io::Path(".");
   struct stat parent {
   }, own{};
@@ -35,7 +35,8 @@ inline void require_own_folder(const io::Path& folder, std::string_view where) {
                    "remove it, or name a folder that only this user can write to");
 }
 
-// Locks a folder for this process, on this host. Two runs would write one log and remove each other's checkpoints.
+// Locks a folder for this process, on this host. Without it two runs would write the same log and remove each other's
+// checkpoints.
 class RunFolderLock {
  public:
   RunFolderLock() = default;
@@ -45,8 +46,8 @@ class RunFolderLock {
   RunFolderLock(const RunFolderLock&) = delete;
   RunFolderLock& operator=(const RunFolderLock&) = delete;
 
-  // False if another process still holds the lock after `patience`: one that is about to end may. A folder that cannot
-  // be locked counts as locked.
+  // Returns false if another process still has the lock after `patience`, which gives a process that is ending time. A
+  // folder that cannot be locked counts as locked.
   [[nodiscard]] bool take(const io::Path& folder, std::chrono::milliseconds patience) {
     if (descriptor_ >= 0) return true;
     const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -64,7 +65,7 @@ class RunFolderLock {
     descriptor_ = opened;
     return true;
   }
-  // UsageError if another process holds it.
+  // Throws UsageError if another process has the lock.
   void require(const io::Path& folder, std::string_view where) {
     if (!take(folder, std::chrono::seconds(2)))
       fail<UsageError>(where, "a folder that no other process writes to",

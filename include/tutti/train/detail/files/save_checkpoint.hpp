@@ -16,13 +16,13 @@
 namespace tutti::detail {
 
 struct SavedCheckpoint {
-  bool saved = false;   // by this rank
-  bool failed = false;  // saving failed
+  bool saved = false;   // this rank has saved
+  bool failed = false;  // this rank could not save
   bool best = false;    // the metric of the state is the best so far
 };
 
-// Commits the state; the rank with that duty saves it. All ranks call it. metric: of the state, if there is one. A full
-// disk is reported and does not end the run.
+// Commits the state, and saves it on the ranks that save. All ranks call it. metric: the metric of the state, if it was
+// evaluated. If the disk is full, warns, and the run continues.
 inline SavedCheckpoint save_checkpoint(Trainer& trainer, Coordinator& coordinator, std::optional<double> metric) {
   SavedCheckpoint done;
   Checkpoints* const checkpoints = coordinator.checkpoints();
@@ -48,7 +48,7 @@ inline SavedCheckpoint save_checkpoint(Trainer& trainer, Coordinator& coordinato
   } catch (const CommunicationError&) {
     throw;
   } catch (const Error& e) {
-    // The earlier checkpoint is unchanged. Losing the run because of a full disk would be worse than continuing.
+    // The earlier checkpoint is unchanged. It is better to continue than to lose the run because of a full disk.
     done.failed = true;
     coordinator.warn("checkpoint not written: " + std::string(e.what()));
   }

@@ -16,8 +16,8 @@
 
 namespace tutti::detail {
 
-// Workers that do not wait for each other, and that come and go one by one. Servers have the state, and assign to each
-// worker the steps that it does (StepAssignments). Rank 0 evaluates and saves for all.
+// Workers that do not wait for each other, and that join and leave one by one. Servers have the state, and assign steps
+// to each worker (StepAssignments). Rank 0 evaluates and saves for all workers.
 class AssignedSteps final : public ChangingMembers {
  public:
   AssignedSteps(RunParts& parts, ElasticMembership& members, StepAssignments& assignments)
@@ -28,7 +28,7 @@ class AssignedSteps final : public ChangingMembers {
       if (!members_.next_generation({})) return false;
       run_.trainer.reform();
     }
-    // Includes the position from which all steps count, and the steps since then.
+    // The sum of the position from which all steps count and the steps since then.
     const std::int64_t first = run_.at.step - run_.trainer.steps_behind(), most = run_.options.max_steps;
     make_sources();
     RunShare& share = run_.share;
@@ -41,7 +41,7 @@ class AssignedSteps final : public ChangingMembers {
     run_.coordinator.on_membership_change();
     const bool stays = await_step();
     if ((share.step.flags & step_flag::stop) != 0) parts_.checkpoints.stop();
-    // The worker that was to evaluate and save is lost.
+    // The worker that should evaluate and save was lost before it did.
     if (ended_ && run_.strategy.rank() == 0 && run_.at.step > first) {
       share.step.number = run_.at.step;
       share.finish_pending = share.step.ends_epoch = 1;
@@ -52,17 +52,18 @@ class AssignedSteps final : public ChangingMembers {
   [[nodiscard]] bool ends() const override { return ended_; }
 
   [[nodiscard]] Batch next() override { return feed_->next(); }
-  // For a push: as if each founder of the job had made one at the same time.
+  // A push counts as if each founder of the job had made one at the same time.
   [[nodiscard]] std::int64_t weight() const override { return assignments_.founders(); }
   [[nodiscard]] std::uint32_t flags(const Batch&) override { return request_flags(); }
-  // Reports the step and waits for the next one, which tells whether the epoch ends for this worker.
+  // Reports the step and waits for the next one, from which it knows whether the epoch ends for this worker.
   [[nodiscard]] bool step_started(const Batch& batch) override {
     feed_->complete();
     if (!await_step()) return false;
     if (ended_) note_progress();
     StepShare& step = run_.share.step;
     step.number = run_.at.step;
-    // The epoch ends for this worker when it continues after it. Steps of a lost worker may lie before that.
+    // The epoch ends for this worker when its next step is in a later epoch. A step of a lost worker may be in an
+    // earlier one.
     const std::int64_t epoch = ended_ ? feed_->last_epoch() : std::max(batch.epoch, passed_epochs_);
     const bool goes_on = !ended_ && (step.flags & step_flag::stop) == 0;
     step.ends_epoch = ended_ || (goes_on && feed_->epoch() > epoch) ? 1 : 0;
@@ -73,13 +74,13 @@ class AssignedSteps final : public ChangingMembers {
     run_.at.consumed = 0;
     return true;
   }
-  // A process that was released in the middle of an operation has no right to end it.
+  // A process that was released in the middle of an operation must not end the job with an error.
   [[nodiscard]] bool recover() override {
     if (members_.change() != ElasticMembership::Change::none && !members_.next_generation({})) return false;
     throw;
   }
 
-  // Needs no wait: the steps of rank 0 end after those of all others.
+  // Needs no wait, because rank 0 ends its steps after all other workers.
   void await_others() override {
     if (run_.strategy.rank() == 0) run_.trainer.pull();
   }
@@ -88,12 +89,13 @@ class AssignedSteps final : public ChangingMembers {
   }
 
  private:
-  // Only servers know the progress of all.
+  // Reads the progress of all workers, which only the servers know.
   void note_progress() {
     (void)run_.strategy.others_at_work();
     run_.at.step = std::max(run_.at.step, run_.strategy.progress());
   }
-  // After a step and a change of members: this worker's rank may have changed. Returns false if this process has left.
+  // Follows changes of members after a step. The rank of this worker may have changed. Returns false if this process
+  // has left.
   [[nodiscard]] bool follow_members() {
     while (members_.change() != ElasticMembership::Change::none) {
       const Stopwatch since;
@@ -109,9 +111,9 @@ class AssignedSteps final : public ChangingMembers {
     }
     return true;
   }
-  // Waits until there is a step for this worker, or no further one. Other workers may still be lost, and this worker
-  // then does their steps. The coordinator reports the end of the job, and may be lost too. Returns false if this
-  // process has left.
+  // Waits for a step of this worker, or for the end of all steps. Until then other workers may be lost, and this worker
+  // does their steps. The coordinator reports the end of the job, but may be lost too. Returns false if this process
+  // has left.
   [[nodiscard]] bool await_step() {
     using Kind = StepFeed::Kind;
     for (;;) {
@@ -130,7 +132,7 @@ class AssignedSteps final : public ChangingMembers {
 
   StepAssignments& assignments_;
   std::optional<StepFeed> feed_;
-  std::int64_t passed_epochs_ = 0;  // of this worker
+  std::int64_t passed_epochs_ = 0;  // number of epochs that have ended for this worker
   bool ended_ = false;              // no step is left
 };
 

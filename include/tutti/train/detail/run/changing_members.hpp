@@ -12,7 +12,7 @@
 
 namespace tutti::detail {
 
-// What all ways have in common in which members may change.
+// The common part of all kinds of runs with members that may change.
 class ChangingMembers : public RunMembers {
  public:
   [[nodiscard]] bool may_change() const final { return true; }
@@ -29,13 +29,14 @@ class ChangingMembers : public RunMembers {
     asked_to_leave_ = true;
     members_.ask_to_leave();
   }
-  // Returns the flag of a request to stop, and passes a request to leave to the members.
+  // Returns the flag of a request to stop. Passes a request to leave to the membership.
   [[nodiscard]] std::uint32_t request_flags() {
     const std::uint32_t flags = members_.stop_requested() ? step_flag::stop : 0;
     ask_to_leave();
     return flags;
   }
-  // Returns the flag of a change of members after a step of this batch. CommunicationError if the generation is broken.
+  // Returns the flag of a change of members after a step of this batch. Throws CommunicationError if the generation is
+  // broken.
   [[nodiscard]] std::uint32_t change_flag(const Batch& batch) {
     using Change = ElasticMembership::Change;
     const Change change = members_.change();
@@ -45,16 +46,16 @@ class ChangingMembers : public RunMembers {
   }
   // Returns whether the last step announced a change.
   [[nodiscard]] bool change_announced() const { return (run_.share.step.flags & step_flag::membership) != 0; }
-  // Returns true if no member would remain. All ranks call it.
+  // Returns true if all members leave. All ranks call it.
   [[nodiscard]] bool all_leave() {
-    // The request may have come after this step began: new processes would not know it.
+    // The request may have arrived after this step began. The processes of the next generation would not know it.
     ask_to_leave();
     double leaving = asked_to_leave_ ? 1 : 0;
     run_.strategy.sum({&leaving, 1});
     return math::llround(leaving) == run_.strategy.size();
   }
-  // Tells the coordinator that the members have changed. Some of them may have reached the current step only by taking
-  // over the state, and some may have left. since: when the change began.
+  // Reports a change of members to the coordinator. Some members may have reached the current step only by taking the
+  // state, and some members may have left. since: when the change began.
   void report_change(const Stopwatch& since) {
     const StepShare& step = run_.share.step;
     const CompletedStep closed{step.began,           step.number,     static_cast<int>(step.world),  step.batch,

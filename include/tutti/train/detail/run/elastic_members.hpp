@@ -18,9 +18,9 @@
 
 namespace tutti::detail {
 
-// Ranks that come and go between two steps. Each generation goes on from the last complete step. A rank that survives a
-// peer in a step rolls the step back and repeats it with the remaining ranks; after a step it repeats what follows the
-// step.
+// Ranks that join and leave between two steps. Each generation continues from the last complete step. If a rank is lost
+// during a step, the remaining ranks roll the step back and repeat it. If it is lost after a step, they repeat the
+// common work after the step.
 class ElasticMembers final : public ChangingMembers {
  public:
   ElasticMembers(RunParts& parts, ElasticMembership& members)
@@ -61,7 +61,7 @@ class ElasticMembers final : public ChangingMembers {
     return true;
   }
   [[nodiscard]] bool recover() override {
-    // A process that was given up itself ends here.
+    // A process that was removed from the job ends here.
     if (!members_.await_lease()) throw;
     return change_members(true);
   }
@@ -74,8 +74,9 @@ class ElasticMembers final : public ChangingMembers {
   };
 
   // ---- before the first generation ----
-  // Rows of the plan that is made before there are members; 0: none. With limited micro-batches it is the largest plan,
-  // so that no change fails for lack of memory. Otherwise it is the smallest share of a joining process.
+  // Returns the rows of the plan that is made before the members are known, or 0 for no plan. If micro-batches are
+  // limited, it is the largest plan, so that no change fails for lack of memory. Otherwise it is the smallest share of
+  // a joining process.
   [[nodiscard]] std::int64_t rows_before_members() const {
     const FitOptions& o = run_.options;
     const std::int64_t most = run_.trainer.options().micro_batch;
@@ -84,11 +85,11 @@ class ElasticMembers final : public ChangingMembers {
     if (!members_.joining()) return 0;
     return o.batch_per_worker > 0 ? all : part_of(all, 0, members_.most_members()).count;
   }
-  // For a process that will join: its source reads data before others wait for it.
+  // For a process that will join: its source reads data before other ranks wait for it.
   void read_ahead() {
     BatchSource* const source = run_.sources.train();
-    if (source == nullptr) return;  // a function makes it after the rank is known
-    // The maximum number of rows of this process.
+    if (source == nullptr) return;  // the source is made after the rank is known
+    // The largest number of rows of this process.
     const std::int64_t most = run_.trainer.options().micro_batch, all = run_.options.global_batch;
     Placement of = source->placement();
     of.rank = 0;
@@ -98,11 +99,11 @@ class ElasticMembers final : public ChangingMembers {
     if (source->steps_left(p, run_.options.epochs) <= 0) return;
     (void)source->next();
     source->release();
-    (void)source->take_skip_messages();  // they come again with the step
+    (void)source->take_skip_messages();  // the step reports these messages again
   }
 
   // ---- from one generation to the next ----
-  // broken: the current step is repeated. Returns false if this process has left.
+  // broken: the current step must be repeated. Returns false if this process has left.
   [[nodiscard]] bool change_members(bool broken) {
     const bool joins = members_.joining();
     const Stopwatch since;
@@ -128,7 +129,7 @@ class ElasticMembers final : public ChangingMembers {
       }
     }
   }
-  // Returns false if a rank was lost meanwhile.
+  // Returns false if a rank is lost during the call.
   [[nodiscard]] bool share_epoch() {
     try {
       parts_.reports.share_epoch();
@@ -138,7 +139,7 @@ class ElasticMembers final : public ChangingMembers {
       return false;
     }
   }
-  // If steps run asynchronously on a device, more than the last one may be broken.
+  // Restores the facts too. If steps run asynchronously on a device, several steps may be broken.
   void roll_back() {
     run_.trainer.roll_back();
     if (run_.share.step.number > run_.at.step) {
@@ -148,8 +149,8 @@ class ElasticMembers final : public ChangingMembers {
     }
     parts_.reports.take_metrics();
   }
-  // Takes over the trainer's state and the common facts of the run together: they stay consistent if a rank is lost
-  // meanwhile.
+  // Takes the trainer's state and the facts of the run in one operation, so that they stay consistent if a rank is
+  // lost.
   void take_state() {
     RunShare theirs = run_.share;
     const StateSpan span{"run",
@@ -161,7 +162,7 @@ class ElasticMembers final : public ChangingMembers {
     holds_state_ = true;
     name_generation();
   }
-  // Starts the sources of this rank in the generation.
+  // Starts the sources of this rank in the new generation.
   void place() {
     parts_.reports.leave_source();
     run_.sources.make(run_.options, run_.strategy.rank(), run_.strategy.size());
@@ -169,17 +170,18 @@ class ElasticMembers final : public ChangingMembers {
     parts_.schedule.follow_batch();
     run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch());
     list_shares();
-    // Full steps of more images may be more than the remaining steps of the epochs.
+    // A step may now have more images than the rest of the epochs. Then the run ends, but its last work is not done
+    // yet.
     if (run_.options.batch_per_worker > 0 && run_.share.step.number > 0 && ends()) run_.share.finish_pending = 1;
   }
 
   // ---- plans for a later generation ----
-  // Lists the shares of a step that this rank has with one rank more or fewer; their plans are made between steps.
+  // Lists the shares that this rank would have with one rank more or fewer. Their plans are made between steps.
   void list_shares() {
     shares_ahead_.clear();
     const int rank = run_.strategy.rank(), size = run_.strategy.size();
     const EpochEnd end = run_.train().placement().epoch_end;
-    // A joining rank comes after all others; a leaving rank may come before this one.
+    // A rank that joins comes after all ranks. A rank that leaves may come before this one.
     for (const auto& [r, n] : {std::pair{rank - 1, size - 1}, {rank, size - 1}, {rank, size + 1}}) {
       if (r < 0 || r >= n) continue;
       const std::int64_t batch = parts_.schedule.global_batch_of(n), last = run_.train().size() % batch;
@@ -192,8 +194,8 @@ class ElasticMembers final : public ChangingMembers {
   }
 
   std::array<StepSnapshot, StepFinisher::kept> snapshots_;
-  std::vector<std::int64_t> shares_ahead_;  // rows; their plans are still to be made
-  bool holds_state_;                        // false: a newcomer that has not taken it over yet
+  std::vector<std::int64_t> shares_ahead_;  // rows for which plans are not made yet
+  bool holds_state_;                        // false: a new process that has not taken the state yet
 };
 
 }  // namespace tutti::detail

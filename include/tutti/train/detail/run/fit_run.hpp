@@ -22,7 +22,7 @@
 
 namespace tutti::detail {
 
-// One call of fit(): steps, what ranks do together after each, and changes of members.
+// One call of fit(): its steps, the common work of ranks after each step, and changes of members.
 class FitRun {
  public:
   FitRun(RunParts& parts, RunMembers& members) : parts_(parts), run_(parts.run), members_(members) {}
@@ -72,7 +72,7 @@ class FitRun {
     const Position began = run_.position();
     Trainer::Pending pending = run_.trainer.step(batch, lr, mine);
     std::uint32_t flags = pending.flags();
-    // A process that leaves after an epoch leaves after its last step.
+    // A process that leaves after an epoch must know it in the last step of the epoch.
     if (members_.may_change() && batch.last_of_epoch) flags |= pending.wait().flags;
     reports.set_skipped_rows(reports.skipped_rows() + static_cast<double>(batch.skipped));
     if (batch.skipped > 0) reports.name_skipped(run_.train());
@@ -94,7 +94,7 @@ class FitRun {
     done.lr = lr;
     run_.share.finish_pending = 1;
     const bool stays = members_.step_started(batch);
-    // If steps run asynchronously on a device, this query waits for them.
+    // If steps run asynchronously on a device, this call waits for them.
     if (!run_.trainer.runs_ahead() || step_end_.reports() || step_end_.summarises() || step_end_.ends_epoch())
       reports.take_metrics();
     else
@@ -107,7 +107,7 @@ class FitRun {
     const Span span(Lane::step, "wait for data");
     return members_.next();
   }
-  // Returns the flags that this rank sends to all in a step of this batch.
+  // Returns the flags that this rank sends to all ranks in a step of this batch.
   [[nodiscard]] std::uint32_t flags(const Batch& batch) {
     std::uint32_t flags = run_.options.stop_requested() ? step_flag::stop : 0;
     if (parts_.checkpoints.take_due_by_time()) flags |= step_flag::save;
@@ -130,7 +130,7 @@ class FitRun {
   StepEnd step_end_{parts_, members_};
 };
 
-// Runs with the members that the strategy has.
+// Runs with the kind of members that the strategy has.
 inline FitResult run_fit(RunParts& parts) {
   AnyStrategy& strategy = parts.run.strategy;
   ElasticMembership* const members = strategy.members();

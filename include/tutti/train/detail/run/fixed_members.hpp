@@ -5,7 +5,7 @@
 
 namespace tutti::detail {
 
-// The same ranks do all steps of the run together. If one is lost, the run ends with the error.
+// The same ranks do all steps of the run together. If a rank is lost, the run ends with an error.
 class FixedMembers final : public RunMembers {
  public:
   explicit FixedMembers(RunParts& parts) : RunMembers(parts) {}

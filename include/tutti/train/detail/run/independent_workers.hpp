@@ -10,8 +10,8 @@
 
 namespace tutti::detail {
 
-// A fixed number of workers that do not wait for each other: servers own the weights. Each worker does the steps of its
-// own share of the epochs, and rank 0 evaluates and saves for all.
+// A fixed number of workers that do not wait for each other, because servers own the weights. Each worker does the
+// steps of its share of the epochs. Rank 0 evaluates and saves for all workers.
 class IndependentWorkers final : public RunMembers {
  public:
   explicit IndependentWorkers(RunParts& parts) : RunMembers(parts), workers_(parts.run.strategy.size()) {
@@ -31,9 +31,9 @@ class IndependentWorkers final : public RunMembers {
   }
 
  private:
-  // A worker that was restarted continues together with the others.
+  // A worker that was restarted continues at the position of the other workers.
   void take_place() override {
-    // Servers accept no gradients before rank 0 has sent them weights.
+    // Servers accept no gradients before rank 0 has sent the weights.
     if (!run_.trainer.synchronised()) run_.trainer.synchronise();
     if (!run_.strategy.came_late()) return;
     const Placement of = run_.train().placement();

@@ -8,11 +8,11 @@
 
 namespace tutti::detail {
 
-// Images per second of the whole job between two readings.
+// Measures images per second of the whole job between two readings.
 class Rate {
  public:
   void add(std::int64_t n) { images_ += n; }
-  // Leaves out time that does not count, e.g. evaluation.
+  // Leaves out time that does not count, such as an evaluation.
   void pause() {
     before_ = seconds();
     running_ = false;
@@ -37,11 +37,11 @@ class Rate {
   Stopwatch watch_;
 };
 
-// The events since the last report of one kind.
+// What has happened since the last report of one kind.
 struct ReportWindow {
   Metrics metrics;
   Rate rate;
-  double waited = 0, exchanged = 0;  // seconds of waiting for data and for other ranks, at its start
+  double waited = 0, exchanged = 0;  // at its start: seconds of waiting for data, and for other ranks
 };
 
 }  // namespace tutti::detail

@@ -8,8 +8,8 @@
 
 namespace tutti::detail {
 
-// Members of which each generation has new processes (ElasticMembership::restarts_processes). When the members
-// are to change, all processes save and end after the same step, and other processes go on from the checkpoint.
+// Members of a job in which each generation has new processes (ElasticMembership::restarts_processes). For a change of
+// members, all processes save and end after the same step, and new processes continue from the checkpoint.
 class RestartedMembers final : public ChangingMembers {
  public:
   RestartedMembers(RunParts& parts, ElasticMembership& members) : ChangingMembers(parts, members) {}

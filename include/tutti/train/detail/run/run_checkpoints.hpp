@@ -13,26 +13,26 @@
 
 namespace tutti::detail {
 
-// When a run saves its state, and whether it did.
+// Decides when a run saves its state, and knows whether it did.
 class RunCheckpoints {
  public:
   explicit RunCheckpoints(RunContext& run) : run_(run) {}
 
-  // Returns whether the time between two checkpoints is over, and starts it again then. Only rank 0 has a clock: all
-  // ranks save after the same step.
+  // Returns whether the time between two checkpoints has passed. If so, starts it again. Only rank 0 has a clock, so
+  // that all ranks save after the same step.
   [[nodiscard]] bool take_due_by_time() {
     const double every = run_.options.save_every_seconds;
     if (every <= 0 || run_.strategy.rank() != 0 || since_save_.seconds() < every) return false;
     since_save_.restart();
     return true;
   }
-  // Returns whether the last step is to be saved by its number, or because rank 0 asked for it.
+  // Returns whether the last step must be saved because of its number, or because rank 0 requests it.
   [[nodiscard]] bool due_by_steps() const {
     const std::int64_t every = run_.options.save_every_steps;
     return (every > 0 && run_.passed(every)) || (run_.share.step.flags & step_flag::save) != 0;
   }
-  // Returns whether a checkpoint of this metric is to be saved as the best so far. All ranks call it and get the same
-  // answer; if workers do not wait for each other, only the one that evaluates calls it.
+  // Returns whether a checkpoint with this metric must be saved as the best so far. All ranks call it and get the same
+  // answer. If workers do not wait for each other, only the one that evaluates calls it.
   [[nodiscard]] bool due_as_best(double metric) const {
     const FitOptions& o = run_.options;
     if (!o.save_best) return false;
@@ -43,8 +43,8 @@ class RunCheckpoints {
     return beats > 0;
   }
 
-  // Saves the state after the last step. metric: of this state. Returns whether the metric is the best so far. All
-  // ranks call it.
+  // Saves the state after the last step. metric: the metric of this state. Returns whether the metric is the best so
+  // far. All ranks call it.
   bool save(std::optional<double> metric = {}) {
     since_save_.restart();
     saved_at_ = run_.at.step;
@@ -56,7 +56,7 @@ class RunCheckpoints {
   void save_unless_saved() {
     if (saved_at_ != run_.at.step) save();
   }
-  // Ends the run here; it can be resumed.
+  // Ends the run here. A later run can resume it.
   void stop() {
     save();
     run_.result.interrupted = run_.over = true;

@@ -10,7 +10,7 @@
 #include <tutti/train/detail/run/run_share.hpp>
 #include <tutti/train/trainer.hpp>
 
-// What all parts of a run refer to.
+// The data to which all parts of a run refer.
 namespace tutti::detail {
 
 // The arguments of one call of fit(), its position, and its result.
@@ -19,7 +19,7 @@ struct RunContext {
   AnyStrategy& strategy;
   Coordinator& coordinator;
   const FitOptions& options;
-  Counters& at;  // of the trainer
+  Counters& at;  // the trainer's counters
   RunSources sources;
   RunShare share{};
   FitResult result{};
@@ -29,7 +29,7 @@ struct RunContext {
   [[nodiscard]] Position position() const { return {at.epoch, at.consumed}; }
   // Returns whether workers do not wait for each other, because servers own the weights.
   [[nodiscard]] bool is_independent() const { return strategy.owns_weights(); }
-  // Returns whether the last step passed a multiple of `every`. Steps of other workers may have come between.
+  // Returns whether the last step passed a multiple of `every`. Other workers may have done steps in this time.
   [[nodiscard]] bool passed(std::int64_t every) const { return at.step / every > share.step.before / every; }
 };
 

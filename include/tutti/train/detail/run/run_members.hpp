@@ -10,13 +10,13 @@
 
 namespace tutti::detail {
 
-// The processes that do a run's steps, and how the run goes on from step to step when they change. There is one class
-// for each way:
+// The processes that do a run's steps, and how the run continues from step to step when they change. There is one class
+// for each kind:
 //   FixedMembers        the same ranks do all steps together
 //   IndependentWorkers  the same ranks, which do not wait for each other: servers own the weights
-//   AssignedSteps       workers that do not wait for each other, and that come and go; servers assign their steps
-//   ElasticMembers      ranks come and go between two steps, and a step that a lost rank broke is repeated
-//   RestartedMembers    the processes save and end, and others go on from the checkpoint
+//   AssignedSteps       workers that do not wait for each other, and that join and leave; servers assign their steps
+//   ElasticMembers      ranks join and leave between two steps, and a step that a lost rank broke is repeated
+//   RestartedMembers    the processes save and end, and new processes continue from the checkpoint
 // The order of these calls, and of the operations of all ranks in them, is a protocol between ranks.
 class RunMembers {
  public:
@@ -32,25 +32,25 @@ class RunMembers {
   // ---- a step ----
   // Returns the batch of the next step.
   [[nodiscard]] virtual Batch next() { return run_.train().next(); }
-  // Returns how many workers' steps one step counts for.
+  // Returns for how many workers' steps one step counts.
   [[nodiscard]] virtual std::int64_t weight() const { return 1; }
   // Returns whether the members may change.
   [[nodiscard]] virtual bool may_change() const { return false; }
-  // Returns the flags of a step of this batch that this process sends because of its members.
+  // Returns the flags that this process sends in a step of this batch because of its members.
   [[nodiscard]] virtual std::uint32_t flags(const Batch& /*batch*/) { return 0; }
-  // Call it when the step has been started, before its metrics are taken. Returns false if this process has left.
+  // Call it when the step has been started, before its metrics are fetched. Returns false if this process has left.
   [[nodiscard]] virtual bool step_started(const Batch& /*batch*/) { return true; }
 
   // ---- after a step and its common work ----
   // Changes the members if the step announced it. Returns false if this process has left.
   [[nodiscard]] virtual bool go_on() { return true; }
-  // Call it in the handler of a CommunicationError. Goes on without the lost ranks, or throws the error again. Returns
-  // false if this process has left.
+  // Call it in the handler of a CommunicationError. Continues without the lost ranks, or throws the error again.
+  // Returns false if this process has left.
   [[nodiscard]] virtual bool recover() { throw; }
 
   // ---- epochs and the end ----
   virtual void epoch_begins() {}
-  // Waits for the steps of other workers that the final evaluation and checkpoint are to include.
+  // Waits for the steps of other workers that the final evaluation and checkpoint must include.
   virtual void await_others() {}
   // Call it after the last work of a run.
   virtual void end() {}
@@ -63,7 +63,8 @@ class RunMembers {
     run_.sources.make(run_.options, run_.strategy.rank(), run_.strategy.size());
     run_.share.first_batch = run_.sources.first_batch();
   }
-  // Starts the first generation of the job, or the only one, after make_sources(). Returns false if no step is left.
+  // Call it after make_sources(). Starts the first generation of the job, or the only one. Returns false if no step is
+  // left.
   bool start() {
     number_generations();
     take_place();
@@ -84,15 +85,15 @@ class RunMembers {
  private:
   // Returns the number of this generation in the job, from 1.
   [[nodiscard]] virtual std::int64_t generation() const { return 1; }
-  // Moves the position of a worker that arrives late to that of the others.
+  // Moves the position of a worker that arrives late to the position of the other workers.
   virtual void take_place() {}
 
-  // Generation numbers grow over a run that is resumed, also if it resumes from an earlier step than the last.
+  // Generation numbers grow even over a run that is resumed from an earlier step than its last one.
   void number_generations() {
     const std::int64_t own = run_.at.generation;
     if (!may_change() && own == 0) return;
     auto latest = static_cast<double>(run_.strategy.rank() == 0 ? run_.coordinator.latest_generation() : 0);
-    // Before the sum, too: it fails if a rank is lost, and the others then take over this number.
+    // Also set before the sum: if the sum fails because a rank is lost, the other ranks take this number.
     run_.share.before_generations = std::max<std::int64_t>(own, math::llround(latest));
     run_.strategy.sum({&latest, 1});
     run_.share.before_generations = std::max<std::int64_t>(own, math::llround(latest));

@@ -8,9 +8,9 @@
 
 namespace tutti::detail {
 
-// The parts of a run that are the same for every way in which it goes on. They refer to each other.
+// The parts of a run that are the same for every kind of members. They refer to each other.
 struct RunParts {
-  // Sources, or the function that makes them.
+  // Either the sources, or a function that makes them.
   RunParts(Trainer& trainer, BatchSource* train, BatchSource* test, const MakeSources* make, Coordinator& coordinator,
            const FitOptions& o)
       : run{trainer, trainer.strategy(), coordinator, o, trainer.counters(), RunSources(train, test, make)} {}

@@ -19,7 +19,8 @@
 
 namespace tutti::detail {
 
-// What a run reports: metrics, rates and waiting times since the last report of each kind, and skipped records.
+// The data for a run's reports: metrics, rates and waiting times since the last report of each kind, and skipped
+// records.
 class RunReports {
  public:
   RunReports(RunContext& run, const RunSchedule& schedule) : run_(run), schedule_(schedule), busy_(run.trainer) {}
@@ -51,7 +52,7 @@ class RunReports {
   void add_images(std::int64_t of_all_ranks) {
     for (auto* w : {&steps_, &summaries_, &epoch_}) w->rate.add(of_all_ranks);
   }
-  // Call it after the metrics of a step, if a listener gets reports. The flags: the reports that are due.
+  // Call it after the metrics of a step, if a listener gets reports. The arguments say which reports are due.
   void read_utilisation(bool of_step, bool of_summary, bool of_epoch) { busy_.step(of_step, of_summary, of_epoch); }
   // Adds the metrics of the steps since the last call. Waits for them.
   void take_metrics() {
@@ -61,13 +62,13 @@ class RunReports {
   }
   // Leaves the metrics of a step for a later call of take_metrics(), because the step may still run on a device.
   void postpone_metrics() { own_ = {}; }
-  // Returns the metrics of this rank's rows that the last step has brought.
+  // Returns the metrics of this rank's rows that the last step has added.
   [[nodiscard]] const Metrics& own() const noexcept { return own_; }
 
   // ---- the reports; all ranks call these ----
   [[nodiscard]] StepReport take_step() { return take(steps_, busy_.steps); }
   [[nodiscard]] StepReport take_summary() { return take(summaries_, busy_.summaries); }
-  // Returns the epoch's report before its evaluation. Rates pause until begin_epoch().
+  // Returns the epoch's report without its evaluation. The rates pause until begin_epoch().
   [[nodiscard]] EpochReport take_epoch() {
     for (auto* w : {&epoch_, &steps_, &summaries_}) w->rate.pause();
     const RunShare& share = run_.share;
@@ -98,17 +99,17 @@ class RunReports {
   [[nodiscard]] double epoch_seconds() const { return epoch_watch_.seconds(); }
 
   // ---- skipped records ----
-  // Rows of this rank's steps whose records were skipped, and that are not in reduced metrics yet.
+  // Returns the number of rows with skipped records that no reduced metrics contain yet.
   [[nodiscard]] double skipped_rows() const noexcept { return skipped_rows_; }
   void set_skipped_rows(double rows) noexcept { skipped_rows_ = rows; }
-  // Calls record_skipped() for each bad record of the source that has not been named yet.
+  // Calls record_skipped() for each bad record of the source that was not reported before.
   void name_skipped(BatchSource& source) {
     for (auto& m : source.take_skip_messages())
       if (const auto [at, is_new] = named_.insert(std::move(m)); is_new) run_.options.record_skipped(*at);
   }
 
   // ---- a change of members ----
-  // Adds the epoch's sums of all ranks to the common facts, which the next generation takes over.
+  // Adds the epoch's sums over all ranks to the common facts, which the next generation gets.
   void share_epoch() {
     take_metrics();
     const Metrics all = run_.trainer.reduce(epoch_.metrics);
@@ -118,8 +119,8 @@ class RunReports {
     epoch_.metrics = {};
     skipped_before_ = run_.train().skipped();
   }
-  // Call these before and after the training source is replaced by another one, whose counts begin anew. Counts that a
-  // source has not reported before it ends are reported with the next one.
+  // Call these before and after another source replaces the training source, because its counts begin at zero. Counts
+  // that a source has not reported before it ends are reported with those of the next source.
   void leave_source() { shift_counts(-1); }
   void enter_source() { shift_counts(1); }
 
@@ -167,9 +168,9 @@ class RunReports {
 
   RunContext& run_;
   const RunSchedule& schedule_;
-  ReportWindow steps_, summaries_, epoch_;  // metrics are of this rank, not summed yet
+  ReportWindow steps_, summaries_, epoch_;  // metrics of this rank, not yet summed over ranks
   UtilisationReadings busy_;
-  Metrics own_;  // of the step, if they are known
+  Metrics own_;  // metrics of the step, if they are known
   std::int64_t skipped_before_ = 0;
   double skipped_rows_ = 0;
   std::set<std::string> named_;  // messages about skipped records

@@ -17,9 +17,9 @@ class RunSchedule {
  public:
   explicit RunSchedule(RunContext& run) : run_(run) {}
 
-  // For workers that do not wait for each other: the steps of each of them count.
+  // For workers that do not wait for each other: the steps of all of them count.
   void count_steps_of(std::int64_t workers) { workers_ = workers; }
-  // For assigned steps: rates are those of this batch and number of workers, however many workers there are later.
+  // For assigned steps: the rates are those for this batch and number of workers, even if that number changes later.
   void fix(std::int64_t batch, int workers) {
     batch_ = batch;
     founders_ = workers;
@@ -31,8 +31,8 @@ class RunSchedule {
     return each > 0 ? each * ranks : run_.share.first_batch;
   }
 
-  // Returns the number of the next step in the schedule. The schedule counts steps of the batch at the beginning of the
-  // run; if workers do not wait for each other, the steps of all of them.
+  // Returns the number of the next step in the schedule. The schedule counts in steps of the batch at the beginning of
+  // the run. If workers do not wait for each other, it counts the steps of all of them.
   [[nodiscard]] std::int64_t step() const {
     if (run_.is_independent()) return run_.at.step;
     const BatchSource& train = run_.train();
@@ -49,7 +49,7 @@ class RunSchedule {
                                                founders_ > 0 ? founders_ : run_.strategy.size()});
     return o.batch_per_worker > 0 ? lr * rate_factor(run_.at, o.ramp_steps) : lr;
   }
-  // Call it when a run begins and after its members have changed: the rate changes with the global batch.
+  // Call it when a run begins and after its members have changed, because the rate changes with the global batch.
   void follow_batch() {
     const FitOptions& o = run_.options;
     Counters& at = run_.at;
@@ -75,8 +75,8 @@ class RunSchedule {
  private:
   RunContext& run_;
   std::int64_t workers_ = 1;
-  std::int64_t batch_ = 0;  // of a step of one worker; 0: the global batch at the beginning
-  int founders_ = 0;        // 0: the present number of ranks
+  std::int64_t batch_ = 0;  // batch of a step of one worker; 0: the global batch at the beginning
+  int founders_ = 0;        // 0: the current number of ranks
 };
 
 }  // namespace tutti::detail

@@ -9,25 +9,26 @@
 
 namespace tutti::detail {
 
-// The common facts of a step: its position, its numbers, and the ranks and the batch that it had.
+// The common facts of a step: its position, its numbers, and its ranks and batch.
 struct StepShare {
   Position began{};
-  // Steps done with it, and before it. Workers that do not wait for each other may have done steps in between.
+  // number: steps done, including this one. before: steps done before this one began. Workers that do not wait for each
+  // other may do steps between the two.
   std::int64_t number = 0, before = 0;
   std::int64_t epoch = 1, in_epoch = 0;  // from 1
   std::int64_t world = 1, batch = 0, generation = 0, flags = 0, ends_epoch = 0;
   double lr = 0;
 };
 
-// The common facts of a run in addition to the trainer's state. After a change all members have the authority's.
+// The common facts of a run in addition to the trainer's state. After a change all members have those of the authority.
 struct RunShare {
-  Metrics epoch;       // of the epoch's steps and all ranks; the only copy of those of members that have left
-  double skipped = 0;  // records in it
-  StepShare step;      // the last one
-  // The global batch at the beginning of the run; the schedule counts in its steps. The generation number after which
-  // this run's generations are numbered.
+  Metrics epoch;       // over the epoch's steps and all ranks; contains the metrics of members that have left
+  double skipped = 0;  // number of skipped records in `epoch`
+  StepShare step;      // the last step
+  // first_batch: the global batch at the beginning of the run, in steps of which the schedule counts.
+  // before_generations: this is added to the generations of the job to number those of the run.
   std::int64_t first_batch = 0, before_generations = 0;
-  // The common work after the last step, such as an evaluation, is not complete yet.
+  // 1 if the common work after the last step, such as an evaluation, is not complete yet.
   std::int64_t finish_pending = 0;
 };
 static_assert(std::is_trivially_copyable_v<RunShare> && sizeof(RunShare) % sizeof(std::int64_t) == 0);

@@ -15,12 +15,12 @@
 
 namespace tutti::detail {
 
-// What the ranks do together after a step and after an epoch: reports, evaluation, checkpoints.
+// The common work of the ranks after a step and after an epoch: reports, evaluation, checkpoints.
 class StepEnd {
  public:
   StepEnd(RunParts& parts, RunMembers& members) : parts_(parts), run_(parts.run), members_(members) {}
 
-  // A run that ends within an epoch is reported, evaluated and saved like the end of one.
+  // If a run ends within an epoch, it is reported, evaluated and saved as at the end of an epoch.
   [[nodiscard]] bool ends_epoch() const { return run_.share.step.ends_epoch != 0 || members_.ends(); }
   [[nodiscard]] bool reports() const {
     const FitOptions& o = run_.options;
@@ -32,7 +32,7 @@ class StepEnd {
     return every > 0 && (run_.passed(every) || members_.ends());
   }
 
-  // Does all of it after the last step. All ranks call it. If it is broken off, it may be called again.
+  // Does all common work after the last step. All ranks call it. After an interrupted call it may be called again.
   void run() {
     const FitOptions& o = run_.options;
     const StepShare& step = run_.share.step;
@@ -54,7 +54,7 @@ class StepEnd {
       parts_.checkpoints.save();
     if (stop && !reached && !members_.ends()) parts_.checkpoints.stop();
     run_.share.finish_pending = 0;
-    // The common work of the ranks in this step is done: the members may change.
+    // The common work of the ranks after this step is done, so the members may change.
     const Metrics& own = parts_.reports.own();
     if (o.after_step)
       o.after_step({step.epoch, run_.at.step, step.in_epoch, step.lr, own.mean_loss(), math::llround(own.rows)});
@@ -87,7 +87,7 @@ class StepEnd {
     run_.result.last = r;
     return reached;
   }
-  // If workers do not wait for each other, one of them evaluates for all.
+  // If workers do not wait for each other, rank 0 evaluates for all workers.
   [[nodiscard]] bool evaluates() const {
     return run_.sources.test() != nullptr && (!run_.is_independent() || run_.strategy.rank() == 0);
   }

@@ -29,7 +29,8 @@ class StepFeed {
  public:
   using Kind = StepAssignments::Reply::Kind;
 
-  // base: position from which all steps count; most: number of steps of all workers together; batch: of one worker.
+  // base: position from which all steps count. most: number of steps of all workers together. batch: images of one
+  // worker's step.
   StepFeed(StepAssignments& from, BatchSource& source, Position base, std::int64_t batch, std::int64_t epochs,
            std::int64_t most)
       : from_(from), source_(source), base_(base), batch_(batch), end_(source.placement().epoch_end) {
@@ -38,8 +39,8 @@ class StepFeed {
   }
   [[nodiscard]] std::int64_t batch() const noexcept { return batch_; }
 
-  // Takes new assignments and requests more, so that the source reads in advance. Returns the next kind: a step, or the
-  // reason why there is no step. wait: blocks until the answers come.
+  // Receives assignments and requests more, so that the source reads in advance. Returns whether a step comes next, or
+  // the reason why not. wait: blocks until an answer comes.
   [[nodiscard]] Kind poll(bool wait) {
     const std::size_t ahead = static_cast<std::size_t>(std::max(source_.reads_ahead(), 1)) + 1;
     if (asked_ == 0 && steps_.size() < ahead) ask(ahead - steps_.size());
@@ -59,13 +60,13 @@ class StepFeed {
   [[nodiscard]] std::int64_t epoch() const {
     return position_of(steps_.front(), base_, source_.size(), batch_, end_).epoch;
   }
-  // Returns the epoch of the last existing step.
+  // Returns the epoch of the job's last step.
   [[nodiscard]] std::int64_t last_epoch() const {
     return position_of(std::max<std::int64_t>(limit_ - 1, 0), base_, source_.size(), batch_, end_).epoch;
   }
   // Returns the batch of the next step.
   [[nodiscard]] const Batch& next() { return source_.next(); }
-  // Reports that the step and all its reports are done.
+  // Reports that the step and its reports are done.
   void complete() {
     from_.complete(steps_.front());
     steps_.erase(steps_.begin());
@@ -81,7 +82,7 @@ class StepFeed {
   Position base_;
   std::int64_t batch_, limit_ = 0;
   EpochEnd end_;
-  std::vector<std::int64_t> steps_;  // of this worker; the current one is first
+  std::vector<std::int64_t> steps_;  // the steps of this worker, of which the current one is first
   std::size_t asked_ = 0;
   Kind kind_ = Kind::wait;
 };

@@ -9,7 +9,7 @@
 
 namespace tutti::detail {
 
-// The mean of the readings since the last take.
+// The mean of the readings since the last take().
 class UtilisationMean {
  public:
   void add(double reading) {
@@ -29,7 +29,7 @@ class UtilisationMean {
 };
 
 // Reads a device's utilisation once a second, because a device reports the mean of its last second or less. Also reads
-// before a report without a reading.
+// before a report that would have no reading.
 class UtilisationReadings {
  public:
   UtilisationMean steps, summaries, epoch;
@@ -38,10 +38,10 @@ class UtilisationReadings {
   // Call it before the first step that is reported.
   void begin() {
     if (std::exchange(begun_, true)) return;
-    // A device that gives no value now is not read again. Its value is of the time before training.
+    // If the device gives no value now, it is not read again. The value itself is from the time before training.
     if (!trainer_->utilisation()) trainer_ = nullptr;
   }
-  // Call it after each step that is reported. The flags: the means that a report is about to take.
+  // Call it after each step that is reported. The arguments say which means a report will take next.
   void step(bool of_steps, bool of_summaries, bool of_epoch) {
     begin();
     if (trainer_ == nullptr) return;
@@ -53,11 +53,11 @@ class UtilisationReadings {
     if (!reading) return;
     for (auto* m : {&steps, &summaries, &epoch}) m->add(*reading);
   }
-  // Call it after an evaluation: the device's last second is not one of training.
+  // Call it after an evaluation, because the device's last second was not one of training.
   void pause_is_over() { since_.restart(); }
 
  private:
-  const Trainer* trainer_;  // null: its device gives no value
+  const Trainer* trainer_;  // null: the device gives no value
   bool begun_ = false;
   Stopwatch since_;
 };

@@ -7,8 +7,9 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/train/detail/trainer/state.hpp>
 
-// Rates for a global batch that follows the number of workers (FitOptions::batch_per_worker): linear in it, as in Goyal
-// et al., "Accurate, large minibatch SGD", 2017. After a change of the batch, the rate changes in small steps.
+// Rates for a global batch that follows the number of workers (FitOptions::batch_per_worker). The rate is proportional
+// to the batch, as in Goyal et al., "Accurate, large minibatch SGD", 2017. After a change of the batch, it changes in
+// small steps.
 namespace tutti::detail {
 
 // Returns the factor of the schedule's rate in the next step.
@@ -18,7 +19,7 @@ namespace tutti::detail {
   return c.rate_from + (c.rate_to - c.rate_from) * std::max(t, 0.0);
 }
 
-// Sets the batch from now on. rate_batch: the batch of the schedule's rate.
+// Sets the batch from the next step on. rate_batch: the batch for which the schedule's rate is meant.
 inline void follow_batch(Counters& c, std::int64_t batch, std::int64_t rate_batch, std::int64_t ramp_steps) {
   if (c.rate_batch > 0 && c.rate_batch != rate_batch) {
     const double was = static_cast<double>(c.rate_batch) / static_cast<double>(rate_batch);
@@ -33,8 +34,8 @@ inline void follow_batch(Counters& c, std::int64_t batch, std::int64_t rate_batc
   c.rate_step = c.step;
 }
 
-// Returns the position of a run in steps of a global batch, whatever its own steps were: by the samples that it has
-// seen.
+// Returns how many steps of this global batch a run has done, whatever its own steps were: counts the samples that it
+// has seen.
 [[nodiscard]] inline std::int64_t steps_done(Position at, std::int64_t size, std::int64_t batch, EpochEnd end) {
   if (end == EpochEnd::run_on) return (at.epoch * size + at.consumed) / batch;
   return at.epoch * steps_per_epoch(size, batch) + at.consumed / batch;
