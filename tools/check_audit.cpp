@@ -50,13 +50,14 @@ struct Options {
     if (std::find(words.begin(), words.end(), first) != words.end()) words.insert(words.begin(), first);
   constexpr std::int64_t most = 0xFFFFFFFF;
   Options o;
-  auto line =
-      command_line::read(words,
-                         {{"--num-examples", "N", command_line::integer(o.samples, 1, most, "a number"),
-                           "samples of an epoch  [from RUN/log.jsonl]", "Options"},
-                          {"--epochs", "N", command_line::integer(o.epochs, 1, most, "a number"),
-                           "epochs that must be complete  [all but the last, which may have been stopped]", "Options"}},
-                         form);
+  auto line = command_line::read(words,
+                                 {{"--num-examples", "N", command_line::integer(o.samples, 1, most, "a number"),
+                                   "number of samples of an epoch  [from RUN/log.jsonl]", "Options"},
+                                  {"--epochs", "N", command_line::integer(o.epochs, 1, most, "a number"),
+                                   "number of epochs, from the first one, that must be complete  [all except the last, "
+                                   "which may have been stopped]",
+                                   "Options"}},
+                                 form);
   o.text = line.text;
   o.runs = line.words;
   if (o.text.empty() && o.runs.empty()) fail<UsageError>("command line", "a run's folder", "none", "--help says more");

@@ -122,7 +122,7 @@ class GlooEngine {
     } catch (const Error&) {
       // The operations of the other ranks fail at their deadlines.
     }
-    flag_.raise("this rank gave up");
+    flag_.raise("this rank has aborted");
     if (first) {
       std::fprintf(stderr, "tutti: %s\n", said.c_str());
       std::fflush(nullptr);
@@ -131,7 +131,7 @@ class GlooEngine {
       std::this_thread::sleep_for(std::chrono::seconds(1));
     }
   }
-  void give_up() noexcept { flag_.raise("this rank gave up"); }
+  void give_up() noexcept { flag_.raise("this rank has aborted"); }
 
   // Returns for how long after its deadline an operation may still look for missing ranks.
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept {

@@ -53,7 +53,8 @@ class MpiWaiter {
       int done = 0;
       mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", what);
       if (done != 0) return;
-      if (stopped_.load(std::memory_order_relaxed)) fail<CommunicationError>(what, "all ranks", "this rank gave up");
+      if (stopped_.load(std::memory_order_relaxed))
+        fail<CommunicationError>(what, "all ranks", "this rank has aborted");
       if (asked < at_once) {
         spin_pause();
         continue;

@@ -120,7 +120,7 @@ class NcclGroup {
   // Call it before each operation. Throws if the group has ended.
   void require_alive(std::string_view what) {
     if (flagged()) stop_here(what);
-    if (failed() || comm() == nullptr) fail<CommunicationError>(what, "a communicator", "one that had given up");
+    if (failed() || comm() == nullptr) fail<CommunicationError>(what, "a communicator", "one that has been aborted");
   }
   // Waits until NCCL has executed a call that it may execute later. Then the operation is in the stream.
   void settle(ncclResult_t r, std::string_view call, const std::string& what) {
@@ -196,7 +196,7 @@ class NcclGroup {
   // call or the destructor aborts.
   [[noreturn]] void stop_here(std::string_view what) {
     if (!device_.capturing()) abort();
-    fail<CommunicationError>(what, "all ranks", flagged() ? flag_->why() : "this rank gave up");
+    fail<CommunicationError>(what, "all ranks", flagged() ? flag_->why() : "this rank has aborted");
   }
   [[nodiscard]] std::string text(ncclResult_t r) const {
     std::string t = ncclGetErrorString(r);

@@ -314,7 +314,7 @@ class ArbiterServer {
       lost_[d.member.place] = said;
       gone_.insert(d.member.place);
     }
-    if (o_.log && !workers_done_) o_.log(said + (ends ? "" : " The others go on without it."));
+    if (o_.log && !workers_done_) o_.log(said + (ends ? "" : " The other processes continue without it."));
   }
   // Forgets the losses of workers that have returned.
   void note_members() {

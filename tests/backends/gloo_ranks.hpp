@@ -64,7 +64,7 @@ inline void run_gloo_ranks(const GlooWay& way, const std::function<void(GlooRank
         f(rank);
       } catch (...) {
         errors[r] = std::current_exception();
-        flags[r].raise("this rank gave up");
+        flags[r].raise("this rank has aborted");
       }
     });
   for (auto& t : threads) t.join();

@@ -69,7 +69,7 @@ int be_interrupted(MpiCommunicator& c, bool bad) {
   other.join();
   const std::string later = error("step 12 bucket 4");
   const bool good = (bad || first.starts_with("[step 12 bucket 3] expected all ranks")) &&
-                    later.find("gave up") != std::string::npos && watch.seconds() < 5;
+                    later.find("has aborted") != std::string::npos && watch.seconds() < 5;
   std::printf("rank %d: %s\n", c.rank(), good ? "was interrupted" : (first + later).c_str());
   std::fflush(stdout);
   std::this_thread::sleep_for(1s);  // When one process ends, mpirun ends the others.

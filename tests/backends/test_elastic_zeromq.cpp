@@ -145,5 +145,5 @@ TEST_CASE("a worker that asynchronous servers have given up does not wait for th
   harness.ended(1);
   server.join();
   INFO(error);
-  CHECK(error.find("given up") != error.npos);
+  CHECK(error.find("removed from the job") != error.npos);
 }

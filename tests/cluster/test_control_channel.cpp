@@ -213,7 +213,7 @@ TEST_CASE("a loss is reported, and the next generation forms") {
       (void)c[2]->find("x");
       return false;
     } catch (const CommunicationError& e) {
-      return contains(e.what(), "got one that was given up: SIGKILL");
+      return contains(e.what(), "got one that was removed from the job: SIGKILL");
     }
   });
 }
@@ -328,7 +328,7 @@ TEST_CASE("a process without a lease waits until the arbiter answers or refuses,
   wait_until([&] { return !c->may_write(); });
   auto right = std::async(std::launch::async, [&] { return c->await_lease(); });
   harness.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // removes the process from the job
-  CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no message"), CommunicationError);
+  CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("removed from the job: no message"), CommunicationError);
 }
 
 TEST_CASE("a process detects an arbiter that is silent after the assignment") {

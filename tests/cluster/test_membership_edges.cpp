@@ -207,5 +207,5 @@ TEST_CASE("at the end of the job a process that has reported gets the reason, an
   CHECK(s.last<Rejection>(0)->reason == "[job] expected all required processes, got worker 2 on h2 is gone: SIGKILL.");
   CHECK_FALSE(s.last<Rejection>(1).has_value());
   CHECK(s.last<Rejection>(2)->reason ==
-        "[worker 2 on h2] expected a process of the job, got one that was given up: SIGKILL.");
+        "[worker 2 on h2] expected a process of the job, got one that was removed from the job: SIGKILL.");
 }

@@ -151,7 +151,7 @@ TEST_CASE("threads: a rank that throws does not wait for the others, and the oth
     };
     CHECK_THROWS_AS(throwing(), DataError);
     other.join();
-    if (!alone) CHECK_MESSAGE(heard.find("rank 0 gave up") != std::string::npos, heard);
+    if (!alone) CHECK_MESSAGE(heard.find("rank 0 has aborted") != std::string::npos, heard);
   }
   CHECK_MESSAGE(std::chrono::steady_clock::now() - start < 20s, "it waited for its deadline");
 }
@@ -231,7 +231,7 @@ TEST_CASE("threads: an interrupt ends current and later waits without waiting fo
     CHECK_THROWS_WITH_AS(sum("step 3 bucket 0"), doctest::Contains("step 3 bucket 0] expected all ranks"),
                          CommunicationError);
     other.join();
-    CHECK_THROWS_WITH_AS(sum("later"), doctest::Contains("this rank gave up"), CommunicationError);
+    CHECK_THROWS_WITH_AS(sum("later"), doctest::Contains("this rank has aborted"), CommunicationError);
     CHECK_THROWS_AS(c.barrier(600s), CommunicationError);
     // A rank that would wait for the interrupted rank gets an error too.
     CHECK_THROWS_AS(never_comes.barrier(600s), CommunicationError);

@@ -13,7 +13,7 @@ from elastic_training import IMAGES, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import HostsCase
 from launch_case import wait_until
 
-LOST = r"worker \d+ on .*; the others go on|its processes worker \d+"
+LOST = r"worker \d+ on .*; the other workers continue|its processes worker \d+"
 
 
 class Scenarios(ElasticTrainingCase):

@@ -72,7 +72,7 @@ class Elastic(HostsCase):
         self.assertLess(last, job.begun(2))
 
     def test_cut_host_that_comes_back_soon(self):
-        self.cut("no message for 4 s; the others go on")
+        self.cut("no message for 4 s; the other workers continue")
 
     def test_cut_host_with_a_late_return(self):
         self.cut("no message from it for 8 s")

@@ -132,7 +132,7 @@ class ElasticTraining(ElasticTrainingCase):
         audit.unlink()
         self.check_end()
         self.assertRegex(self.job.err, r"\[1\] train_cifar10: .*audit-rank1\.txt")
-        self.assertIn(f"warning: worker 1 on {self.cluster.address(1)}: exit code 3; the others go on", self.job.err)
+        self.assertIn(f"warning: worker 1 on {self.cluster.address(1)}: exit code 3; the other workers continue", self.job.err)
 
     def test_stopped_coordinator_while_it_saves(self):
         """A paused coordinator is removed from the job. Files that it writes later replace no file of the remaining

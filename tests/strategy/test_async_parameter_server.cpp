@@ -275,7 +275,7 @@ TEST_CASE("asynchronous servers: a worker that is too far ahead waits until the 
   fast.reset();
   CHECK(job.join()[0] == "");
   CHECK(soon([&] { return !job.log().empty(); }));
-  CHECK(job.log().front().find("rank 1 is gone: it gave up; the others go on") != std::string::npos);
+  CHECK(job.log().front().find("rank 1 is gone: it has aborted; the other workers continue") != std::string::npos);
 }
 
 TEST_CASE("asynchronous servers: a worker that is started again continues with the servers' state") {

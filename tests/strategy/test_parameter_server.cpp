@@ -186,9 +186,9 @@ TEST_CASE("parameter server: the errors of all workers name a worker that aborts
     c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 2 bucket 0").wait();
   });
   const auto text = [&](std::size_t r) { return testing::ServerJobErrors::text(errors.workers[r]); };
-  CHECK_MESSAGE(text(1).find("this rank gave up") != std::string::npos, text(1));
+  CHECK_MESSAGE(text(1).find("this rank has aborted") != std::string::npos, text(1));
   for (const std::size_t r : {0U, 2U})
-    CHECK_MESSAGE(text(r).find("expected all ranks, got rank 1 gave up: record 7 is short") != std::string::npos,
+    CHECK_MESSAGE(text(r).find("expected all ranks, got rank 1 has aborted: record 7 is short") != std::string::npos,
                   text(r));
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("parameter server: destruction by an exception does not block, and the
     }
   });
   CHECK(testing::ServerJobErrors::text(errors.workers[0]).find("record 7") != std::string::npos);
-  CHECK(testing::ServerJobErrors::text(errors.workers[1]).find("rank 0 gave up") != std::string::npos);
+  CHECK(testing::ServerJobErrors::text(errors.workers[1]).find("rank 0 has aborted") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - start < 20s);
 }
 

@@ -4,10 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,8 +20,11 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
+#include <tutti/strategy/parameter_server/server/owned_operations.hpp>
 #include <tutti/strategy/parameter_server/server/server.hpp>
 #include <tutti/strategy/parameter_server/server/step_assigner.hpp>
+#include <tutti/strategy/parameter_server/server/weight_store.hpp>
+#include <tutti/strategy/parameter_server/wire/frames.hpp>
 #include <tutti/strategy/parameter_server/wire/thread_transport.hpp>
 #include <tutti/train/detail/run/step_feed.hpp>
 
@@ -50,6 +56,32 @@ TEST_CASE("each step is assigned to one worker, and the step of a leaving worker
   for (const Kind what : {Kind::wait, Kind::done, Kind::over})
     CHECK(ps::decode_assignment(ps::encode(StepAssignments::Reply{what})).kind == what);
   CHECK(ps::decode_assignment(ps::encode(StepAssignments::Reply{Kind::step, 7})).number == 7);
+}
+
+TEST_CASE("a worker that repeats its request of a step after it has connected again gets the same step") {
+  ps::WeightStore store({}, 0, {}, [](const ServerPart&) {});
+  std::vector<std::int64_t> answers;
+  ps::OwnedOperations::Replies replies;
+  replies.answer = [&](const ps::Frame&, std::span<const std::byte> data) {
+    std::memcpy(&answers.emplace_back(), data.data(), sizeof answers.back());
+  };
+  ps::OwnedOperations server(store, {}, 2, std::move(replies));
+  const auto ask = [&](std::uint32_t worker, std::uint64_t round) {
+    ps::Frame f;
+    f.operation = ps::Operation::fetch;
+    f.root = ps::arena::steps;
+    f.worker = worker;
+    f.round = round;
+    f.step = 5;  // the limit
+    return server.take(f, {}, 1, 0);
+  };
+  for (const std::uint32_t worker : {0U, 1U}) server.begin(worker, 7);
+  CHECK_FALSE(ask(0, 1));
+  CHECK_FALSE(ask(1, 1));
+  server.begin(0, 7);
+  CHECK(ask(0, 1));
+  CHECK_FALSE(ask(1, 2));
+  CHECK(answers == std::vector<std::int64_t>{0, 1, 0, 2});
 }
 
 TEST_CASE("the number of a step determines the step's position in the data") {

@@ -105,8 +105,8 @@ class Control(LaunchCase):
         self.assertEqual(job.returncode, 0, job.err)
         self.assertEqual(sorted(line for line in said if "saved" in line), ["[s0] saved\n", "[s1] saved\n"])
         for number in (1, 2):
-            self.assertIn(f"tutti-launch: warning: server 0 on localhost: its end by SIGKILL; it is started again under its "
-                          f"number, {number} of 2 restarts\n", job.err)
+            self.assertIn(f"tutti-launch: warning: server 0 on localhost: its end by SIGKILL; it is started again with the "
+                          f"same number, {number} of 2 restarts\n", job.err)
 
     def test_server_that_dies_too_often(self):
         done = self.launch("-n", 1, "-s", 1, "--server-restarts", 2, "sh", "-c",

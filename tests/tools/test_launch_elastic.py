@@ -142,7 +142,7 @@ class Elastic(ElasticCase):
                 job.wait_for(3, workers=2)
                 done = self.stop(job)
                 where = ("localhost", A)[victim]
-                self.assertIn(f"warning: worker {victim} on {where}: its end by SIGKILL; the others go on\n", done.err)
+                self.assertIn(f"warning: worker {victim} on {where}: its end by SIGKILL; the other workers continue\n", done.err)
                 self.assertIn("[2] joins as 2 of 2", done.out)
                 self.assertEqual(job.logged(), [f"0 REMOVED {where}", f"1 ADDED {where}"])
 
@@ -162,7 +162,7 @@ class Elastic(ElasticCase):
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
         job.wait_for(3, workers=2)
         done = self.stop(job)
-        self.assertIn(f"warning: worker 1 on {A}: no message for 4 s; the others go on\n", done.err)
+        self.assertIn(f"warning: worker 1 on {A}: no message for 4 s; the other workers continue\n", done.err)
         self.assertEqual(job.logged(), [f"0 REMOVED {A}", f"1 ADDED {A}"])
 
     def test_end_that_is_reported_after_the_others_work_again(self):

@@ -36,7 +36,7 @@ class ReportBrowser(ReportCase):
         self.page(0, "first", other)
         dom = self.dom(self.folder / "page.html")
         differs, folded = re.search(r"What differs between the runs.*?</table>", dom, re.S), re.search(r'<details class="lone">.*?</details>', dom, re.S)
-        self.assertNotIn("(not told)", differs[0] if differs else "")
+        self.assertNotIn("(not recorded)", differs[0] if differs else "")
         self.assertIn("options that only some of the runs have", folded[0])
         self.assertEqual(folded[0].count("another-"), 40)
         self.page(0, self.evil_run())

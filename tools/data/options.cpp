@@ -28,24 +28,24 @@ constexpr const char* help_text =
 Usage: tutti-data COMMAND [OPTIONS]
 
 tutti-data convert -i IN -o OUT      IN: an image folder, TFRecord, RecordIO or packed shards
-      --to WORD             packed, tfrecord or recordio  [packed]
-  -s, --split WORD          train, validation or both  [both]
+      --to WORD             format to write: packed, tfrecord or recordio  [packed]
+  -s, --split WORD          images to convert: train, validation or both  [both]
   -r, --resize N            scales images down so that the short side has at most N pixels, antialiased  [no]
-  -R, --stretch             to N x N instead, with any aspect and size
-  -Q, --quality N           quality of the JPEGs that are encoded again  [85]
-      --keep-format         keeps PNG and CMYK; otherwise they become RGB JPEG
+  -R, --stretch             scales all images to N x N pixels instead, whatever their size and aspect
+  -Q, --quality N           JPEG quality of the images that are encoded again  [85]
+      --keep-format         keeps PNG and CMYK images; otherwise they become RGB JPEGs
       --shards N            number of shards of the training images  [1024; RecordIO 1]
-      --validation-shards N  of the validation images  [128; RecordIO 1]
-      --seed N              seed of the order of the training images  [0]
+      --validation-shards N  number of shards of the validation images  [128; RecordIO 1]
+      --seed N              seed of the random order of the training images  [0]
       --no-shuffle          keeps the order of the training images
-      --from WORD           packed, tfrecord, recordio or folder, if IN has several of them
+      --from WORD           format to read, if IN has several: packed, tfrecord, recordio or folder
       --classes N           number of classes of TFRecord and RecordIO files  [that of IN, else 1000]
       --first-shard N, --last-shard N
                             writes only these shards of the split, counted from 0. Other machines may write the other
                             shards into the same folder at the same time  [0, the last]
       --start-offset N      the same as --first-shard N
   -f, --force               removes the files of the split in OUT, and starts again
-      --threads N           [all cores]
+      --threads N           number of threads  [all cores]
 tutti-data preprocess --raw_data_dir RAW --local_scratch_dir SCRATCH
                             RAW/train/<synset>/*.JPEG, RAW/validation/*.JPEG, RAW/synset_labels.txt become
                             1024 TFRecord files in SCRATCH/train and 128 in SCRATCH/validation
@@ -53,8 +53,8 @@ tutti-data preprocess --raw_data_dir RAW --local_scratch_dir SCRATCH
                             fetches the archives first, into RAW  [SCRATCH/raw_data]
       -f, --threads, --shards, --validation-shards as above
 tutti-data resize -i IN -o OUT       TFRecord to TFRecord, one file for each file, numbered from 1
-  -s, --subset_name WORD    train or validation  [train]
-  -d, --dataset_name WORD   imagenet (1000 classes) or flowers (5)  [from the path of IN]
+  -s, --subset_name WORD    images to convert: train or validation  [train]
+  -d, --dataset_name WORD   data set, for the number of classes: imagenet (1000) or flowers (5)  [from the path of IN]
   -r, --size N  [480]   -R, --stretch   -Q, --quality N  [85]   -f, --force
       --first-shard, --last-shard, --start_offset as above
       --num_preprocess_threads N  [all cores]   --num_intra_threads, --num_inter_threads: accepted, no effect

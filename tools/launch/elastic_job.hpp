@@ -24,7 +24,7 @@ class ElasticJob : protected RunningJob {
   void watch_generations();
   // Ends a worker of a job over MPI that makes no progress. The other workers continue.
   void give_up(const std::string& name, const std::string& why) {
-    if (generations_->give_up(name)) say("warning: " + why + "; it is ended, and the others go on");
+    if (generations_->give_up(name)) say("warning: " + why + "; it is ended, and the other workers continue");
   }
 
   // Call when a new generation works: the launcher then ignores earlier losses.

@@ -193,7 +193,7 @@ void Launcher::ended(Link& l, const std::string& name, const End& end) {
   const bool hopeless = elastic_ && elastic_->ends_job(ending);
   control_->ended(name, ending.good(), describe(end));
   if (may_start_again(ending)) {
-    say("warning: " + name + " on " + l.host() + ": " + describe(end) + "; it is started again under its number, " +
+    say("warning: " + name + " on " + l.host() + ": " + describe(end) + "; it is started again with the same number, " +
         std::to_string(++restarts_) + " of " + count_text(static_cast<std::size_t>(o_.server_restarts), "restart"));
     return l.say("again " + name);
   }

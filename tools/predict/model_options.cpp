@@ -43,20 +43,24 @@ std::vector<command_line::Option> model_option_table(ModelOptions& o) {
   const std::string group = "Model";
   return {
       {"--averaged", "WORD", one_of(o.averaged, {"auto", "yes", "no"}),
-       "use the averaged weights of a checkpoint: yes, no, or auto (if it has them, see --ema-decay)  [auto]", group},
-      {"--classes", "FILE", text(o.classes),
-       "names of the classes, one on each line  [those of the file, else numbers]", group},
-      {"--model", "NAME", text(o.net.name),
-       "resnet18, resnet34, resnet50, resnet101 or resnet152, of a file that does not name its net; images are "
-       "prepared as torchvision evaluates ImageNet, unless the following options say otherwise",
+       "use the averaged weights of a checkpoint: yes, no, or auto (yes if the checkpoint has them, see --ema-decay)  "
+       "[auto]",
        group},
-      {"--image-size", "N", integer(o.net.image_size, 1, 4096, "a number"), "side of the net's input  [224]", group},
+      {"--classes", "FILE", text(o.classes),
+       "file with the names of the classes, one on each line  [the names in MODEL, otherwise numbers]", group},
+      {"--model", "NAME", text(o.net.name),
+       "net of a MODEL that does not name its net: resnet18, resnet34, resnet50, resnet101 or resnet152. Images are "
+       "prepared as torchvision evaluates ImageNet; the next four options change this",
+       group},
+      {"--image-size", "N", integer(o.net.image_size, 1, 4096, "a number"),
+       "with --model: height and width of the net's input, in pixels  [224]", group},
       {"--short-side", "N", integer(o.net.short_side, 1, 65536, "a number"),
-       "the short side is scaled to it, and the centre is cropped  [8/7 of --image-size: 256]", group},
+       "with --model: scale the short side of each image to N pixels, and crop the centre  [8/7 of --image-size: 256]",
+       group},
       {"--rgb-mean", "M,M,M", detail::per_channel(o.net.mean, 0.0F),
-       "mean of the pixels, 0 to 255  [123.675,116.28,103.53]", group},
+       "with --model: mean, 0 to 255, that is subtracted from the pixels  [123.675,116.28,103.53]", group},
       {"--rgb-std", "S,S,S", detail::per_channel(o.net.stddev, 1e-3F),
-       "standard deviation of the pixels  [58.395,57.12,57.375]", group}};
+       "with --model: standard deviation by which the pixels are divided  [58.395,57.12,57.375]", group}};
 }
 
 std::string shown(std::string name) {

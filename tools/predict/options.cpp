@@ -26,19 +26,23 @@ standard error, and the others are predicted), 4 a GPU that fails, 6 a result th
   const std::string group = "Options";
   Options o;
   std::vector<Option> table{
-      {"--top", "N", integer(o.top, 1, 1 << 24, "a number"), "number of classes to print for an image  [5]", group},
+      {"--top", "N", integer(o.top, 1, 1 << 24, "a number"), "number of classes to print for each image  [5]", group},
       {"--json", "", flag(o.json),
-       "a line of JSON for each image: \"image\", and \"classes\" with \"class\", \"index\", \"probability\" and "
+       "print a line of JSON for each image: \"image\", and \"classes\" with \"class\", \"index\", \"probability\" and "
        "\"logit\", or \"error\"",
        group},
-      {"--precision", "WORD", one_of(o.precision, {"f32", "bf16", "f16"}), "f32, bf16, or f16 on a GPU  [f32]", group},
-      {"--batch-size", "N", integer(o.batch, 1, 1 << 20, "a number"), "images at a time  [32]", group},
-      {"--backend", "WORD", text(o.backend), "auto, cuda, onednn, eigen or reference  [auto]", group},
-      {"--threads", "N", integer(o.threads, 1, 4096, "a number"), "threads of the net, on the processor  [all cores]",
+      {"--precision", "WORD", one_of(o.precision, {"f32", "bf16", "f16"}),
+       "type in which the net computes: f32, bf16, or f16 on a GPU  [f32]", group},
+      {"--batch-size", "N", integer(o.batch, 1, 1 << 20, "a number"),
+       "number of images that the net processes at a time  [32]", group},
+      {"--backend", "WORD", text(o.backend),
+       "backend that runs the net: auto, cuda, onednn, eigen or reference  [auto]", group},
+      {"--threads", "N", integer(o.threads, 1, 4096, "a number"), "threads that run the net on the CPU  [all cores]",
        group},
       {"--data-nthreads", "N", integer(o.data_threads, 0, 4096, "a number"),
        "threads that read and decode images while the net computes  [all cores]", group},
-      {"--decoder", "WORD", one_of(o.decoder, {"auto", "turbojpeg", "stb"}), "auto, turbojpeg or stb  [auto]", group},
+      {"--decoder", "WORD", one_of(o.decoder, {"auto", "turbojpeg", "stb"}),
+       "library that decodes JPEG images: auto, turbojpeg or stb  [auto]", group},
       {"--verbose", "", flag(o.verbose), "print the net's name and the speed on the standard error", group}};
   for (const Option& one : model_option_table(o.model)) table.push_back(one);
   const Line line = read(words, table, form);

@@ -20,7 +20,7 @@ const command_line::Form form{
 throughput, the shares of the time, changes of members, the confusion matrix and the worst-classified images
 of the last evaluation, options and their differences. A run may still be training.)",
     .usage = "tutti-report [OPTIONS] RUN...",
-    .notes = R"(RUN: a run's folder (--run-dir), or that of its log (--log-dir), or a log.jsonl.
+    .notes = R"(RUN: the folder of a run (--run-dir) or of its log (--log-dir), or a file log.jsonl.
 Exit codes: 0, 1 internal error, 2 usage, 3 a folder that is not a run's, or a run that could not be read completely (the
 page and the standard error name what is missing).)",
     .expected = "--out, --title or a run",
@@ -31,11 +31,12 @@ page and the standard error name what is missing).)",
 Options parse_options(const std::vector<std::string>& words) {
   using command_line::text;
   Options o;
-  const auto line = command_line::read(
-      words,
-      {{"--out", "FILE", text(o.out), "file of the page; - is the standard output  [report.html]", "Options"},
-       {"--title", "TEXT", text(o.title), "title of the page  [the runs' names]", "Options"}},
-      form);
+  const auto line =
+      command_line::read(words,
+                         {{"--out", "FILE", text(o.out),
+                           "file to which the page is written; - is the standard output  [report.html]", "Options"},
+                          {"--title", "TEXT", text(o.title), "title of the page  [the runs' names]", "Options"}},
+                         form);
   o.text = line.text;
   if (!o.text.empty()) return o;
   o.runs = words_of(line, "a run's folder");

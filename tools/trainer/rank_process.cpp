@@ -62,8 +62,8 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
     if (strategy.size() > 1 && (members == nullptr || members->restarts_processes())) {
       TraceOfRun::flush();
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
-      if (has_servers(o.strategy)) throw;  // the process that gets the message prints it
-      return e.exit_code();
+      if (has_servers(o.strategy)) throw;  // abort() told only the servers, so main() prints the error
+      return e.exit_code();                // abort() has printed it
     }
     throw;
   }

@@ -109,7 +109,7 @@ class CommQueue {
         lock.unlock();
         std::exception_ptr error;
         try {
-          if (refused) fail<CommunicationError>(job->name_, "all ranks", "this rank gave up");
+          if (refused) fail<CommunicationError>(job->name_, "all ranks", "this rank has aborted");
           engine.run(job->request, job->name_, end);
         } catch (...) {
           error = std::current_exception();

@@ -21,7 +21,7 @@ class MembershipSignals {
  public:
   MembershipSignals() {
     static_assert(std::atomic<int>::is_always_lock_free);
-    if (alive().exchange(true)) fail<UsageError>("ChangeSignals", "at most one object", "a second one");
+    if (alive().exchange(true)) fail<UsageError>("MembershipSignals", "at most one object", "a second one");
     asked().store(0);
     struct sigaction action {};
     action.sa_handler = [](int number) { asked().fetch_or(number == SIGUSR1 ? step : epoch); };

@@ -61,46 +61,44 @@ void add_start(std::vector<Option>& table, Options& o) {
   table.insert(
       table.end(),
       {{"-n,--num-workers", "N", integer(o.workers, 1, 1 << 20),
-        "workers: processes; hosts if the command has --gpus 0,1,..., each of which gets a process for each of these "
-        "GPUs  [all slots, or hosts]",
+        "number of workers. If the command has --gpus 0,1,...: number of hosts, each of which gets a worker for each "
+        "of these GPUs  [all slots, or all hosts]",
         group},
        {"-s,--num-servers", "N", integer(o.servers, 0, 1 << 20),
-        "servers; each has TUTTI_ROLE=server, and they end with the workers  [as many as workers if the program says "
-        "that it trains with parameter servers, else 0]",
+        "number of parameter servers. They have TUTTI_ROLE=server, and end after the workers  [the number of workers "
+        "if the program says that it trains with parameter servers, otherwise 0]",
         group},
        {"--server-restarts", "N", integer(o.server_restarts, 0, 1 << 20),
-        "restart a server that died, under its number; at most this often in total  [0]", group, false},
+        "restart a server that died, with the same number, at most N times in total  [0]", group, false},
        {"-H,--hostfile", "FILE", text(o.hosts_file),
-        "hosts, one on each line: [USER@]NAME[:PORT] [slots=N]. This host, if it is listed, comes first and has rank "
-        "0; the "
-        "others are filled in this order, starting over after the last one. \"localhost\" is this host. Without a "
-        "file, "
-        "inside a job of Slurm (sbatch, salloc): the nodes of the job, each with as many slots as it has tasks",
+        "file with the hosts, one on each line: [USER@]NAME[:PORT] [slots=N]. This host, if it is listed, comes first "
+        "and has rank 0. The slots of the other hosts are filled in the order of the lines, and again from the first "
+        "host if there are more workers than slots. \"localhost\" is this host. Without a file in a job of Slurm "
+        "(sbatch, salloc): the nodes of the job, each with as many slots as it has tasks",
         group},
        {"--launcher", "WORD", one_of(o.launcher, {"local", "ssh", "srun", "mpi"}),
-        "local, ssh, srun or mpi  [what the program needs: mpi if it says that its ranks use MPI; otherwise ssh with "
-        "a "
-        "hosts file, srun for the nodes of a job of Slurm, local without either]",
+        "how processes are started: local, ssh, srun or mpi  [mpi if the program says that its ranks use MPI; "
+        "otherwise ssh with a hosts file, srun for the nodes of a job of Slurm, local without either]",
         group},
-       {"--job-name", "NAME", text(o.job_name), "name in log files  [the command's]", group, false},
-       {"--log-dir", "DIR", text(o.log_dir), "one log file for each process, ROLE-RANK.log, in this folder", group}});
+       {"--job-name", "NAME", text(o.job_name), "name of the job in the log files  [the command's name]", group, false},
+       {"--log-dir", "DIR", text(o.log_dir),
+        "also write the output of each process to a file in this folder: ROLE-RANK.log", group}});
 }
 
 void add_environment(std::vector<Option>& table, Options& o) {
   using namespace command_line;
   const std::string group = "Environment of the processes";
-  table.insert(
-      table.end(),
-      {{"--env", "NAME[=VALUE]", variables(o.everywhere, true),
-        "set a variable everywhere, or pass on the launcher's own; repeatable. Processes on this host inherit the "
-        "launcher's environment",
-        group},
-       {"--env-worker", "NAME=VALUE", variables(o.on_workers, false), "set a variable of workers; repeatable", group,
-        false},
-       {"--env-server", "NAME=VALUE", variables(o.on_servers, false), "set a variable of servers; repeatable", group,
-        false},
-       {"--sync-dst-dir", "DIR", text(o.sync_dir),
-        "copy the working folder to DIR of each host first (rsync), and run there", group}});
+  table.insert(table.end(),
+               {{"--env", "NAME[=VALUE]", variables(o.everywhere, true),
+                 "set a variable of all processes, or pass the launcher's value to them; repeatable. Processes on "
+                 "this host inherit the launcher's environment",
+                 group},
+                {"--env-worker", "NAME=VALUE", variables(o.on_workers, false),
+                 "set a variable of the workers; repeatable", group, false},
+                {"--env-server", "NAME=VALUE", variables(o.on_servers, false),
+                 "set a variable of the servers; repeatable", group, false},
+                {"--sync-dst-dir", "DIR", text(o.sync_dir),
+                 "copy the working folder to DIR on each host (rsync), and run the command there", group}});
 }
 
 void add_hosts(std::vector<Option>& table, Options& o) {
@@ -109,12 +107,12 @@ void add_hosts(std::vector<Option>& table, Options& o) {
   const Set mpi = [&o](const std::string&, const std::string& value) { o.mpi_arguments.push_back(value); };
   table.insert(
       table.end(),
-      {{"--ssh-config", "FILE", text(o.ssh_config), "for ssh -F", group, false},
+      {{"--ssh-config", "FILE", text(o.ssh_config), "configuration file for ssh (ssh -F)", group, false},
        {"--remote-launch", "PATH", text(o.remote_program),
-        "this program on the other hosts  [the path that it has here]", group, false},
+        "path of tutti-launch on the other hosts  [its path on this host]", group, false},
        {"--root-port", "N", integer(o.root_port, 1, 65534),
-        "port of rank 0's host to which the ranks connect; N+1 is for parameter servers  [free ones]", group, false},
-       {"--mpi-arg", "ARGUMENT", mpi, "one more argument for mpirun; repeatable", group, false}});
+        "port on rank 0's host to which the ranks connect; parameter servers use port N+1  [free ports]", group, false},
+       {"--mpi-arg", "ARGUMENT", mpi, "pass an argument to mpirun; repeatable", group, false}});
 }
 
 void add_elastic(std::vector<Option>& table, Options& o) {
@@ -131,17 +129,17 @@ void add_elastic(std::vector<Option>& table, Options& o) {
   };
   table.push_back(
       {"--elastic", "", flag(e.on),
-       "the job continues while workers join and leave: hosts that are added to the file host_worker, which has -H's "
-       "form, "
-       "join; hosts that are deleted there leave, and so does a worker that gets SIGTERM. A worker that dies is "
-       "restarted with a new number while the others continue. host_worker_log lists the changes: SEQ ADDED|REMOVED "
-       "HOST TIME_NS",
+       "let workers join and leave while the job runs. Edit the file host_worker, which has the format of -H: hosts "
+       "that you add join, and hosts that you delete leave. A worker that gets SIGTERM leaves too. A worker that dies "
+       "is replaced by a worker with a new number, while the other workers continue. The file host_worker_log lists "
+       "the changes: SEQ ADDED|REMOVED HOST TIME_NS",
        group});
   table.push_back({"--elastic-training-enabled", "WORD",
                    [&e](const std::string& option, const std::string& value) { e.on = truth(option, value); },
-                   "True is --elastic, False is not", group, false});
+                   "True: the same as --elastic. False: the job is not elastic", group, false});
   add("--elastic-dir", "DIR", text(e.folder),
-      "the folder of both files  [this program's if it can be written and is no bin folder, else the working one]",
+      "folder of host_worker and host_worker_log  [the folder of tutti-launch if it can be written and is no bin "
+      "folder, otherwise the working folder]",
       true);
   add(
       "--elastic-at", "WORD",
@@ -151,20 +149,22 @@ void add_elastic(std::vector<Option>& table, Options& o) {
         e.at_epoch = word == "epoch";
         e.at_given = true;
       },
-      "epoch: hosts leave at the end of an epoch, and those that the same edit adds join an epoch later; step: both at "
-      "once  [epoch; step if no worker waits for another one, with ps_async]");
-  add("--min-workers", "N", integer(e.min_workers, 1, 1 << 20), "with fewer workers, the job waits  [1]", true);
-  add("--max-workers", "N", integer(e.max_workers, 1, 1 << 20),
-      "more workers are not started  [as many as the file lists]", true);
+      "when an edit takes effect. epoch: hosts leave at the end of an epoch, and hosts that the same edit adds join "
+      "an epoch later; step: hosts leave and join after the current step  [epoch; step with ps_async, whose workers "
+      "do not wait for each other]");
+  add("--min-workers", "N", integer(e.min_workers, 1, 1 << 20), "the job waits while it has fewer than N workers  [1]",
+      true);
+  add("--max-workers", "N", integer(e.max_workers, 1, 1 << 20), "start at most N workers  [as many as the file lists]",
+      true);
   add("--min-timeout", "S", seconds(e.min_timeout, 0),
-      "seconds of waiting for workers, after which the job ends with 5  [600]");
+      "end the job with exit code 5 if it has waited for workers for S seconds  [600]");
   add("--restart-budget", "N", integer(e.restart_budget, 0, 1 << 20),
-      "how often workers of a host are restarted after they died, each time later, until the host is listed again  "
-      "[10]");
+      "how often workers of a host are replaced after they died, each time after a longer pause. The count begins "
+      "again if you remove the host from host_worker and list it again  [10]");
   add(
       "--prepare-script", "FILE",
       [&e](const std::string&, const std::string& value) { e.prepare = read_script(value); },
-      "runs on a host that joins before its worker; the worker does not start if it fails");
+      "script that runs on each host that joins, before the worker starts; if it fails, the worker does not start");
   add("--accept-new-hosts", "", flag(e.accept_new_hosts), "accept joining hosts that are not in ssh's known_hosts");
   table.push_back(
       {"--launch-worker", "", flag(e.launch_worker),
@@ -178,21 +178,23 @@ void add_elastic(std::vector<Option>& table, Options& o) {
 void add_times(std::vector<Option>& table, Options& o) {
   const std::string group = "Times in seconds";
   constexpr double least = 0.05;
-  table.insert(table.end(), {{"--connect-timeout", "S", seconds(o.connect_timeout, least),
-                              "until a host has answered  [10]", group, false},
-                             {"--host-timeout", "S", seconds(o.host_timeout, least),
-                              "without a message from a host until it counts as lost  [30]", group, false},
-                             {"--rank-timeout", "S", seconds(o.rank_timeout, 1),
-                              "without a sign of life from a process that has opened its channel, as the training "
-                              "programs do if they use it, "
-                              "until it is lost  [10]",
-                              group, false},
-                             {"--stall-warning", "S", seconds(o.stall_warning, least),
-                              "without progress of a rank until a warning names it  [30]", group, false},
-                             {"--stall-deadline", "S", seconds(o.stall_deadline, 0),
-                              "without progress of a rank until the job is ended; 0: never  [600]", group},
-                             {"--stop-timeout", "S", seconds(o.stop_timeout, 0),
-                              "from SIGINT or SIGTERM, which the processes get, to their end  [60]", group, false}});
+  table.insert(
+      table.end(),
+      {{"--connect-timeout", "S", seconds(o.connect_timeout, least), "longest time until a host answers  [10]", group,
+        false},
+       {"--host-timeout", "S", seconds(o.host_timeout, least),
+        "a host that sends no message for this time counts as lost  [30]", group, false},
+       {"--rank-timeout", "S", seconds(o.rank_timeout, 1),
+        "a process that has opened its channel to the launcher counts as lost if it sends no heartbeat for this time  "
+        "[10]",
+        group, false},
+       {"--stall-warning", "S", seconds(o.stall_warning, least),
+        "print a warning that names a rank that makes no progress for this time  [30]", group, false},
+       {"--stall-deadline", "S", seconds(o.stall_deadline, 0),
+        "end the job if a rank makes no progress for this time; 0: never  [600]", group},
+       {"--stop-timeout", "S", seconds(o.stop_timeout, 0),
+        "time that the processes have to end after SIGINT or SIGTERM, which the launcher forwards to them  [60]", group,
+        false}});
 }
 
 }  // namespace
@@ -205,9 +207,9 @@ std::vector<Option> option_table(Options& o) {
   add_elastic(table, o);
   add_times(table, o);
   const std::string group = "Ending a job";
-  table.push_back({"--kill", "", command_line::flag(o.kill),
-                   "end the recorded processes of this host, or of the hosts of -H", group});
-  table.push_back({"--job", "ID", command_line::text(o.kill_job), "of this job only", group});
+  table.push_back(
+      {"--kill", "", command_line::flag(o.kill), "end all recorded jobs of this host, or of the hosts of -H", group});
+  table.push_back({"--job", "ID", command_line::text(o.kill_job), "with --kill: end only this job", group});
   return table;
 }
 
@@ -219,7 +221,7 @@ command_line::Form form() {
           .notes =
               R"(Options come before the command, and may be written with - or _. A process finds TUTTI_RANK, _SIZE,
 _LOCAL_RANK, _LOCAL_SIZE, _HOST, _JOB, _ROOT (host:port for a rendezvous), _ROOT_PORTS (the number of ports from
-that one on), _SECRET (which no line shows: a process that knows it belongs to the job), _REPORT, _ROLE, and
+that one on), _SECRET (not shown in any output: a process that knows it belongs to the job), _REPORT, _ROLE, and
 DMLC_ROLE, DMLC_NUM_WORKER, DMLC_NUM_SERVER, DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT; with --elastic also
 TUTTI_ELASTIC=1, and if it joins NEW_WORKER=1 and EPOCH_BEGIN. Each line of its output appears with
 its rank: [0], servers [s0].

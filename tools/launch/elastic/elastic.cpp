@@ -55,7 +55,7 @@ Elastic::Meaning Elastic::meaning_of(const ProcessExit& e, bool given_up) {
     return Meaning::none;
   }
   if (!w->given_up) {
-    say_("warning: " + w->name() + " on " + e.host + ": " + describe(e.end) + "; the others go on");
+    say_("warning: " + w->name() + " on " + e.host + ": " + describe(e.end) + "; the other workers continue");
     failed(*w);
   }
   return w->member ? Meaning::noted : Meaning::none;
@@ -128,7 +128,8 @@ void Elastic::hear(const JobControl::MembershipUpdate& news) {
   if (!stood_) return;
   if (news.decision.kind == Kind::lost && !w->ended && !ends_now_ && !std::exchange(w->given_up, true)) {
     // At the end of the job, a process may end before its message that it leaves has arrived.
-    if (!over()) say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the others go on");
+    if (!over())
+      say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the other workers continue");
     // Processes of the worker may still run and must not rejoin. The agent ends them as soon as it can be reached.
     if (w->link != nullptr) w->link->say("signal 9 " + w->name());
     failed(*w);

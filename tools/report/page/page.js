@@ -400,7 +400,7 @@
   // Options.
   const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.options || {})))];
   const facts = [...new Set(data.runs.flatMap((run) => Object.keys(run.facts || {})))];
-  const value = (run, name, from) => (run[from] && Object.prototype.hasOwnProperty.call(run[from], name) ? shown(run[from][name]) : "(not told)");
+  const value = (run, name, from) => (run[from] && Object.prototype.hasOwnProperty.call(run[from], name) ? shown(run[from][name]) : "(not recorded)");
   const differs = (name, from) => new Set(data.runs.map((run) => value(run, name, from))).size > 1;
   const rows = (names, from) => names.map((name) => [name, ...data.runs.map((run) => value(run, name, from))]);
   if (keys.length || facts.length) {

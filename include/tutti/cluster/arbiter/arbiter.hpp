@@ -66,8 +66,8 @@ class Arbiter {
     absent_.erase({role, place});
     start_first_generation();
   }
-  // Asks a member to leave: at the end of an epoch if ArbiterOptions::at_epoch is set. After the job has begun, also
-  // accepts a connection whose process has not asked for admission yet: the process is released when it asks.
+  // Asks a member to leave: at the end of an epoch if ArbiterOptions::at_epoch is set. Releases a process that has not
+  // asked for admission when it asks; ignores such a process before the job begins, when the launcher never calls this.
   void ask_to_leave(ConnectionId connection) {
     Process* p = find(connection);
     if (p == nullptr && founded_) unwanted_.insert(connection);
@@ -238,7 +238,7 @@ class Arbiter {
     // The trained state is lost with the last worker that has it, unless servers have it.
     const bool last = p.holds && !o_.servers_hold && !finished_ && !any([](const Process& q) { return q.holds; });
     const bool fatal = last || !can_lose(p);
-    p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
+    p.why = error_message(p.member.name(), "a process of the job", "one that was removed from the job: " + why, "");
     send(p, Rejection{static_cast<int>(ExitCode::communication), p.why});
     decide(Decision::Kind::lost, p, why, fatal);
     decisions_.back().unreachable = unreachable;

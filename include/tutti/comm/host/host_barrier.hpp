@@ -89,7 +89,8 @@ class HostBarrier {
 
   void check(std::string_view what) const {
     if (const int by = aborted_by(); by >= 0)
-      fail<CommunicationError>(what, "all ranks of this host", {(by == rank_ ? "this rank" : name(by)), " gave up"});
+      fail<CommunicationError>(what, "all ranks of this host",
+                               {(by == rank_ ? "this rank" : name(by)), " has aborted"});
   }
   [[nodiscard]] std::string name(int r) const {
     const auto i = static_cast<std::size_t>(r);

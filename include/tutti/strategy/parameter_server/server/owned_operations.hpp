@@ -23,7 +23,8 @@
 namespace tutti::ps {
 
 // The operations of single workers on the weights that a server owns. A repeated operation is answered twice and
-// executed once. If a worker is too far ahead, its answer waits until the slowest worker has caught up.
+// executed once; see small() for requests of steps. If a worker is too far ahead, its answer waits until the slowest
+// worker has caught up.
 class OwnedOperations {
  public:
   struct Replies {  // functions that answer workers
@@ -115,7 +116,9 @@ class OwnedOperations {
     bool returned = false;  // it has connected again, and has not begun a step since
   };
 
-  // Answers operations without weights at once.
+  // Answers operations without weights at once. Executes repeated ones again, which assigns no second step: a worker
+  // repeats a request only after begin(), which has taken back the worker's steps. The other operations have the same
+  // effect once or twice.
   void small(const Frame& f, std::span<const std::byte> data) {
     std::int64_t word = 0;
     if (f.operation == Operation::store) {

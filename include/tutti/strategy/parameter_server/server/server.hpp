@@ -298,7 +298,7 @@ class Server {
   void leave(Member& m, const std::string& why) {
     m.was_lost = true;
     m.peer = -1;
-    if (o_.log) o_.log(m.name + " is gone: " + why + "; the others go on without it");
+    if (o_.log) o_.log(m.name + " is gone: " + why + "; the other workers continue");
     until_ = std::chrono::steady_clock::now() + o_.patience;
     owned_->leave(number_of(m));
     windows_.forget(number_of(m));
@@ -319,9 +319,9 @@ class Server {
     over_ = members_.done();
   }
   void give_up(const Frame& f, std::span<const std::byte> text) {
-    if (owned_) return leave(members_[f.worker], "it gave up");
+    if (owned_) return leave(members_[f.worker], "it has aborted");
     end("all ranks",
-        members_[f.worker].name + " gave up" +
+        members_[f.worker].name + " has aborted" +
             (text.empty() ? ""
                           : ": " + printable({reinterpret_cast<const char*>(text.data()),
                                               std::min<std::size_t>(text.size(), 400)})),

@@ -31,7 +31,7 @@ namespace tutti::ps::detail {
 [[nodiscard]] inline CommunicationError given_up(const std::string& operation, std::span<const std::byte> data) {
   const std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
   const std::size_t end = text.find('\0');
-  const std::string said = end == text.npos ? "another rank gave up" : std::string(text.substr(end + 1, 600));
+  const std::string said = end == text.npos ? "another rank has aborted" : std::string(text.substr(end + 1, 600));
   std::string_view rest = said;
   std::string got;
   for (; rest.size() > 80; rest.remove_prefix(80)) got += printable(rest.substr(0, 80));

@@ -111,7 +111,7 @@ class WorkerThread {
   }
   [[nodiscard]] std::string why_interrupted() const {
     const std::string why = o_.flag != nullptr ? o_.flag->why() : "";
-    return why.empty() ? "this rank gave up" : why;
+    return why.empty() ? "this rank has aborted" : why;
   }
 
   // ---- before the thread starts ----
