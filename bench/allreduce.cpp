@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Measures all-reduce for many sizes and verifies each sum. As several processes (tutti-launch -n N, mpirun), it runs
 // MPI_Allreduce in place and tutti's shared window in turns. With --comm gloo it runs shared memory and Gloo. As a
-// single process its ranks are threads. With --comm nccl each rank has a GPU. Each call blocks its thread.
+// single process it uses threads as ranks. With --comm nccl each rank has a GPU. Each call blocks its thread.
 #include <cstdio>
 
 #include <tutti/cluster/launch/launch_environment.hpp>

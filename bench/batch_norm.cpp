@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Measures each kind of fused batch norm (+ add) (+ ReLU) of the ResNets, forward and backward. Prints the GB/s that
+// Measures each kind of fused batch norm (+ add) (+ ReLU) in the ResNets, forward and backward. Prints the GB/s that
 // its passes read and write, also in percent of the memory bandwidth of this machine (the addition of two large
 // arrays). A value above 100 % means that data was still in a cache.
 #include <string>
@@ -20,9 +20,9 @@ int main(int argc, char** argv) {
         o.name = "batch_norm/" + c.name + "/b" + std::to_string(c.rows);
         o.model = [net] { return net.graph(); };
         o.rows = c.rows;
-        // Forward: the statistics read x; then x and the added tensor are read and y is written. Backward: the sums
-        // read dy and x; then dy and x are read and dx is written. With an added tensor, the first pass also writes the
-        // masked gradient. The second pass reads it and takes the mask from y.
+        // Forward: the statistics read x. Then the op reads x and the added tensor, and writes y. Backward: the sums
+        // read dy and x. Then the op reads dy and x, and writes dx. With an added tensor, the first pass also writes
+        // the masked gradient, and the second pass reads it and reads the mask from y.
         const double forward = one * (1 + 2 + (c.residual ? 1 : 0));
         const double backward = one * (2 + 3 + (c.residual ? 1 : 0) + (c.residual && c.relu ? 1 : 0));
         o.passes = {

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "lint"))
 
 from compile_cost import PROGRAMS, commands, measure  # noqa: E402
 
-# For each of PROGRAMS: the target (seconds, MB), and the seconds reached on the machine of bench/RESULTS.md.
+# For each of PROGRAMS: the target (seconds, MB), and the seconds measured on the machine of bench/RESULTS.md.
 TARGETS = [(2.0, 500), (9.0, 500), (2.5, 300)]
 REACHED = [3.1, 17.2, 1.7]
-# Seconds of the yardsticks at that time; the second by the ratio of tutti.hpp to it.
+# The seconds of the yardsticks at that time. The second one follows from the ratio of tutti.hpp to it.
 YARDSTICKS = [3.65, 1.15]
 SLACK = 1.25
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Measures each convolution of the ResNets, forward and both gradients. Prints GFLOP/s, also in percent of the
-// multiply-add peak of this machine. As is usual, taps that fall into the padding are counted.
+// Measures each convolution in the ResNets, forward and both gradients. Prints GFLOP/s, also in percent of the
+// multiply-add peak of this machine. As is usual, taps in the padding count.
 #include <string>
 
 #include "common/net.hpp"
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
         bench::add_op(o, options);
       };
       add(c, c.batch);
-      // Small enough for the reference loops.
+      // These are small enough for the reference loops.
       if (c.batch > 2 && c.flops(2) <= 5e7) add(c, 2);
     }
   });

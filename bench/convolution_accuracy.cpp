@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compares the ways to compute convolutions by their effect on training: logits and weights after one step and after
-// many. Winograd's algorithm and sums of products in another order (both by the Eigen backend) are compared with sums
-// of products by oneDNN. Prints a table in Markdown.
+// Compares algorithms for convolutions by their effect on training: logits and weights after one step and after many.
+// Winograd's algorithm, and sums of products in another order (both by the Eigen backend), are compared with sums of
+// products by oneDNN. Prints a table in Markdown.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -37,8 +37,8 @@ struct Outcome {
   std::vector<double> logits, weights;
 };
 
-// Trains from the same weights on the same few batches. Keeps the logits of the steps in `looks` and the weights after
-// them.
+// Trains from the same weights on the same few batches. Keeps the logits of the steps in `looks`, and the weights after
+// these steps.
 std::vector<Outcome> train(const testing::ResnetCase& net, const Args& a, const std::string& backend_name,
                            const std::string& convolution, const std::vector<int>& looks) {
   BackendOptions o;

@@ -40,7 +40,7 @@ import netns_cluster  # noqa: E402
 
 
 class Job:
-    """A job that runs in a folder: its workers, its membership events, its hosts file."""
+    """A job in a folder, with its workers, membership events and hosts file."""
 
     def __init__(self, folder, args, options, cluster, display_every=1000000, more=()):
         self.folder, self.run, self.cluster, self.workers = folder, folder / "run", cluster, args.workers
@@ -63,11 +63,11 @@ class Job:
         return new
 
     def list(self, hosts):
-        """Writes the hosts file with the hosts of the job; on a single host, with the number of workers."""
+        """Writes the hosts of the job to the hosts file, or on a single host the number of workers."""
         self.write(hosts).rename(self.folder / "host_worker")
 
     def changes(self):
-        """Returns the "members" events that have come since the last call."""
+        """Returns the "members" events since the last call."""
         if self.process.poll() is not None:
             sys.exit("bench/elastic.py: the job has ended:\n" + (self.folder / "output").read_text()[-3000:])
         log = self.run / "log.jsonl"
@@ -77,7 +77,7 @@ class Job:
         return [e for e in map(json.loads, lines.splitlines()) if e["event"] == "members"]
 
     def pids(self):
-        """Returns the host and process id of the workers, the oldest first."""
+        """Returns (host, process id) of each worker, the oldest one first."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -134,8 +134,8 @@ class Measured:
             self.change("joins", self.n, lambda: self.job.list(range(self.n)))
 
     def back(self, host, begin):
-        """Lists a lost worker again if that is possible. Otherwise the launcher starts another one, after growing
-        pauses."""
+        """Adds a lost worker's host to the hosts file again if it can. Otherwise the launcher starts another worker,
+        after growing pauses."""
         if self.job.cluster:
             self.job.list([h for h in range(self.n) if h != host])
             time.sleep(0.5)
@@ -184,7 +184,7 @@ def measure(args, options, cluster):
     if "order" in args.kinds:
         with job() as m:
             m.in_order(args.changes)
-    # On a single host, the pause before the launcher starts another worker grows with each kill in the job.
+    # On a single host, the launcher waits longer after each kill in the job before it starts another worker.
     together = 2 * args.changes if cluster else 4
     for done in range(0, 2 * args.changes, together) if "killed" in args.kinds else []:
         with job() as m:
@@ -199,7 +199,7 @@ def measure(args, options, cluster):
 
 
 def in_file(samples):
-    """Returns the changes in the file."""
+    """Returns {kind: changes of this kind in the file}."""
     kinds = {}
     for line in samples.read_text().splitlines():
         change = json.loads(line)
@@ -234,7 +234,7 @@ def main():
     args = parser.parse_args(words[:words.index("--")] if "--" in words else words)
     if set(args.kinds) - {"order", "killed", "stopped"}:
         parser.error("--kinds: expected some of order,killed,stopped")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/elastic.py: stopped"))  # stops the job too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/elastic.py: stopped"))  # also stops the job
     try:
         with netns_cluster.NetnsCluster(args.workers) if args.hosts else contextlib.nullcontext() as cluster:
             kinds = measure(args, options, cluster)

@@ -31,7 +31,7 @@ def spent():
 
 
 def run(elastic, steps, strategy):
-    """Returns the processor seconds and wall seconds of a job with this number of steps."""
+    """Runs a job with this number of steps. Returns its CPU seconds and wall-clock seconds."""
     with tempfile.TemporaryDirectory() as folder:
         command = [BUILD / "tools" / "tutti-launch", *(["--elastic", "--elastic-dir", folder] if elastic else []), "-n", 2,
                    *(["-s", 1] if strategy.startswith("ps") else []), BUILD / "examples" / "train_imagenet", "--synthetic",

@@ -32,7 +32,7 @@ PARTS = ("saved", "ended", "started", "read", "step")
 
 
 class Watched:
-    """A job over MPI, watched from outside."""
+    """A job over MPI, observed by its processes and files."""
 
     def __init__(self, job):
         self.job = job
@@ -55,7 +55,7 @@ class Watched:
         return time.monotonic()
 
     def steps_done(self, count):
-        """Waits for this number of further steps."""
+        """Waits until the job has done this number of further steps."""
         seen = len(self.events())
         self.wait(lambda: sum(e["event"] == "step" for e in self.events()[seen:]) >= count)
 

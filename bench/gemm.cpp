@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Measures matrix products as the backends compute them in a fully connected layer: those of the ResNets, and square
+// Measures matrix products as the backends compute them in a fully connected layer: those in the ResNets, and square
 // ones. Prints GFLOP/s, also in percent of the multiply-add peak.
 #include <string>
 

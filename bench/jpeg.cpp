@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Measures the way from an encoded image to an augmented 224x224 tensor, in images/s of wall clock and per second of
 // CPU time: decoding alone and with augmentation, on 1 and 2 threads. Uses imagenet-sample.tar from $TUTTI_DATA, ./data
-// or ../shared/data. Also uses its images shrunk to a short side of at most 480 and 256 with quality 85, as the
-// preparation tools pack them.
+// or ../shared/data. Also uses these images reduced to a short side of at most 480 and 256 pixels with quality 85, as
+// the preparation tools store them.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ double thread_cpu_seconds() {
 }
 
 #if defined(TUTTI_HAS_TURBOJPEG)
-// Returns the image as the preparation tools write it: the short side decides, and no image is enlarged.
+// Returns the image as the preparation tools write it: they reduce it by its short side, and enlarge no image.
 Bytes shrunk(const ImageDecoders& decoders, const Bytes& image, int short_side) {
   const ImageHeader h = decoders.header(image, "sample");
   DecodedImage decoded;
@@ -84,7 +84,7 @@ Bytes shrunk(const ImageDecoders& decoders, const Bytes& image, int short_side) 
 }
 #endif
 
-// The work of one thread on one image; the epoch changes the crop.
+// The work of one thread on one image. The epoch changes the crop.
 using Work = std::function<void(const Bytes& image, std::uint64_t index, std::uint64_t epoch)>;
 
 Work decode_only(const ImageDecoders& decoders, const ImageAugment& augment) {
@@ -118,7 +118,7 @@ void pass(benchmark::State& state, const std::string& name, const Images& images
     const auto run = [&] {
       const double before = thread_cpu_seconds();
       try {
-        // Several epochs for each pass, so that the start of the threads does not count.
+        // A pass has several epochs, so that the start of the threads does not count.
         constexpr std::size_t epochs = 4;
         for (std::size_t i = next++; i < epochs * images.size(); i = next++)
           work(images[i % images.size()], i % images.size(), epoch + i / images.size());
@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
     add_decoder("full", turbojpeg, full, options);
     static Images shrunk_to[2];
     for (const int k : {0, 1}) {
-      // The first benchmark that needs them shrinks the images.
+      // The images are reduced for the first benchmark that needs them.
       const int side = k == 0 ? 480 : 256;
       const auto images = [=]() -> const Images& {
         if (shrunk_to[k].empty())

@@ -48,7 +48,7 @@ void read_batches(benchmark::State& state, const std::string& name, const std::f
   o.threads = threads;
   Loader loader(open(), o);
   loader.start({});
-  // Uses up the batches that were read before the clock started.
+  // Takes the batches that were read before the clock started.
   for (int i = 0; i < 2 * o.slots; ++i) loader.next();
   std::int64_t images = 0;
   const Stopwatch wall;
@@ -67,7 +67,7 @@ void read_batches(benchmark::State& state, const std::string& name, const std::f
 }
 
 #if defined(TUTTI_HAS_TURBOJPEG)
-// The images of the sample, each many times.
+// The images of the sample, each of which is used many times.
 struct Sample {
   std::shared_ptr<const std::vector<test::Bytes>> images;
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(images->size()) * 100; }
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
       benchmark::AddCustomContext("cifar10", std::string("not timed: ") + e.what());
       return;
     }
-    // The first benchmark that needs the images reads them, once.
+    // The images are read once, for the first benchmark that needs them.
     const auto images = [folder] {
       static const MemoryDataset train = load_cifar10(folder, Split::train);
       return AnyDataset(Augmented(train, Augment::cifar()));

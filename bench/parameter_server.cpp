@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Measures push and pull of gradients by parameter servers over ZeroMQ and by windows, and verifies the result. In
-// turns with them, plain TCP moves the same bytes between the same processes over four streams. The program starts its
-// processes itself, on this host.
+// Measures push and pull of gradients by parameter servers over ZeroMQ and through windows, and verifies the results.
+// In turns with them, plain TCP moves the same bytes between the same processes over four streams. The program starts
+// its processes itself, on this host.
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -81,7 +81,7 @@ double median(std::vector<double> v) {
   return v.empty() ? 0 : v[v.size() / 2];
 }
 
-// Sends texts from one process to another.
+// Sends texts from one process to another process.
 struct Pipe {
   int ends[2]{-1, -1};
   Pipe() {
@@ -117,8 +117,8 @@ pid_t start(const std::function<void()>& f) {
 using Clock = std::chrono::steady_clock;
 double ms_since(Clock::time_point t) { return std::chrono::duration<double, std::milli>(Clock::now() - t).count(); }
 
-// Runs one job and returns the median round of worker 0. server(index, port) writes its port and serves; worker(rank,
-// ports) returns the times of its rounds.
+// Runs one job and returns the median time of a round on worker 0. server(index, port) writes its port to the pipe and
+// serves. worker(rank, ports) returns the times of its rounds.
 double job(const Args& a, const std::function<void(int, const Pipe&)>& server,
            const std::function<std::vector<double>(int, const std::vector<int>&)>& worker) {
   std::vector<Pipe> ports(static_cast<std::size_t>(a.servers));
@@ -189,7 +189,7 @@ double over_zeromq(const Args& a, Way way) {
           c.barrier(usual_deadline);
           const auto begin = Clock::now();
           c.all_reduce(DType::f32, arena, ReduceOp::sum, "bench").wait();
-          if (round > 0) took.push_back(ms_since(begin));  // the first round touches the memory
+          if (round > 0) took.push_back(ms_since(begin));  // the first round maps the memory
           const auto w = static_cast<std::size_t>(a.workers);
           for (std::size_t i = 0; i < n; ++i)
             if (v[i] != static_cast<float>(i % 1000 * w + w * (w - 1) / 2))
@@ -199,7 +199,7 @@ double over_zeromq(const Args& a, Way way) {
       });
 }
 
-// Sends the share that each worker has of each server over several streams, and back.
+// Sends the part that each worker exchanges with each server over several streams, and back.
 double over_tcp(const Args& a) {
   const std::size_t part = a.bytes / static_cast<std::size_t>(a.servers * a.streams);
   const auto far = [] { return Clock::now() + std::chrono::seconds(60); };

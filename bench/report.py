@@ -23,7 +23,7 @@ from pathlib import Path
 
 TOOL = Path(__file__).resolve().parents[1] / "build" / "tools" / "tutti-report"
 BROWSERS = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"
-# Runs after the page's own script: milliseconds until the whole page is loaded and laid out.
+# Runs after the page's own script. Returns the milliseconds until the whole page is loaded and laid out.
 WATCH = """<script>addEventListener("load", () => {
   document.body.getBoundingClientRect();
   document.body.dataset.opened = performance.now();
@@ -49,7 +49,7 @@ def write_run(folder, steps):
 
 
 def opened(browser, page):
-    """Returns milliseconds."""
+    """Opens the page in a browser. Returns the time in milliseconds."""
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,900",
                                f"--user-data-dir={home}", "--dump-dom", page.as_uri()], text=True,

@@ -142,7 +142,7 @@ void write_trace(const std::string& path, const std::vector<StepTrace>& alone, c
                  int batch) {
   const double end = median_of(alone, [](const StepTrace& t) { return t.backward_end; });
   const double update = median_of(alone, [](const StepTrace& t) { return t.end - t.backward_end; });
-  // Only steps with buckets record when each becomes ready; the share in the backward pass is used.
+  // Only steps with buckets record when each bucket becomes ready. Uses their share in the backward pass.
   const double end_together = median_of(together, [](const StepTrace& t) { return t.backward_end; });
   std::ofstream file(path);
   file << "{\"images\": " << batch << ", \"backward_end\": " << end << ", \"update\": " << update << ", \"buckets\": [";
@@ -158,7 +158,7 @@ int measure(const Args& a) {
   const LaunchEnvironment start = read_launch_environment();
   if (is_launcher_query()) return answer_launcher_query({"mpi", true});
   require_worker(start);
-  // MPI would take each process for a separate job.
+  // MPI would treat each process as a separate job.
   if (!start.mpi) require_launched_size(start, "mpi", 1);
   MpiOptions how;
   how.shared_memory = !a.plain;
@@ -177,7 +177,7 @@ int measure(const Args& a) {
     all_reduce.sum({&v, 1});
     return v;
   };
-  // All ranks run as many steps as the slowest rank does in the time.
+  // All ranks run as many steps as the slowest rank can do in the time.
   const auto steps_for = [&](auto& side) {
     const Stopwatch watch;
     side.run(2);

@@ -92,7 +92,7 @@ inline void print_profile(const Executor& e, const Executor::Profile& p, double 
                1e3 * update_seconds / steps, 1e3 * (cpu_seconds - update_seconds) / steps - all);
 }
 
-// A net with its batch. Runs training steps with the update.
+// A net with its batch. It runs training steps with the update.
 class Steps {
  public:
   Steps(Backend& backend, const Args& a)
@@ -131,7 +131,7 @@ class Steps {
   [[nodiscard]] Shape images_shape() const { return model_.shape(model_.images()).with_rows(rows_); }
   [[nodiscard]] const std::vector<std::uint8_t>& images() const { return images_; }
   [[nodiscard]] const std::vector<std::int32_t>& labels() const { return labels_; }
-  // The seconds of the update: wall clock, and CPU time of all threads.
+  // The seconds of the update, by the wall clock and as CPU time of all threads.
   [[nodiscard]] double update_seconds() const { return update_seconds_; }
   [[nodiscard]] double update_cpu_seconds() const { return update_cpu_seconds_; }
 
@@ -149,11 +149,11 @@ class Steps {
   Executor e_;
   std::vector<std::uint8_t> images_;
   std::vector<std::int32_t> labels_;
-  Buffer momentum_;  // as in the trainer, in huge pages if the system has them
+  Buffer momentum_;  // allocated as in the trainer, in huge pages if the system has them
   double update_seconds_ = 0, update_cpu_seconds_ = 0;
 };
 
-// Returns the peak of resident memory since the process began or since reset_peak(), in MiB.
+// Returns the peak of resident memory since reset_peak(), or since the process began, in MiB.
 double peak_mib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -162,7 +162,7 @@ double peak_mib() {
 }
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
-// Adds the weights of this run: their names after `prefix`, and a copy of their values.
+// Adds records of the current weights with `prefix` before their names, and copies of their values.
 void add_weights(Executor& e, const std::string& prefix, std::vector<std::vector<float>>& kept,
                  std::vector<io::TensorRecord>& records) {
   for (const bool state : {false, true})
@@ -224,8 +224,8 @@ inline void measure(Backend& backend, const Args& a) {
                backend.name().c_str(), backend.description().c_str(), backend.threads(),
                static_cast<double>(m.activations) / 1048576, static_cast<double>(m.scratch) / 1048576,
                static_cast<double>(m.packed) / 1048576, static_cast<double>(m.parameters) / 1048576);
-  // FLOPs of a trained image: the forward pass, and twice as much for the backward pass. The time of the update is per
-  // step, whatever the batch.
+  // FLOPs of a trained image: those of the forward pass, and twice as many for the backward pass. The update takes the
+  // same time for each step, whatever the batch.
   std::printf(
       "{\"system\":\"tutti %s %s\",\"how\":\"%s\",\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%d,\"threads\":%d,"
       "\"parameters\":%lld,\"flop_per_image\":%lld,\"images_per_second\":%.2f,\"images_per_cpu_second\":%.2f,"
@@ -238,7 +238,7 @@ inline void measure(Backend& backend, const Args& a) {
 }
 
 #ifdef TUTTI_HAS_CUDA
-// On a GPU, the trainer runs the step with its update, on images in pinned memory.
+// On a GPU, the trainer runs the whole step with its update, on images in pinned memory.
 template <DistributedStrategy S>
 void measure_on_gpu(CudaBackend& backend, S& strategy, const Args& a) {
   const Builder b = bench::make_model(a.model);
@@ -253,7 +253,7 @@ void measure_on_gpu(CudaBackend& backend, S& strategy, const Args& a) {
   const BatchView batch{static_cast<std::uint8_t*>(images.get()), static_cast<std::int32_t*>(labels.get()), a.batch};
   fill_batch(static_cast<std::uint8_t*>(images.get()), static_cast<std::int32_t*>(labels.get()), a.batch, row);
   const auto step = [&] { trainer.step(std::span(&batch, 1), a.batch * strategy.size(), 0.01); };
-  // The libraries load their kernels, then the step is captured.
+  // First the libraries load their kernels. Then the step is captured.
   for (int i = 0; i < 5; ++i) step();
   trainer.take_metrics();
   std::vector<double> windows;
@@ -277,8 +277,8 @@ void measure_on_gpu(CudaBackend& backend, S& strategy, const Args& a) {
 }
 
 #ifdef TUTTI_HAS_NCCL
-// One rank that reduces its gradients nevertheless. The trainer skips the work that a strategy of one rank does not
-// need, so this class reports a second rank, which adds only zeros.
+// A single rank that still reduces its gradients. The trainer skips work that a strategy of one rank does not need, so
+// this class reports a second rank, which adds only zeros.
 class OneRank : public AllReduce<NcclCommunicator> {
  public:
   using AllReduce::AllReduce;

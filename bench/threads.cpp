@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Predicts from the plan how evenly a step spreads over many threads and how much memory it takes. It needs no such
-// machine and runs no step. Each task of the plan has a cost: its multiply-adds at the peak of a core, or the bytes
-// that it moves at a core's share of the memory bandwidth, whichever takes longer. Each loop gives its next task to the
-// thread that is free first, as the thread pool does. Winograd's convolutions count by their products, in f32, without
-// the transforms. Prints a table in Markdown.
+// Predicts from the plan how evenly a step spreads over many threads, and how much memory it takes. It needs no machine
+// with so many threads and runs no step. Each task of the plan has a cost: its multiply-adds at the peak of a core, or
+// the bytes that it moves at a core's share of the memory bandwidth, whichever takes longer. Each loop gives its next
+// task to the thread that is free first, as the thread pool does. Winograd's convolutions count by their products, in
+// f32, without the transforms. Prints a table in Markdown.
 #include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,7 +73,7 @@ class Count {
  public:
   Count(const Args& a, const PreparedPlan& p) : a_(a), g_(*p.graph), p_(p.plan), kernels_(p.kernels) {}
 
-  // Calls f(name, costs of the tasks) for each loop of a step; the update is last.
+  // Calls f(name, costs of the tasks) for each loop of a step. The update is the last one.
   template <class F>
   void loops(std::size_t parameters, F&& f) const {
     std::vector<double> packs;
@@ -93,7 +93,7 @@ class Count {
       double row = 0;
       for (const Step& s : seg.steps) {
         const bool late = late_products(s.node), sums = s.phase == Phase::reduce && two_pass(s.node);
-        // The bytes per row that the op writes of a partial result of the size of the batch.
+        // The bytes for each row that the op writes of a partial result as large as the batch.
         const double partial =
             late ? static_cast<double>(partition(s.node).partial_bytes) * p_.shards / static_cast<double>(p_.rows) : 0;
         row += cost(late || sums ? 0 : products(s.node), bytes(s.node) + partial);
@@ -110,7 +110,7 @@ class Count {
       }
       if (!finishes.empty()) f(name + ", sums of shards", finishes);
     }
-    // The chunks of CpuOps: weights, gradients and momentum are read, and two of them are written.
+    // The chunks of CpuOps. They read weights, gradients and momentum, and write two of them.
     constexpr std::size_t block = 16 * 1024;
     f("update", std::vector<double>((parameters + block - 1) / block, cost(0, 5.0 * 4 * block)));
   }
@@ -125,7 +125,7 @@ class Count {
   }
   [[nodiscard]] const Partition& partition(NodeId n) const { return p_.partitions[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool two_pass(NodeId n) const { return partition(n).division == Division::two_pass; }
-  // Returns true if the finish computes the products from the data that the shards have prepared.
+  // Returns true if the finish phase computes the products from data that the shards have prepared.
   [[nodiscard]] bool late_products(NodeId n) const {
     const auto* const gradient = kernel<cpu::winograd::Conv2dBackwardWeights>(n);
     return partition(n).late_rows || (gradient != nullptr && gradient->whole_batch());
@@ -179,8 +179,8 @@ class Count {
   const std::vector<std::unique_ptr<Kernel>>& kernels_;
 };
 
-// Returns the bytes of address space in use. malloc has one arena (see main), since each thread would otherwise reserve
-// its own at an unpredictable time.
+// Returns the bytes of address space in use. malloc has one arena (see main), because otherwise each thread would
+// reserve its own arena at an unpredictable time.
 double address_space() {
   std::ifstream status("/proc/self/statm");
   double pages = 0;
@@ -188,7 +188,7 @@ double address_space() {
   return pages * 4096;
 }
 
-// Prints a row, and the loops if they are asked for. Returns the bytes of memory.
+// Prints a row, and the loops if an option requests them. Returns the bytes of memory.
 double print_row(const Args& a, int threads, double first) {
   const Builder model = bench::make_model(a.model);
   BackendOptions o;
@@ -240,7 +240,7 @@ double print_row(const Args& a, int threads, double first) {
   return memory;
 }
 
-// Returns an exit code.
+// Prints the whole table and returns an exit code.
 int print(const Args& a) {
   std::printf("%s, batch %lld, %s, %.0f GFLOP/s and %.0f GB/s per core\n\n", a.model.c_str(),
               static_cast<long long>(a.batch), a.precision.c_str(), a.gflops, a.gbytes);
@@ -248,7 +248,7 @@ int print(const Args& a) {
   std::printf("|--------:|-------:|---------------:|-------------:|------------:|-------------:|\n");
   double first = 0;
   for (const int threads : a.threads) {
-    // Each row runs in a process of its own, so that it does not reuse memory of another row.
+    // Each row runs in a separate process, so that it does not reuse memory of another row.
     std::fflush(stdout);
     int ends[2];
     if (pipe(ends) != 0) fail<DeviceError>("threads", "a pipe", std::strerror(errno));

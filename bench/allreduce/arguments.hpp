@@ -15,7 +15,7 @@ namespace tutti::bench {
 struct Args {
   std::size_t min = 4, max = std::size_t{256} << 20, factor = 4, iterations = 0;
   int ranks = 2;
-  std::string mode = "all";   // one of the ways below
+  std::string mode = "all";   // the name of a Way, or "all"
   std::string comm = "auto";  // mpi, threads, gloo or nccl
   bool osu = false;
 };

@@ -21,7 +21,7 @@
 #include "memory.hpp"
 #include "sweep.hpp"
 
-// Runs the sweep in processes of tutti-launch over Gloo.
+// Runs the sweep over Gloo, in processes of tutti-launch.
 namespace tutti::bench {
 
 inline int over_gloo(const Args& a, const LaunchEnvironment& start) {

@@ -21,7 +21,7 @@
 #include "arguments.hpp"
 #include "sweep.hpp"
 
-// Runs the sweep over NCCL; each rank has a GPU.
+// Runs the sweep over NCCL. Each rank has a GPU.
 namespace tutti::bench {
 
 inline int gpus(const Args& a, const LaunchEnvironment& e) {

@@ -16,34 +16,34 @@
 
 #include "arguments.hpp"
 
-// The work of one rank: runs each way to sum for each size, in turns, times it and verifies the result.
+// The work of one rank: for each size, runs the ways to sum in turns, times them and verifies their results.
 namespace tutti::bench {
 
-// One way to sum, as one rank calls it.
+// One way to sum, as a rank calls it.
 struct Way {
   std::string name;
   std::span<float> data;
   std::function<void(std::span<float>)> all_reduce;
-  // Copies the data to the place of the sum and back, if the sum is not taken in `data` itself. These copies are not
-  // timed.
+  // bring copies `data` to the place of the sum, and fetch copies the sum back, if the way does not sum in `data`
+  // itself. These copies are not timed.
   std::function<void(std::span<float>)> bring = {}, fetch = {};
 };
 
-// One rank's part in the sweep.
+// The data and functions of one rank for the sweep.
 struct Rank {
   int rank, size;
   std::vector<Way> ways;
   std::function<void()> barrier;
-  // Takes the microseconds of this rank. Returns those of all ranks in rank order on rank 0.
+  // Gathers the microseconds of each rank. Returns those of all ranks, in the order of the ranks, on rank 0.
   std::function<std::vector<double>(const std::vector<double>&)> collect;
 };
 
-// Numbers with sums that float holds exactly: they are small, and each further sum multiplies them by the number of
-// ranks.
+// Numbers with sums that float represents exactly: they are small, and each further sum multiplies them by the number
+// of ranks.
 class Values {
  public:
   Values(std::span<float> data, int rank, int size) : data_(data), rank_(rank), size_(size) {}
-  // Call before each sum.
+  // Call it before each sum.
   void prepare() {
     if (factor_ * 7 * size_ < (1 << 24) && filled_) return;
     for (std::size_t i = 0; i < data_.size(); ++i)
@@ -51,7 +51,7 @@ class Values {
     filled_ = true;
     factor_ = 0;
   }
-  // Call after each sum. Throws if the sum is wrong.
+  // Call it after each sum. Throws if the sum is wrong.
   void check(const std::string& what) {
     factor_ = factor_ == 0 ? size_ * (size_ + 1) / 2 : factor_ * size_;
     const auto f = static_cast<float>(factor_);
@@ -77,7 +77,7 @@ inline void header(const Args& a, const Rank& r) {
               "bus GB/s", "speedup");
 }
 
-// Prints one line and returns the median. `all` holds the times of all ranks, one per iteration.
+// Prints one line and returns the median. all: the times of all ranks, one for each iteration.
 inline double print(const Args& a, const Rank& r, const Way& w, std::size_t bytes, const std::vector<double>& all,
                     double first_median) {
   const std::size_t n = all.size() / static_cast<std::size_t>(r.size);
@@ -102,11 +102,11 @@ inline double print(const Args& a, const Rank& r, const Way& w, std::size_t byte
   return at(0.5);
 }
 
-// Measures the ways in turns, in blocks, so that other load on the machine slows all of them alike.
+// Measures the ways in turns, block by block, so that other load on the machine slows all of them alike.
 inline std::vector<std::vector<double>> measure(const Rank& r, std::size_t bytes, std::size_t iterations) {
   constexpr std::size_t blocks = 8;
   const std::size_t block = (iterations + blocks - 1) / blocks;
-  // Small sums follow each other without a barrier. The ranks wait for each other before a large sum.
+  // Small sums follow each other without a barrier. Before a large sum the ranks wait for each other.
   const bool meet = bytes >= 65536;
   std::vector<std::vector<double>> times(r.ways.size());
   std::vector<Values> values;
@@ -123,7 +123,7 @@ inline std::vector<std::vector<double>> measure(const Rank& r, std::size_t bytes
         const double us = watch.seconds() * 1e6;
         if (r.ways[w].fetch) r.ways[w].fetch(data);
         values[w].check(r.ways[w].name);
-        if (b > 0) times[w].push_back(us);  // block 0 is the warm-up
+        if (b > 0) times[w].push_back(us);  // block 0 warms up
       }
   return times;
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The environment of the peers: virtual environments with pinned packages, mallocs, and a description of the machine.
-"""
+"""The environment of the systems for comparison: virtual environments with pinned packages, mallocs, a description of
+the machine."""
 import datetime
 import glob
 import os
@@ -11,18 +11,19 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# The process keeps freed memory. Otherwise glibc returns each activation to the system and faults it in again.
+# glibc keeps freed memory. Otherwise it returns the memory of each activation to the system, and must fault it in
+# again.
 KEEP = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "67108864"}
 LIBRARIES = {"jemalloc": ("libjemalloc.so.2", {"MALLOC_CONF": "background_thread:false,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"}),
              "tcmalloc": ("libtcmalloc_minimal.so.4", {"TCMALLOC_RELEASE_RATE": "0"})}
 
 
 class Unavailable(Exception):
-    """The peer cannot be installed on this machine."""
+    """This machine cannot install the system for comparison."""
 
 
 def folder_of(peer):
-    """Returns the folder of a peer's virtual environment."""
+    """Returns the folder of the virtual environment of a system for comparison (`peer`)."""
     return Path(os.environ.get(f"{peer.upper()}_VENV", ROOT / "build" / "peers" / peer))
 
 
@@ -50,7 +51,7 @@ def python_of(peer, say=lambda text: None):
 
 
 def find_library(name):
-    """Returns the path of a shared library; None if it is not found."""
+    """Returns the path of a shared library, or None if it is not found."""
     for pattern in (f"/usr/lib/*/{name}", f"/usr/lib64/{name}", f"/usr/lib/{name}", f"/usr/local/lib/{name}"):
         found = sorted(glob.glob(pattern))
         if found:
@@ -59,7 +60,7 @@ def find_library(name):
 
 
 def mallocs():
-    """Returns the environment variables of each malloc on this machine by name, and the names of those that are not
+    """Returns {name of a malloc on this machine: its environment variables}, and the names of mallocs that are not
     installed."""
     there, missing = {"glibc": {}, "glibc-keep": dict(KEEP)}, []
     for name, (library, settings) in LIBRARIES.items():
@@ -72,7 +73,8 @@ def mallocs():
 
 
 def processor():
-    """Returns the processor's name, the number of cores that this process may use, and its matrix instructions."""
+    """Returns the name of the processor, the number of cores that this process may use, and the processor's matrix
+    instructions."""
     name, flags = platform.machine(), set()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

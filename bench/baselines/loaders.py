@@ -10,14 +10,14 @@ from environment import HERE, ROOT
 from table import Samples, better, markdown, ratio
 from turns import locked, run, say
 
-BATCH = 128  # of bench/loader
+BATCH = 128  # the batch size of bench/loader
 NAMES = {"cifar10": "CIFAR-10: pad, crop, mirror", "imagenet": "ImageNet JPEGs: decode, crop to 224, mirror"}
 DECODERS = {"cifar10": ("torchvision",), "imagenet": ("torchvision", "pil")}
 COLUMNS = {"torchvision": "DataLoader", "pil": "DataLoader, PIL", "loader": "bench/loader", "jpeg": "bench/jpeg, no batches"}
 
 
 def find_images():
-    """Returns the place of the images for each set, with the search order of bench/loader."""
+    """Returns {name of a set: path of its images}, found in the order in which bench/loader searches."""
     data = Path(os.environ.get("TUTTI_DATA") or ROOT / "data")
     found = {}
     for folder in (data / "cifar-10-batches-bin", data):
@@ -49,8 +49,8 @@ def google(args, program, name, threads):
 
 
 class Row:
-    """Images of one set, with a number of threads (tutti) or processes (PyTorch) in addition to the one that takes the
-    batches."""
+    """A row for one set of images and a number of threads (tutti) or processes (PyTorch), in addition to the one that
+    takes the batches."""
 
     def __init__(self, images, threads):
         self.images, self.threads = images, threads
@@ -74,7 +74,7 @@ class Row:
 
 
 def measure(args, pythons):
-    """Measures and returns the tables."""
+    """Measures all rows and returns the tables."""
     began, where = environment.load(), find_images()
     rows = [Row(images, threads) for images in where for threads in (0, environment.cores())]
     for number in range(args.repeats):

@@ -30,7 +30,7 @@ import environment  # noqa: E402
 
 
 def worker(args):
-    """One of MXNet's workers: prints the median round in milliseconds."""
+    """Runs a worker of MXNet, which prints the median time of a round in milliseconds."""
     import mxnet as mx
 
     store = mx.kv.create("dist_sync")
@@ -51,7 +51,7 @@ def worker(args):
         mx.nd.waitall()
         if number > 0:
             took.append((time.monotonic() - begin) * 1000)
-        # Without an optimizer, the servers of MXNet accumulate all pushes; only the first round is the plain sum.
+        # Without an optimizer, MXNet's servers accumulate all pushes, so only the first round gives the plain sum.
         least = sum(range(1, args.workers + 1)) if number == 0 else before + 1
         for each in sums:
             found = float(each.min().asscalar()), float(each.max().asscalar())
@@ -69,7 +69,7 @@ def free_port():
 
 
 def mxnet_turn(args, python):
-    """Returns the milliseconds of the slowest worker."""
+    """Returns the time of the slowest worker in milliseconds."""
     roles = dict(os.environ, DMLC_PS_ROOT_URI="127.0.0.1", DMLC_PS_ROOT_PORT=str(free_port()),
                        DMLC_NUM_WORKER=str(args.workers), DMLC_NUM_SERVER=str(args.servers))
     again = [str(python), __file__, "--bytes", str(args.bytes), "--arrays", str(args.arrays), "--rounds",
@@ -103,7 +103,7 @@ def mxnet_turn(args, python):
 
 
 def our_turn(args, program):
-    """Returns the milliseconds of each transport."""
+    """Returns {name of a transport: milliseconds}."""
     out = subprocess.run([program, "--bytes", str(args.bytes), "--workers", str(args.workers), "--servers",
                           str(args.servers), "--turns", "1", "--rounds", str(args.rounds)], check=True, text=True,
                          stdout=subprocess.PIPE).stdout

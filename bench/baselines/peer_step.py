@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The common part of the other peers' programs: options, shapes of the nets, timing, and the line of JSON."""
+"""The common part of the programs that measure other systems: options, shapes of the nets, timing, and the line of
+JSON."""
 import argparse
 import json
 import time
 from pathlib import Path
 
 RATE, MOMENTUM, DECAY = 0.01, 0.9, 1e-4
-# side of the images, classes, blocks of each stage, first width, bottlenecks, stem for CIFAR
+# name: (side of the images, classes, blocks of each stage, first width, bottlenecks, stem for CIFAR)
 NETS = {"resnet20": (32, 10, (3, 3, 3), 16, False, True), "resnet56": (32, 10, (9, 9, 9), 16, False, True),
         "resnet110": (32, 10, (18, 18, 18), 16, False, True), "resnet18": (32, 10, (2, 2, 2, 2), 64, False, True),
         "resnet50": (224, 1000, (3, 4, 6, 3), 64, True, False)}
@@ -43,7 +44,7 @@ def parse(p):
 
 
 def peak_mib():
-    """Returns the peak of resident memory since the process began or since reset_peak()."""
+    """Returns the peak of resident memory since reset_peak(), or since the process began."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -51,7 +52,7 @@ def peak_mib():
 
 
 def reset_peak():
-    """Resets the peak, so that memory for compiling does not count. If the kernel does not allow the reset, it counts.
+    """Resets the peak, so that memory for compiling does not count. It counts if the kernel does not allow the reset.
     """
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -60,7 +61,7 @@ def reset_peak():
 
 
 def measure(args, system, parameters, step, finite, **more):
-    """Measures steps and prints the line. `step` runs one training step to its end. Compiling is not timed."""
+    """Measures steps and prints the line of JSON. step: runs one training step to its end. Compiling is not timed."""
     if parameters != PARAMETERS[args.model]:
         raise SystemExit(f"{system}: expected {PARAMETERS[args.model]} parameters of {args.model}, got {parameters}")
     began = time.monotonic()

@@ -41,8 +41,8 @@ pytorch_weights.write_safetensors(torch, sys.argv[2], torchvision.models.resnet5
 
 
 def lists(folder, tar, images, batch):
-    """Writes two lists: one with this number of paths, which repeat if there are fewer images, and a short one of whole
-    batches."""
+    """Writes two lists: one with this number of paths, which repeat if there are fewer images, and a short one of
+    complete batches."""
     with tarfile.open(tar) as file:
         file.extractall(folder / "images", filter="data")
     paths = sorted(str(p) for p in (folder / "images").rglob("*") if p.suffix.lower() in (".jpeg", ".jpg"))
@@ -62,7 +62,7 @@ class Torch:
                     "--way", way, "--batch", self.args.batch, "--threads", self.args.threads, *options], environment.KEEP, self.args.timeout)
 
     def find_best(self, precision):
-        """Finds the best settings with a short run of each."""
+        """Finds the best settings for PyTorch with a short run of each."""
         ways = [["--decoder", decoder, "--workers", workers, *bf16] for decoder in ("torchvision", "pil") for workers in (0, 1, self.args.threads)
                 for bf16 in ([[]] if precision == "f32" else [["--bf16", "pure"], ["--bf16", "autocast"]])]
         rates = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Runs the fast CIFAR-10 recipe with train_cifar10 and with PyTorch on the same files: accuracy and time for each seed.
-"""
+"""Runs the fast CIFAR-10 recipe with train_cifar10 and with PyTorch on the same files. Returns accuracy and time for
+each seed."""
 import contextlib
 import json
 import tempfile
@@ -54,7 +54,7 @@ def theirs(args, python, folder, seed):
 
 
 def measure(args, pythons):
-    """Measures. Returns a row for each seed, and the means with the spread."""
+    """Runs both programs with each seed. Returns a row for each seed, and the means with the spread."""
     began, folder, rows = environment.load(), loaders.find_images()["cifar10"], []
     accuracy, seconds, loss = ({who: Samples() for who in ("PyTorch", "tutti")} for _ in range(3))
     for seed in args.seeds:

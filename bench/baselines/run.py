@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 NAMES = {"resnet20": "ResNet-20 CIFAR", "resnet56": "ResNet-56 CIFAR", "resnet110": "ResNet-110 CIFAR",
          "resnet18": "ResNet-18 CIFAR", "resnet50": "ResNet-50 224"}
 TORCH_WAYS = ("eager", "compile")
-# The measurements, and the programs that each needs.
+# For each measurement: tutti's programs that it needs.
 MEASURES = {"steps": ("step",), "input": ("loader", "jpeg"), "recipe": ("train",)}
 EXTRA = ("mxnet", "tensorflow")
 COLUMNS = ("PyTorch eager", "PyTorch compiled", "MXNet", "TensorFlow", "tutti")
@@ -45,7 +45,7 @@ class Case:
 
     def __init__(self, model, batch, precision, threads):
         self.model, self.batch, self.precision, self.threads = model, batch, precision, threads
-        self.settings = {}  # of PyTorch, for each way
+        self.settings = {}  # settings of PyTorch for each way to run it
         self.rates = {c: Samples() for c in COLUMNS}
         self.per_cpu = {c: Samples() for c in COLUMNS}
         self.peaks = {c: Samples() for c in COLUMNS}
@@ -77,8 +77,8 @@ def torch_run(args, python, case, way, settings, seconds):
 
 
 def find_settings(args, python, case):
-    """Finds the fastest settings with short runs, one setting after the other. The eager way uses the malloc and the
-    optimizer of the compiled one."""
+    """Finds PyTorch's fastest settings with short runs, one setting after the other. The eager way uses the malloc and
+    the optimizer of the compiled one."""
     given = {"malloc": args.malloc, "optimizer": args.optimizer, "bf16": args.bf16}
     choices = {"malloc": list(args.mallocs), "optimizer": ["fused", "foreach"], "bf16": ["autocast", "pure"]}
     usual = {"malloc": "glibc-keep", "optimizer": "fused", "bf16": "autocast"}
@@ -104,7 +104,7 @@ def find_settings(args, python, case):
 
 
 def turn(args, pythons, case):
-    """Runs each program once."""
+    """Runs each program once for a case."""
     with competitor(case.threads == "busy"):
         for way in args.ways if "torch" in pythons else ():
             found = torch_run(args, pythons["torch"], case, way, case.settings[way], args.seconds)
@@ -131,7 +131,7 @@ def table(args, cases):
         rows = []
         for case in cases:
             samples = getattr(case, of)
-            # For speed, takes the way of PyTorch with more images per second; for memory, also the faster way.
+            # For speed, uses the way of PyTorch with more images per second. For memory, uses this faster way too.
             fast = samples if form == "x" else case.rates
             best = better([fast[c] for c in columns if c.startswith("PyTorch")])
             theirs = next((samples[c] for c in columns if fast[c] is best), Samples())
@@ -222,7 +222,7 @@ def parse(arguments):
             parser.error(f"argument --seeds: expected numbers from 0, got '{seed}'")
     if not args.seeds:
         parser.error("argument --seeds: expected one or more")
-    # The last value of --threads that is a number.
+    # Uses the last number in --threads.
     args.recipe_threads = next((int(t) for t in reversed(args.threads.split()) if t != "busy"), environment.cores())
     if args.nice is not None:
         if not -20 <= args.nice <= 19:
@@ -231,7 +231,7 @@ def parse(arguments):
         if args.nice < min(0, lowest) and os.geteuid() != 0:
             parser.error(f"argument --nice: {args.nice} needs root")
     args.systems = {}
-    # MXNet's oneDNN trains in f32 only.
+    # MXNet's oneDNN trains only in f32.
     args.peer_precisions = {"mxnet": ("f32",), "tensorflow": ("f32", "bf16")}
     return args
 
@@ -268,7 +268,7 @@ def main(arguments=None):
 
 
 def steps(args, pythons):
-    """Returns the tables of whole training steps."""
+    """Measures whole training steps and returns the tables."""
     began = environment.load()
     for case in args.cases:
         if "best" in (args.malloc, args.optimizer, args.bf16):

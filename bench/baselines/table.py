@@ -33,7 +33,7 @@ class Samples:
 
 
 def number(value):
-    """Formats a value with three digits or more, without an exponent."""
+    """Formats a value with at least three digits, without an exponent."""
     value = float(value)
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
@@ -54,8 +54,8 @@ def better(candidates):
 
 
 def markdown(head, rows):
-    """Formats a table. Each column is as wide as its widest cell; the first is left-aligned, the others right-aligned.
-    """
+    """Formats a table. Each column is as wide as its widest cell. The first column is left-aligned, the rest
+    right-aligned."""
     cells = [[str(c) for c in row] for row in [head, *rows]]
     if any(len(row) != len(head) for row in cells):
         raise ValueError(f"expected {len(head)} cells in each row")

@@ -39,8 +39,8 @@ def load(folder, names):
 
 
 def whitening(images, eps=5e-4):
-    """Returns weights [24, 3, 2, 2]: the eigenvectors of the mean products of patches, divided by the roots of their
-    eigenvalues, and the same negated."""
+    """Returns weights [24, 3, 2, 2]: the eigenvectors of the mean products of patches, each divided by the root of its
+    eigenvalue, and then all of them negated."""
     patches = images.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 12).double()
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     w = (vectors / torch.sqrt(values + eps)).T.flip(0).reshape(12, 3, 2, 2)
@@ -87,15 +87,16 @@ class Net(nn.Module):
 
 
 def parameter_groups(model, decay, rate):
-    """Biases of batch norm learn at `rate` times the rate. The weight decay of one step is the same for all parameters.
-    """
+    """Returns parameter groups: biases of batch norm learn with `rate` times the rate, and one step decays all
+    parameters alike."""
     learned = [(k, p) for k, p in model.named_parameters() if p.requires_grad]
     return [{"params": [p for k, p in learned if ".bn" in k], "rate": rate, "weight_decay": decay / rate},
             {"params": [p for k, p in learned if ".bn" not in k], "rate": 1, "weight_decay": decay}]
 
 
 def learning_rate(step, total, peak):
-    """A triangle: rises from a fifth of the peak to the peak in the first 23 % of the steps, then falls to 7 %."""
+    """Returns the rate's share of its peak: it rises from a fifth to 1 in the first 23 % of the steps, and then falls
+    to 7 %."""
     warm = round(0.23 * total)
     if step < warm:
         return peak * (0.2 + 0.8 * step / warm)
@@ -103,7 +104,8 @@ def learning_rate(step, total, peak):
 
 
 def epoch(images, labels, batch, number, mirrored_first, generator):
-    """Yields the batches of an epoch: shifted by up to two pixels, and mirrored in every other epoch."""
+    """Yields the batches of an epoch. Images are shifted by up to two pixels, and each is mirrored in every second
+    epoch."""
     n, device = len(images), images.device
     flip = mirrored_first if number % 2 == 0 else ~mirrored_first
     images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)
@@ -121,8 +123,8 @@ def epoch(images, labels, batch, number, mirrored_first, generator):
 
 
 def logits_of_views(model, x):
-    """Sums the logits of the image with half of the weight, and of the image shifted by one pixel to both ends of a
-    diagonal; each is also mirrored."""
+    """Sums the logits of the image, with half of the weight, and of the image shifted by one pixel in both directions
+    of a diagonal. Each of them is also mirrored."""
     def both(x):
         return 0.5 * (model(x).float() + model(x.flip(3)).float())
     padded = F.pad(x.float(), (1, 1, 1, 1), "reflect").to(x.dtype)
@@ -152,7 +154,7 @@ def main():
 
     def normalized(pixels):
         x = (pixels.to(device).float() - 128) / 64
-        return x.to(torch.bfloat16) if args.precision == "bf16" else x  # exact
+        return x.to(torch.bfloat16) if args.precision == "bf16" else x  # without rounding
 
     images, labels = load(args.data, [f"data_batch_{i}.bin" for i in range(1, 6)])
     if args.num_examples:
@@ -170,7 +172,7 @@ def main():
 
     peak, decay, rate = 1.5 * args.batch_size / 1024, 0.0153 / 11.5, 64
     optimizer = torch.optim.SGD(parameter_groups(model, decay, rate), lr=peak, momentum=0.85, nesterov=True)
-    # Averages weights and statistics over steps; the averages are evaluated.
+    # Averages weights and statistics over steps. The averages are evaluated.
     state = [t for t in model.state_dict().values() if t.is_floating_point()]
     average = [t.detach().clone() for t in state]
     per_epoch = -(-len(images) // args.batch_size)

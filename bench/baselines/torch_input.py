@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
-ENDLESS = 1 << 30  # the clock ends a run, not the number of images
+ENDLESS = 1 << 30  # the clock ends a run before the number of images does
 
 
 class Cifar10(Dataset):
@@ -69,7 +69,7 @@ class ImageNet(Dataset):
 
 
 class Mixed(torch.utils.data.Sampler):
-    """Random images without an end; no list of them is made."""
+    """An endless sequence of random indices, which makes no list of them."""
 
     def __iter__(self):
         while True:
@@ -104,7 +104,7 @@ def main():
     random.seed(1)
     images = Cifar10(args.data) if args.set == "cifar10" else ImageNet(args.data, args.decoder)
     batches = iter(DataLoader(images, args.batch, sampler=Mixed(), num_workers=args.workers, prefetch_factor=2 if args.workers else None))
-    # Uses up the batches that were read before the clock started.
+    # Takes the batches that were read before the clock started.
     for _ in range(2 + 2 * args.workers):
         x, y = next(batches)
     side = 32 if args.set == "cifar10" else 224

@@ -65,7 +65,7 @@ def measure(args):
 
 
 def check(args):
-    """Trains from the same weights and images in f32 and compares logits, loss, gradients and the weights after a step
+    """Trains with the same weights and images in f32. Compares logits, loss, gradients and the weights after a step
     by the norms of the differences."""
     import pytorch_weights
     torch.use_deterministic_algorithms(True)
@@ -96,7 +96,7 @@ def check(args):
         kind, _, of = name.partition(".")
         expected, origin = file[name].reshape(value.shape).double(), torch.zeros(())
         off = (value.detach().double() - expected).norm()
-        if kind == "after":  # the movement of the step, minus the f32 rounding of the weights
+        if kind == "after":  # the change of the step, without the f32 rounding of the weights
             origin = before[of].double()
             off = (off - 2.4e-7 * expected.norm()).clamp(min=0)
         off = (off / ((expected - origin).norm() + 1e-12)).item()

@@ -18,11 +18,11 @@ def say(text):
 
 
 class Failed(Exception):
-    """A run printed no numbers."""
+    """A program has printed no numbers."""
 
 
 def start_with(nice):
-    """Runs in a child before its program: gives it a session and a priority of its own. Linux weighs sessions against
+    """Runs in a child before its program: gives it a new session and a priority. Linux weighs sessions against
     each other, and nice values only within one session."""
     os.setsid()
     if nice is not None:
@@ -32,14 +32,14 @@ def start_with(nice):
 
 
 def last_line(out):
-    """Returns the numbers of the line of JSON that a program prints last."""
+    """Returns the numbers in the last line, which is JSON, of a program's output."""
     found = json.loads(out.strip().splitlines()[-1])
     float(found["images_per_second"]), float(found["images_per_cpu_second"]), float(found["peak_rss_mib"])
     return found
 
 
 def run(command, more=None, timeout=900, nice=None, read=last_line):
-    """Returns the result of `read` on the output of a program, and the seconds that the program took."""
+    """Runs a program. Returns the result of `read` for its output, and the seconds that it took."""
     started = subprocess.Popen([str(c) for c in command], env={**os.environ, **(more or {})}, text=True, cwd=ROOT,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=lambda: start_with(nice))
     began = time.monotonic()
@@ -60,7 +60,7 @@ def run(command, more=None, timeout=900, nice=None, read=last_line):
 
 @contextlib.contextmanager
 def competitor(wanted):
-    """A process that keeps the first core busy."""
+    """Runs a process that keeps the first core busy, if wanted."""
     if not wanted:
         yield
         return

@@ -20,14 +20,14 @@ namespace tutti::bench {
 
 namespace {
 
-// Options that launch each op separately.
+// Returns options with which each op is launched separately.
 CudaOptions unfused() {
   CudaOptions o;
   o.fusion = CudaFusion::off;
   return o;
 }
 
-// Records an event before and after each op.
+// A backend that records an event before and after each op.
 class TimedCuda : public CudaBackend {
  public:
   TimedCuda() : CudaBackend(unfused()) {}
@@ -50,7 +50,7 @@ class TimedCuda : public CudaBackend {
     std::optional<cuda::Event> begin, end;
     std::int64_t step = -1;
   };
-  // Records an event before and after a kernel.
+  // A kernel that records an event before and after another kernel.
   class Timed final : public Kernel {
    public:
     Timed(TimedCuda& b, std::size_t kind, std::unique_ptr<Kernel> kernel)

@@ -41,7 +41,7 @@ class NetOn final : public Net {
   [[nodiscard]] int threads() const override { return backend_->threads(); }
 
  private:
-  // Returns the number of threads that share a phase of a node.
+  // Returns how many threads share a phase of a node.
   [[nodiscard]] int sharers(std::size_t node, Phase p) const {
     const Partition& part = plan_.partitions[node];
     if (p == Phase::finish) return std::min(backend_->threads(), part.tasks);

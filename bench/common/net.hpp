@@ -16,11 +16,11 @@ struct BackendInfo {
   std::string name, description;
 };
 
-// Returns the backends of this build, the fastest first. cuda is among them if there is a GPU.
+// Returns the backends of this build, the fastest first. They include cuda if there is a GPU.
 [[nodiscard]] std::vector<BackendInfo> backends();
 
-// A model on a backend with one batch of random images. A step is a training step without the update, run by the
-// Executor. An op therefore runs in the chunks, shards and threads of training, with the same data in the caches.
+// A model on a backend with one batch of random images. A step is a training step without the update, and the Executor
+// runs it. So an op runs in the chunks, shards and threads of training, with the same data in the caches.
 class Net {
  public:
   Net() = default;
@@ -30,17 +30,17 @@ class Net {
 
   virtual void step() = 0;
   // Returns the seconds of a node in the last step: the CPU time of its calls, divided by the number of threads that
-  // share them in the plan. This excludes waiting for other threads, the time of other programs, and the packing of
+  // share them in the plan. This excludes waits for other threads, the time of other programs, and the packing of
   // weights, which happens once per update.
   [[nodiscard]] virtual double seconds(NodeId node) const = 0;
-  [[nodiscard]] virtual const Graph& graph() const = 0;  // with its gradients
+  [[nodiscard]] virtual const Graph& graph() const = 0;  // includes the gradients
   [[nodiscard]] virtual int threads() const = 0;
   // Returns true if the limits of the processor apply to the net.
   [[nodiscard]] virtual bool on_processor() const { return true; }
 };
 
-// Builds a net from `model`, as a Builder records it. `threads` = 0 means one per core; the reference backend uses one.
-// `convolution` is the option of BackendOptions. Throws UsageError if the backend is not built.
+// Builds a net from a model that a Builder has recorded. threads: 0 means one for each core; the reference backend uses
+// one. convolution: as in BackendOptions. Throws UsageError if this build does not have the backend.
 [[nodiscard]] std::unique_ptr<Net> make_net(const std::string& backend, int threads, const std::string& convolution,
                                             const Graph& model, DType precision, std::int64_t rows);
 

@@ -37,7 +37,7 @@ int parse_threads(std::string_view text) {
   return n;
 }
 
-// Removes the program's options from the arguments and returns them.
+// Removes the options of this program from the arguments and returns them.
 Options take_options(std::vector<char*>& args) {
   Options o;
   const auto take = [&args](std::string_view flag, auto&& set) {
@@ -82,8 +82,8 @@ void add_context(const Options& o, Limit limit) {
   }
 }
 
-// Returns the net of the last benchmark if the key is the same. The passes of one op run one after the other and share
-// it.
+// Returns the net of the last benchmark if the key is the same: the passes of one op run one after the other and share
+// the net.
 Net& net_of(const std::string& key, const std::function<std::unique_ptr<Net>()>& make) {
   static std::string last;
   static std::unique_ptr<Net> net;
@@ -102,8 +102,8 @@ void time_pass(benchmark::State& state, const OpBenchmark& op, const Pass& pass,
     Net& net = net_of(
         name, [&] { return make_net(backend, options.threads, options.convolution, op.model(), precision, op.rows); });
     const NodeId node = pass.node(net.graph());
-    // Google Benchmark counts the time of the op alone, so a short op would make its net take thousands of steps. A run
-    // stops after most_seconds of wall clock and gives the remaining iterations the mean of its steps.
+    // Google Benchmark counts only the time of the op, so a short op would make its net run thousands of steps. A run
+    // stops after most_seconds of wall clock, and counts the mean of its steps for the remaining iterations.
     const Stopwatch wall;
     int steps = 0;
     double seconds = 0;
@@ -163,14 +163,14 @@ void add_op(const OpBenchmark& op, const Options& options) {
 int run(int argc, char** argv, Limit limit, const std::function<void(const Options&)>& add) try {
   std::vector<char*> args(argv, argv + argc);
   const Options o = take_options(args);
-  // The default of 0.5 s for each op is more than a comparison of hundreds of ops needs.
+  // Google Benchmark's default of 0.5 s for each op is too long for hundreds of ops.
   std::string min_time = "--benchmark_min_time=0.02";
   args.insert(args.begin() + 1, min_time.data());
   int count = static_cast<int>(args.size());
   args.push_back(nullptr);
   benchmark::Initialize(&count, args.data());
   if (benchmark::ReportUnrecognizedArguments(count, args.data())) return static_cast<int>(ExitCode::usage);
-  // A list of names has no context.
+  // Does not print the context before a list of names.
   const bool list = std::any_of(argv, argv + argc, [](const char* a) {
     return std::string_view(a) == "--benchmark_list_tests" || std::string_view(a) == "--benchmark_list_tests=true";
   });

@@ -10,21 +10,21 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/graph/graph.hpp>
 
-// The part that the benchmark programs share.
+// The common part of the benchmark programs.
 namespace tutti::bench {
 
 struct Options {
-  int threads = 0;                   // --threads N; default: one per core
+  int threads = 0;                   // --threads N; 0: one for each core
   std::string convolution = "auto";  // --convolution WORD, as in BackendOptions
 };
 
-// The limit that the rates of a program are compared with. It is measured at the start and printed in the context.
+// The limit to which a program compares its rates. It is measured at the start and printed in the context.
 enum class Limit { none, multiply_adds, memory };
 
 // The main function. Reads --threads N, --convolution WORD and the flags of Google Benchmark. Prints backends,
-// instruction set, threads and the limit of the machine as context. Calls `add` to register benchmarks and runs those
-// that the filter selects. Returns an exit code: 2 for an unknown flag or a filter without a match, 1 after an
-// error in a benchmark.
+// instruction set, threads and the limit of the machine as context. Calls `add` to register benchmarks, and runs those
+// that the filter selects. Returns an exit code: 2 for an unknown flag or a filter without a match, 1 after an error in
+// a benchmark.
 int run(int argc, char** argv, Limit limit, const std::function<void(const Options&)>& add);
 
 // Reports an error of a benchmark. The exit code of the program becomes 1.
@@ -32,9 +32,9 @@ void report_failure(const std::string& name, const char* what);
 
 // One pass of an op: its node in the net, and the work of all rows.
 struct Pass {
-  std::string_view direction;  // "forward", ...
+  std::string_view direction;  // "forward", "backward" and so on
   std::function<NodeId(const Graph&)> node;
-  double flops = 0;     // counters GFLOP/s and %peak
+  double flops = 0;     // for the counters GFLOP/s and %peak
   double elements = 0;  // of activations, read and written; for the counters GB/s and %bandwidth
 };
 
@@ -47,8 +47,8 @@ struct OpBenchmark {
 };
 
 // Registers <name>/<precision>/<backend>/<direction> for each precision, backend and pass; for the reference backend
-// only if all passes are small. The time is the share of the op in the step, see Net::seconds. The counter "steps" is
-// the number of steps that it is the mean of. If there is a GPU, the cuda backend has rows too; their time is GPU time.
+// only if all passes are small. The time is the op's share of the step, see Net::seconds. The counter "steps" is the
+// number of steps over which the time is averaged. If there is a GPU, the cuda backend has rows too, with GPU time.
 void add_op(const OpBenchmark& op, const Options& options);
 
 }  // namespace tutti::bench

@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
-SIZES = [3, 1, 2, 3, 2, 1, 3, 2, 1, 2]  # workers after each change
+SIZES = [3, 1, 2, 3, 2, 1, 3, 2, 1, 2]  # number of workers after each change
 
 
 def events(run):
@@ -34,7 +34,8 @@ def events(run):
 
 
 def train(folder, seed, changes, args, options):
-    """Returns the loss of the last epoch, the test accuracy in percent, and the successive sizes of the job."""
+    """Runs a job. Returns the loss of the last epoch, the test accuracy in percent, and the numbers of workers in
+    order."""
     run = folder / "run"
     command = [BUILD / "tools" / "tutti-launch", "--elastic", "--elastic-at", "step", "--elastic-dir", folder, "-n", 2,
                BUILD / "examples" / "train_cifar10", "--depth", 20, "--batch-size", 32, "--threads", 1, "--epochs",
@@ -45,14 +46,14 @@ def train(folder, seed, changes, args, options):
     made = 0
     while job.poll() is None:
         time.sleep(0.05)
-        # Counts the reported steps; each epoch reports the same number.
+        # Counts the reported steps, of which each epoch has the same number.
         seen = [e for e in events(run) if e["event"] in ("step", "epoch")]
         if total is None:
             total = next((e["step"] * args.epochs for e in seen if e["event"] == "epoch"), None)
         if not seen or made == changes:
             continue
         if total is None:
-            # The length of the first epoch is not known yet: the first two reports trigger two changes.
+            # The number of reports in an epoch is not known yet. The first two reports trigger two changes.
             due = min(2, len(seen) // 5)
         else:
             due = int(changes * (seen[-1]["step"] / total) * 1.1) + 1

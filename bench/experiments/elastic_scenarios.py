@@ -20,7 +20,7 @@ import netns_cluster  # noqa: E402
 import hosts_case  # noqa: E402
 from elastic_scenarios import Scenarios  # noqa: E402
 
-# Options of tutti-launch and of the program.
+# For each strategy: options of tutti-launch, and of the program.
 STRATEGIES = {"gloo": ((), ("--strategy", "gloo")), "ps": (("-s", "2"), ("--strategy", "ps")),
               "ps_async": (("-s", "1"), ("--strategy", "ps_async")), "mpi": ((), ("--strategy", "mpi"))}
 

@@ -27,7 +27,7 @@ AVX512 void bn_apply_relu(const T* x, T* y, long n, const float* a, const float*
     UNROLL for (int k = 0; k < 4; ++k)
         store(y + i + 16 * k, _mm512_max_ps(_mm512_fmadd_ps(load(x + i + 16 * k), va[k], vb[k]), _mm512_setzero_ps()));
 }
-// The rectifier's mask comes from x (x * a + b > 0), so the output is not read again.
+// The mask of the rectifier is computed from x (x * a + b > 0), so the output is not read again.
 template <class T>
 AVX512 void bn_reduce(const T* x, const T* dy, long n, const float* a, const float* b, float* sum, float* dot) {
   __m512 va[4], vb[4], s[4], d[4];

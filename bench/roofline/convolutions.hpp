@@ -1,4 +1,4 @@
-// oneDNN's convolutions on chunks of a batch, one primitive per thread, and two ways to split a weight gradient.
+// oneDNN's convolutions on chunks of a batch, one primitive for each thread, and two ways to divide a weight gradient.
 #pragma once
 #include <omp.h>
 #include <dnnl.hpp>
@@ -18,7 +18,7 @@ struct Shape {
 enum Direction { forward, backward_data, backward_weights };
 inline const char* direction_name[] = {"fwd", "bwd_d", "bwd_w"};
 
-// `omp`: number of OpenMP threads; the team belongs to the calling thread.
+// omp: number of OpenMP threads. The team belongs to the calling thread.
 inline Job onednn(Shape s, Direction dir, bool half, bool blocked, int n, std::string* info = nullptr, int omp = 1) {
   using namespace dnnl;
   omp_set_num_threads(omp);
@@ -103,7 +103,7 @@ inline void bench_conv(const std::vector<Shape>& shapes, bool half, int batch) {
   }
 }
 
-// ---- 2. weight gradient of a whole batch, split over output channels instead of over images -------------------------
+// ---- 2. weight gradient of a whole batch, divided by output channels instead of images ------------------------------
 inline void bench_split() {
   std::printf(
       "weight gradient, GFLOP/s per core, 2 threads. images: chunks of the batch, partial sums added; channels: a "

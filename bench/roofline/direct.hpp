@@ -1,4 +1,4 @@
-// Direct 3x3 convolutions with AVX-512 for few channels, checked against obvious loops.
+// Direct 3x3 convolutions with AVX-512 for few channels, compared with simple loops.
 #pragma once
 #include <cmath>
 #include <cstdio>
@@ -69,8 +69,8 @@ AVX512 void direct_forward(const T* x, const float* w, T* y, int n, float* sums)
   for (int g = 0; g < C / 8; ++g) _mm512_storeu_ps(sums + 16 * g, stats[g]);
 }
 
-// Weight gradient: 8 input channels x 3 columns of taps x 16 output channels stay in registers while an image streams
-// by. One step is 1 pixel in f32 and a pair of neighbouring pixels in bf16, interleaved beforehand into x2 and d2.
+// Weight gradient: 8 input channels x 3 columns of taps x 16 output channels stay in registers while the loop reads an
+// image. One step is 1 pixel in f32 and a pair of neighbouring pixels in bf16, interleaved before in x2 and d2.
 template <class T, int C, int W>
 AVX512 void interleave(const T* from, T* to, int first, int steps) {
   constexpr int u = unit<T>;
@@ -92,7 +92,7 @@ AVX512 void interleave(const T* from, T* to, int first, int steps) {
 template <class T, int C, int W>
 AVX512 void direct_weights(const T* x, const T* dy, float* dw, int n, T* x2, T* d2) {
   constexpr int u = unit<T>, steps = W / u, line = W * C, wide = (W + 2 + 2) * C, half = u == 2 ? line : 0;
-  // d2 row: f32: pixels -1..W; bf16: pairs (0,1)..(W-2,W-1), then pairs (-1,0)..(W-1,W).
+  // A row of d2 has in f32 pixels -1..W, and in bf16 pairs (0,1)..(W-2,W-1), then pairs (-1,0)..(W-1,W).
   for (int image = 0; image < n; ++image, x += long(W) * line, dy += long(W) * line) {
     for (int r = 0; r < W; ++r) {
       if constexpr (u == 2)
@@ -157,7 +157,7 @@ struct Direct {
 };
 
 template <class T, int C, int W, int P, int G>
-void check_direct() {  // against obvious loops: largest relative error
+void check_direct() {  // compares with simple loops and prints the largest relative error
   Direct<T, C, W> d{2};
   unsigned seed = 1;
   auto fill = [&](const Buffer& b, int count) {

@@ -1,4 +1,4 @@
-// Buffers, and loads and stores of 16 channels. The parts of roofline.cpp share them, in addition to the timing.
+// Buffers, and loads and stores of 16 channels, for the parts of roofline.cpp.
 #pragma once
 #include <immintrin.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Timing by the CPU time of each thread, and the multiply-add peak. roofline.cpp and the benchmarks in the parent
-// folder use it.
+// Timing by the CPU time of each thread, and the multiply-add peak, for roofline.cpp and the benchmarks in the parent
+// folder.
 #pragma once
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -19,7 +19,7 @@
 namespace measured {
 
 template <class V>
-inline void keep(V v) {  // stops the compiler from removing its computation
+inline void keep(V v) {  // prevents the compiler from removing the computation
   asm volatile("" : : "g"(&v) : "memory");
 }
 
@@ -32,9 +32,9 @@ inline double seconds(clockid_t clock) {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// Returns the seconds per call, the best of several trials. The job of `make()` runs in each of `threads` threads at
-// once. The clock is the thread's CPU time, which other programs on the same cores disturb less. A job with threads of
-// its own needs the wall clock, CLOCK_MONOTONIC.
+// Returns the seconds of a call, as the best of several trials. Each of `threads` threads runs the job of `make()` at
+// the same time. The clock is the thread's CPU time, which other programs on the same cores disturb less. A job with
+// its own threads needs the wall clock, CLOCK_MONOTONIC.
 inline double timed(int threads, const std::function<Job()>& make, clockid_t clock = CLOCK_THREAD_CPUTIME_ID,
                     double budget = 0.008, int trials = 4) {
   std::barrier sync(threads);
@@ -103,7 +103,7 @@ __attribute__((target("avx2,fma"), noinline)) inline float peak_loop_avx2(long n
 }
 #endif
 
-// Vectors of 4; the compiler chooses the instructions for the multiplication and the addition.
+// Vectors of 4. The compiler selects the instructions for the multiplication and the addition.
 __attribute__((noinline)) inline float peak_loop_plain(long n) {
   using Vector = float __attribute__((vector_size(16)));
   Vector acc[12];
@@ -122,7 +122,7 @@ __attribute__((noinline)) inline float peak_loop_plain(long n) {
   return sum[0];
 }
 
-// Returns the GFLOP/s of each of `threads` threads that run `loop` at once; `flops` are those of one round.
+// Returns the GFLOP/s of each of `threads` threads that run `loop` at the same time. flops: of one round.
 inline double peak_of(float (*loop)(long), double flops, int threads) {
   constexpr long n = 100000;
   const double t = timed(
@@ -131,7 +131,7 @@ inline double peak_of(float (*loop)(long), double flops, int threads) {
 }
 
 // Returns the multiply-add peak of this processor for T. 4 bytes: f32. 2 bytes: bf16 into f32 if the processor has
-// instructions for that, otherwise f32.
+// instructions for it, otherwise f32.
 template <class T>
 double peak(int threads) {
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// Measures how fast two cores can train small ResNets at best, by the pieces of a training step: oneDNN convolutions on
-// chunks of a batch, fused batch-norm passes, and hand-written AVX-512 convolutions for few channels.
+// Measures the highest speed at which two cores can train small ResNets, from the pieces of a training step: oneDNN
+// convolutions on chunks of a batch, fused batch-norm passes, and AVX-512 convolutions for few channels.
 //
 //   g++ -std=c++20 -O2 roofline.cpp -o /tmp/floor -fopenmp -ldnnl
 //   /tmp/floor peak | conv r20|r18|stem f32|bf16 | split | bn | direct

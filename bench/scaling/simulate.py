@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 @dataclass
 class Trace:
-    images: float  # in a step of a rank
+    images: float  # images in a step of a rank
     backward_end: float  # seconds from the start of the step
     update: float  # seconds
-    buckets: list  # (bytes, seconds when ready)
+    buckets: list  # (bytes, seconds until ready)
 
     @staticmethod
     def read(path):
@@ -49,10 +49,10 @@ class Trace:
 @dataclass
 class Cluster:
     ranks_per_host: int = 1
-    cores: float = 0  # per host; 0: enough
-    threads: int = 1  # per rank
-    memory_gb: float = 30  # per second: the bytes that a sum moves through the memory of a host
-    host_link_gb: float = 0  # per second and rank, of a link between the devices of a host; 0: they use the memory
+    cores: float = 0  # for each host; 0: enough
+    threads: int = 1  # for each rank
+    memory_gb: float = 30  # GB per second that sums move through the memory of a host
+    host_link_gb: float = 0  # per second and rank, on a link between the devices of a host; 0: they use the memory
     network_gbit: float = 25
     latency_us: float = 20
     barrier_us: float = 10
@@ -69,7 +69,7 @@ class Prediction:
 
 
 def reduce_seconds(size, ranks, c):
-    """Returns the seconds to reduce one bucket of `size` bytes over all ranks."""
+    """Returns the seconds for the reduction of one bucket of `size` bytes over all ranks."""
     local = min(ranks, c.ranks_per_host)
     hosts = math.ceil(ranks / c.ranks_per_host)
     t = 0.0
@@ -102,7 +102,7 @@ def simulate(trace, ranks, c):
 
 
 def assumed_trace(images, step, update, gradient_bytes):
-    """Returns a trace of a step for which only the seconds before the update are known: its buckets become ready as in
+    """Returns a trace of a step of which only the seconds before the update are known. Its buckets become ready as in
     ResNet-50."""
     bucket = 16 * 2**20
     sizes = [min(2**20, gradient_bytes)]

@@ -28,7 +28,7 @@ def run(ranks, *command):
 
 
 def memory_gb(build, ranks):
-    """Returns the GB/s that a sum moves: each byte of each rank is read once and written once."""
+    """Returns the GB/s that a sum moves. Each byte of each rank is read once and written once."""
     out = run(ranks, build / "bench" / "allreduce", "--min", BUCKET, "--max", BUCKET, "--mode", "shm")
     row = next(line.split() for line in out.splitlines() if line.split()[:2] == [str(BUCKET), "shm"])
     return 2 * ranks * BUCKET / (float(row[3]) * 1e-6) / 1e9

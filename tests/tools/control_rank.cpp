@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
       if (word == "wait") wait = true;
       if (word == "nonsense") nonsense = true;
     }
-    // SIGTERM comes immediately after the update.
+    // SIGTERM arrives immediately after the update.
     if (wait) std::signal(SIGTERM, SIG_IGN);
     const LaunchEnvironment e = read_launch_environment();
     if (nonsense) {
@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
     const Assignment a = channel->enrol(e, facts, milliseconds(enrol));
     std::printf("generation %d: %s %d of %zu workers and %zu servers\n", static_cast<int>(a.generation),
                 control::name_of(a.role), a.rank, a.workers.size(), a.servers.size());
-    // Bytes of all kinds, and more than fits into a frame.
+    // The text has bytes of all kinds, and is larger than a frame.
     std::string text = "secret-of-" + e.role + std::to_string(e.rank) + std::string("\0\n\xff", 3);
     text.resize(60000, 'x');
     channel->publish("where/" + e.role + "/" + std::to_string(e.rank), text);

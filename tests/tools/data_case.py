@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of tutti-data: independent readers of the three formats, and sets of images."""
+"""Base class for tests of tutti-data, with independent readers of the three formats, and sets of images."""
 import os
 import struct
 import subprocess
@@ -14,7 +14,7 @@ BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
 PROGRAM = str(BUILD / "tools" / "tutti-data")
 IMAGES = ROOT / "tests" / "data" / "fixtures" / "images"
 CLASSES = ["n01", "n02", "n03", "n04", "n05"]
-# The files of a finished set, without index files of readers and the lock.
+# The files of a finished set, without index files of readers and without the lock.
 FORMS = {"packed": "train-{:05}-of-{:05}.tutti", "tfrecord": "train-{:05}-of-{:05}", "recordio": "train_{}.rec"}
 
 
@@ -48,7 +48,7 @@ def field(number, data):
 
 
 def example(features):
-    """Returns a serialized tf.train.Example; values are bytes, int or lists of floats."""
+    """Returns a serialized tf.train.Example. Values are bytes, int or lists of floats."""
     entries = b""
     for name, value in features.items():
         if isinstance(value, bytes):
@@ -69,7 +69,7 @@ def write_tfrecord(path, payloads):
 
 
 def fields(data):
-    """Yields (number, value) of a protobuf message; value is bytes or int."""
+    """Yields (number, value) for each field of a protobuf message. The value is bytes or int."""
     at = 0
 
     def number():
@@ -110,7 +110,7 @@ def parse_example(payload):
 
 
 def read_tfrecord(path):
-    """Returns the payloads. tutti-data's own tests check the checksums."""
+    """Returns the payloads of the records. Does not check the checksums, which tutti-data's own tests do."""
     data, at = path.read_bytes(), 0
     while at < len(data):
         length, = struct.unpack_from("<Q", data, at)
@@ -143,7 +143,7 @@ def read_recordio(path):
 
 
 def records(folder, prefix="train"):
-    """Returns (label from 0, image) of a set in the order of its files."""
+    """Returns (label from 0, image) for each image of a set, in the order of its files."""
     out = []
     for path in sorted(folder.glob(f"{prefix}*"), key=lambda p: (len(p.name), p.name)):
         if path.name.endswith(".tutti"):
@@ -170,13 +170,13 @@ def shape(jpeg):
 
 
 def unlike_others(jpeg, number):
-    """Returns the same image in other bytes: with a comment after the start marker."""
+    """Returns the same image with other bytes: a comment follows the start marker."""
     text = f"image {number}".encode()
     return jpeg[:2] + b"\xff\xfe" + struct.pack(">H", len(text) + 2) + text + jpeg[2:]
 
 
 def make_folder(folder, count, names=("420.jpg", "grey.jpg", "progressive.jpg", "422.jpg")):
-    """Makes `count` images over CLASSES; returns {(label, image)}."""
+    """Makes `count` images with labels from CLASSES. Returns {(label, image)}."""
     made = set()
     sources = [(IMAGES / n).read_bytes() for n in names]
     for number in range(count):
@@ -190,7 +190,7 @@ def make_folder(folder, count, names=("420.jpg", "grey.jpg", "progressive.jpg", 
 
 
 def real_images(folder):
-    """Unpacks imagenet-sample.tar into folder. Returns {(label, image)}, empty if the archive is absent."""
+    """Unpacks imagenet-sample.tar into a folder. Returns {(label, image)}, or an empty set without the archive."""
     places = [Path(os.environ.get("TUTTI_DATA") or ROOT), ROOT.parent / "shared" / "data"]
     for place in places:
         if (place / "imagenet-sample.tar").is_file():
@@ -207,11 +207,11 @@ class DataCase(unittest.TestCase):
         temp = tempfile.TemporaryDirectory(prefix="tutti-data-")
         self.addCleanup(temp.cleanup)
         self.folder = Path(temp.name)
-        # No index files outside the folder.
+        # Index files must not be written outside the test's folder.
         self.environment = dict(os.environ, XDG_CACHE_HOME=str(self.folder / "cache"))
 
     def run_tool(self, *words, code=0, program=PROGRAM, **more):
-        """Runs the tool in the test's folder and checks its exit code; an error has the form of all errors."""
+        """Runs the tool in the test's folder. Checks its exit code, and the form of its error if it fails."""
         done = subprocess.run([program, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=300, **{"cwd": self.folder, "env": self.environment, **more})
         self.assertEqual(done.returncode, code, f"{words}\nstdout:\n{done.stdout}\nstderr:\n{done.stderr}")
@@ -220,7 +220,7 @@ class DataCase(unittest.TestCase):
         return done
 
     def bits(self, folder):
-        """Returns names and bytes of all output files."""
+        """Returns {name: bytes} of all output files."""
         return {p.name: p.read_bytes() for p in sorted((self.folder / folder).iterdir())}
 
 

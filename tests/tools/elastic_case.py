@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of tutti-launch --elastic: a job, its hosts file, its log, and the files of its workers. The
-ssh of other hosts is a script that runs the command on this machine."""
+"""Base class for tests of tutti-launch --elastic: a job, its hosts file, its log, and the files of its workers. The
+ssh to other hosts is a script that runs the command on this machine."""
 import os
 import re
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch_case import ELASTIC_RANK, LaunchCase, wait_until
 
-# Hosts of a documentation network; .66 refuses, .77 has another key.
+# Addresses of hosts in a network for documentation. .66 refuses connections, and .77 has another key.
 A, B, C, DEAF, KEY = (f"192.0.2.{n}" for n in (11, 12, 13, 66, 77))
 SSH = """#!/bin/sh
 all=$*
@@ -26,7 +26,7 @@ exec sh -c "$*"
 
 
 class Job:
-    """A running job of elastic_rank. words: arguments of elastic_rank, before=...: options of the launcher."""
+    """A running job of elastic_rank. words: arguments of elastic_rank. before: options of the launcher."""
 
     def __init__(self, case, *options, words=(), folder="elastic", epoch=5, **more):
         self.case = case
@@ -47,18 +47,18 @@ class Job:
         case.addCleanup(self.tell)
 
     def tell(self):
-        """Prints the output of a job that a test has not ended."""
+        """Prints the output of a job if the test has not ended it."""
         if not self.ended:
             print("".join(self.out + self.err))
 
     def edit(self, *lines):
-        """Writes a new hosts file and renames it into place."""
+        """Replaces the hosts file by a rename."""
         new = self.folder / "new"
         new.write_text("".join(f"{line}\n" for line in lines))
         new.rename(self.hosts)
 
     def steps(self):
-        """Returns [(generation, step, number)] in the order in which they were done."""
+        """Returns [(generation, step, number of the worker)] in the order in which the steps were done."""
         if not self.audit.exists():
             return []
         return [tuple(map(int, line.split()[:3])) for line in self.audit.read_text().splitlines()]
@@ -72,7 +72,7 @@ class Job:
         return max((g for g, _, _ in self.steps()), default=0)
 
     def wait_for(self, generation, workers=None):
-        """Waits until this number of workers has done a step of this generation or a later one."""
+        """Waits until this number of workers has done a step of this generation or of a later one."""
         def done():
             groups = {}
             for g, s, n in self.steps():
@@ -83,14 +83,14 @@ class Job:
         self.case.assertEqual(ended, "in time")
 
     def logged(self):
-        """Returns the lines of the log without their times, which must be those of a clock, and grow."""
+        """Returns the lines of the log without their times. Checks that the times are valid and in order."""
         lines = [line.split() for line in self.log.read_text().splitlines()]
         times = [int(line[3]) for line in lines]
         assert times == sorted(times) and all(t > 1_600_000_000 * 10**9 for t in times), times
         return [" ".join(line[:3]) for line in lines]
 
     def pid(self, number):
-        """Returns the pid of a worker from the state folder."""
+        """Returns the process id of a worker from the state folder."""
         path = wait_until(lambda: next((self.case.runtime / "tutti" / "jobs").glob(f"*/worker-{number}.process"), None))
         return int(Path(path).read_text().split()[0])
 
@@ -98,8 +98,8 @@ class Job:
         os.kill(self.pid(number), signal)
 
     def end(self, code=0):
-        """Waits for the end and checks that the steps form a whole run: all members have done each step once. If a
-        generation broke off, the next one repeats its step."""
+        """Waits for the end and checks that the steps are a complete run: all members have done each step once. If a
+        generation was broken, the next one repeats its last step."""
         done = self.process
         done.wait(60)
         for reader in self.readers:

@@ -36,14 +36,14 @@ using std::chrono::milliseconds;
 
 std::atomic<bool> terminated{false};
 
-// The vote of a member in a step. The result is the maximum of all votes.
+// The vote of a member in a step. The result is the largest vote.
 enum : int { nothing = 0, at_epoch = 1, at_step = 2, stop = 3, broken = 9 };
 
 [[nodiscard]] long long time_ns() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Returns the HOW of "dies=N:HOW" for this worker.
+// Returns HOW of the argument "dies=N:HOW" for this worker.
 [[nodiscard]] std::string death_of(int number, int argc, char** argv) {
   const std::string begin = "dies=" + std::to_string(number) + ":";
   for (int i = 1; i < argc; ++i)
@@ -90,14 +90,14 @@ class Worker {
       if (auto value = channel_.find(name)) return *value;
     return "";
   }
-  // The step of the authority.
+  // Takes the step number of the authority.
   [[nodiscard]] bool take_over() {
     if (a_.id == a_.authority) channel_.publish(key("state", 0), std::to_string(step_));
     const std::string state = wait_for(key("state", 0));
     if (!state.empty()) step_ = std::atoi(state.c_str());
     return !state.empty();
   }
-  // Returns the reason for its end.
+  // Does steps, and returns the reason for the end.
   [[nodiscard]] int work() {
     const int mine = a_.workers.at(static_cast<std::size_t>(a_.rank)).place;
     while (step_ < last_) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of the ends of elastic jobs: train_cifar10 on this host, each way in which a job can end,
+"""Base class for tests of how elastic jobs end: train_cifar10 on this host, each way in which a job can end,
 and the three results that must agree: the launcher's exit code, the last event of log.jsonl, and the launcher's last
 line."""
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from launch_case import BUILD, LaunchCase, state, wait_until
 
 TRAIN = str(BUILD / "examples" / "train_cifar10")
-# For each exit code, the status of the last event of log.jsonl; `None` if the worker that writes it was killed.
+# For each exit code: the status of the last event in log.jsonl. `None`: the worker that writes the log was killed.
 STATUS = {0: "finished", 130: "interrupted", 143: "interrupted", 6: "failed", 5: None}
 
 
@@ -21,7 +21,7 @@ def lacks(strategy, package):
     """Returns why the program lacks the strategy, or an empty text if it has it."""
     if not os.access(TRAIN, os.X_OK):
         return f"{TRAIN} has not been built"
-    # Without data the program ends before it trains.
+    # Without data, a program that has the strategy ends before it trains.
     environment = {name: value for name, value in os.environ.items() if name != "TUTTI_DATA"}
     said = subprocess.run([TRAIN, "--strategy", strategy, "--data", "/nowhere"], env=environment, capture_output=True, text=True,
                           timeout=900).stderr
@@ -29,16 +29,16 @@ def lacks(strategy, package):
 
 
 def handles(pid, number):
-    """Says whether the process has a handler for this signal."""
+    """Returns whether the process has a handler for this signal."""
     caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M).group(1)
     return int(caught, 16) >> (number - 1) & 1 == 1
 
 
 class EndingsCase(LaunchCase):
-    STRATEGY = ()  # of the program
-    OPTIONS = ()   # of the launcher
+    STRATEGY = ()  # options of the program
+    OPTIONS = ()   # options of the launcher
     SERVERS = 0
-    # True if the state is lost with the last worker. Otherwise the job waits --min-timeout for others.
+    # True if the state is lost with the last worker. Otherwise the job waits for further workers, for --min-timeout.
     ENDS_WITH_LAST = True
 
     def setUp(self):
@@ -77,14 +77,14 @@ class EndingsCase(LaunchCase):
         return wait_until(found, 90)
 
     def wait_for_steps(self, more=3):
-        """Waits until the job has run this number of further steps."""
+        """Waits until the job has done this number of further steps."""
         def step():
             return max((e["step"] for e in self.events() if e["event"] == "step"), default=0)
         goal = step() + more
         self.wait(lambda: step() >= goal)
 
     def processes(self, role="worker"):
-        """Returns {number: process id} of the live processes."""
+        """Returns {number: process id} of the living processes with this role."""
         files = (self.runtime / "tutti" / "jobs").glob(f"*/{role}-*.process")
         found = {}
         for f in files:
@@ -95,16 +95,16 @@ class EndingsCase(LaunchCase):
         return {number: pid for number, pid in sorted(found.items()) if state(pid)}
 
     def signal_workers(self, number):
-        """Signals all at once: no worker acts before the others have their signal, too."""
+        """Sends a signal to all workers. No worker acts before all of them have the signal."""
         workers = self.processes().values()
-        # A process that does not handle the signal yet would be ended by it.
+        # A process that does not handle the signal yet would end.
         self.wait(lambda: all(handles(pid, number) for pid in workers))
         for number in (signal.SIGSTOP, number, signal.SIGCONT):
             for pid in workers:
                 os.kill(pid, number)
 
     def check(self, code, line):
-        """Checks the end of the job: exit code, last event of the log, and the launcher's last line, which contains
+        """Checks how the job has ended: exit code, last event of the log, and the launcher's last line, which contains
         `line`."""
         self.job.wait(120)
         out, err = self.said()
@@ -116,13 +116,14 @@ class EndingsCase(LaunchCase):
         self.assertEqual(status, STATUS[code], f"{last}\n{text}")
         lines = [x for x in err.splitlines() if x.startswith("tutti-launch: ")]
         self.assertIn(line, lines[-1], text)
-        # The launcher ends servers, which is no loss. Without workers, no warning may say that the job continues.
+        # The launcher ends the servers, so they are not lost. Without workers, no warning may say that the job
+        # continues.
         self.assertEqual([x for x in lines if "warning: server" in x], [], text)
         if code not in (0, 5):
             self.assertEqual([x for x in lines if "workers continue" in x], [], text)
         return err
 
-    # ---- the ends ----
+    # ---- ways to end ----
     def test_done(self):
         self.begin(epochs=2)
         self.check(0, "")
@@ -162,12 +163,12 @@ class EndingsCase(LaunchCase):
         self.assertEqual(err.count("Launching worker"), 2, err)  # the launcher starts no other worker for it
 
     def test_all_processes_are_paused(self):
-        """All processes pause for longer than any time-out, as if the machine were suspended. Then the job continues.
+        """All processes pause for longer than any time-out, as on a machine that is suspended. The job must continue.
         """
         seconds = 2
         self.begin(options=("--rank-timeout", seconds, "--host-timeout", seconds, "--restart-budget", 0))
         self.wait_for_steps()
-        # The launcher and its agents are last, because they watch the others.
+        # The launcher and its agents pause last, because they watch the workers and servers.
         workers = list(self.processes().values()) + list(self.processes("server").values())
         others = [pid for pid in self.marked() if pid not in workers and pid != self.job.pid]
         pids = [*workers, *others, self.job.pid]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of tutti-launch: runs it, and checks that no process or file remains."""
+"""Base class for tests of tutti-launch: runs it, and checks that no process or file is left."""
 import contextlib
 import os
 import re
@@ -21,8 +21,8 @@ ELASTIC_RANK = str(BUILD / "tests" / "tools" / "elastic_rank")
 
 
 def wait_until(condition, seconds=300):
-    """Returns the first true value of condition(). Fails after this time, which is long because other tests may use the
-    processors."""
+    """Waits for a true value of condition() and returns it. Fails after a time that is long, because other tests may
+    use the processors."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()
@@ -33,7 +33,7 @@ def wait_until(condition, seconds=300):
 
 
 def state(pid):
-    """Returns the letter of a process's state, or an empty text if it is gone or a zombie."""
+    """Returns the letter of a process's state, or an empty text if the process has ended or is a zombie."""
     with contextlib.suppress(OSError):
         letter = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return None if letter in "ZX" else letter
@@ -45,7 +45,7 @@ def parent(pid):
 
 
 class LaunchCase(unittest.TestCase):
-    """Gives each test a folder, and a mark in the environment of all processes that it starts."""
+    """Gives each test a folder, and puts a mark into the environment of all processes that it starts."""
 
     def setUp(self):
         self.mark = f"TUTTI_TEST_MARK={uuid.uuid4().hex}"
@@ -70,7 +70,7 @@ class LaunchCase(unittest.TestCase):
         return process
 
     def finish(self, process, timeout=900):
-        """Waits for the process; the result has returncode, out and err."""
+        """Waits for the process, and returns it with returncode, out and err."""
         process.out, process.err = process.communicate(timeout=timeout)
         self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
         return process
@@ -82,7 +82,7 @@ class LaunchCase(unittest.TestCase):
         return done
 
     def message(self, done):
-        """Returns its last output, which must be one message in one line."""
+        """Returns the launcher's error, which must be one message in one line."""
         lines = [line for line in done.err.splitlines() if line.startswith("tutti-launch: [")]
         self.assertEqual(len(lines), 1, done.err)
         return lines[0]
@@ -117,7 +117,7 @@ class LaunchCase(unittest.TestCase):
             self.assertEqual(self.state_files(job), [], "files of the job are left")
 
     def state_files(self, job):
-        """Returns the files of a job in the folders that record running jobs."""
+        """Returns the files of a job in the state folders of running jobs."""
         bases = (self.runtime, Path(f"/tmp/tutti-{os.geteuid()}"))
         return [str(p) for base in bases for p in base.rglob(f"*{job}*/*")]
 

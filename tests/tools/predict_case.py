@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of tutti-predict and tutti-export: images as files, and runs that were trained on them."""
+"""Base class for tests of tutti-predict and tutti-export: image files, and runs that were trained on them."""
 import json
 import os
 import random
@@ -19,7 +19,7 @@ IMAGENET = str(BUILD / "examples" / "train_imagenet")
 
 
 def png(width, height, pixels):
-    """Returns a PNG file of RGB pixels in bytes."""
+    """Returns the bytes of a PNG file with these RGB pixels."""
     def chunk(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
@@ -29,7 +29,7 @@ def png(width, height, pixels):
 
 
 def pixels_of(label, number, width, height):
-    """Returns a picture of a class: a colour, brighter to one side, and noise."""
+    """Returns a picture of a class: a colour that is brighter on one side, and noise."""
     draw = random.Random(1000 * label + number)
     base = [(200, 60, 60), (60, 200, 60), (60, 60, 200), (190, 190, 60)][label % 4]
     out = bytearray()
@@ -41,7 +41,7 @@ def pixels_of(label, number, width, height):
 
 
 def write_recordio(path, images):
-    """Writes (label, image) pairs as im2rec packs them."""
+    """Writes (label, image) pairs as MXNet's im2rec does."""
     with open(path, "wb") as out:
         for number, (label, image) in enumerate(images):
             body = struct.pack("<IfQQ", 0, float(label), number, 0) + image
@@ -49,7 +49,7 @@ def write_recordio(path, images):
 
 
 def write_safetensors(path, tensors, metadata=None):
-    """tensors: {name: (dtype, shape, bytes)}."""
+    """Writes a safetensors file. tensors: {name: (dtype, shape, bytes)}."""
     header, at = {"__metadata__": metadata} if metadata else {}, 0
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
@@ -62,7 +62,7 @@ def write_safetensors(path, tensors, metadata=None):
 
 
 def read_safetensors(path):
-    """Returns (tensors, metadata) as above."""
+    """Reads a safetensors file. Returns (tensors, metadata) in the same form."""
     data = Path(path).read_bytes()
     length, = struct.unpack_from("<Q", data)
     header = json.loads(data[8:8 + length])
@@ -79,7 +79,7 @@ def run(program, *words, code=0, stdin=b"", timeout=300, **more):
 
 
 class PredictCase(unittest.TestCase):
-    """Gives the class a folder, and removes it at the end."""
+    """Gives the test class a folder, and removes it at the end."""
 
     @classmethod
     def setUpClass(cls):
@@ -97,7 +97,7 @@ class PredictCase(unittest.TestCase):
         return cls.folder / run_dir
 
     def predict(self, *words, code=0, **more):
-        """Returns the answers by the images' names."""
+        """Runs tutti-predict. Returns {name of an image: answer}, and the messages."""
         done = run(PREDICT, "--json", *words, code=code, cwd=self.folder, **more)
         lines = [json.loads(line) for line in done.out.splitlines()]
         return {line["image"]: line for line in lines}, done.err

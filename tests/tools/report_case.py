@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Common part of the tests of tutti-report: two runs of train_cifar10, their page, and a browser."""
+"""Base class for tests of tutti-report: two runs of train_cifar10, their page, and a browser."""
 import base64
 import html.parser
 import json
@@ -21,7 +21,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chrom
 OPTIONS = ["--dataset", "synthetic", "--num-examples", "256", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "32",
            "--epochs", "2", "--disp-batches", "1"]
 
-# For names and values of all kinds: unescaped, it would end a script element, an attribute and a string.
+# A text for all names and values. If it is not escaped, it ends a script element, an attribute and a string.
 EVIL = "</script><script>document.title='caught'</script><img src=x onerror=\"document.title='caught'\"> ' \" \\ {{data}}"
 
 
@@ -50,7 +50,7 @@ class Page(html.parser.HTMLParser):
 
 
 def png(text):
-    """Returns (width, height, rows) of a PNG file in Base64, which has no filter."""
+    """Returns (width, height, rows) of a PNG file in Base64. The file must not use filters."""
     data = base64.b64decode(text, validate=True)
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     at, chunks = 8, {}
@@ -89,7 +89,7 @@ class ReportCase(unittest.TestCase):
         out.unlink(missing_ok=True)
         said = self.report(code, "--out", out, *runs).stderr
         page = Page(out.read_text())
-        # One document, without external resources, and with no script except its own.
+        # The page is one document without external resources, and its only script is its own.
         self.assertEqual((page.count("script"), page.count("title"), page.count("h1"), page.count("link")), (2, 1, 1, 1))
         self.assertFalse([a for t, a in page.tags if "src" in a or not a.get("href", "data:").startswith("data:")])
         return json.loads(page.data), said

@@ -30,11 +30,11 @@ from pathlib import Path
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", "build")).resolve()
 LAUNCH, TRAIN = BUILD / "tools" / "tutti-launch", BUILD / "examples" / "train_imagenet"
 CLASSES, IMAGES, SIDE, EPOCHS = 3, 16, 40, 8
-DISK = 700 << 20  # bytes, of the run's disk
+DISK = 700 << 20  # size of the run's disk in bytes
 
 
 def png(rows):
-    """Returns an image of rows of bytes, three per pixel."""
+    """Returns a PNG image from rows of bytes, three for each pixel."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     head = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
@@ -43,7 +43,7 @@ def png(rows):
 
 
 def make_images(folder, random_):
-    """Makes class folders, with one truncated image and one file that is no image."""
+    """Makes class folders that contain one truncated image and one file that is no image."""
     for part in ("train", "val"):
         for label in range(CLASSES):
             place = folder / part / f"class{label}"
@@ -61,7 +61,7 @@ class Broken(Exception):
 
 
 class Run:
-    """A run of the program, started again whenever it has ended early."""
+    """A run of the program, which is started again when it has ended early."""
 
     def __init__(self, data, folder, work, seed):
         self.data, self.folder, self.work, self.seed = data, folder, work, seed
@@ -91,15 +91,15 @@ class Run:
         return last
 
     def wait_for_steps(self, more):
-        """Waits until it has done this number of further steps, or has ended."""
+        """Waits until the run has done this number of further steps, or has ended."""
         begin, turns = self.step(), 0
         while self.job.poll() is None and not begin <= self.step() - more and turns < 4000:
             time.sleep(0.05)
             turns += 1
-            begin = min(begin, self.step())  # it went back to a checkpoint
+            begin = min(begin, self.step())  # the run has returned to a checkpoint
 
     def wait(self):
-        """Returns its exit code. Ends a job that hangs, and names it."""
+        """Waits for the job and returns its exit code. Kills a job that hangs, with a message."""
         try:
             return self.job.wait(600)
         except subprocess.TimeoutExpired:
@@ -138,7 +138,7 @@ class Soak:
         if self.full:
             subprocess.run(["umount", "-l", self.disk], check=False)
 
-    # The disturbances of a running job. Afterwards it may have ended.
+    # Disturbances of a running job, after which it may have ended.
     def interrupt(self):
         self.run.job.send_signal(signal.SIGINT)
         self.ends({0, 130})
@@ -174,7 +174,7 @@ class Soak:
                 f.write(bytes(1 << 20))
         self.run.wait_for_steps(self.random.randint(2, 9))
         ballast.unlink(missing_ok=True)
-        if self.run.job.poll() not in (None, 0, 3):  # 0: there was still room for the end
+        if self.run.job.poll() not in (None, 0, 3):  # 0: the disk had enough room for the rest of the run
             raise Broken(f"a full disk: exit code {self.run.job.returncode}: {self.run.said()}")
 
     def damage_checkpoint(self):
@@ -205,7 +205,7 @@ class Soak:
         if code not in codes:
             raise Broken(f"exit code {code}, expected one of {sorted(codes)}: {self.run.said()}")
 
-    # A round: an undisturbed run, and one that is disturbed until it is complete.
+    # A round has an undisturbed run, and a run that is disturbed until it is complete.
     def round(self, number, kinds):
         data = self.work / f"data{number}"
         make_images(data, self.random)
@@ -251,7 +251,7 @@ def main():
             sys.exit(f"{program} has not been built")
     work = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
     soak = Soak(work, random.Random(args.seed))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes the made files, above all the mount
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes what the test has made, above all the mount
     kinds = [soak.interrupt, soak.terminate, soak.kill_rank, soak.kill_launcher, soak.stop_rank, soak.damage_checkpoint]
     if soak.full:
         kinds.append(soak.fill_disk)

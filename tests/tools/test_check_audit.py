@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-check-audit accepts good audits of both forms, and prints the faults of bad ones."""
+"""Tests that tutti-check-audit accepts good audits in both forms, and prints the faults of bad ones."""
 import json
 import os
 import subprocess
@@ -35,11 +35,11 @@ class CheckAudit(unittest.TestCase):
         for text in (GOOD, ELASTIC):
             said = self.check(text, 0, "--epochs", "2")
             self.assertEqual(said, "epoch 0: 4 of 4 samples, each once\nepoch 1: 4 of 4 samples, each once\n")
-        # The last epoch may have been stopped, unless its end is required.
+        # The last epoch may be incomplete, unless an option requires its end.
         part = GOOD.replace("1 4 0: 1 0\n", "")
         self.assertIn("epoch 1: 2 of 4 samples\n", self.check(part, 0))
         self.assertIn("epoch 1: 2 missing, 0 seen again (0, 1)", self.check(part, 3, "--epochs=2"))
-        # Folders of several hosts.
+        # Audits in the folders of several hosts.
         with tempfile.TemporaryDirectory() as other:
             Path(other, "audit-rank1.txt").write_text("1 4 1: 0 1\n")
             self.check(part, 0, "--epochs", "2", runs=[self.run_dir, other])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The command lines of all programs: what each says of bad input, and that it ends with 2."""
+"""Tests the command lines of all programs: the message for bad input, and the exit code 2."""
 import os
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
-LONGEST = 131000  # Linux takes words of up to 128 KiB
+LONGEST = 131000  # Linux accepts arguments of up to 128 KiB
 MILLION = 1 << 20
 
 
@@ -19,10 +19,10 @@ class Program:
     path: str
     begin: tuple  # words before the options
     end: tuple  # words after them
-    accepted: int  # the exit code of begin + end, whose files do not exist
+    accepted: int  # the exit code of begin + end, with files that do not exist
     text: tuple  # an option that takes any text, and a value
-    number: tuple  # an option, a number out of its range, what the message says of the range
-    near: tuple  # an option that is almost one, and the one
+    number: tuple  # an option, a number outside of its range, and the range in the message
+    near: tuple  # a misspelled option, and the right one
     switch: str = ""
 
     @property
@@ -64,7 +64,7 @@ class CommandLines(unittest.TestCase):
 
     def gives(self, program, words, code, part=""):
         done = self.run_words(program, (*program.begin, *words, *program.end))
-        said = done.stderr.decode("ascii")  # foreign bytes are escaped
+        said = done.stderr.decode("ascii")  # bytes that are not ASCII are escaped
         shown = [w[:60] for w in words]
         self.assertEqual(done.returncode, code, f"{program.name} {shown}: {said[:500]}")
         if code == 2:
@@ -96,7 +96,7 @@ class CommandLines(unittest.TestCase):
         for p in self.each():
             for option in filter(None, {*p.text[:1], *p.number[:1]}):
                 if p.name == "train_cifar10" and option in p.text:
-                    continue  # an empty text is the default there
+                    continue  # the default there is an empty text
                 for words in ((f"{option}=",), (option, "")):
                     self.gives(p, words, 2, f"[{option}] expected")
         launch = PROGRAMS[0]
@@ -111,7 +111,7 @@ class CommandLines(unittest.TestCase):
                     self.gives(p, (f"{option}={bad}",), 2, f"[{option}] expected")
 
     def test_an_option_that_is_given_twice(self):
-        """The last value counts, and the first value is checked too."""
+        """Tests that the last value of an option counts, but that the first value is checked too."""
         for p in self.each():
             if p.text:
                 self.gives(p, (*p.text, *p.text), p.accepted)
@@ -161,7 +161,7 @@ class CommandLines(unittest.TestCase):
             for option in ("--help", "-h"):
                 done = self.run_words(p, (*p.begin, option, "--no-such"))
                 if p.name == "train_cifar10":
-                    continue  # checks the words after it
+                    continue  # the program checks the words after it
                 self.assertEqual((done.returncode, done.stderr), (0, b""), p.name)
                 self.assertIn(f"sage: {p.name}".encode(), done.stdout)
             done = self.run_words(p, ("--version",))

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""tutti-data convert, resize and preprocess: the output is the input, shrunk as requested."""
+"""Tests tutti-data convert, resize and preprocess: the output contains the images of the input, reduced as
+requested."""
 import json
 import os
 import shutil
@@ -40,7 +41,7 @@ class RoundTrip(DataCase):
         if not made:
             self.skipTest("no imagenet-sample.tar in $TUTTI_DATA or ../shared/data")
         self.through_all_forms("in", made, 5)
-        # Shrunk: in the same order, and each within the limit.
+        # Reduced images have the same order, and each is within the limit.
         self.run_tool("convert", "-i", "in", "-o", "g", "-s", "train", "--shards", 3, "-r", 200)
         self.run_tool("convert", "-i", "in", "-o", "h", "-s", "train", "--shards", 3)
         for (label, small), (same, image) in zip(records(self.folder / "g"), records(self.folder / "h"), strict=True):
@@ -166,7 +167,7 @@ class Images(DataCase):
         def peak(count):
             name = str(count)
             make_folder(self.folder / name / "train", count, ["large.jpg"])
-            # From a small process: the memory of a process's parent counts for the process too.
+            # A small process starts the tool, because the memory of the parent counts for the child too.
             measure = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=2); "
                        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
             done = self.run_tool("-c", measure, PROGRAM, "convert", "-i", name, "-o", f"{name}-out", "-s", "train",
@@ -208,7 +209,7 @@ class Resize(DataCase):
             self.assertEqual(len(got), len(payloads))
             for r, (new, old) in enumerate(zip(got, payloads)):
                 if r % 2 == 0:
-                    self.assertEqual(new, old)  # byte for byte
+                    self.assertEqual(new, old)  # equal to the byte
                     continue
                 a, b = parse_example(new), parse_example(old)
                 self.assertEqual(shape(a["image/encoded"]), (86, 64, 3))
@@ -223,7 +224,7 @@ class Resize(DataCase):
         self.run_tool("resize", "-i", self.input, "-o", "out", "-r", 64, "--start_offset", 2)
         self.assertEqual([p.name for p in (self.folder / "out").glob("train-*")], ["train-00003-of-00003"])
         self.assertIn("00001", self.run_tool("verify", "out", code=3).stderr)
-        # The run continues with the missing files, and keeps the existing ones.
+        # The next run makes the missing files and keeps the existing ones.
         kept = (self.folder / "out" / "train-00003-of-00003").stat().st_mtime_ns
         self.run_tool("resize", "-i", self.input, "-o", "out", "-r", 64)
         self.assertEqual((self.folder / "out" / "train-00003-of-00003").stat().st_mtime_ns, kept)
@@ -238,7 +239,8 @@ class Resize(DataCase):
     def test_several_machines(self):
         whole = ["-i", self.input, "--shards", 5, "--to", "tfrecord", "-s", "train"]
         self.run_tool("convert", *whole, "-o", "all")
-        # All at once into one folder, and each into a separate folder, with the files put together afterwards.
+        # Runs all ranges at the same time: once into one folder, and once into separate folders with a merge of the
+        # files afterwards.
         ranges = [(0, 1), (2, 2), (3, 4)]
         parts = [subprocess.Popen([PROGRAM, "convert", *map(str, whole), "-o", "shared", "--first-shard", str(first),
                                    "--last-shard", str(last)], cwd=self.folder, stdout=subprocess.DEVNULL)
@@ -260,7 +262,7 @@ class Resize(DataCase):
         self.input.rename(self.folder / "plain")
         done = self.run_tool("resize", "-i", "plain", "-o", "out", code=2)
         self.assertIn("imagenet or flowers", done.stderr)
-        # 15 labels are too many for five flowers.
+        # The labels go up to 15, but there are only five flowers.
         done = self.run_tool("resize", "-i", "plain", "-o", "out", "-d", "flowers", code=3)
         self.assertRegex(done.stderr, r"record \d+.*label of 1 to 5")
         self.run_tool("resize", "-i", "plain", "-o", "out", "-d", "imagenet", "-f")

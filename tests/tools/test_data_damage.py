@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""tutti-data with damaged input, and verify."""
+"""Tests tutti-data with damaged input, and tutti-data verify."""
 import json
 import os
 import shutil
@@ -52,7 +52,7 @@ class BadInput(DataCase):
 
     def test_damage_that_only_decoding_finds(self):
         good = (IMAGES / "444.jpg").read_bytes()
-        # A marker in the middle of the entropy-coded data.
+        # Inserts a marker into the entropy-coded data.
         bad = good[:-600] + b"\xff\xc4" + good[-598:]
         (self.folder / "in" / "train" / "n02" / "bad.JPEG").write_bytes(bad)
         self.run_tool("verify", "in")
@@ -103,7 +103,7 @@ class BadInput(DataCase):
         self.assertIn("nowhere", self.message(source="nowhere"))
         self.assertIn("nowhere", self.run_tool("verify", "nowhere", code=3).stderr)
         self.assertIn("nowhere", self.run_tool("info", "nowhere", code=3).stderr)
-        # The error for a missing split comes before any file is written.
+        # If a split is missing, the tool fails before it writes a file.
         self.run_tool("convert", "-i", "in", "-o", "both", code=3)
         self.assertFalse((self.folder / "both").exists())
 
@@ -139,7 +139,7 @@ class Verify(DataCase):
         self.assertIn("40 good records", self.run_tool("verify", "in").stdout)
 
     def test_every_flipped_bit_is_found(self):
-        # RecordIO has no checksums: a changed bit of an image may not be detected there.
+        # RecordIO has no checksums, so a changed bit of an image may not be detected.
         for form in ("packed", "tfrecord"):
             path = self.shard(self.made(form), form, 2)
             good = path.read_bytes()
@@ -216,7 +216,7 @@ class Verify(DataCase):
             head = struct.pack("<Q", length)
             path.write_bytes(head + struct.pack("<I", masked(head)) + b"x" * 50)
             self.assertIn(f"{path.name} record 0", self.run_tool("verify", "out", code=3).stderr)
-        # A JPEG of 65,500 x 65,500 pixels in some hundred bytes.
+        # A JPEG that claims to have 65,500 x 65,500 pixels in some hundred bytes.
         jpeg = bytearray((IMAGES / "420.jpg").read_bytes())
         at = jpeg.index(b"\xff\xc0")
         jpeg[at + 5:at + 9] = struct.pack(">HH", 65500, 65500)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""tutti-data under faults: killed, blocked by other files, on a full disk."""
+"""Tests tutti-data when it is killed, when other files are in the way, and on a full disk."""
 import contextlib
 import fcntl
 import os
@@ -16,7 +16,7 @@ from data_case import FORMS, IMAGES, PROGRAM, DataCase, main, make_folder, recor
 
 class Interrupted(DataCase):
     def kill_when(self, words, out, shards):
-        """Starts the tool and kills it as soon as this number of files is finished. Returns whether it was still
+        """Starts the tool and kills it when this number of files is finished. Returns whether it was still
         running."""
         process = subprocess.Popen([PROGRAM, *map(str, words)], cwd=self.folder, env=self.environment,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -39,7 +39,7 @@ class Interrupted(DataCase):
                 out = self.folder / f"{form}-{shards}"
                 killed += self.kill_when([*words, out], out, shards)
                 before = {p.name: p.stat().st_ino for p in out.iterdir() if p.name.startswith("train")}
-                # Each file with its final name is complete.
+                # Each file that has its final name is complete.
                 for name in before:
                     self.assertEqual((out / name).read_bytes(), whole[name], name)
                 if shards and len(before) < len(whole) - 1:
@@ -47,7 +47,7 @@ class Interrupted(DataCase):
                 self.run_tool(*words, out)
                 self.assertEqual(self.bits(out), whole)
                 after = {p.name: p.stat().st_ino for p in out.iterdir() if p.name.startswith("train")}
-                if form != "recordio":  # a .rec without its .idx is written again
+                if form != "recordio":  # the tool writes a .rec without its .idx again
                     self.assertEqual(before, {n: after[n] for n in before})
                 self.run_tool("verify", out)
             self.assertGreater(killed, 2)
@@ -129,7 +129,7 @@ class Existing(DataCase):
         self.run_tool("verify", "out")
 
     def test_removed_shard_is_written_again(self):
-        # A .rec without its .idx does not count yet.
+        # A .rec does not count before its .idx exists.
         for form, name in (("packed", "train-00001-of-00003.tutti"), ("recordio", "train_1.rec"),
                            ("recordio", "train_1.idx")):
             shutil.rmtree(self.folder / "out", ignore_errors=True)
@@ -196,8 +196,8 @@ class Existing(DataCase):
             process = subprocess.Popen([PROGRAM, "convert", "-i", "large", "-o", "out", "-s", "train", "-r", "140",
                                         "--threads", "1"], cwd=self.folder, stdout=null, stderr=slave)
         os.close(slave)
-        # On a fast machine the tool would end before its first progress line, so the test stops it for longer than
-        # that.
+        # A fast machine would end before the first progress line, so the test pauses the tool for longer than the time
+        # until that line.
         out = self.folder / "out"
         while process.poll() is None and not (out.is_dir() and any(out.iterdir())):
             time.sleep(0.005)
@@ -211,7 +211,7 @@ class Existing(DataCase):
         os.close(master)
         self.assertEqual(process.wait(), 0)
         self.assertRegex(text, rb"train: \d+/1500 images, \d+ images/s, .* MB/s, left ")
-        # A file gets no progress lines either.
+        # The tool also prints no progress lines to a file.
         shutil.rmtree(self.folder / "out")
         self.assertEqual(self.convert().stderr, "")
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // optimised
 // header-only
-// Parts of tutti-data. Images are written with libjpeg-turbo if there is TUTTI_HAS_TURBOJPEG, PNG read with
-// TUTTI_HAS_STB.
+// Tests parts of tutti-data. TUTTI_HAS_TURBOJPEG: writes images with libjpeg-turbo. TUTTI_HAS_STB: reads PNG.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -97,7 +96,7 @@ TEST_CASE("results are taken in order with any number of threads") {
       CHECK(std::is_sorted(got.begin(), got.end()));
       CHECK(most <= threads);
     }
-    // The lowest error is thrown, and all results before it were taken.
+    // run() throws the error with the lowest index, after it has processed all results before it.
     std::int64_t taken = 0;
     const auto run = [&] {
       in_order<int>(
@@ -140,7 +139,7 @@ TEST_CASE("replacing the image of an Example keeps the other features") {
   });
   CHECK(names.size() == 10);
   for (const auto& [name, times] : names) CHECK(times == 1);
-  // A second replacement does not change the result.
+  // A second replacement with the same image does not change the result.
   CHECK(replace_image(bytes_of(after), 20, 10, bytes_of(jpeg), "test") == after);
 }
 

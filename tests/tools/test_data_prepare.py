@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""datasets/imagenet/prepare from archives of a few images, and tools/prepare-data for workers that join."""
+"""Tests datasets/imagenet/prepare with archives of a few images, and tools/prepare-data for workers that join."""
 import base64
 import hashlib
 import http.server
@@ -22,8 +22,8 @@ TRAIN, VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves bytes by path, with ranges. On request it asks for a name and a key, answers with a status, or breaks off.
-    """
+    """Serves bytes by path, with ranges. If a test sets it, requires a name and a key, answers with a status, or breaks
+    off."""
 
     def __init__(self):
         self.files, self.requests, self.login, self.status, self.cut = {}, [], None, None, None
@@ -116,7 +116,7 @@ class ImageNet(DataCase):
         self.assertIn("exist already", again.stdout)
         self.assertNotIn("unpacking", again.stderr)
         self.assertEqual(changed, changes())
-        # The archives are not needed any more either.
+        # The script does not need the archives any more.
         shutil.rmtree(self.archives)
         self.prepare()
 
@@ -131,7 +131,7 @@ class ImageNet(DataCase):
 
     def test_interrupted_unpacking_continues(self):
         self.put_archives()
-        # The third class is truncated.
+        # The archive of the third class is truncated.
         whole = self.train
         broken = dict(self.inner)
         broken["n03.tar"] = broken["n03.tar"][:700]
@@ -197,7 +197,7 @@ class ImageNet(DataCase):
         server = self.serve()
         server.login = 'some one:k"e\\y $1'
         login = {"IMAGENET_USERNAME": "some one", "IMAGENET_ACCESS_KEY": 'k"e\\y $1'}
-        server.cut = len(self.train) // 3  # the connection breaks off again and again
+        server.cut = len(self.train) // 3  # each connection breaks after a third of the file
         self.prepare("--url", server.url, **login)
         self.check_output()
         begins = [begin for path, begin in server.requests if path == f"/{TRAIN}"]
@@ -240,10 +240,10 @@ class ImageNet(DataCase):
         server = self.serve()
         server.login = "me:key"
         secret = ["--imagenet_username", "me", "--imagenet_access_key", "key"]
-        # The script starts itself again without them.
+        # The script starts itself again without the variables.
         self.run_tool(*self.words("--url", server.url, *secret), program=str(PREPARE))
         self.check_output()
-        # tutti-data starts the script next to it, which finds the images there and starts tutti-data.
+        # tutti-data starts the script next to it. The script finds the images there and starts tutti-data.
         server.requests.clear()
         shutil.rmtree(self.out / "train")
         tree = self.folder / "tree"
@@ -313,13 +313,13 @@ class Join(DataCase):
         server.requests.clear()
         self.assertIn("exists already", self.run_tool(*words, program=str(JOIN), cwd=work).stderr)
         self.assertEqual(server.requests, [])
-        # In another folder, and through a link in a folder of programs.
+        # Runs the script from another folder, and through a link in a folder of programs.
         (self.folder / "bin").mkdir()
         (self.folder / "bin" / "prepare-data").symlink_to(JOIN)
         server.cut = None
         self.run_tool(*words, "--out", "elsewhere", program=str(self.folder / "bin" / "prepare-data"), cwd=work)
         self.assertTrue((work / "elsewhere" / "cifar-10-batches-bin" / "data_batch_3.bin").exists())
-        # Without its data set scripts it prints what is missing.
+        # If the scripts of the data set are missing, it prints their names.
         alone = self.folder / "alone" / "prepare-data"
         alone.parent.mkdir()
         shutil.copy(JOIN, alone)

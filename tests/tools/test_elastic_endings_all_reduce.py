@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The ends of elastic jobs over gloo and MPI."""
+"""Tests how elastic jobs over gloo and MPI end."""
 import unittest
 
 from endings_case import EndingsCase, lacks

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The ends of elastic jobs with asynchronous parameter servers."""
+"""Tests how elastic jobs with asynchronous parameter servers end."""
 import unittest
 
 from endings_case import EndingsCase, lacks

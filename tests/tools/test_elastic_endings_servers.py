@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The ends of elastic jobs with synchronous parameter servers."""
+"""Tests how elastic jobs with synchronous parameter servers end."""
 import unittest
 
 from endings_case import EndingsCase, lacks

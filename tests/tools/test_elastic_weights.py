@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # takes long
-"""Trains five epochs of CIFAR-10 in f64 and without batch norm, once with two workers that stay and once with one to
-three that come, leave and die: the weights, the momentum and the average of the weights are the same to 1e-9.
+"""Trains five epochs of CIFAR-10 in f64 without batch norm, once with two workers that stay, and once with one to
+three workers that join, leave and die. The weights, the momentum and the average of the weights must be equal to 1e-9.
 
 usage: tests/tools/test_elastic_weights.py [--all]     (all 50,000 images, not the first 10,000)
 """
@@ -40,7 +40,7 @@ class ElasticWeights(LaunchCase):
         with open(self.elastic / "out", "w") as out:
             self.job = self.start("--elastic", "--elastic-dir", self.elastic, "--elastic-at", "step", "-n", 2, TRAIN, self.run, IMAGES,
                                   EPOCHS, pause, stdout=out, stderr=out)
-        # end() closes these.
+        # end() closes them.
         self.job.stdout = self.job.stderr = open(self.elastic / "out")
 
     def events(self, kind):
@@ -56,7 +56,7 @@ class ElasticWeights(LaunchCase):
         return wait_until(found, 120)
 
     def workers(self):
-        """Returns [process id], the oldest first."""
+        """Returns the process ids of the workers, the oldest one first."""
         files = (self.runtime / "tutti" / "jobs").glob("*/worker-*.process")
         numbers = {int(f.stem.split("-")[1]): int(f.read_text().split()[0]) for f in files}
         return [numbers[n] for n in sorted(numbers) if state(numbers[n])]
@@ -67,8 +67,8 @@ class ElasticWeights(LaunchCase):
         new.rename(self.elastic / "host_worker")
 
     def change(self, at, do, sizes):
-        """Makes a change at this share of the steps; the number of workers of the job then takes these values, one
-        after the other."""
+        """Makes a change when this share of the steps is done. Afterwards the number of workers must take these values,
+        one after the other."""
         steps = EPOCHS * (-(-IMAGES // 32))
         self.wait(lambda: self.events("step") and self.events("step")[-1]["step"] >= at * steps)
         do()
@@ -90,7 +90,7 @@ class ElasticWeights(LaunchCase):
         self.begin("changes", 5)
         self.sizes = []
         self.change(0.02, lambda: self.edit(3), [3])
-        self.change(0.12, lambda: os.kill(self.workers()[0], signal.SIGKILL), [2, 3])  # and another worker replaces it
+        self.change(0.12, lambda: os.kill(self.workers()[0], signal.SIGKILL), [2, 3])  # a new worker replaces it
         self.change(0.25, lambda: self.edit(1), [1])
         self.change(0.35, lambda: self.edit(2), [2])
         self.change(0.45, lambda: os.kill(self.workers()[-1], signal.SIGKILL), [1, 2])

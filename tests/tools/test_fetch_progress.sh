@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# A download without a terminal prints its progress, keeps its exit code, and leaves no process behind.
+# Tests a download without a terminal: it prints its progress, keeps its exit code, and leaves no process behind.
 set -euo pipefail
 me=fetch
 source "${TUTTI_SOURCE_DIR:?}/datasets/fetch.sh"
@@ -15,7 +15,7 @@ progress_every=1
 
 grows() {
   head -c 3000000 /dev/zero >"$1"
-  # Waits until the request has arrived.
+  # Waits until the server has the request.
   for _ in {1..600}; do
     if grep -q . "$work/said"; then break; fi
     sleep 0.1
@@ -33,7 +33,7 @@ done
 with_progress "$work/none.part" true 2>"$work/said"
 [[ ! -s $work/said ]] || fail "a short one says: $(cat "$work/said")"
 
-# A reader of the output of a killed script does not wait for long.
+# After the script was killed, a reader of its output must not wait for long.
 cat >"$work/script" <<END
 me=fetch
 source "$TUTTI_SOURCE_DIR/datasets/fetch.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# generate-trainer writes the right scripts for each kind of hosts, and refuses bad arguments.
+# Tests that generate-trainer writes the right scripts for each kind of hosts, and refuses bad arguments.
 set -uo pipefail
 generate=${TUTTI_BUILD_DIR:?}/tools/generate-trainer
 work=$(mktemp -d)
@@ -21,11 +21,11 @@ chmod +x "in it/prog'ram"
 [[ $(stat -c %a "to/sh ared/job.key" "to/sh ared/a.example.sh") == $'600\n755' ]] || complain "modes: $(ls -l "to/sh ared")"
 grep -qxE '[0-9a-f]{64}' "to/sh ared/job.key" || complain "the key is none"
 grep -qF "$(cat "to/sh ared/job.key")" "to/sh ared"/*.sh out && complain "the key stands in a script"
-# The command of a process of the second host, started by a shell in another folder.
+# Runs the command of the second host in a shell in another folder.
 (cd / && bash "$work/to/sh ared/fe80::1.sh") || complain "the script: status $?"
 for _ in $(seq 100); do [[ $(cat lo\"gs/{ps1,worker2,worker3} 2>/dev/null | grep -c ps_key_file) == 3 ]] && break || sleep 0.1; done
 [[ $(ls lo\"gs) == $'ps1\nworker2\nworker3' ]] || complain "logs: $(ls lo\"gs)"
-# expect FILE GPU KIND INDEX
+# expect FILE GPU KIND INDEX: compares the arguments of a process with the expected ones.
 expect() {
   printf '%s\n' "<$2>" first 'a$b `c`; *' --batch_size 128 --train_dir=x --neg -1 --backend=cuda "--ps_hosts=a.example:2222,[fe80::1]:2222" \
     "--worker_hosts=a.example:2230,a.example:2231,[fe80::1]:2230,[fe80::1]:2231" --job_name=$3 --task_index=$4 \
@@ -35,7 +35,7 @@ expect() {
 expect ps1 "" ps 1
 expect worker2 0 worker 2
 expect worker3 1 worker 3
-# A second run makes another key, also in place of a link; the link's target remains.
+# A second run makes a new key. If the file is a link, the key replaces the link, and the link's target is unchanged.
 key=$(cat "to/sh ared/job.key")
 ln -sf "$work/hosts" "to/sh ared/job.key"
 cp hosts before
@@ -43,13 +43,13 @@ cp hosts before
   complain "again: $(cat out)"
 [[ -f "to/sh ared/job.key" && ! -L "to/sh ared/job.key" && $(cat "to/sh ared/job.key") != "$key" ]] || complain "the same key"
 cmp -s hosts before || complain "it wrote through a link"
-# The caller's own choice of a backend takes precedence.
+# The caller's choice of a backend has precedence.
 for own in --backend=onednn --gpus=; do
   "$generate" --workers_file_path hosts --worker_count 2 --worker_gpu_count 2 --trainer_script_dir own --training_script p "$own" >out 2>&1 ||
     complain "$own: $(cat out)"
   grep -q "backend=cuda" own/*.sh && complain "$own: --backend=cuda all the same"
 done
-# Without a GPU there is one worker on the processor. There is no key if the arguments of the program exclude it.
+# A host without a GPU has one worker on the CPU. No key is made if the arguments of the program exclude it.
 printf 'b\n' >one
 "$generate" --workers_file_path one --worker_count 1 --worker_gpu_count 0 --trainer_script_dir cpu --training_script p --ps-plain >out 2>&1 ||
   complain "no GPU: $(cat out)"
@@ -57,7 +57,7 @@ printf 'b\n' >one
 grep -q "backend" cpu/b.sh && complain "no GPU: a backend in $(cat cpu/b.sh)"
 [[ ! -e cpu/job.key ]] && ! grep -q ps_key_file cpu/b.sh || complain "a key without need"
 
-# refused CODE WHAT TEXT ARGUMENTS...
+# refused CODE WHAT TEXT ARGUMENTS...: checks that generate-trainer ends with CODE and prints TEXT.
 all=(--workers_file_path one --worker_count 1 --worker_gpu_count 0 --trainer_script_dir refused --training_script p)
 refused() {
   local code=$1 what=$2 text=$3

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch and programs that answer how to start them: through MPI, with servers, or without a launcher.
+"""Tests tutti-launch with programs that answer how to start them: through MPI, with servers, or without a launcher.
 """
 from launch_case import LaunchCase, main
 
 
 class Asked(LaunchCase):
     def fake(self, answer, body='echo "$TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK $*"'):
-        """Makes a program that has the marker for queries in its file. It writes the query to the file `asked`."""
+        """Makes a program that contains the marker for queries. It writes the query to the file `asked`."""
         path = self.folder / "fake"
         path.write_text(f"""#!/bin/sh
 # tutti-launch may ask this program by TUTTI_ASK
@@ -35,7 +35,7 @@ fi
         self.assertIn("2 workers on 1 host, local; rank 0 on localhost", done.err)
 
     def test_only_programs_with_the_marker_are_asked(self):
-        """Any other program is started unchanged, and only once."""
+        """A program without the marker is started unchanged, and only once."""
         self.launch("-n", 2, "sh", "-c", "echo $TUTTI_RANK. $TUTTI_ASK >>ran")
         self.assertEqual(sorted((self.folder / "ran").read_text().split()), ["0.", "1."])
 
@@ -45,7 +45,7 @@ fi
         self.assertIn("[--launcher] expected mpi, because", self.message(done))
         self.assertIn("leave --launcher out", self.message(done))
         self.assertEqual(done.out, "")
-        # A single process is not a job of several.
+        # A single process is no job of several processes.
         self.assertIn("[0] 0/1 0", self.launch("-n", 1, "--launcher", "local", fake).out)
 
     def test_number_of_servers_for_a_program_without_servers(self):
@@ -59,7 +59,7 @@ fi
         self.assertIn("[--num-servers] expected no servers with --launcher mpi", self.message(done))
 
     def test_servers_of_a_program_that_needs_them(self):
-        """There are as many servers as workers, in addition to them, unless the command line gives a number."""
+        """In addition to the workers, as many servers are started, unless the command line gives a number."""
         words = 'echo "$TUTTI_ROLE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $DMLC_NUM_WORKER $DMLC_NUM_SERVER"'
         fake = self.fake("echo TUTTI-ANSWER 1 strategy=ps mpi=0 servers=1", words)
         done = self.launch("-n", 1, "-s", 1, fake)
@@ -95,7 +95,7 @@ fi
                           self.message(done))
 
     def test_program_with_another_answer(self):
-        """For example, a program that prints --help and ends before it reads the launcher's question."""
+        """A program may end without an answer, for example because it prints --help."""
         self.assertIn("[1] 1/2 1", self.launch("-n", 2, self.fake("echo usage")).out)
         done = self.launch("-n", 1, self.fake("kill -SEGV $$"))
         self.assertIn("warning:", done.err)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The channel of tutti-launch's processes to the arbiter in the launcher: admission, texts for all, silence."""
+"""Tests the channel between tutti-launch's processes and the arbiter in the launcher: admission, published texts,
+silence."""
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from launch_case import CONTROL_RANK, LaunchCase, main, state
 
-# A part of each rank's published text that the test would find if it were visible.
+# Part of the text that each rank publishes. The test would find it if it were visible.
 SECRET = b"secret-of-worker"
 
 
@@ -40,7 +41,7 @@ class Control(LaunchCase):
             for name in ("cmdline", "environ"):
                 self.assertNotIn(SECRET, (folder / name).read_bytes())
             seen += 1
-        self.assertGreaterEqual(seen, 4)  # launcher, agent, ranks
+        self.assertGreaterEqual(seen, 4)  # the launcher, the agent and the ranks
         self.finish(job)
         self.assertEqual(job.returncode, 0, job.err)
         for file in self.folder.rglob("*"):
@@ -48,7 +49,7 @@ class Control(LaunchCase):
                 self.assertNotIn(SECRET, file.read_bytes(), file)
 
     def test_only_the_different_process_is_refused(self):
-        """The value of the majority counts, so any process, including rank 0, can be refused."""
+        """The facts of the majority count, so the launcher may refuse any process, including rank 0."""
         for odd in (0, 1):
             script = f'f=a; [ $TUTTI_RANK = {odd} ] && f=b; exec "$0" facts=$f'
             done = self.launch("-n", 3, "sh", "-c", script, CONTROL_RANK, code=2)
@@ -90,7 +91,7 @@ class Control(LaunchCase):
             self.assertIn(f"[s{rank}] saved\n", done.out)
 
     def test_server_that_dies_is_started_again(self):
-        """The new process of the server gets the same number, and all processes are notified."""
+        """The new process of a server gets the same number, and all processes learn of it."""
         job = self.start("-n", 2, "-s", 2, "--server-restarts", 2, CONTROL_RANK, "serve=0", "generations=3")
         said = [job.stdout.readline() for _ in range(8)]
         for generation in (2, 3):
@@ -120,7 +121,7 @@ class Control(LaunchCase):
             self.assertEqual(done.err.count(f"warning: worker {rank} on localhost sent an invalid frame on its channel"), 1)
 
     def test_only_processes_with_an_open_channel_are_watched(self):
-        """A program that never opens the channel may therefore be stopped for any time, as before."""
+        """A program that never opens the channel may be paused for any time."""
         job = self.start("-n", 1, "--rank-timeout", 1, "sh", "-c", "echo up; sleep 2.5; echo done")
         job.stdout.readline()
         pid = self.ranks()[0]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch --elastic: workers join, leave, are replaced and lost while the job runs."""
+"""Tests tutti-launch --elastic: workers join, leave, are replaced and are lost while the job runs."""
 import os
 import shutil
 import signal
@@ -14,7 +14,7 @@ from launch_case import LAUNCH, main, parent, wait_until
 
 class Elastic(ElasticCase):
     def test_launcher_that_is_replaced(self):
-        """The launcher's file is updated while a job runs: the new program starts later workers."""
+        """If the launcher's file is updated while a job runs, the new program starts later workers."""
         own = self.folder / "tutti-launch"
         shutil.copy(LAUNCH, own)
         job = self.job(launch=own)
@@ -41,7 +41,7 @@ class Elastic(ElasticCase):
         for line in ("Created worker host file " + str(job.hosts), f"Created worker host log file {job.log}",
                      "Launching worker node at ip: localhost", f"Launching worker node at ip: {A}"):
             self.assertIn(f"tutti-launch: {line}\n", done.err)
-        # At the end of an epoch, not before.
+        # The change is at the end of an epoch.
         for generation in (1, 2):
             self.assertEqual(max(s for g, s, _ in job.steps() if g == generation) % job.epoch, 0)
 
@@ -86,7 +86,7 @@ class Elastic(ElasticCase):
         self.stop(job)
 
     def test_only_other_host_is_replaced_although_two_are_needed(self):
-        """In this case the new worker joins before the old worker leaves."""
+        """If the old worker left first, there would be too few workers. So the new worker joins before."""
         job = self.job("--min-workers", 2, hosts=("localhost", A))
         job.wait_for(1, workers=2)
         job.edit("localhost", B)
@@ -106,7 +106,7 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [])
 
     def test_worker_that_gets_sigterm_leaves(self):
-        """The worker's host stays unused until the hosts file lists the host again."""
+        """The host of a worker that has left is not used until the hosts file lists it again."""
         job = self.job("--elastic-at", "step", hosts=("localhost", A))
         job.wait_for(1, workers=2)
         job.kill(1, signal.SIGTERM)
@@ -115,7 +115,7 @@ class Elastic(ElasticCase):
         time.sleep(1.5)
         self.assertEqual(job.logged(), [f"0 REMOVED {A}"])
         job.edit("localhost", DEAF)
-        wait_until(lambda: f"[host {DEAF}]" in "".join(job.err))  # so the launcher has read the edit
+        wait_until(lambda: f"[host {DEAF}]" in "".join(job.err))  # shows that the launcher has read the edit
         job.edit("localhost", A)
         wait_until(lambda: job.logged() == [f"0 REMOVED {A}", f"1 ADDED {A}"])
         done = self.stop(job)
@@ -166,12 +166,12 @@ class Elastic(ElasticCase):
         self.assertEqual(job.logged(), [f"0 REMOVED {A}", f"1 ADDED {A}"])
 
     def test_end_that_is_reported_after_the_others_work_again(self):
-        """The end of a worker that was given up has no effect: the job runs until the user stops it."""
+        """After a worker was removed from the job, its end has no effect: the job runs until the user stops it."""
         job = self.job("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, hosts=("localhost", A))
         job.wait_for(1, workers=2)
         pid = job.pid(1)
         agent = parent(pid)
-        os.kill(agent, signal.SIGSTOP)  # so that the launcher gets no message of the worker
+        os.kill(agent, signal.SIGSTOP)  # so that the launcher gets no message from the worker
         try:
             job.wait_for(2, workers=1)
             os.kill(pid, signal.SIGKILL)
@@ -183,7 +183,7 @@ class Elastic(ElasticCase):
         job.process.send_signal(signal.SIGINT)
         done = job.end(code=130)
         self.assertIn("saved at step", done.out)
-        self.assertEqual(done.err.count("worker 1 on"), 1, done.err)  # the message that it was given up
+        self.assertEqual(done.err.count("worker 1 on"), 1, done.err)  # the only message is that it was removed
 
     def test_lost_agent(self):
         """All workers of a host end at once, as after a broken connection."""
@@ -212,7 +212,7 @@ class Elastic(ElasticCase):
         job.kill(1, signal.SIGKILL)
         wait_until(lambda: job.logged() == [f"0 REMOVED {A}"])
         job.edit("localhost", B)
-        job.wait_for(2, workers=2)  # it does not wait for an epoch
+        job.wait_for(2, workers=2)  # the job does not wait for the end of an epoch
         self.stop(job)
 
     def test_host_that_fails_repeatedly(self):
@@ -221,7 +221,7 @@ class Elastic(ElasticCase):
         began = time.monotonic()
         job.edit("localhost", A)
         wait_until(lambda: (self.folder / "ssh.log").exists() and (self.folder / "ssh.log").read_text().count("\n") == 3)
-        self.assertGreater(time.monotonic() - began, 3)  # after 1 s, and 2 s more
+        self.assertGreater(time.monotonic() - began, 3)  # it waits for 1 s, and then for 2 s more
         time.sleep(1)
         job.edit("localhost", B)
         wait_until(lambda: B in (self.folder / "ssh.log").read_text())
@@ -239,10 +239,10 @@ class Elastic(ElasticCase):
         job.process.wait()
         wait_until(lambda: not self.marked())
 
-    # ---- death before the job has begun ----
+    # ---- losses before the job has begun ----
     def test_job_begins_without_workers_that_die_before(self):
-        """Workers are killed or exit with a code, before or after they have asked for admission; also the first worker.
-        """
+        """Workers, including the first one, are killed or exit with a code, before or after they have asked for
+        admission."""
         for victim, how, said in ((1, "3", "exit code 3"), (0, "kill", "its end by SIGKILL"),
                                   (1, "asked", "its end by SIGKILL")):
             with self.subTest(victim=victim, how=how):
@@ -256,7 +256,7 @@ class Elastic(ElasticCase):
                 go.touch()
                 job.wait_for(1, workers=2)
                 self.assertEqual({n for g, _, n in job.steps() if g == 1}, {0, 1, 2} - {victim})
-                job.wait_for(2, workers=3)  # it is started again, as a new worker
+                job.wait_for(2, workers=3)  # the launcher starts it again, as a new worker
                 done = self.stop(job)
                 self.assertIn("[3] joins as 3 of 3", done.out)
                 self.assertEqual(job.logged(), [f"0 REMOVED {where}", f"1 ADDED {where}"])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch --elastic: hosts that cannot join, the hosts file and its errors, and the command line."""
+"""Tests tutti-launch --elastic: hosts that cannot join, errors in the hosts file, and the command line."""
 import os
 import time
 
@@ -24,7 +24,8 @@ class ElasticHosts(ElasticCase):
         self.stop(job)
 
     def test_host_keys(self):
-        """The key of a joining host must be known, unless an option allows unknown keys. The first hosts need no known key."""
+        """The key of a host that joins must be known, unless an option allows unknown keys. The first hosts need no
+        known key."""
         for options, word in (((), "yes"), (("--accept-new-hosts",), "accept-new")):
             (self.folder / "ssh.log").unlink(missing_ok=True)
             self.folder.joinpath("audit").unlink(missing_ok=True)
@@ -114,7 +115,7 @@ class ElasticHosts(ElasticCase):
             self.assertEqual(said()[before:].count("\n"), 1, why)
         job.hosts.rmdir()
         self.assertEqual((job.logged(), job.generation()), ([], 1))
-        # CRLF, comments, and a repeated line are no errors.
+        # CRLF, comments and repeated lines are allowed.
         replace(f"# mine\r\nlocalhost\r\n\r\n{A}\r\n{A}\r\n{B}  # new\r\n".encode())
         wait_until(lambda: job.logged() == [f"0 ADDED {B}"])
         self.stop(job)

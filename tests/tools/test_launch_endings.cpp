@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The conclusions of tutti-launch from the ends of processes and from unusable hosts.
+// Tests the conclusions of tutti-launch from the ends of processes and from unusable hosts.
 #include <doctest/doctest.h>
 
 #include <signal.h>
@@ -35,7 +35,7 @@ using test::contains;
 
 namespace {
 
-// A job of one worker, which is formed.
+// A job of one worker with a formed group.
 struct OneMember final : JobMembers {
   [[nodiscard]] bool opened(const std::string&) const override { return true; }
   [[nodiscard]] bool can_spare(const std::string&) const override { return false; }
@@ -66,7 +66,7 @@ TEST_CASE("the launcher finds the process that caused a failure") {
   };
   CHECK(blamed({ending("0", false, 0, "own"), ending("1", true, 15, "stopped")}) == "nobody");
   CHECK(blamed({ending("0", false, 3, "own"), ending("1", false, 4, "own")}) == "0");
-  // Others notice the loss before the launcher learns of the lost process.
+  // Other processes notice the loss before the launcher learns that the process has ended.
   CHECK(blamed({ending("0", false, 5, "own"), ending("1", true, 9, "own"), ending("2", false, 5, "own")}) == "1");
   CHECK(blamed({ending("0", false, 5, "own"), ending("2", false, 5, "own")}) == "0");
   CHECK(blamed({ending("0", true, 15, "orphaned"), ending("1", false, 5, "own")}) == "1");
@@ -154,7 +154,7 @@ TEST_CASE("the end of a worker that was given up or removed before is no failure
   CHECK(elastic.meaning_of({"worker 4", "h", {true, SIGTERM, "own"}}) == Elastic::Meaning::none);
   CHECK(elastic.meaning_of({"worker 0", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::noted);
 
-  // The host of a server comes back when the job is asked to stop.
+  // The host of a server is reachable again when the user asks the job to stop.
   control::Decision lost;
   lost.kind = control::Decision::Kind::lost;
   lost.member.role = control::Role::server;
@@ -245,7 +245,7 @@ TEST_CASE("the remains of Open MPI's sessions are removed, those of another job 
   end(ours);
   CHECK_FALSE(fs::exists(top));
 
-  // A daemon was ended between its two steps: the folder of all sessions is empty.
+  // A daemon ended between its two steps of cleanup: the folder of all sessions is empty.
   fs::create_directories(top);
   end(ours);
   CHECK_FALSE(fs::exists(top));
@@ -256,7 +256,7 @@ TEST_CASE("the remains of Open MPI's sessions are removed, those of another job 
   CHECK_FALSE(fs::exists(ours));
   CHECK(fs::exists(other));
 
-  // Not a path of Open MPI.
+  // This is no path of Open MPI.
   const fs::path foreign = temp.path() / "elsewhere" / "jf.1";
   fs::create_directories(foreign);
   end(foreign);

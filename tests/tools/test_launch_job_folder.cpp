@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The folder of a job in the state folder, which agents of several hosts may share.
+// Tests the folder of a job in the state folder, which agents of several hosts may share.
 #include <doctest/doctest.h>
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ namespace {
 
 const std::string job = "0123456789abcdef";
 
-// A state folder for one test.
+// Sets the state folder for one test.
 struct StateFolder {
   StateFolder() { ::setenv("TUTTI_STATE_DIR", (temp / "state").c_str(), 1); }
   ~StateFolder() { ::unsetenv("TUTTI_STATE_DIR"); }
@@ -44,13 +44,13 @@ TEST_CASE("a process starts although another host's agent removes the empty fold
   const ProcessOrder process{"worker", 2, 0, 1, 2};
   const fs::path folder = make_job_folder(job);
   RankProcess p(order, process, folder);
-  for (int start = 0; start < 2; ++start) {  // the second one is a restart under the same number
+  for (int start = 0; start < 2; ++start) {  // the second one restarts a process with the same number
     remove_job_folder(folder);
     REQUIRE_FALSE(fs::exists(state.temp / "state"));
     const Started started = p.start(false);
     REQUIRE_MESSAGE(started.error == 0, started.what);
     CHECK(fs::exists(folder / "worker-2.progress"));
-    // The folder is not empty any more.
+    // The folder is not empty, so it stays.
     remove_job_folder(folder);
     CHECK(fs::exists(folder / "worker-2.process"));
     while (!p.over()) std::this_thread::sleep_for(std::chrono::milliseconds(1));

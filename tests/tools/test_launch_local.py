@@ -13,14 +13,14 @@ import time
 
 from launch_case import LAUNCH, PROGRESS_RANK, LaunchCase, main, state, wait_until
 
-# Ignores SIGTERM, and has a child of its own.
+# Ignores SIGTERM, and has a child.
 STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 
 
 class Local(LaunchCase):
     def setUp(self):
         super().setUp()
-        # --kill ends all jobs of the user; these tests must only see their own.
+        # --kill ends all jobs of the user in this folder, so these tests need a separate folder.
         self.environment["TUTTI_STATE_DIR"] = str(self.runtime / "tutti")
 
     def test_state_folder_is_an_absolute_path(self):
@@ -64,7 +64,7 @@ class Local(LaunchCase):
             done = self.launch("-n", 1, "--root-port", port, "true", code=2)
             self.assertIn(f"[--root-port] expected a free port, and the next one free too, got {port}, which",
                           self.message(done))
-            while True:  # two adjacent free ports
+            while True:  # finds two adjacent free ports
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
                 with socket.socket() as next_one:
@@ -91,7 +91,7 @@ class Local(LaunchCase):
         for rank in range(2):
             head, *rest = (self.folder / "logs" / "deep" / f"worker-{rank}.log").read_text().splitlines()
             self.assertRegex(head, rf"^# rank {rank}, worker of job [0-9a-f]{{16}} \(night run\) on localhost, process \d+")
-            # Unchanged, except for the order of the two streams.
+            # The output is unchanged, but the order of the two streams may differ.
             text = "\n".join(rest)
             for part in (f"out {rank}", "err", "end"):
                 self.assertIn(part, text)
@@ -105,7 +105,7 @@ class Local(LaunchCase):
         (self.folder / "file").write_text("")
         done = self.launch("-n", 1, "--log-dir", "file/logs", "true", code=2)
         self.assertIn("file/logs", self.message(done))
-        self.assertNotIn("--sync-dst-dir", done.err)  # an option that copies to other hosts
+        self.assertNotIn("--sync-dst-dir", done.err)  # this option copies the program to other hosts
 
     def test_exit_code_is_that_of_the_failed_process(self):
         start = time.monotonic()
@@ -122,7 +122,7 @@ class Local(LaunchCase):
         os.kill(victim, signal.SIGKILL)
         start = time.monotonic()
         self.finish(job)
-        self.assertLess(time.monotonic() - start, 3)  # 2 s, and a loaded machine
+        self.assertLess(time.monotonic() - start, 3)  # 2 s, and some time for a loaded machine
         self.assertEqual(job.returncode, 5, job.err)
         self.assertIn("[worker 2 on localhost]", self.message(job))
         self.assertIn("SIGKILL", job.err)
@@ -141,7 +141,7 @@ class Local(LaunchCase):
         said = re.search(r"\[worker 1 on localhost\].*SIGKILL, last reported at step (\d+), bucket (\d) \((begun|done)\)",
                          self.message(job))
         self.assertIsNotNone(said, job.err)
-        # It reports the position before it writes it down.
+        # A rank reports its position before it writes it to its file.
         at = int((self.folder / "at-1").read_text())
         self.assertIn(3 * int(said[1]) + int(said[2]) - at, (0, 1), self.message(job))
 
@@ -210,9 +210,10 @@ class Local(LaunchCase):
         wait_until(lambda: not self.marked())
 
     def stop_for_long(self, job, others):
-        """Stops the launcher, and with `others` also its processes, for longer than --host-timeout."""
+        """Pauses the launcher, and if `others` also its processes, for longer than --host-timeout."""
         stopped = set()
-        # Repeats until there is no new one: a process may have started another before it was stopped, or have ended.
+        # Repeats until it finds no new process: a process may have ended, or have started another one before it was
+        # stopped.
         while new := ({job.pid} | (set(self.marked()) if others else set())) - stopped:
             stopped |= new
             for pid in new:
@@ -227,7 +228,7 @@ class Local(LaunchCase):
                 os.kill(pid, signal.SIGCONT)
 
     def test_paused_launcher(self):
-        """The agents end their processes while the launcher is paused, and the job then reports a failure."""
+        """While the launcher is paused, its agents end their processes. Afterwards the job reports a failure."""
         for code in (0, 143):
             job = self.start("-n", 2, "--host-timeout", 2, "bash", "-c",
                              f"trap 'exit {code}' TERM; echo up; while :; do sleep 0.1; done")
@@ -298,7 +299,7 @@ class Local(LaunchCase):
         for folder in (job.parent.parent, job.parent, job):
             folder.chmod(0o700)
         node = os.uname().nodename
-        # The number of a live process, with another start time.
+        # This number belongs to a living process with another start time.
         (job / "worker-0.process").write_text(f"{other.pid} 1 {other.pid} 1 {node} localhost\n")
         (job / "worker-1.process").write_text("garbage\n")
         (job / "worker-2.process").write_text(f"1 1 1 1 {node} localhost\n")
@@ -323,7 +324,7 @@ class Local(LaunchCase):
         self.assertEqual(list((self.folder / "elsewhere").iterdir()), [])
 
     def test_unread_output(self):
-        """If no program reads the output, the job waits; it is not given up, and continues when the output is read."""
+        """If no program reads the output, the job waits. It is not ended, and continues when the output is read."""
         job = self.start("-n", 1, "--host-timeout", 4, "sh", "-c", "yes 0123456789 | head -n 700000; echo the end")
         time.sleep(6)
         self.finish(job)
@@ -338,7 +339,7 @@ class Local(LaunchCase):
         self.assertRegex(done.err, r"job [0-9a-f]{16}: 2 workers on 1 host, ssh; rank 0 on localhost\n")
 
     def test_one_process_for_each_gpu(self):
-        """-n counts hosts in this case. The list is that of seq -s , and the program gets it complete."""
+        """With --gpus, -n counts hosts. The program gets the complete list."""
         for words in (["-n", 1], []):
             for gpus in (["--gpus", "0,1,2"], ["--gpus=0,1,2"]):
                 done = self.launch(*words, "sh", "-c", 'echo "$TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK $*"', "sh", *gpus)
@@ -348,7 +349,7 @@ class Local(LaunchCase):
         done = self.launch("-n", 2, "true", "--gpus", "0,1", code=2)
         self.assertIn("[--num-workers] expected at most 1 host, because -n counts hosts if the command has --gpus, got 2.",
                       self.message(done))
-        # If the list is empty, or left out by the shell, the job uses processors, and -n counts processes.
+        # If the list is empty or missing, the job uses CPUs, and -n counts processes.
         for gpus in (["--gpus", ""], ["--gpus="], ["--gpus"], ["--gpus", "--network", "resnet"]):
             self.assertEqual(len(self.launch("-n", 2, "echo", *gpus).out.splitlines()), 2)
         with_servers = self.launch("-n", 1, "-s", 1, "sh", "-c", "echo $TUTTI_ROLE", "sh", "--gpus", "0,1")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""A process of a training with parameter servers is killed or stopped: the error names it, and the others end."""
+"""Tests a training with parameter servers in which a process is killed or stopped: the error names it, and the rest
+end."""
 import os
 import signal
 import subprocess

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""An elastic job over an mpirun that ends no rank. A rank that gets no signal, or gets it late, would run at the same time as
-the ranks of the next generation and write the same files. Therefore the launcher's agents end all remaining ranks, even if
-MPI does not."""
+"""Tests an elastic job over an mpirun that ends no rank. A rank that gets no signal, or gets it late, would run
+together with the ranks of the next generation and write the same files. Therefore the launcher's agents end all
+remaining ranks, even if MPI does not."""
 import contextlib
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launch_case import PROGRESS_RANK, LaunchCase, main, wait_until
 
-# Starts the ranks through a daemon that ignores their ends and the end of mpirun.
+# A stand-in for mpirun. It starts the ranks through a daemon that ignores the end of ranks and of mpirun.
 MPIRUN = """#!/usr/bin/env python3
 import os, signal, subprocess, sys
 words = sys.argv[1:]
@@ -32,7 +32,7 @@ os.waitpid(daemon, 0)
 sys.exit(1)
 """
 
-# A program that answers the launcher's question with MPI.
+# A program that answers the launcher's query with MPI.
 PROGRAM = """#!/bin/sh
 # tutti-launch may ask this program by TUTTI_ASK
 [ -z "$TUTTI_ASK" ] || { echo "TUTTI-ANSWER 1 strategy=mpi mpi=1 servers=0 elastic=1"; exit 0; }
@@ -69,7 +69,7 @@ class MpiGenerations(LaunchCase):
         return self.generations.read_text().split() if self.generations.exists() else []
 
     def ranks(self):
-        """Returns the live processes of progress_rank: {pid: start}."""
+        """Returns {process id: start time} of the living processes of progress_rank."""
         found = {}
         for pid in self.marked():
             with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The parts of tutti-launch that need no second process.
+// Tests parts of tutti-launch that need no second process.
 #include <doctest/doctest.h>
 
 #include <signal.h>
@@ -124,15 +124,16 @@ TEST_CASE("ranks are assigned to hosts") {
     for (const std::size_t site : plan.site_of_mpi_rank) text += plan.sites[site].host.name + " ";
     return text;
   };
-  // This host has rank 0, in any line and under any of its names. If it is not in the list, the first line has rank 0.
+  // This host has rank 0, whatever its line and its name in the list. If the list does not have it, the first line has
+  // rank 0.
   CHECK(ranks_of("203.0.113.1 slots=2\n203.0.113.2\nlocalhost slots=2\n", {"c"}) ==
         "localhost localhost 203.0.113.1 203.0.113.1 203.0.113.2 ");
   CHECK(ranks_of("203.0.113.1\n127.0.0.1\n", {"-n", "1", "c"}) == "127.0.0.1 ");
   CHECK(ranks_of("203.0.113.1\n" + own_node() + "\n", {"c"}) == own_node() + " 203.0.113.1 ");
   CHECK(ranks_of("203.0.113.1\n203.0.113.2\n203.0.113.1\n", {"c"}) == "203.0.113.1 203.0.113.2 ");
-  // Two names of this host are the same host.
+  // Two names of this host count as the same host.
   CHECK(ranks_of("localhost slots=2\n203.0.113.1\n127.0.0.1\n", {"c"}) == "localhost localhost 203.0.113.1 localhost ");
-  // A port belongs to another host that is reached through this one's address.
+  // With a port, the name means another host that is reached through the address of this host.
   CHECK(ranks_of("203.0.113.1\nlocalhost:2222\n", {"c"}) == "203.0.113.1 localhost ");
   CHECK(ranks_of("203.0.113.1\nsomebody-else@localhost\n", {"c"}) == "203.0.113.1 localhost ");
   for (const std::string& address : own_addresses()) {
@@ -140,7 +141,7 @@ TEST_CASE("ranks are assigned to hosts") {
     CHECK(ranks_of("203.0.113.1\n" + address + "\n", {"c"}) == address + " 203.0.113.1 ");
   }
 
-  // With --gpus in the command, -n counts hosts, each with one process per GPU.
+  // With --gpus in the command, -n counts hosts. Each host has one process for each GPU.
   const std::string two = "203.0.113.1 slots=5\n203.0.113.2\n";
   CHECK(ranks_of(two, {"c", "--gpus", "0,1"}) == "203.0.113.1 203.0.113.1 203.0.113.2 203.0.113.2 ");
   CHECK(ranks_of(two, {"-n", "1", "c", "x", "--gpus=0,1,7"}) == "203.0.113.1 203.0.113.1 203.0.113.1 ");
@@ -212,7 +213,7 @@ TEST_CASE("ssh gets only valid host names, after --") {
 TEST_CASE("while a port is reserved, no other process gets the port, but rank 0 can listen on it") {
   const RendezvousPorts m = choose_rendezvous_ports(0, true);
   CHECK((m.port > 0 && m.ps_port > 0 && m.port != m.ps_port && m.ports == 1));
-  // These take all ports that the system gives; both kinds are requested.
+  // Takes all ports that the system gives. The test requests ports of both kinds.
   std::vector<tcp::Socket> others;
   for (int i = 0; i < 500; ++i) {
     const tcp::Address any = tcp::any_address(i % 2 == 0 ? AF_INET : AF_INET6, 0);

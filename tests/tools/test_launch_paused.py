@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""A training job pauses for longer than its time-outs: all its processes, as when a machine is suspended, or the
-launcher alone. The job continues, or the message names the loss."""
+"""Tests a training job that pauses for longer than its time-outs: all its processes, as on a machine that is suspended,
+or the launcher alone. The job continues, or the message names the loss."""
 import contextlib
 import json
 import os
@@ -53,8 +53,9 @@ class Paused(LaunchCase):
         self.assertIsNone(self.job.poll(), self.said())
 
     def pause(self, pids, seconds):
-        """Stops these one after the other for this time, which is longer than a time-out of the job, and continues them in the
-        reverse order: the processes that were stopped last get no answer from the others."""
+        """Pauses these processes for a time that is longer than a time-out of the job. Stops them one by one, and
+        continues them in the reverse order, so that the processes that were stopped last get no answer from the
+        rest."""
         try:
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
@@ -66,7 +67,7 @@ class Paused(LaunchCase):
                 os.kill(pid, signal.SIGCONT)
 
     def check_goes_on(self):
-        """All present workers continue to train, and end in order on request."""
+        """Checks that all workers continue to train, and end after a request to stop."""
         self.wait_for_steps(20)
         self.job.send_signal(signal.SIGINT)
         self.job.wait(120)
@@ -83,7 +84,7 @@ class Paused(LaunchCase):
         self.check_goes_on()
 
     def launcher_paused(self, *options, strategy, elastic=False):
-        """A lease of 3/4 of the time-out has ended by then."""
+        """The pause is longer than the lease, which lasts 3/4 of the time-out."""
         self.begin(*options, strategy=strategy, elastic=elastic, timeout=4)
         self.pause([self.job.pid], 5)
         self.check_goes_on()
@@ -116,8 +117,8 @@ class Paused(LaunchCase):
         self.launcher_paused("-n", 2, "-s", 1, strategy="ps")
 
     def test_launcher_paused_too_long(self):
-        """A worker that cannot know whether it may still write ends and prints the reason. The others continue, if there are
-        any."""
+        """A worker that cannot find out whether it may still write ends and prints the reason. The rest continue, if
+        there are any."""
         self.begin("-n", 2, strategy="gloo", elastic=True, timeout=1)
         self.pause([self.job.pid], 6)
         wait_until(lambda: "warning: worker" in self.said())
@@ -127,7 +128,7 @@ class Paused(LaunchCase):
         self.assertIn(self.job.returncode, (130, 5), self.said())
 
     def test_launcher_paused_for_longer_than_the_host_timeout(self):
-        """The agent of the host ends its processes, and the launcher prints the reason."""
+        """The agent of a host ends its processes, and the launcher prints the reason."""
         self.begin("-n", 2, "--host-timeout", 2, strategy="gloo", timeout=20)
         children = Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split()
         agents = [int(p) for p in children if os.path.samefile(f"/proc/{p}/exe", LAUNCH)]
@@ -143,7 +144,7 @@ class Paused(LaunchCase):
         self.assertNotIn("it was killed", self.said())
 
     def test_ctrl_z(self):
-        """At a terminal, in a shell with job control: Ctrl-Z stops the launcher, fg continues it."""
+        """At a terminal, in a shell with job control, Ctrl-Z stops the launcher and fg continues it."""
         shell, terminal = pty.fork()
         if shell == 0:
             os.chdir(self.folder)
@@ -178,14 +179,14 @@ class Paused(LaunchCase):
 
     @staticmethod
     def read_all(terminal):
-        """The output of a shell must be read, otherwise the shell waits."""
+        """Reads the output of a shell, which would wait otherwise."""
         with contextlib.suppress(OSError):
             while os.read(terminal, 4096):
                 pass
 
 
 class Shelled:
-    """A launcher that a shell has started."""
+    """A launcher that was started by a shell."""
 
     def __init__(self, shell):
         def launcher():

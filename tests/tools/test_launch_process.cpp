@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The environment and the reports of a process that tutti-launch started, and the conclusions from the reports.
+// Tests the environment and the reports of a process that tutti-launch started, and the conclusions from the reports.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
@@ -61,7 +61,7 @@ TEST_CASE("the environment of a started process is read") {
                                    {"DMLC_NUM_SERVER", "2"}});
   CHECK((server.is_server() && server.workers == 4 && server.servers == 2));
   CHECK_FALSE((e.elastic || e.new_worker));
-  // A process that joined later has a number beyond the current count.
+  // A process that joins later may have a number beyond the number of workers.
   const auto joins = environment({{"TUTTI_RANK", "7"},
                                   {"TUTTI_SIZE", "8"},
                                   {"DMLC_NUM_WORKER", "3"},
@@ -69,7 +69,7 @@ TEST_CASE("the environment of a started process is read") {
                                   {"NEW_WORKER", "1"},
                                   {"EPOCH_BEGIN", "12"}});
   CHECK((joins.elastic && joins.new_worker && joins.epoch_begin == 12 && joins.rank == 7 && joins.workers == 3));
-  // Left over from another job.
+  // This variable belongs to another job.
   CHECK_FALSE(environment({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"NEW_WORKER", "1"}}).new_worker);
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("an inconsistent environment of the launcher is refused") {
 
 TEST_CASE("the environment tells which launcher started a process, and whether the process may train") {
   using V = std::map<std::string, std::string>;
-  // Variables that remain in a shell do not count as a launcher.
+  // Variables that were left in a shell do not count as a launcher.
   for (const V& stray : {V{{"DMLC_NUM_WORKER", "4"}}, V{{"DMLC_NUM_WORKER", "abc"}},
                          V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "1"}}, V{{"DMLC_ROLE", ""}},
                          V{{"DMLC_PS_ROOT_URI", "a"}, {"DMLC_NUM_WORKER", "3"}}}) {
@@ -113,14 +113,13 @@ TEST_CASE("the environment tells which launcher started a process, and whether t
     CHECK(contains(said(V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", role}, {"DMLC_ROLE", "worker"}}),
                    "[environment TUTTI_ROLE] expected worker, because "));
   }
-  // A launcher that gives no numbers.
+  // This launcher gives no numbers to its processes.
   CHECK(contains(said(V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}), "tutti-launch -n 2 starts as many"));
   CHECK(contains(said(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}}), "mpirun -np 2"));
   CHECK_NOTHROW(require_worker(environment(V{{"SLURM_STEP_NUM_TASKS", "1"}})));
   CHECK_NOTHROW(require_worker(
       environment(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})));
-  // The launcher of PyTorch's jobs: the variables of other launchers take precedence, and a single variable does not
-  // count.
+  // PyTorch's launcher: variables of other launchers have precedence, and a single variable does not count.
   const V torchrun{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
   CHECK(contains(said(torchrun), "[environment WORLD_SIZE] expected tutti-launch or mpirun to start the 2 processes"));
   CHECK(contains(said(torchrun), "tutti-launch -n 2 starts as many"));
@@ -145,7 +144,7 @@ TEST_CASE("the environment tells which launcher started a process, and whether t
                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
                       {"TUTTI_LOCAL_RANK", "1"},
                       {"TUTTI_LOCAL_SIZE", "2"}};
-  // tutti-launch's variables take precedence over mpirun's.
+  // The variables of tutti-launch have precedence over those of mpirun.
   const auto both = environment(through_mpi);
   CHECK((both.mpi && both.rank == 1 && both.local_rank == 1 && both.local_size == 2));
   const auto hydra =
@@ -202,7 +201,7 @@ TEST_CASE("reporting progress without a file, for another job or to another file
   CHECK(file.read() == RankProgress{});
   CHECK_FALSE(ProgressFile::open(path, "2").has_value());
   CHECK_FALSE(ProgressFile::open(folder / "other", "1").has_value());
-  // A process may write any bytes into its file.
+  // A process may write any bytes to its file.
   const auto fd = io::Descriptor::open(path, O_WRONLY, "open");
   REQUIRE(::pwrite(fd.get(), "\xff\xff\xff\xff\xff\xff\xff\xff", 8, 16) == 8);
   CHECK_FALSE(file.read().has_value());
@@ -221,18 +220,18 @@ TEST_CASE("the launcher finds the process that delays the other processes") {
   board.update("worker 3", "b", at(9, 0, ProgressPhase::idle), false, t);
   board.update("worker 4", "b", RankProgress{}, false, t);
   CHECK_FALSE(board.stalled(5, t + seconds(4)).has_value());
-  // It is at fault although its last report came later than theirs.
+  // Worker 2 caused the stall, although it reported later than the workers that wait for it.
   auto stall = board.stalled(5, t + seconds(7));
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
   const std::string text = board.describe(*stall);
   CHECK(contains(text, "worker 1 on b has made no progress for 6 s at step 57, bucket 1 (begun)"));
   CHECK(contains(text, "worker 0 is at step 57, bucket 2 (begun)"));
-  // Also if its silence is a little shorter than that of the processes that wait for it.
+  // The same if its silence is a little shorter than that of the processes that wait for it.
   stall = board.stalled(6.5, t + seconds(7));
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
-  // A stopped process is at fault in any position.
+  // If a process is stopped, it causes the stall in any position.
   board.update("worker 2", "b", at(57, 2, ProgressPhase::begin), true, t + seconds(6));
   stall = board.new_stall(5, t + seconds(7));
   REQUIRE(stall.has_value());
@@ -262,7 +261,7 @@ TEST_CASE("a process that hangs between two steps is found") {
   auto stall = board.stalled(5, t + seconds(6));
   REQUIRE(stall.has_value());
   CHECK(stall->entry->name == "worker 1");
-  // No process waits, so a process is at fault only if it is stopped.
+  // No process waits for another one, so only a stopped process can cause a stall.
   board.update("worker 0", "a", at(12, ProgressPhase::idle), false, t + seconds(7));
   CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
   board.update("worker 2", "b", at(9, ProgressPhase::idle), true, t + seconds(7));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// tutti-launch within a job of Slurm: the hosts that it uses and its way to reach them.
+// Tests tutti-launch within a job of Slurm: the hosts that it uses, and how it reaches them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ auto getter(const VariableMap& variables) {
   };
 }
 
-// Sets variables of this process during its lifetime.
+// Sets environment variables during its lifetime.
 class Environment {
  public:
   explicit Environment(VariableMap v) : variables_(std::move(v)) {
@@ -62,7 +62,7 @@ TEST_CASE("the nodes of a job are its hosts") {
   CHECK(slurm_hosts(getter({{"SLURM_JOB_NODELIST", "a"}})).empty());
   CHECK(hosts({}) == std::vector<Host>{{"n1", 0, 2}, {"n2", 0, 2}, {"n3", 0, 1}});
   CHECK(hosts({{"SLURM_TASKS_PER_NODE", ""}}) == std::vector<Host>{{"n1"}, {"n2"}, {"n3"}});
-  // The nodes of a step, in a shell that srun has started.
+  // In a shell that srun has started, the hosts are the nodes of the step.
   CHECK(hosts({{"SLURM_TASKS_PER_NODE", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}}) ==
         std::vector<Host>{{"n1"}, {"n2"}, {"n3"}});
   for (const std::pair<std::string, std::string>& wrong :
@@ -93,7 +93,7 @@ TEST_CASE("options have different defaults within a job of Slurm") {
   CHECK(options({"--launcher", "mpi"}).slurm_job == "12");
   CHECK((options({"--launcher", "ssh"}).slurm_job.empty() && options({"--launcher", "ssh"}).allocation.size() == 3));
   CHECK((options({"--launcher", "local", "-n", "2"}).allocation.empty()));
-  // A hosts file takes precedence.
+  // A hosts file has precedence over the nodes of the job.
   CHECK((options({"-H", "hosts"}).allocation.empty() && options({"-H", "hosts"}).slurm_job.empty()));
 
   const auto said = [&](const std::vector<std::string>& words) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The exit code of a job as a function of the ends of its processes.
+// Tests how the exit code of a job depends on the ends of its processes.
 #include <doctest/doctest.h>
 
 #include <signal.h>
@@ -21,8 +21,8 @@ namespace {
 
 using Cause = JobResult::Cause;
 
-// "work": exit code 0 at the end of the job's work; "left": exit code 0 after the worker left; "exit N", "kill N": by
-// itself; anything else: how the launcher, an agent or mpirun ended it.
+// how: "work": exit code 0 at the end of the job's work; "left": exit code 0 after the worker left; "exit N", "kill N":
+// the process itself; other words: how the launcher, an agent or mpirun ended it.
 ProcessExit ending(const std::string& name, const std::string& how) {
   ProcessExit e{name, "h", {}, how == "work"};
   if (how.starts_with("exit ")) e.end.code = std::stoi(how.substr(5));
@@ -37,7 +37,7 @@ struct Row {
   int interrupted;
   Cause cause;
   int code;
-  std::string blamed{};  // its name, or the beginning of it
+  std::string blamed{};  // name of the process that caused the end, or the beginning of the name
 };
 
 JobEnd job_of(const Row& r, bool elastic) {
@@ -51,7 +51,7 @@ JobEnd job_of(const Row& r, bool elastic) {
   return job;
 }
 
-// Checks each order in which the launcher may learn of the ends.
+// Checks every order in which the launcher may learn of the ends.
 void check(const Row& r, bool elastic) {
   JobEnd job = job_of(r, elastic);
   std::vector<std::size_t> order(job.endings.size());
@@ -90,11 +90,11 @@ TEST_CASE("the exit code of a job follows the table, in any order in which the p
         {{"work", "exit 5"}, {}, 0, done, 0},
         {{"work", "vanished"}, {"stopped"}, SIGINT, done, 0},
         {{"work", "exit 143"}, {zero}, 0, done, 0},
-        // But the result could not be saved.
+        // The work was done, but a result could not be saved.
         {{"work", "exit 3"}, {zero}, 0, process, 3, "worker 1"},
         {{"work", "exit 3"}, {}, SIGINT, process, 3, "worker 1"},
         {{"work", "exit 6"}, {}, 0, process, 6, "worker 1"},
-        // Workers were asked to leave, and the last one saved its state: the servers do not change that.
+        // Workers were asked to leave, and the last one saved its state. The servers do not change the result.
         {{"exit 143", "exit 143"}, {}, 0, process, 143, "worker"},
         {{"left", "exit 143"}, {zero}, 0, process, 143, "worker 1"},
         {{"left", "exit 143"}, {zero, zero}, 0, process, 143, "worker 1"},
@@ -110,15 +110,15 @@ TEST_CASE("the exit code of a job follows the table, in any order in which the p
         {{"exit 130", "exit 3"}, {zero}, SIGINT, process, 3, "worker 1"},
         {{"exit 130", "kill 11"}, {}, SIGINT, process, 1, "worker 1"},
         {{"kill 9", "kill 2"}, {zero}, SIGINT, process, 5, "worker 0"},
-        // The last worker that held the trained state is lost.
+        // The last worker with the trained state was lost.
         {{kill}, {zero, "stopped"}, 0, process, 5, "worker 0"},
         {{kill, "exit 5"}, {"exit 5"}, 0, process, 5, "worker 0"},
         {{"vanished"}, {"stopped"}, 0, process, 5, "worker 0"},
         {{"left", kill}, {zero}, 0, process, 5, "worker 1"},
-        // A server is lost, and its workers notice.
+        // A server was lost, and its workers noticed it.
         {{"exit 5", "exit 5"}, {kill}, 0, process, 5, server},
         {{"stopped", "stopped"}, {"exit 3"}, 0, process, 3, server},
-        // Weights that are not finite.
+        // The weights became infinite or NaN.
         {{"exit 6", "exit 6"}, {"exit 5", "stopped"}, 0, process, 6, "worker"},
         {{"exit 6", "exit 5"}, {kill}, 0, process, 6, "worker 0"},
         // Another program ended the job, or the launcher could not be reached.
@@ -153,14 +153,14 @@ TEST_CASE("failures that the launcher detected") {
   CHECK((judge(job).cause == Cause::problem && judge(job).code == 5));
   job.problem = 0;
   CHECK(judge(job).cause == Cause::interrupted);
-  // A host that does not answer is the reason why other processes lost some.
+  // If a host does not answer, other processes lose their peers because of it.
   job = job_of({{"exit 5", "exit 5"}, {}, 0, Cause::done, 0}, false);
   CHECK(judge(job).cause == Cause::process);
   job.lost_host = true;
   CHECK((judge(job).cause == Cause::lost_host && judge(job).code == 5));
   job.endings[0] = ending("worker 0", "exit 3");
   CHECK((judge(job).cause == Cause::process && judge(job).code == 3));
-  // mpirun counts if no process has failed.
+  // The exit code of mpirun counts if no process has failed.
   job = job_of({{"exit 0", "exit 0"}, {}, 0, Cause::done, 0}, false);
   job.mpirun = 5;
   CHECK((judge(job).cause == Cause::mpirun && judge(job).code == 5));
@@ -192,11 +192,11 @@ TEST_CASE("the exit code of a job is consistent for every combination of two wor
             const JobResult v = judge(job);
             CAPTURE(a + ", " + b + "; " + s + ", " + t + "; " + std::to_string(signal));
             ++seen;
-            // The cause and the code belong together.
+            // The cause and the code must match.
             CHECK((v.code == 0) == (v.cause == Cause::done));
             const std::string blamed = v.blamed == nullptr ? "" : v.blamed->name;
             CHECK(!blamed.empty() == (v.cause == Cause::process || v.cause == Cause::outside));
-            // Equal failures count in the order of their reports; here there is one of each kind of process.
+            // Of equal failures the first report counts. Here each kind of process has one failure.
             std::reverse(job.endings.begin(), job.endings.end());
             if (a == b && s == t) CHECK(judge(job).code == v.code);
             // Servers count only if no worker explains the end.

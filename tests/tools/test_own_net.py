@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""From the user's images to predictions: programs train, evaluate, predict and export with class folders, and with the files
-that tutti-data makes of them, with the names of the classes. No program needs an option for facts in the run's folder.
-"""
+"""Tests the way from a user's images to predictions: programs train, evaluate, predict and export with class folders,
+and with files that tutti-data makes of them, with the names of the classes. No program needs options for facts that are
+in the run's folder."""
 import json
 import re
 import shutil
@@ -32,7 +32,7 @@ class OwnNet(PredictCase):
         cls.image = f"images/validation/{NAMES[2]}/1.png"
 
     def use(self, run_folder, classes, image=None):
-        """A run's folder is enough to predict and to export."""
+        """Checks that the folder of a run is enough to predict and to export."""
         answers, said = self.predict("--top", "100", run_folder, image or self.image)
         self.assertEqual(said, "")
         answer, = answers.values()
@@ -85,7 +85,7 @@ class OwnNet(PredictCase):
         self.assertEqual(len(rates), 4)
         best = json.loads((self.folder / "epochs" / "checkpoints" / "best.json").read_text())
         self.assertAlmostEqual(best["metric"], max(rates))
-        # The first of the best: its step is that of its epoch.
+        # The first of the best epochs counts. The step of the best checkpoint is that of its epoch.
         self.assertEqual(best["step"], epochs[rates.index(max(rates))]["step"])
         self.assertEqual([e["best"] for e in epochs], [r > max(rates[:k], default=-1) for k, r in enumerate(rates)])
         self.assertEqual(self.confusion("epochs")[0], NAMES)
@@ -107,7 +107,7 @@ class OwnNet(PredictCase):
         self.assertEqual([bool(averaged) for _, averaged in rows], [False, True])
         last = self.events("judged", "epoch")[-1]
         self.assertEqual([float(r) for r, _ in rows], [float(f"{100 * last[k]:.3f}") for k in ("test_top1", "test_ema_top1")])
-        # A message reports the normalisation of another net.
+        # A message warns that the normalisation differs from the net's.
         done = run(IMAGENET, *others, "--rgb-mean", "1,2,3", "--log-dir", "judged", cwd=self.folder)
         self.assertRegex(done.err, r"^warning: --rgb-mean was ")
 
@@ -119,7 +119,7 @@ class OwnNet(PredictCase):
                 run(IMAGENET, *words, cwd=self.folder)
                 self.use(f"run-{form}", NAMES)
                 self.assertEqual(self.confusion(f"run-{form}")[0], NAMES)
-        # More outputs than classes: the existing classes keep their names in the report.
+        # The net has more outputs than classes. In the report the existing classes keep their names.
         run(IMAGENET, "--data-dir", "packed", *TINY[2:], "--num-classes", "5", "--num-batches", "1", "--log-dir", "five", "--evaluate-every", "1", cwd=self.folder)
         self.assertEqual(self.confusion("five")[0], [*NAMES, "3", "4"])
         run(REPORT, "five", "--out", "five.html", cwd=self.folder)
@@ -161,7 +161,7 @@ class OwnNet(PredictCase):
                 self.assertRegex(done.out, rf"\d+ tensors from {base}; the classifier starts from random weights, for another number"
                                            " of classes")
                 self.assertEqual(len(self.events(name, "start")), 1)
-        # With the same classes it is the whole net, and the run may begin with an evaluation.
+        # With the same classes the whole net is loaded, so the run may begin with an evaluation.
         done = run(CIFAR, "--dataset", "synthetic", "--num-examples", "32", "--image-shape", "3,16,16", *SMALL, "--pretrained", "ten", "--eval-only", "--run-dir", "other", cwd=self.folder)
         self.assertRegex(done.out, r"\d+ tensors from ten\n")
         self.assertIn("test loss", done.out)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-plan: its table against numbers calculated by hand, the log of a real run, and the arguments that it refuses.
-"""
+"""Tests tutti-plan: compares its table with numbers calculated by hand, reads the log of a real run, and tests bad
+arguments."""
 import csv
 import json
 import os
@@ -32,7 +32,7 @@ class Plan(unittest.TestCase):
         return done.stdout
 
     def one_card(self, text):
-        """Returns the last column for types with several network cards: efficiency with one of them."""
+        """Returns the last column for types with several network cards: the efficiency with one card."""
         return [float(row) for row in re.findall(r"^\| \d+ \|.*\| (\S+) % \|$", text, re.M)]
 
     def rows(self, text):
@@ -51,8 +51,8 @@ class Plan(unittest.TestCase):
         return self.file(name, "".join(json.dumps(e) + "\n" for e in [first, *steps]))
 
     def test_one_instance(self):
-        # 100 images/s, 90 epochs of 4000 images: 3600 s; with 10 minutes before it 7/6 hours at 2, plus 1 for the
-        # cluster.
+        # 90 epochs of 4000 images at 100 images/s take 3600 s. With 10 minutes before, that is 7/6 hours at a price of
+        # 2, plus 1 for the cluster.
         rows = self.rows(self.plan("100:10", *HOST, "--nodes", 1, "--images", 4000))
         self.assertEqual(rows, {1: [10, 100, 100, 1, 2.33]})
         rows = self.rows(self.plan("100:10", *HOST, "--nodes", 1, "--images", 4000, "--hourly-extra", 1, "--setup-minutes", 30,
@@ -60,7 +60,7 @@ class Plan(unittest.TestCase):
         self.assertEqual(rows[1][-1], 6)
 
     def test_several_instances(self):
-        # A bucket of 1 GB that is final with the last gradient: over 4 instances 2 * 3/4 GB at 1 GB/s and no latency.
+        # One bucket of 1 GB is final with the last gradient. 4 instances send 2 * 3/4 GB at 1 GB/s, without latency.
         trace = self.file("trace.json", json.dumps({"images": 10, "backward_end": 0.9, "update": 0.1,
                                                     "buckets": [{"bytes": 1e9, "ready": 0.9}]}))
         rows = self.rows(self.plan(trace, *HOST, "--nodes", "1,4", "--images", 3600, "--epochs", 1, "--latency-us", 0,
@@ -77,7 +77,7 @@ class Plan(unittest.TestCase):
         self.assertGreater(faster[16][1], rows[16][1])
         smaller = self.rows(self.plan("100:10", *HOST, "--bytes", 2, "--nodes", "16", "--images", 40000))
         self.assertGreater(smaller[16][1], rows[16][1])
-        # Several devices of an instance first sum inside it.
+        # The devices of an instance first sum inside the instance.
         four = self.rows(self.plan("100:10", *HOST, "--devices", 4, "--nodes", "1,2", "--images", 40000))
         self.assertEqual(four[1][0], 40)
         self.assertTrue(300 < four[1][1] <= 400)
@@ -88,7 +88,7 @@ class Plan(unittest.TestCase):
         text = self.plan(*arguments, "--within-hours", rows[2][3] + 0.01, "--budget", rows[2][4] + 0.01)
         self.assertIn(f"hours: 2 for {rows[2][4]:.2f}", text)
         self.assertIn(f"at most: 2 in {rows[2][3]:.2f} hours", text)
-        # The work before the first step takes time too.
+        # The time before the first step counts too.
         text = self.plan(*arguments, "--setup-minutes", 60, "--within-hours", rows[2][3] + 0.01)
         self.assertIn("hours: 4 for", text)
         text = self.plan(*arguments, "--within-hours", 0.001, "--budget", 0.001)
@@ -112,7 +112,7 @@ class Plan(unittest.TestCase):
         text = self.plan("2500:256", "--type", "box", "--types", several, "--nodes", "1,8", tells="400 Gbit/s (100 a network card)")
         one = self.one_card(text)
         self.assertEqual([one[0], len(one)], [100, 2])
-        # The same as a type with only that bandwidth.
+        # The result is the same as for a type that has only that bandwidth.
         alone = self.rows(self.plan("2500:256", "--price", 1, "--devices", 8, "--network-gbit", 100, "--nodes", "1,8"))
         self.assertEqual(one, [row[2] for row in alone.values()])
         for name in ("small", "old"):
@@ -146,7 +146,7 @@ class Plan(unittest.TestCase):
         self.plan("2500:256", "--type", "p6-b300.48xlarge", "--nodes", "1,8", tells="6400 Gbit/s")
 
     def test_log(self):
-        log = self.log([1, 100, 100, 100, 100, 90, 110, 100, 100, 100])  # the first line is from the warmup of a program
+        log = self.log([1, 100, 100, 100, 100, 90, 110, 100, 100, 100])  # the first line is from the program's warmup
         text = self.plan(log, *HOST, "--nodes", 1, tells="median of 9 lines, 100.0 images/s on 1 rank")
         self.assertIn("11.69 M parameters", text)
         self.assertIn("90 epochs of 1000 images", text)
@@ -155,7 +155,7 @@ class Plan(unittest.TestCase):
         self.plan(self.folder, *HOST, tells="4 devices")
         self.plan(self.folder, *HOST, "--devices", 6, code=2, tells="[--devices] expected a multiple of the 4 measured ranks")
         with log.open("a") as file:
-            file.write('{"event":"step","images_per_sec')  # a run is writing this line
+            file.write('{"event":"step","images_per_sec')  # the run is writing this line
         self.plan(log, *HOST, tells="median of 1 lines")
         small = {"batch-size": 10, "global-batch-size": 10, "network": "resnet_preact"}
         self.plan(self.log([100], options=small), *HOST, code=2, tells="[--parameters] expected the number of parameters of resnet_preact")

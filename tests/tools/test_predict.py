@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-predict classifies images in files as the training's own evaluation does, and reports bad input."""
+"""Tests that tutti-predict classifies image files as the evaluation of the training does, and reports bad input."""
 import json
 import os
 import shutil
@@ -30,7 +30,7 @@ class Predict(PredictCase):
                     if split == "val":
                         (cls.folder / "pngs").mkdir(exist_ok=True)
                         (cls.folder / "pngs" / f"{number}-{label}.png").write_bytes(image)
-                    # Larger than the net's input, and not square.
+                    # This image is larger than the net's input, and not square.
                     large = cls.folder / "images" / split / f"class {label}"
                     large.mkdir(parents=True, exist_ok=True)
                     (large / f"{number}.png").write_bytes(png(45, 38, pixels_of(label, number, 45, 38)))
@@ -39,7 +39,7 @@ class Predict(PredictCase):
         cls.large = cls.train(IMAGENET, "large", *FOLDER_OPTIONS)
 
     def check(self, run_folder, answers, label_of, names=None):
-        """Checks that the answers are those of the last evaluation."""
+        """Checks that the answers agree with the last evaluation."""
         evaluation = json.loads((run_folder / "evaluation.json").read_text())
         confusion = {}
         for image, answer in answers.items():
@@ -60,7 +60,7 @@ class Predict(PredictCase):
         self.assertEqual(len(answers), 10 * CLASSES)
         evaluation = self.check(self.small, answers, lambda image: int(image[-5]))  # the records have no names
         self.assertEqual(evaluation["images"], len(answers))
-        # The confidence for the worst images; the images of the set come in this order.
+        # The confidence for the worst images. The set has its images in this order.
         order = [f"pngs/{number}-{label}.png" for number in range(100, 110) for label in range(CLASSES)]
         self.assertTrue(evaluation["worst"])
         for w in evaluation["worst"]:
@@ -99,7 +99,7 @@ class Predict(PredictCase):
         self.assertEqual(self.predict("--averaged", "yes", averaged, "pngs")[0], automatic)
         self.assertNotEqual(self.predict("--averaged", "no", averaged, "pngs")[0], automatic)
         self.assertIn("[model ", run(PREDICT, "--averaged", "yes", self.small, "pngs", cwd=self.folder, code=3).err)
-        # Evaluated last, so evaluation.json describes the averages.
+        # The averaged weights were evaluated last, so evaluation.json describes them.
         self.assertTrue(json.loads((averaged / "evaluation.json").read_text())["averaged"])
         self.check(averaged, self.predict("--top", "10", averaged, "pngs")[0], lambda image: int(image[-5]))
 
@@ -164,9 +164,9 @@ class Predict(PredictCase):
         self.assertEqual(len(said.splitlines()), len(wrong), said)
         self.assertEqual(answers["bad/good.png"]["classes"], answers["pngs/100-0.png"]["classes"])
         self.assertEqual(run(PREDICT, self.small, *words, code=3, cwd=self.folder).err, said)
-        # A good image is no error.
+        # A good image gives no error.
         self.assertEqual(len(self.predict(self.small, "bad/cut.png", code=3)[0]), 1)
-        # More errors than a loader reports.
+        # There are more errors than a loader reports.
         many = "bad/text.jpg\n" * 200
         self.assertEqual(len(run(PREDICT, self.small, "-", stdin=many.encode(), code=3, cwd=self.folder).err.splitlines()), 200)
 
@@ -187,7 +187,7 @@ class Predict(PredictCase):
         self.assertIn("a tensor fc.weight [64, 10] for [10, 64], which has another shape", error({**tensors, "fc.weight": (kind, [64, 10], data)}))
         self.assertIn("a tensor more [1], which is not in the net", error({**tensors, "more": ("F32", [1], b"\0\0\0\0")}))
         self.assertIn("has another type", error({**tensors, "fc.bias": ("I32", [10], b"\0" * 40)}))
-        # The first of several, in the order of the net.
+        # The error names the first of several differences, in the order of the net.
         several = {**without("bn1.weight"), "fc.weight": (kind, [64, 10], data)}
         self.assertIn("got a tensor bn1.weight [64], which is missing", error(several))
         self.assertIn("--model", error(tensors, None))
@@ -196,7 +196,8 @@ class Predict(PredictCase):
         for change, words in ((dict(card, version=9), "version 1"), (dict(card, net={}), "input"), (dict(card, classes=["one"]), "classes"),
                               (dict(card, net=None), "ops"), (dict(card, image=dict(card["image"], height=99999999)), "65536")):
             self.assertIn(words, error(tensors, {"tutti": json.dumps(change)}))
-        # Rules to prepare images: the error names the file, and no memory is allocated for the values in it.
+        # Rules for the preparation of images. The error names the file, and no memory is allocated for the values in
+        # it.
         for change, words in (({"scaled": [65536, 65536], "short_side": 65536}, "2^26 pixels"), ({"short_side": 1}, "a short side"),
                               ({"crop": "central", "share": 0}, "a central share"), ({"crop": "\x1b[2J"}, r"\x1b[2J"),
                               ({"pad": 50, "pad_mode": "reflect"}, "a padding"), ({"fill": [1, 2]}, "fill")):

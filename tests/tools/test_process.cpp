@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The data that tutti-launch reads of other processes, which may end at any time.
+// Tests how tutti-launch reads data of other processes, which may end at any time.
 #include <doctest/doctest.h>
 
 #include <signal.h>
@@ -48,7 +48,7 @@ TEST_CASE("the state, parent and environment of a process can be read until the 
   ::kill(child.pid, SIGKILL);
   siginfo_t ended{};
   CHECK(::waitid(P_PID, static_cast<id_t>(child.pid), &ended, WEXITED | WNOWAIT) == 0);
-  // Its exit status has not been collected yet.
+  // Its parent has not collected its exit status yet.
   CHECK(process_status(child.pid)->state == 'Z');
   CHECK(!lives(child.pid, status->start));
   CHECK(mine().empty());
@@ -64,7 +64,7 @@ TEST_CASE("a file that opens but cannot be read is empty") {
   CHECK(proc_text(::getpid(), "no such file").empty());
 }
 
-// A process may end between the opening of a file and the reading, which then fails.
+// A process may end after its file was opened. Then the read fails.
 TEST_CASE("reading processes that end at the same moment") {
   constexpr int rounds = 3000;
   std::array<std::atomic<pid_t>, 4> running{};

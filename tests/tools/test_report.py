@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-report: the page of runs of train_cifar10, of damaged runs, and without a run."""
+"""Tests tutti-report: the page of runs of train_cifar10, of damaged runs, and without a run."""
 import json
 import os
 import shutil
@@ -71,7 +71,7 @@ class Report(ReportCase):
         self.assertEqual([run["name"] for run in data["runs"]], ["first", "second"])
         self.assertIn("test_ema_top1", data["runs"][1]["epochs"])
         self.assertNotEqual(data["runs"][0]["options"]["lr"], data["runs"][1]["options"]["lr"])
-        # Two runs of one name are distinguished by their paths.
+        # Two runs with the same name are distinguished by their paths.
         shutil.copytree(self.folder / "first", self.folder / "other" / "first")
         data, _ = self.page(0, "first", "other/first/")
         self.assertEqual([run["name"] for run in data["runs"]], ["first", "other/first/"])
@@ -121,7 +121,7 @@ class Report(ReportCase):
         return folder
 
     def test_running_run(self):
-        # The log is truncated at any byte, as a reader may find it.
+        # A reader may find a log that is truncated at any byte.
         whole = (self.folder / "first" / "log.jsonl").read_bytes()
         for size in (0, 1, len(whole) // 3, len(whole) - 1):
             data, said = self.page(0, self.damaged(lambda log: log[:size]))
@@ -140,7 +140,7 @@ class Report(ReportCase):
         self.assertEqual(data["runs"][1]["steps"]["rows"], 15)
         self.assertIn("line 4", data["runs"][1]["problems"][0])
         self.assertIn("1 line of", said)
-        # No log at all, but checkpoints.
+        # The run has checkpoints, but no log.
         folder = self.damaged(lambda log: log)
         (folder / "log.jsonl").unlink()
         data, said = self.page(3, folder)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""tutti-report's page in a browser: its script has no error, all curves appear, and no text of a run becomes code."""
+"""Tests tutti-report's page in a browser: its script has no error, all curves appear, and no text of a run becomes
+code."""
 import json
 import re
 import sys
@@ -14,7 +15,7 @@ class ReportBrowser(ReportCase):
         for options in (["--window-size=1200,900"], ["--window-size=390,844", "--blink-settings=preferredColorScheme=0"]):
             dom = Page(self.dom(self.folder / "page.html", *options))
             curves = [a for t, a in dom.tags if t == "path" and a.get("class") == "curve"]
-            # Loss and top-1: train and test of both, and of the averaged weights of one.
+            # Loss and top-1: train and test of both runs, and of the averaged weights of one run.
             self.assertGreaterEqual(len(curves), 10 + 3 + 2 + 2 + 6)
             self.assertFalse([a["d"] for a in curves if "NaN" in a["d"] or "Infinity" in a["d"] or "undefined" in a["d"]])
             self.assertTrue(all(len(a["d"]) > 20 for a in curves))
@@ -26,7 +27,7 @@ class ReportBrowser(ReportCase):
             self.assertGreater(len(faces), 4)
             self.assertTrue(all(a["alt"] and a["src"].startswith("data:image/png;base64,") for a in faces))
             self.assertEqual(sum(a.get("class") == "matrix" for _, a in dom.tags), 2)
-        # Options that only one run's program has are collapsed.
+        # Options that only the program of one run has are collapsed.
         other = self.folder / "other"
         other.mkdir()
         log = (self.folder / "second" / "log.jsonl").read_text().splitlines()
@@ -44,7 +45,7 @@ class ReportBrowser(ReportCase):
         self.assertNotIn("<title>caught", evil)
         self.assertEqual(sum(a.get("onerror") is not None for _, a in Page(evil).tags), 0)
         self.page(0, "first")
-        # Checks that the test would see an error of a script.
+        # Checks that the test would notice an error of a script.
         broken = self.folder / "broken.html"
         broken.write_text((self.folder / "page.html").read_text().replace('"use strict";', '"use strict"; nowhere();'))
         with self.assertRaisesRegex(AssertionError, "nowhere"):

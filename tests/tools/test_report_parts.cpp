@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // header-only
-// Parts of tutti-report: the reduction of many rows, the reading of a log, and the contents of a page.
+// Tests parts of tutti-report: the reduction of many rows, the reading of a log, and the contents of a page.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -58,11 +58,11 @@ std::vector<double> column(const io::Json& reduced, const char* which) {
 TEST_CASE("a few rows stay unchanged, and many rows are reduced to minimum and maximum") {
   CHECK(column(reduce({1, 2.5, 3}, 3), "mean") == std::vector<double>{1, 2.5, 3});
   CHECK(reduce({1, 2, 3}, 3).find("min") == nullptr);
-  const io::Json r = reduce({1, 3, 5, 9, 4}, 2);  // parts of 3 and 2 rows
+  const io::Json r = reduce({1, 3, 5, 9, 4}, 2);  // a part of 3 rows and a part of 2 rows
   CHECK(column(r, "mean") == std::vector<double>{3, 6.5});
   CHECK(column(r, "min") == std::vector<double>{1, 4});
   CHECK(column(r, "max") == std::vector<double>{5, 9});
-  // One peak among a hundred thousand.
+  // One peak among a hundred thousand values.
   std::vector<double> many(100'000, 1.0);
   many[54'321] = 70;
   many[99'999] = -3;
@@ -141,7 +141,7 @@ TEST_CASE("lines are numbered, long lines are cut, and a line without a newline 
   CHECK(lines("").empty());
   CHECK(lines("a\n\n12345\n123456\nb") ==
         std::vector<Line>{{"a", 1, true}, {"", 2, true}, {"12345", 3, true}, {"12345", 4, false}, {"b", 5, false}});
-  // Across the reader's own blocks.
+  // The lines cross the boundaries of the reader's blocks.
   const auto many = lines(std::string(300'000, 'x') + "\n" + std::string(5, 'y') + "\n");
   CHECK(many == std::vector<Line>{{"xxxxx", 1, false}, {"yyyyy", 2, true}});
   CHECK_THROWS_AS(for_each_line(folder.path(), 5, [](std::string_view, std::int64_t, bool) {}), DataError);
@@ -156,7 +156,7 @@ TEST_CASE("steps that are repeated after a resume count once") {
                            "\n");
   CHECK(r.steps["step"] == std::vector<double>{1, 2});
   CHECK(r.steps["train_loss"] == std::vector<double>{3, 2.5});
-  // The second process's time comes after the first one's.
+  // The time of the second process is counted after that of the first one.
   CHECK(r.steps["time"] == std::vector<double>{1, 4});
   CHECK(r.resumed == std::vector<double>{1});
   CHECK(r.starts == 2);
@@ -177,7 +177,7 @@ TEST_CASE("lines of a process that was given up do not count") {
                              "\n";
   const RunData r = run_of(begun + step(1, 3, 10, 1) + change + step(2, 9, 11, 1) + step(2, 2, 4, 2));
   CHECK(r.steps["train_loss"] == std::vector<double>{3, 2});
-  // Another process continues, and its clock began later.
+  // Another process continues, with a clock that began later.
   CHECK(r.steps["time"] == std::vector<double>{10, 10});
   REQUIRE(r.changes.size() == 1);
   CHECK(r.changes[0].ranks == 3);
@@ -253,7 +253,7 @@ TEST_CASE("an evaluation is shown as written, or reported as damaged") {
   const auto& worst = shown.at("worst").as_array();
   REQUIRE(worst.size() == 3);
   CHECK(worst[0].at("png").as_string() == "iVBORw0KGgo=");
-  // A file that is not a picture is not sent to a browser.
+  // A browser must not get a file that is not a picture.
   CHECK(worst[1].find("png") == nullptr);
   CHECK(worst[2].find("png") == nullptr);
   CHECK(read(good, 2).at("worst").as_array().size() == 2);

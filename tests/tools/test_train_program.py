@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # processors: 2
 # waits
-"""The first listing of README.md, examples/00_pets.cpp: it trains on a folder of images alone and with every strategy. It
-continues when it is started again, and reports errors in its folders. The tools read its run."""
+"""Tests the first listing of README.md, examples/00_pets.cpp: it trains on a folder of images alone and with every
+strategy. It continues when it is started again, and reports errors in its folders. The tools read its run."""
 import json
 import os
 import shutil
@@ -79,7 +79,7 @@ class TrainProgram(LaunchCase):
         self.assertIn("3 classes", self.run_alone(EXPORT, "runs/pets", "net.onnx").stdout)
         self.run_alone(REPORT, "runs/pets", "--out", "pets.html")
         self.assertIn("pets", (self.folder / "pets.html").read_text())
-        # A finished run is not trained again.
+        # A finished run does not train again.
         again = self.run_alone()
         self.assertIn("going on from runs/pets/checkpoints/step-", again.stdout)
         self.assertEqual(len(self.events("epoch")), STEPS)
@@ -134,7 +134,7 @@ class TrainProgram(LaunchCase):
                 new.rename(elastic / "host_worker")
                 self.finish(job)
                 self.assertEqual(job.returncode, 0, job.out + job.err)
-                # Over MPI two processes are restarted and continue from the checkpoint.
+                # With MPI two processes are restarted and continue from the checkpoint.
                 ranks = [e["world"] for e in self.events("start")] if strategy == "mpi" else [e["ranks"] for e in self.events("members")]
                 self.assertIn(2, ranks, job.out + job.err)
                 self.assertGreaterEqual(self.accuracy(), 0.9)
