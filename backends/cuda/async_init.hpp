@@ -7,9 +7,9 @@
 
 namespace tutti::cuda {
 
-// Constructs an object in advance: on a thread of its own, or inside get() if no further thread can be started. For
-// objects that take long to construct and are not needed at once. All calls come from one thread. The destructor waits
-// until the construction has ended.
+// Constructs an object in advance, on a thread of its own. For objects that take long to construct and are not needed
+// at once. If no thread can be started, get() constructs the object. All calls must come from one thread. The
+// destructor waits until the construction has ended.
 template <class T>
 class AsyncInit {
  public:
@@ -19,8 +19,8 @@ class AsyncInit {
   void begin(F make) {
     if (!begun()) making_ = std::async(std::launch::async | std::launch::deferred, std::move(make));
   }
-  // Blocks until the object is constructed and returns it. Rethrows what make() threw; after that, begin() may be
-  // called again.
+  // Blocks until the object is constructed and returns it. Rethrows the exception of make(); begin() may be called
+  // again after it.
   [[nodiscard]] T& get() {
     if (made_ == nullptr) made_ = making_.get();
     return *made_;

@@ -35,8 +35,8 @@ namespace tutti::cuda {
 // memory, batches, captured runs, packed weights and the ends of steps.
 class Core : public Backend, public DeviceMemory {
  public:
-  // DeviceError if there is no driver, no GPU, or only a GPU that is too old. UsageError if tf32 is requested and the
-  // GPU lacks it.
+  // Throws DeviceError if there is no driver, no GPU, or only a GPU that is too old. Throws UsageError if tf32 is
+  // requested and the GPU lacks it.
   explicit Core(CudaOptions o)
       : DeviceMemory(o.device),
         options_(std::move(o)),
@@ -58,7 +58,7 @@ class Core : public Backend, public DeviceMemory {
   [[nodiscard]] bool computes_in(DType t) const override {
     return t == DType::f32 || t == DType::bf16 || t == DType::f16;
   }
-  // In 16 bits the library computes the gradients of convolution weights in the compute type.
+  // If the compute type has 16 bits, cuDNN rounds the gradients of convolution weights to it.
   [[nodiscard]] bool rounds_weight_gradients() const override { return true; }
   [[nodiscard]] std::string description() const override {
     int driver = 0, runtime = 0;
@@ -102,17 +102,17 @@ class Core : public Backend, public DeviceMemory {
     return cuda::allocate_pinned(bytes);
   }
 
-  // Runs `f`, which starts ops. A later call with the same key replays the captured ops of the first. The key holds the
-  // addresses and everything else on which the ops depend. Numbers that change from step to step are written before the
-  // replay. Host code of custom ops does not run in a replay. scalars: null if `f` handles the scale of the loss itself
-  // (StepFinisher::begin).
+  // Runs `f`, which starts ops. Later calls with the same key replay captured ops instead (StepGraphs). The key holds
+  // the addresses and everything else on which the ops depend. Numbers that change from step to step are written before
+  // the replay. Host code of custom ops does not run in a replay. scalars: null if `f` handles the scale of the loss
+  // itself (StepFinisher::begin).
   void replay(std::span<const std::uint64_t> key, const StepScalars* scalars, FunctionRef<void()> f) override {
     if (!options_.graph) return f();
     if (scalars != nullptr) loss_.write_scale(*scalars);
     graphs_.run(key, {workspace_.data(), gradients_.data()}, f);
   }
 
-  // Returns the option that reduces the memory needed, or an empty string.
+  // Returns an option that reduces the memory use, or an empty string if that option is set.
   [[nodiscard]] std::string memory_hint() const override { return options_.recompute ? "" : "--recompute"; }
 
   // Gradients of convolution weights are collected: one launch converts many of them to their final layout.
@@ -172,7 +172,7 @@ class Core : public Backend, public DeviceMemory {
     device().set_op("accumulate");
     run_accumulate(launcher_, t, to, from, n);
   }
-  // Returns the end of training steps that runs without the host. It must not outlive this backend.
+  // Returns the object that ends training steps on the device, without the host. It must not outlive this backend.
   [[nodiscard]] std::unique_ptr<StepFinisher> step_finisher(const ModelState& state,
                                                             const UpdateRules& rules) override {
     return std::make_unique<CudaStepFinisher>(

@@ -44,7 +44,7 @@ inline thread_local cudaStream_t custom_stream = nullptr;
 // Returns the stream on which a kernel of a custom op (CustomOp::forward["cuda"]) starts its work.
 [[nodiscard]] inline cudaStream_t stream_in_use() noexcept { return detail::custom_stream; }
 
-// A library that opens slowly. begin() opens it and creates its handle on a thread of its own.
+// A library class that takes long to open the library. begin() starts a thread that opens it and creates its handle.
 template <class L>
 concept HasAsyncBegin = requires(L& library) {
   library.begin();
@@ -56,8 +56,8 @@ concept HasAsyncBegin = requires(L& library) {
 template <class C, class G>
 class BasicCudaBackend : public Core {
  public:
-  // DeviceError if there is no driver, no GPU, or only a GPU that is too old. UsageError if tf32 is requested and the
-  // GPU lacks it. A missing library is reported by the first operation that needs it.
+  // Throws DeviceError if there is no driver, no GPU, or only a GPU that is too old. Throws UsageError if tf32 is
+  // requested and the GPU lacks it. The first operation that needs a missing library reports it.
   explicit BasicCudaBackend(CudaOptions o = {})
       : Core(std::move(o)),
         convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
@@ -68,8 +68,8 @@ class BasicCudaBackend : public Core {
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
   // Fuses several ops of a training graph into one if that is faster (fused_ops.hpp); fused_layers() returns the layers
-  // concerned. From here on it is known which kernels and libraries a run needs: they are prepared while cuDNN's plans
-  // are built.
+  // of these ops. The graph shows which kernels and libraries a run needs: threads start to prepare them here, while
+  // cuDNN's plans are built.
   void rewrite(Graph& g, DType compute) override {
     launcher_.begin(compute);
     if constexpr (HasAsyncBegin<G>)
@@ -83,7 +83,7 @@ class BasicCudaBackend : public Core {
     widen_images(g, compute);
   }
   [[nodiscard]] const FusedLayers& fused_layers() const noexcept { return fused_layers_; }
-  // Counts the fused ops in the plans so far: those that the library runs as one kernel, and those that run step by
+  // Returns the numbers of fused ops in the plans so far that the library runs as one kernel, and that run step by
   // step.
   [[nodiscard]] std::pair<int, int> fusions() const noexcept { return {as_one_, in_steps_}; }
 
@@ -151,7 +151,7 @@ class BasicCudaBackend : public Core {
     const auto& constants = *static_cast<Buffer*>(c.prepared);
     const TensorRef& x = c.out[0];
     const auto channels = static_cast<std::int64_t>(o.mean.size());
-    const bool padded = x.shape[1] != channels;  // stem.hpp
+    const bool padded = x.shape[1] != channels;  // by widen_images() (stem.hpp)
     const std::int64_t n = padded ? x.shape.numel() / x.shape[1] : x.shape.numel();
     launcher_.op(x.dtype,
                  !padded           ? OpKernel::normalize

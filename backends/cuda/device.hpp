@@ -15,15 +15,15 @@
 
 namespace tutti::cuda {
 
-// Returns the oldest supported architecture for a version of the CUDA runtime: the oldest for which its NVRTC compiles
-// and its libraries compute. CUDA 12: compute capability 7.0 (Volta); CUDA 13: 7.5 (Turing). bf16 and TF32 need 8.0 or
-// newer; on older GPUs the 16-bit type is f16.
+// Returns the oldest architecture that a version of the CUDA runtime supports in NVRTC and its libraries. CUDA 12:
+// compute capability 7.0 (Volta); CUDA 13: 7.5 (Turing). bf16 and TF32 need 8.0 or newer; on older GPUs the 16-bit type
+// is f16.
 [[nodiscard]] constexpr int oldest_architecture(int runtime) noexcept { return runtime < 13000 ? 70 : 75; }
 [[nodiscard]] constexpr bool has_bf16(int architecture) noexcept { return architecture >= 80; }
 [[nodiscard]] constexpr bool has_tf32(int architecture) noexcept { return architecture >= 80; }
 
-// Returns the number of GPUs, at least one, without initialising any of them. Otherwise throws a DeviceError that names
-// what is missing.
+// Returns the number of GPUs, without initialising any of them. If there is none, throws a DeviceError that names what
+// is missing.
 [[nodiscard]] inline int count_devices() {
   int driver = 0, runtime = 0, count = 0;
   cudaDriverGetVersion(&driver);
@@ -48,7 +48,7 @@ inline void require_device(int id) {
     fail<DeviceError>("cuda", {"a GPU number in 0..", count - 1}, id, "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
 }
 
-// DeviceError if the GPU is older than oldest_architecture(runtime). gpu: in the form of Device::name_and_capability().
+// Throws DeviceError if the GPU is older than oldest_architecture(runtime). gpu: see Device::name_and_capability().
 inline void require_architecture(int architecture, int runtime, const std::string& gpu) {
   if (architecture >= oldest_architecture(runtime)) return;
   const bool volta = architecture >= oldest_architecture(12000);
@@ -61,11 +61,11 @@ inline void require_architecture(int architecture, int runtime, const std::strin
                     gpu, volta ? "build with CUDA 12.8 or 12.9, or use another --backend" : "use another --backend");
 }
 
-// One GPU and the stream that computes on it. Neither copyable nor movable: everything created for it holds a reference
-// to it.
+// One GPU and the stream that computes on it. Neither copyable nor movable: objects that are created for it hold a
+// reference to it.
 class Device {
  public:
-  // DeviceError if there is no driver or no such GPU, if the driver is too old, or if the GPU is older than
+  // Throws DeviceError if there is no driver or no such GPU, if the driver is too old, or if the GPU is older than
   // oldest_architecture().
   explicit Device(int id = 0) : id_(id) {
     require_device(id);
@@ -76,7 +76,7 @@ class Device {
     require_architecture(architecture(), runtime, name_and_capability());
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + name());
   }
-  // Never throws: a lost device cannot be cleaned up.
+  // Ignores errors: a lost device cannot be cleaned up.
   ~Device() {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
@@ -109,8 +109,8 @@ class Device {
     return std::string(kind_) + (node_.empty() ? "" : " '" + std::string(node_) + "'");
   }
 
-  // Throws if a call failed. Kernels run asynchronously: the error may stem from an op before the last one. The message
-  // says how to find out.
+  // Throws DeviceError if a call failed. Kernels run asynchronously, so an op before the current one may have caused
+  // the error. The message says how to find that op.
   void check_op(cudaError_t e, std::string_view what = "success") const {
     if (e == cudaSuccess) return;
     fail<DeviceError>(
@@ -120,8 +120,8 @@ class Device {
             : "kernels run asynchronously; set CUDA_LAUNCH_BLOCKING=1 to get the name of the op that failed");
   }
   // Captured steps may hold operations of a communicator, so they must be discarded before the communicator is
-  // destroyed. The owner of the captured steps registers here how to discard them (null: there is no owner). Code that
-  // destroys a communicator calls forget_captured() first.
+  // destroyed. The owner of the captured steps registers a function `f` that discards them (null: there is no owner).
+  // Code that destroys a communicator calls forget_captured() first.
   void on_forget(std::function<void()> f) { forget_ = std::move(f); }
   void forget_captured() const {
     if (forget_) forget_();
@@ -141,14 +141,14 @@ class Device {
   int id_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
-  // Copies: errors arrive late, when the graph that held the names may already be destroyed.
+  // Copies of the names: when an error arrives, the graph that holds the names may already be destroyed.
   std::array<char, 40> kind_text_{};
   std::array<char, 96> node_text_{};
   std::string_view kind_, node_;
   std::function<void()> forget_;
 };
 
-// Whether a GPU is usable. why: what is wrong with an existing GPU, its driver or CUDA; empty if there is no GPU.
+// Whether a GPU is usable. why: the problem of an existing GPU, its driver or CUDA; empty if there is no GPU.
 struct GpuCheck {
   bool will_do = false;
   std::string why;

@@ -15,12 +15,12 @@ namespace tutti::cuda {
   return std::string(cudaGetErrorString(e)) + " (" + cudaGetErrorName(e) + ")";
 }
 
-// Formats a version number of the runtime or the driver: 13000 is "13.0".
+// Returns a version number of the runtime or the driver as text: "13.0" for 13000.
 [[nodiscard]] inline std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Throws if a call of the runtime failed. `what`: the expected result.
+// Throws DeviceError if a call of the runtime failed. what: the expected result.
 inline void check(cudaError_t e, std::string_view what, std::string_view hint = {}) {
   if (e != cudaSuccess) fail<DeviceError>("cuda", what, error_text(e), hint);
 }

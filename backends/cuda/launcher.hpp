@@ -23,7 +23,7 @@
 
 namespace tutti::cuda {
 
-// Machine code loaded onto a device, and its kernels.
+// Machine code on a device, and the kernels in it.
 class Module {
  public:
   Module(const Device& device, const Binary& binary) {
@@ -48,14 +48,14 @@ class Module {
   std::vector<cudaKernel_t> kernels_;
 };
 
-// Launches tutti's kernels on one device. Used by one thread.
+// Launches tutti's kernels on one device. All calls must come from one thread.
 class Launcher {
  public:
   static constexpr unsigned block = 256;
 
   Launcher(const Device& device, Compiler compiler) : device_(device), compiler_(std::move(compiler)) {}
 
-  // Starts to compile and load the kernels for this type, on threads of their own. The first launch waits for them.
+  // Starts threads that compile and load the kernels for this type. The first launch waits for them.
   void begin(DType t) {
     if (!is_compute_type(t))
       fail<UsageError>("cuda", "f32, bf16 or f16", name_of(t), "only the reference backend supports f64");
@@ -68,7 +68,7 @@ class Launcher {
   void begin_updates() {
     updates_.begin([this] { return load(update_source()); });
   }
-  // Blocks until those kernels are loaded. Must not be called while a graph is captured.
+  // Blocks until the kernels for this type are loaded. Must not be called while a graph is captured.
   void require(DType t) {
     begin(t);
     (void)ops_[index(t)].get();
@@ -79,8 +79,8 @@ class Launcher {
     (void)updates_.get();
   }
 
-  // Starts a kernel on the device's stream. The types of the arguments must be exactly those of the kernel's
-  // parameters. If assertions are on, their number and sizes are checked.
+  // Starts a kernel on the device's stream. The arguments must have exactly the types of the kernel's parameters. If
+  // assertions are on, checks their number and sizes.
   template <class... A>
   void op(DType t, OpKernel k, dim3 grid, unsigned threads, A... arguments) {
     require(t);
@@ -92,14 +92,14 @@ class Launcher {
     launch(updates_.made(), update_kernel_names, k, grid, threads, arguments...);
   }
 
-  // Compiles the program of the input kernels when the first batch needs it, before any capture.
+  // Starts an input kernel. Compiles their program when the first batch needs it, which is before any capture.
   template <class... A>
   void input(InputKernel k, dim3 grid, unsigned threads, A... arguments) {
     if (!inputs_) inputs_ = load(input_source());
     launch(*inputs_, input_kernel_names, k, grid, threads, arguments...);
   }
 
-  // Returns the number of blocks for n threads. The kernels use strides if n is more than the device holds at once.
+  // Returns the number of blocks for n threads, at most 16 for each multiprocessor: kernels loop over the rest.
   [[nodiscard]] dim3 blocks(std::int64_t n) const {
     const std::int64_t most = 16 * static_cast<std::int64_t>(device_.multiprocessors());
     return dim3(static_cast<unsigned>(std::clamp<std::int64_t>((n + block - 1) / block, 1, most)));
@@ -108,7 +108,7 @@ class Launcher {
 
  private:
   static std::size_t index(DType t) { return static_cast<std::size_t>(t); }
-  // Called from several threads at once.
+  // May be called from several threads at once.
   [[nodiscard]] std::unique_ptr<Module> load(const Source& s) {
     return std::make_unique<Module>(device_, compiler_.compile(s, device_.architecture()));
   }
@@ -135,7 +135,7 @@ class Launcher {
       std::size_t offset = 0, size = 0;
       const cudaError_t e = cudaFuncGetParamInfo(kernel, i, &offset, &size);
       if (e != cudaSuccess) {
-        cudaGetLastError();                                // this is the end of the list, not an error
+        cudaGetLastError();                                // clears the error: this is the end of the list
         if (e != cudaErrorInvalidValue || i == 0) return;  // a driver without this information
         break;
       }

@@ -17,13 +17,13 @@ namespace tutti::cuda {
 // The major version of the CUDA with which the program is built, for example 13.
 inline constexpr int cuda_major = CUDART_VERSION / 1000;
 
-// One of CUDA's libraries, opened when one of its functions is first called. A program with this backend therefore
-// starts on machines without these libraries, and names a missing one when it is needed.
+// One of CUDA's libraries, opened when one of its functions is first called. Therefore a program with this backend also
+// starts on a machine without these libraries, and names a missing library when it needs the library.
 class Library {
  public:
-  // file: for example "libcudnn.so.9". package: what to install for it. companion: the prefix of the names of libraries
-  // that this one opens by name. If this library was found in a folder that the loader does not search, the companions
-  // are opened from the same folder.
+  // file: for example "libcudnn.so.9". package: the packages that contain it. companion: the prefix of the names of
+  // libraries that this library opens by name. If it is found in a folder that the loader does not search, the
+  // companions are opened from the same folder.
   // Search order: the folder that an archive of the programs contains, the loader's search, library_folders().
   Library(std::string file, std::string package, const std::string& companion = {},
           const LibraryPlaces& places = LibraryPlaces::of_process(cuda_major))
@@ -45,7 +45,7 @@ class Library {
 
   [[nodiscard]] bool found() const noexcept { return handle_ != nullptr; }
 
-  // Returns the function F with this name. DeviceError if there is no such library, or if it lacks the function.
+  // Returns the function F with this name. Throws DeviceError if the library is missing or lacks the function.
   template <class F>
   [[nodiscard]] F* function(const char* name) const {
     if (handle_ == nullptr)
@@ -58,8 +58,8 @@ class Library {
   }
 
  private:
-  // Opens the file in `folder` if it exists. If it does not open, function() reports that reason: it is more specific
-  // than the loader's "no such file".
+  // Opens the file in `folder` if it exists. If it cannot be opened, function() reports the reason, which is more
+  // specific than the loader's "no such file".
   bool open(const std::filesystem::path& folder, const std::string& companion) {
     const std::filesystem::path place = folder / file_;
     std::error_code ignored;
@@ -74,8 +74,8 @@ class Library {
     return true;
   }
 
-  // The loader reuses an open library if another is requested by the same name. The library that needs a companion
-  // reports it if it does not open.
+  // Opens companions in advance: when the library requests them by name, the loader returns the open ones. The library
+  // reports a companion that cannot be opened.
   static void open_companions(const std::filesystem::path& folder, const std::string& companion) {
     for (const std::string& name : detail::names_in(folder))
       if (name.starts_with(companion)) (void)::dlopen((folder / name).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -83,7 +83,7 @@ class Library {
 
   std::string file_, package_, why_;
   void* handle_ = nullptr;
-  bool unusable_ = false;  // a file existed and did not open
+  bool unusable_ = false;  // a file existed and could not be opened
 };
 
 }  // namespace tutti::cuda

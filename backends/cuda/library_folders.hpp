@@ -11,18 +11,17 @@
 #include <utility>
 #include <vector>
 
-// Returns the folders that are searched for NVRTC, cuBLASLt, cuDNN and NCCL, in addition to those that the loader
-// searches.
+// The folders in which NVRTC, cuBLASLt, cuDNN and NCCL are searched, in addition to the loader's search.
 namespace tutti::cuda {
 
-// The places from which these folders are derived. Tests pass trees of their own.
+// The places from which the folders are derived. Tests pass trees of their own.
 struct LibraryPlaces {
-  int major = 0;                             // of the build's CUDA; 0: no toolkit of a certain version
+  int major = 0;                             // major version of the build's CUDA; 0: no folders cuda-<major>
   std::filesystem::path program;             // the folder of the program, empty if unknown
   std::vector<std::filesystem::path> homes;  // toolkits that the environment names
   std::filesystem::path toolkits = "/usr/local";
 
-  // Those of this process: $CUDA_HOME and $CUDA_PATH name toolkits.
+  // Returns the places of this process: $CUDA_HOME and $CUDA_PATH name toolkits.
   [[nodiscard]] static LibraryPlaces of_process(int major) {
     LibraryPlaces p;
     p.major = major;
@@ -34,8 +33,8 @@ struct LibraryPlaces {
     return p;
   }
 
-  // Returns the folder of the libraries that an archive of the programs contains. Empty if the program's folder is
-  // unknown.
+  // Returns the folder of the libraries that an archive of the programs contains, or an empty path if the program's
+  // folder is unknown.
   [[nodiscard]] std::filesystem::path packaged() const {
     return program.empty() ? std::filesystem::path() : program.parent_path() / "lib" / "tutti" / "cuda";
   }
@@ -43,7 +42,7 @@ struct LibraryPlaces {
 
 namespace detail {
 
-// Numbers of "12.9" or "12.9-old"; empty if the text does not begin with one.
+// Returns {12, 9} for "12.9" and for "12.9-old", and an empty list if the text does not begin with a number.
 [[nodiscard]] inline std::vector<int> version_numbers(std::string_view text) {
   std::vector<int> numbers;
   while (!text.empty()) {
@@ -77,8 +76,8 @@ inline void add_toolkit(std::vector<std::filesystem::path>& list, const std::fil
 
 }  // namespace detail
 
-// Folders of toolkits in the order in which they are tried: those of the environment; `toolkits`/cuda-<major>*, the
-// newest minor version first; `toolkits`/cuda. A folder need not exist.
+// Returns the folders of toolkits in the order in which they are tried: toolkits of the environment;
+// `toolkits`/cuda-<major>*, the newest minor version first; `toolkits`/cuda. Some of the folders may not exist.
 [[nodiscard]] inline std::vector<std::filesystem::path> library_folders(const LibraryPlaces& places) {
   std::vector<std::filesystem::path> list;
   for (const auto& root : places.homes) detail::add_toolkit(list, root);

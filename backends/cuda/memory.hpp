@@ -16,7 +16,7 @@
 // Memory of the device, pinned memory of the host, streams and events.
 namespace tutti::cuda {
 
-// Formats a size, for example "1.50 GiB".
+// Returns a size as text, for example "1.50 GiB".
 [[nodiscard]] inline std::string size_text(std::size_t bytes) {
   char text[32];
   const auto n = static_cast<double>(bytes);
@@ -44,7 +44,7 @@ class DeviceMemory : public Memory {
     void* p = nullptr;
     const cudaError_t e = cudaMalloc(&p, bytes > 0 ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // the error is not sticky
+      cudaGetLastError();  // clears the error: it is not sticky
       fail<DeviceError>("cuda", {size_text(bytes), " of memory on ", device_->name()},
                         {size_text(free_bytes()), " free of ", size_text(device_->properties().totalGlobalMem)},
                         "use a smaller --batch-size or --precision bf16, or end other programs on this GPU");
@@ -53,7 +53,7 @@ class DeviceMemory : public Memory {
     allocated_ += bytes;
     return p;
   }
-  // Waits for the ops that may still use the memory. Never throws.
+  // Waits for the ops that may still use the memory. Ignores errors.
   void deallocate(void* p, std::size_t bytes) noexcept override {
     allocated_ -= bytes;
     cudaStreamSynchronize(device_->stream());
@@ -91,8 +91,8 @@ class DeviceMemory : public Memory {
   std::size_t allocated_ = 0;
 };
 
-// Allocates pinned memory of the host. The device reads it at full speed, also while kernels run. Used as
-// LoaderOptions::allocate. Freed with the last pointer, which may outlive the device.
+// Allocates pinned memory of the host, which the device reads at full speed, also while kernels run. For
+// LoaderOptions::allocate. The memory is freed with the last pointer to it, which may outlive the device.
 [[nodiscard]] inline std::shared_ptr<void> allocate_pinned(std::size_t bytes) {
   void* p = nullptr;
   check(cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocPortable), size_text(bytes) + " of pinned host memory",
@@ -121,18 +121,18 @@ class Stream {
 [[nodiscard]] inline bool has_happened(cudaEvent_t e) {
   const cudaError_t r = cudaEventQuery(e);
   if (r == cudaErrorNotReady)
-    cudaGetLastError();  // an answer, not an error: a custom op that asks for the last error after its launch must not
-                         // get this one
+    cudaGetLastError();  // clears "not ready", which is an answer: a custom op that queries the last error after its
+                         // launch must not get it
   else
     check(r, "an event to happen");
   return r == cudaSuccess;
 }
 
-// A point in a stream for which another stream or the host waits. A waiting host thread sleeps, so that the CPU cores
-// can decode images meanwhile.
+// A point in a stream, for which another stream or the host can wait. A waiting host thread sleeps, so that the CPU
+// cores can decode images meanwhile.
 class Event {
  public:
-  // timing: allows seconds_since(). The host waits for such an event by spinning instead of sleeping.
+  // timing: allows seconds_since(). A host thread that waits for such an event spins instead of sleeping.
   explicit Event(const Device& device, bool timing = false) {
     device.use();
     check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming | cudaEventBlockingSync),
@@ -145,7 +145,7 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "an event in a stream"); }
-  // `stream` continues after everything before record() has ended.
+  // Makes `stream` wait until the work that was started before record() has ended.
   void hold_up(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "a stream that waits"); }
   void wait() const { check(cudaEventSynchronize(event_), "an event to happen"); }
   [[nodiscard]] bool happened() const { return has_happened(event_); }

@@ -24,7 +24,7 @@ namespace tutti::cuda {
 
 // A program of kernels.
 struct Source {
-  std::string name;                  // for error messages and the file in the cache
+  std::string name;                  // for error messages, and for the name of the file in the cache
   std::string text;                  // CUDA C++
   std::vector<std::string> kernels;  // name expressions, for example "relu<float>"
 };
@@ -40,8 +40,8 @@ struct Binary {
 
 class Compiler {
  public:
-  // folder: where compiled programs are stored; empty: they are not stored. If the folder cannot be written, the run
-  // continues and compiles again the next time.
+  // folder: stores compiled programs; empty: they are not stored. If the folder cannot be written, each process
+  // compiles the programs again.
   explicit Compiler(std::filesystem::path folder = default_cache_folder()) : folder_(std::move(folder)) {}
 
   // Compiles for compute capability architecture / 10 (90 for 9.0), or reads the result of an earlier compilation. If
@@ -108,7 +108,7 @@ class Compiler {
     return b;
   }
 
-  // Returns 128 bits that depend on everything on which the machine code depends.
+  // Returns a hash of 128 bits of everything on which the machine code depends.
   static std::string key_of(const Source& source, int architecture) {
     std::uint64_t a = 14695981039346656037ULL, b = 0x9ae16a3b2f90404fULL;
     const auto add = [&](std::string_view text) {
@@ -120,8 +120,8 @@ class Compiler {
       for (char c : text) byte(static_cast<unsigned char>(c));
       byte(0xff);
     };
-    // The toolkit with which the program was built. NVRTC's own version would require opening it, 100 MB, even if all
-    // programs are cached.
+    // The version of the toolkit with which the program was built. To get NVRTC's own version, the program would have
+    // to open NVRTC, 100 MB, even if all programs are cached.
     add(std::to_string(CUDART_VERSION));
     for (const auto& o : options(architecture)) add(o);
     add(source.text);
@@ -132,8 +132,8 @@ class Compiler {
     return text;
   }
 
-  // The file: magic, key, number of symbols, one symbol a line, bytes of machine code, the CRC-32C of everything before
-  // and after it, the code.
+  // Returns a file's content before the code. The file: magic, key, number of symbols, one symbol a line, bytes of
+  // machine code, the CRC-32C of everything before and after it, the code.
   static std::string head(const std::string& key, const Binary& b) {
     std::string h(magic);
     h += key + "\n" + std::to_string(b.symbols.size()) + "\n";
@@ -141,7 +141,7 @@ class Compiler {
     h += std::to_string(b.cubin.size()) + "\n";
     return h + std::to_string(io::crc32c(b.cubin, io::crc32c(std::as_bytes(std::span(h.data(), h.size()))))) + "\n";
   }
-  // Returns an empty value if there is no file or if it is damaged in any way.
+  // Returns an empty value if the file is missing or damaged.
   static std::optional<Binary> read(const std::filesystem::path& file, const std::string& key, std::size_t kernels) {
     try {
       if (!io::path_exists(file)) return std::nullopt;
@@ -176,7 +176,7 @@ class Compiler {
         w.write(head(key, b));
         w.write(b.cubin);
       });
-    } catch (const DataError&) {  // it is compiled again the next time
+    } catch (const DataError&) {  // each process compiles it again
     }
   }
 

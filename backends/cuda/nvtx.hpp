@@ -3,7 +3,7 @@
 
 #if __has_include(<nvtx3/nvtxDetail/nvtxLinkOnce.h>)
 // NVTX defines its table of functions as a weak variable, which every translation unit emits with all the functions
-// (31 kB). As an inline variable it has the same linkage and is emitted only by units that use it.
+// (31 kB). This code makes it an inline variable, which has the same linkage, and which only units that use it emit.
 #include <nvtx3/nvtxDetail/nvtxLinkOnce.h>
 #pragma push_macro("NVTX_LINKONCE_DEFINE_GLOBAL")
 #undef NVTX_LINKONCE_DEFINE_GLOBAL
@@ -27,12 +27,12 @@ namespace tutti::cuda {
 
 #if defined(NVTX_VERSION)
 
-// Spans as NVTX ranges, which Nsight Systems shows next to the GPU's work. They are spans of the host's threads: a step
-// that is replayed as a whole shows the step. The layers are shown while it is captured, or always with
+// Spans as NVTX ranges, which Nsight Systems shows next to the GPU's work. They are spans of the host's threads, so the
+// replay of a captured step is one range. The ranges of layers appear while a step is captured, or always with
 // --no-cuda-graph.
 class NvtxRanges final : public SpanWatcher {
  public:
-  // Starts watching if a profiler is attached: the profiler sets NVTX's variable to the name of its library.
+  // Starts watching if a profiler is attached, which sets NVTX_INJECTION64_PATH to the path of its library.
   static void watch_if_profiled() noexcept {
     const char* const library = std::getenv("NVTX_INJECTION64_PATH");
     if (library != nullptr && *library != '\0') watch();
@@ -54,7 +54,7 @@ class NvtxRanges final : public SpanWatcher {
     nvtxDomainRangePop(domain_);
     if (next_ != nullptr) next_->end();
   }
-  // A range cannot begin in the past, so a mark is set.
+  // Sets a mark, because a range cannot begin in the past.
   void over(Lane lane, std::string_view name, std::int64_t number, std::int64_t nanoseconds) noexcept override {
     const Text text(name, {});
     nvtxEventAttributes_t a = attributes(lane, text, number);
@@ -75,8 +75,8 @@ class NvtxRanges final : public SpanWatcher {
     }
     void append(std::string_view s) {
       s = s.substr(0, bytes.size() - 1 - length);
-      std::copy(s.begin(), s.end(), bytes.data() + length);  // not memcpy(), which must not get the null address of an
-                                                             // empty text
+      std::copy(s.begin(), s.end(), bytes.data() + length);  // not memcpy(): an empty text may have a null address,
+                                                             // which memcpy() must not get
       length += s.size();
     }
     std::array<char, 96> bytes{};
@@ -109,7 +109,7 @@ class NvtxRanges final : public SpanWatcher {
 
 #else
 
-// For a toolkit without NVTX's headers.
+// Does nothing: the toolkit has no headers of NVTX.
 struct NvtxRanges {
   static void watch_if_profiled() noexcept {}
 };

@@ -13,11 +13,12 @@
 
 namespace tutti {
 
-// Whether batch norms run within the convolutions next to them. automatic: in f16 on GPUs on which fusion is known to
-// be faster, or, with autotune in 16 bits, if a measurement shows it. on: wherever the graph allows it, in every type.
+// Whether batch norms run within the convolutions next to them. automatic: in f16 on GPUs for which fusion is known to
+// be faster; with autotune also in other 16-bit cases if a measurement finds fusion faster. on: whenever the graph
+// allows it, in every type.
 enum class CudaFusion : std::uint8_t { automatic, on, off };
 
-// Parses "auto", "on" or "off"; UsageError for any other text.
+// Parses "auto", "on" or "off". Throws UsageError for any other text.
 [[nodiscard]] inline CudaFusion parse_cuda_fusion(std::string_view text) {
   if (text == "auto") return CudaFusion::automatic;
   if (text == "on") return CudaFusion::on;
@@ -28,10 +29,10 @@ enum class CudaFusion : std::uint8_t { automatic, on, off };
 struct CudaOptions {           // options of CudaBackend
   int device = 0;              // number as in nvidia-smi -L and CUDA_VISIBLE_DEVICES
   bool tf32 = false;           // f32 products with the precision of TF32
-  bool deterministic = false;  // only library kernels that give the same bits every time; tutti's always do
+  bool deterministic = false;  // only library kernels that give the same bits every time, as tutti's always do
   bool autotune = false;       // measure the libraries' kernels when plans are made
   CudaFusion fusion = CudaFusion::automatic;
-  bool recompute = false;  // compute activations again instead of keeping them if that saves memory
+  bool recompute = false;  // recompute activations instead of keeping them if that saves memory
   bool graph = false;      // capture each run of a plan as a CUDA graph and replay it
   std::filesystem::path kernel_folder = cuda::default_cache_folder();  // folder of compiled kernels; empty: not stored
 };

@@ -15,10 +15,11 @@
 
 namespace tutti::cuda {
 
-// A table on the device of all weights of a model and the addresses of their packed forms: one launch packs them all.
+// A table on the device with the addresses of a model's weights and of their packed forms, so that one launch packs all
+// weights.
 class PackTable {
  public:
-  // Weights are f32. Those of convolutions are OIHW; others are packed one to one.
+  // Weights are f32. Weights of convolutions are OIHW; other weights keep their order.
   PackTable(DeviceMemory& memory, DType t, std::span<const PackTarget> targets) {
     std::vector<Job> jobs;
     std::vector<Chunk> chunks;
@@ -57,10 +58,10 @@ class PackTable {
   }
 
  private:
-  static constexpr std::int64_t chunk = 256;  // positions of packed weights, each with all its taps: one for each
-                                              // thread
+  static constexpr std::int64_t chunk = 256;  // positions of packed weights in a block: each thread packs all taps
+                                              // of one position
 
-  // kernels/elementwise.hpp
+  // The structs PackJob and PackChunk of kernels/elementwise.hpp.
   struct Job {
     const float* from;
     void* to;

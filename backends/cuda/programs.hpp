@@ -23,8 +23,8 @@ namespace tutti::cuda {
 
 // The list of all kernels. ONE(number, name): a kernel with one form. TWO(name): a kernel with a second form, `name`_1,
 // for channels that are not a multiple of V. In a name, T is the compute type and V the number of its values in 16
-// bytes. The last argument of the batch norm kernels is their form (kernels/norm.hpp); -1: the form is an argument at
-// run time.
+// bytes. The last template argument of the batch norm kernels is their form (kernels/norm.hpp); -1: the form is an
+// argument at run time.
 #define TUTTI_CUDA_OP_KERNELS(ONE, TWO)                             \
   ONE(normalize, "normalize<T, V>")                                 \
   ONE(normalize_padded_4, "normalize_padded<T, 4>")                 \
@@ -138,7 +138,7 @@ enum class InputKernel : std::size_t { gather_images, gather_images_1, count };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(InputKernel::count)> input_kernel_names{
     "gather_images<16>", "gather_images<1>"};
 
-// Returns true for the types for which kernels exist.
+// Returns whether there are kernels for this type.
 [[nodiscard]] constexpr bool is_compute_type(DType t) noexcept {
   return t == DType::f32 || t == DType::bf16 || t == DType::f16;
 }

@@ -19,12 +19,11 @@
 
 // Uploads batches to the device.
 //
-// A step reads its batch from one slot at a fixed address, because a captured step keeps its addresses. Uploads go to
-// buffers of their own on a stream of their own, so that the next batch is transferred while a step computes. A copy
-// from such a buffer to the slot is started on the device's stream right before the step. The copy is not part of the
-// graph: its source changes each time, and a graph for each source would be needed. It costs one launch and, in device
-// time, a copy within the device: estimated from its bytes, some 20 us for 256 images of 224x224 on an H200 (not
-// measured).
+// A step reads its batch from one slot at a fixed address, because a captured step keeps its addresses. Uploads have
+// buffers and a stream of their own, so that the next batch is transferred while a step computes. Right before a step,
+// a copy from such a buffer to the slot is started on the device's stream. The copy is not part of the graph: its
+// source changes each time, and each source would need a graph. It costs one launch and a copy within the device:
+// estimated from its bytes, some 20 us for 256 images of 224x224 on an H200 (not measured).
 namespace tutti::cuda {
 
 // Buffers that the upload stream fills and the device's stream reads, in rotation.
@@ -44,8 +43,8 @@ class UploadRing {
   }
 
   // Returns the next buffer, with at least these bytes on the device and in pinned memory. Its pinned memory may be
-  // written at once. Work that is then started on the upload stream waits until the device's stream has read the
-  // buffer's previous contents.
+  // written at once. Later work on the upload stream waits until the device's stream has read the buffer's previous
+  // contents.
   Place& take(std::size_t device_bytes, std::size_t pinned_bytes) {
     Place& p = *places_[next_];
     next_ = (next_ + 1) % places_.size();
@@ -53,7 +52,7 @@ class UploadRing {
     if (p.device.bytes() < device_bytes) {
       p.device = {};
       p.device = Buffer(memory_, device_bytes);
-      emptied(p);  // after the other stream has written its zeros
+      emptied(p);  // after the device's stream has written the zeros of the new buffer
     }
     if (p.pinned_bytes < pinned_bytes) {
       p.pinned = allocate_pinned(pinned_bytes);
@@ -65,13 +64,13 @@ class UploadRing {
   void copy_in(void* to, const void* from, std::size_t n) {
     memory_.device().check_op(cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, uploads_), "an upload");
   }
-  // Call after everything for this buffer has been started on the upload stream: the device's stream then waits for it.
+  // Makes the device's stream wait for this buffer. Call after its work has been started on the upload stream.
   void filled(Place& p) {
     p.uploaded.record(uploads_);
     p.uploaded.hold_up(memory_.device().stream());
     last_ = &p;
   }
-  // Call after everything that reads this buffer has been started on the device's stream.
+  // Call after all work that reads this buffer has been started on the device's stream.
   void emptied(Place& p) { p.emptied.record(memory_.device().stream()); }
 
   // Blocks until all uploads so far have read the host's memory.
@@ -100,18 +99,19 @@ class Staging {
         uploads_(memory.device()),
         batches_(memory, uploads_, 2),
         windows_(memory, uploads_, 4) {}
-  // Never throws: waiting for a lost device fails at once.
+  // Ignores errors: a wait for a lost device fails at once.
   ~Staging() { cudaStreamSynchronize(uploads_.get()); }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // Copies a batch from the host into the slot. Images in pinned memory are read after the call: see wait().
+  // Copies a batch from the host into the slot. May read images in pinned memory after the call: see wait().
   void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
               void* image_slot, void* label_slot) {
     const std::size_t at = Workspace::round_up(image_bytes);
     auto& p = batches_.take(at + label_bytes, label_bytes);
     memory_.device().set_op("upload");
-    // Labels are few and rarely pinned. A copy from pageable memory might wait for the stream.
+    // Labels are rarely pinned, and a copy from pageable memory might wait for the stream. They have few bytes, so a
+    // copy in pinned memory costs little.
     std::memcpy(p.pinned.get(), labels, label_bytes);
     batches_.copy_in(p.device.data(), images, image_bytes);
     batches_.copy_in(p.device.at(at), p.pinned.get(), label_bytes);
@@ -136,7 +136,7 @@ class Staging {
                   from.out_height, from.out_width, from.pad_mode == PadMode::reflect ? 1 : 0};
     const int line = s.out_width * s.channels, row = s.out_height * line;
     const bool wide = row % vector == 0 && s.height * s.width * s.channels % vector == 0;
-    // Each thread writes 16 bytes of a row four times.
+    // Each thread writes four pieces of a row, of 16 bytes or of 1.
     const int pieces = (row - 1) / (wide ? vector : 1) + 1;
     const auto share = static_cast<unsigned>(std::clamp(pieces / static_cast<int>(4 * Launcher::block), 1, 1024));
     launcher_.input(wide ? InputKernel::gather_images : InputKernel::gather_images_1,
@@ -147,7 +147,7 @@ class Staging {
 
  private:
   static constexpr int vector = 16;
-  // kernels/input.hpp
+  // The struct of kernels/input.hpp.
   struct Sizes {
     int height, width, channels, out_height, out_width, reflect;
   };

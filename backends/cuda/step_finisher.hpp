@@ -24,7 +24,7 @@
 
 namespace tutti::cuda {
 
-// The data that kernels/step.hpp reads and writes, under the same names.
+// The structs of kernels/step.hpp, with the same names.
 namespace step {
 struct Numbers {
   double lr, inverse_batch, loss_scale, average, c1, c2;
@@ -64,12 +64,12 @@ static_assert(sizeof(Numbers) == 72 && sizeof(State) == 144 && sizeof(Outcome) =
               sizeof(Run) == 16);
 }  // namespace step
 
-// The end of a training step by tutti's kernels: norms, the decision about the step, and the optimizer, in three to
-// five launches for any number of tensors. Sums are taken over fixed pieces of the arena and added in a fixed order.
+// Ends training steps by tutti's kernels: norms, the decision whether the step counts, and the optimizer, in three to
+// five launches for any number of tensors. Sums are computed for fixed pieces of the arena and added in a fixed order.
 class CudaStepFinisher final : public StepFinisher {
  public:
-  // loss_scale: the device address from which the loss op reads its factor. look: throws an error that kernels reported
-  // about the data.
+  // loss_scale: the device address from which the loss op reads its factor. look: throws an error if kernels have
+  // reported invalid data.
   CudaStepFinisher(DeviceMemory& memory, Launcher& launcher, double* loss_scale, std::function<void()> look,
                    const ModelState& state, const UpdateRules& rules)
       : memory_(memory), launcher_(launcher), loss_scale_(loss_scale), look_(std::move(look)), m_(state), u_(rules) {
@@ -118,13 +118,13 @@ class CudaStepFinisher final : public StepFinisher {
     memory_.copy_in(sent_.data(), &to, sizeof to);
   }
   [[nodiscard]] const StepScalars* scalars() const override { return nullptr; }
-  // The copies of two consecutive steps alternate between two buffers.
+  // With several ranks, two consecutive steps keep their copies of the state in different buffers.
   [[nodiscard]] std::uint64_t variant(std::uint64_t number) const override { return ranks_ > 1 ? 1 + number % 2 : 0; }
   void begin() override {
     if (ranks_ > 1) {
-      // A step that is being captured has not begun.
+      // During a capture the step does not run.
       if (!memory_.device().capturing()) copied_[now_ % 2] = now_ + 1;
-      // Keeps a copy of the state: steps already started on the stream would apply an aborted sum.
+      // Keeps a copy of the state: if a sum over the ranks is aborted, steps on the stream still apply it.
       memory_.device().set_op("a copy of the state before a step");
       std::size_t at = 0;
       for (const Part& p : parts()) {
@@ -214,7 +214,7 @@ class CudaStepFinisher final : public StepFinisher {
   }
 
  private:
-  // Everything that a step changes, in multiples of 16 bytes.
+  // A part of the data that a step changes, in multiples of 16 bytes.
   struct Part {
     void* data = nullptr;
     std::size_t bytes = 0;
@@ -256,7 +256,7 @@ class CudaStepFinisher final : public StepFinisher {
     rules_.clip_norm = u_.clip_norm;
     rules_.eta = u_.trust ? u_.trust->eta : 0;
     rules_.trust = !u_.trust ? 0 : u_.trust->clip ? 2 : 1;
-    // Without parameters to train no gradient overflows.
+    // If no parameters are trained, no gradient overflows.
     rules_.dynamic = u_.dynamic_loss_scale && !runs.empty() ? 1 : 0;
     rules_.chunks = static_cast<int>(chunks.size());
     rules_.runs = static_cast<int>(runs.size());

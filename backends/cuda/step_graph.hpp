@@ -16,8 +16,8 @@
 
 namespace tutti::cuda {
 
-// Runs captured as CUDA graphs, stored by everything on which they depend. The first run starts its ops normally, so
-// that the libraries load what they need. The second run is captured. All later runs are replayed.
+// Runs captured as CUDA graphs, with everything on which they depend as key. The first run of a key starts its ops
+// without a graph, so that the libraries load what they need. The second run is captured, and from then on replayed.
 class StepGraphs {
  public:
   explicit StepGraphs(Device& device) : device_(device) {
@@ -34,14 +34,15 @@ class StepGraphs {
   // Returns the number of graphs that are replayed.
   [[nodiscard]] std::size_t captured() const noexcept { return captured_; }
 
-  // key: everything on which f's ops depend, mainly addresses. The ops also use the memory at `shared`.
+  // Runs f, or replays its graph. key: everything on which f's ops depend, mainly addresses. shared: memory that these
+  // ops use too.
   void run(std::span<const std::uint64_t> key, std::initializer_list<const void*> shared, FunctionRef<void()> f) {
-    key_.assign(key.begin(), key.end());  // reuses its memory: a steady step allocates no memory
+    key_.assign(key.begin(), key.end());  // reuses the memory of key_: repeated steps allocate no memory
     for (const void* at : shared) key_.push_back(reinterpret_cast<std::uintptr_t>(at));
     const auto at = graphs_.find(key_);
     if (at == graphs_.end()) {
       f();
-      // Graphs of destroyed models are never requested again.
+      // Most of these graphs belong to destroyed models, which never request them again.
       if (graphs_.size() >= most) clear();
       graphs_.emplace(key_, nullptr);
       return;
@@ -66,7 +67,7 @@ class StepGraphs {
       bool& flag;
       cudaStream_t stream;
       cudaGraph_t graph = nullptr;
-      // If f throws, the capture must still be ended.
+      // Ends the capture also if f throws.
       ~Capture() {
         if (std::exchange(flag, false)) cudaStreamEndCapture(stream, &graph);
         if (graph != nullptr) cudaGraphDestroy(graph);

@@ -11,8 +11,8 @@
 
 namespace tutti::cuda {
 
-// Measures how busy a GPU is, by the driver's management library, NVML. Never throws: if the library does not exist or
-// does not report the rate (for a part of a GPU under MIG), there is no number.
+// Measures how busy a GPU is, by the driver's management library, NVML. If the library is missing or does not
+// report the rate (for a part of a GPU under MIG), returns no number and no error.
 class Utilisation {
  public:
   // Finds the GPU by its PCI bus address: NVML ignores CUDA_VISIBLE_DEVICES.
@@ -27,12 +27,12 @@ class Utilisation {
       std::snprintf(place.data(), place.size(), "%08x:%02x:%02x.0", static_cast<unsigned>(gpu.pciDomainID),
                     static_cast<unsigned>(gpu.pciBusID), static_cast<unsigned>(gpu.pciDeviceID));
       if (init() == success && find(place.data(), &handle_) == success) rates_ = rates;
-    } catch (...) {  // an old library, or no memory: no number
+    } catch (...) {  // an old library, or too little memory: there is no number
     }
   }
 
-  // Returns the share of a recent period during which any kernel ran, of this process or another, 0..1. NVML averages
-  // over 1/6 to 1 s, depending on the GPU. Source: nvmlUtilization_t in NVIDIA's NVML API reference.
+  // Returns the share of a recent period during which any kernel of any process ran, 0..1. NVML averages over
+  // 1/6 to 1 s, depending on the GPU. Source: nvmlUtilization_t in NVIDIA's NVML API reference.
   [[nodiscard]] std::optional<double> operator()() const noexcept {
     std::array<unsigned, 2> percent{};  // the GPU's and its memory's rate: nvmlUtilization_t
     if (rates_ == nullptr || rates_(handle_, percent.data()) != success || percent[0] > 100) return std::nullopt;

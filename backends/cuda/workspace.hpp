@@ -8,8 +8,8 @@
 
 namespace tutti::cuda {
 
-// One piece of device memory that ops use one after the other, in the order of the stream. Its size is known when plans
-// are made.
+// One block of device memory, which ops use one after the other, in the order of the stream. Its size is known when
+// plans are made.
 class Workspace {
  public:
   static constexpr std::size_t alignment = 256;
@@ -19,7 +19,8 @@ class Workspace {
 
   explicit Workspace(DeviceMemory& memory) : memory_(memory) {}
 
-  // Call before the first run that needs it. Runs captured with the old address must be captured again.
+  // Makes the workspace at least this large. Call before the first run that needs it. Runs that were captured with the
+  // old address must be captured again.
   void reserve(std::size_t bytes) {
     if (bytes <= buffer_.bytes()) return;
     buffer_ = {};

@@ -41,7 +41,7 @@ inline void check_cublas(cublasStatus_t s, const std::string& where, const std::
 
 struct GemmOptions {
   bool tf32 = false;                                    // f32 products with the precision of TF32
-  std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper; enough for other GPUs
+  std::size_t workspace_bytes = std::size_t{32} << 20;  // NVIDIA's recommendation for Hopper; enough for other GPUs
 };
 
 namespace detail {
@@ -56,8 +56,8 @@ using CublasOwner = std::unique_ptr<std::remove_pointer_t<T>, CublasDelete>;
 
 }  // namespace detail
 
-// Describes one product to cuBLASLt; needs no device. `with_bias`: forward adds a bias, backward_weights also sums dy
-// over the rows.
+// The description of one product for cuBLASLt; needs no device. with_bias: the forward pass adds a bias, and
+// backward_weights also sums dy over the rows.
 class GemmDescription {
  public:
   GemmDescription(LinearPass pass, const LinearProblem& p, bool with_bias, bool tf32)
@@ -121,8 +121,8 @@ class Gemms {
   Gemms(const Gemms&) = delete;
   Gemms& operator=(const Gemms&) = delete;
 
-  // Starts opening the library, half a gigabyte, and creating its handle. The first problem waits for them. Without
-  // this call, the first problem opens the library.
+  // Starts a thread that opens the library, half a gigabyte, and creates its handle. The first problem waits for it.
+  // Without this call, the first problem opens the library.
   void begin() {
     handle_.begin([&d = device_] {
       d.use();
@@ -132,15 +132,15 @@ class Gemms {
     });
   }
 
-  // Returns the bytes that run() needs for this problem. DeviceError if cuBLASLt has no kernel for it.
+  // Returns the bytes that run() needs for this problem. Throws DeviceError if cuBLASLt has no kernel for it.
   [[nodiscard]] std::size_t workspace_bytes(LinearPass pass, const LinearProblem& p, bool with_bias) {
     return chosen(pass, p, with_bias).workspace;
   }
   // forward: a = x, b = w, bias = the bias or null, out = y. backward_data: a = dy, b = w, out = dx.
-  // backward_weights: a = x, b = dy, bias = db or null (f32, written), out = dw (f32). workspace: of workspace_bytes(),
-  // aligned to 256 bytes; null if that is 0.
-  // Returns true if the bias was handled. cuBLASLt adds only a bias of the type of y, and tutti's is f32. If it
-  // refuses, the caller must add the bias, or sum dy.
+  // backward_weights: a = x, b = dy, bias = db or null (f32, written), out = dw (f32). workspace:
+  // workspace_bytes(), aligned to 256 bytes; null if there are 0.
+  // Returns true if the bias was added or its gradient was summed. Otherwise the caller must do it: cuBLASLt handles a
+  // bias only if it has the type of y, and tutti's is f32.
   bool run(LinearPass pass, const LinearProblem& p, const void* a, const void* b, void* bias, void* out,
            void* workspace, cudaStream_t stream) {
     Chosen& c = chosen(pass, p, bias != nullptr);
@@ -204,7 +204,7 @@ class Gemms {
                    "a preference to be taken");
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(options_.workspace_bytes));
-    // Partial sums are added in f32, not in the type of the output.
+    // Adds partial sums in f32, not in the type of the output.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,

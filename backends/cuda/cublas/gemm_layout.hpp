@@ -11,11 +11,11 @@
 namespace tutti::cuda {
 
 // A fully connected layer: x [rows, inputs], w [outputs, inputs], y [rows, outputs], row by row in memory. `type` is
-// that of x, w and y. bias, dw and db are always f32.
+// the type of x, w and y. bias, dw and db are always f32.
 struct LinearProblem {
   std::int64_t rows, inputs, outputs;
   DType type;
-  bool wide = false;  // y is f32
+  bool wide = false;  // y is f32, whatever the type of x and w
 
   auto operator<=>(const LinearProblem&) const = default;  // NOLINT(modernize-use-nullptr): there is no pointer
 };
@@ -38,9 +38,9 @@ enum class LinearPass : std::uint8_t { forward, backward_data, backward_weights 
   return "?";
 }
 
-// A matrix as cuBLAS reads it: column by column, so that tutti's matrices appear transposed.
+// A matrix as cuBLAS reads it: column by column. Therefore tutti's matrices appear transposed.
 struct GemmMatrix {
-  std::int64_t rows, columns, step;  // step: from one column to the next
+  std::int64_t rows, columns, step;  // step: elements from one column to the next
 };
 
 // D [m, n] = op(A) op(B), with A and B as they are in memory; k is the summed extent.

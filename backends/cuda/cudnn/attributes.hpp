@@ -10,8 +10,8 @@
 #error "tutti needs cuDNN 9.8 or newer"
 #endif
 
-// The attributes of cuDNN's backend descriptors that tutti uses. Each has its C++ type, so that a wrong type does not
-// compile, and its name for messages.
+// The attributes of cuDNN's backend descriptors that tutti uses. Each has its name for messages, and its C++ type: a
+// value of a wrong type does not compile.
 namespace tutti::cuda::cudnn {
 
 using RawDescriptor = cudnnBackendDescriptor_t;
@@ -23,7 +23,7 @@ struct Attribute {
   std::string_view name;
 };
 
-// cuDNN's tag of a C++ type. Descriptors and data pointers are both void*; data pointers are DataPointer here.
+// cuDNN's tag of a C++ type. In cuDNN descriptors and data pointers are void*; here a data pointer is a DataPointer.
 struct DataPointer {
   void* data;
 };

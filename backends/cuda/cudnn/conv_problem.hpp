@@ -13,8 +13,8 @@
 namespace tutti::cuda {
 
 // One convolution with everything on which the choice of its kernel depends. Activations are NHWC in memory, weights
-// KRSC. `type` is that of activations, weights and gradients: on no GPU has cuDNN 9 an engine that computes an f32
-// gradient of the weights from 16-bit data.
+// KRSC. `type` is the type of activations, weights and gradients: cuDNN 9 has no engine, for any GPU, that computes an
+// f32 gradient of the weights from 16-bit data.
 struct ConvProblem {
   std::int64_t rows, in_channels, in_height, in_width, out_channels, out_height, out_width;
   int kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, pad_bottom, pad_right;
@@ -45,7 +45,7 @@ enum class ConvPass : std::uint8_t { forward, backward_data, backward_weights };
   return "?";
 }
 
-// ShapeError if the output's extents do not follow from the others.
+// Throws ShapeError if the output's extents do not follow from the other extents.
 inline void require_consistent(const ConvProblem& p) {
   const auto out = [](std::int64_t in, int pads, int kernel, int stride) { return (in + pads - kernel) / stride + 1; };
   const bool positive = p.rows > 0 && p.in_channels > 0 && p.in_height > 0 && p.in_width > 0 && p.out_channels > 0 &&

@@ -22,7 +22,7 @@
 
 namespace tutti::cuda {
 
-// Convolutions on one device. The plan of a problem is made once; layers of the same shape share it. Calls must come
+// Convolutions on one device. Each problem's plan is made once; layers of the same shape share it. Calls must come
 // from one thread at a time.
 class Convolutions {
  public:
@@ -32,18 +32,18 @@ class Convolutions {
   Convolutions(const Convolutions&) = delete;
   Convolutions& operator=(const Convolutions&) = delete;
 
-  // Starts opening the library and creating its handle. The first plan waits for them.
+  // Starts a thread that opens the library and creates its handle. The first plan waits for it.
   void begin() { planner_.handle().begin(); }
 
   // Returns the bytes that run() needs for this problem. Makes the plan, which may take seconds and device memory of
-  // its own. Must not be called while a CUDA graph is captured. ShapeError: the extents do not fit together.
-  // DeviceError: cuDNN has no engine for the problem.
+  // its own. Must not be called while a CUDA graph is captured. Throws ShapeError if the extents do not fit together,
+  // and DeviceError if cuDNN has no engine for the problem.
   [[nodiscard]] std::size_t workspace_bytes(ConvPass pass, const ConvProblem& p) {
     return plan_of(pass, p).workspace_bytes();
   }
 
   // forward: a = x, b = w, out = y. backward_data: a = dy, b = w, out = dx. backward_weights: a = x, b = dy, out = dw.
-  // workspace: of workspace_bytes(), aligned to 256 bytes; null if that is 0.
+  // workspace: workspace_bytes(), aligned to 256 bytes; null if there are 0.
   void run(ConvPass pass, const ConvProblem& p, const void* a, const void* b, void* out, void* workspace,
            cudaStream_t stream) {
     using namespace cudnn;
@@ -51,15 +51,15 @@ class Convolutions {
                          std::array<Binding, 3>{{{conv_a, a}, {conv_b, b}, {conv_out, out}}}, workspace);
   }
 
-  // The same for a convolution that is fused with the ops next to it (cudnn/fused_convolutions.hpp). Empty if cuDNN
-  // refuses; the caller then runs the ops step by step.
+  // The same functions for a convolution that is fused with the ops next to it (cudnn/fused_convolutions.hpp). Returns
+  // an empty value if cuDNN refuses the fusion: the caller must run the ops step by step.
   [[nodiscard]] std::optional<std::size_t> fused_workspace_bytes(FusedPass pass, const ConvProblem& p) {
     return fused_.workspace_bytes(pass, p);
   }
   void run_fused(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {
     fused_.run(pass, p, o, workspace, stream);
   }
-  // Returns a batch norm as one kernel, or null if cuDNN refuses.
+  // Returns one kernel for a whole batch norm, or null if cuDNN refuses the fusion.
   template <Fusion F>
   [[nodiscard]] std::shared_ptr<FusedKernel<F>> kernel(const F& f) {
     struct Planned : FusedKernel<F> {
@@ -70,7 +70,7 @@ class Convolutions {
       }
       FusedPlan<F> plan;
     };
-    // Numbers that are part of a kernel are not in its graph's name, so the key contains them.
+    // The graph's name does not contain the numbers that are part of a kernel, so the key contains them.
     std::string key = f.name();
     if constexpr (requires { f.momentum; })
       for (const float number : {f.epsilon, f.momentum})
@@ -91,7 +91,7 @@ class Convolutions {
   // Return the number of plans made so far, and how many of them were restored from the store.
   [[nodiscard]] std::size_t plans() const noexcept { return made_.size(); }
   [[nodiscard]] std::size_t restored() const noexcept { return planner_.restored(); }
-  // For fusions on the same device.
+  // Plans fusions on the same device.
   [[nodiscard]] Planner& planner() noexcept { return planner_; }
 
  private:

@@ -32,8 +32,8 @@ class CudnnError : public DeviceError {
   cudnnStatus_t status_;
 };
 
-// Throws if a call failed. `expected`: the expected result. cuDNN's own explanation, if it has one, concerns the
-// calling thread's last failure.
+// Throws CudnnError if a call failed. expected: the expected result. The message contains cuDNN's explanation, if there
+// is one, of the calling thread's last failure.
 inline void check(cudnnStatus_t status, std::string_view where, std::string_view expected, std::string_view hint = {}) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   std::array<char, 1024> text{};
@@ -43,13 +43,13 @@ inline void check(cudnnStatus_t status, std::string_view where, std::string_view
   throw CudnnError(error_message(std::string("cudnn ").append(where), expected, got, hint), status);
 }
 
-// Example: "9.19.0" for 91900.
+// Returns a version as text, for example "9.19.0" for 91900.
 [[nodiscard]] inline std::string version_text(std::size_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
-// One backend descriptor. Messages call it by its name, for example "tensor x" or "operation conv2d".
+// One backend descriptor. Its name is for messages, for example "tensor x" or "operation conv2d".
 class Descriptor {
  public:
   Descriptor() = default;
@@ -134,7 +134,7 @@ class Descriptor {
     RawDescriptor raw = to.raw();
     check(cudnnBackendGetAttribute(raw_, a.id, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &raw), name_, std::string(a.name));
   }
-  // Fills at most `to.size()` existing descriptors; returns how many.
+  // Fills at most `to.size()` existing descriptors. Returns the number of filled descriptors.
   [[nodiscard]] std::size_t get_into(const Attribute<RawDescriptor>& a, std::span<Descriptor> to) const {
     std::vector<RawDescriptor> raw;
     raw.reserve(to.size());

@@ -23,10 +23,10 @@ namespace tutti::cuda {
 // A convolution that also computes parts of the batch norms next to it. "Activated": the convolution's input is
 // relu(scale * x + bias).
 enum class FusedPass : std::uint8_t {
-  statistics,                  // forward, with the sums of y and of its squares
-  activated_statistics,        // the same with an activated input
+  statistics,                  // forward, and the sums of y and of its squares
+  activated_statistics,        // the same, of an activated input
   activated_backward_weights,  // weight gradient of a convolution with an activated input
-  backward_data_norm           // backward data, then backward through relu and the statistics of batch norm
+  backward_data_norm           // backward data, relu backward, and the sums for batch norm backward
 };
 
 [[nodiscard]] constexpr ConvPass plain_pass(FusedPass pass) noexcept {
@@ -48,7 +48,7 @@ enum class FusedPass : std::uint8_t {
 // Pointers that a pass does not use are null. Vectors of channels are f32, except scale and bias, which have the
 // problem's type.
 struct FusedOperands {
-  const void *a = nullptr, *b = nullptr;  // as in the plain pass: x and w, x and dy, or dy and w
+  const void *a = nullptr, *b = nullptr;  // operands of the plain pass: x and w, x and dy, or dy and w
   void* out = nullptr;                    // y, dw (KRSC), or the gradient masked by the relu
   const void *scale = nullptr, *bias = nullptr;
   float *sum = nullptr, *square_sum = nullptr;
@@ -57,13 +57,13 @@ struct FusedOperands {
   float *dgamma = nullptr, *dbeta = nullptr, *from_g = nullptr, *from_x = nullptr, *constant = nullptr;
 };
 
-// The plans of fused convolutions on one device. A plan, or cuDNN's refusal, is made once for each problem.
+// The plans of fused convolutions on one device. cuDNN is asked once for each problem.
 class FusedConvolutions {
  public:
   explicit FusedConvolutions(Planner& planner) : planner_(planner) {}
 
-  // Returns the bytes that run() needs. Empty if cuDNN has no plan; why_not() then returns the reason. Must not be
-  // called while a CUDA graph is captured.
+  // Returns the bytes that run() needs, or an empty value if cuDNN has no plan: why_not() returns the reason. Must not
+  // be called while a CUDA graph is captured.
   [[nodiscard]] std::optional<std::size_t> workspace_bytes(FusedPass pass, const ConvProblem& p) {
     const std::pair key{pass, p};
     auto found = made_.find(key);
@@ -74,7 +74,7 @@ class FusedConvolutions {
   }
   [[nodiscard]] const std::string& why_not() const noexcept { return why_; }
 
-  // Runs a problem for which workspace_bytes() returned a value. workspace: of that many bytes, aligned to 256.
+  // Runs a problem for which workspace_bytes() returned a value. workspace: that many bytes, aligned to 256.
   void run(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {
     const auto found = made_.find({pass, p});
     if (found == made_.end() || !found->second)

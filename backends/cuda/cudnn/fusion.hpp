@@ -39,7 +39,7 @@ class FusedPlan {
 
   [[nodiscard]] const F& fusion() const noexcept { return *fusion_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return plan_.workspace_bytes(); }
-  // workspace: of workspace_bytes(), aligned to 256 bytes; null if that is 0.
+  // workspace: workspace_bytes(), aligned to 256 bytes; null if there are 0.
   void run(const typename F::Operands& operands, void* workspace, cudaStream_t stream) {
     plan_.run(planner_->handle().on(stream), fusion_->bind(operands), workspace);
   }
@@ -50,7 +50,7 @@ class FusedPlan {
   cudnn::Plan plan_;
 };
 
-// A fusion prepared by any library. Layers of the same kind share it.
+// A fusion that any library has prepared. Layers of the same kind share it.
 template <Fusion F>
 class FusedKernel {
  public:
@@ -59,8 +59,8 @@ class FusedKernel {
   virtual void run(const typename F::Operands& operands, void* workspace, cudaStream_t stream) = 0;
 };
 
-// Returns a plan for a fusion. Empty if cuDNN has no plan; `why` then holds the reason, and the caller runs the ops
-// unfused.
+// Returns a plan for a fusion. If cuDNN has no plan, returns an empty value and sets `why` to the reason: the caller
+// must run the ops unfused.
 template <Fusion F>
 [[nodiscard]] std::optional<FusedPlan<F>> plan_fusion(Planner& planner, const F& fusion, std::string& why) {
   try {
@@ -72,9 +72,9 @@ template <Fusion F>
   return {};
 }
 
-// y = conv(relu(scale * x + bias), w), with the sums over N, H and W of y and of its squares. The batch norm before the
-// convolution is applied to the input, and the statistics of the batch norm after it are computed from the output. f16
-// and bf16. cuDNN supports it on Ampere and Hopper. Without `activate` the convolution reads x itself.
+// y = conv(relu(scale * x + bias), w), with the sums over N, H and W of y and of its squares. It applies the
+// batch norm before the convolution, and computes the statistics of the batch norm after it. f16 and bf16. cuDNN
+// supports it on Ampere and Hopper. Without `activate` the convolution reads x itself.
 struct ScaleBiasReluConvStatistics {
   ConvProblem problem;
   bool activate = true;
@@ -107,7 +107,8 @@ struct ScaleBiasReluConvStatistics {
     return b;
   }
 
-  // Returns relu(scale * x + bias), with operands 2 and 3. The value never reaches memory.
+  // Returns relu(scale * x + bias). The operands of `g` with the numbers 2 and 3 are scale and bias. The value never
+  // reaches memory.
   static const cudnn::Tensor& activated(cudnn::OpGraph& g, const cudnn::Tensor& x, const cudnn::Extents& extents,
                                         cudnnDataType_t type, cudnnDataType_t between = CUDNN_DATA_FLOAT) {
     using namespace cudnn;
@@ -122,7 +123,7 @@ struct ScaleBiasReluConvStatistics {
   }
 };
 
-// dw = backward weights of conv(relu(scale * x + bias), w): the convolution's input is computed again, not kept.
+// dw = backward weights of conv(relu(scale * x + bias), w). It recomputes the convolution's input, which is not kept.
 struct ScaleBiasReluConvBackwardWeights {
   ConvProblem problem;
   DType gradient = problem.type;  // type of dw; cuDNN 9.19 refuses f32
@@ -149,9 +150,9 @@ struct ScaleBiasReluConvBackwardWeights {
   }
 };
 
-// The gradient through conv(relu(batch_norm(x))): dr = relu'(..) * backward data(dy, w). For the batch norm it computes
-// dscale, dbias and the factors of dx = from_dr * dr + from_x * x + constant, one value for each channel. f16 and bf16;
-// cuDNN 9.8 and later, on Ampere and Hopper. The problem is the convolution's: x has the extents of its input.
+// The backward pass through conv(relu(batch_norm(x))): dr = relu'(..) * backward data(dy, w). For the batch norm it
+// computes dscale, dbias and the factors of dx = from_dr * dr + from_x * x + constant, one value for each channel. f16
+// and bf16; cuDNN 9.8 and later, on Ampere and Hopper. `problem` is the convolution's: x has the extents of its input.
 struct ConvBackwardDataReluBatchNorm {
   ConvProblem problem;
 

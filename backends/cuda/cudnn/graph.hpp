@@ -48,26 +48,26 @@ namespace tutti::cuda::cudnn {
   }
 }
 
-// N, C, H, W of an activation; K, C, R, S of weights; 1, C, 1, 1 of one value for each channel. In memory channels are
-// last.
+// N, C, H, W of an activation; K, C, R, S of weights; 1, C, 1, 1 if there is one value for each channel. Channels are
+// the last dimension in memory.
 using Extents = std::array<std::int64_t, 4>;
 [[nodiscard]] inline Extents per_channel(std::int64_t c) { return {1, c, 1, 1}; }
 
 struct Tensor {
   std::int64_t uid;
   Extents extents;
-  std::size_t bytes;  // bytes of device memory; 0 for values inside a graph and for numbers of the host
+  std::size_t bytes;  // bytes of device memory; 0 for values inside a graph and for numbers in the host's memory
   Descriptor descriptor;
 };
 
-// The geometry of a convolution without the kernel's extents, which the weights have.
+// The geometry of a convolution, except the kernel's extents, which are in the shape of the weights.
 struct ConvGeometry {
   std::array<std::int64_t, 2> pre_padding{0, 0}, post_padding{0, 0}, strides{1, 1};
 };
 
-// An operation graph during its construction. Operands that the caller passes at run time have a number chosen by the
-// caller, below 1000. The numbers of values inside the graph have no meaning to the caller. References to tensors are
-// valid as long as the graph.
+// An operation graph during its construction. The caller chooses a number below 1000 for each operand that it passes at
+// run time. The numbers of values inside the graph have no meaning to the caller. References to tensors are valid as
+// long as the graph.
 class OpGraph {
  public:
   explicit OpGraph(std::string name) : name_(std::move(name)) {}
@@ -79,11 +79,11 @@ class OpGraph {
   const Tensor& tensor(std::int64_t uid, const std::string& name, const Extents& extents, cudnnDataType_t type) {
     return add(uid, name, extents, type, false, false);
   }
-  // A value between two operations that never reaches memory.
+  // Adds a value between two operations, which never reaches memory.
   const Tensor& inner(const std::string& name, const Extents& extents, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return add(next_++, name, extents, type, true, false);
   }
-  // A number that is passed with each run, by a pointer to the host's memory.
+  // Adds a number that each run gets by a pointer to the host's memory.
   const Tensor& scalar(std::int64_t uid, const std::string& name) {
     return add(uid, name, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
   }
@@ -130,7 +130,7 @@ class OpGraph {
     op.set(attr::stats_square_sum, square_sum.descriptor).finalize();
   }
 
-  // An operation; the caller sets its attributes and finalizes it, for operations of batch norm.
+  // Adds an operation, for batch norms. The caller sets its attributes and finalizes it.
   Descriptor& operation(cudnnBackendDescriptorType_t type, const std::string& what) {
     return operations_.emplace_back(type, "operation " + what + " of " + name_);
   }
@@ -157,7 +157,7 @@ class OpGraph {
   }
 
  private:
-  // Data is aligned to at least 64 bytes: arenas place tensors so.
+  // In bytes. Arenas align tensors to 64 bytes, which is more than cuDNN needs.
   static constexpr std::int64_t alignment = 16;
 
   const Tensor& add(std::int64_t uid, const std::string& name, const Extents& e, cudnnDataType_t type, bool is_virtual,

@@ -52,7 +52,7 @@ struct BatchNormAddRelu {
     const auto value = [&](std::int64_t uid, const char* name) -> const Descriptor& {
       return g.tensor(uid, name, channels, CUDNN_DATA_FLOAT).descriptor;
     };
-    // Values inside the graph are f32: they are added and clipped before they are rounded.
+    // Values inside the graph are f32, so only y is rounded, after the addition and the relu.
     const auto next = [&](const char* name, bool last) -> const Tensor& {
       return last ? g.tensor(9, "y", e, type) : g.inner(name, e);
     };
@@ -94,7 +94,7 @@ struct BatchNormAddRelu {
   }
 };
 
-// The backward pass through relu?(batch_norm(x)). The relu's mask is computed again from x. cuDNN 8.9.4 and later.
+// The backward pass through relu?(batch_norm(x)). It recomputes the relu's mask from x. cuDNN 8.9.4 and later.
 struct BatchNormAddReluBackward {
   NormProblem problem;
   bool relu = true;

@@ -22,7 +22,7 @@
 
 namespace tutti::cuda::cudnn {
 
-// DeviceError if this cuDNN does not support this GPU: tutti needs 9.8, and 9.11 dropped GPUs older than Turing.
+// Throws DeviceError if this cuDNN does not support this GPU: tutti needs 9.8, and 9.11 dropped GPUs older than Turing.
 inline void require_version(std::size_t version, const Device& device) {
   constexpr std::size_t oldest = 90800, first_without_volta = 91100;
   const bool volta = device.architecture() < 75;
@@ -34,7 +34,7 @@ inline void require_version(std::size_t version, const Device& device) {
             : "update cuDNN");
 }
 
-// cuDNN's handle of a device. It is created when it is first needed or, because that takes long, from begin() on.
+// cuDNN's handle of a device. Its creation takes long: it starts at begin(), or at the first use without begin().
 class Handle {
  public:
   explicit Handle(const Device& device) : device_(device) {}
@@ -80,11 +80,11 @@ class Handle {
   std::optional<cudaStream_t> stream_;
 };
 
-// The GPU for which plans are made: a GPU of this machine, or the description text of a GPU of another machine.
+// The GPU for which plans are made: a GPU of this machine, or a GPU of another machine, given by its description.
 class Target {
  public:
   explicit Target(Handle& handle) : handle_(&handle) {}
-  // DeviceError if cuDNN does not understand the description.
+  // Throws DeviceError if cuDNN does not understand the description.
   explicit Target(std::string_view json) : described_(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device description") {
     described_.set(attr::device_json, std::span<const char>(json.data(), json.size()));
     described_.finalize("use a description from a GPU with the same cuDNN");
@@ -107,14 +107,14 @@ class Target {
 
 // Which engines may be chosen.
 struct EngineFilter {
-  bool deterministic = false;  // only those that give the same bits every time
-  bool exact_f32 = false;      // for f32 data: no TF32 and no other shortening of the inputs
+  bool deterministic = false;  // only engines that give the same bits every time
+  bool exact_f32 = false;      // for f32 data: no engines that shorten the inputs, for example to TF32
 
   [[nodiscard]] bool allows(std::span<const cudnnBackendNumericalNote_t> notes) const {
     const auto has = [&](cudnnBackendNumericalNote_t n) {
       return std::find(notes.begin(), notes.end(), n) != notes.end();
     };
-    // Sums are always f32 and inputs are never shortened, with any options.
+    // With any options, sums are f32, and inputs are not converted to a smaller type.
     if (has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) || has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))
       return false;
     if (deterministic && has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return false;
@@ -131,13 +131,13 @@ struct Binding {
 // An execution plan: a graph with an engine for it.
 class Plan {
  public:
-  // CudnnError if the engine does not run this graph.
+  // Throws CudnnError if the engine does not run this graph.
   Plan(const Target& target, const Descriptor& config, const std::string& name) : Plan(name) {
     bind(target);
     plan_.set(attr::plan_config, config);
     finalize();
   }
-  // From the text of Plan::json(). CudnnError if it was made for another device or another cuDNN.
+  // Restores a plan from the text of Plan::json(). Throws CudnnError if it was made for another device or cuDNN.
   Plan(const Target& target, std::string_view json, const std::string& name) : Plan(name) {
     bind(target);
     plan_.set(attr::plan_json, std::span<const char>(json.data(), json.size()));
@@ -165,7 +165,7 @@ class Plan {
     workspace_ = static_cast<std::size_t>(plan_.get(attr::plan_workspace));
   }
 
-  // Returns the operands in cuDNN's form. Steady work has the same operands in every step, so the descriptor is kept.
+  // Returns the operands in cuDNN's form. Keeps the descriptor, because most steps have the same operands.
   const Descriptor& pack(std::span<const Binding> operands, void* workspace) {
     for (const Pack& p : packs_)
       if (p.workspace == workspace &&
@@ -181,7 +181,7 @@ class Plan {
     Descriptor d(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "operands of " + plan_.name());
     d.set(attr::pack_uids, uids).set(attr::pack_pointers, data).set(attr::pack_workspace, DataPointer{workspace});
     d.finalize();
-    // Layers of the same shape share a plan. A net has a few dozen such layers, and a step uses no more descriptors.
+    // A step uses one descriptor for each layer that shares this plan. A net has a few dozen layers of the same shape.
     if (packs_.size() == most_packs) packs_.erase(packs_.begin());
     packs_.push_back({{operands.begin(), operands.end()}, workspace, std::move(d)});
     return packs_.back().descriptor;
@@ -199,8 +199,9 @@ class Plan {
   std::vector<Pack> packs_;
 };
 
-// Returns engine configurations for a graph, the best guess first: all that the heuristics' mode A proposes (in f32
-// those with exact products follow two dozen with TF32), then, unless `guessed_only`, the fallbacks.
+// Returns engine configurations for a graph, the best guess first: all proposals of the heuristics' mode A (in f32 the
+// first two dozen use TF32, and proposals with exact products follow), and after them the fallbacks unless
+// `guessed_only`.
 [[nodiscard]] inline std::vector<Descriptor> engine_configs(const Target& target, OpGraph& graph,
                                                             bool guessed_only = false) {
   std::vector<Descriptor> found;
@@ -235,8 +236,7 @@ class Plan {
   return engine.get_some(attr::engine_notes, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
 }
 
-// Why there is no plan for a graph. lasting: the result will be the same the next time, with this cuDNN and this
-// device.
+// Why there is no plan for a graph. lasting: with this cuDNN and this device, there will never be one.
 struct Refusal {
   std::string why;
   bool lasting = true;
@@ -247,8 +247,8 @@ struct Refusal {
   }
 };
 
-// Makes at most `most` plans of a graph, the best guess first. Empty if cuDNN has no plan that the filter allows within
-// `workspace_limit` bytes; `refusal` then holds the reason for the last one.
+// Makes at most `most` plans of a graph, the best guess first. If cuDNN has no plan that the filter allows within
+// `workspace_limit` bytes, returns an empty list and sets `refusal` to the reason for the last engine.
 [[nodiscard]] inline std::vector<Plan> make_plans(const Target& target, OpGraph& graph, const EngineFilter& filter,
                                                   std::size_t workspace_limit, std::size_t most, Refusal& refusal,
                                                   bool guessed_only = false) {

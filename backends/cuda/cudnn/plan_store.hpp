@@ -15,7 +15,7 @@ namespace tutti::cuda {
 // Stores the execution plans that were chosen.
 class PlanStore : public io::TextStore {
  public:
-  // An empty folder: plans are not stored.
+  // folder: empty if plans are not to be stored.
   explicit PlanStore(std::filesystem::path folder = default_plan_folder())
       : TextStore(std::move(folder), "tutti cudnn plan 1", ".plan") {}
 };

@@ -24,15 +24,15 @@ namespace tutti::cuda {
 
 struct ConvolutionOptions {
   bool tf32 = false;              // f32 products with the precision of TF32
-  bool autotune = false;          // measure the plans and take the fastest if no measured one is stored
+  bool autotune = false;          // if no measured plan is stored, measure the plans and take the fastest
   bool deterministic = false;     // only kernels that give the same bits every time
   bool fallback_fusions = false;  // also fusions that cuDNN's heuristics propose only as a fallback
   std::size_t workspace_limit = std::size_t{1} << 30;         // bytes
   std::filesystem::path plan_folder = default_plan_folder();  // empty: plans are not stored
 };
 
-// Chooses plans for one device: a stored one, otherwise by measurement if that was requested, otherwise by cuDNN's
-// heuristics. The choice is stored. Calls must come from one thread at a time, and not while a CUDA graph is captured.
+// Chooses plans for one device: a stored plan, otherwise the fastest in a measurement (with autotune) or the first of
+// cuDNN's heuristics. Stores the choice. Calls must come from one thread at a time, not while a CUDA graph is captured.
 class Planner {
  public:
   Planner(const Device& device, ConvolutionOptions options)
@@ -43,9 +43,9 @@ class Planner {
   // Returns how many plans came from the store.
   [[nodiscard]] std::size_t restored() const noexcept { return restored_; }
 
-  // Returns a plan, or an empty value if cuDNN has no engine that the options allow; `why` then holds the reason. type:
-  // of the data. optional: the caller can continue without a plan. In that case only proposals of the heuristics are
-  // used (unless fallback_fusions), and a refusal is stored too.
+  // Returns a plan. If cuDNN has no engine that the options allow, returns an empty value and sets `why` to the reason.
+  // type: of the data. optional: the caller can continue without a plan. In that case the fallbacks are used only with
+  // fallback_fusions, and a refusal is stored too.
   [[nodiscard]] std::optional<cudnn::Plan> plan(cudnn::OpGraph graph, DType type, std::string& why,
                                                 bool optional = false) {
     const bool guessed_only = optional && !options_.fallback_fusions;
@@ -53,7 +53,7 @@ class Planner {
     const std::string timed = key_of(graph, "timed in a graph" + kind), guessed = key_of(graph, "guessed" + kind),
                       refused = key_of(graph, "refused" + kind);
     const cudnn::Target target(handle_);
-    // A measured plan is better, whichever process measured it.
+    // A stored measured plan is used even without autotune: it is better than a guess.
     if (auto kept = restore(target, timed, graph.name())) return kept;
     if (!options_.autotune)
       if (auto kept = restore(target, guessed, graph.name())) return kept;
@@ -64,7 +64,7 @@ class Planner {
       }
 
     // cuDNN 9 opens both libraries by name and needs them to make plans. It opens and closes NVRTC for every plan,
-    // which takes longer than all the rest. Stored plans need neither.
+    // which would take longer than the rest of the work. Stored plans need neither library.
     open_cublaslt();
     open_nvrtc();
     const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
@@ -96,8 +96,8 @@ class Planner {
 
  private:
   // How many plans a measured choice compares. The heuristics' first guess is mostly one of the best three. An optional
-  // plan has one candidate, which must be faster than the other way: cuDNN needs a second to compile each of many such
-  // plans.
+  // plan has one candidate, because cuDNN needs a second to compile each of many such plans. The caller compares that
+  // candidate with the unfused ops.
   static constexpr std::size_t candidates = 8;
 
   // Returns everything on which a stored plan depends.
@@ -124,7 +124,7 @@ class Planner {
         return plan;
       }
     } catch (const cudnn::CudnnError&) {
-      // The plan is from another machine. The newly chosen plan replaces it.
+      // The stored plan is from another machine. The newly chosen plan replaces it.
     }
     store_.forget(key);
     return {};
@@ -133,7 +133,7 @@ class Planner {
     try {
       store_.save(key, plan.json());
     } catch (const cudnn::CudnnError&) {
-      // Plans of some engines cannot be written as text. Such a plan is made again the next time.
+      // Plans of some engines have no form as text, so each process makes such a plan again.
     }
   }
 

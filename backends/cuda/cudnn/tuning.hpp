@@ -19,13 +19,13 @@ namespace tutti::cuda::cudnn {
 
 namespace detail {
 
-// Device memory for a measurement. data() is null if there is too little.
+// Device memory for a measurement. data() is null if the device has too little memory.
 class Scratch {
  public:
   explicit Scratch(std::size_t bytes) {
     if (cudaMalloc(&data_, std::max<std::size_t>(bytes, 256)) == cudaSuccess) return;
     data_ = nullptr;
-    cudaGetLastError();  // the error is not sticky
+    cudaGetLastError();  // clears the error: it is not sticky
   }
   Scratch(Scratch&& o) noexcept : data_(std::exchange(o.data_, nullptr)) {}
   Scratch& operator=(Scratch&&) = delete;
@@ -42,12 +42,12 @@ class Scratch {
 
 namespace detail {
 
-// Work captured as a CUDA graph, as in a training step. The time of its replay measures the device alone. It does not
-// contain the host's time to start the work, which for small kernels is the larger part.
+// Work captured as a CUDA graph, as in a training step. The time of a replay is the device's time. It does not contain
+// the host's time to start the work, which would be the larger part of the time of small kernels.
 class Captured {
  public:
-  // Captures what `start` starts on the device's stream; `start` must have run once before. If start() throws, the
-  // capture is ended too.
+  // Captures the work that `start` starts on the device's stream; `start` must have run once before. Ends the capture
+  // also if start() throws.
   template <class F>
   Captured(const Device& device, F&& start) : device_(device) {
     struct End {
@@ -71,7 +71,7 @@ class Captured {
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
 
-  // Returns the seconds of a replay, the shortest of a few. A replay much slower than `best` is not repeated.
+  // Returns the shortest time of three replays, in seconds. Stops after a replay that is much slower than `best`.
   [[nodiscard]] double shortest(double best = std::numeric_limits<double>::max()) const {
     cuda::Event begin(device_, true), end(device_, true);
     double shortest = std::numeric_limits<double>::max();
@@ -95,9 +95,9 @@ inline constexpr int repetitions = 6;
 
 }  // namespace detail
 
-// Returns the index of the fastest plan of a graph, measured on memory of its own. Empty if that memory does not fit.
-// The stream must be idle, and no CUDA graph may be under capture. The repetitions alternate between two sets of
-// operands, if both fit, so that a repetition does not read what the previous one left in the L2 cache.
+// Returns the index of the fastest plan of a graph, measured on memory of its own, or an empty value if there is too
+// little memory. The stream must be idle, and no CUDA graph may be under capture. The repetitions alternate between two
+// sets of operands if there is memory for both: so a repetition does not find its operands in the L2 cache.
 [[nodiscard]] inline std::optional<std::size_t> fastest_plan(const Device& device, Handle& handle, const OpGraph& graph,
                                                              std::vector<Plan>& plans) {
   if (plans.size() == 1) return 0;
@@ -110,8 +110,8 @@ inline constexpr int repetitions = 6;
     for (const auto& [uid, bytes] : graph.operands()) {
       memory.emplace_back(bytes);
       if (memory.back().data() == nullptr) break;
-      // The same byte everywhere is a small number in every floating type: 0.0115 in f32 and bf16, 1.06 in f16. With
-      // zeros the device would run at higher clocks than with real data.
+      // Values of which each byte is 0x3c are small in every type: 0.0115 in f32 and bf16, 1.06 in f16. With zeros the
+      // device would run at higher clocks than with real data.
       device.check_op(cudaMemsetAsync(memory.back().data(), 0x3c, bytes, stream), "memory for a measurement");
       operands.push_back({uid, memory.back().data()});
     }
@@ -147,8 +147,8 @@ inline constexpr int repetitions = 6;
   return best;
 }
 
-// Returns the seconds of the work that `start` starts on the device's stream, as part of a captured step. Returns the
-// largest number if cuDNN fails to run its plan. The stream must be idle.
+// Returns the time of the work that `start` starts on the device's stream, as part of a captured step, in seconds. If
+// cuDNN fails to run its plan, returns the largest number. The stream must be idle.
 template <class F>
 [[nodiscard]] double shortest_time(const Device& device, F&& start) {
   device.use();

@@ -17,8 +17,8 @@
 // weights and their gradient.
 namespace tutti::cuda {
 
-// Numbers of channels that the library gets: whole vectors of 16 bytes. Images (the stem) get 4 channels, for which
-// cuDNN has kernels in f16. In bf16 they get 8: cuDNN would otherwise pad them to 8 itself in every pass.
+// The numbers of channels that the library gets: whole vectors of 16 bytes. Images (the input of the stem) get 4
+// channels, for which cuDNN has kernels in f16. In bf16 they get 8: otherwise cuDNN would pad them to 8 in every pass.
 [[nodiscard]] constexpr std::int64_t padded_out_channels(DType t, std::int64_t channels) noexcept {
   const std::int64_t unit = vector_of(t);
   return (channels + unit - 1) / unit * unit;
@@ -49,9 +49,9 @@ struct PackedWeights {
 struct PreparedConv {
   ConvPass pass;
   ConvProblem problem;
-  std::int64_t in_channels, out_channels;                            // of the graph's activations
-  std::int64_t columns;                                              // of the graph's weights: its input channels
-  std::size_t a_offset = 0, b_offset = 0, out_offset = 0, rest = 0;  // in the workspace
+  std::int64_t in_channels, out_channels;                            // channels of the graph's activations
+  std::int64_t columns;                                              // input channels of the graph's weights
+  std::size_t a_offset = 0, b_offset = 0, out_offset = 0, rest = 0;  // positions in the workspace
   std::size_t workspace_bytes = 0;
 
   // x, w, y: shapes of the convolution in the forward direction. x may already have the padded channels.
@@ -89,7 +89,7 @@ struct PreparedConv {
   [[nodiscard]] bool unpacks() const {
     return problem.type != DType::f32 || taps() > 1 || problem.in_channels != columns || pads_out();
   }
-  // Returns the form in which the library writes that gradient.
+  // Returns the form in which the library writes the gradient of the weights.
   [[nodiscard]] WeightGradients::Form gradient_form() const {
     return {out_channels, static_cast<int>(columns), static_cast<int>(taps()), static_cast<int>(problem.in_channels),
             static_cast<std::size_t>(problem.out_channels * problem.in_channels) * taps() * size_of(problem.type)};
@@ -97,7 +97,7 @@ struct PreparedConv {
   [[nodiscard]] std::int64_t in_pixels() const { return problem.rows * problem.in_height * problem.in_width; }
   [[nodiscard]] std::int64_t out_pixels() const { return problem.rows * problem.out_height * problem.out_width; }
 
-  // Assigns the offsets in the workspace. library: bytes that the library needs for itself.
+  // Assigns the offsets in the workspace. library: bytes that the library itself needs there.
   void lay_out(std::size_t library) {
     const std::size_t unit = size_of(problem.type);
     const std::size_t x =
@@ -135,8 +135,8 @@ class ConvSteps {
     l_.op(p_.type, OpKernel::change_channels, l_.blocks(pixels * now), Launcher::block, from, to, static_cast<int>(old),
           static_cast<int>(now), pixels);
   }
-  // Returns the activation with padded channels. It is a copy at `offset` in the workspace if padding is needed,
-  // otherwise the graph's own buffer.
+  // Returns the address of the activation with padded channels: of a copy at `offset` in the workspace if padding is
+  // needed, otherwise of the graph's own buffer.
   [[nodiscard]] const void* padded_in(const void* x, std::size_t offset) const {
     if (!k_.pads_in()) return x;
     change(x, w_.at<void>(offset), k_.in_channels, p_.in_channels, k_.in_pixels());
@@ -159,7 +159,7 @@ class ConvSteps {
   const ConvProblem& p_;
 };
 
-// Runs a prepared convolution. A gradient of weights is complete after g.finish(). C: a class with the library's run().
+// Runs a prepared convolution. A gradient of weights is complete only after g.finish(). C: the library's class.
 template <class C>
 void run_convolution(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedConv& k,
                      cudaStream_t stream, const Call& c) {

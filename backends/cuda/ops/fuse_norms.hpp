@@ -13,16 +13,16 @@ namespace tutti::cuda {
 // Selects which chains of a differentiated graph are fused into tutti's own ops (private_ops.hpp).
 struct NormFusions {
   bool statistics = true;  // conv -> batch norm: the convolution computes the sums that the batch norm needs
-  // Requires `statistics`. Batch norm + relu -> one convolution: the value between them is never in memory, neither in
-  // the forward pass nor for the gradient of the weights.
+  // Requires `statistics`. Batch norm + relu -> one convolution: the convolution computes the value between them, which
+  // is never in memory. The gradient of the weights recomputes it.
   bool activation = true;
-  bool backward = true;  // data gradient -> relu -> batch norm, backward: the data gradient computes the sums
+  bool backward = true;  // data gradient -> relu -> batch norm, backward: the data gradient computes the norm's sums
   // Keeps outputs of batch norms in memory for the gradient of the weights instead of computing them again. For devices
   // with large and slow memory.
   bool keep = false;
 };
 
-// The layers with fused ops: convolutions for the first two kinds, batch norms for the last.
+// The layers with fused ops: convolutions in `statistics` and `activation`, batch norms in `backward`.
 struct FusedLayers {
   std::vector<std::string> statistics, activation, backward;
   [[nodiscard]] bool any() const { return !statistics.empty() || !backward.empty(); }
@@ -97,7 +97,7 @@ class NormFuser {
       conv = r;
     }
     if (conv < 0) return;
-    // Finds the node of the backward pass that recomputes y only for the gradient of this convolution's weights.
+    // Finds the backward node that recomputes y. Only the gradient of this convolution's weights may read its output.
     NodeId recomputed = -1, weights = -1;
     for (NodeId r : readers_[at(x)]) {
       const auto* const made = std::get_if<op::BatchNormInference>(&node(r).op);
@@ -157,7 +157,7 @@ class NormFuser {
   void keep(NodeId recomputed) {
     const auto* const made = std::get_if<op::BatchNormInference>(&node(recomputed).op);
     if (made == nullptr || !made->saved_inv_std) return;
-    // The forward node that wrote mean and inv_std also has the output, unless the output was fused away.
+    // The forward node that computes mean and inv_std also has the output, unless a fusion has removed the output.
     const Node& forward = node(g_[node(recomputed).inputs[3]].producer);
     if (forward.outputs[0] == node(recomputed).inputs[3]) return;
     const ValueId copy = node(recomputed).outputs[0];
@@ -167,8 +167,8 @@ class NormFuser {
     removed_[at(recomputed)] = 1;
   }
 
-  // Removes the unused nodes and renumbers the producers. All removed nodes are in the backward pass. Therefore forward
-  // nodes keep the numbers that they have in the graph of evaluations.
+  // Removes the unused nodes and renumbers the producers. All of them are in the backward pass. Therefore forward nodes
+  // keep the numbers that they have in the graph of evaluations.
   void compact() {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < g_.nodes.size(); ++i) {

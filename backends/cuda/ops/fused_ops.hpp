@@ -21,14 +21,15 @@
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/call.hpp>
 
-// Runs tutti's own ops. Each runs as one kernel of the library if the library has one. Otherwise it runs step by step
-// with the plain convolution and tutti's kernels, with as many passes over memory as the graph had before the fusion.
+// Runs the ops of private_ops.hpp. Each runs as one kernel of the library if the library has one. Otherwise it runs
+// step by step with the plain convolution and tutti's kernels, with as many passes over memory as before the fusion.
 namespace tutti::cuda {
 
 // Selects the chains to fuse. In f16 cuDNN has ready kernels for the backward pass through batch norm, which are used
-// only if a measurement shows them to be faster. On Ampere and Hopper it also has ready kernels for all other chains;
-// published work is faster with them. In bf16 cuDNN has only the statistics, with kernels that it compiles for Ampere;
-// they too must be faster in a measurement (tests/backends/test_cudnn_plans.cpp).
+// only if a measurement finds them faster. On Ampere and Hopper it also has ready kernels for all other chains; they
+// are used without a measurement, because published work is faster with them. In bf16 cuDNN has only the statistics,
+// with kernels that it compiles for Ampere. They too are used only if a measurement finds them faster
+// (tests/backends/test_cudnn_plans.cpp).
 [[nodiscard]] inline NormFusions norm_fusions(const CudaOptions& o, int architecture, DType t) {
   if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute};
   const bool may = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80;
@@ -36,8 +37,8 @@ namespace tutti::cuda {
   return {known || (may && o.autotune), known, may && t == DType::f16 && o.autotune, !o.recompute};
 }
 
-// What the library class C must have in addition to plain convolutions. Without it, chains are fused only if the
-// options force it.
+// The functions for fusions that the library class C may have in addition to plain convolutions. Without them, chains
+// are fused only if the options force it.
 template <class C>
 concept FusesConvolutions = requires(C& c, FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* w,
                                      cudaStream_t s) {
@@ -54,7 +55,7 @@ struct PreparedFusion {
   FusedPass pass;
   PreparedConv conv;
   bool fused = false;
-  std::size_t activated = 0;  // step by step: offset of the activated input in the workspace
+  std::size_t activated = 0;  // if it runs step by step: offset of the activated input in the workspace
   std::size_t workspace_bytes = 0;
 
   PreparedFusion(FusedPass which, const op::Window& o, DType t, const Shape& x, const Shape& w, const Shape& y)
@@ -63,14 +64,14 @@ struct PreparedFusion {
   [[nodiscard]] bool activates() const {
     return pass == FusedPass::activated_statistics || pass == FusedPass::activated_backward_weights;
   }
-  // A fusion does not pad channels, except for those of the images.
+  // A fusion cannot pad channels, except the channels of the images.
   [[nodiscard]] bool may_fuse() const { return !conv.pads_out() && (!conv.pads_in() || pass == FusedPass::statistics); }
   void lay_out_fused(std::size_t library) {
     fused = true;
     conv.lay_out(library);
     workspace_bytes = conv.workspace_bytes;
   }
-  // x, y: shapes in the forward direction.
+  // Plans the workspace for the op step by step. x, y: shapes in the forward direction.
   void lay_out_steps(std::size_t library, const Shape& x, const Shape& y) {
     fused = false;
     conv.lay_out(library);
@@ -161,7 +162,7 @@ void run_in_steps(C& library, Launcher& l, const Workspace& w, WeightGradients& 
   }
 }
 
-// Memory for the operands of a measurement, laid out as in a run. call() is null if the device has too little memory.
+// Memory for the operands of a measurement, with the shapes of a run. call() is null if it does not fit on the device.
 class TrialCall {
  public:
   TrialCall(const Device& device, const NodeDesc& d, std::size_t packed_bytes) {
@@ -229,7 +230,7 @@ template <class C>
     const auto run = [&](const PreparedFusion& which) {
       return [&] {
         run_fusion(library, l, w, g, which, device.stream(), *trial.call());
-        g.begin();  // the rest of the gradient's work is the same for both
+        g.begin();  // drops the conversion, which takes the same time for both ways
       };
     };
     return library.no_slower(to_string(pass) + " " + to_string(k->conv.problem), run(*k), run(*other)) ? k : other;
@@ -238,7 +239,7 @@ template <class C>
   }
 }
 
-// Runs the last step of batch norm's statistics, and computes its output if it has one.
+// Runs the last step of a batch norm's statistics, and computes the output if the op has one.
 inline void run_batch_norm_from_sums(Launcher& l, const BatchNormFromSums& o, const Call& c) {
   const TensorRef& x = c.in[0];
   const NormTiles t = norm_tiles(x.dtype, x.shape);

@@ -11,12 +11,12 @@
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/call.hpp>
 
-// Fully connected layers: the library's product, and the remaining work by tutti's kernels. G: a class with the
-// library's calls.
+// Fully connected layers: matrix products by the library, and the remaining work by tutti's kernels. G: the library's
+// class.
 namespace tutti::cuda {
 
-// x and y: tensors of the forward direction. In 16 bits the product is in f32: y is then rounded once, together with
-// its bias.
+// x and y: tensors of the forward direction. If y has 16 bits, the product is in f32, so that y is rounded once, after
+// the bias has been added.
 [[nodiscard]] inline LinearProblem linear_problem(LinearPass pass, const TensorDesc& x, const TensorDesc& y) {
   return {x.shape[0], x.shape.row_numel(), y.shape.row_numel(), x.dtype,
           pass == LinearPass::forward && x.dtype != DType::f32};
@@ -25,8 +25,8 @@ namespace tutti::cuda {
   return linear_problem(pass, TensorDesc{x.shape, x.dtype}, TensorDesc{y.shape, y.dtype});
 }
 
-// Returns the bytes for y in f32, or for the partial sums of the bias gradient. The library's own workspace follows
-// them.
+// Returns the workspace for y in f32, or for the partial sums of the bias gradient, in bytes. The library's own
+// workspace follows it.
 [[nodiscard]] inline std::size_t linear_own_bytes(LinearPass pass, const LinearProblem& p) {
   if (pass == LinearPass::backward_weights)
     return Workspace::round_up(NormTiles(p.type, p.rows, p.outputs).workspace_bytes());

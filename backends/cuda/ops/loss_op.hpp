@@ -36,7 +36,7 @@ class LossOp {
   [[nodiscard]] static std::size_t workspace_bytes(std::int64_t rows) {
     return ranks_at(rows) + static_cast<std::size_t>(rows) * sizeof(int);
   }
-  // with_scalars: takes the scale from the call.
+  // with_scalars: writes the scale of the call to the device first.
   void run(const Workspace& w, const op::SoftmaxCrossEntropy& o, const Call& c, bool with_scalars) {
     const TensorRef& z = c.in[0];
     const std::int64_t rows = z.shape[0];
@@ -50,7 +50,7 @@ class LossOp {
                  c.out[0].data, report_.get());
   }
 
-  // DataError if the kernels found an error in the data. Each error is reported once.
+  // Throws DataError if the kernels found an error in the data. Reports each error once.
   void throw_report() {
     int* const r = report_.get();
     if (std::exchange(r[0], 0) != 0) fail<DataError>("softmax_cross_entropy", {"labels in 0..", r[2] - 1}, r[1]);
@@ -63,7 +63,7 @@ class LossOp {
   }
 
   Launcher& launcher_;
-  std::shared_ptr<int> report_;  // kernels/loss.hpp
+  std::shared_ptr<int> report_;  // see loss_finish() in kernels/loss.hpp
   Buffer scale_;
 };
 

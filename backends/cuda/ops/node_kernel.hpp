@@ -10,9 +10,9 @@
 
 namespace tutti::cuda {
 
-// Runs an op O by functions of the backend B: run(O, call) runs the op in one call, and prepare(O, info) returns what
-// the op prepares. For weights, B has pack_bytes(op, desc) and pack(op, desc, weights, to). One class with pointers to
-// these functions is enough: on a GPU, ops differ only in what they prepare and in the kernels they start.
+// Runs an op O by functions of the backend B: run(O, call) runs the op in one call, and prepare(O, info) returns the
+// op's prepared data. For weights, B has pack_bytes(op, desc) and pack(op, desc, weights, to). One class with pointers
+// to these functions is enough: on a GPU, ops differ only in their prepared data and in the kernels that they start.
 template <class B>
 class NodeKernel final : public Kernel {
  public:
@@ -38,8 +38,8 @@ class NodeKernel final : public Kernel {
   std::shared_ptr<void> prepared_;
 };
 
-// Returns the kernel of any op except a custom one. B has functions for all standard ops, and for Own, the ops of its
-// own.
+// Returns the kernel of any op except a custom one. B must have functions for all standard ops and for Own, its private
+// ops.
 template <class... Own, class B>
 [[nodiscard]] std::unique_ptr<Kernel> kernel_of(B& b, const Op& op, const NodeDesc& d) {
   std::unique_ptr<Kernel> made;

@@ -27,7 +27,7 @@ concept FusesNorms = FusesConvolutions<C> &&
   if (x[1] % vector_of(d.compute) != 0) return {};
   return BatchNormAddRelu{{x[0], x[1], x[2], x[3], d.compute}, o.residual, o.relu, o.eps, o.momentum};
 }
-// tutti's kernel can mask by y and add a second gradient; the library's kernel has no operands for these.
+// Returns an empty value also if the op masks by y or adds a second gradient: only tutti's kernels have these operands.
 [[nodiscard]] inline std::optional<BatchNormAddReluBackward> library_norm(const op::BatchNormBackward& o,
                                                                           const NodeDesc& d) {
   const Shape& x = d.out[0].shape;
@@ -56,7 +56,7 @@ inline void run_our_norm(Launcher& l, const Workspace& w, const op::BatchNormBac
   run_batch_norm_backward(l, w, o, c);
 }
 
-// Returns the library's kernel if it was faster. Otherwise returns null, and tutti's kernels run.
+// Returns the library's kernel if it was faster in a measurement, otherwise null: tutti's kernels are to run.
 template <class C, class O>
 [[nodiscard]] std::shared_ptr<void> prepare_norm(C& library, Launcher& l, Workspace& w, const Device& device,
                                                  const CudaOptions& options, const O& o, const NodeDesc& d) {
@@ -78,7 +78,7 @@ template <class C, class O>
   return {};
 }
 
-// Runs the prepared kernel, c.prepared.
+// Runs the library's kernel, which is c.prepared, or tutti's kernels if c.prepared is null.
 template <class O>
 void run_chosen_norm(Launcher& l, const Workspace& w, cudaStream_t stream, const O& o, const Call& c) {
   using F = std::conditional_t<std::is_same_v<O, op::BatchNorm>, BatchNormAddRelu, BatchNormAddReluBackward>;

@@ -14,8 +14,8 @@
 // Batch norm and the sums of columns by tutti's kernels.
 namespace tutti::cuda {
 
-// How 256 threads share a tensor viewed as [rows, channels] (kernels/norm.hpp). It depends on the extents only, so that
-// sums are the same on every GPU.
+// How blocks of 256 threads share a tensor viewed as [rows, channels] (kernels/norm.hpp). It depends on the extents
+// only, so that sums are the same on every GPU.
 struct NormTiles {
   std::int64_t rows = 0;
   int channels = 0, log_lanes = 0;
@@ -28,7 +28,7 @@ struct NormTiles {
     vectors = v != 1;
     while (log_lanes < 5 && (1 << log_lanes) < across) ++log_lanes;
     groups = static_cast<unsigned>((across + (1 << log_lanes) - 1) >> log_lanes);
-    // A block has a few rows for each thread; 1,024 blocks fill any GPU several times.
+    // At least 4 rows for each thread, and at most about 1,024 blocks, which fill any GPU several times.
     const std::int64_t step = 256 >> log_lanes, most = std::max<std::int64_t>(1, 1024 / groups);
     const std::int64_t wanted = std::clamp<std::int64_t>(all / (4 * step), 1, most);
     chunk = ((all + wanted - 1) / wanted + step - 1) / step * step;
@@ -38,7 +38,7 @@ struct NormTiles {
   [[nodiscard]] dim3 grid() const { return {groups, chunks}; }
   [[nodiscard]] dim3 finish_grid() const { return dim3(static_cast<unsigned>((channels + 7) / 8)); }
   [[nodiscard]] OpKernel of(Forms<OpKernel> k) const { return k.of(vectors); }
-  // Partial sums [chunks][2][channels], then means [2][channels]; f32.
+  // The workspace: partial sums [chunks][2][channels], followed by means [2][channels]; f32.
   [[nodiscard]] std::size_t partial_bytes() const {
     return Workspace::round_up(std::size_t{chunks} * 2 * static_cast<std::size_t>(channels) * sizeof(float));
   }
@@ -47,7 +47,7 @@ struct NormTiles {
   }
 };
 
-// The operations of a batch norm as the bits of kernels/norm.hpp, and the kernel for them. The most frequent forms have
+// The form of a batch norm in the forward pass (kernels/norm.hpp), and the kernel for it. The most frequent forms have
 // a kernel of their own.
 struct NormApplyForm {
   bool relu = false, residual = false;
@@ -59,9 +59,9 @@ struct NormApplyForm {
   }
 };
 struct NormBackwardForm {
-  int mask = 0;         // how the relu's mask is found: 0 no mask, 1 computed again, 2 the sign of the relu's output
+  int mask = 0;         // of the relu: 0 no mask, 1 the sign of the recomputed output, 2 the sign of the relu's output
   bool second = false;  // the gradient has two parts
-  bool keep = false;    // their masked sum is the gradient of the residual
+  bool keep = false;    // the masked gradient is written: it is the gradient of the residual
   [[nodiscard]] int bits() const { return mask + (second ? 4 : 0) + (keep ? 8 : 0); }
   [[nodiscard]] OpKernel sums(const NormTiles& t) const {
     if (!t.vectors) return OpKernel::norm_backward_sums_any_1;
@@ -80,7 +80,7 @@ struct NormBackwardForm {
         return OpKernel::norm_backward_sums_any;
     }
   }
-  // Returns the form of the second pass, which reads a kept gradient as a complete one.
+  // Returns the form of the second pass. A kept gradient needs no mask and no second part there.
   [[nodiscard]] int apply_bits() const { return keep ? 0 : bits(); }
   [[nodiscard]] OpKernel apply(const NormTiles& t) const {
     if (!t.vectors) return OpKernel::norm_backward_apply_any_1;

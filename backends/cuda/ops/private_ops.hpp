@@ -6,8 +6,8 @@
 
 namespace tutti::cuda {
 
-// Ops that only this backend knows. fuse_norms() creates them in a differentiated graph. In the following, a =
-// relu(scale[c] * x + bias[c]) is the result of batch norm and relu for x; a need not be in memory.
+// Ops that only this backend has. fuse_norms() creates them in a differentiated graph. Below, a = relu(scale[c] * x +
+// bias[c]) is the result of batch norm and relu for x; a need not be in memory.
 
 // x, w [, scale, bias] -> y, sum, square_sum
 // y = conv(activate ? a : x, w), and for each channel the sums over N, H and W of y and of its squares.

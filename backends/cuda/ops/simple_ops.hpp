@@ -11,7 +11,7 @@
 // Ops that read one element or one window at a time, by tutti's kernels.
 namespace tutti::cuda {
 
-// Returns how many values a thread processes at once: a vector of 16 bytes if the channels are a multiple of it,
+// Returns the number of values that a thread processes at once: a vector of 16 bytes if it divides the channels,
 // otherwise 1.
 [[nodiscard]] inline int channel_vector(DType t, std::int64_t channels) {
   return channels % vector_of(t) == 0 ? vector_of(t) : 1;
@@ -34,7 +34,7 @@ inline void run_bias(Launcher& l, const Call& c) {
        Launcher::block, c.in[0].data, c.in[1].data, y.data, static_cast<int>(channels), n);
 }
 
-// kernels/pool.hpp
+// The struct of kernels/pool.hpp.
 struct Pool {
   int height, width, channels, out_h, out_w, kernel_h, kernel_w, stride, padding;
 
@@ -63,7 +63,7 @@ inline void run_max_pool_backward(Launcher& l, const op::MaxPoolBackward& o, con
        c.in[0].data, c.in[1].data, dx.data, Pool(o, dx.shape, c.in[0].shape), vectors);
 }
 
-// k: average_pool or average_pool_backward. large: the shape that has the pixels.
+// k: average_pool or average_pool_backward. large: the shape with the pixels, which is x or dx.
 inline void run_average_pool(Launcher& l, Forms<OpKernel> k, const Shape& large, const Call& c) {
   const TensorRef& out = c.out[0];
   const std::int64_t channels = large[1], vectors = out.shape.numel() / channel_vector(out.dtype, channels);

@@ -11,9 +11,9 @@
 
 namespace tutti::cuda {
 
-// Pads normalised images of fewer than 4 channels with channels of zeros if only convolutions read them. The images are
-// then written in the library's form, and need not be copied into it in the forward pass and again for the gradient of
-// the weights.
+// Pads normalised images of fewer than 4 channels with channels of zeros if only convolutions read them. Normalisation
+// then writes the images in the library's form. Otherwise they would be copied into that form twice: in the forward
+// pass and for the gradient of the weights.
 inline void widen_images(Graph& g, DType compute) {
   const auto takes = [&](const Node& n, ValueId x) {
     for (std::size_t i = 1; i < n.inputs.size(); ++i)

@@ -11,12 +11,12 @@
 #include <tutti/core/error.hpp>
 #include <tutti/optim/update.hpp>
 
-// Optimizer updates of the arenas by tutti's kernels, each pass started by the host. They are for steps that
+// Optimizer updates of the arenas by tutti's kernels. The host starts each pass. They are for steps that
 // HostStepFinisher ends, with a user's own optimizer or a traced one, because the host computes their factors.
 // CudaStepFinisher has kernels that read all factors from the device.
 namespace tutti::cuda {
 
-// kernels/update.hpp
+// The struct of kernels/update.hpp.
 struct UpdateNumbers {
   float lr, weight_decay, gradient_scale, factor;
 };
@@ -67,11 +67,11 @@ inline void run_update(Launcher& l, const AdamwUpdate& o, const UpdateCall& u) {
 inline constexpr std::int64_t norm_blocks = 1024;
 inline constexpr std::size_t squared_norms_bytes = (2 + 2 * static_cast<std::size_t>(norm_blocks)) * sizeof(double);
 
-// to: of squared_norms_bytes. Its first two numbers become the squared norms of the weights and of the gradients.
+// to: squared_norms_bytes. Writes the squared norms of the weights and of the gradients to its first two numbers.
 inline void run_squared_norms(Launcher& l, const UpdateCall& u, double* to) {
   require_master(u.dtype);
   const auto n = static_cast<std::int64_t>(u.count);
-  // 16 values a thread. The number of blocks depends on n only.
+  // 16 values for each thread. The number of blocks depends on n only, so that the sums are the same on every GPU.
   const std::int64_t blocks = std::clamp<std::int64_t>(n / (16 * Launcher::block), 1, norm_blocks);
   double* const partial = to + 2;
   l.update(update_forms::squared_norms.of(aligned(u.weights, u.gradients)), dim3(static_cast<unsigned>(blocks)),

@@ -14,26 +14,27 @@
 
 namespace tutti::cuda {
 
-// Converts gradients of convolution weights from the library's type and order to the graph's, f32 OIHW. Each gradient
-// has a place of its own until finish() or until the room is used up, so that one launch converts many. The addresses
-// are an argument of the launch, passed by value: a captured step keeps them.
+// Converts gradients of convolution weights from the library's type and order to f32 OIHW, as the graph needs them.
+// Each gradient has a place of its own until finish() or until the room is used up, so that one launch converts many.
+// The addresses are an argument of the launch, passed by value, so a captured step contains them.
 class WeightGradients {
  public:
-  // The library's form: [rows, taps, padded columns], of which the first `columns` belong to the graph.
+  // The library's form: [rows, taps, padded columns]. The first `columns` of the padded columns belong to the graph.
   struct Form {
     std::int64_t rows;
     int columns, taps, padded_columns;
     std::size_t bytes;
   };
 
-  // The 16-bit bytes of two default buckets of f32 gradients.
+  // The bytes of two default buckets of gradients in 16 bits.
   static constexpr std::size_t default_room = std::size_t{8} << 20;
 
   WeightGradients(DeviceMemory& memory, Launcher& launcher, std::size_t room = default_room)
       : memory_(memory), launcher_(launcher), room_(room) {}
 
-  // Call for each gradient before the first run that needs it. There is memory for all gradients together, but not more
-  // than the larger of the room and the largest gradient. Runs captured with the old address must be captured again.
+  // Call for each gradient before the first run that needs it. Allocates memory for all gradients together, but not
+  // more than the larger of the room and the largest gradient. Runs that were captured with the old address must be
+  // captured again.
   void reserve(std::size_t bytes) {
     bytes = Workspace::round_up(bytes);
     all_ += bytes;
@@ -46,10 +47,10 @@ class WeightGradients {
   [[nodiscard]] void* data() const noexcept { return places_.data(); }
 
   [[nodiscard]] bool waiting() const noexcept { return jobs_.count > 0; }
-  // Drops the gradients that an aborted run left.
+  // Drops waiting gradients, which an aborted run has left.
   void begin() noexcept { used_ = jobs_.count = 0, blocks_ = 0; }
-  // Returns the address to which the library writes its gradient. The converted gradient is in `to` after the next
-  // finish().
+  // Returns the address to which the library must write a gradient. The next finish() writes the converted gradient to
+  // `to`.
   [[nodiscard]] void* place(DType t, const Form& f, void* to) {
     const std::size_t bytes = Workspace::round_up(f.bytes);
     if (jobs_.count == most || used_ + bytes > places_.bytes() || (waiting() && t != type_)) finish();
@@ -72,7 +73,7 @@ class WeightGradients {
   static constexpr int most = 64;
   static constexpr std::int64_t piece = 2048;  // values in a block
 
-  // kernels/elementwise.hpp
+  // The struct UnpackJob of kernels/elementwise.hpp.
   struct Job {
     const void* from;
     float* to;
