@@ -7,10 +7,10 @@
 
 #include <tutti/backends/make.hpp>
 
-// Tests on all backends of this build.
+// Helpers for tests that run on all backends of this build.
 namespace tutti::testing {
 
-// Calls f(backend) for each backend on the processor except the reference, with two threads.
+// Calls f(backend) for each processor backend of this build except the reference, each with two threads.
 template <class F>
 void on_processor_backends(F&& f) {
   BackendOptions o;
@@ -22,8 +22,8 @@ void on_processor_backends(F&& f) {
   }
 }
 
-// Returns the GPU's backend. If there is no GPU, prints a skip and returns null. Test cases that call it have names
-// that begin with "gpu: ".
+// Returns the GPU's backend. If the machine has no GPU, prints a skip message and returns null. The names of test cases
+// that call this function begin with "gpu: ".
 [[nodiscard]] inline std::unique_ptr<Backend> gpu_backend(const BackendOptions& o = {}) {
   try {
     if (count_gpus() > 0) return make_backend("cuda", o);

@@ -12,7 +12,7 @@
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/executor.hpp>
 
-// Copies of a backend's memory as numbers on the host, random weights and batches, and a list of differences.
+// Copies values between a backend's memory and the host, makes random weights and batches, and lists differences.
 namespace tutti::testing {
 
 struct Operand {
@@ -62,7 +62,7 @@ Memory& memory_of(B& b) {
     return b.memory();
 }
 
-// Copies a part of a backend's memory to the host.
+// Copies n bytes at `from` from a backend's memory to the host.
 template <class B>
 std::vector<std::byte> fetch(B& backend, const void* from, std::size_t n) {
   std::vector<std::byte> host(n);
@@ -74,7 +74,7 @@ std::vector<double> fetch(B& backend, const TensorRef& t) {
   auto host = fetch(backend, t.data, TensorDesc{t.shape, t.dtype}.bytes());
   return to_doubles({host.data(), t.dtype, t.shape});
 }
-// Changes a part of a backend's memory: f(elements).
+// Changes `count` elements in a backend's memory: copies them to the host, calls f on them and copies them back.
 template <class T, class B, class F>
 void modify(B& backend, void* data, std::size_t count, F&& f) {
   Memory& memory = memory_of(backend);
@@ -83,7 +83,7 @@ void modify(B& backend, void* data, std::size_t count, F&& f) {
   f(host.data());
   memory.copy_in(data, host.data(), count * sizeof(T));
 }
-// A vector in a backend's memory.
+// A vector in a backend's memory; the destructor frees the memory.
 template <class T>
 class Held {
  public:
@@ -105,8 +105,8 @@ class Held {
   Buffer buffer_;
 };
 
-// Fills all parameters and running statistics with numbers that depend only on the seed and the names. They are rounded
-// to f32 so that every precision starts with the same values.
+// Fills all parameters and running statistics with numbers that depend only on the seed and the names of the tensors.
+// The numbers are rounded to f32 so that every precision starts with the same values.
 inline void randomize(Executor& e, std::uint64_t seed) {
   for (const Value& v : e.graph().values) {
     const bool state = v.storage == Storage::state;
@@ -156,20 +156,20 @@ inline Batch random_batch(const Graph& g, std::int64_t rows, std::uint64_t seed)
   return b;
 }
 
-// Collects differences.
+// Compares values and lists the differences.
 class Comparison {
  public:
   std::vector<std::string> failures;
   std::size_t compared = 0;
-  double floor = 0;  // added to each tolerance: half the smallest number of the type
+  double floor = 0;  // added to each tolerance: half of the type's smallest number
 
-  // `what`: any argument of std::string's constructor. The string is only constructed if the values differ, because
-  // tests compare millions.
+  // `what`: any argument of std::string's constructor. The function constructs the string only if the values differ,
+  // because tests compare millions of values.
   template <class What>
   void value(const What& what, std::size_t i, double got, double expected, double tolerance) {
     ++compared;
     tolerance += floor;
-    // Two NaNs, or two equal infinities, are equal.
+    // Two NaNs count as equal, and so do two infinities of the same sign.
     if (std::fabs(got - expected) <= tolerance || got == expected || (std::isnan(got) && std::isnan(expected))) return;
     const std::string name(what);
     if (failures.size() < 20 && blamed_.insert(name).second)

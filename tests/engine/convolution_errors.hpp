@@ -15,8 +15,8 @@
 
 #include "engine/suite.hpp"
 
-// Compares 3x3 convolutions with padding 1, and plain sums in f32, with sums in f64, in one training step of a net
-// around them.
+// Runs one training step of a net with a 3x3 convolution with padding 1. Compares the results of the convolution's
+// passes, and plain sums in f32, with sums in f64.
 namespace tutti::testing {
 
 struct Error {
@@ -32,7 +32,8 @@ struct Error {
   [[nodiscard]] double rms() const { return std::sqrt(squares / reference_squares); }
 };
 
-// The errors of one pass: the kernel's, and that of a plain f32 sum of the same operands.
+// The errors of one pass against sums in f64: the error of the backend's kernel, and the error of a plain f32 sum of
+// the same operands.
 struct Errors {
   Error kernel, plain;
 };
@@ -43,7 +44,7 @@ inline double at(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t 
   return x.data[static_cast<std::size_t>(((n * s[2] + h) * s[3] + w) * s[1] + c)];
 }
 
-// Calls add(a, b) for the products that are summed to one element of a result.
+// Calls add(a, b) for each product a * b in the sum that gives one element of a pass's result.
 template <class Add>
 void terms_of(const op::Conv2d& o, const std::vector<Operand>& in, std::int64_t n, std::int64_t c, std::int64_t h,
               std::int64_t w, Add&& add) {
@@ -73,7 +74,8 @@ void terms_of(const op::Conv2dBackwardWeights& window, const std::vector<Operand
         add(at(in[0], n, c, h * window.stride + r - 1, w * window.stride + s - 1), at(in[1], n, o, h, w));
 }
 
-// One training step of a net around the convolution, and the errors of its passes: forward, data, weights.
+// Runs one training step of a net that contains the convolution. errors() returns the errors of one of its three
+// passes: forward, data gradient, weight gradient.
 class TrainingStep {
  public:
   TrainingStep(const ConvCase& c, DType precision, std::unique_ptr<Backend> backend)
@@ -91,7 +93,7 @@ class TrainingStep {
     const Node& node = node_of<O>();
     std::vector<Operand> in;
     for (const ValueId v : node.inputs) in.push_back(operand(v));
-    // A convolution in bf16 reads rounded weights.
+    // In bf16, the forward and the data pass read weights rounded to bf16.
     if (bf16_ && !std::is_same_v<O, op::Conv2dBackwardWeights>)
       for (double& w : in[1].data) w = static_cast<double>(static_cast<float>(tutti::bf16(w)));
     const Operand out = operand(node.outputs[0]);

@@ -14,15 +14,16 @@
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
 
-// The table of op cases: the conformance tests compare every backend on it, and the benchmarks time its ops.
+// The table of op cases: the conformance tests compare every backend with the reference on these cases, and the
+// benchmarks time their ops.
 namespace tutti::testing {
 
 struct ConvCase {
   std::string name;
-  std::int64_t rows = 1;  // for the tests
+  std::int64_t rows = 1;  // number of images in the tests
   std::int64_t channels = 0, height = 0, width = 0, out = 0;
   op::Window window;
-  std::int64_t batch = 1;  // for the benchmarks
+  std::int64_t batch = 1;  // number of images in the benchmarks
 
   // Returns the multiplications and additions of one pass over `n` rows.
   [[nodiscard]] double flops(std::int64_t n) const {
@@ -31,22 +32,22 @@ struct ConvCase {
   }
 };
 
-// Returns a square convolution with "same" padding.
+// Returns the case of a square image and kernel with "same" padding.
 inline ConvCase square_conv(std::string name, std::int64_t rows, std::int64_t channels, std::int64_t size,
                             std::int64_t out, int kernel, int stride) {
   return {std::move(name), rows, channels, size, size, out, {kernel, kernel, stride, (kernel - 1) / 2}};
 }
 
-// A ResNet with its batch in the benchmarks. The tests need few rows, but enough for shards and chunks of several
-// sizes: `rows` for images of 16 pixels or more and less than 256 channels, otherwise `few`.
+// A ResNet and its batch size in the benchmarks. The tests use few rows, but enough for shards and chunks of several
+// sizes: `rows` for layers with a height of at least 16 and fewer than 256 output channels, `few` for all other layers.
 struct ResnetCase {
   std::string name;
   std::int64_t batch, rows, few;
   Graph graph;
 };
 
-// Returns the CIFAR ResNet (every depth 6n+2 has the shapes of 20), its pre-activation form on 28 pixels, ResNet-18
-// with the CIFAR stem, and ResNet-50 at 224 pixels.
+// Returns four nets: ResNet-20 for CIFAR (its layers have the shapes of every depth 6n+2), the pre-activation form of
+// depth 50 on 28 pixels, ResNet-18 with the CIFAR stem, and ResNet-50 on 224 pixels.
 inline std::vector<ResnetCase> resnet_cases() {
   const auto net = [](std::int64_t size, const auto& record) {
     Builder b(3, size, size);
@@ -61,7 +62,7 @@ inline std::vector<ResnetCase> resnet_cases() {
           {"resnet50", 8, 2, 2, net(224, [](auto& b, ValueId x) { models::resnet(b, x, {.depth = 50}); })}};
 }
 
-// Returns every convolution of a net, each shape once, for example "resnet20/32x32x16->16/k3s1".
+// Returns a case for each different convolution of a net. Example of a name: "resnet20/32x32x16->16/k3s1".
 inline std::vector<ConvCase> convolutions_of(const ResnetCase& net) {
   std::vector<ConvCase> cases;
   for (const Node& n : net.graph.nodes) {
@@ -90,9 +91,9 @@ inline std::vector<ConvCase> resnet_conv_cases() {
   return cases;
 }
 
-// Returns small convolutions with awkward sizes: channels that fill no vector, kernels larger than half the image,
-// strides that do not divide the image, padding beyond "same", oblong images, rows that make uneven shards, chunks of
-// several sizes in a shard.
+// Returns small convolutions with unusual sizes: channels that do not fill a vector, kernels larger than half the
+// image, strides that do not divide the image, padding beyond "same", oblong images, row counts that give unequal
+// shards, and shards with chunks of several sizes.
 inline std::vector<ConvCase> odd_conv_cases() {
   std::vector<ConvCase> c;
   for (std::int64_t in : {1, 3, 4, 5, 16, 17, 32, 64})
@@ -118,12 +119,13 @@ inline std::vector<ConvCase> odd_conv_cases() {
   return c;
 }
 
-// One op (or a few) under test in a small net: images -> normalize -> bias -> [it] -> batch norm -> pool -> linear ->
-// loss. It gets gradients that differ everywhere and has to pass them on.
+// One op (or a few ops) under test in a small net: images -> normalize -> bias -> op under test -> batch norm -> pool
+// -> linear -> loss. The gradient that the op receives differs from element to element, and the op must compute the
+// gradient of its input.
 struct OpCase {
   std::string name;
   std::int64_t rows = 1, channels = 1, height = 1, width = 1;
-  std::function<ValueId(Builder&, ValueId)> record;  // on an activation that needs its gradient
+  std::function<ValueId(Builder&, ValueId)> record;  // adds the ops; its input needs a gradient
   int classes = 10;
   float label_smoothing = 0;
   bool input_gradient = true;  // false: no bias before the op, which then reads the images like a stem
@@ -158,7 +160,7 @@ inline ValueId second_path(Builder& b, ValueId x, const std::string& name = "oth
   return b.bias(name, x, b.parameter(name + ".bias", Shape{b.shape(x)[1]}, {Init::normal, 1}, false));
 }
 
-// The batch norm "bn" with the ops fused into it. Its result is read once or twice.
+// A batch norm "bn" with the ops that are fused into it. One op or two ops read its result.
 struct NormCase {
   std::string name;
   std::int64_t rows = 1, channels = 1, height = 1, width = 1;
@@ -173,7 +175,7 @@ inline OpCase op_case(const NormCase& c) {
           }};
 }
 
-// Returns every batch norm of a net, each kind once, for example "resnet20/32x32x16/add+relu".
+// Returns a case for each different batch norm of a net. Example of a name: "resnet20/32x32x16/add+relu".
 inline std::vector<NormCase> batch_norms_of(const ResnetCase& net) {
   std::vector<NormCase> cases;
   for (const Node& n : net.graph.nodes) {
@@ -202,14 +204,15 @@ inline OpCase linear_case(const std::string& name, std::int64_t rows, std::int64
 // Returns all cases except convolutions.
 inline std::vector<OpCase> other_op_cases() {
   std::vector<OpCase> cases;
-  // Batch norm: each flag, channels that are whole vectors and others, one or two reads of the result.
+  // Batch norm: every combination of the flags, channel counts that are whole vectors and channel counts that are not,
+  // and a result that one op or two ops read.
   int i = 0;
   for (std::int64_t channels : {1, 3, 16, 17, 32, 48, 64, 100, 256})
     for (bool relu : {false, true})
       for (bool residual : {false, true})
         for (bool twice : {false, true}) {
           if (channels > 64 && (relu != residual || twice)) continue;
-          // A case that needs several chunks for each shard.
+          // This case is so large that each shard has several chunks.
           const bool large = channels == 64 && relu && residual && twice;
           const std::int64_t size = large ? 32 : 5 + i % 4, rows = large ? 19 : 2 + i % 17;
           ++i;
@@ -217,7 +220,7 @@ inline std::vector<OpCase> other_op_cases() {
                                                (residual ? " residual" : "") + (twice ? " read twice" : ""),
                                            rows, channels, size, size + 1, relu, residual, twice}));
         }
-  // Channels with sums that are added in tasks.
+  // With this many channels, several tasks add the sums of the channels.
   cases.push_back(op_case(NormCase{"2048 relu residual", 9, 2048, 2, 3, true, true, false}));
   cases.push_back({"batch norm, fixed gamma", 4, 16, 5, 5, [](Builder& b, ValueId x) {
                      return nn::batch_norm(b, "bn", x, {.relu = true, .eps = 2e-5F, .fixed_gamma = true});
@@ -248,7 +251,7 @@ inline std::vector<OpCase> other_op_cases() {
                      return b.add("s2", b.add("s1", y, second_path(b, y)), b.relu("r2", y));
                    }});
   const auto same = [](Builder&, ValueId x) { return x; };
-  // Normalize, pool, linear and the loss, which every case contains, on other sizes.
+  // Every case contains normalize, pool, linear and the loss. These cases test the four ops with more sizes.
   for (std::int64_t channels : {2, 4, 6, 33})
     cases.push_back({"images of " + std::to_string(channels), 7, channels, 5, 11, same});
   for (int classes : {1, 2, 5, 16, 17, 100, 1000})

@@ -16,11 +16,11 @@
 #include "engine/conformance.hpp"
 #include "engine/op_cases.hpp"
 
-// Tests for every backend. A backend's test file calls them with its class; suite/ compiles them once for all test
-// programs.
+// Tests for every backend. The test file of a backend calls these functions with the backend's class. The files in
+// suite/ are compiled once for all test programs.
 namespace tutti::testing {
 
-// Sets TUTTI_ISA for the backends that are made during its lifetime.
+// Sets TUTTI_ISA during its lifetime: backends made in this time use that instruction set.
 class IsaGuard {
  public:
   explicit IsaGuard(const char* isa) {
@@ -42,7 +42,7 @@ class IsaGuard {
 
 // Returns the precisions in which a backend computes.
 std::vector<DType> precisions(const Backend& b);
-// The same without f64, which the fast backends lack.
+// Returns the precisions of the backend except f64, which the fast backends do not have.
 std::vector<DType> fast_precisions(const Backend& b);
 void check_no_f64(Backend& backend);
 
@@ -51,23 +51,25 @@ void check_convolutions(Backend& backend, const std::vector<ConvCase>& cases);
 void check_other_ops(Backend& backend, DType precision);
 
 Graph small_resnet(bool preactivation, std::int64_t width = 16, std::int64_t size = 32);
-// Whole nets: fused batch norms with residuals, sums of gradients, shards of uneven rows.
+// Checks whole nets: fused batch norms with residuals, sums of gradients, and shards of unequal numbers of rows.
 void check_models(Backend& backend);
 
 // Makes a backend with this number of threads.
 using MakeBackend = std::function<std::unique_ptr<Backend>(int)>;
-// The same seed gives the same bits: in every run, and with one, two or three threads.
+// Checks that the same seed gives the same bits in every run, and with one, two and three threads.
 void check_determinism(const MakeBackend& make, std::int64_t width = 16, std::int64_t size = 32);
-// keep_all changes only the addresses of values: values that are otherwise in scratch are computed in the same way.
+// Checks that keep_all changes only the addresses of values, and not the way in which values are computed that are in
+// scratch memory without keep_all.
 void check_keep_all(Backend& backend, std::int64_t width = 16, std::int64_t size = 32);
 
 void check_updates(Backend& backend);
 
 void check_loss(Backend& backend);
-// A NaN in the weights gives a NaN loss, through relu, gelu, pool and batch norm.
+// Checks that a NaN in the weights gives a NaN loss: the ops relu, gelu, pool and batch norm pass it on.
 void check_nan_is_not_lost(Backend& backend);
 
-// GELU alone, in every precision of the backend: known values, and exact ones.
+// Checks GELU alone, in every precision of the backend: values known to 30 digits, and large arguments with exact
+// results.
 void check_gelu(Backend& backend);
 
 }  // namespace tutti::testing

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Tests that a steady step allocates no memory. All calls of malloc and its variants in this program are counted,
-// including operator new and Eigen's own aligned allocation (under a sanitizer, which has its own malloc, only operator
-// new). oneDNN allocates when it executes a primitive (2.6: about five times), which tutti cannot change. For oneDNN
-// the callers are therefore distinguished: those inside its library, and those of this program, including oneDNN's
+// Tests that a training step, an update and an evaluation allocate no memory after the first two steps. This program
+// counts all calls of malloc and its variants, which include operator new and Eigen's own aligned allocation. Under a
+// sanitizer, which has its own malloc, it counts only operator new. oneDNN itself allocates each time it executes a
+// primitive (about five times in version 2.6), and tutti cannot change that. For oneDNN the test therefore
+// distinguishes allocations inside oneDNN's library from allocations of this program, which include those of oneDNN's
 // headers.
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
@@ -31,9 +32,9 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<long> allocations{0};
 
-// The allocations with an innermost caller in this program, ignoring the language's own libraries.
+// The number of allocations that this program made itself or through libraries other than the one at `apart`.
 std::atomic<long> ours{0};
-// The base address of the library that is counted separately; null: no library.
+// The base address of the library with separately counted allocations; null: all allocations are counted together.
 std::atomic<void*> apart{nullptr};
 
 void* module_of(const void* address) noexcept {
@@ -43,7 +44,7 @@ void* module_of(const void* address) noexcept {
 
 // caller: the return address of the allocating function.
 void count(const void* caller) noexcept {
-  // The first walk over the stack loads a library, which allocates.
+  // The first call of backtrace() loads a library, and loading allocates.
   thread_local bool inside = false;
   if (inside || !counting.load(std::memory_order_relaxed)) return;
   const struct Inside {
@@ -102,7 +103,8 @@ int posix_memalign(void** p, std::size_t align, std::size_t n) {
 }
 }
 #else
-// Not inlined: otherwise the compiler would pair malloc with operator delete, and the caller would be a different one.
+// If operator new were inlined, the compiler would warn about a pair of malloc and operator delete, and the return
+// address would be that of another function.
 [[gnu::noinline]] void* operator new(std::size_t n) {
   count(__builtin_return_address(0));
   if (void* p = std::malloc(n ? n : 1)) return p;
@@ -131,7 +133,7 @@ using namespace tutti;
 
 namespace {
 
-// Returns the allocations of four steps (training, update, evaluation) after two warm-up steps.
+// Returns the number of allocations in four steps (training, update, evaluation) after two warm-up steps.
 inline long steady_allocations(Backend& backend, DType precision, bool preactivation) {
   const Graph model = testing::small_resnet(preactivation, 4, 12);
   Executor e(backend, model, {precision});
@@ -205,7 +207,7 @@ TEST_CASE("eigen allocates no memory in a steady step") {
 #if defined(TUTTI_HAS_ONEDNN)
 namespace {
 
-// Returns the base address of oneDNN's library; null if it is a part of this program.
+// Returns the base address of oneDNN's library; null if oneDNN is linked into this program.
 void* onednn_library() {
   void* const library = module_of(dlsym(RTLD_DEFAULT, "dnnl_primitive_execute"));
   return library != module_of(reinterpret_cast<const void*>(&module_of)) ? library : nullptr;
@@ -220,7 +222,7 @@ TEST_CASE("a steady step of the oneDNN backend allocates memory only inside the 
     return;
   }
   std::array<void*, 1> frame;
-  backtrace(frame.data(), 1);  // loads its dependencies
+  backtrace(frame.data(), 1);  // loads the libraries that backtrace() needs
   OnednnBackend backend({2});
   for (DType t : {DType::f32, DType::bf16})
     for (bool preactivation : {false, true}) {
@@ -250,10 +252,10 @@ TEST_CASE("each allocation is attributed to the library or to the program") {
   };
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const dnnl::memory::desc layout({64}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a);
-  // Allocations of the library, and the C++ header's shared_ptr, which is compiled into this program.
+  // The library allocates, and so does the shared_ptr in oneDNN's C++ header, which is compiled into this program.
   const long header = ours_of([&] { const dnnl::reorder made({engine, layout, engine, layout}); });
   CHECK(header > 0);
   CHECK(allocations.load() > header);
-  CHECK(ours_of([] { std::string(100, 'x').push_back('y'); }) == 2);  // through the standard library
+  CHECK(ours_of([] { std::string(100, 'x').push_back('y'); }) == 2);  // inside the C++ standard library
 }
 #endif

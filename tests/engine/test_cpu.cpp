@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests tutti's own vector kernels with every instruction set of this machine.
+// Tests tutti's own vector kernels with every instruction set that this machine has.
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
@@ -23,7 +23,7 @@ using namespace tutti;
 
 namespace {
 
-// Returns the instruction sets to test: each that can be requested, and the default.
+// Returns the instruction sets to test: each one that TUTTI_ISA can request here, and "" for the default.
 std::vector<const char*> instruction_sets() {
   std::vector<const char*> r;
   const testing::IsaGuard best("");
@@ -47,8 +47,8 @@ void each_isa(F&& f) {
   }
 }
 
-// Forward convolutions that keep their rows in the shards' partial results, as one region, until the finish writes all
-// rows of some channels in each task.
+// A forward convolution that stores its output rows in the partial results of the shards, as one contiguous region. In
+// the finish phase each task writes all rows of its share of the channels to the output.
 class LateConvolution final : public Kernel {
  public:
   static constexpr int tasks = 3;
@@ -100,7 +100,7 @@ class LateBackend final : public CpuBackend {
 }  // namespace
 
 TEST_CASE("TUTTI_ISA selects an older instruction set, but none that the processor does not have") {
-  // The tests themselves may run with a lesser one.
+  // The tests may run with TUTTI_ISA set to an older instruction set.
   const bool lesser = std::getenv("TUTTI_ISA") != nullptr;
   const cpu::Isa here = cpu::detect_isa();
   {
@@ -143,7 +143,7 @@ TEST_CASE("a NaN in the weights makes the loss NaN") {
   each_isa([](CpuBackend& backend) { testing::check_nan_is_not_lost(backend); });
 }
 TEST_CASE("bf16 is rounded equally on every instruction set") {
-  // x + x through the vector store: every bf16 and the sums between them. Denormals are excluded, because avx512_bf16
+  // Adds random pairs of bf16 values and stores the sums as vectors. Denormal values are left out, because avx512_bf16
   // treats them differently.
   Builder b(1, 1, 1);
   std::vector<bf16> x, y, sum;
@@ -186,7 +186,7 @@ TEST_CASE("layers that use the reference loops are listed by name") {
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 4, {Init::he_uniform, 0.4}));
   CpuBackend cpu;
   Executor on_cpu(cpu, b.graph());
-  // Convolutions are implemented by the backends that inherit from it.
+  // Only backends that inherit from CpuBackend implement convolutions.
   CHECK(on_cpu.fallbacks(2) == std::vector<std::string>{"conv2d (conv1)", "conv2d_backward_weights (conv1)"});
   ReferenceBackend reference;
   Executor on_reference(reference, b.graph());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests the text form of a net and of its plan.
+// Tests the text output of a net and of its plan.
 #include <doctest/doctest.h>
 
 #include <algorithm>

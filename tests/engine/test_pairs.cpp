@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests direct 3x3 convolutions by products of pairs in bf16 against sums in f64: every pass that has code, channels
-// that fill no register, uneven tiles, both strides.
+// Tests direct 3x3 convolutions that compute products of bf16 pairs. Compares the results with sums in f64: every pass
+// that has code, channels that do not fill a register, unequal tiles, and both strides.
 #include <tutti/engine/cpu/cpu.hpp>
 
 #include <cstdio>
@@ -21,7 +21,7 @@ namespace pairs = tutti::cpu::pairs;
 
 namespace {
 
-// Uses pairs wherever code exists, even if it is slow.
+// A backend that uses the code for pairs wherever it exists, even if it is slow.
 class PairsBackend final : public CpuBackend {
  public:
   explicit PairsBackend(int threads, std::size_t chunk_bytes = 0)
@@ -85,7 +85,7 @@ TEST_CASE("errors relative to f64 are small") {
   if (!has_code()) return;
   for (const ConvCase& c : cases()) {
     const TrainingStep step = step_of(c, 2);
-    // Sums that are finally rounded to bf16 have errors no larger than plain sums; gradients of weights stay f32.
+    // The results of the forward and the data pass are rounded to bf16 at the end; the gradients of weights stay f32.
     if (c.window.stride == 1) {
       testing::check_errors<op::Conv2d>(step, c, "avx512_bf16", "forward", 2.2e-3);
       testing::check_errors<op::Conv2dBackwardData>(step, c, "avx512_bf16", "data", 2.2e-3);

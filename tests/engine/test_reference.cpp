@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests ReferenceBackend, the oracle: its loops against a second set of loops, and its gradients against finite
-// differences.
+// Tests ReferenceBackend, with which the tests compare all other backends. Compares its loops with a second set of
+// loops, and its gradients with finite differences.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -16,7 +16,8 @@ using namespace tutti;
 
 namespace {
 
-// Central differences of the loss over every parameter (a sample of the large ones).
+// Compares the gradient with central differences of the loss, for every parameter tensor (for a sample of the elements
+// of large tensors). Returns the number of elements that differ.
 int finite_differences(const Graph& model, std::int64_t rows) {
   ReferenceBackend reference;
   Executor e(reference, model, {DType::f64});
@@ -38,7 +39,7 @@ int finite_differences(const Graph& model, std::int64_t rows) {
     for (std::size_t i = s.offset; i < s.offset + s.count; ++i) norm = std::max(norm, std::fabs(gradient[i]));
     for (std::size_t k = 0; k < std::min<std::size_t>(s.count, 24); ++k) {
       const std::size_t i = s.offset + (s.count <= 24 ? k : r.below(static_cast<std::uint32_t>(s.count)));
-      const double keep = p[i], h = 1e-7;  // small, so that no relu changes between the two
+      const double keep = p[i], h = 1e-7;  // so small that no relu changes between p - h and p + h
       p[i] = keep + h;
       const double up = loss();
       p[i] = keep - h;
@@ -52,7 +53,8 @@ int finite_differences(const Graph& model, std::int64_t rows) {
   return wrong;
 }
 
-// The case with a convolution before the op instead of a bias, so that each element of the op's data gradient matters.
+// Returns the net of the case, with a convolution in front of the op. Then each element of the op's data gradient
+// affects the gradients of the convolution's weights.
 Graph after_convolution(const testing::OpCase& c) {
   testing::OpCase d = c;
   d.record = [c](Builder& b, ValueId x) {
@@ -67,7 +69,7 @@ TEST_CASE("all ops give the expected results in f64, f32 and bf16") {
   ReferenceBackend reference;
   for (DType t : {DType::f64, DType::f32, DType::bf16}) {
     for (const auto& c : testing::other_op_cases()) {
-      if (c.rows * c.channels * c.height * c.width > 100000) continue;  // one thread: large cases would be slow
+      if (c.rows * c.channels * c.height * c.width > 100000) continue;  // too slow with one thread
       const auto r = testing::check_model(reference, c.graph(), c.rows, t);
       CHECK_MESSAGE(r.failures.empty(), c.name << " " << name_of(t) << ": " << r.text());
       CHECK(r.compared > 0);
@@ -120,7 +122,6 @@ TEST_CASE("weight updates, norms, averages and accumulation give the expected re
   testing::check_updates(reference);
 }
 TEST_CASE("two steps of every update give values computed by hand") {
-  // Two steps of each, computed by hand.
   ReferenceBackend reference;
   double w = 1, g = 0.5, a = 0, v = 0;
   UpdateCall u;
@@ -147,7 +148,7 @@ TEST_CASE("two steps of every update give values computed by hand") {
   CHECK(a == doctest::Approx(0.1));
   CHECK(v == doctest::Approx(0.01));
   u.step = 2;
-  g = -0.25;  // G = -0.5
+  g = -0.25;  // the scaled gradient is -0.5
   reference.update(AdamwUpdate{0.9, 0.99, 1e-8}, u);
   const double m2 = 0.09 - 0.05, v2 = 0.0099 + 0.0025;
   CHECK(a == doctest::Approx(m2));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests Winograd's convolution, and plain sums in f32, against sums in f64: every pass, f32 and bf16, each instruction
+// Compares Winograd's convolution, and plain sums in f32, with sums in f64: every pass, f32 and bf16, each instruction
 // set.
 #include <tutti/engine/cpu/cpu.hpp>
 
@@ -17,7 +17,8 @@ using testing::TrainingStep;
 
 namespace {
 
-// The ResNet layers for which it is used, and odd ones: channels that fill no register, uneven tiles, one image.
+// The ResNet layers that use Winograd's algorithm, and unusual layers: channels that do not fill a register, unequal
+// tiles, one image.
 std::vector<ConvCase> cases() {
   std::vector<ConvCase> c;
   const auto add = [&](std::int64_t rows, std::int64_t channels, std::int64_t size, std::int64_t out) {
@@ -87,7 +88,7 @@ TrainingStep step_of(const ConvCase& c, DType t, int threads, Algorithm a = Algo
   return TrainingStep(c, t, std::make_unique<WinogradBackend>(threads, a, chunk_bytes));
 }
 
-// Returns the instruction sets that have code for this type.
+// Returns the instruction sets of this machine that have Winograd code for this type.
 std::vector<const char*> instruction_sets(DType t) {
   std::vector<const char*> r;
   const testing::IsaGuard best("");
@@ -104,7 +105,8 @@ void check_errors(DType precision) {
     for (const ConvCase& c : cases()) {
       const testing::IsaGuard guard(isa);
       const TrainingStep step = step_of(c, precision, 2);
-      // Sums that are finally rounded to bf16 have errors no larger than plain sums; gradients of weights stay f32.
+      // With bf16, the results of the forward and the data pass are rounded to bf16 at the end; the gradients of
+      // weights stay f32.
       const double most = bf16 ? 2e-3 : c.window.stride == 2 ? 1.2e-6 : 2.5e-6;
       testing::check_errors<op::Conv2d>(step, c, isa, "forward", most);
       testing::check_errors<op::Conv2dBackwardData>(step, c, isa, "data", most);
@@ -112,7 +114,7 @@ void check_errors(DType precision) {
     }
 }
 
-// Few weights and many, which use different schedules.
+// Returns layers with few and with many weights: Winograd's algorithm uses a different schedule for each.
 std::vector<ConvCase> two_schedules() {
   return {square_conv("shallow", 21, 32, 9, 24, 3, 1),
           square_conv("deep", 11, 256, 6, 272, 3, 1),
@@ -129,8 +131,9 @@ TEST_CASE("convolutions with unusual shapes are computed by the direct algorithm
   for (const char* isa : instruction_sets(DType::bf16)) {
     const testing::IsaGuard guard(isa);
     WinogradBackend backend(2);
-    // An element's bound follows from its own terms. Its error comes from its whole tile, which the bound covers only
-    // with many terms. With up to three channels a corner has twelve terms or fewer; those cases are tested above.
+    // The test computes an element's error bound from the element's own terms. Winograd's error depends on the whole
+    // tile, and the bound covers it only if there are many terms. With up to three channels, an element in a corner has
+    // at most twelve terms; check_errors() covers those cases.
     auto odd = testing::odd_conv_cases();
     std::erase_if(odd, [](const ConvCase& c) {
       const bool few_terms = c.channels <= 3 || (c.window.stride == 2 && c.out <= 4);

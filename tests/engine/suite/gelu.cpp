@@ -13,7 +13,8 @@
 namespace tutti::testing {
 namespace {
 
-// x, x * Phi(x) and its derivative Phi(x) + x * phi(x), from 30 digits: the exact values of PyTorch's nn.GELU().
+// Rows of x, x * Phi(x) and its derivative Phi(x) + x * phi(x), rounded from 30 digits. They are the exact values of
+// PyTorch's nn.GELU().
 constexpr std::array<std::array<double, 3>, 21> gelu_values{{
     {-9, -1.0157295653584566e-18, -9.1389373739066393e-18},
     {-6, -5.9195258702261888e-9, -3.5468709453902015e-8},
@@ -65,7 +66,7 @@ std::vector<double> run_alone(Backend& backend, DType t, const Op& o,
   return std::vector<double>(out.begin(), out.end());
 }
 
-// relative: error of storing a result. off: additional error of the formula.
+// relative: the relative error of storing a result. off: the additional absolute error of the formula.
 template <class T>
 void check_gelu(Backend& backend, DType t, double relative, double off) {
   CAPTURE(name_of(t));
@@ -80,7 +81,7 @@ void check_gelu(Backend& backend, DType t, double relative, double off) {
     y_off.push_back(share * std::fabs(value) + least);
     dx_off.push_back(share * std::fabs(slope * g) + least * std::fabs(g));
   };
-  // Repeated, so that each value occurs at every position of a vector and in the remainder.
+  // The values are repeated so that each one occurs at every position of a vector and in the remainder.
   std::size_t period = 0;
   for (int again = 0; again < 16; ++again) {
     for (const auto& [at, value, slope] : gelu_values) add(at, value, slope, relative, off);

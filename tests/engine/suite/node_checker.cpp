@@ -20,8 +20,8 @@
 namespace tutti::testing {
 namespace {
 
-// Returns the elements of a convolution's result to check: all if there are few, otherwise the corners and some random
-// ones.
+// Returns the indices of the elements to check in a convolution's result: all of them if there are at most 3000,
+// otherwise the first and the last 40 and 250 random ones.
 std::vector<std::size_t> sample(std::size_t n, std::uint64_t seed) {
   std::vector<std::size_t> s;
   if (n <= 3000) {
@@ -43,7 +43,7 @@ double pixel(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t h, s
   return x.data[static_cast<std::size_t>(((n * s[2] + h) * s[3] + w) * s[1] + c)];
 }
 
-// Returns the length of each channel as a vector of all its pixels.
+// Returns, for each channel, the Euclidean length of the vector of all its pixels.
 std::vector<double> lengths(const Operand& x) {
   const auto channels = static_cast<std::size_t>(x.shape[1]);
   std::vector<double> r(channels);
@@ -186,7 +186,7 @@ std::vector<Operand> NodeChecker::magnitudes() const {
   return a;
 }
 
-// A backend may add channels of zeros.
+// A backend may append channels that contain only zeros.
 void NodeChecker::check(const op::Normalize& o) {
   const auto got = result(0).data;
   const auto channels = static_cast<std::size_t>(in_[0].shape[1]),
@@ -282,8 +282,9 @@ void NodeChecker::conv_backward_weights(const op::Window& o, const Operand& x, c
   const Shape ws = e_.value(node_->outputs[0]).shape;
   double rounding = u_of(0);
   if (e_.backend().rounds_weight_gradients()) rounding = std::max(rounding, u_out_);
-  // Winograd's algorithm sums all positions of the window at once. The rounding errors are as large as their products,
-  // which are bounded by the lengths of both operands, even if most pixels of one position are outside.
+  // Winograd's algorithm computes the sums for all positions of the window together. The rounding errors of one
+  // position can be as large as the products of all positions. The lengths of both operands bound these products, even
+  // for a position with most of its pixels outside the image.
   const auto* const cpu = dynamic_cast<const CpuOps*>(&e_.backend());
   const bool winograd = cpu != nullptr && cpu->is_by_winograd(node_->op, described());
   const std::vector<double> x_length = lengths(x), dy_length = lengths(dy);
@@ -309,7 +310,7 @@ std::pair<Operand, Operand> NodeChecker::activated() const {
   for (std::size_t i = 0; i < r.first.data.size(); ++i) {
     const double scaled = in_[0].data[i] * in_[2].data[i % channels], bias = in_[3].data[i % channels];
     r.first.data[i] = scaled + bias < 0 ? 0 : scaled + bias;
-    // In 16 bits a library may round the product too.
+    // A library that computes in 16 bits may also round the product before it adds the bias.
     const double between = u_out_ > 0x1p-20 ? u_out_ / 2 : 4 * u_;
     r.second.data[i] = u_out_ * std::fabs(scaled + bias) + between * (std::fabs(scaled) + std::fabs(bias));
   }
@@ -345,7 +346,7 @@ void NodeChecker::check(const cuda::Conv2dStatistics& o) {
     size[i % channels] += std::fabs(y[i]);
     second[i % channels] += y[i] * y[i];
   }
-  // The sums may be of y before it was rounded.
+  // The backend may have summed y before it rounded y.
   const double n = sums(static_cast<double>(y.size() / channels)) + 2 * u_master_;
   for (std::size_t c = 0; c < channels; ++c) {
     to_.value(label(1), c, sum[c], first[c], (n + u_out_) * size[c]);
@@ -363,7 +364,7 @@ Comparison check_model(Backend& backend, const Graph& model, std::int64_t rows, 
   Executor e(backend, model, {precision, true});
   randomize(e, seed);
   const Batch batch = random_batch(model, rows, seed);
-  // In f16 small gradients need a loss scale.
+  // In f16, small gradients need a loss scale.
   const StepScalars scalars{precision == DType::f16 ? 256.0 : 1.0, 1.0 / static_cast<double>(rows)};
   const auto states =
       fetch(backend, {e.state_data(), e.states().dtype, Shape{static_cast<std::int64_t>(e.states().count)}});

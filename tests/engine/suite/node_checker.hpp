@@ -17,10 +17,10 @@
 
 namespace tutti::testing {
 
-// Compares the results of a backend node by node with those of the reference loops in f64. The loops get the inputs
-// that the backend itself computed, so errors do not accumulate over a net. A tolerance follows from the op's own sums:
-// u_out * |result| for storing it, and u * (4 + 4 sqrt(n) + n / 8) * sum |a * b| for n summands: a random walk, and the
-// drift of equal terms, as after an average pool.
+// Compares the result of each node on a backend with the result of the reference loops in f64. The loops read the
+// inputs that the backend itself computed, so errors do not accumulate over a net. The tolerance follows from the op's
+// own sums: u_out * |result| for storing the result, plus u * (4 + 4 sqrt(n) + n / 8) * sum |a * b| for n summands. The
+// term with sqrt(n) is a random walk. The term n / 8 is the drift of equal summands, which occur after an average pool.
 class NodeChecker {
  public:
   // states: the running statistics before the run.
@@ -32,7 +32,7 @@ class NodeChecker {
  private:
   [[nodiscard]] Operand operand(ValueId v) const;
   [[nodiscard]] Operand result(std::size_t k) const { return operand(node_->outputs[k]); }
-  // The name of an output, formatted only for an error.
+  // Names an output. The name is formatted only if an error needs it.
   struct Label {
     const Node& node;
     std::size_t output;
@@ -40,8 +40,9 @@ class NodeChecker {
     explicit operator std::string() const;
   };
   [[nodiscard]] Label label(std::size_t k, const char* part = "") const { return {*node_, k, part}; }
-  // Rounds weights to the values that the op reads.
+  // Returns the description of the node that its kernel received.
   [[nodiscard]] NodeDesc described() const;
+  // Rounds the weights among the inputs to the precision in which the op reads them.
   void round_weights();
   [[nodiscard]] double sums(double n) const { return u_ * (4 + 4 * std::sqrt(n) + n / 8); }
   [[nodiscard]] double u_of(std::size_t k) const;
@@ -54,7 +55,7 @@ class NodeChecker {
   std::vector<Operand> run_reference(std::vector<Operand> in, FunctionRef<void(Call&)> run);
   [[nodiscard]] std::vector<Operand> magnitudes() const;
 
-  // Checks ops that are linear in their inputs, with n summands.
+  // Checks an op that is linear in its inputs and adds n summands.
   template <class O>
   void linear_op(const O& o, double n) {
     const auto expected = reference(o, in_);
@@ -62,8 +63,8 @@ class NodeChecker {
   }
   void compare_linear(const std::vector<Operand>& expected, const std::vector<Operand>& size, double n);
   void compare_exact(const std::vector<Operand>& expected);
-  // y and the slope are 0, or x and 1, plus a share of the normal distribution's tail, which has a rounded exponent. k:
-  // which input is x.
+  // The exact y is 0 or x, and the exact slope 0 or 1, plus a multiple of the normal distribution's tail. The backend
+  // rounds the exponent of the tail. k: the index of the input x.
   void compare_gelu(const std::vector<Operand>& expected, std::size_t k);
 
   void check(const op::Normalize& o);
@@ -89,38 +90,39 @@ class NodeChecker {
   void check(const op::LinearBackwardWeights& o) { linear_op(o, static_cast<double>(in_[0].shape[0])); }
   void check(const op::SoftmaxCrossEntropy& o);
 
-  // Convolutions: computes sums a * b over the positions that `terms` calls, and compares. a may already have the error
-  // that `terms` passes.
+  // Checks a convolution: computes the sum of a * b over the pairs that `terms` passes, and compares the result.
+  // `terms` also passes the error that `a` may have.
   template <class F>
   void conv(std::size_t count, double rounding, F&& terms);
   void check(const op::Conv2d& o);
-  // off: error of the input, element by element; or null.
+  // off: the possible error of each input element; null: the input has no error.
   void conv_forward(const op::Window& o, const Operand& x, const Operand* off);
   void check(const op::Conv2dBackwardData& o);
-  // skip: elements that are not compared; or null.
+  // skip: marks the elements that are not compared; null: all elements are compared.
   void conv_backward_data(const op::Window& o, const std::vector<char>* skip);
   void check(const op::Conv2dBackwardWeights& o);
   void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off);
 
-  // For the CUDA backend's own ops: relu(scale * x + bias) and its possible error, rounded as the convolution's input.
+  // For ops that only the CUDA backend has: returns relu(scale * x + bias), which is the convolution's input, and the
+  // possible rounding error of each element.
   [[nodiscard]] std::pair<Operand, Operand> activated() const;
   void check(const cuda::Conv2dStatistics& o);
   void check(const cuda::Conv2dBackwardWeightsActivated& o);
   void check(const cuda::BatchNormFromSums& o);
-  // Returns whether the relu after gamma * (x - mean) * inv_std + beta was active: 1, 0, or 2 if rounding decides. The
-  // inputs from `first` on: x, gamma, beta, mean, inv_std.
+  // Returns for each element whether the relu after gamma * (x - mean) * inv_std + beta was active: 1 for yes, 0 for
+  // no, 2 if rounding decides. The op's inputs from index `first` on must be x, gamma, beta, mean and inv_std.
   [[nodiscard]] std::vector<char> active(std::size_t first) const;
   void check(const cuda::Conv2dBackwardDataNorm& o);
   void check(const cuda::BatchNormBackwardApply& o);
 
-  // Replaces a batch norm's running statistics among its inputs by those before the run.
+  // In the inputs of a batch norm, replaces the running statistics by their values before the run.
   void states_of_before();
   void check(const op::BatchNorm& o);
   void check(const op::BatchNormInference& o);
   void check(const op::BatchNormBackward& o);
   void check(const op::Private&);
   template <class O>
-  void check(const O&) {}  // custom ops
+  void check(const O&) {}  // custom ops are not checked
 
   const Executor& e_;
   const Graph& g_;

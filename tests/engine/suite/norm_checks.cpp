@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// NodeChecker's comparisons of batch norms, whole and in the steps of a GPU's library.
+// NodeChecker's checks of batch norms: the whole op, and the separate steps that a GPU's library computes.
 #include <cmath>
 #include <cstddef>
 #include <vector>
@@ -31,7 +31,7 @@ void NodeChecker::check(const cuda::BatchNormFromSums& o) {
     for (std::size_t c = 0; c < channels; ++c) {
       const double s = gamma[c] * spread[c];
       to_.value(label(2), c, scale[c], s, (u_out_ + 4 * u_master_) * std::fabs(s));
-      // The bias for the stored scale.
+      // The stored bias must fit the stored scale.
       const double b = beta[c] - mean[c] * scale[c];
       to_.value(label(3), c, bias[c], b,
                 u_out_ * std::fabs(b) + 8 * u_master_ * (std::fabs(beta[c]) + std::fabs(mean[c] * scale[c])));
@@ -77,7 +77,7 @@ void NodeChecker::check(const cuda::Conv2dBackwardDataNorm& o) {
     const std::size_t c = i % channels;
     if (on[i] == 0) continue;
     const double xhat = (x[i] - mean[c]) * spread[c], size = (std::fabs(x[i]) + std::fabs(mean[c])) * spread[c];
-    // The library may sum values before they are rounded.
+    // The library may sum the values before it rounds them.
     const double off = on[i] == 2 ? 1 : sums(n) + u_out_;
     if (on[i] == 1) sum[c] += g[i];
     if (on[i] == 1) dot[c] += g[i] * xhat;
@@ -193,7 +193,8 @@ void NodeChecker::check(const op::BatchNormBackward& o) {
     const double g = std::fabs(dy[i]) + (dy2 != nullptr ? std::fabs((*dy2)[i]) : 0);
     const double scale = std::fabs(gamma[c]) * inv_std[c], xhat = (x.data[i] - mean[c]) * inv_std[c];
     const double size = (std::fabs(x.data[i]) + std::fabs(mean[c])) * inv_std[c];
-    // A recomputed relu may differ if its input is zero up to rounding.
+    // If the input of a recomputed relu is zero up to rounding, the backend may decide differently whether the relu is
+    // active.
     unsure[i] = o.relu && y == nullptr &&
                 std::fabs(gamma[c] * xhat + beta[c]) <= 16 * u_ * (size * scale / inv_std[c] + std::fabs(beta[c]));
     const bool active = !o.relu || unsure[i] != 0 || (y != nullptr ? (*y)[i] > 0 : gamma[c] * xhat + beta[c] > 0);

@@ -76,7 +76,7 @@ void check_models(Backend& backend) {
 
 namespace {
 
-// The complete state after some SGD steps.
+// The complete state after several SGD steps, and the loss of each step.
 struct RunResult {
   std::vector<std::byte> bytes;
   std::vector<double> losses;
@@ -88,7 +88,7 @@ RunResult short_run(Backend& backend, const Graph& model, std::int64_t rows, DTy
   RunResult r;
   const Held<float> momentum(backend, std::vector<float>(e.parameters().count));
   for (int i = 0; i < steps; ++i) {
-    // Some short batches; their plan shares the arenas.
+    // Every third batch is short. Its plan uses the same arenas as the plan of the full batch.
     const std::int64_t n = i % 3 == 2 ? rows / 2 : rows;
     const Batch batch = random_batch(model, n, static_cast<std::uint64_t>(i));
     r.losses.push_back(e.train(batch.view(), {1, 1.0 / static_cast<double>(n)}).loss);
@@ -235,7 +235,8 @@ void check_updates(Backend& backend) {
 
 namespace {
 
-// images -> normalize -> pool -> linear: a test chooses the logits by weights of 0 and a bias.
+// Returns the net images -> normalize -> pool -> linear -> loss. A test sets the weights to 0, so that the bias gives
+// the logits.
 Graph loss_only(int classes, float smoothing = 0, int top_k = 5) {
   Builder b(1, 2, 2);
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", b.normalize({0}, {1})), classes, {Init::zeros}),
@@ -268,7 +269,7 @@ void check_loss(Backend& backend) {
   };
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (DType t : precisions(backend)) {
-    // Constant logits: log(K), and ties count as hits only for the first class.
+    // If all logits are equal, the loss is log(K), and only a row with the first class as its label is a top-1 hit.
     Metrics m = run(loss_only(4), {1, 1, 1, 1}, {0, 1, 2, 3}, t, {});
     CHECK(m.loss == doctest::Approx(4 * std::log(4.0)));
     CHECK(m.top1_hits == 1);
@@ -277,7 +278,7 @@ void check_loss(Backend& backend) {
     m = run(loss_only(4, 0, 2), {3, 1, 2, 0}, {0, 1, 2, 3}, t, {});
     CHECK(m.top1_hits == 1);
     CHECK(m.topk_hits == 2);
-    // Smoothing: (1 - s) (L - z_t) + s (L - mean z), L = log sum exp z.
+    // With label smoothing s the loss is (1 - s) (L - z_t) + s (L - mean z), where L = log sum exp z.
     std::vector<double> d;
     const StepScalars scalars{8, 0.25};
     m = run(loss_only(4, 0.25F), {2, 0, 0, 0}, {0}, t, scalars, &d);
@@ -290,7 +291,7 @@ void check_loss(Backend& backend) {
     // Large logits do not overflow.
     m = run(loss_only(3), {1e4F, 0, -1e4F}, {0, 1}, t, {});
     CHECK(m.loss == doctest::Approx(1e4).epsilon(5e-3));
-    // If a logit is NaN, the loss is NaN and the row is no hit.
+    // If a logit is NaN, the loss is NaN and the row is not a hit.
     for (std::int32_t label : {0, 1, 2}) {
       m = run(loss_only(3), {0, nan, 1}, {label}, t, {}, &d);
       CHECK(std::isnan(m.loss));
@@ -300,7 +301,7 @@ void check_loss(Backend& backend) {
     m = run(loss_only(3), {nan, nan, nan}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, t, {});
     CHECK(std::isnan(m.loss));
     CHECK(m.top1_hits == 0);
-    // An ignored row adds no loss, hit or gradient, anywhere in the batch, for any logits.
+    // At any place in the batch and for any logits, an ignored row adds nothing to the loss, the hits and the gradient.
     for (const std::vector<std::int32_t>& labels :
          {std::vector<std::int32_t>{-1, 0, 2, -1}, std::vector<std::int32_t>{0, -1, -1, 2}}) {
       m = run(loss_only(4, 0.25F), {2, 0, 1, -1}, labels, t, scalars, &d);
@@ -324,7 +325,7 @@ void check_loss(Backend& backend) {
     CHECK(m.loss == 0);
     CHECK(m.rows == 3);
     CHECK(d == std::vector<double>(9, 0.0));
-    // An invalid label anywhere in the batch is bad data, and the backend continues.
+    // An invalid label at any place in the batch throws a DataError. The backend can continue afterwards.
     for (std::int32_t label : {-2, 3, 255, std::numeric_limits<std::int32_t>::min()})
       for (std::size_t where : {0U, 9U}) {
         std::vector<std::int32_t> labels(10, 0);
