@@ -12,8 +12,8 @@
 
 namespace tutti::test {
 
-// Returns an Example with one more feature, a list of floats at its end. Files of other programs have such lists,
-// tutti's do not.
+// Returns the Example with one more feature at its end: a list of floats. Files that other programs write contain such
+// lists; files that tutti writes do not.
 inline std::string with_floats(const std::string& example, std::string_view name, std::span<const float> values) {
   const std::span bytes(reinterpret_cast<const std::uint8_t*>(example.data()), example.size());
   const auto features = protobuf::Reader(bytes, "test").next().bytes;

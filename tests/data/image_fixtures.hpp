@@ -19,7 +19,7 @@
 
 #include "data/temp_folder.hpp"
 
-// The images of tests/data/fixtures/images and their pixels as decoded by PIL.
+// Reads the images of tests/data/fixtures/images and the pixels that PIL decodes from them.
 namespace tutti::test {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -33,7 +33,7 @@ inline Bytes read_bytes(const std::filesystem::path& path) {
 inline std::filesystem::path image_fixtures() { return source_root() / "tests" / "data" / "fixtures" / "images"; }
 inline Bytes image_fixture(const std::string& name) { return read_bytes(image_fixtures() / name); }
 
-// RGB pixels.
+// An image as RGB pixels.
 struct Picture {
   int width = 0, height = 0;
   Bytes pixels;
@@ -65,7 +65,7 @@ inline Difference difference(std::span<const std::uint8_t> a, std::span<const st
   return d;
 }
 
-// Returns the header of a JPEG that claims an extent and contains no image.
+// Returns the header of a JPEG that states this width and height but contains no image data.
 inline Bytes jpeg_of_size(int width, int height, int components = 3) {
   const auto high = [](int v) { return static_cast<std::uint8_t>(v >> 8); };
   const auto low = [](int v) { return static_cast<std::uint8_t>(v & 255); };
@@ -78,7 +78,7 @@ inline Bytes jpeg_of_size(int width, int height, int components = 3) {
   return b;
 }
 
-// Returns the EXIF segment of a JPEG, including the marker, with an orientation between two other entries.
+// Returns the EXIF segment of a JPEG, including its marker. The orientation stands between two entries of other kinds.
 inline Bytes exif_segment(int orientation, bool little) {
   Bytes tiff;
   const auto number = [&](std::uint32_t value, int bytes) {
@@ -112,15 +112,15 @@ inline Bytes with_segment(Bytes jpeg, const Bytes& segment) {
   return jpeg;
 }
 
-// Returns a stored picture as seen in an EXIF orientation, pixel by pixel by the table of the specification: the sides
-// of the picture at which the first stored row and the first stored column are.
+// Returns the picture as a viewer shows it in this EXIF orientation. Copies pixel by pixel and follows the table of the
+// EXIF specification, which states on which side of the picture the first stored row and the first stored column are.
 inline Picture turned(const Picture& p, int orientation) {
   const bool on_side = orientation >= 5;
   Picture out{on_side ? p.height : p.width, on_side ? p.width : p.height, Bytes(p.pixels.size())};
   for (int v = 0; v < p.height; ++v)
     for (int u = 0; u < p.width; ++u) {
       const int right = p.width - 1 - u, below = p.height - 1 - v;
-      // For orientation k: the position at which the stored column u and the stored row v are seen.
+      // Element k - 1: for orientation k, the position (x, y) at which the stored pixel in column u and row v is shown.
       const int places[8][2] = {{u, v}, {right, v}, {right, below}, {u, below},
                                 {v, u}, {below, u}, {below, right}, {v, right}};
       const int x = places[orientation - 1][0], y = places[orientation - 1][1];
@@ -131,7 +131,7 @@ inline Picture turned(const Picture& p, int orientation) {
   return out;
 }
 
-// Returns the encoded images of imagenet-sample.tar (ustar); empty if it does not exist.
+// Returns the encoded images in imagenet-sample.tar (ustar format); empty if the file does not exist.
 inline std::vector<Bytes> imagenet_sample() {
   std::vector<Bytes> images;
   const auto folder = source_root().parent_path() / "shared" / "data";

@@ -81,7 +81,7 @@ inline std::vector<Copy> take(Loader& loader, int n) {
   return all;
 }
 
-// A data set with a read() that can be slow or fail.
+// A data set with options that make read() slow or make it fail.
 struct Troubled {
   Schema s = tiny();
   std::int64_t bad = -1;

@@ -18,7 +18,7 @@
 
 #include "temp_folder.hpp"
 
-// Shared by the tests of the record formats.
+// Helpers that the tests of all record formats use.
 namespace tutti::test {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -40,7 +40,7 @@ inline Bytes plain_image(std::size_t k) {
   return b;
 }
 
-// The result of reading everything: labels and images, or the message of the first DataError.
+// What a test got when it read a whole data set: labels and images, and the message of the first DataError.
 struct Contents {
   std::vector<std::int32_t> labels;
   std::vector<Bytes> images;
@@ -63,7 +63,7 @@ Contents contents_by(Open&& open) {
   return c;
 }
 
-// Sets an environment variable during its lifetime.
+// Sets an environment variable during its lifetime. The destructor restores the previous value.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {

@@ -14,7 +14,7 @@
 
 namespace tutti::test {
 
-// A new folder in the system's folder for temporary files. It is removed with its contents.
+// Creates a new folder in the system's folder for temporary files. The destructor removes it with its contents.
 class TempFolder {
  public:
   TempFolder() {
@@ -56,14 +56,15 @@ inline std::filesystem::path source_root() {
 #endif
 }
 
-// Returns $TUTTI_DATA, otherwise the shared data folder next to the source tree; empty if there is neither.
+// Returns $TUTTI_DATA; if the variable is not set, the shared data folder next to the source tree; if that folder does
+// not exist, an empty path.
 inline std::filesystem::path real_data() {
   if (const char* data = std::getenv("TUTTI_DATA"); data != nullptr && *data != 0) return data;
   const auto shared = source_root().parent_path() / "shared" / "data";
   return std::filesystem::exists(shared) ? shared : std::filesystem::path{};
 }
 
-// Returns the message of the E that a call threw; "" if it did not throw.
+// Returns the message of the exception of type E that f throws; "" if f does not throw.
 template <class E, class F>
 std::string message_of(F&& f) {
   try {

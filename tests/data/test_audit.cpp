@@ -45,7 +45,7 @@ TEST_CASE("the audit of a run with 4, 3 and 5 ranks shows every sample once an e
         const auto path = (folder / ("rank" + std::to_string(r))).string();
         if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
         Sampler sampler(n, 3, true);
-        AuditLog log(path);  // opened again: appends
+        AuditLog log(path);  // the file is opened again for each step; the log appends to it
         log.step(p.epoch, step, r, sampler.share(p, {16, r, world}).indices);
       }
       p = advance(p, n, 16);
@@ -62,7 +62,7 @@ TEST_CASE("the audit of a run with 4, 3 and 5 ranks shows every sample once an e
   CHECK(third.missing == n - p.consumed);
   CHECK(third.repeated == 0);
   CHECK(third.examples.size() == 8);
-  // A lost file is noticed.
+  // If a file is lost, the check fails.
   paths.pop_back();
   CHECK_FALSE(check_audit(paths, 1, n).exactly_once());
 }
@@ -77,9 +77,9 @@ TEST_CASE("the lines of an audit file have the documented format") {
     CHECK_FALSE(log.empty());
     log.step(1, 21, 3, {});
     log.rollback(1, 21);
-    CHECK(text_of(folder / "a") == "1 20 3: 5 0 123456789012\n1 21 3:\nrollback 1 21\n");  // before it is closed
+    CHECK(text_of(folder / "a") == "1 20 3: 5 0 123456789012\n1 21 3:\nrollback 1 21\n");  // before the log closes
   }
-  // The incomplete line of a killed process is removed.
+  // AuditLog removes the incomplete line that a killed process left.
   write_text(folder / "b", "0 0 0: 1 2\n0 1 0: 3");
   AuditLog(folder / "b").step(0, 1, 0, std::vector<std::int64_t>{3, 0});
   CHECK(text_of(folder / "b") == "0 0 0: 1 2\n0 1 0: 3 0\n");
@@ -105,7 +105,8 @@ TEST_CASE("steps that are repeated after a rollback count once") {
   CHECK_FALSE(check(folder, first + again).exactly_once());
   CHECK(check(folder, first + "rollback 0 1\n" + again).exactly_once());
   CHECK_FALSE(check(folder, first + "rollback 0 2\n" + again).exactly_once());
-  // A rollback to an earlier epoch removes the whole current epoch; one to a later epoch removes no lines.
+  // A rollback to an earlier epoch removes all lines of the current epoch. A rollback to a later epoch removes no
+  // lines.
   write_text(folder / "b", "1 5 0: 0 1\nrollback 0 3\n1 5 0: 0 1\nrollback 2 6\n");
   const std::vector<std::string> paths{(folder / "b").string()};
   CHECK(check_audit(paths, 1, 2).exactly_once());
@@ -157,11 +158,12 @@ TEST_CASE("lines of an earlier generation do not count after the first step of a
   CHECK(text_of(folder / "a") ==
         "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 1 0 1\nclosed 0 1 0 2: 0\nclosed 0 1 1 2: 1\n0 2 0 2: 2 3\n");
   CHECK(check(folder, text_of(folder / "a")).exactly_once());
-  // A process that was stopped and given up writes after it continues: for the same step, and for a repeated one.
+  // A process that was stopped and removed from the job resumes and writes two late lines: one for a step that another
+  // process closed, and one for a step that was repeated.
   const std::string late = "0 1 1 1: 1\n0 2 1 1: 3\n";
   CHECK(check(folder, text_of(folder / "a") + late).exactly_once());
   CHECK(check(folder, late + text_of(folder / "a")).exactly_once());
-  // The dead rank has not written it, and no other rank has.
+  // The removed rank did not write the line of its samples, and no other rank wrote a "closed" line for them.
   const auto missing = check(folder, "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 1 0 1\n0 2 0 2: 2 3\n");
   CHECK(missing.missing == 1);
   CHECK(missing.examples == std::vector<std::int64_t>{1});
@@ -169,16 +171,17 @@ TEST_CASE("lines of an earlier generation do not count after the first step of a
   CHECK(twice.repeated == 1);
   CHECK(contains(twice.where, "audit line 6"));
   CHECK(contains(twice.where, "audit line 7"));
-  // A coordinator that died at its own start: the next one writes the line again.
+  // A coordinator dies while it writes the lines of its generation. The next coordinator writes the "closed" line
+  // again.
   CHECK(check(folder,
               "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 2 0 1\nclosed 0 1 0 2: 0\ngeneration 3 1 0 1\nclosed 0 "
               "1 0 3: 0\nclosed 0 1 1 3: 1\n0 2 0 3: 2 3\n")
             .exactly_once());
-  // A run that is resumed from the last complete step, and one that starts from the beginning.
+  // The first run is resumed from the last complete step. The second run starts again from the beginning.
   CHECK(check(folder, "generation 1 1 0 0\n0 1 0 1: 0 1\n0 2 0 1: 2\nrollback 0 2\ngeneration 2 1 0 1\n0 2 0 2: 2 3\n")
             .exactly_once());
   CHECK(check(folder, "generation 1 1 0 0\n0 1 0 1: 0\nrollback 0 1\n0 1 0: 0 1\n0 2 0: 2 3\n").exactly_once());
-  // Lines without a generation count before the first generation.
+  // A line without a generation belongs to the time before the first generation.
   CHECK(check(folder, "0 1 0: 0 1\nrollback 0 2\ngeneration 1 1 0 1\n0 2 0 1: 2 3\n").exactly_once());
 }
 
@@ -192,7 +195,7 @@ TEST_CASE("audit files with impossible generations are refused, and the error na
     CAPTURE(bad);
     CHECK(contains(message, "audit line 3"));
   }
-  // Two files that contradict each other.
+  // Two files with the same generation contradict each other.
   write_text(folder / "one", "generation 1 1 0 0\n");
   const std::vector<std::string> both{(folder / "one").string(), (folder / "one").string()};
   CHECK_THROWS_AS((void)check_audit(both, 0, 4), DataError);

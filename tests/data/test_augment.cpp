@@ -35,7 +35,7 @@ std::vector<std::uint8_t> random_bytes(std::size_t n, std::uint64_t seed) {
   return v;
 }
 
-// The simple way: one pixel at a time, from the definition.
+// Computes the expected image from the definition, one pixel at a time.
 std::vector<std::uint8_t> reference(const Augment& a, const Schema& s, const std::vector<std::uint8_t>& hwc, Rng& rng) {
   const std::int64_t oh = a.height != 0 ? a.height : s.height, ow = a.width != 0 ? a.width : s.width;
   const std::int64_t room_y = s.height + 2 * a.pad - oh, room_x = s.width + 2 * a.pad - ow;
@@ -93,7 +93,8 @@ TEST_CASE(
             for (std::uint64_t index = 0; index < 6; ++index) {
               Rng r1(3, Purpose::augment, 1, index), r2 = r1, r3 = r1;
               const auto expected = reference(a, s, hwc, r1);
-              // Exact size on the heap: an address sanitizer detects one byte too many.
+              // The buffers have exactly the required size and are on the heap: an address sanitizer detects one byte
+              // too many.
               std::vector<std::uint8_t> got(expected.size()), got_chw(expected.size());
               augmenter(hwc.data(), PixelLayout::hwc, r2, got.data());
               augmenter(chw.data(), PixelLayout::chw, r3, got_chw.data());
@@ -126,7 +127,7 @@ TEST_CASE("padding by reflection does not repeat the pixels of the border") {
     augmenter(image.data(), PixelLayout::hwc, rng, got.data());
     return got;
   };
-  // The same as numpy.pad(image, 2, "reflect").
+  // The values that numpy.pad(image, 2, "reflect") gives.
   CHECK(shown(0) == Rows{10, 9, 8, 9, 10, 11, 10, 9,  //
                          6,  5, 4, 5, 6,  7,  6,  5,  //
                          2,  1, 0, 1, 2,  3,  2,  1,  //
@@ -134,7 +135,7 @@ TEST_CASE("padding by reflection does not repeat the pixels of the border") {
                          10, 9, 8, 9, 10, 11, 10, 9,  //
                          6,  5, 4, 5, 6,  7,  6,  5,  //
                          2,  1, 0, 1, 2,  3,  2,  1});
-  // Windows of two pixels, and the same mirrored: those in the corners contain only padding.
+  // Windows of 2x2 pixels, mirrored or not: the windows in the corners contain only padding.
   a.height = a.width = 2;
   a.random_crop = a.mirror = true;
   bool corner = false, mirrored_corner = false, end = false;
@@ -160,7 +161,7 @@ TEST_CASE("random crops reach every window evenly and half of the images are mir
   Augment a = Augment::cifar();
   const Augmenter augmenter(a, s);
   std::vector<std::uint8_t> src(64, 0), dst(64);
-  src[4 * 8 + 3] = 255;  // one bright pixel, visible in most windows
+  src[4 * 8 + 3] = 255;  // one bright pixel, which most windows contain
   std::array<int, 81> windows{};
   int mirrored = 0;
   constexpr int n = 16200;
@@ -187,7 +188,8 @@ TEST_CASE("two consecutive epochs show each image in both orientations") {
     for (std::uint64_t epoch = 0; epoch < 4; ++epoch)
       REQUIRE(Rng(7, Purpose::augment, epoch, i).alternating_coin() !=
               Rng(7, Purpose::augment, epoch + 1, i).alternating_coin());
-  // The first orientation of an image depends on the seed, and not on its neighbours.
+  // The orientation of an image in the first epoch depends on the seed, and not on the orientations of neighbouring
+  // images.
   int same_seed = 0, same_image = 0;
   for (std::uint64_t i = 0; i < 10000; ++i) {
     const bool coin = Rng(7, Purpose::augment, 0, i).alternating_coin();
@@ -211,7 +213,7 @@ TEST_CASE("data sets for training and evaluation share the images, and are equal
   CHECK(eval.schema().height == 4);
   CHECK(eval.schema().image_bytes() == 48);
   CHECK(eval.size() == 5);
-  // The same through a data set that has no access to its images.
+  // The result is the same for a data set that does not give direct access to its images.
   const Augmented indirect(AnyDataset(images), crop);
   for (std::int64_t i = 0; i < 5; ++i) {
     Rng rng(0, Purpose::augment);

@@ -24,7 +24,7 @@ using namespace tutti::test;
 
 namespace {
 
-// Needs no library: pixel (x, y) is {x, y, first byte after the frame header} for any JPEG.
+// A decoder that needs no library. For any JPEG, pixel (x, y) has the value {x, y, first byte after the frame header}.
 struct MadeUpDecoder final : ImageDecoder {
   [[nodiscard]] std::string_view name() const noexcept override { return "made up"; }
   [[nodiscard]] bool reads(ImageFormat f) const noexcept override { return f == ImageFormat::jpeg; }
@@ -96,7 +96,8 @@ TEST_CASE("a centre crop of a synthetic image has the pixels at the centre") {
   std::int32_t label = -1;
   const Bytes image = read(set, 0, 0, &label);
   CHECK(label == 3);
-  // 100x80 -> 50x40, the middle 20x20: source columns 30..70, rows 20..60, two for each pixel.
+  // The 100x80 image is scaled to 50x40 and cut to the middle 20x20: source columns 30 to 70 and rows 20 to 60, two per
+  // pixel of the result.
   for (std::size_t y = 0; y < 20; ++y)
     for (std::size_t x = 0; x < 20; ++x) {
       REQUIRE(std::abs(image[(y * 20 + x) * 3] - static_cast<int>(30.5 + 2 * static_cast<double>(x))) <= 1);
@@ -117,7 +118,7 @@ TEST_CASE("the schema has the names of the records' classes, and the normalisati
   CHECK(unnamed.schema().preparation->height == 20);
   std::vector<std::string> names(10, "star & moon");
   CHECK(EncodedImages("test", AnyRecords(records, names), made_up(), a).schema().class_names == names);
-  names.pop_back();  // not one for each class
+  names.pop_back();  // now one class has no name
   CHECK(EncodedImages("test", AnyRecords(records, names), made_up(), a).schema().class_names.empty());
 }
 
@@ -192,7 +193,7 @@ TEST_CASE("a real picture has nearly the same pixels after decoding and the eval
   a.height = a.width = 28;
   a.short_side = 32;
   const EncodedImages set("test", InMemory{{image_fixture("444.jpg")}, {0}}, real_decoders(), a);
-  // The golden is the picture before encoding with quality 95.
+  // The golden picture is the image before it was encoded as a JPEG of quality 95.
   const Bytes image = read(set, 0);
   const Picture want = golden("centre/image.png/32/28");
   double off = 0;
@@ -207,7 +208,7 @@ TEST_CASE("a picture with an EXIF orientation is decoded upright") {
 #if defined(TUTTI_HAS_TURBOJPEG) || defined(TUTTI_HAS_STB)
   ImageAugment a;
   a.height = a.width = 28;
-  a.crop = CropRule::central;  // the same part of the image in all orientations
+  a.crop = CropRule::central;  // takes the same part of the image in every orientation
   InMemory records;
   for (int orientation = 1; orientation <= 8; ++orientation) {
     records.images.push_back(with_segment(image_fixture("large.jpg"), exif_segment(orientation, orientation % 2 != 0)));

@@ -55,7 +55,7 @@ TEST_CASE("torchvision's crop: whole pixels, areas spread evenly from 8 to 100 %
     largest = std::max(largest, share);
     ++fifths[static_cast<std::size_t>(std::min(4.0, c.box.x / std::max(1.0, w - c.box.width) * 5))];
   }
-  // Uniform except for the large narrow ones, which do not fit and are drawn again.
+  // The areas are nearly uniform: a large narrow rectangle does not fit into the image and is drawn again.
   CHECK(area > 0.46);
   CHECK(area < 0.54);
   CHECK(std::abs(aspect) < 0.01);
@@ -90,7 +90,7 @@ TEST_CASE(
     Rng rng = stream(static_cast<std::uint64_t>(i));
     const ImageCrop c = a.draw(w, h, rng);
     check_within(c.box, w, h);
-    REQUIRE(std::abs(c.box.width / 2 - std::round(c.box.width / 2)) < 1e-9);  // two image pixels for each canvas pixel
+    REQUIRE(std::abs(c.box.width / 2 - std::round(c.box.width / 2)) < 1e-9);  // two per canvas pixel
     REQUIRE(std::abs(c.box.height - std::round(c.box.height)) < 1e-9);
     const double share = c.box.width * c.box.height / (w * h), ratio = c.box.width / c.box.height / 2;
     REQUIRE(share >= 0.0999);
@@ -99,7 +99,7 @@ TEST_CASE(
     area += share / n;
     smallest = std::min(smallest, share);
   }
-  // Heights are uniform, so areas are smaller than torchvision's.
+  // The heights are uniform, so the mean area is smaller than with torchvision's rule.
   CHECK(area > 0.38);
   CHECK(area < 0.48);
   CHECK(smallest < 0.12);
@@ -120,7 +120,7 @@ TEST_CASE("evaluation crops: the middle 80 % of each side; the short side at 256
   CHECK(d.box.width == 224);
   CHECK(d.box.height == 224);
   CHECK(d.bounds.width == 512);
-  CHECK(rng.next() == stream(0).next());  // no random number was drawn
+  CHECK(rng.next() == stream(0).next());  // draw() used no random number
   for (const auto& [w, h] : {std::array{1, 1}, {1, 300}, {300, 1}, {3, 2}})
     for (const ImageAugmenter* a : {&horovod, &centre}) check_within(a->draw(w, h, rng).box, w, h);
 }
@@ -196,8 +196,8 @@ TEST_CASE("jitter in YIQ equals its definition, computed in double, within one l
     const auto draw = [&](double low, double high) { return low + (high - low) * copy.uniform53(); };
     const double brightness = draw(-j.brightness, j.brightness), hue = draw(-0.13, 0.13) * std::numbers::pi;
     const double saturation = draw(0.6, 1.4), contrast = draw(0.6, 1.4);
-    // One pixel after the other: brightness, conversion to YIQ, rotation and scale, conversion back, contrast around
-    // the mean of the result.
+    // The expected result, one pixel after another: brightness, conversion to YIQ, rotation and scaling of the hue
+    // plane, conversion back, and contrast around the mean of the result.
     std::vector<std::array<double, 3>> pixels;
     std::array<double, 3> mean{};
     for (std::size_t k = 0; k < image.pixels.size(); k += 3) {
@@ -234,7 +234,8 @@ TEST_CASE(
     for (std::size_t k = 3; k < grey.size(); ++k) REQUIRE(grey[k] == grey[k % 3]);
     squares += (grey[0] - 128) * (grey[0] - 128) / 2000.0;
   }
-  // Red: the first eigenvector's part, 0.1 * 55.46 * 0.5675, and a little more.
+  // The root of the mean square of red: the first eigenvector adds 0.1 * 55.46 * 0.5675, and the other eigenvectors add
+  // a little.
   CHECK(std::sqrt(squares) > 2.9);
   CHECK(std::sqrt(squares) < 3.5);
   Bytes same(30, 77);

@@ -61,7 +61,8 @@ TEST_CASE("the EXIF orientation of a JPEG is read in both byte orders, and its e
       CHECK(h.as_stored().orientation == 1);
     }
   CHECK(read_image_header(image_fixture("420.jpg"), "plain").orientation == 1);
-  // An APP1 segment of another kind, for example XMP, may come first; the first EXIF counts.
+  // An APP1 segment of another kind, for example XMP, may precede the EXIF segment. If there are two EXIF segments, the
+  // first one decides.
   const Bytes xmp{0xff, 0xe1, 0, 7, 'h', 't', 't', 'p', ':'};
   Bytes several = with_segment(image_fixture("420.jpg"), exif_segment(3, true));
   several = with_segment(with_segment(several, exif_segment(6, false)), xmp);
@@ -75,14 +76,15 @@ TEST_CASE("if the EXIF data is damaged, truncated or hostile, the picture is not
   for (const bool little : {true, false}) {
     for (const int value : {0, 9, 255, 65535}) CHECK(orientation(exif_segment(value, little)) == 1);
     const Bytes whole = exif_segment(6, little);
-    // Cut at any byte; the segment's own length is right.
+    // The segment is cut after any byte, with the length field set to the shorter length.
     for (std::size_t n = 4; n < whole.size(); ++n) {
       Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n));
       cut[3] = static_cast<std::uint8_t>(n - 2);
       const int found = orientation(cut);
       CHECK((found == 1 || found == 6));
     }
-    // Each byte with each of some values, in memory that ends at the end of the segment.
+    // Each byte is set to each of several values. The memory ends at the end of the segment, so a sanitizer detects a
+    // read beyond it.
     for (std::size_t at = 4; at < whole.size(); ++at)
       for (const int value : {0, 1, 2, 4, 127, 128, 254, 255}) {
         Bytes body(whole.begin() + 4, whole.end());
@@ -123,7 +125,7 @@ TEST_CASE("JPEG frames and PNG chunks that no decoder supports are refused") {
     for (const auto& [at, value] : changes) b[at] = static_cast<std::uint8_t>(value);
     return b;
   };
-  for (const int frame : {3, 5, 6, 7, 11, 13, 14, 15}) {  // lossless, hierarchical
+  for (const int frame : {3, 5, 6, 7, 11, 13, 14, 15}) {  // lossless and hierarchical frame types
     CAPTURE(frame);
     CHECK(contains(refusal(changed({{3, 0xc0 + frame}})), "progressive JPEG, got frame type " + std::to_string(frame)));
   }
@@ -176,7 +178,7 @@ TEST_CASE("a flipped bit in a PNG is refused") {
 }
 
 TEST_CASE("a PNG with more data than pixels is refused") {
-  // IHDR of a 1x1 image, an IDAT of 200 kB, IEND.
+  // An IHDR chunk for a 1x1 image, an IDAT chunk of 200 kB, and an IEND chunk.
   Bytes b{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
   const auto chunk = [&](const std::string& type, const Bytes& data) {
     const auto word = [&](std::uint32_t v) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Images: what fit() takes, whatever they come from.
+// Tests Images, the type of fit()'s data argument, with images from different sources.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -20,7 +20,7 @@ using namespace tutti;
 
 namespace {
 
-struct NamedRecords {  // as many as there are classes
+struct NamedRecords {  // records with one record per class
   std::vector<std::string> names;
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(names.size()); }
   [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const {
@@ -33,7 +33,7 @@ struct NamedRecords {  // as many as there are classes
   [[nodiscard]] std::vector<std::string> class_names() const { return names; }
 };
 
-struct Opened {  // as open_imagenet() returns it
+struct Opened {  // the kind of result that open_imagenet() returns
   AnyRecords records;
   io::Path folder;
 };

@@ -22,14 +22,15 @@ using namespace tutti::test;
 
 namespace {
 
-// Counts the allocations of all threads while it is switched on.
+// Counts the allocations of all threads while `counting` is true.
 std::atomic<bool> counting{false};
 std::atomic<int> allocations{0};
 
 }  // namespace
 
-#if !defined(TUTTI_TEST_TSAN)  // it has its own
-// Counts, then does the same as the original. If it were inlined, GCC would report a mismatch of new and free.
+#if !defined(TUTTI_TEST_TSAN)  // ThreadSanitizer has its own operator new
+// Counts the allocation and then allocates as the original operator does. If the function were inlined, GCC would warn
+// that new and free do not match.
 [[gnu::noinline]] void* operator new(std::size_t n) {
   if (counting.load(std::memory_order_relaxed)) ++allocations;
   void* p = std::malloc(n != 0 ? n : 1);
@@ -108,9 +109,9 @@ TEST_CASE("a loader can start at any position, several times, and with another p
     loader.start(expected[8].after);
     const auto rest = take(loader, 11);
     CHECK(std::equal(rest.begin(), rest.end(), expected.begin() + 9));
-    loader.start({});  // with batches in flight
+    loader.start({});  // starts again while batches are being loaded
     CHECK(take(loader, 20) == expected);
-    // Rank 1 of 2 with twice the batch, from the middle.
+    // Rank 1 of 2 with twice the global batch, starting in the middle of the epoch.
     loader.start({0, 32}, {32, 1, 2});
     CHECK(copy_of(loader.next()).images == expected[3].images);
     const Batch& b = loader.next();

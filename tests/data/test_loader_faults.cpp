@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests loaders with data sets, options or threads that fail.
+// Tests loaders with a data set or options that cause errors, and with threads that stop early.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ TEST_CASE("the error for a damaged record says how to continue") {
   };
   CHECK(message(0, "").ends_with("garbage. hint: LoaderOptions::skip_bad_records continues without the record."));
   CHECK(message(0, "--on-bad-record skip").ends_with("garbage. hint: --on-bad-record skip."));
-  CHECK(!contains(message(1, ""), "hint"));  // an error of the program, not of the data
+  CHECK(!contains(message(1, ""), "hint"));  // not a DataError: an error in the program, so there is no hint
 }
 
 TEST_CASE("unreadable samples are skipped on request and keep their position") {
@@ -92,7 +92,7 @@ TEST_CASE("unreadable samples are skipped on request and keep their position") {
   CHECK(expected[5].labels[5] == ignored_label);
   CHECK(image(5, 5) == 56);
   const auto messages = plain.take_skip_messages();
-  REQUIRE(messages.size() == 3 + 8 + 1 + 1);  // at most 8 for each batch
+  REQUIRE(messages.size() == 3 + 8 + 1 + 1);  // at most 8 messages per batch
   CHECK(contains(messages[0], "sample 3 of tiny"));
   CHECK(contains(messages[0], "garbage"));
   CHECK(contains(messages[3], "sample 10 "));
@@ -103,11 +103,11 @@ TEST_CASE("unreadable samples are skipped on request and keep their position") {
     CHECK(take(loader, 10) == expected);
     CHECK(loader.skipped() == 15);
     CHECK(loader.take_skip_messages() == messages);
-    for (int i = 0; i < 100; ++i) (void)loader.next();  // and repeatedly
+    for (int i = 0; i < 100; ++i) (void)loader.next();  // ten more epochs
     CHECK(loader.skipped() == 15 * 11);
     CHECK(loader.take_skip_messages().size() == 64);
   }
-  // Other exceptions than DataError remain errors, also after a bad record.
+  // An exception that is not a DataError remains an error, even if a bad record was skipped before it.
   data.bad = 5;
   for (const int kind : {1, 2, 3})
     for (const int threads : {0, 2}) {
@@ -125,7 +125,7 @@ TEST_CASE("a loader can be stopped at any time") {
     if (i % 2 != 0) loader.start({0, i});
     if (i % 4 == 3) CHECK(loader.next().count > 0);
   }
-  // A loader that is never started.
+  // This loader is never started.
   const Loader idle(numbered(5), options_of(2, 0, 1, 3));
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("the loader reads no more batches in advance than it has slots") {
   (void)loader.next();
   for (int i = 0; i < 200 && data.reads->load() < 30; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  CHECK(data.reads->load() == 30);  // one in use, two read ahead
+  CHECK(data.reads->load() == 30);  // one batch in use, two batches read ahead
   loader.release();
   for (int i = 0; i < 200 && data.reads->load() < 40; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   CHECK(data.reads->load() == 40);

@@ -35,7 +35,7 @@ Contents read(const std::filesystem::path& path) {
   return contents_by([&] { return PackedShards({path}); });
 }
 
-// Returns the process's bytes of memory in use, from the system.
+// Returns the number of bytes of memory that the process has in use, as the system reports it.
 std::int64_t resident() {
   std::ifstream in("/proc/self/statm");
   std::int64_t all = 0, pages = 0;
@@ -113,7 +113,7 @@ TEST_CASE("every flipped bit and every missing byte of a packed shard is detecte
     if (bit / 8 >= images && bit / 8 < images + 20) CHECK(contains(c.error, "x record 0"));
     if (bit / 8 >= images + 20 && bit / 8 < images + 77) {
       CHECK(contains(c.error, "x record 1"));
-      CHECK(c.labels.size() == 1);  // the previous record can be read
+      CHECK(c.labels.size() == 1);  // the record before it can be read
     }
   }
   for (std::size_t n = 0; n < good.size(); ++n) {
@@ -136,7 +136,7 @@ TEST_CASE("numbers that are too large allocate no memory, even with correct chec
   const auto error_with = [&](auto change) {
     Bytes b = good;
     change(b);
-    // All checksums are made to match.
+    // All checksums are recomputed so that they match the changed bytes.
     const std::size_t end = b.size(), footer = end - 32, index = footer - 40;
     const auto text = [&](std::size_t at, std::size_t n) {
       return std::string(b.begin() + static_cast<long>(at), b.begin() + static_cast<long>(at + n));
@@ -225,5 +225,5 @@ TEST_CASE("opening takes the same memory for few records and for many") {
     return resident() - before;
   };
   (void)growth(10);
-  CHECK(growth(200000) < 1 << 20);  // the index has 4 MB
+  CHECK(growth(200000) < 1 << 20);  // the index has 4 MB, so it was not read into memory
 }

@@ -25,7 +25,7 @@ namespace {
 
 constexpr auto kind = RecordIndex::Kind::tfrecord;
 
-// Files of 100 bytes with 10, 0 and 5 records, and a count of their scans.
+// Three files of 100 bytes with 10, 0 and 5 records, and a count of the scans of these files.
 struct Set {
   TempFolder folder;
   mutable std::atomic<int> scans{0};
@@ -85,16 +85,16 @@ TEST_CASE("an index is made again if the files have changed") {
     return set.scans.load();
   };
   CHECK(scans_of() == 0);
-  // Another length.
+  // If a file has a different length, the index is built again.
   write_text(set.folder / "b", "");
   CHECK(scans_of() == 3);
   CHECK(scans_of() == 0);
-  // Another time.
+  // If a file has a different modification time, the index is built again.
   const auto time = std::filesystem::last_write_time(set.folder / "a");
   std::filesystem::last_write_time(set.folder / "a", time - std::chrono::seconds(5));
   CHECK(scans_of() == 3);
   CHECK(scans_of() == 0);
-  // Other names, or another number of files.
+  // An index of files with other names, or of a different number of files, is not loaded.
   set.files = std::make_unique<ShardFiles>(std::vector<io::Path>{set.folder / "a", set.folder / "c", set.folder / "b"});
   CHECK(!RecordIndex::load(set.folder / "index", *set.files, kind));
   set.files = std::make_unique<ShardFiles>(std::vector<io::Path>{set.folder / "a", set.folder / "b"});
@@ -134,21 +134,21 @@ TEST_CASE("a damaged index is made again") {
 TEST_CASE("if the data set's folder is read-only, the index is written to the cache folder") {
   Set set;
   const Variable cache("XDG_CACHE_HOME", (set.folder / "cache").string());
-  const auto index = set.open(set.folder / "no such folder" / "index");  // it cannot be written to, even by root
+  const auto index = set.open(set.folder / "no such folder" / "index");  // even root cannot write to this path
   check(index);
   CHECK(index.path().parent_path() == set.folder / "cache" / "tutti");
   check(set.open(set.folder / "no such folder" / "index"));
   CHECK(set.scans == 3);
-  check(set.open(set.folder / "no such folder" / "other"));  // the index of another set
+  check(set.open(set.folder / "no such folder" / "other"));  // the index of a different data set
   CHECK(set.scans == 6);
-  // The home folder's, if that variable is not set.
+  // If XDG_CACHE_HOME is not an absolute path, the cache folder is in the home folder.
   {
     const Variable none("XDG_CACHE_HOME", "not/absolute");
     const Variable home("HOME", (set.folder / "home").string());
     CHECK(set.open(set.folder / "no such folder" / "index").path().parent_path() ==
           set.folder / "home" / ".cache" / "tutti");
   }
-  // Without a folder: for this process only.
+  // If there is no folder to write to, only this process has the index.
   {
     const Variable none("XDG_CACHE_HOME", "/proc/none");
     set.scans = 0;
@@ -193,7 +193,7 @@ TEST_CASE("several threads may open a data set at once") {
       });
     for (auto& t : threads) t.join();
     CHECK(good == 8);
-    CHECK(set.scans == 3);  // the other threads waited
+    CHECK(set.scans == 3);  // one thread scanned the files, and the other threads waited
   }
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("shards are found by their names") {
     touch(n);
   CHECK(names("train") == "train-00000-of-00003 train-00001-of-00003 train-00002-of-00003 ");
   CHECK(names("train", ".x") == "train-00000-of-00001.x ");
-  CHECK(names("val") == "val-1-of-2 val-2-of-2 ");  // counted from 1
+  CHECK(names("val") == "val-1-of-2 val-2-of-2 ");  // a set with numbers that start at 1
   std::filesystem::remove(folder / "train-00001-of-00003");
   auto message = message_of<DataError>([&] { (void)names("train"); });
   CHECK(contains(message, "missing: train-00001-of-00003"));
@@ -253,7 +253,7 @@ TEST_CASE("shards are found by their names") {
   std::string lacking;
   CHECK(find_shards(folder.path(), "train", "", &lacking).size() == 2);
   CHECK(lacking == "2 of 3 files in " + folder.path().string() + "; missing: train-00001-of-00003");
-  touch("train-00003-of-00003");  // it does not belong to a set of 0 to 2
+  touch("train-00003-of-00003");  // the set has the numbers 0 to 2, so 3 does not belong to it
   CHECK_THROWS_AS((void)find_shards(folder.path(), "train", "", &lacking), DataError);
   std::filesystem::remove(folder / "train-00003-of-00003");
   touch("train-00001-of-00003");
@@ -268,7 +268,7 @@ TEST_CASE("shards are found by their names") {
   std::filesystem::remove(folder / "train-1-of-3");
   touch("train-00000-of-00004");
   CHECK(contains(message_of<DataError>([&] { (void)names("train"); }), "one set"));
-  // A large count in a name must not cause long work.
+  // A large count in a file name must not take a long time.
   touch("big-000000000-of-999999999");
   CHECK(contains(message_of<DataError>([&] { (void)names("big"); }), "missing: big-00001-of-999999999"));
 }

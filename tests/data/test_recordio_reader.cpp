@@ -20,7 +20,7 @@ static_assert(Records<RecordIoFiles>);
 
 const std::string magic_text = "\x0A\x23\xD7\xCE";
 
-// Returns image k of tests/data/fixtures/mxnet/make.py.
+// Returns the image of record k that tests/data/fixtures/mxnet/make.py writes.
 Bytes mxnet_image(std::size_t k) {
   const Bytes plain = plain_image(k);
   const Bytes magic(magic_text.begin(), magic_text.end());
@@ -97,8 +97,8 @@ TEST_CASE("the .idx selects the records and their order") {
   };
   CHECK(labels("5\t612\n0\t0\r\n7\t228").labels == std::vector<std::int32_t>{5, 0, 4});
   CHECK(labels("0\t144\n").labels == std::vector<std::int32_t>{3});
-  CHECK(contains(labels("0\t0\n1\t53\n").error, "train.idx line 2"));   // no record begins there
-  CHECK(contains(labels("0\t0\n1\t176\n").error, "train.idx line 2"));  // the middle of a split record
+  CHECK(contains(labels("0\t0\n1\t53\n").error, "train.idx line 2"));   // a record does not begin there
+  CHECK(contains(labels("0\t0\n1\t176\n").error, "train.idx line 2"));  // in the middle of a split record
   CHECK(contains(labels("0\t856\n").error, "belongs to another file"));
   CHECK(contains(labels("0\t99999999999999999999\n").error, "train.idx line 1"));
   CHECK(contains(labels("0 0\n").error, "key, tab, offset"));
@@ -126,7 +126,7 @@ TEST_CASE("the writer writes the same bytes as MXNet, and the file can be read")
     CHECK(r.read(static_cast<std::int64_t>(i), bytes) == static_cast<std::int32_t>(i));
     CHECK(bytes == mxnet_image(i));
   }
-  // The record that MXNet had to split, byte by byte.
+  // Compares the record that MXNet's writer split with the record that tutti writes, byte by byte.
   const Bytes theirs = read_bytes(fixture("mxnet/train.rec"));
   const Bytes image = mxnet_image(2);
   std::string ours, data = payload_of(3);
@@ -135,7 +135,7 @@ TEST_CASE("the writer writes the same bytes as MXNet, and the file can be read")
   data.append(image.begin(), image.end());
   recordio::append_record(ours, data);
   CHECK(ours == std::string(theirs.begin() + 144, theirs.begin() + 228));
-  // An unfinished file is removed.
+  // The destructor removes an unfinished file.
   { RecordIoWriter w(folder / "b.rec"); }
   for (const auto& e : std::filesystem::directory_iterator(folder.path()))
     CHECK(!contains(e.path().filename().string(), "b.rec"));
@@ -165,7 +165,7 @@ TEST_CASE("a flipped bit in a magic number is detected, and no other flipped bit
     b[bit / 8] ^= static_cast<std::uint8_t>(1U << (bit % 8));
     write_file(file.folder / "a.rec", b);
     const auto c = file.read();
-    // The magic number, and the flag for the part of a record.
+    // A changed bit may be in a magic number, or in the flag that marks a part of a split record.
     const bool in_magic = std::ranges::any_of(headers, [&](std::size_t h) { return bit / 8 >= h && bit / 8 < h + 4; });
     if (in_magic) CHECK(contains(c.error, "magic number"));
     if (c.error.empty()) CHECK(c.labels.size() <= 6);
@@ -186,7 +186,7 @@ TEST_CASE("invalid labels, lengths and flags are errors") {
     CHECK_MESSAGE(contains(e, "label of 0 to 9"), e);
     CHECK(contains(e, "a.rec record 1"));
   }
-  CHECK(contains(file.error_of(record(payload_of(1, 2))), "2 labels"));  // 8 bytes are claimed, but there are 5
+  CHECK(contains(file.error_of(record(payload_of(1, 2))), "2 labels"));  // states 8 bytes, has 5
   CHECK(contains(file.error_of(record(payload_of(1, 0xFFFFFFFF))), "4294967295 labels"));
   CHECK(contains(file.error_of(record(payload_of(1, 1, std::string(4, '\0')))), "an encoded image"));
   CHECK(contains(file.error_of(record("too short")), "24 bytes"));
@@ -195,7 +195,7 @@ TEST_CASE("invalid labels, lengths and flags are errors") {
     io::append_little_endian(out, (std::uint64_t{flag} << 29) | length, 4);
     return out + data;
   };
-  CHECK(contains(file.error_of(part(0, 0x1FFFFFFF, "abcd")), "record 0"));  // a decompression bomb
+  CHECK(contains(file.error_of(part(0, 0x1FFFFFFF, "abcd")), "record 0"));  // states a huge length
   CHECK(contains(file.error_of(part(0, 1U << 28, "abcd")), "truncated"));
   CHECK(contains(file.error_of(part(2, 4, "abcd")), "flag 2"));
   CHECK(contains(file.error_of(part(3, 4, "abcd")), "flag 3"));

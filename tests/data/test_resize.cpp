@@ -27,7 +27,8 @@ Bytes random_bytes(std::size_t n, std::uint64_t seed) {
   return v;
 }
 
-// From the definition, in double: the triangle filter around each output's centre, over the pixels within the bounds.
+// Returns the weights of one output pixel along one axis, computed from the definition in double: the triangle filter
+// around the output's centre, limited to the pixels within the bounds.
 std::vector<double> axis(double at, double length, double low, double high, int outputs, int i, bool antialias,
                          int size) {
   const double scale = length / outputs, centre = at + (i + 0.5) * scale,
@@ -80,7 +81,7 @@ TEST_CASE("scaling equals its definition within one level, with the same pixels 
       for (int k = 0; k < 8; ++k) {
         const Picture p{w, h, random_bytes(static_cast<std::size_t>(w * h) * 3, rng.next())};
         ResizeBox box = whole(p);
-        if (k >= 4) {  // a fractional part
+        if (k >= 4) {  // a box with fractional positions
           box.x = rng.uniform53() * w * 0.5;
           box.y = rng.uniform53() * h * 0.5;
           box.width = (0.2 + 0.8 * rng.uniform53()) * (w - box.x);
@@ -118,7 +119,7 @@ TEST_CASE("antialiased scaling gives the pixels of PIL within one level") {
         resized(image, box, crop ? box : whole(image), want.width, want.height, true, false, cpu::detect_isa());
     const Difference d = difference(got, want.pixels);
     CHECK(d.most <= 1);
-    CHECK(d.share < 0.25);  // PIL rounds between its two passes
+    CHECK(d.share < 0.25);  // PIL rounds after its first pass, tutti does not
     ++seen;
   }
   CHECK(seen == 8);

@@ -13,7 +13,7 @@ using namespace tutti;
 
 namespace {
 
-// Returns true if every index occurs exactly once.
+// Returns whether every index from 0 to n - 1 occurs exactly once.
 bool exactly_once(std::vector<std::int64_t> seen, std::int64_t n) {
   std::sort(seen.begin(), seen.end());
   if (static_cast<std::int64_t>(seen.size()) != n) return false;
@@ -22,7 +22,7 @@ bool exactly_once(std::vector<std::int64_t> seen, std::int64_t n) {
   return true;
 }
 
-// Returns the step at p of all ranks, in rank order.
+// Returns the indices of the step at position p, of all ranks in rank order.
 std::vector<std::int64_t> whole_step(std::vector<Sampler>& ranks, Position p, std::int64_t g, int world) {
   std::vector<std::int64_t> step;
   for (int r = 0; r < world; ++r) {
@@ -80,7 +80,7 @@ TEST_CASE("with EpochEnd::run_on all steps are full, and the samples are those o
           std::int64_t count = 0;
           for (int r = 0; r < w; ++r) {
             Sampler& sampler = ranks[static_cast<std::size_t>(r)];
-            // A run resumed here has the same step.
+            // A run that resumes at this position must read the same samples in this step.
             Sampler anew(n, 5, true);
             const Placement placement{g, r, w, EpochEnd::run_on};
             const Share s = sampler.share(p, placement), again = anew.share(p, placement);
@@ -96,7 +96,8 @@ TEST_CASE("with EpochEnd::run_on all steps are full, and the samples are those o
           p = advance(p, n, g, EpochEnd::run_on);
         }
         REQUIRE(steps == n * epochs / g);
-        // Whole epochs have every sample once, and in the order of their permutation if one rank reads.
+        // A complete epoch contains every sample once. If only one rank reads, the samples are in the order of the
+        // permutation.
         for (std::int64_t e = 0; e < p.epoch; ++e) {
           REQUIRE(exactly_once(seen[static_cast<std::size_t>(e)], n));
           std::vector<std::int64_t> order(static_cast<std::size_t>(n));
@@ -117,14 +118,14 @@ TEST_CASE("the numbers of steps are those of the published runs") {
     CHECK(steps_left({}, imagenet, r.devices * 256, EpochEnd::run_on, r.epochs) == r.all);
   }
   CHECK(steps_per_epoch(100, 256, EpochEnd::run_on) == 1);
-  // Also those of the elastic trainers with epochs of whole steps.
+  // Also checks the numbers of steps of the elastic trainers; their epochs consist of whole steps.
   const struct { std::int64_t workers, steps; } cifar[] = {{1, 391}, {2, 196}, {3, 131}, {4, 98}, {8, 49}};
   for (const auto& c : cifar) CHECK(steps_per_epoch(50000, c.workers * 128) == c.steps);
   CHECK(steps_per_epoch(imagenet, 4096) == 313);
   CHECK(steps_left({}, 50000, 128, EpochEnd::short_step, 3) == 3 * 391);
   CHECK(steps_left({1, 128}, 50000, 128, EpochEnd::short_step, 3) == 2 * 391 - 1);
   CHECK(steps_left({3, 0}, 50000, 128, EpochEnd::short_step, 3) == 0);
-  // Fewer epochs than have already been trained.
+  // The run asks for fewer epochs than it has already trained.
   CHECK(steps_left({3, 128}, 50000, 128, EpochEnd::short_step, 3) == 0);
   CHECK(steps_left({4, 0}, 50000, 128, EpochEnd::run_on, 3) == 0);
 }
@@ -135,7 +136,7 @@ TEST_CASE("changing from 4 to 3 to 5 ranks within an epoch, with other batch siz
     Position p{3, 0};
     std::vector<std::int64_t> seen;
     const auto run = [&](int world, std::int64_t g, int steps) {
-      // New processes: they know only the position.
+      // These samplers stand for new processes, which know only the position.
       std::vector<Sampler> ranks(static_cast<std::size_t>(world), Sampler(n, 11, shuffle));
       for (int i = 0; i < steps && p.epoch == 3; ++i) {
         const auto step = whole_step(ranks, p, g, world);
@@ -148,7 +149,7 @@ TEST_CASE("changing from 4 to 3 to 5 ranks within an epoch, with other batch siz
     run(5, 128, 1000);
     CHECK(p == Position{4, 0});
     CHECK(exactly_once(seen, n));
-    // And in the order of the permutation, for any assignment to ranks.
+    // The samples are also in the order of the permutation, for every assignment to ranks.
     std::vector<std::int64_t> order(n);
     if (shuffle)
       permutation(11, 3, order);
@@ -168,7 +169,7 @@ TEST_CASE("a permutation depends on seed and epoch only") {
   CHECK(a != c);
   CHECK(a != d);
   CHECK(exactly_once(a, 100));
-  // The sampler may be asked for epochs in any order.
+  // A caller may ask the sampler for epochs in any order.
   Sampler s(100, 1, true);
   const auto of = [&](std::int64_t epoch) {
     const auto i = s.share({epoch, 0}, {100, 0, 1}).indices;
@@ -190,7 +191,7 @@ TEST_CASE("permutations are close to uniform") {
   }
   for (const auto& row : count)
     for (const int c : row) {
-      CHECK(c > 850);  // 1000 expected, standard deviation 30
+      CHECK(c > 850);  // mean 1000, standard deviation 30
       CHECK(c < 1150);
     }
 }
@@ -201,13 +202,13 @@ TEST_CASE("without blocks the order is the recorded one") {
   CHECK(std::equal(first.begin(), first.end(), a.begin()));
   permutation(1, 0, b, 1);
   CHECK(a == b);
-  permutation(1, 0, b, 25);  // 40 blocks, not more than a window
+  permutation(1, 0, b, 25);  // 40 blocks do not exceed a window
   CHECK(a == b);
 }
 
 TEST_CASE("the order by blocks is used only if there are more blocks than a window has") {
   const auto by_blocks = [](std::int64_t n, std::int64_t block) {
-    // The previous contents of the memory do not matter.
+    // permutation() must not depend on the previous contents of the memory.
     std::vector<std::int64_t> plain(static_cast<std::size_t>(n), -7), order(static_cast<std::size_t>(n), -7);
     permutation(1, 0, plain);
     permutation(1, 0, order, block);
@@ -253,12 +254,12 @@ TEST_CASE("an order by blocks depends on seed and epoch only, and is the recorde
   CHECK(all == 16363082264347700265U);
   Sampler s(1281167, 1, true, 256);
   CHECK(std::ranges::equal(s.share({0, 0}, {1281167, 0, 1}).indices, a));
-  // The last block has one sample.
+  // With this size the last block contains only one sample.
   std::vector<std::int64_t> short_block(50 * 4 + 1);
   permutation(1, 0, short_block, 4);
   const std::vector<std::int64_t> begins{14, 159, 139, 5, 3, 98, 78, 93};
   CHECK(std::equal(begins.begin(), begins.end(), short_block.begin()));
-  // Here it has as many as the others.
+  // With this size the last block contains as many samples as the other blocks.
   std::vector<std::int64_t> whole_blocks(50 * 4);
   permutation(1, 0, whole_blocks, 4);
   const std::vector<std::int64_t> begins_whole{151, 149, 168, 33, 104, 173, 5, 199};
@@ -274,8 +275,8 @@ TEST_CASE("samples that are loaded at the same time come from few blocks, and ne
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
     std::vector<std::int64_t> order(n);
     permutation(5, epoch, order, block);
-    // For each block: the arc of the circle of all positions that contains its samples. The arc begins after the
-    // longest gap.
+    // All positions form a circle. For each block, the code finds the arc of this circle that contains the block's
+    // samples: the arc begins after the longest gap.
     std::vector<std::vector<std::int64_t>> places(blocks);
     for (std::int64_t p = 0; p < n; ++p)
       places[static_cast<std::size_t>(order[static_cast<std::size_t>(p)] / block)].push_back(p);
@@ -301,7 +302,7 @@ TEST_CASE("samples that are loaded at the same time come from few blocks, and ne
     CHECK(most >= blocks_in_flight - 5);
     CHECK(touched / blocks > 35 * block);  // the samples of a block are spread over the window
 
-    // A batch of 256 has only a few samples of any block, also at the start of an epoch.
+    // A batch of 256 contains only a few samples of any block, also at the start of an epoch.
     for (std::int64_t p = 0; p + 256 <= n; p += 256) {
       std::vector<int> count(blocks);
       int largest = 0, different = 0;
@@ -310,15 +311,15 @@ TEST_CASE("samples that are loaded at the same time come from few blocks, and ne
         different += c == 0;
         largest = std::max(largest, ++c);
       }
-      CHECK(largest <= 24);  // 6 expected
+      CHECK(largest <= 24);  // mean 6
       CHECK(different >= 36);
     }
-    // Neighbours in the files are not neighbours in the order.
+    // Samples that are neighbours in the files are not neighbours in the order.
     std::int64_t follows = 0;
     for (std::size_t p = 1; p < n; ++p) follows += order[p] == order[p - 1] + 1;
     CHECK(follows < n / 500);
   }
-  // Positions are uniform over the epochs: the first sample is random.
+  // Over many epochs the first and the last sample are uniformly distributed.
   std::array<int, 10> tenth{};
   for (int e = 0; e < 2000; ++e) {
     std::array<std::int64_t, 500> order;
@@ -327,7 +328,7 @@ TEST_CASE("samples that are loaded at the same time come from few blocks, and ne
     ++tenth[static_cast<std::size_t>(order[499] / 50)];
   }
   for (const int c : tenth) {
-    CHECK(c > 300);  // 400 expected, standard deviation 19
+    CHECK(c > 300);  // mean 400, standard deviation 19
     CHECK(c < 500);
   }
 }

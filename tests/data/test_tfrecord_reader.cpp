@@ -22,7 +22,7 @@ std::span<const std::uint8_t> bytes_of(const std::string& s) {
   return {reinterpret_cast<const std::uint8_t*>(s.data()), s.size()};
 }
 
-// A file of records, opened again for each read.
+// A file of records. Each read opens the file again.
 struct File {
   TempFolder folder;
   Bytes bytes;
@@ -150,8 +150,8 @@ TEST_CASE("a tf.train.Example that is read has the features that were written") 
 }
 
 TEST_CASE("unpacked integers and unknown fields are read as protobuf specifies") {
-  // feature { key: "k" value { int64_list { value: 7 } } }, the value not packed, with an unknown varint, fixed64 and
-  // fixed32 field before it.
+  // The message is feature { key: "k" value { int64_list { value: 7 } } }. The value is not packed, and three unknown
+  // fields precede it: a varint, a fixed64 and a fixed32.
   const Bytes list{0x10, 0x01, 0x08, 0x07};
   const Bytes value{0x79, 1, 2, 3, 4, 5, 6, 7, 8, 0x1A, 4, 0x10, 0x01, 0x08, 0x07};
   Bytes entry{0x0A, 1, 'k', 0x12, static_cast<std::uint8_t>(value.size())};
@@ -174,14 +174,14 @@ TEST_CASE("bytes that are not a protobuf message are an error") {
     return message_of<DataError>(
         [&] { for_each_feature(b, "here", [](std::string_view, const Feature& f) { (void)f.first_int(); }); });
   };
-  CHECK(contains(error({0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 1}), "here"));  // 4 GiB claimed in 1 byte
+  CHECK(contains(error({0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 1}), "here"));  // states 4 GiB, has 1 byte
   CHECK(contains(error({0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x01}), "here"));
   CHECK(contains(error({0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F}), "64 bits"));
-  CHECK(contains(error({0x0B}), "wire type"));  // a group
-  CHECK(contains(error({0x02, 0}), "number"));  // field 0
-  CHECK(contains(error({0x0A}), "bytes"));      // ends after the tag
+  CHECK(contains(error({0x0B}), "wire type"));  // a field of type group
+  CHECK(contains(error({0x02, 0}), "number"));  // the field number 0
+  CHECK(contains(error({0x0A}), "bytes"));      // the message ends after the tag
   CHECK(contains(error({0x0A, 2, 0x0A, 5}), "bytes"));
-  // A cut at any byte.
+  // The message is cut after any byte.
   ExampleWriter w;
   w.add_int("a", 1000);
   w.add("b", "text");
