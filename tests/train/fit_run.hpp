@@ -20,7 +20,7 @@
 
 namespace tutti::testing {
 
-inline constexpr std::int64_t samples = 70, batch = 16;  // five steps per epoch, the last one short
+inline constexpr std::int64_t samples = 70, batch = 16;  // five steps per epoch; the last step has 6 rows
 
 inline Graph net() {
   Builder b(3, 8, 8);
@@ -51,7 +51,7 @@ struct Recorder : FitListener {
   void saved(const std::string& p) override { paths.push_back(p); }
 };
 
-// One run, as a process would do it.
+// The objects of one training run. A new Run stands for a new process.
 struct Run {
   Run() = default;
   explicit Run(EpochEnd end) : epoch_end(end) {}
@@ -67,7 +67,7 @@ struct Run {
   Loader test{held, {.placement = {10, 0, 1}, .shuffle = false, .one_pass = true, .threads = 1}};
   Recorder recorder;
 
-  // audit: the folder of the audit.
+  // audit: the folder of the audit; empty: no audit.
   FitResult go(Checkpoints* c, FitOptions o, const std::string& audit = {}) {
     o.global_batch = batch;
     o.report_every = 1;

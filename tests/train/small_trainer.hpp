@@ -16,12 +16,12 @@
 
 namespace tutti::testing {
 
-// Its parts refer to each other.
+// Parts of a Trainer refer to other parts of it, so a Trainer must not move.
 static_assert(!std::is_move_constructible_v<Trainer> && !std::is_move_assignable_v<Trainer>);
 
 inline constexpr std::int64_t size = 8, classes = 4;
 
-// conv -> (batch norm) -> relu -> pool -> linear: small enough for the reference loops.
+// Returns the net conv -> (batch norm) -> relu -> pool -> linear. It is small enough for the reference loops.
 inline Graph small_net(bool norm) {
   Builder b(3, size, size);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// strict_state_dict FOLDER: trains the net of tests/golden/make_golden.py for some steps, saves a checkpoint in FOLDER
-// and writes its results for a few images to FOLDER/evaluation.safetensors. test_pytorch_loads.py runs it.
+// strict_state_dict FOLDER: trains the net of tests/golden/make_golden.py for several steps and saves a checkpoint in
+// FOLDER. Then writes the net's results for a few images to FOLDER/evaluation.safetensors. test_pytorch_loads.py runs
+// this program.
 #include <array>
 #include <cstdint>
 #include <iostream>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The contents that a checkpoint has without options: the graph, the preparation of images, and the names of the
-// classes.
+// Tests the description that every checkpoint contains without any options: the graph, the preparation of images, and
+// the names of the classes.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -30,7 +30,7 @@ namespace {
 
 const std::vector<std::string> kinds{"sun", "moon", "star & comet", "planet"};
 
-// Eight images of 12x10, each of a separate class.
+// Returns eight images of 12x10, two of each of the four classes.
 MemoryDataset stored(std::vector<std::string> names = kinds) {
   Schema s;
   s.name = "sky";
@@ -96,7 +96,7 @@ TEST_CASE("a hand-written training loop leaves checkpoints with their net, image
   CHECK(card.image.scale.width == 10);
   CHECK(card.image.window.pad == 0);
   CHECK(is_of_torch(folder.path / "night"));
-  // The weights fit the net in the file, and it predicts the same as the trainer.
+  // The weights fit the net in the file.
   const auto file = interchange::open_model((folder.path / "night").string());
   CHECK_NOTHROW((void)interchange::load_model(file, *card.graph, interchange::Averaged::automatic));
 }
@@ -135,7 +135,7 @@ TEST_CASE("fit() records the test images from its first checkpoint on") {
   REQUIRE(all.size() == 2);
   for (const auto& path : all) {
     const auto card = card_of(path);
-    CHECK(card.classes == kinds);  // the training images have no names
+    CHECK(card.classes == kinds);  // the test images give the names; the training images have none
     CHECK(card.image.scale.height == 6);
     CHECK(card.image.window.pad == 1);
     CHECK(card.image.window.fill == std::vector<std::uint8_t>{7});
@@ -176,7 +176,7 @@ TEST_CASE("encoded images are prepared as in an evaluation, without the random p
   CHECK(p.scale.quality == DecodeQuality::accurate);
   CHECK_FALSE(p.stored);
   CHECK(p.height == 64);
-  a.height = a.width = 448;  // larger than the short side
+  a.height = a.width = 448;  // larger than the short side would be
   CHECK(preparation_of(a).scale.short_side == 512);
   CHECK(preparation_of(ImageAugment::horovod(Split::train)).scale.crop == CropRule::central);
   CHECK_NOTHROW((void)interchange::ImagePreparer(preparation_of(a), 3));
@@ -187,9 +187,9 @@ TEST_CASE("an evaluation with the best result so far saves a checkpoint at any i
   Run run;
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
   FitOptions how{.epochs = 4, .save_every = 100};
-  // 3 is the best of four epochs, and not the last.
+  // The metric is best in the third of four epochs.
   how.metric = [seen = std::size_t{0}](std::span<const float>, std::span<const std::int32_t> labels) mutable {
-    // The 33 test images, with the weights and with their average.
+    // Each evaluation calls the metric for the 33 test images twice: with the weights and with their average.
     static constexpr double of_epoch[] = {1, 0.5, 3, 2};
     seen += labels.size();
     return of_epoch[(seen - 1) / 66] * static_cast<double>(labels.size());
@@ -218,7 +218,7 @@ TEST_CASE("weights are loaded from a run with any optimizer") {
   Folder folder;
   {
     Checkpoints checkpoints(folder.path, 2, io::Json::object());
-    Run run;  // momentum and an average
+    Run run;  // an optimizer with momentum, and an average of the weights
     run.go(&checkpoints, {.epochs = 1});
   }
   const auto saved = io::CheckpointStore(folder.path).load_newest_valid();

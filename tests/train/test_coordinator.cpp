@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The duties of a job's coordinator move to the new rank 0 when the members change.
+// Tests that the new rank 0 takes over the duties of the job's coordinator when the members change.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -53,12 +53,13 @@ struct Saved : FitListener {
   void epoch(const EpochReport& r) override { best += r.best ? "1" : "0"; }
 };
 
-// The output and the checkpoints of one member.
+// What one member printed, and which checkpoints it saved.
 struct Told {
   std::string printed, saved, best, error;
 };
 
-// Three members. The coordinator leaves after a step; the others continue with a new member.
+// A job of three members. The coordinator leaves after a step, and the two remaining members continue with a new
+// member.
 class Job {
  public:
   explicit Job(std::string folder) : folder_(std::move(folder)) {}
@@ -117,7 +118,7 @@ class Job {
     };
     Coordinator coordinator(trainer, duties);
     FitOptions o{.epochs = 3, .global_batch = global_batch, .report_every = 1};
-    // The first checkpoint is the best.
+    // The metric falls with each step, so the first checkpoint stays the best one.
     double metric = 0;
     o.metric = [&](auto, auto labels) { return (metric -= 1) * static_cast<double>(labels.size()); };
     o.after_step = [&](const FitStep& s) {
@@ -145,7 +146,7 @@ class Job {
   std::array<Told, 4> told_;
 };
 
-// Returns the events of a log with their steps.
+// Returns the events in a log file, each with its step number.
 std::string events_of(const std::string& file) {
   std::ifstream in(file);
   std::string line, all;
@@ -207,7 +208,7 @@ TEST_CASE("if a member was lost before the logs were opened, the coordinator or 
     strategy.leave();
     CHECK_THROWS_AS(of_run.on_membership_change(), CommunicationError);
     CHECK(opened == "");
-    // So it is lost again.
+    // The new member is lost again before the logs are open.
     strategy.join(again, 0);
     strategy.leave();
     CHECK_THROWS_AS(of_run.on_membership_change(), CommunicationError);

@@ -24,7 +24,7 @@ Graph net() {
   Builder b(3, side, side);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
   x = nn::conv_bn(b, "conv1", "bn1", x, {.out = 8}, {.relu = true});
-  // The position matters: each view has different logits.
+  // With these layers the result depends on positions, so each view has different logits.
   x = b.max_pool("pool", x, {2, 2, 2, 0});
   x = nn::conv(b, "conv2", x, {.out = 8, .kernel = 4, .padding = 0});
   b.softmax_cross_entropy(nn::linear(b, "fc", x, classes, {Init::he_uniform, 1}), 0.1F, 2);
@@ -46,7 +46,7 @@ std::vector<double> logits(Trainer& t, const std::vector<std::uint8_t>& image) {
 }  // namespace
 
 TEST_CASE("a view is shifted, with mirrored pixels beyond the edge, and then mirrored as a whole") {
-  // One row of four pixels, two channels.
+  // An image with one row of four pixels and two channels.
   const std::vector<std::uint8_t> row{10, 11, 20, 21, 30, 31, 40, 41};
   std::vector<std::uint8_t> out(row.size());
   const auto pixels = [&](const TestView& v) {

@@ -63,7 +63,7 @@ TEST_CASE_TEMPLATE("an evaluation is the sum of its batches, for any number of b
     CHECK(r.loss == one_by_one.mean_loss());
     CHECK(r.top1 == one_by_one.top1_rate());
     CHECK(r.images == size);
-    // A second call returns no rows.
+    // take() empties the sum, so a second call returns no rows.
     CHECK(sum.take().rows == 0);
   }
 }

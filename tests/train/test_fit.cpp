@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The training loop: its reports, audits and callbacks.
+// Tests the reports, audits and callbacks of the training loop.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -90,13 +90,13 @@ TEST_CASE("after a kill, the audit counts each repeated step once") {
   const std::vector<std::string> paths{audit_file(folder.path, 0).string()};
   const auto warn = [](const std::string& w) { FAIL(w); };
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
-  // A run without checkpoints leaves the same as a killed one: an audit of steps that were not saved.
+  // A run without checkpoints stands for a killed run: it leaves an audit of steps that no checkpoint contains.
   const auto killed_after = [&](std::int64_t steps, bool resume) {
     Run run;
     if (resume) REQUIRE(checkpoints.resume_latest(run.trainer, warn));
     run.go(nullptr, {.epochs = 2, .max_steps = steps}, folder.path.string());
   };
-  killed_after(3, false);  // before the first checkpoint
+  killed_after(3, false);  // killed before the first checkpoint
   {
     Run run;
     run.go(&checkpoints, {.epochs = 1}, folder.path.string());
@@ -106,7 +106,7 @@ TEST_CASE("after a kill, the audit counts each repeated step once") {
   killed_after(8, true);
   CHECK(check_audit(paths, 1, samples).missing > 0);
   {
-    // A run that has no more work also reports the position of its checkpoint.
+    // A run that has no steps left also writes the position of its checkpoint to the audit.
     Run run;
     REQUIRE(checkpoints.resume_latest(run.trainer, warn));
     run.go(&checkpoints, {.epochs = 1}, folder.path.string());
@@ -132,7 +132,7 @@ TEST_CASE("with EpochEnd::run_on all steps are full, and a run resumed at any st
   {
     Run run(EpochEnd::run_on);
     const FitResult r = run.go(nullptr, three, folder.path.string());
-    CHECK(r.counters.step == 3 * samples / batch);  // 13, not 15
+    CHECK(r.counters.step == 3 * samples / batch);  // 13 steps, not 15
     CHECK(r.counters.samples == 13 * batch);
     CHECK(r.counters.epoch == 2);
     CHECK(r.counters.consumed == 13 * batch - 2 * samples);
@@ -141,7 +141,7 @@ TEST_CASE("with EpochEnd::run_on all steps are full, and a run resumed at any st
     CHECK(run.recorder.epochs[1].step == 9);
     CHECK(run.recorder.epochs[2].step == 13);
     CHECK(run.recorder.steps.back().steps_per_epoch == 4);
-    // A completed run stays complete.
+    // If a completed run is started again, it trains no step.
     CHECK(run.go(nullptr, three).counters.step == 13);
     whole = run.bits();
   }
@@ -211,7 +211,7 @@ TEST_CASE("fit calls the listener after each step and each epoch, and all ranks 
 
 namespace {
 
-// A data set with some unreadable samples.
+// A data set with several unreadable samples.
 struct Damaged {
   Synthetic whole;
   std::vector<std::int64_t> bad;
@@ -265,7 +265,7 @@ TEST_CASE("a user's metric is a mean over all rows, and selects the best checkpo
   CHECK(*r.last->test->metric == doctest::Approx(r.last->test->top1));
   CHECK(*r.last->test_ema->metric == doctest::Approx(r.last->test_ema->top1));
 
-  // A metric that only falls: the first checkpoint remains the best.
+  // If a metric only falls, the first checkpoint remains the best one.
   Folder folder;
   Checkpoints checkpoints(folder.path);
   double next = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The checkpoints of the training loop, and its reaction to damaged ones.
+// Tests the checkpoints of the training loop, and what it does with damaged checkpoints.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -23,7 +23,8 @@ using namespace tutti::testing;
 
 namespace {
 
-// Copies the checkpoint `from` with changed model tensors and counters, as one of the run in `to`.
+// Copies the checkpoint `from` to the run in the folder `to`. `change` may change the model tensors and the counters
+// first.
 template <class Change>
 void save_changed(const io::LoadedCheckpoint& from, const std::filesystem::path& to, Change&& change) {
   io::CheckpointData data;
@@ -61,7 +62,7 @@ TEST_CASE(
   Run run(batch / 2);
   {
     Checkpoints checkpoints(folder.path, 5, no_options);
-    run.go(&checkpoints, {.epochs = 1});  // five steps, the last one of 6 rows
+    run.go(&checkpoints, {.epochs = 1});  // four steps of two micro-batches, one step of 6 rows
   }
   CHECK(run.trainer.counters().batches == 9);
   const auto loaded = io::CheckpointStore(folder.path).load_newest_valid();
@@ -136,12 +137,12 @@ TEST_CASE("a checkpoint of another model is refused") {
   {
     Checkpoints checkpoints(folder.path, 2, io::Json::object());
     Run run;
-    run.go(&checkpoints, {.epochs = 1});  // four steps of two micro-batches and one of six rows
+    run.go(&checkpoints, {.epochs = 1});
   }
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
   CpuBackend backend;
   Solo solo;
-  Trainer other(backend, solo, net(), {});  // no EMA
+  Trainer other(backend, solo, net(), {});  // this trainer has no moving average
   CHECK_THROWS_AS(checkpoints.resume_latest(other, [](const std::string&) {}), DataError);
 }
 
@@ -169,7 +170,7 @@ TEST_CASE("with evaluate_every = 0, checkpoints by steps do not cause an evaluat
   };
   FitOptions o{.epochs = 3, .evaluate_every = 0, .save_every = 0, .save_every_steps = 6};
   CHECK(saved(o) == "6 12 ");
-  o.save_every_steps = 5;  // the ends of epochs
+  o.save_every_steps = 5;  // the last step of each epoch
   CHECK(saved(o) == "5 10 15 ");
   o.save_every_steps = 6;
   o.save_last = true;

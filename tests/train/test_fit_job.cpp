@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fit(job, net, recipe): a whole training in one call.
+// Tests fit(job, net, recipe), which runs a whole training in one call.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -28,7 +28,7 @@ using tutti::testing::Recorder;
 
 namespace {
 
-// A job of this process alone, which a program could derive for a backend of its own.
+// A job of one process. A program could define such a class for its own backend.
 class AloneJob final : public TrainingJob {
  public:
   [[nodiscard]] Backend& backend() override { return backend_; }
@@ -103,7 +103,7 @@ TEST_CASE("fit uses the batch, optimizer and schedule of the recipe, and gives t
   Trainer trainer(job.backend(), job.join({}), net.graph(), {.optimizer = r.optimizer, .weight_decay = 1e-3});
   Loader train(images(70), {.placement = {.global_batch = 16}, .seed = 1});
   Loader test(images(33, 1000), {.placement = {.global_batch = 16}, .shuffle = false, .one_pass = true});
-  FitOptions how{.epochs = 2, .schedule = r.schedule};  // the batch is the loader's
+  FitOptions how{.epochs = 2, .schedule = r.schedule};  // the loader gives the batch size
   fit(trainer, train, &test, how);
   by_hand = weights(trainer);
   CHECK(by_fit == by_hand);

@@ -29,7 +29,7 @@ Graph net(int classes) {
 
 struct Run {
   explicit Run(int classes, TrainerOptions o = {}) : trainer(backend, solo, net(classes), std::move(o)) {}
-  // Returns the values of all tensors of the model, from the committed copy.
+  // Returns the values of all tensors of the model with this prefix, from the committed copy.
   std::vector<float> values(const std::string& prefix = "") {
     trainer.commit();
     std::vector<float> all;
@@ -169,7 +169,7 @@ TEST_CASE("the error names all differences, and no tensor changes") {
   }
   records.push_back(io::make_record<float>("layer9.weight", {5}, values));
   records.push_back(io::make_record<float>("fc2.bias", {5}, values));
-  // A count is accepted if and only if there is a batch norm.
+  // A file may contain the count of a batch norm only if the net has this batch norm.
   records.push_back({"bn1.num_batches_tracked", DType::i64, Shape{}, std::as_bytes(std::span(&count, 1))});
   records.push_back({"bn9.num_batches_tracked", DType::i64, Shape{}, std::as_bytes(std::span(&count, 1))});
   io::save_safetensors(folder / "w.safetensors", records);
@@ -208,7 +208,7 @@ TEST_CASE("tensors that may be missing keep their values") {
   io::save_safetensors(folder / "w.safetensors", records);
   CHECK_THROWS_WITH_AS(load_weights(to.trainer, folder / "w.safetensors"), doctest::Contains("missing: fc.bias [10]"),
                        DataError);
-  // The named tensors may also exist.
+  // Tensors named in may_be_missing may also be in the file.
   const LoadedWeights r =
       load_weights(to.trainer, folder / "w.safetensors", {.may_be_missing = {"fc.bias", "fc.weight"}});
   CHECK(r.skipped == std::vector<std::string>{"fc.bias"});

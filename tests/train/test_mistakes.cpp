@@ -41,7 +41,7 @@ Mistakes of_one(MistakeSum& sum) {
   return sum.take(alone);
 }
 
-// Adds rows of [rows, 3] logits that depend only on the index.
+// Adds rows of three logits each to the sum. The logits, labels and indices depend only on the row number.
 void add_rows(MistakeSum& sum, std::int64_t begin, std::int64_t end) {
   std::vector<float> logits;
   std::vector<std::int32_t> labels;
@@ -68,7 +68,7 @@ void check_equal(const Mistakes& a, const Mistakes& b) {
   }
 }
 
-// Records the reports of fit().
+// A listener that keeps the reports of fit().
 struct Hears : FitListener {
   std::vector<Mistakes> all;
   std::vector<EpochReport> epochs;
@@ -91,7 +91,8 @@ TEST_CASE("mistakes are counted by label and answer, and the worst images are li
   const std::vector<float> logits{2, 0, 0, /**/ 0, 3, 0, /**/ 0, 0, 1, /**/ 9, 9, 9, /**/ nan, 0, 0, /**/ 1, 1, 0};
   sum.add(logits, std::vector<std::int32_t>{0, 0, 1, -1, 2, 1}, std::vector<std::int64_t>{10, 11, 12, 13, 14, 15});
   const Mistakes m = of_one(sum);
-  // The unreadable image and the one without an answer do not count. Of equal answers the first one counts.
+  // The unreadable image (label -1) does not count, and neither does the image without a class as the answer (logit
+  // NaN). If two logits are equal, the first class is the answer.
   CHECK(m.images == 4);
   CHECK(m.classes == 3);
   CHECK(m.confusion == std::vector<double>{1, 1, 0, 1, 0, 1, 0, 0, 0});
@@ -103,7 +104,7 @@ TEST_CASE("mistakes are counted by label and answer, and the worst images are li
   CHECK(m.worst[0].sure == doctest::Approx(std::exp(3.0) / (std::exp(3.0) + 2)));
   CHECK(m.worst[1].index == 12);
   CHECK(m.worst[2].index == 15);
-  // The sum starts again.
+  // take() also empties the sum.
   CHECK(of_one(sum).images == 0);
 }
 
@@ -197,7 +198,7 @@ TEST_CASE("each evaluation of a training reports its mistakes, and the file has 
     CHECK(label == m.worst[0].label);
     CHECK(*png == write_png(pixels, 4, 4, 3));
   }
-  // Without a listener there is no report.
+  // If there is no listener, fit() makes no report.
   Solo solo;
   Trainer t(backend, solo, net(), {.seed = 3});
   Loader train(images, {.placement = {.global_batch = 8}}),
@@ -221,7 +222,7 @@ TEST_CASE("a mistakes file that cannot be written is reported once") {
 }
 
 TEST_CASE("a PNG file is read back, and its extents are checked") {
-  std::vector<std::uint8_t> image(300 * 100 * 3);  // more than a block of 65,535 bytes
+  std::vector<std::uint8_t> image(300 * 100 * 3);  // exceeds a block of 65,535 bytes
   for (std::size_t i = 0; i < image.size(); ++i) image[i] = static_cast<std::uint8_t>(i * 7);
   const std::string png = write_png(image, 100, 300, 3);
   const ImageHeader h = read_image_header({reinterpret_cast<const std::uint8_t*>(png.data()), png.size()}, "png");
@@ -242,7 +243,8 @@ TEST_CASE("a thumbnail has mean values, and a small image stays unchanged") {
   const Thumbnail line = make_thumbnail(std::vector<std::uint8_t>(100, 9), 1, 100, 1, 3);
   CHECK(line.height == 1);
   CHECK(line.pixels == std::vector<std::uint8_t>{9, 9, 9});
-  // Of two channels the first, of four the first three.
+  // Of an image with two channels the thumbnail contains the first one; of an image with four channels, the first
+  // three.
   CHECK(make_thumbnail(image, 2, 2, 2, 8).pixels == std::vector<std::uint8_t>{0, 10, 4, 30});
   CHECK(make_thumbnail(image, 1, 2, 4, 8).pixels == std::vector<std::uint8_t>{0, 2, 10, 4, 6, 30});
 }

@@ -14,7 +14,8 @@ using test::contains;
 
 namespace {
 
-// Returns the report of step `n` of a run with 3 epochs of 10 steps that began at second 0 and takes 2 s per step.
+// Returns the report of step `n` of a run with 3 epochs of 10 steps. The run began at second 0, and each step takes 2
+// s.
 StepReport at_step(std::int64_t n) {
   StepReport r;
   r.epoch = (n - 1) / 10 + 1;
@@ -31,7 +32,7 @@ StepReport at_step(std::int64_t n) {
   return r;
 }
 
-// A display with a clock and an output of the test.
+// A progress display that writes to `out` and reads a clock that the test sets.
 struct Screen {
   explicit Screen(bool terminal, std::size_t width = 200) : columns(width) {
     o.terminal = terminal;
@@ -73,7 +74,7 @@ TEST_CASE("the time left is exact if all steps take equally long") {
 TEST_CASE("the time left includes evaluations") {
   TimeEstimate e;
   e.step(at_step(10));
-  e.epoch_done(20 + 5);  // 5 s of evaluation
+  e.epoch_done(20 + 5);  // 20 s of training and 5 s of evaluation
   StepReport r = at_step(15);
   r.seconds = 35;
   const TimeLeft left = e.step(r);
@@ -84,7 +85,7 @@ TEST_CASE("the time left includes evaluations") {
 TEST_CASE("the time left is not guessed after a resume, and max_steps shortens the time left") {
   TimeEstimate e(18);
   StepReport r = at_step(12);
-  r.seconds = 3;  // of this process
+  r.seconds = 3;  // this process has run for 3 s
   CHECK(e.step(r).run < 0);
   r.step += 2, r.step_in_epoch += 2, r.seconds += 4;
   const TimeLeft left = e.step(r);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A checkpoint loads into the same net in PyTorch with load_state_dict(strict=True), and gives the same results there.
+"""Tests that PyTorch loads a checkpoint into the same net with load_state_dict(strict=True) and gives the same results.
 """
 import json
 import os
@@ -18,7 +18,7 @@ try:
     import numpy as np
     import torch
 except ImportError as missing:
-    # Debian's packages belong to Debian's Python, which may not be the first one in PATH.
+    # Debian's packages belong to Debian's Python, and PATH may name another Python first.
     if os.path.exists(SYSTEM_PYTHON) and "TUTTI_SYSTEM_PYTHON" not in os.environ:
         os.execve(SYSTEM_PYTHON, [SYSTEM_PYTHON, __file__], {**os.environ, "TUTTI_SYSTEM_PYTHON": "1"})
     print(f"SKIP: {missing} (Debian: apt-get install python3-torch python3-numpy)")
@@ -46,7 +46,8 @@ def read(path):
 
 def check(state, images, logits, batches):
     model = ResNet8()
-    # PyTorch itself accepts a missing count in a dictionary without versions; other strict loaders do not.
+    # load_state_dict(strict=True) itself accepts a dictionary without versions that has no count, but stricter loaders
+    # refuse it. The test therefore compares the names first.
     different = set(state) ^ set(model.state_dict())
     assert not different, f"names that only one of the two has: {sorted(different)}"
     model.load_state_dict(state, strict=True)
@@ -56,7 +57,7 @@ def check(state, images, logits, batches):
     with torch.no_grad():
         error = (model.eval()(images) - logits).abs().max() / logits.abs().max()
     assert error < 1e-5, f"logits are off by {error} of the largest"
-    # The count continues from the checkpoint.
+    # PyTorch continues to count from the checkpoint's count.
     model.train()(images)
     assert model.state_dict()["bn1.num_batches_tracked"] == batches + 1
 

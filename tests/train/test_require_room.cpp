@@ -17,13 +17,13 @@ namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-// A backend that reports the amount of free memory.
+// A backend that reports a given amount of free memory.
 struct Short : ReferenceBackend {
   std::size_t free = 100 * mib;
   [[nodiscard]] std::string name() const override { return "short"; }
   [[nodiscard]] std::size_t free_bytes() const override { return free; }
 };
-// Also reports the memory that it holds, and gives advice.
+// A backend that also reports the memory that it has allocated, and a hint.
 struct Knowing : Short {
   explicit Knowing(std::string advice = "--option") : hint(std::move(advice)) {}
   std::string hint;
@@ -49,7 +49,7 @@ Graph net() {
   return std::move(b).take();
 }
 
-// ReferenceBackend with little memory.
+// A ReferenceBackend that reports little free memory.
 struct Little : ReferenceBackend {
   std::size_t free = 1 * mib;
   [[nodiscard]] std::size_t free_bytes() const override { return free; }
@@ -64,7 +64,7 @@ TEST_CASE("the error gives the required, allocated and free memory, and the larg
         "[short] expected 101 MiB of memory in addition to the 50 MiB of parameters, gradients and optimizer state for "
         "a batch "
         "of 101, got 100 MiB free. hint: at most about 100 rows fit: use --batch-size, or --precision bf16.");
-  // Memory that earlier runs allocated counts as free, not as held.
+  // Earlier runs allocated 20 MiB of the 70 MiB, and this run can use them, so they count as free.
   CHECK(refusal(Knowing{}, 120, mib, 20 * mib) == "");
   CHECK(refusal(Knowing{""}, 300, mib, 20 * mib) ==
         "[short] expected 300 MiB of memory in addition to the 50 MiB of parameters, gradients and optimizer state for "

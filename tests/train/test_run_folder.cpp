@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The folder of a run: its owner, and its lock.
+// Tests the owner and the lock of a run's folder.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ TEST_CASE("a run in /tmp does not use a folder that another user may have plante
   fs::create_directory(shared);
   REQUIRE(::chmod(shared.c_str(), 01777) == 0);
 
-  // A folder that does not exist yet, a folder of this user, and folders that no other user can have made.
+  // Accepted: a folder that does not exist yet, a folder of this user, and links that no other user can have made.
   CHECK_NOTHROW(require_own_folder(shared / "new", "--run-dir"));
   fs::create_directory(shared / "mine");
   CHECK_NOTHROW(require_own_folder(shared / "mine", "--run-dir"));

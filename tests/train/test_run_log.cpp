@@ -62,7 +62,7 @@ TEST_CASE("each event has its keys and is written immediately") {
   log.step(a_step(20));
   log.epoch(an_epoch());
   log.warning("bad bytes \xff");
-  const auto lines = lines_of(folder / "log.jsonl");  // while the log is open
+  const auto lines = lines_of(folder / "log.jsonl");  // the log is still open
   REQUIRE(lines.size() == 4);
   CHECK(lines[0].at("event").as_string() == "start");
   CHECK(lines[0].at("options").at("depth").as_integer() == 20);

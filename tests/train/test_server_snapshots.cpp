@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The stored state of a server: it is complete and of the same job, or it is skipped with a message.
+// Tests the stored state of a server: a state that is complete and of the same job is loaded; any other state is
+// skipped with a message.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ bool same(const ps::ServerState& a, const ps::ServerState& b) {
                     });
 }
 
-// The servers' folder of a run, and its log messages.
+// The folder in which a run's servers store their states, and the log messages.
 struct Scene {
   test::TempFolder folder;
   std::vector<std::string> log;
@@ -72,7 +73,7 @@ TEST_CASE("a server's newest state is read back, and two states are kept") {
   const auto found = again.newest();
   REQUIRE(found);
   CHECK(same(*found, state(20)));
-  // It continues next to the existing files.
+  // The server stores its next state beside the existing files.
   again.write(state(30));
   again.wait();
   CHECK(io::path_exists(s.of_step("20")));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Reading tensors from a trainer, and reading and writing them in files.
+// Tests reading tensors from a trainer, reading them from files, and writing them to files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ TEST_CASE("the logits of images are returned, also for partial batches") {
   CHECK(logits.shape() == Shape{7, 5});
   CHECK(trainer.predict(all, 3) == logits);
   CHECK(trainer.predict(all, 7) == logits);
-  // Their loss is that of the evaluation.
+  // The loss computed from these logits equals the loss that evaluate() returns.
   const std::vector<std::int32_t> labels{0, 1, 2, 3, 4, 0, 1};
   double loss = 0;
   for (std::int64_t i = 0; i < 7; ++i) {

@@ -41,7 +41,7 @@ TEST_CASE_TEMPLATE("on the host, a step is complete when its start returns; the 
   Trainer a(backend, solo, small_net(true), {}), b(backend, solo, small_net(true), {.micro_batch = 7});
   CHECK(!a.runs_ahead());
   Metrics sum;
-  // Rows 0 to 5 and 6 to 11: the fewest micro-batches of at most 7 rows, with equal sizes.
+  // Rows 0 to 5 and 6 to 11: the smallest number of equal micro-batches with at most 7 rows each.
   const std::size_t pixels = data.images.size() / 12;
   Batch batch;
   batch.images = data.images;
@@ -66,13 +66,13 @@ TEST_CASE_TEMPLATE("on the host, a step is complete when its start returns; the 
   CHECK(a.counters().samples == 36);
   CHECK(a.counters().batches == 6);
   CHECK_THROWS_AS(a.step(std::span<const BatchView>{}, 12, 0.1), UsageError);
-  // The result of a step stays available for a few more steps.
+  // The result of a step stays available while the next three steps run.
   auto first = a.step(parts, 12, 0.1);
   for (int i = 0; i < 3; ++i) a.step(parts, 12, 0.1);
   CHECK(first.wait().metrics.rows == 12);
   a.step(parts, 12, 0.1);
   CHECK_THROWS_AS((void)first.wait(), UsageError);
-  // A caller that records steps uses another step finisher, which does not know the earlier steps.
+  // When a step trace is set, the trainer uses a different step finisher, which does not know the earlier steps.
   auto before = a.step(parts, 12, 0.1);
   StepTrace trace;
   a.trace(&trace);
@@ -120,7 +120,7 @@ TEST_CASE("the committed copy restores the whole state, including the counters")
   CHECK(weights(t) == committed);
   CHECK(t.counters().step == 1);
   CHECK(t.counters().samples == 12);
-  // Momentum and running statistics are restored too: the next step has the same bits.
+  // restore() also restores momentum and running statistics: the next step gives the same bits.
   CHECK(next() == one);
 }
 
@@ -158,12 +158,13 @@ TEST_CASE("a loss scale changes only values that overflow") {
   o.dynamic_loss_scale = true;
   CHECK(trained(o) == plain);
 
-  // A scale that overflows decreases, one step at a time without any effect; then the trainer trains.
+  // Each step with a scale that overflows halves the scale and changes no weights. When the scale fits, the trainer
+  // trains.
   Trainer t(backend, solo, small_net(true), o);
   auto* w = static_cast<float*>(t.executor().parameter_data());
   for (const Slice& s : t.executor().parameters().slices)
     if (s.name == "fc.weight")
-      for (std::size_t i = 0; i < s.count; ++i) w[s.offset + i] *= 1024;  // so that gradients are large
+      for (std::size_t i = 0; i < s.count; ++i) w[s.offset + i] *= 1024;  // makes the gradients large
   t.executor().parameters_changed();
   const auto large = weights(t);
   t.counters().scale_exponent = 126;
@@ -193,8 +194,8 @@ TEST_CASE("gradients that are not finite at any scale stop the run") {
   Solo solo;
   Trainer t(backend, solo, small_net(false), {.dynamic_loss_scale = true});
   t.counters().scale_exponent = 0;
-  // f32 can hold the product of the weights, and therefore the loss. It cannot hold the product of all except the first
-  // one, and therefore not the gradient of the first one.
+  // f32 can represent the product of the weights of all layers, and so the loss. It cannot represent the product of all
+  // weights except the first layer's, and so not the gradient of the first layer.
   auto* w = static_cast<float*>(t.executor().parameter_data());
   for (const Slice& s : t.executor().parameters().slices)
     for (std::size_t i = 0; i < s.count; ++i)
@@ -237,7 +238,7 @@ TEST_CASE("the weight average follows the weights and can be evaluated") {
   const auto trained = weights(t);
   t.with_ema([&] {
     const auto average = weights(t);
-    const double d = 2.0 / 11;  // (1 + t) / (10 + t) at t = 1, below 0.5
+    const double d = 2.0 / 11;  // (1 + t) / (10 + t) with t = 1, which is below 0.5
     const auto *a = reinterpret_cast<const float*>(average.data()), *s = reinterpret_cast<const float*>(start.data()),
                *w = reinterpret_cast<const float*>(trained.data());
     for (std::size_t i = 0; i < average.size() / sizeof(float); ++i)
@@ -269,7 +270,7 @@ TEST_CASE("the memory that training needs is known before the plans are made") {
   CHECK(before.parameters > 0);
   CHECK(before.optimizer == 3 * before.parameters + before.states);
   CHECK(before.committed == before.parameters + before.states + before.optimizer);
-  CHECK(t.memory(128, 4).gradients == 2 * before.gradients);  // of micro-batches, which are summed
+  CHECK(t.memory(128, 4).gradients == 2 * before.gradients);  // space to sum the gradients of the micro-batches
   CHECK(t.memory(128, 4).activations == t.memory(64, 4).activations);
   const MemoryEstimate made = t.prepare(48, 16);
   CHECK(made.parameters == before.parameters);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Clipping, weight decay, LARS and LARC, through whole steps.
+// Tests clipping, weight decay, LARS and LARC in whole training steps.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ TEST_CASE("batch norm and biases do not decay") {
   auto* w = static_cast<float*>(e.parameter_data());
   for (const Slice& s : e.parameters().slices) w[s.offset] = 2;
   e.parameters_changed();
-  t.step({nullptr, nullptr, 0}, 4, 0.1);  // their gradients are zero
+  t.step({nullptr, nullptr, 0}, 4, 0.1);  // a step without rows: all gradients are zero
   for (const Slice& s : e.parameters().slices) {
     const bool decays = s.name.find("conv") == 0 || s.name == "fc.weight";
     CHECK_MESSAGE(w[s.offset] == doctest::Approx(decays ? 2 - 0.1 * 0.5 * 2 : 2.0), s.name);
@@ -55,7 +55,7 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
   const auto& slices = t.executor().parameters().slices;
   const auto before = weights(t);
   t.step(data.view(), 12, 1.0);
-  // With a rate of 1 each tensor moves by eta times its own norm.
+  // With a learning rate of 1, each tensor moves by eta times its own norm.
   for (const Slice& s : slices) {
     double moved = 0, norm = 0;
     const auto *a = reinterpret_cast<const float*>(before.data()) + s.offset,
@@ -68,8 +68,8 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
   }
 }
 
-// In the form of TensorFlow and of the Horovod trainer: a <- m a + k g; w <- w - r (k g + m a), g with the gradient of
-// L2 and k = min(eta |w| / |g| / r, 1).
+// Computes LARC as TensorFlow and the Horovod trainer define it: a <- m a + k g; w <- w - r (k g + m a). g includes the
+// gradient of the L2 term, and k = min(eta |w| / |g| / r, 1).
 TEST_CASE_TEMPLATE("LARC with Nesterov momentum equals the definition computed in double precision", B,
                    ReferenceBackend, CpuBackend) {
   const Data data(12);
@@ -105,7 +105,7 @@ TEST_CASE_TEMPLATE("LARC with Nesterov momentum equals the definition computed i
         v -= lr * (k * grad[i] + momentum * m);
         const double got = now(s.offset + i);
         REQUIRE_MESSAGE(std::abs(got - v) <= 2e-5 * std::max(1.0, std::abs(v)), s.name, " ", i, " rate ", lr);
-        v = got;  // keeps rounding differences out of the next step
+        v = got;  // so that rounding differences do not accumulate
       }
     }
   }

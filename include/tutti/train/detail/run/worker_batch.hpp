@@ -7,9 +7,9 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/train/detail/trainer/state.hpp>
 
-// Rates for a global batch that follows the number of workers (FitOptions::batch_per_worker). The rate is proportional
-// to the batch, as in Goyal et al., "Accurate, large minibatch SGD", 2017. After a change of the batch, it changes in
-// small steps.
+// Learning rates for a global batch that depends on the number of workers (FitOptions::batch_per_worker). The rate is
+// proportional to the batch, as in Goyal et al., "Accurate, large minibatch SGD", 2017. After a change of the batch,
+// the rate changes gradually over several steps.
 namespace tutti::detail {
 
 // Returns the factor of the schedule's rate in the next step.
@@ -34,8 +34,8 @@ inline void follow_batch(Counters& c, std::int64_t batch, std::int64_t rate_batc
   c.rate_step = c.step;
 }
 
-// Returns how many steps of this global batch a run has done, whatever its own steps were: counts the samples that it
-// has seen.
+// Returns the run's position in steps of this global batch. The position depends only on the number of samples that
+// the run has trained, so the run's steps may have had other batch sizes.
 [[nodiscard]] inline std::int64_t steps_done(Position at, std::int64_t size, std::int64_t batch, EpochEnd end) {
   if (end == EpochEnd::run_on) return (at.epoch * size + at.consumed) / batch;
   return at.epoch * steps_per_epoch(size, batch) + at.consumed / batch;
