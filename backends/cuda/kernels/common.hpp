@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels, compiled at run time (nvrtc.hpp): the part that all of them use. Element types, conversions,
-// vectors of 16 bytes. Everything that is not __global__ is a device function.
+// Source of kernels, compiled at run time (nvrtc.hpp): the part that all kernels use, with element types, conversions
+// and vectors of 16 bytes. Each function without __global__ is a device function.
 namespace tutti::cuda::kernels {
 
 inline constexpr char common[] = R"cuda(
@@ -38,7 +38,7 @@ template <> inline f16 from_float<f16>(float f) {
   return r;
 }
 
-// V neighbours, moved by one instruction if they are 16 bytes.
+// V neighbouring values. One instruction loads or stores them if they have 16 bytes.
 template <class T, int V> struct alignas(sizeof(T) * V) Vec { T v[V]; };
 template <class T, int V> inline Vec<T, V> load(const T* p) { return *reinterpret_cast<const Vec<T, V>*>(p); }
 template <class T, int V> inline void store(T* p, const Vec<T, V>& v) { *reinterpret_cast<Vec<T, V>*>(p) = v; }
@@ -57,9 +57,9 @@ template <class T, int V> inline void store_floats(T* p, const float (&f)[V]) {
 inline i64 first_index() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 inline i64 index_step() { return (i64)gridDim.x * blockDim.x; }
 
-// use(at, load(at)) for n places at, at + step, ...: U of them are loaded before the first is used, so that all these
-// loads of a thread run at the same time. A loop that is only unrolled tests for its end after each place, and
-// compilers move no load over a branch.
+// Calls use(at, load(at)) for n places at, at + step, ... U places are loaded before the first is used, so that these
+// loads of a thread run at the same time. Unrolling alone does not do this: an unrolled loop tests for its end after
+// each place, and compilers move no load over a branch.
 template <int U, class Load, class Use>
 inline void stream(int n, i64 at, i64 step, Load load, Use use) {
   for (; n >= U; n -= U, at += U * step) {
@@ -72,10 +72,10 @@ inline void stream(int n, i64 at, i64 step, Load load, Use use) {
   for (; n > 0; --n, at += step) use(at, load(at));
 }
 
-// a / b and a % b of numbers that are not negative: most fit 32 bits, in which the device divides five times faster.
+// a / b for a >= 0, b > 0. Most of these numbers fit 32 bits, in which the device divides five times faster.
 inline i64 quotient(i64 a, int b) { return a >> 32 ? a / b : (i64)((unsigned)a / (unsigned)b); }
 
-// Keeps a NaN.
+// Returns NaN for a NaN.
 inline float relu(float x) { return x < 0 ? 0.0f : x; }
 )cuda";
 

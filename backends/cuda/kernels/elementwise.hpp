@@ -74,8 +74,8 @@ template <class T, int V>
 __global__ void relu_backward(const T* dy, const T* y, T* dx, i64 n) {
   map<T, V>(dy, y, dx, n, [](float d, float out) { return out > 0 ? d : 0.0f; });
 }
-// Of the normal distribution at a = |x|: density = exp(-a^2 / 2) / sqrt(2 pi), tail = Phi(-a) by the formula of
-// tutti/engine/cpu/gelu_kernels.hpp. Above 15, a is taken as 15, because both are zero there. A NaN stays a NaN.
+// The normal distribution at a = |x|: density = exp(-a^2 / 2) / sqrt(2 pi), tail = Phi(-a) by the formula of
+// tutti/engine/cpu/gelu_kernels.hpp. Above 15, uses a = 15, where both are zero. For a NaN, both are NaN.
 struct NormalTail {
   float a, tail, density;
   inline NormalTail(float x) {
@@ -113,7 +113,7 @@ __global__ void add(const T* a, const T* b, T* out, i64 n) {
   map<T, V>(a, b, out, n, [](float x, float y) { return x + y; });
 }
 
-// V divides the channels.
+// V must divide the channels.
 template <class T, int V>
 __global__ void bias_forward(const T* x, const float* b, T* y, int channels, i64 n) {
   for (i64 k = first_index(); k < n / V; k += index_step()) {
@@ -126,7 +126,7 @@ __global__ void bias_forward(const T* x, const float* b, T* y, int channels, i64
   }
 }
 
-// x in f32, [rows, columns].
+// Adds a bias to x, which is f32 [rows, columns], and converts the sum to T.
 template <class T>
 __global__ void bias_cast(const float* x, const float* b, T* y, int columns, i64 n) {
   for (i64 i = first_index(); i < n; i += index_step()) y[i] = from_float<T>(x[i] + b[(int)(i % columns)]);
@@ -153,7 +153,7 @@ inline void pack_place(i64 i, const float* __restrict__ w, T* __restrict__ to, i
   stream<3>(taps, 0, 1, [&](i64 t) { return there ? from[t] : 0.0f; },
             [&](i64 t, float v) { first[t * padded_columns] = from_float<T>(v); });
 }
-// The same for many tensors, cut into one piece per block.
+// The same for many tensors. Each block converts one piece (chunk) of one tensor (job).
 struct PackJob {
   const float* from;
   void* to;
@@ -170,9 +170,9 @@ __global__ void pack_table(const PackJob* jobs, const PackChunk* chunks) {
   for (int i = threadIdx.x; i < c.count; i += blockDim.x)
     pack_place<T>(c.begin + i, j.from, (T*)j.to, j.rows, j.columns, j.taps, j.padded_columns);
 }
-// The reverse, for gradients: converts the results of convolutions to f32. For many tensors, each cut into one piece
-// per block; a block's tensor is the last one that does not begin after the block. Follows the order of dw, which is
-// written four bytes at a time; the values that are read out of order are close enough to be in the cache.
+// The reverse, for gradients: converts the results of convolutions to f32, for many tensors. Each block converts one
+// piece of a tensor: the last tensor whose first_block is not after the block. Writes dw in order, four bytes at a
+// time. Reads values out of order, which are close enough to be in the cache.
 struct UnpackJob {
   const void* from;
   float* to;
@@ -184,7 +184,7 @@ struct UnpackJobs {
   UnpackJob of[64];
   int count;
 };
-// TAPS: the number of taps; 0: j.taps gives it at run time. Indices within the piece, from its first row, fit 32 bits.
+// TAPS: the number of taps; 0: j.taps gives it at run time. Indices relative to the piece's first row fit 32 bits.
 template <class T, int TAPS>
 inline void unpack_piece(const UnpackJob& j, i64 begin, int n) {
   const int taps = TAPS > 0 ? TAPS : j.taps, columns = j.columns, padded_columns = j.padded_columns;

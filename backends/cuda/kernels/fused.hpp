@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: the parts of batch norm between fused convolutions. It follows norm.hpp and uses its tiles and
-// partial sums.
+// Source of kernels: the parts of batch norm between fused convolutions. This source must follow norm.hpp, because it
+// uses the tiles and partial sums of norm.hpp.
 namespace tutti::cuda::kernels {
 
 inline constexpr char fused[] = R"cuda(
-// Converts the results of norm_statistics for each chunk to the sums of x and of its squares.
+// Computes the sums of x and of its squares from the results of norm_statistics for each chunk.
 __global__ void norm_sums_finish(const float* partial, int chunks, i64 chunk, i64 all, int channels, float* sum,
                                  float* square_sum) {
   const int c = finish_channel();
@@ -20,8 +20,8 @@ __global__ void norm_sums_finish(const float* partial, int chunks, i64 chunk, i6
   square_sum[c] = (float)q;
 }
 
-// Computes the statistics of a batch from its sums, one thread per channel. scale and bias, with which the batch norm
-// is scale * x + bias, may be null; bias is computed with the rounded scale.
+// Computes the statistics of a batch from its sums, one thread per channel. Also computes scale and bias, unless null:
+// the batch norm is scale * x + bias. bias is computed with the rounded scale.
 template <class T>
 __global__ void norm_from_sums(const float* sum, const float* square_sum, i64 all, int channels, float eps,
                                float momentum, const float* gamma, const float* beta, float* running_mean,
@@ -42,7 +42,7 @@ __global__ void norm_from_sums(const float* sum, const float* square_sum, i64 al
   bias[c] = from_float<T>((float)(beta[c] - mu * to_float(s)));
 }
 
-// y = relu(scale * x + bias). V divides the channels.
+// y = relu(scale * x + bias). V must divide the channels.
 template <class T, int V>
 __global__ void activate(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ bias,
                          T* __restrict__ y, int channels, i64 n) {

@@ -5,13 +5,13 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char input[] = R"cuda(
-// core/image_window.hpp
+// The struct of core/image_window.hpp.
 struct alignas(16) ImageWindow { int image, top, left; signed char mirror, shift_y, shift_x, unused; };
 inline int reflected(int i, int n) { return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i; }
 struct Sizes { int height, width, channels, out_height, out_width, reflect; };
 
-// Row r of the batch shows windows[r] of the images [n, height, width, channels], and its label. Blocks: x one row each,
-// y share its bytes, V at a time. V divides the bytes of a row and of an image, and so do both addresses.
+// Copies windows[r] of the images [n, height, width, channels], and its label, to row r of the batch. Blocks: x for a
+// row, y for a share of its bytes, V at a time. V must divide the bytes of a row and of an image, and both addresses.
 template <int V>
 __global__ void gather_images(const u8* images, const int* labels, const u8* fill, const ImageWindow* windows, u8* out,
                               int* out_labels, Sizes s) {

@@ -27,8 +27,8 @@ inline N block_sum(N v, N* room) {
   return room[0];
 }
 
-// A block of 128 threads per row. rank: the number of logits above the label's; -1: the row is ignored, -2: its label
-// is not a class. dlogits may be null.
+// One block of 128 threads for each row. ranks: the number of logits above the label's; -1: the row is ignored, -2: its
+// label is not a class. dlogits may be null.
 template <class T>
 __global__ void softmax_rows(const T* logits, const int* labels, T* dlogits, double* losses, int* ranks,
                              const double* scale, int classes, float smoothing) {
@@ -58,7 +58,8 @@ __global__ void softmax_rows(const T* logits, const int* labels, T* dlogits, dou
     const float v = to_float(z[k]);
     sum += (double)expf(v - top);
     all += (double)v;
-    // Ties count against the lower index, so that constant logits do not score 100 %. A NaN counts against it too.
+    // Among equal logits the lowest index ranks first, so that constant logits do not score 100 %. A NaN ranks above
+    // the label's logit.
     above += k != label && (!(v < zt) && (v != zt || k < label));
   }
   sum = block_sum(sum, doubles);
@@ -75,8 +76,8 @@ __global__ void softmax_rows(const T* logits, const int* labels, T* dlogits, dou
     d[k] = from_float<T>(s * (expf(to_float(z[k]) - top) * inverse - off - (k == label ? 1 - smoothing : 0.0f)));
 }
 
-// One block of 256 threads: metrics [4]. report, in memory that the host reads: 1, the first label that is not a class,
-// and the number of classes; the loss is then NaN, so that the net does not learn from it.
+// One block of 256 threads: computes metrics [4]. If a label is not a class, writes 1, the first such label and the
+// number of classes to `report`, which the host reads, and sets the loss to NaN: the net must not learn from it.
 __global__ void loss_finish(const double* losses, const int* ranks, const int* labels, i64 rows, int top_k,
                             int classes, double* metrics, int* report) {
   __shared__ double doubles[256];

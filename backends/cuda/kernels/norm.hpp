@@ -2,9 +2,8 @@
 #pragma once
 
 // Source of kernels: batch norm and other sums over all pixels of a channel, NHWC. A block has 256 threads: 2^lw
-// threads across groups of V channels, times rows (pixels). blockIdx.x: the groups, blockIdx.y: the chunk of rows. The
-// partial sums of a chunk are [chunk][2][channels]. They are added in the order of the chunks, so that sums are the
-// same in every run.
+// threads for V channels each, times rows (pixels). blockIdx.x: the channels, blockIdx.y: the chunk of rows. Partial
+// sums are [chunk][2][channels]. They are added in the order of the chunks, so that sums are the same in every run.
 namespace tutti::cuda::kernels {
 
 inline constexpr char norm[] = R"cuda(
@@ -21,17 +20,17 @@ struct Tile {
     end = begin + chunk < all ? begin + chunk : all;
     mine = (int)((end - begin - row + rows - 1) >> (8 - lw));
   }
-  int mine;  // rows of this thread: every rows-th from its first on
+  int mine;  // number of rows of this thread: every rows-th row, beginning with its first
   inline i64 first(int channels) const { return (begin + row) * channels + channel; }
-  // A kernel that reads the data of the previous kernel goes from the thread's last row back to its first: it begins
-  // with the data that the L2 cache still holds, and leaves in it the data with which the next kernel begins.
+  // A kernel that reads the same data as the kernel before it goes from a thread's last row back to its first. It
+  // begins with the data that the L2 cache still holds, and ends with the data with which the next kernel begins.
   inline i64 last(int channels) const { return (begin + row + (i64)(mine - 1) * rows) * channels + channel; }
 };
 
-// The form of a batch norm, in bits: a compile-time number, or -1: it is the argument `given`. The most frequent
-// kernels have a compile-time form, so that there is no branch between their loads.
+// The form of a batch norm, in bits: a template argument, or form_any (-1) if the argument `given` gives it at run
+// time. The most frequent forms are template arguments, so that there is no branch between the loads.
 enum { form_relu = 1, form_residual = 2 };                                // norm_apply
-enum { form_mask = 3, form_second = 4, form_keep = 8, form_any = -1 };  // its gradient; the mask: 0, 1 or 2, see below
+enum { form_mask = 3, form_second = 4, form_keep = 8, form_any = -1 };  // its gradient; for the mask see Incoming
 
 // Adds up two values per thread over the tile's rows, in a fixed order, and writes them for the chunk.
 template <int V>
@@ -63,8 +62,8 @@ inline void write_partial(const Tile& t, float (&a)[V], float (&b)[V], float* pa
   }
 }
 
-// Per chunk and channel: the mean, and the sum of squared distances from it. Sums are of distances from the thread's
-// first value, so that a mean far from zero costs no digits; parts are joined as by Chan, Golub and LeVeque 1979.
+// Per chunk and channel: the mean, and the sum of squared distances from it. A thread adds distances from its first
+// value, so that a mean far from zero costs no digits. Parts are joined as by Chan, Golub and LeVeque 1979.
 template <class T, int V>
 __global__ void __launch_bounds__(256, 4) norm_statistics(const T* __restrict__ x, float* __restrict__ partial, i64 all,
                                                           int channels, int lw, i64 chunk) {
@@ -123,8 +122,8 @@ __global__ void __launch_bounds__(256, 4) norm_statistics(const T* __restrict__ 
   }
 }
 
-// 256 threads: 8 channels (32 bytes, which memory moves together) times 32 groups of neighbouring chunks. f(chunk)
-// summed over all chunks, in an order that follows from their number; all threads of a channel get the sum.
+// 256 threads: 8 channels (32 bytes, which memory moves together) times 32 groups of neighbouring chunks. sum_chunks()
+// adds f(chunk) over all chunks, in an order that depends only on their number. All threads of a channel get the sum.
 enum { finish_lanes = 8, finish_groups = 256 / finish_lanes };
 inline int finish_channel() { return blockIdx.x * finish_lanes + (threadIdx.x & (finish_lanes - 1)); }
 template <class F>
@@ -163,7 +162,7 @@ __global__ void norm_finish(const float* partial, int chunks, i64 chunk, i64 all
   running_var[c] = (float)((1 - (double)momentum) * running_var[c] + (double)momentum * unbiased);
 }
 
-// `spread`: the inverse standard deviation, or with from_variance the variance.
+// spread: the inverse standard deviation, or, if from_variance is not 0, the variance.
 template <int V>
 inline void scale_of(const float* gamma, const float* spread, int c, int from_variance, float eps, float (&scale)[V]) {
   #pragma unroll
@@ -212,8 +211,8 @@ __global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
             });
 }
 
-// The values of a row that the gradient of a batch norm reads: x and the incoming gradient dy (+ dy2), which is zero if
-// the forward relu was not active. The form's mask: 0 no mask, 1 the sign of the recomputed output, 2 the sign of y.
+// The values of a row that the gradient of a batch norm reads: x and the incoming gradient dy (+ dy2), which counts
+// only if the forward relu was active. form_mask: 0 no mask, 1 the sign of the recomputed output, 2 the sign of y.
 template <class T, int V>
 struct Incoming {
   Vec<T, V> x, dy, dy2, y;
@@ -227,7 +226,7 @@ inline Incoming<T, V> load_incoming(const T* x, const T* dy, const T* dy2, const
   if ((form & form_mask) == 2) r.y = load<T, V>(y + at);
   return r;
 }
-// For value j, with its distance from the mean.
+// Returns the masked incoming gradient of value j. off: distance of x from the mean.
 template <class T, int V>
 inline float gradient_of(const Incoming<T, V>& r, int j, float off, float scale, float shift, int form) {
   float g = to_float(r.dy.v[j]);
@@ -236,8 +235,8 @@ inline float gradient_of(const Incoming<T, V>& r, int j, float off, float scale,
   if ((form & form_mask) == 2) g = to_float(r.y.v[j]) > 0 ? g : 0.0f;
   return g;
 }
-// The number of rows that are loaded at once, two to four vectors each, and the number of blocks of which a
-// multiprocessor holds the registers.
+// rows_at_once: rows that a thread loads at once, with two to four vectors each. blocks_at_once: blocks for which a
+// multiprocessor has registers.
 constexpr int rows_at_once(int form) { return form == form_any ? 1 : 2; }
 constexpr int blocks_at_once(int form) { return form == (1 | form_second) ? 2 : 3; }
 
@@ -281,7 +280,7 @@ __global__ void __launch_bounds__(256, blocks_at_once(FORM))
   write_partial<V>(t, sum, dot, partial, channels);
 }
 
-// dbeta and dgamma; and their means over all rows, for the second pass.
+// Computes dbeta and dgamma, and, for the second pass, these sums divided by the number of rows.
 __global__ void norm_backward_finish(const float* partial, int chunks, i64 all, int channels, float* dgamma,
                                      float* dbeta, float* means) {
   const int c = finish_channel();

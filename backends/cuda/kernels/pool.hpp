@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: pooling, NHWC. Each thread processes V channels of a pixel. V divides the channels.
+// Source of kernels: pooling, NHWC. Each thread processes V channels of a pixel. V must divide the channels.
 namespace tutti::cuda::kernels {
 
 inline constexpr char pool[] = R"cuda(

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: the end of a training step, decided and executed on the device. It follows kernels/update.hpp.
+// Source of kernels: the end of a training step on the device. This source must follow kernels/update.hpp.
 namespace tutti::cuda::kernels {
 
 inline constexpr char step[] = R"cuda(
-// The numbers of one step, from the host (step_finisher.hpp).
+// The numbers of one step. The host writes them (step_finisher.hpp).
 struct StepNumbers {
   double lr, inverse_batch, loss_scale, average, c1, c2;
   i64 step;
   unsigned flags;
   int slot, restart, unused;
 };
-// The flags of a rank that depend on the loss, and the reasons for the end of a run.
+// flag_not_finite: the flag of a rank that the device sets. halt_...: the reasons for the end of a run.
 enum { flag_not_finite = 4, flags_in_word = 8 };
 enum { halt_no = 0, halt_loss = 1, halt_loss_elsewhere = 2, halt_gradients = 3 };
 
@@ -24,7 +24,7 @@ struct StepState {
   double halted_loss, halted_rows;
   double totals[4];            // metrics of the steps since the last query
   double metrics[4];           // of this step
-  double scale, lr;            // scale: of the loss, in this step
+  double scale, lr;            // of this step; scale: the loss scale
   float gradient_scale, average, c1, c2;
 };
 // The results for the host, in its memory.
@@ -36,7 +36,7 @@ struct StepOutcome {
   double totals[4], metrics[4];
 };
 
-// A piece of a run of parameters, for one block, and the run it belongs to.
+// A piece of a run of parameters, for one block. run: the number of the run.
 struct Chunk {
   i64 begin;
   int count, run;
@@ -46,10 +46,10 @@ struct Run {
 };
 struct StepRules {
   double clip_norm, eta;
-  int trust;    // 0: neither, 1: LARS, 2: LARC
-  int dynamic;  // loss scale
+  int trust;    // 0: no trust ratio, 1: LARS, 2: LARC
+  int dynamic;  // the loss scale is dynamic
   int chunks, runs;
-  int normed;   // squared norms were taken
+  int normed;   // squared norms were computed
 };
 
 inline bool is_finite(double x) { return x - x == 0; }
@@ -59,8 +59,8 @@ __global__ void step_begin(const StepNumbers* numbers, StepState* s, double* los
   *loss_scale = s->scale * numbers->inverse_batch;
 }
 
-// Adds the metrics of a micro-batch. word: in the last micro-batch of one of several ranks, its flags as numbers before
-// the gradients, to be summed with them.
+// Adds the metrics of a micro-batch. word: null, except in the last micro-batch if there are several ranks. There the
+// rank writes its flags as numbers, before the gradients, so that the ranks sum the flags with the gradients.
 __global__ void step_metrics(const StepNumbers* numbers, StepState* s, const double* metrics, int first, float* word) {
   for (int i = 0; i < 4; ++i) s->metrics[i] = (first ? 0 : s->metrics[i]) + (metrics ? metrics[i] : 0);
   if (!word) return;
@@ -68,7 +68,7 @@ __global__ void step_metrics(const StepNumbers* numbers, StepState* s, const dou
   for (int i = 0; i < flags_in_word; ++i) word[i] = flags >> i & 1 ? 1.0f : 0.0f;
 }
 
-// Computes N sums over a block of 256 threads, in memory for 256 values of each; every thread gets the sums.
+// Computes N sums over a block of 256 threads; every thread gets the sums. room: N * 256 numbers.
 template <int N>
 inline void block_sums(double (&v)[N], double* room) {
   __syncthreads();
@@ -108,7 +108,7 @@ __global__ void step_norms(const float* w, const float* g, const Chunk* chunks, 
   if (threadIdx.x == 0)
     for (int k = 0; k < N; ++k) partial[N * blockIdx.x + k] = sums[k];
 }
-// One block per run: adds up its chunks, first[run] to first[run + 1].
+// One block per run: adds up the sums of its chunks, from first[run] up to first[run + 1].
 __global__ void step_run_norms(const double* partial, const int* first, double* norms) {
   __shared__ double room[768];
   double sums[3] = {0, 0, 0};
@@ -120,8 +120,8 @@ __global__ void step_run_norms(const double* partial, const int* first, double* 
 }
 
 // One block of 256 threads: decides whether the step counts, and computes the numbers for its update and for the host.
-// norms: of the runs (three each) with LARS and LARC, else of the chunks. word: the sum of the flags of all ranks, or
-// null.
+// norms: with LARS and LARC three numbers for each run, otherwise one for each chunk. word: the sum of the flags of all
+// ranks, or null.
 __global__ void step_decide(const StepNumbers* numbers, StepState* s, const double* norms, Run* runs, const float* word,
                             StepRules rules, StepOutcome* outcomes) {
   __shared__ double room[256];
@@ -168,7 +168,7 @@ __global__ void step_decide(const StepNumbers* numbers, StepState* s, const doub
     double clip = 1;
     const double inverse = 1 / s->scale;
     if (rules.clip_norm > 0) {
-      // PyTorch's form, with its guard against a norm of zero.
+      // PyTorch's formula, with 1e-6 against a norm of zero.
       const double most = rules.clip_norm / (sqrt(sum[0]) * (double)(float)inverse + 1e-6);
       if (most < 1) clip = most;
     }
@@ -211,7 +211,7 @@ __global__ void step_decide(const StepNumbers* numbers, StepState* s, const doub
   }
 }
 
-// Calls f(first element, piece) for four elements at a time of this block's chunk; makes no call if the step changes no
+// Calls f(first element, run) for each four elements of this block's chunk. Makes no call if the step changes no
 // weights.
 template <class F>
 inline void each_of_chunk(const StepState* s, const Chunk* chunks, const Run* runs, F f) {
@@ -253,11 +253,12 @@ __global__ void step_adamw(float* w, const float* g, float* m, float* v, const C
   });
 }
 
-// Divides the sums of the ranks by their number, and updates the weight EMA; has no effect after the end of the run.
+// Divides the sums of the ranks by their number. Has no effect after the end of the run.
 __global__ void step_mean(float* to, const float* sums, i64 n, float ranks, const StepState* s) {
   if (s->halted_step != 0) return;
   for (i64 i = first_index(); i < n; i += index_step()) to[i] = sums[i] / ranks;
 }
+// Updates the weight EMA. Has no effect after the end of the run.
 __global__ void step_average(float* to, const float* from, i64 n, const StepState* s) {
   if (s->halted_step != 0) return;
   const float decay = s->average;

@@ -5,7 +5,7 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char update[] = R"cuda(
-// The factor of the loss in this step; in device memory, so that a captured graph reads that of the current step.
+// Sets the factor of the loss, which is in device memory so that a captured graph reads the factor of the current step.
 __global__ void set_scale(double* to, double value) { *to = value; }
 
 // Calls f(i, n) for elements i .. i + n; n == V except at the end.
@@ -30,8 +30,8 @@ struct Numbers {
   float lr, weight_decay, gradient_scale, factor;
 };
 
-// The update of one element. Each product and sum is an explicit function, so that compilers do not fuse them in one
-// kernel only: all kernels give the same bits.
+// The update of one element. Explicit functions compute the products and sums, so that the compiler cannot fuse them in
+// one kernel and not in another: all kernels give the same bits.
 inline void sgd_element(float& w, float g, float& a, float lr, float gradient_scale, float weight_decay, float factor,
                         float momentum, int nesterov) {
   const float grad = __fmul_rn(factor, fmaf(gradient_scale, g, __fmul_rn(weight_decay, w)));
@@ -41,7 +41,7 @@ inline void sgd_element(float& w, float g, float& a, float lr, float gradient_sc
 struct Adamw {
   float beta1, rest1, beta2, rest2, eps;  // rest: 1 - beta, which is exact on the host
 };
-// c1, c2: 1 / (1 - beta^step).
+// c1, c2: 1 / (1 - beta^step) for beta1 and beta2.
 inline void adamw_element(float& w, float g, float& m, float& v, float lr, float gradient_scale, float weight_decay,
                           float factor, const Adamw& o, float c1, float c2) {
   const float grad = __fmul_rn(__fmul_rn(factor, gradient_scale), g);
@@ -86,7 +86,8 @@ __global__ void adamw(float* w, const float* g, float* m, float* v, i64 n, Numbe
   });
 }
 
-// Two sums in f64 per block; then one block adds those of all blocks in order. The number of blocks depends only on n.
+// Computes two sums in f64 per block. Afterwards one block adds the sums of all blocks in order. The number of blocks
+// depends only on n.
 inline void two_sums(double a, double b, double* to) {
   __shared__ double first[256], second[256];
   first[threadIdx.x] = a;
