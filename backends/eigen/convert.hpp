@@ -10,10 +10,10 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Copies between tensors in f32 or bf16 and the f32 used for computation.
+// Copies rows between f32 or bf16 tensors and the f32 values with which the kernels compute.
 namespace tutti::eigen {
 
-// Copies `rows` rows of n elements. Each row of the target is filled with zeros up to `padded` elements.
+// Copies `rows` rows of n elements. Fills each row of the target with zeros up to `padded` elements.
 template <cpu::Isa I, class From, class To>
 TUTTI_INLINE void copy_rows_body(const From* from, std::int64_t from_stride, To* to, std::int64_t to_stride,
                                  std::int64_t rows, std::int64_t n, std::int64_t padded) {

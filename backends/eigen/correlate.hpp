@@ -16,9 +16,9 @@ namespace tutti::eigen {
 
 [[nodiscard]] constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// A copy of a part of a batch in f32, including the padding around it.
+// The position of a part of each image, which is copied in f32 with the padding around the image.
 struct Patch {
-  std::int64_t row0, col0;          // may be negative
+  std::int64_t row0, col0;          // negative: in the padding
   std::int64_t rows, cols, gather;  // gather: takes every gather-th row and column
 };
 
@@ -49,23 +49,23 @@ void copy_patch(cpu::Isa isa, const T* x, const Image& in, std::int64_t images, 
 
 // The division of a correlation over n images into bands.
 struct Bands {
-  // Floats of packed weights that are used before the next ones: they fit in a core's own cache.
+  // Floats of packed weights that a task uses for a whole band before the next ones: they fit in a core's own cache.
   static constexpr std::int64_t slab = 64 * 1024;
 
   Correlation part;
   Image in, out;
-  std::int64_t images_in_all, pixels_in_all = 0;            // pixels_in_all: if the pixels form one long row
+  std::int64_t images_in_all, pixels_in_all = 0;            // pixels_in_all: above 0 if the pixels form one long row
   std::int64_t gather = 1, images = 1, rows = 1, cols = 0;  // of one band
   bool inside, split;
 
-  // A kernel of one tap with step 1 reads consecutive pixels: they are treated as one row.
+  // If a kernel has one tap and step 1, treats all pixels as one row, because the kernel reads consecutive pixels.
   Bands(const Correlations& all, const Correlation& p, std::int64_t n)
       : part(p), in(all.in), out(all.out), images_in_all(n) {
     const std::int64_t reach_h = p.top + (p.rows - 1) * p.step + p.kernel_h;
     const std::int64_t reach_w = p.left + (p.cols - 1) * p.step + p.kernel_w;
     inside = p.top >= 0 && p.left >= 0 && reach_h <= in.h && reach_w <= in.w;
     split = p.taps() * in.c * block_channels > slab;
-    // As many input floats as weights, so that neither is read much more often than the other.
+    // A band has as many input floats as there are weights, so that neither is read much more often than the other.
     const std::int64_t target = std::clamp<std::int64_t>(p.taps() * in.c * all.padded_out(), 16 * 1024, 128 * 1024);
     if (p.taps() == 1 && p.step == 1 && p.spread == 1 && inside && p.rows == in.h && p.cols == in.w &&
         p.rows == out.h && p.cols == out.w) {
@@ -91,7 +91,7 @@ struct Bands {
   [[nodiscard]] std::int64_t in_rows(std::int64_t r) const { return (r - 1) * part.step + part.kernel_h; }
   [[nodiscard]] std::int64_t in_cols() const { return (cols - 1) * part.step + part.kernel_w; }
   [[nodiscard]] std::int64_t sum_cols() const { return round_up(cols, group); }
-  // Floats of scratch. A group of pixels may extend beyond the input's end by less than `group` pixels.
+  // Floats of scratch for the input. A group of pixels may extend beyond its end by less than `group` pixels.
   [[nodiscard]] std::int64_t input_floats() const {
     return round_up(images * in_rows(rows) * in_cols() * in.c + group * part.step * in.c, width);
   }
@@ -187,7 +187,7 @@ class Correlator {
     }
   }
 
-  // Computes one block of output channels, starting at channel o.
+  // Computes one block of output channels, which starts at channel o.
   template <int B>
   void block(const Band& band, std::int64_t o, const T* w) {
     constexpr std::int64_t lanes = B * width;
@@ -234,7 +234,7 @@ class Correlator {
   template <int B>
   void tiles(Tile<B>& t, const Band& band, const float* x, const Sums& out) {
     std::size_t g = 0;
-    // If no earlier sums are added, a row's last group may overlap the one before it.
+    // A row's last group may overlap the group before it, unless the tile adds to earlier sums.
     const std::int64_t last = b_.split || b_.cols < group ? b_.cols : b_.cols - group;
     for (std::int64_t n = 0; n < band.images; ++n)
       for (std::int64_t i = 0; i < band.rows; ++i)
@@ -248,7 +248,7 @@ class Correlator {
           }
         }
     if (g == 0) return;
-    for (std::size_t k = g; k < t.x.size(); ++k) {  // repeats the last one: the same sums at the same address
+    for (std::size_t k = g; k < t.x.size(); ++k) {  // repeats the last group: it writes the same sums again
       t.x[k] = t.x[g - 1];
       t.out[k] = t.out[g - 1];
     }

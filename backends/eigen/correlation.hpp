@@ -10,7 +10,7 @@
 #include <tutti/core/shape.hpp>
 #include <tutti/graph/ops.hpp>
 
-// Forward convolutions and their gradients in x as correlations, and the layout of their weights.
+// Forward convolutions, and their gradients with respect to x, as correlations; the layout of their weights.
 namespace tutti::eigen {
 
 struct Image {
@@ -19,8 +19,8 @@ struct Image {
 inline Image image_of(const Shape& s) { return {s[2], s[3], s[1]}; }
 
 // Output pixel (i, j) is the sum over kernel_h x kernel_w taps (r, s) of the input at (i * step + top + r, j * step +
-// left + s), or zero if that is outside. It is stored at (first_row + i * spread, first_col + j * spread) of the
-// output.
+// left + s), each times its weight. Outside of the input the value is zero. The pixel is stored at (first_row + i *
+// spread, first_col + j * spread) of the output.
 struct Correlation {
   int kernel_h = 1, kernel_w = 1, step = 1;
   std::int64_t top = 0, left = 0;
@@ -40,7 +40,7 @@ struct Correlations {
   bool everywhere = true;  // false: pixels outside all parts are zero
   // Strides of the plain weights in elements: within a kernel's row, between input channels, between output channels.
   std::int64_t weight_row = 1, weight_in = 1, weight_out = 1;
-  std::int64_t weight_count = 0;  // packed
+  std::int64_t weight_count = 0;  // number of packed weights, with padding
 
   [[nodiscard]] std::int64_t padded_out() const { return (out.c + width - 1) / width * width; }
 
@@ -74,9 +74,10 @@ struct Correlations {
   return c;
 }
 
-// dx[h] is the sum of dy[(h + padding - r) / stride] * w[r] over the r for which the division has no remainder. For the
-// rows h = a + stride * i those are r = first + stride * t, and dy's row is i + base - t: a correlation with every
-// stride-th row of the kernel in reverse order. Therefore there are stride * stride correlations, one for each (a, b).
+// dx[h] is the sum of dy[(h + padding - r) / stride] * w[r] over all r for which the division has no remainder. For
+// rows h = a + stride * i these are r = first + stride * t, and dy's row is i + base - t: a correlation with every
+// stride-th row of the kernel in reverse order. The same holds for columns b + stride * j. Therefore there are stride *
+// stride correlations, one for each (a, b).
 [[nodiscard]] inline Correlations backward_data(const op::Window& o, const Image& dx, const Image& dy) {
   Correlations c;
   c.in = dy;
@@ -116,8 +117,8 @@ struct Correlations {
   return c;
 }
 
-// Packs plain weights: for each part, for each block of output channels, [tap row, tap column, input channel, output
-// channel]. The last block is padded with zeros.
+// Packs plain weights: [part, block of output channels, tap row, tap column, input channel, output channel in the
+// block]. Pads the last block with zeros.
 template <class T, class M>
 void pack(const Correlations& c, const M* from, T* to) {
   for (const Correlation& p : c.parts) {

@@ -12,8 +12,8 @@
 namespace tutti {
 
 // Convolutions and linear layers with Eigen 3.4's fixed-size arrays, everything else by tutti's kernels; f32, and bf16
-// computed in f32. Eigen uses the instruction set for which the program was compiled: without -march=native that is
-// SSE2, a fifth of the speed of AVX-512. Eigen starts no threads here.
+// computed in f32. Eigen uses the instruction set for which the program was compiled. Without -march=native this is
+// SSE2, with a fifth of the speed of AVX-512. Eigen starts no threads here.
 class EigenBackend : public CpuOps {
  public:
   explicit EigenBackend(CpuOptions o = {}) : CpuOps(std::move(o)), shared_(*this) {}

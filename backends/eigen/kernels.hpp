@@ -15,8 +15,8 @@
 // The ops computed with Eigen's arrays.
 namespace tutti::eigen {
 
-// State that the kernels of one backend share: for each worker, memory for copies of inputs, sums and a part of the
-// weights.
+// The state that all kernels of a backend share: for each worker, memory for copies of inputs, for sums, and for a part
+// of the weights.
 class Shared {
  public:
   explicit Shared(const CpuOps& b) : isa(b.isa()), scratch_(static_cast<std::size_t>(b.threads())) {}

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstdint>
 
-// The two inner loops of a convolution, as sums of fixed-size Eigen arrays that stay in registers. Eigen's own matrix
-// product reaches 100 to 165 GFLOP/s on the matrices of small ResNets, these loops 220 to 245 of 256. They need no
+// The two inner loops of a convolution, as sums of fixed-size Eigen arrays that stay in registers. On the matrices of
+// small ResNets, Eigen's own matrix product reaches 100 to 165 GFLOP/s, and these loops 220 to 245 of 256. They need no
 // im2col.
 namespace tutti::eigen {
 
@@ -14,15 +14,15 @@ namespace tutti::eigen {
 inline constexpr int width = EIGEN_MAX_STATIC_ALIGN_BYTES >= 16 ? EIGEN_MAX_STATIC_ALIGN_BYTES / 4 : 4;
 using Lanes = Eigen::Array<float, width, 1>;
 
-// Output channels are processed in blocks of B registers, B = 2 or (the last one) 1.
+// Output channels are processed in blocks of B registers: B = 2, or 1 for the last block.
 inline constexpr std::int64_t block_channels = 2 * width;
 // Output pixels are processed in groups of neighbours in a row, several groups at once.
 inline constexpr int group = 4;
-// Independent sums: enough to hide the latency of an addition, and few enough for 32 registers (AVX-512) or 16.
+// The numbers of independent sums below hide the latency of an addition, and fit in 32 registers (AVX-512) or 16.
 inline constexpr bool many_registers = width >= 16;
 template <int B>
 inline constexpr int groups = (many_registers ? 4 : 2) / B;
-// Number of weight gradients that are summed at once, times B registers of output channels.
+// Number of weights whose gradients are summed at once, each for B registers of output channels.
 template <int B>
 inline constexpr int taps = many_registers ? 16 / B
                             : B == 2       ? 6
@@ -32,12 +32,12 @@ inline constexpr int taps = many_registers ? 16 / B
 inline void store(float* p, const Lanes& v) { Eigen::Map<Lanes>{p} = v; }
 
 // out[g][i] = (add ? out[g][i] : initial) + sum over r, k of x[g][i * pixel + r * row + k] * w[r * run + k]
-// for `groups` groups g of 4 pixels i. Each w, initial and out has B registers of output channels.
+// for `groups` groups g of 4 pixels i. Each value of w, initial and out is B registers of output channels.
 template <int B>
 struct Tile {
   std::array<const float*, groups<B>> x;
   std::array<float*, groups<B>> out;
-  std::int64_t pixel, row, run, out_pixel;  // distances in floats; run: length of a kernel's row
+  std::int64_t pixel, row, run, out_pixel;  // in floats; run: length of a kernel's row; the others: distances
   int runs;
   const float *w, *initial;
   bool add;
@@ -81,13 +81,13 @@ template <int B>
       store(t.out[static_cast<std::size_t>(i / group)] + i % group * t.out_pixel + j * width, sum[i][j]);
 }
 
-// Distances in floats.
+// Distances between images, rows and pixels in memory, in floats.
 struct Walk {
   std::int64_t image, row, pixel;
 };
 
-// dw[k] = (add ? dw[k] : 0) + sum over pixels of x[k] * dy for `taps` neighbouring k. Each dy and dw[k] has B
-// registers.
+// dw[k] = (add ? dw[k] : 0) + sum over pixels of x[k] * dy for `taps` neighbouring k. Each value of dy and
+// dw is B registers of output channels.
 template <int B>
 [[gnu::noinline]] void outer_products(const float* x, const Walk& xs, const float* dy, const Walk& dys,
                                       std::int64_t images, std::int64_t rows, std::int64_t cols, float* dw, bool add) {

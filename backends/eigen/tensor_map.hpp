@@ -5,7 +5,7 @@
 
 #include <tutti/tensor/tensor.hpp>
 
-// Views tensors as Eigen's own types without a copy. A map writes the tensor's memory and must not outlive it.
+// Views of tensors as Eigen's own types, without a copy. A map refers to the tensor's memory and must not outlive it.
 namespace tutti {
 
 template <class T>
@@ -18,12 +18,12 @@ template <class T>
 using ConstArrayMap = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
 
 namespace detail {
-// A scalar is one row with one element.
+// Returns the number of rows of the matrix. A scalar is one row with one element.
 inline Eigen::Index matrix_rows(const Shape& s) { return s.rank() == 0 ? 1 : static_cast<Eigen::Index>(s[0]); }
 }  // namespace detail
 
-// Returns the first dimension as rows and all others as columns. Example: logits [rows, classes] are the matrix of that
-// size, and weights [out, in, h, w] have one output in each row.
+// Returns the tensor as a matrix: rows are the first dimension, columns all other dimensions. Examples: logits [rows,
+// classes] are a matrix of this size, and weights [out, in, h, w] have one output in each row.
 template <class T>
 [[nodiscard]] MatrixMap<T> map_matrix(Tensor<T>& t) {
   return {t.data(), detail::matrix_rows(t.shape()), static_cast<Eigen::Index>(t.shape().row_numel())};
@@ -33,7 +33,7 @@ template <class T>
   return {t.data(), detail::matrix_rows(t.shape()), static_cast<Eigen::Index>(t.shape().row_numel())};
 }
 
-// Returns all values as one row, for arithmetic element by element.
+// Returns all values as one row, for element-wise arithmetic.
 template <class T>
 [[nodiscard]] ArrayMap<T> map_array(Tensor<T>& t) {
   return {t.data(), static_cast<Eigen::Index>(t.size())};

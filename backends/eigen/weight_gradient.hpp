@@ -17,8 +17,8 @@ class WeightGradient {
   WeightGradient(const op::Window& o, const Image& x, const Image& y)
       : o_(o), x_(x), y_(y), ins_{0, x.c}, outs_{0, y.c} {}
 
-  // If there are many weights, a partial sum for each shard of a batch costs more than it saves. In that case each task
-  // computes a part of the weights from the whole batch.
+  // Returns the number of tasks that each compute a part of the weights from the whole batch, or 1. There are such
+  // tasks if there are many weights: a partial sum for each shard of a batch would cost more than it saves.
   [[nodiscard]] int tasks() const {
     const std::int64_t n = weights() < 1024 * 1024 ? 1 : slices() * halves();
     return n < 4 ? 1 : static_cast<int>(n);
@@ -31,8 +31,8 @@ class WeightGradient {
     return g;
   }
 
-  // Floats of a partial sum: for each block of output channels, each slice of input channels and each kernel row, [tap
-  // column, input channel, output channel], padded to a multiple of `taps`.
+  // Returns the floats of a partial sum. For each block of output channels, each slice of input channels and each
+  // kernel row it has [tap column, input channel, output channel], padded to a multiple of `taps`.
   [[nodiscard]] std::int64_t partial_floats() const {
     std::int64_t n = 0;
     for_each_run([&](const Run& r) { n += r.padded * r.lanes; });
@@ -43,7 +43,7 @@ class WeightGradient {
     return x_floats(b) + b.images * b.rows * y_.w * round_up(outs_.size(), width);
   }
 
-  // Adds the gradient of n rows to `partial`; with `first`, overwrites it.
+  // Adds the gradient of n rows of the batch to `partial`, or overwrites `partial` if `first`.
   template <class T>
   void add(cpu::Isa isa, const T* x, const T* dy, std::int64_t n, float* partial, bool first, float* scratch) const {
     const Band b = band(n);
@@ -77,7 +77,7 @@ class WeightGradient {
   }
 
  private:
-  // Input channels that are processed together: neighbouring pixels are then close in memory.
+  // Input channels that are processed together. A limit keeps neighbouring pixels close in memory.
   static constexpr std::int64_t slice = 64;
 
   struct Range {
@@ -109,18 +109,18 @@ class WeightGradient {
   [[nodiscard]] std::int64_t weights() const { return std::int64_t{o_.kernel_h} * o_.kernel_w * x_.c * y_.c; }
   [[nodiscard]] std::int64_t slices() const { return (x_.c + slice - 1) / slice; }
   [[nodiscard]] std::int64_t halves() const { return y_.c > 2 * block_channels ? 2 : 1; }
-  // A kernel of one tap does not need the pixels between those that it reads.
+  // A kernel with one tap skips pixels if it has a stride: only every gather-th pixel is copied.
   [[nodiscard]] std::int64_t gather() const { return o_.kernel_h * o_.kernel_w == 1 ? o_.stride : 1; }
   [[nodiscard]] std::int64_t step() const { return o_.stride / gather(); }
   [[nodiscard]] std::int64_t in_rows(std::int64_t rows) const { return (rows - 1) * step() + o_.kernel_h; }
   [[nodiscard]] std::int64_t in_cols() const { return (y_.w - 1) * step() + o_.kernel_w; }
-  // A tile may read beyond the last tap.
+  // Returns the floats of the copied input. A tile may read up to 32 floats beyond it.
   [[nodiscard]] std::int64_t x_floats(const Band& b) const {
     return round_up(b.images * in_rows(b.rows) * in_cols() * ins_.size() + 32, width);
   }
 
-  // The data of one block of output channels and one slice of input channels should stay in the first cache. But with
-  // many weights, each visit to their sums should add many pixels.
+  // The data of one block of output channels and one slice of input channels should stay in the L1 cache. With many
+  // weights a band is larger, so that each access to their sums adds many pixels.
   [[nodiscard]] Band band(std::int64_t n) const {
     const std::int64_t target = weights() <= 64 * 1024 ? 8 * 1024 : 32 * 1024;
     const std::int64_t pixel_row = in_cols() * std::min(slice, x_.c),

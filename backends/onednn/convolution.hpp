@@ -18,18 +18,18 @@
 #include <tutti/core/error.hpp>
 #include <tutti/engine/call.hpp>
 
-// Convolutions as oneDNN primitives, one for each number of rows, created before the first step.
+// Convolutions as oneDNN primitives. There is one for each number of rows, created before the first step.
 namespace tutti::onednn {
 
 enum class Pass : std::uint8_t { forward, backward_data, backward_weights };
 
-// The shapes of one convolution. Weights have the layout that oneDNN prefers for it.
+// The shapes of one convolution. Its packed weights have the layout that oneDNN prefers for it.
 struct Problem {
   op::Window window;
   Shape x, w, y;  // of one row
   bool bf16 = false;
 
-  // Everything except the number of rows.
+  // Identifies the convolution, for any number of rows.
   using Key = std::array<std::int64_t, 16>;
   [[nodiscard]] Key key(Pass p) const noexcept {
     return {static_cast<int>(p),
@@ -51,8 +51,9 @@ struct Problem {
   }
 };
 
-// oneDNN's forward kernel for NHWC is slow on the small images of the last stage (123 against 226 GFLOP/s in f32, 327
-// against 584 in bf16). There the operands are copied to its blocked layout and back, which is little work.
+// Returns whether the operands are copied to oneDNN's blocked layout and back. On the small images of the last stage
+// the copies are little work, and oneDNN's forward kernel for NHWC is slow (123 against 226 GFLOP/s in f32, 327 against
+// 584 in bf16).
 inline bool blocked(const Problem& p, Pass pass) {
   return pass == Pass::forward && p.y[2] * p.y[3] <= 16 && p.x[1] >= 128 && p.x[1] % 16 == 0 && p.y[1] % 16 == 0 &&
          has_blocks_of_16();
@@ -78,7 +79,7 @@ inline Geometry geometry(const Problem& p) {
           {trailing(p.x[2], p.y[2], p.window.kernel_h), trailing(p.x[3], p.y[3], p.window.kernel_w)}};
 }
 
-// Converts whole rows between NHWC and channels in blocks of 16.
+// Converts rows of a batch from NHWC to channels in blocks of 16, or back.
 inline void to_blocks(const std::byte* from, std::byte* to, const Shape& s, std::int64_t rows, std::size_t unit,
                       bool back) {
   const std::int64_t pixels = s[2] * s[3], blocks = s[1] / 16;
@@ -105,7 +106,7 @@ class Reorder {
   }
 
   void run(void* from, void* to) {
-    // Convolutions that are packed at the same time share layouts, so a thread claims a slot before it uses it.
+    // Threads that pack convolutions of the same layout share this object: each takes a slot of its own.
     for (std::size_t i = 0;; i = (i + 1) % slots_.size()) {
       Slot& s = slots_[i];
       if (s.taken.test_and_set(std::memory_order_acquire)) continue;
@@ -138,10 +139,10 @@ struct WeightLayout {
 
 class Convolutions {
  public:
-  // The number of rows for which layouts are chosen. The same layouts are used for every number of rows.
+  // The number of rows for which layouts are chosen. Primitives for other numbers of rows use the same layouts.
   static constexpr std::int64_t nominal_rows = 8;
 
-  // `threads`: how many threads may call reorder() at once.
+  // threads: number of threads that may call reorder() at once.
   Convolutions(const dnnl::engine& e, int threads) : engine_(e), threads_(threads) {}
 
   const WeightLayout& layout(const Problem& p, Pass pass) {
@@ -210,8 +211,8 @@ class Convolutions {
       fail<DeviceError>("onednn", {"an implementation of ", describe(p, pass)}, "no implementation",
                         p.bf16 ? "oneDNN supports bf16 only with AVX-512; use --precision f32 or --backend eigen" : "");
   }
-  // oneDNN silently falls back to a scalar kernel that is 200 times slower. This is accepted for small problems and is
-  // an error for large ones.
+  // Throws an error if oneDNN has chosen its scalar kernel, which is 200 times slower. Accepts that kernel for small
+  // problems. oneDNN itself does not report this choice.
   static void check(const Problem& p, Pass pass, std::string_view info) {
     if (info.find("ref") == std::string_view::npos || p.w.numel() < 4096) return;
     fail<DeviceError>("onednn", {"an optimised kernel for ", describe(p, pass)}, {"'", info, "'"},

@@ -14,7 +14,7 @@
 #include <tutti/backends/onednn/shared.hpp>
 #include <tutti/engine/kernel.hpp>
 
-// Convolutions, forward and backward to their input, by oneDNN's kernels, with weights in the layout that oneDNN
+// Convolutions by oneDNN's kernels: the forward pass and the gradient of the input. Weights have the layout that oneDNN
 // prefers.
 namespace tutti::onednn {
 
@@ -79,7 +79,7 @@ class ConvolutionKernel : public Kernel {
   Pass pass_;
   Problem problem_;
   Primitives primitives_;
-  std::size_t input_offset_ = 0, output_offset_ = 0;  // of copies in the blocked layout
+  std::size_t input_offset_ = 0, output_offset_ = 0;  // offsets of the copies in the blocked layout
 };
 
 class Conv2d final : public ConvolutionKernel {

@@ -11,8 +11,8 @@
 #include <tutti/backends/onednn/shim.hpp>
 #include <tutti/core/error.hpp>
 
-// Fully connected layers as matrix products of whole batches. Each task computes some of the result's columns, so that
-// the weights, which are most of the data, are read once.
+// Fully connected layers as matrix products of whole batches. Each task computes some columns of the result. So the
+// weights, which are most of the data, are read once.
 namespace tutti::onednn {
 
 // One matrix product: [rows, inner] x [inner, columns of the task].

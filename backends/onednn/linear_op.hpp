@@ -12,8 +12,8 @@
 #include <tutti/backends/onednn/shared.hpp>
 #include <tutti/engine/host_backend.hpp>
 
-// Fully connected layers, forward and backward to their input: matrix products by oneDNN. Tasks share the columns of
-// the result.
+// Fully connected layers by oneDNN's matrix products: the forward pass and the gradient of the input. Each task
+// computes some columns of the result.
 namespace tutti::onednn {
 
 class LinearKernel : public HostKernel<> {

@@ -15,10 +15,10 @@
 
 namespace tutti::onednn {
 
-// oneDNN's numbers of a primitive's arguments, and their layouts.
+// The arguments of a primitive: oneDNN's numbers, and layouts.
 using Operands = std::vector<std::pair<int, Desc>>;
 
-// One primitive with a set of memory objects for each worker, so that a run only sets pointers.
+// One primitive, with memory objects for each worker, so that a run only sets pointers.
 class Primitive {
  public:
   static constexpr std::size_t most_operands = 4;
@@ -46,7 +46,7 @@ class Primitive {
   [[nodiscard]] std::size_t scratch_bytes() const { return scratch_.get_size(); }
   [[nodiscard]] std::string_view info() const { return info_; }
 
-  // data: addresses of the operands, in their order.
+  // data: addresses of the operands, in the order of the constructor's list.
   void run(int worker, std::span<void* const> data, void* scratch) {
     Slots& s = slots_[static_cast<std::size_t>(worker)];
     std::array<dnnl_exec_arg_t, most_operands + 1> args{};

@@ -8,7 +8,7 @@
 
 namespace tutti::onednn {
 
-// State that the kernels of one backend share.
+// The state that all kernels of a backend share.
 class Shared {
  public:
   Shared(const CpuOps& b, cpu::WorkerRoom& room)
@@ -18,8 +18,8 @@ class Shared {
         threads(b.threads()),
         room_(room) {}
 
-  // Reserves memory for each worker: oneDNN's scratchpad, followed by the kernel's own data. It is the room that
-  // tutti's CPU kernels use too.
+  // Reserves memory for each worker: oneDNN's scratchpad, followed by the kernel's own data. tutti's CPU kernels use
+  // the same memory.
   void reserve(std::size_t bytes) { room_.reserve(threads, bytes); }
   [[nodiscard]] std::byte* scratch(int worker) const { return room_.of(worker); }
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-// The one place that depends on the version of oneDNN: version 2 has operation descriptors, version 3 does not.
+// The code that depends on the version of oneDNN: version 2 has operation descriptors, version 3 does not.
 namespace tutti::onednn {
 
 struct Geometry {
@@ -73,8 +73,8 @@ inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, con
 
 #endif
 
-// Returns true if oneDNN's kernels accept channels in blocks of 16. Kernels with blocks of 8 leave those to a scalar
-// kernel.
+// Returns true if oneDNN's kernels accept channels in blocks of 16. If its kernels use blocks of 8, oneDNN runs a
+// scalar kernel for blocks of 16.
 inline bool has_blocks_of_16() {
   static const bool has = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
   return has;
@@ -85,8 +85,8 @@ inline std::string version() {
   return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
 }
 
-// Debian's oneDNN runs OpenMP teams. tutti distributes work itself, so inside its threads a primitive must use one
-// thread. The functions are looked up rather than linked: a oneDNN built for another runtime lacks them.
+// Limits OpenMP to one thread: Debian's oneDNN runs primitives on OpenMP teams, but tutti distributes work itself.
+// Finds OpenMP's functions by name at run time, because a oneDNN that was built for another runtime lacks them.
 class OneOmpThread {
  public:
   OneOmpThread() : before_(get() != nullptr ? get()() : 0) {

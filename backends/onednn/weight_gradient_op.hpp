@@ -18,11 +18,12 @@ namespace tutti::onednn {
 
 // Computes gradients of convolution weights.
 //
-// tutti's own kernel computes the weight gradients of 1x1 convolutions and of convolutions with a stride if it has one
-// for this processor: its matrix products reach 80 % of the peak, oneDNN's convolutions 50 to 70. It also computes the
-// large ones in bf16. A large gradient is cut into parts of its input channels, and with many threads also of its
-// output channels. Each part is a task over all rows, since adding a partial sum of megabytes for each shard would cost
-// more than it saves. Each element is summed in the same order for every way to cut.
+// If tutti has a kernel of its own for this processor, the kernel computes the weight gradients of 1x1 convolutions and
+// of convolutions with a stride: its matrix products reach 80 % of the peak, oneDNN's convolutions 50 to 70. It also
+// computes large gradients in bf16. A large gradient is cut into parts of its input channels, and with many threads
+// also of its output channels. Each part is a task over all rows of the batch: with shards, each shard would need a
+// partial sum of megabytes, which costs more than it saves. The cut does not change the order in which an element is
+// summed.
 class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;
@@ -84,7 +85,7 @@ class Conv2dBackwardWeights final : public Kernel {
       b_.convolutions.reorder(problem_, Pass::backward_weights, mine, c.out[0].data);
       return;
     }
-    // oneDNN overwrites its result, so only a shard's first chunk may be written directly into the shard's sum.
+    // oneDNN overwrites its result. So it may write only a shard's first chunk directly into the shard's sum.
     std::byte* const room = b_.scratch(c.worker);
     auto* const target = c.first_chunk ? mine : reinterpret_cast<float*>(room + weight_offset_);
     primitives_.run(c.in[0].shape[0], c.worker, {c.in[0].data, c.in[1].data, target}, room);
@@ -98,7 +99,8 @@ class Conv2dBackwardWeights final : public Kernel {
     return p.bf16 ? cpu::has_weight_gradient<bf16>(b_.isa, p.w[1], p.w[0])
                   : cpu::has_weight_gradient<float>(b_.isa, p.w[1], p.w[0]);
   }
-  // Returns true if a shard's sum is [inputs][outputs]. The kernel then copies the operand with fewer channels.
+  // Returns true if a shard's sum is [inputs][outputs]: with this order the kernel copies the operand with fewer
+  // channels.
   [[nodiscard]] bool turned() const {
     const Shape& w = problem_.w;
     const op::Window& o = problem_.window;
@@ -109,7 +111,7 @@ class Conv2dBackwardWeights final : public Kernel {
     const Shape& w = problem_.w;
     const std::int64_t places = w[2] * w[3];
     auto* const out = static_cast<float*>(c.out[0].data);
-    // Outputs [first, end): [outputs][places][inputs] -> a part of [outputs][all inputs][places]
+    // Writes outputs [first, end): [outputs][places][inputs] -> a part of [outputs][all inputs][places]
     const auto turn = [&](const float* from, std::int64_t first, std::int64_t end, std::int64_t first_input,
                           std::int64_t inputs) {
       for (std::int64_t o = first; o < end; ++o, from += places * inputs) {
@@ -173,7 +175,7 @@ class Conv2dBackwardWeights final : public Kernel {
       turn(g.dw, g.first_output, g.first_output + g.part_outputs, g.first_input, g.inputs);
   }
 
-  // Other large gradients are cut by output channels: a task gathers its channels of dy.
+  // Large gradients that oneDNN computes are cut by output channels: each task copies its channels of dy.
   static constexpr int channel_tasks = 8;
   [[nodiscard]] bool by_channels() const {
     return problem_.w.numel() >= 1024 * 1024 && problem_.w[0] % (16 * channel_tasks) == 0;
@@ -195,10 +197,10 @@ class Conv2dBackwardWeights final : public Kernel {
   }
 
   Shared& b_;
-  Problem problem_;  // of one task
+  Problem problem_;  // the problem of one task
   int shards_;
   bool own_;
-  std::int64_t input_parts_ = 1;  // of a large gradient that tutti's kernel computes
+  std::int64_t input_parts_ = 1;  // parts of the input channels of a large gradient that tutti's kernel computes
   Primitives primitives_;
   std::size_t weight_bytes_ = 0, weight_offset_ = 0, slice_offset_ = 0;
 };

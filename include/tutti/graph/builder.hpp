@@ -19,8 +19,8 @@
 
 namespace tutti {
 
-// Records a model. Every call checks its shapes immediately and throws a ShapeError that names the layer. Values are
-// handles into the builder's graph.
+// Records a model. Every call checks its shapes immediately and throws a ShapeError that names the layer. A ValueId is
+// a handle to a value of the builder's graph.
 class Builder {
  public:
   // Starts a model that reads images of [channels, height, width] and labels, as every classifier does.
@@ -32,15 +32,15 @@ class Builder {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
   [[nodiscard]] Graph take() && { return std::move(graph_); }
 
-  // Adds a tensor that is learned, or one that stays constant if not `trainable`. Names follow torchvision
-  // ("layer1.0.conv1.weight") and are unique. `lr_scale` multiplies the learning rate.
+  // Adds a tensor that is learned, or a constant tensor if not `trainable`. Names must be unique, and follow
+  // torchvision ("layer1.0.conv1.weight"). decay: weight decay applies. lr_scale: multiplies the learning rate.
   ValueId parameter(const std::string& name, const Shape& shape, Initializer init, bool decay = true,
                     bool trainable = true, double lr_scale = 1);
-  // Adds a tensor that training changes without a gradient, e.g. running statistics.
+  // Adds a tensor that training changes without a gradient, for example running statistics.
   ValueId state(const std::string& name, const Shape& shape, Initializer init);
 
-  // Adds an op of any kind, which checks its inputs. Returns its first output. `owned`: data that the op refers to; the
-  // node keeps it alive.
+  // Adds an op of any kind, which checks its inputs, and returns its first output. owned: data to which the op refers;
+  // the node keeps it alive.
   template <class O>
   ValueId record(const std::string& name, const O& op, const std::vector<ValueId>& inputs,
                  const std::shared_ptr<const void>& owned = {}) {
@@ -62,9 +62,9 @@ class Builder {
   ValueId max_pool(const std::string& name, ValueId x, op::Window window);
   ValueId global_avg_pool(const std::string& name, ValueId x);
   ValueId linear(const std::string& name, ValueId x, ValueId w, ValueId b);
-  // Ends the model with its loss. `logits`: [N, classes].
+  // Adds the loss, which ends the model. logits: [N, classes].
   void softmax_cross_entropy(ValueId logits, float label_smoothing = 0, int top_k = 5);
-  // Adds a user-defined op on per-row inputs (and parameters). Returns its outputs.
+  // Adds a user-defined op and returns its outputs. inputs: values with one row for each image, and parameters.
   std::vector<ValueId> custom(const std::string& name, const std::shared_ptr<const CustomOp>& def,
                               const std::vector<ValueId>& inputs);
 

@@ -18,12 +18,13 @@ struct CustomOp {
   using Kernel = std::function<void(std::span<const TensorRef> in, std::span<const TensorRef> out)>;
 
   std::string name;
-  // Shapes of the inputs (one row) -> shapes of the outputs. Throws ShapeError if the inputs do not fit.
+  // Returns the shapes of the outputs for the shapes of the inputs, both with one row. Throws ShapeError if the inputs
+  // do not fit.
   std::function<Shapes(const Shapes&)> shape;
-  // For each backend name: inputs -> outputs.
+  // The forward kernel for each backend name: inputs -> outputs.
   std::map<std::string, Kernel> forward;
-  // For each backend name: gradients of the outputs, then the forward's inputs, then its outputs -> gradients of the
-  // inputs. If empty, the op has no gradient, and differentiating a graph that trains through it is an error.
+  // The backward kernel for each backend name: gradients of the outputs, inputs and outputs of the forward kernel ->
+  // gradients of the inputs. If empty, the op has no gradient, and differentiate() throws if it needs one.
   std::map<std::string, Kernel> backward;
 };
 

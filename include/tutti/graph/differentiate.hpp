@@ -12,16 +12,16 @@
 
 namespace tutti {
 
-// Appends the backward pass. Afterwards every trainable parameter that the loss depends on has a gradient value, which
-// is written once, in the order of the nodes.
+// Returns the graph with its backward pass appended. In it every trainable parameter on which the loss depends has a
+// gradient value, which one node writes. Gradients become final in the order of the nodes.
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph differentiate(Graph g);
 
 #if TUTTI_CORE_DEFINITIONS
 
 namespace detail {
 
-// Builds the backward pass of a graph, node by node from the end. The public functions are for an op's gradient(g).
-// They refer to the current node and number its inputs and outputs.
+// Builds the backward pass of a graph, node by node from the end. The public functions are for an op's gradient(g). In
+// them, input k and output k are those of the current forward node.
 class Gradient {
  public:
   explicit Gradient(Graph& g) : g_(g), pending_(g.values.size()) {}
@@ -34,8 +34,8 @@ class Gradient {
   // Returns whether input k needs a gradient.
   [[nodiscard]] bool wanted(std::size_t k) const { return g_[input(k)].requires_grad; }
 
-  // Returns the gradient of output k as at most `most` summands. Returns an empty list if the loss does not depend on
-  // this output.
+  // Returns at most `most` values whose sum is the gradient of output k. If there are more, adds nodes that sum them.
+  // Returns an empty list if the loss does not depend on this output.
   [[nodiscard]] std::vector<ValueId> incoming(std::size_t k, std::size_t most) {
     auto list = pending_[static_cast<std::size_t>(output(k))];
     while (list.size() > most) {
@@ -49,7 +49,7 @@ class Gradient {
     }
     return list;
   }
-  // Returns the complete gradient of the first output, or no_value.
+  // Returns the complete gradient of the first output, or no_value if the loss does not depend on it.
   [[nodiscard]] ValueId incoming() {
     const auto list = incoming(0, 1);
     return list.empty() ? no_value : list[0];
@@ -57,16 +57,16 @@ class Gradient {
 
   // Returns a new value for the gradient of input k. The caller adds the node that computes it.
   ValueId make(std::size_t k) { return make_for(input(k)); }
-  // Like make(). For a parameter that is not trained, returns a value for scratch memory.
+  // As make(), but returns a value in scratch memory if input k needs no gradient: for ops that always write it.
   ValueId make_or_scratch(std::size_t k) {
     if (wanted(k)) return make(k);
     const Value& p = g_[input(k)];
     return add_value({"d " + p.name, p.shape, false, Storage::activation, Precision::master});
   }
-  // Passes a gradient, or a summand of it, to input k.
+  // Adds a summand to the gradient of input k.
   void pass(std::size_t k, ValueId gradient) { pending_[static_cast<std::size_t>(input(k))].push_back(gradient); }
 
-  // Adds a node of the backward pass. It keeps alive what the forward node refers to.
+  // Adds a node of the backward pass, which also keeps the data of the forward node alive (Node::owned).
   template <class O>
   void add(const O& op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
     g_.add_node({Op(std::in_place_type<O>, op), std::move(inputs), std::move(outputs), node_.name, true, node_.owned});
@@ -78,7 +78,7 @@ class Gradient {
     n.outputs.push_back(output);
     g_[output].producer = id_;
   }
-  // For an op with one gradient in and one out: f(dy, dx) adds the node between them.
+  // Does all work for an op with one input and one output: calls f(dy, dx), which must add the node that computes dx.
   template <class F>
   void through(F&& f) {
     const ValueId dy = incoming();
@@ -87,9 +87,9 @@ class Gradient {
     f(dy, dx);
     pass(0, dx);
   }
-  // Returns input k for the backward pass. If a batch norm (+ relu) without a residual made it, the value is computed
-  // again from what batch norm keeps anyway. That costs less than to write it to memory and read it back, and needs no
-  // memory.
+  // Returns the value of input k for the backward pass. If a batch norm (+ relu) without a residual made it, returns a
+  // value that is recomputed from the data that batch norm keeps anyway. That costs less time than to write input k to
+  // memory and read it back, and saves its memory.
   [[nodiscard]] ValueId recompute(std::size_t k) {
     const ValueId x = input(k);
     if (g_[x].producer < 0) return x;
@@ -106,7 +106,7 @@ class Gradient {
     if (g_.metrics == no_value)
       fail<UsageError>("differentiate", "a model that ends in softmax_cross_entropy", "a model without it");
     for (id_ = static_cast<NodeId>(g_.nodes.size()) - 1; id_ >= 0; --id_) {
-      node_ = g_.nodes[static_cast<std::size_t>(id_)];  // a copy: the vector grows
+      node_ = g_.nodes[static_cast<std::size_t>(id_)];  // a copy: add() may move the nodes
       Ops::visit(node_.op, [&]<class O>(const O& o) {
         if constexpr (O::info.gradient)
           fail<UsageError>("differentiate", "a forward graph", {"a backward op in '", node_.name, "'"});

@@ -16,7 +16,7 @@ namespace tutti {
 
 namespace detail {
 
-// The source of a batch norm's input: a convolution, possibly followed by a bias or a max pooling.
+// The ops before a batch norm: a convolution, and after it possibly a bias or a max pooling.
 struct NormSource {
   NodeId convolution = -1, bias = -1;
 };
@@ -45,8 +45,8 @@ class NormFolder {
         std::vector<float>& b = net_.of(nodes[index(from.bias)].inputs[1]);
         for (std::size_t c = 0; c < b.size(); ++c) b[c] = static_cast<float>(b[c] * scale[c] + shift[c]);
       } else {
-        // The shift becomes the bias of the convolution and reuses beta's value. A pooling after the convolution reads
-        // the sum.
+        // The shift becomes the bias of the convolution and takes the place of beta. The next op, for example a
+        // pooling, reads the sum.
         Node& conv = nodes[index(from.convolution)];
         const ValueId out = conv.outputs[0], raw = copy_of(out);
         conv.outputs[0] = raw;
@@ -85,13 +85,14 @@ class NormFolder {
     }
   }
 
-  // Returns the node that makes x if x has only one reader, else nullptr.
+  // Returns the node that computes x if x has only one reader, otherwise nullptr.
   [[nodiscard]] const Node* maker(ValueId x) const {
     return uses_[index(x)] == 1 && g_[x].producer >= 0 ? &(*all_)[index(g_[x].producer)] : nullptr;
   }
   [[nodiscard]] NormSource source_of(ValueId x, const std::vector<double>& scale) const {
     const Node* n = maker(x);
-    // The maximum of scaled values is the scaled maximum if no scale is negative.
+    // If no scale is negative, scaling and the maximum can be exchanged: the maximum of scaled values is the scaled
+    // maximum.
     if (n != nullptr && std::holds_alternative<op::MaxPool>(n->op) &&
         std::all_of(scale.begin(), scale.end(), [](double s) { return s >= 0; })) {
       x = n->inputs[0];
@@ -121,7 +122,7 @@ class NormFolder {
     return g_.add_value(std::move(value));
   }
 
-  // Sets the producers again. Parameters and statistics that are no longer read become plain values.
+  // Renames inputs, and sets the producers of all values. Makes parameters and statistics without readers plain values.
   void finish() {
     for (Node& n : g_.nodes)
       for (ValueId& v : n.inputs)
@@ -149,8 +150,8 @@ class NormFolder {
 
 }  // namespace detail
 
-// Returns the same net with every batch norm that follows a convolution folded into it: the weights are scaled and a
-// bias is added after the convolution. Other batch norms (of pre-activation nets) stay. net: an inference_graph().
+// Returns the net without the batch norms that follow a convolution: scales the weights of the convolution and adds a
+// bias after it. Other batch norms (of pre-activation nets) remain. net: an inference_graph().
 [[nodiscard]] inline WeightedGraph fold_norms(WeightedGraph net) { return detail::NormFolder(std::move(net)).fold(); }
 
 }  // namespace tutti

@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// Merges batch_norm -> add -> relu and batch_norm -> relu, written as separate calls, into one batch_norm each. Call it
-// on the forward graph, before differentiate(). Merges only if the intermediate value has no other reader.
+// Merges batch_norm -> add -> relu and batch_norm -> relu, which were recorded as separate ops, into one batch_norm, if
+// no other op reads the values between them. g: a forward graph, before differentiate().
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph fuse(Graph g);
 
 // Returns the same forward graph for evaluation: batch norm with its running statistics, no gradients.
@@ -46,7 +46,7 @@ TUTTI_CORE_FUNCTION Graph fuse(Graph g) {
         auto* bn = std::get_if<op::BatchNorm>(&bn_node.op);
         if (bn == nullptr || bn->relu || bn_node.outputs[0] != x) continue;
         if (is_add && bn->residual) continue;
-        // The fused node takes the later position, because the other summand exists only there.
+        // The fused node takes the position of the last merged node: the residual may not exist before it.
         Node fused = bn_node;
         auto& attributes = std::get<op::BatchNorm>(fused.op);
         if (is_add) {

@@ -14,7 +14,7 @@ namespace tutti {
 struct Node {  // One op and its values.
   Op op;
   std::vector<ValueId> inputs, outputs;
-  std::string name;  // the layer it belongs to
+  std::string name;  // the layer to which it belongs
   bool backward = false;
   std::shared_ptr<const void> owned{};  // data that the op refers to
 };
@@ -27,10 +27,8 @@ void become(Node& n, const O& o) {
   n.owned = own;
 }
 
-// Functions over graphs are templates with an unused parameter: a program compiles only those that it calls.
-
-// A recorded model: a plain value with its nodes in the order of recording. differentiate() appends nodes after the
-// forward part.
+// A recorded model: a plain value with its nodes in the order of recording. differentiate() appends the nodes of the
+// backward pass.
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;

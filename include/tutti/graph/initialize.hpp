@@ -15,10 +15,10 @@
 
 namespace tutti {
 
-// Fills the n master weights of a tensor. A pure function of (seed, name): the order of layers, the backend and the
-// world size have no influence.
+// Fills a tensor of master weights with its initial values. Seed and name determine the random numbers; the order of
+// layers, the backend and the number of ranks have no influence.
 // He: He et al. 2015, fan-in. Xavier: Glorot and Bengio 2010, mean of fan-in and fan-out. The fan-in is the product of
-// all extents but the first; the fan-out is that of all but the second, so that both include the kernel.
+// all extents except the first, and the fan-out the product of all extents except the second: both include the kernel.
 template <class T>
 void initialize(T* data, const Shape& shape, const Initializer& init, std::uint64_t seed, std::string_view name) {
   std::uint64_t h = 0xcbf29ce484222325ULL;  // FNV-1a

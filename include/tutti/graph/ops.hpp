@@ -28,7 +28,7 @@ struct OpList {  // The list of all kinds of ops.
   template <class O>
   static constexpr bool has = (std::is_same_v<O, Os> || ...);
 
-  // Calls f(the op). Costs a compiler less than std::visit, which makes a function for each op and a table of them.
+  // Calls f with the op. Compiles faster than std::visit, which needs a function for each op and a table of them.
   template <class F>
   static void visit(const Variant& o, F&& f) {
     visit(o, f, std::make_index_sequence<sizeof...(Os)>());
@@ -41,8 +41,8 @@ struct OpList {  // The list of all kinds of ops.
   }
 };
 
-// Every op: what a graph records and a backend implements. User-defined ops and those of a single backend come first;
-// every backend has a kernel for each op after them.
+// All ops that a graph can contain. User-defined ops and ops of a single backend are first; every backend has a kernel
+// for each op after them.
 // clang-format off
 using Ops = OpList<
     op::Custom, op::CustomBackward, op::Private,
@@ -65,11 +65,11 @@ static_assert(std::is_trivially_copyable_v<Op>);
   if (const auto* p = std::get_if<op::Private>(&o)) return p->def->info;
   return Ops::infos[o.index()];
 }
-[[nodiscard]] inline std::string_view name_of(const Op& o) { return info_of(o).name; }  // a word, as in profiles
-// Returns whether the op reads weights (its second input) that a backend may want in its own layout.
+[[nodiscard]] inline std::string_view name_of(const Op& o) { return info_of(o).name; }  // one word, as in profiles
+// Returns whether the op's second input is weights, which a backend may need in a layout of its own.
 [[nodiscard]] inline bool reads_weights(const Op& o) { return info_of(o).weights; }
 
-// Returns the op as an O, which may be a backend's private op, or nullptr if it is another op.
+// Returns the op if its type is O, otherwise nullptr. O may be a private op of a backend.
 template <class O>
 [[nodiscard]] const O* op_cast(const Op& o) {
   if constexpr (Ops::has<O>) {

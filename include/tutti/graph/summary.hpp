@@ -12,15 +12,15 @@
 
 namespace tutti {
 
-// Returns the floating-point operations of one row's forward pass: two for each multiply-add of convolutions and linear
-// layers. Training costs about three times as much.
+// Returns the floating-point operations of the forward pass for one row: two for each multiply-add of a convolution or
+// linear layer. Training needs about three times as many.
 [[nodiscard]] inline std::int64_t forward_flops(const Graph& g, const Node& n) {
   if (!std::holds_alternative<op::Conv2d>(n.op) && !std::holds_alternative<op::Linear>(n.op)) return 0;
   const Shape &w = g[n.inputs[1]].shape, &y = g[n.outputs[0]].shape;
   const std::int64_t pixels = y.rank() == 4 ? y[2] * y[3] : 1;
   return 2 * w.numel() * pixels;
 }
-[[nodiscard]] inline std::int64_t forward_flops(const Graph& g) {  // of one row
+[[nodiscard]] inline std::int64_t forward_flops(const Graph& g) {  // for one row
   std::int64_t sum = 0;
   for (const Node& n : g.nodes)
     if (!n.backward) sum += forward_flops(g, n);

@@ -27,7 +27,7 @@ enum class Storage : std::uint8_t {
   activation  // activation arena or scratch
 };
 
-// The role of a value; the plan maps it to a data type of the run.
+// The role of a value, for which the plan chooses the data type in a run.
 enum class Precision : std::uint8_t { compute, master, metric, u8, i32 };
 
 enum class Init : std::uint8_t {  // The initial values of a parameter.
@@ -41,7 +41,7 @@ enum class Init : std::uint8_t {  // The initial values of a parameter.
   xavier_uniform,
   // of a convolution: the first outputs copy the inputs, as many as there are inputs; the other outputs are he_uniform
   dirac,
-  values  // given
+  values  // the values in Initializer::given
 };
 
 struct Initializer {  // The initial values and their gain.
@@ -51,14 +51,14 @@ struct Initializer {  // The initial values and their gain.
       : kind(how), scale(gain), given(std::move(values)) {}
 
   Init kind = Init::zeros;
-  // standard deviation (normal), half width (uniform); gain for He, Xavier and the other outputs of dirac
+  // standard deviation (normal), half of the width (uniform); gain (He, Xavier, and the he_uniform outputs of dirac)
   double scale = 1;
-  std::shared_ptr<const std::vector<float>> given{};  // of Init::values, in the tensor's order
+  std::shared_ptr<const std::vector<float>> given{};  // for Init::values: in the order of the tensor
 };
 
 struct Value {  // A value of the graph: its shape and its properties.
   std::string name;
-  Shape shape;           // with one row if per_row
+  Shape shape;           // with one row if per_row is set
   bool per_row = false;  // the first extent is the batch
   Storage storage = Storage::activation;
   Precision precision = Precision::compute;
@@ -68,11 +68,11 @@ struct Value {  // A value of the graph: its shape and its properties.
   Initializer init{};
   bool trainable = true;
   bool decay = true;
-  double lr_scale = 1;  // multiplies the learning rate; the part that weight decay removes in a step stays the same
-  ValueId gradient = no_value;  // of parameters, after differentiation
+  double lr_scale = 1;          // multiplies the learning rate, but not the effect of weight decay in a step
+  ValueId gradient = no_value;  // for parameters: set by differentiate()
 };
 
-// Returns the shape for display, with N for the batch.
+// Returns the shape as text, with N for the number of rows if per_row is set.
 [[nodiscard]] inline std::string to_string(const Value& v) {
   if (!v.per_row) return to_string(v.shape);
   std::string r = "[N";

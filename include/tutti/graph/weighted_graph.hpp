@@ -19,8 +19,8 @@ struct WeightedGraph {
   [[nodiscard]] const std::vector<float>& of(ValueId v) const { return values[static_cast<std::size_t>(v)]; }
 };
 
-// Returns the graph of a net that is not trained: batch norm with its running statistics, merged with the ops after it
-// (fuse()), and no loss. Parameters and statistics keep their ids.
+// Returns the graph for inference: batch norms use their running statistics and are merged with the ops after them
+// (fuse()), and there is no loss. Parameters and statistics keep their ids.
 [[nodiscard]] inline Graph inference_graph(const Graph& forward) {
   Graph g = inference(fuse(forward));
   std::vector<Node> kept;

@@ -7,7 +7,7 @@
 
 #include <tutti/graph/builder.hpp>
 
-// Layers: functions that record ops on a builder. To add a layer, write one more such function.
+// Layers: functions that record ops on a builder. To add a layer, add such a function.
 namespace tutti::nn {
 
 struct ConvOptions {  // Options of conv() with a square kernel.
@@ -34,7 +34,7 @@ struct BatchNormOptions {  // Options of batch_norm().
   bool relu = false;
   ValueId residual = no_value;  // added before the relu
   float eps = 1e-5F;
-  float momentum = 0.1F;  // weight of the new batch in the running statistics
+  float momentum = 0.1F;  // weight of the current batch in the running statistics
   bool zero_gamma = false;
   bool fixed_gamma = false;  // gamma stays 1
   bool beta_decay = false;

@@ -22,7 +22,8 @@ struct Slice {
   double lr_scale = 1;  // multiplies the learning rate
 };
 
-// Named slices of one allocation of one type. Each slice starts on a 64-byte boundary. The gaps are zero and stay zero.
+// Named slices of one allocation, with elements of one type. Each slice starts on a 64-byte boundary. The gaps between
+// slices are always zero.
 struct ArenaLayout {
   DType dtype = DType::f32;
   std::vector<Slice> slices;
@@ -35,7 +36,7 @@ struct ArenaLayout {
     count += (n + step - 1) / step * step;
   }
   [[nodiscard]] std::size_t bytes() const noexcept { return count * size_of(dtype); }
-  // Returns the number of elements without the gaps.
+  // Returns the number of elements in slices, without the gaps.
   [[nodiscard]] std::size_t numel() const noexcept {
     std::size_t n = 0;
     for (const auto& s : slices) n += s.count;
@@ -48,16 +49,16 @@ struct ArenaLayout {
   }
 };
 
-// A run of whole slices [first, last) with gradients that become final together; elements [begin, end).
+// Whole slices [first, last), which are elements [begin, end). Their gradients are reduced in one operation.
 struct Bucket {
   std::size_t first = 0, last = 0;
   std::size_t begin = 0, end = 0;
-  std::size_t index = 0;  // of the bucket
+  std::size_t index = 0;  // number of the bucket, in the order of the arena
 };
 
-// Cuts an arena into buckets of about `bytes`, the first of about `first_bytes`, so that the first reduction can start
-// early. Buckets end at slice ends. Slices that are not trained come last and are in no bucket, because they never
-// become ready.
+// Cuts an arena into buckets of about `bytes`. The first bucket has about `first_bytes`, so that its reduction can
+// start early. Buckets end at slice ends. Slices that are not trained are last and in no bucket, because they get no
+// gradients.
 [[nodiscard]] inline std::vector<Bucket> make_buckets(const ArenaLayout& layout, std::size_t bytes,
                                                       std::size_t first_bytes) {
   std::vector<Bucket> buckets;

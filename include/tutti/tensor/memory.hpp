@@ -25,15 +25,16 @@ class Memory {
   virtual void deallocate(void* p, std::size_t bytes) noexcept = 0;
   virtual void zero(void* p, std::size_t n) = 0;
   virtual void copy_in(void* to, const void* from, std::size_t n) = 0;  // from the host
-  // to the host; waits for operations that were started
+  // to the host; waits until all operations that were started have ended
   virtual void copy_out(void* to, const void* from, std::size_t n) = 0;
   virtual void copy(void* to, const void* from, std::size_t n) = 0;  // within the space
-  // Waits for operations that were started.
+  // Waits until all operations that were started have ended.
   virtual void synchronise() = 0;
 
-  // Returns whether the CPU can read it directly.
+  // Returns whether the CPU can read the memory directly.
   [[nodiscard]] virtual bool on_host() const noexcept { return false; }
-  // Returns the bytes that can still be allocated (`unlimited` if the space reports no limit), and the bytes allocated.
+  // free_bytes: bytes that can still be allocated, or `unlimited` if the space reports no limit. allocated_bytes: bytes
+  // that are allocated now.
   [[nodiscard]] virtual std::size_t free_bytes() const { return unlimited; }
   [[nodiscard]] virtual std::size_t allocated_bytes() const noexcept { return 0; }
 
@@ -71,7 +72,7 @@ class HostMemory : public Memory {
   [[nodiscard]] bool on_host() const noexcept override { return true; }
 };
 
-// One allocation in a memory space. Zeroed at the start, freed by the destructor.
+// One allocation in a memory space. The constructor zeroes it, the destructor frees it.
 class Buffer {
  public:
   Buffer() = default;

@@ -19,8 +19,8 @@
 
 namespace tutti {
 
-// A tensor that owns its values: on the host, in row-major order of its shape (the last index runs fastest). Indexing
-// is checked; use view() for loops without checks.
+// A tensor that owns its values, on the host, in row-major order (neighbours in memory differ in the last index).
+// Indexing is checked; use view() for loops without checks.
 template <class T>
 class Tensor {
   static_assert(std::is_same_v<T, std::remove_cv_t<T>> && !std::is_same_v<T, bool>);
@@ -29,7 +29,7 @@ class Tensor {
   using value_type = T;
   static constexpr DType dtype = dtype_of<T>;
 
-  // No elements, shape [0].
+  // Makes a tensor without elements, of shape [0].
   Tensor() = default;
   explicit Tensor(const Shape& shape, T value = T{})
       : shape_(shape), values_(static_cast<std::size_t>(shape.numel()), value) {}
@@ -49,7 +49,7 @@ class Tensor {
   [[nodiscard]] auto begin() const noexcept { return values_.begin(); }
   [[nodiscard]] auto end() const noexcept { return values_.end(); }
 
-  // Returns one element. Takes one index for each dimension, within its extent; throws ShapeError otherwise.
+  // Returns one element. Throws ShapeError unless there is one index for each dimension, within its extent.
   template <std::integral... I>
   [[nodiscard]] T& operator()(I... index) {
     return values_[offset(std::array<std::int64_t, sizeof...(I)>{static_cast<std::int64_t>(index)...})];
@@ -62,8 +62,8 @@ class Tensor {
   [[nodiscard]] View<T> row(std::int64_t i) { return view().subspan(row_offset(i), row_size()); }
   [[nodiscard]] View<const T> row(std::int64_t i) const { return view().subspan(row_offset(i), row_size()); }
 
-  // Changes the shape to another one with as many elements, for example one image to a batch of one. Throws ShapeError
-  // otherwise.
+  // Changes the shape, for example of one image to a batch of one. Throws ShapeError if the new shape has another
+  // number of elements.
   void reshape(const Shape& shape) {
     require(shape);
     shape_ = shape;
@@ -106,7 +106,7 @@ class Tensor {
   std::vector<T> values_;
 };
 
-// Returns a copy of a tensor on the host. Throws an error if the tensor has another type.
+// Returns a copy of a tensor on the host. Throws an error if the type of the tensor is not T.
 template <class T>
 [[nodiscard]] Tensor<T> copy_of(const TensorRef& from) {
   const View<const T> values = from.view<T>();

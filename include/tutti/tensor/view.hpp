@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// A run of elements in any memory space. Counts elements, never bytes.
+// Consecutive elements in any memory space. Sizes and positions are in elements, not in bytes.
 template <class T>
 using View = std::span<T>;
 

@@ -22,7 +22,7 @@ struct GeluBackward {  // dy, x -> dx
   static constexpr OpInfo info{.name = "gelu_backward", .gradient = true};
 };
 // x -> x * Phi(x), with the distribution function Phi of the normal distribution: PyTorch's nn.GELU(), not its
-// approximation by tanh. Far from zero the result equals relu's, also for infinities. Hendrycks and Gimpel 2016.
+// approximation by tanh. Far from zero, and for infinities, the result is relu's. Hendrycks and Gimpel 2016.
 struct Gelu {
   static constexpr OpInfo info{.name = "gelu"};
 

@@ -12,8 +12,9 @@
 namespace tutti::op {
 
 // dy [, dy2], x, gamma, beta, mean, inv_std [, y] -> dx, dgamma, dbeta [, dresidual]
-// The incoming gradient is dy (+ dy2), masked to the elements for which the forward relu was active: decided by y if
-// there was a residual, else by the sign of the recomputed output. dresidual is the masked gradient.
+// The incoming gradient is dy (+ dy2). If there was a relu, it is zero for elements for which the relu was not active:
+// the sign of y shows this if there was a residual, otherwise the sign of the recomputed output. dresidual is the
+// resulting gradient.
 struct BatchNormBackward {
   static constexpr OpInfo info{.name = "batch_norm_backward", .gradient = true};
   bool relu = false, residual = false, second = false;
@@ -32,7 +33,7 @@ struct BatchNorm {
 
   template <class G>
   void gradient(G& g) const {
-    // The op itself reads two contributions, which saves a pass over memory.
+    // The backward op adds two summands of the gradient itself, which saves a pass over memory.
     auto from = g.incoming(0, 2);
     if (from.empty()) return;
     const bool second = from.size() == 2;
@@ -47,8 +48,8 @@ struct BatchNorm {
   }
 };
 
-// The same inputs -> y, with the running statistics. With saved_inv_std, the last two inputs are the mean and inv_std
-// of a training batch instead: that recomputes the output of a BatchNorm.
+// The inputs of BatchNorm -> y, with the running statistics. With saved_inv_std, the mean and inv_std of a training
+// batch take the place of the running statistics: this recomputes the output of a BatchNorm.
 struct BatchNormInference {
   static constexpr OpInfo info{.name = "batch_norm_inference"};
   float eps = 1e-5F;

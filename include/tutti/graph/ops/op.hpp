@@ -9,9 +9,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/graph/value.hpp>
 
-// The parts of an op. Each file of this folder holds a family of ops: small structs in namespace op with the attributes
-// of an op. A comment lists operands as "in -> out". Shapes are logical (activations NCHW, convolution weights OIHW,
-// linear weights OI). The loops in engine/reference define what an op computes. Each op has
+// The parts of an op. Each file of this folder contains a family of ops: small structs in namespace op, with the
+// attributes of the op. Comments list operands as "inputs -> outputs". Shapes are logical (activations NCHW,
+// convolution weights OIHW, linear weights OI). The loops in engine/reference define what an op computes. Each op has
 //
 //   static constexpr OpInfo info;                  its name and properties
 //   OpOutputs outputs(const OpInputs& in) const;   the shapes that follow from its inputs; throws ShapeError if these
@@ -19,17 +19,17 @@
 //   void gradient(G& g) const;                     template <class G>: adds the backward nodes with the functions
 //                                                  of detail::Gradient (graph/differentiate.hpp)
 //
-// Gradient ops have only the first. An op refers to data that is not small, and Node::owned keeps that data. This way
-// an Op is copied as plain bytes, which costs a compiler much less than a table of functions.
+// Gradient ops have only `info`. An op contains small data only: it refers to other data, which Node::owned keeps
+// alive. Therefore an Op can be copied as plain bytes, which compiles much faster than a table of copy functions.
 namespace tutti {
 
 struct OpInfo {  // Properties of a kind of op, for passes and planners.
   std::string_view name;
-  bool gradient = false;  // only differentiate() makes it
-  bool weights = false;   // its second input is weights, which a backend may want in its own layout
+  bool gradient = false;  // an op of the backward pass: only differentiate() and backends create it
+  bool weights = false;   // its second input is weights, which a backend may need in a layout of its own
 };
 
-// The values that an op will read. The functions check what the op requires and throw a ShapeError that names the
+// The values that an op will read. The functions check requirements of the op, and throw a ShapeError that names the
 // layer.
 class OpInputs {
  public:
@@ -41,8 +41,8 @@ class OpInputs {
   [[nodiscard]] const Value& operator[](std::size_t k) const;
   [[nodiscard]] const Shape& shape(std::size_t k) const { return (*this)[k].shape; }
 
-  // Returns the shape of a value that the batch flows through: one row, [1, ...]. Rejects the raw u8 images, labels and
-  // parameters.
+  // Returns the shape of an activation, with one row: [1, ...]. Throws if the input is the raw u8 images, the labels or
+  // a parameter.
   [[nodiscard]] const Shape& activation(std::size_t k) const;
   [[nodiscard]] const Shape& activation(std::size_t k, int rank) const;
   [[nodiscard]] const Shape& parameter(std::size_t k) const;

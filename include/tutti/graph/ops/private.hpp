@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-// An op that a backend makes from several others (Backend::rewrite) and that only this backend runs. The backend's code
-// defines it. Graphs know its name; op_cast() finds it (graph/ops.hpp).
+// An op that a backend makes from several ops (Backend::rewrite) and that only this backend can run. The backend's code
+// defines it. A graph holds a pointer to it (op::Private); op_cast() returns the op (graph/ops.hpp).
 struct PrivateOp {
   explicit PrivateOp(const OpInfo& i) : info(i) {}
   virtual ~PrivateOp() = default;
@@ -20,7 +20,7 @@ struct PrivateOpOf final : PrivateOp {  // Holds the backend's own op.
 
 namespace op {
 
-struct Private {  // An op that only one backend knows.
+struct Private {  // An op that only one backend can run.
   static constexpr OpInfo info{.name = "private", .gradient = true};
   const PrivateOp* def = nullptr;
 };
