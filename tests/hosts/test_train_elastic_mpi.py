@@ -83,7 +83,7 @@ class ElasticMpi(ElasticTrainingCase):
         self.assertEqual(step % (IMAGES // BATCH), 0)
         (self.elastic / "new").write_text(f"{self.cluster.address(2)}:2223\n")  # no server answers at this port
         (self.elastic / "new").rename(self.elastic / "host_worker")
-        wait_until(lambda: "stays in the job until others have joined" in self.said())
+        wait_until(lambda: "stays in the job until other workers have joined" in self.said())
         self.stop()
         self.assertEqual(self.logged()[0], ["ADDED", self.cluster.address(1)])
 

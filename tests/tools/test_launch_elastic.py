@@ -92,7 +92,7 @@ class Elastic(ElasticCase):
         job.edit("localhost", B)
         wait_until(lambda: sorted(line.split(" ", 1)[1] for line in job.logged()) == [f"ADDED {B}", f"REMOVED {A}"])
         done = self.stop(job)
-        self.assertIn(f"warning: {A} stays in the job until others have joined: without it there would be fewer than 2 "
+        self.assertIn(f"warning: {A} stays in the job until other workers have joined: without it there would be fewer than 2 "
                       "workers", done.err)
 
     def test_slots(self):

@@ -22,7 +22,7 @@ Options parse_options(const std::vector<std::string>& words) {
 IMAGES: JPEG and PNG files; folders, with all images in them and in their folders, in alphabetical order; - is the
 standard input, which is one image, or a list of files and folders, one on each line.
 Exit codes: 0, 1 internal error, 2 usage, 3 a model or an image that cannot be read (the image is named on the
-standard error, and the others are predicted), 4 a GPU that fails, 6 a result that is not finite.)"};
+standard error, and the other images are predicted), 4 a GPU that fails, 6 a result that is not finite.)"};
   const std::string group = "Options";
   Options o;
   std::vector<Option> table{

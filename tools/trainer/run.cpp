@@ -261,7 +261,8 @@ int Run::end(const FitResult& result, const std::optional<ViewsReport>& of_views
     return static_cast<int>(ExitCode::restart);
   }
   if (result.left) {
-    std::printf("left the job after step %lld; the others continue\n", static_cast<long long>(result.counters.step));
+    std::printf("left the job after step %lld; the other workers continue\n",
+                static_cast<long long>(result.counters.step));
     return 0;
   }
   if (!here()) return result.interrupted ? interrupted : 0;

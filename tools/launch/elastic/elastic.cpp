@@ -263,7 +263,7 @@ bool Elastic::ask_to_leave(HostEntry& s, ElasticWorker& w) {
     return true;
   }
   if (!members_.can_spare(w.name())) {
-    say_once(s, "warning: " + s.where.host.name + " stays in the job until others have joined: without it " +
+    say_once(s, "warning: " + s.where.host.name + " stays in the job until other workers have joined: without it " +
                     "there would be fewer than " +
                     count_text(static_cast<std::size_t>(o_.elastic.min_workers), "worker"));
     return false;
@@ -294,8 +294,9 @@ void Elastic::let_join() {
     }
     if (s.unreachable) {
       say_once(
-          s, "warning: " + name +
-                 " is not used until it is removed from the hosts file and listed again: it does not reach all others");
+          s,
+          "warning: " + name +
+              " is not used until it is removed from the hosts file and listed again: it cannot reach all other hosts");
       continue;
     }
     if (s.failures > o_.elastic.restart_budget) {
