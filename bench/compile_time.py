@@ -4,10 +4,10 @@
 
     bench/compile_time.py [RUNS]
 
-The result is the minimum of RUNS (5), because other programs on the machine can only add time. Yardsticks that are
-compiled in turn remove the rest of their influence and that of a slower processor. Exits with 1 if the seconds are more
-than 25 % over the best result so far. tests/lint/test_compile_budget.py checks the part that does not depend on the
-machine.
+The result is the minimum of RUNS (5), because other programs on the machine can only add time. Small
+programs are compiled in turn with them as yardsticks, to correct for other programs and for a slower processor. Exits
+with 1 if the seconds are more than 25 % over the best result so far. tests/lint/test_compile_budget.py checks the part
+that does not depend on the machine.
 """
 import sys
 from pathlib import Path

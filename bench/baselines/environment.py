@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The environment of the systems for comparison: virtual environments with pinned packages, mallocs, a description of
-the machine."""
+"""Prepares the environment of the systems that tutti is compared with: virtual environments with pinned packages, and
+mallocs. Also describes the machine."""
 import datetime
 import glob
 import os

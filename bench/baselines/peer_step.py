@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The common part of the programs that measure other systems: options, shapes of the nets, timing, and the line of
+"""Code that the programs for MXNet, PyTorch and TensorFlow share: options, shapes of the nets, timing, and the line of
 JSON."""
 import argparse
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numbers of repeated runs, and tables of them in Markdown."""
+"""Computes medians and spreads of repeated runs, and makes tables in Markdown."""
 import math
 import statistics
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs the programs that are measured."""
+"""Runs the measured programs and reads their results."""
 import contextlib
 import fcntl
 import json

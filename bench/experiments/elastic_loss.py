@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What changes of members cost in accuracy: ResNet-20 on CIFAR-10 in f32. Each seed runs once with two workers that
-stay and once with one to three workers that come and go, with ten changes in all. Prints the training loss of the last
+"""Measures how much accuracy changes of members cost: ResNet-20 on CIFAR-10 in f32. Each seed runs once with two workers
+that stay, and once with one to three workers that join and leave, with ten changes in all. Prints the training loss of the last
 epoch and the test accuracy of each run, and compares the distance between the runs of a seed with the distance between
 seeds without changes.
 

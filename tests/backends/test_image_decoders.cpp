@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The decoders of JPEG and PNG give the right pixels. test_damaged_images.cpp tests what they refuse.
+// Tests that the decoders of JPEG and PNG give the right pixels. test_damaged_images.cpp tests which files they refuse.
 // optimised
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""bench/threads counts the right numbers from plans of a small net, and rejects bad options."""
+"""Tests that bench/threads counts the right numbers from plans of a small net, and rejects bad options."""
 import os
 import re
 import subprocess

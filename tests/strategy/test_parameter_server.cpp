@@ -249,7 +249,7 @@ TEST_CASE("parameter server: the error names a server that ends") {
     threads.emplace_back([&server] {
       try {
         server->run();
-      } catch (const CommunicationError&) {  // from the worker, which gives up
+      } catch (const CommunicationError&) {  // the worker ended after the loss
       }
       server.reset();
     });

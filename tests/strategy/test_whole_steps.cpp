@@ -223,7 +223,7 @@ TEST_CASE("a job changes from one rank to two, four, three and one during an epo
 }
 
 TEST_CASE("a job continues with other members after a failed step") {
-  // One of three ranks gives up in step 4. The two other ranks continue with a new rank.
+  // One of three ranks leaves the job in step 4. The two other ranks continue with a new rank.
   ThreadGroup before(3), after(3);
   std::barrier all(4);
   std::array<std::vector<std::byte>, 4> states;

@@ -2,10 +2,10 @@
 // header-only
 // Stands in for a process of a job that opens its channel: it is admitted, publishes its address, looks up all other
 // processes, and follows its arguments.
-//   control_rank [WHAT]...   facts=TEXT: its facts; wait: for the loss of another process; exit=CODE; sleep=MS;
-//                            enrol=MS: to wait for the others; serve=MS: a server serves until the workers are done,
-//                            and then saves for this time; generations=N: a worker waits for that many;
-//                            nonsense: sends it
+//   control_rank [WHAT]...   facts=TEXT: states these facts; wait: waits for the loss of another process; exit=CODE;
+//                            sleep=MS; enrol=MS: waits for the other processes; serve=MS: serves until the workers
+//                            are done, and then saves for this time; generations=N: a worker waits for N generations;
+//                            nonsense: sends unknown messages
 #include <chrono>
 #include <csignal>
 #include <cstdio>

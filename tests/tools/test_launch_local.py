@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""tutti-launch on this host: the environment of its processes, how they end, which one is blamed, and that no process or file
+"""Tests tutti-launch on this host: the environment of its processes, how they end, which one is blamed, and that no process or file
 remains."""
 import contextlib
 import os

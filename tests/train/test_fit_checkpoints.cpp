@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests the checkpoints of the training loop, and what it does with damaged checkpoints.
+// Tests which checkpoints the training loop saves, and how it reacts to damaged checkpoints.
 #include <doctest/doctest.h>
 
 #include <algorithm>

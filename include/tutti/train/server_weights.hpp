@@ -37,7 +37,7 @@ struct ServedSteps {
 };
 
 // The weights that a server owns, and their update by a push of gradients. Net and options must be those of the
-// workers: a worker with others is refused when it attaches.
+// workers: the server refuses a worker with a different net or different options when it attaches.
 class ServerWeights {
  public:
   // backend: a backend on the host, which must outlive this object.

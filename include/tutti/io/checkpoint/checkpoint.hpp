@@ -196,7 +196,7 @@ class CheckpointStore {
   }
 
   // Removes the checkpoints after `step`, and the mark of the best one if it is after `step`. A run that continues from
-  // an older checkpoint needs this, because otherwise the later ones count as the newest.
+  // an older checkpoint needs this, because otherwise a later checkpoint counts as the newest.
   void discard_newer_than(std::int64_t step) {
     const auto marked = best();
     const CheckpointNames names = CheckpointNames::in(folder_);

@@ -153,7 +153,7 @@ class TraceRecorder final : public SpanWatcher {
 
   explicit TraceRecorder(TraceOptions options) : o_(std::move(options)) {
     file_ = Descriptor::open(o_.file, O_WRONLY | O_CREAT | O_APPEND, "write");
-    // Locks the file until this process ends, whatever ends it.
+    // Locks the file until this process ends. The system removes the lock, even if the process is killed.
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
       fail<UsageError>("--trace", "a file that no other process writes to", o_.file.native());
     if (::ftruncate(file_.get(), 0) != 0) fail_file("empty", o_.file, errno);
