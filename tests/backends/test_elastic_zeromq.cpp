@@ -103,7 +103,7 @@ TEST_CASE(
   for (std::size_t me = 0; me < 3; ++me) CHECK(errors[me] == "");
 }
 
-TEST_CASE("a worker that asynchronous servers have given up does not wait for their answers") {
+TEST_CASE("a worker that asynchronous servers have removed does not wait for their answers") {
   control::ArbiterOptions o;
   o.workers = o.servers = 1;
   o.elastic = o.servers_hold = true;

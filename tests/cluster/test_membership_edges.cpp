@@ -200,7 +200,7 @@ TEST_CASE("when a job is over, processes that wait or have reported get an error
   }
 }
 
-TEST_CASE("at the end of the job a process that has reported gets the reason, and so does a process that is given up") {
+TEST_CASE("at the end of the job a process that has reported gets the reason, and so does a process that is removed") {
   Scene s = standing(options(3));
   s.tell(0, Report{1, 5, true, false});
   s.ended(2);

@@ -45,7 +45,7 @@ std::string gone(std::vector<BlockedMember> all) {
 }  // namespace
 
 TEST_CASE(
-    "of two members without a connection, the one that fewer members reach is given up; if equal, the younger one") {
+    "of two members without a connection, the one that fewer members reach is removed; if equal, the younger one") {
   struct Row {
     const char* what;
     int workers, servers;
@@ -75,7 +75,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a slow member is not given up: both members must wait and not reach each other") {
+TEST_CASE("a slow member is not removed: both members must wait and not reach each other") {
   auto all = waiting(3, 0, {{1, 2}});
   all[2].operation = 0;  // it computes, so it reports nothing
   CHECK(gone(all).empty());

@@ -140,7 +140,7 @@ TEST_CASE("ranks of a generation know their numbers and the state that earlier r
   CHECK(!has("NEW_WORKER=1"));
 }
 
-TEST_CASE("the end of a worker that was given up or removed before is no failure") {
+TEST_CASE("the end of a worker that was lost or removed before is no failure") {
   const test::TempFolder folder;
   const Options o = parse_options({"--elastic", "--elastic-dir", folder.path().string(), "-n", "1", "true"});
   const Plan plan = make_plan(o);
@@ -182,7 +182,7 @@ TEST_CASE("the launcher classifies the end of a worker") {
   const End killed{true, SIGKILL, "own"}, failed{false, 3, "own"}, good{false, 0, "own"};
   elastic.hear({stands, ""});
 
-  SUBCASE("a worker that was given up counts until the other workers have formed a new group") {
+  SUBCASE("a worker that was removed from the job counts until the other workers have formed a new group") {
     for (const bool stand : {false, true}) {
       const std::string name = stand ? "worker 1" : "worker 2";
       elastic.hear({lost, name});

@@ -172,7 +172,7 @@ TEST_CASE("a run that starts again in a folder replaces the earlier run") {
   CHECK(r.status == "running");
 }
 
-TEST_CASE("lines of a process that was given up do not count") {
+TEST_CASE("lines of a process that was removed from the job do not count") {
   const std::string change = R"({"event":"members","step":1,"ranks":3,"seconds":0.5,"batch":64,"generation":2})"
                              "\n";
   const RunData r = run_of(begun + step(1, 3, 10, 1) + change + step(2, 9, 11, 1) + step(2, 2, 4, 2));
