@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measures how much accuracy asynchronous training loses. Trains ResNet-20 with 2 workers and a server, synchronously (ps)
-and asynchronously (ps_async), with the same seeds and epochs and therefore the same number of samples. Prints each test
-accuracy, the mean of each strategy, and the difference of the means.
+"""Measures how much accuracy asynchronous training loses. Trains ResNet-20 with 2 workers and a server, synchronously
+(ps) and asynchronously (ps_async), with the same seeds and epochs and therefore the same number of samples. Prints each
+test accuracy, the mean of each strategy, and the difference of the means.
 
 usage: bench/asynchronous_accuracy.py [--epochs N] [--seeds "1 2 3"] [--folder DIR] [-- OPTIONS OF train_cifar10]
 

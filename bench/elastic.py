@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measures how long a job stops training when its members change: ResNet-18 on generated images of 32x32, on this host or
-on hosts made of network namespaces. Repeatedly, workers join, leave in order, and are killed (the first one too). With
-several hosts, workers are also stopped or cut off from the network. Prints for each kind the median, the 95th percentile and the
-maximum of
+"""Measures how long a job stops training when its members change: ResNet-18 on generated images of 32x32, on this host
+or on hosts made of network namespaces. Repeatedly, workers join, leave in order, and are killed (the first one too).
+With several hosts, workers are also stopped or cut off from the network. Prints for each kind the median, the 95th
+percentile and the maximum of
   still    from the end of the last step to the begin of the next, as the new first rank reports it
   noticed  from the edit of the hosts file, or the kill, until the job reports its new members (includes starting and loading)
 

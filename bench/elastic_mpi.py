@@ -8,7 +8,8 @@ kill -9 ends the worker of a host. Prints for each kind the median of
   started  until all processes of the new mpirun exist: mpirun, its daemons, ssh
   read     until they have loaded the libraries, met, and read the checkpoint
   step     until the first step is done
-and of all together, with the maximum. If a worker is killed, there is no "saved": the remaining workers continue from the last checkpoint.
+and of all together, with the maximum. If a worker is killed, there is no "saved": the remaining workers continue from
+the last checkpoint.
 
 usage: bench/elastic_mpi.py [--changes N] [-- OPTIONS OF tutti-launch]      (of each kind; default: 10; needs root)
 

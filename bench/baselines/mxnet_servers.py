@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measures how long gradients take to be pushed and pulled with MXNet's parameter servers (dist_sync over ps-lite) and with
-tutti's, in turns in one run. Both use the same number of workers and servers on this host and the same bytes. Each
+"""Measures how long gradients take to be pushed and pulled with MXNet's parameter servers (dist_sync over ps-lite) and
+with tutti's, in turns in one run. Both use the same number of workers and servers on this host and the same bytes. Each
 process verifies its sums.
 
 usage: bench/baselines/mxnet_servers.py [--bytes N] [--workers N] [--servers N] [--arrays N] [--turns N] [--rounds N]

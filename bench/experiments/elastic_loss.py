@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measures how much accuracy changes of members cost: ResNet-20 on CIFAR-10 in f32. Each seed runs once with two workers
-that stay, and once with one to three workers that join and leave, with ten changes in all. Prints the training loss of the last
-epoch and the test accuracy of each run, and compares the distance between the runs of a seed with the distance between
-seeds without changes.
+"""Measures how much accuracy changes of members cost: ResNet-20 on CIFAR-10 in f32. Each seed runs once with two
+workers that stay, and once with one to three workers that join and leave, with ten changes in all. Prints the training
+loss of the last epoch and the test accuracy of each run, and compares the distance between the runs of a seed with the
+distance between seeds without changes.
 
 usage: bench/experiments/elastic_loss.py [--epochs N] [--changes N] [--seeds "1 2 3"] [-- OPTIONS OF train_cifar10]
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests the part of the compile cost that does not depend on the machine: how much memory GCC allocates for the umbrella header
-and for a whole trainer, and how much of it is in use at once.
+"""Tests the part of the compile cost that does not depend on the machine: how much memory GCC allocates for the
+umbrella header and for a whole trainer, and how much of it is in use at once.
 
-The total of allocations grows with every token, instantiation and optimised function, and is the same in every run. So the
-limits are a few percent above it, even on a busy machine. bench/compile_time.py measures seconds and checks their targets.
-For another version of GCC the limits are scaled by its memory for the yardsticks.
+The total of allocations grows with every token, instantiation and optimised function, and is the same in every run. So
+the limits are a few percent above it, even on a busy machine. bench/compile_time.py measures seconds and checks their
+targets. For another version of GCC the limits are scaled by its memory for the yardsticks.
 """
 import os
 import re

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""Tests tutti-launch on this host: the environment of its processes, how they end, which one is blamed, and that no process or file
-remains."""
+"""Tests tutti-launch on this host: the environment of its processes, how they end, which one is blamed, and that no
+process or file remains."""
 import contextlib
 import os
 import re
