@@ -172,7 +172,10 @@ void end_recorded(const std::vector<Record>& records, std::chrono::milliseconds 
     return ::kill(r.agent, signal) == 0;
   };
   // Signals the agents first, so that they know why their processes end.
-  for (const Record& r : records) signal_agent(r, SIGTERM);
+  for (const Record& r : records) {
+    signal_agent(r, SIGTERM);
+    signal_agent(r, SIGCONT);
+  }
   for (const Record& r : records) {
     signal_group(r, SIGTERM);
     signal_group(r, SIGCONT);
@@ -186,10 +189,10 @@ void end_recorded(const std::vector<Record>& records, std::chrono::milliseconds 
     }
   };
   if (wait_gone(grace)) return;
-  for (const Record& r : records) {
-    signal_group(r, SIGKILL);
-    signal_agent(r, SIGKILL);
-  }
+  for (const Record& r : records) signal_group(r, SIGKILL);
+  // An agent that is killed cannot report the end of its processes, and its launcher then takes the host for lost.
+  if (wait_gone(std::chrono::milliseconds(3000))) return;
+  for (const Record& r : records) signal_agent(r, SIGKILL);
   (void)wait_gone(std::chrono::milliseconds(1000));
 }
 

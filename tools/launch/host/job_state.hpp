@@ -84,7 +84,8 @@ void remove_job_folder(const fs::path& folder);
 bool signal_group(const Record& r, int signal);
 
 // Ends the processes in `records` with SIGTERM, and after `grace` with SIGKILL. Also ends their agents, unless an agent
-// is this process or its parent. Calls `meanwhile` repeatedly while it waits.
+// is this process or its parent: with SIGTERM, and with SIGKILL if they have not ended 3 s after their processes were
+// killed. Calls `meanwhile` repeatedly while it waits.
 void end_recorded(
     const std::vector<Record>& records, std::chrono::milliseconds grace,
     const std::function<void()>& meanwhile = [] {});

@@ -22,12 +22,15 @@ bool ends_job(const std::vector<ProcessExit>& all) {
 }
 
 std::vector<ProcessExit> culprits_of(const std::vector<ProcessExit>& all) {
-  std::vector<ProcessExit> found;
+  std::vector<ProcessExit> failed, vanished;
   for (const ProcessExit& e : all) {
     const bool lost_another = !e.end.by_signal && e.end.code == static_cast<int>(ExitCode::communication);
-    if (!in_order(e) && ((e.end.why == "own" && !lost_another) || e.end.why == "vanished")) found.push_back(e);
+    if (in_order(e)) continue;
+    if (e.end.why == "own" && !lost_another) failed.push_back(e);
+    if (e.end.why == "vanished") vanished.push_back(e);
   }
-  return found;
+  // After a rank has failed, mpirun kills the other ranks, on a busy host together with their agents.
+  return failed.empty() ? vanished : failed;
 }
 
 }  // namespace tutti::launch

@@ -23,7 +23,8 @@ namespace tutti::launch {
 [[nodiscard]] bool ends_job(const std::vector<ProcessExit>& all);
 
 // Returns the processes that failed by themselves. mpirun ends the other ranks, unless they noticed the failure first
-// and exited with code 5. A rank with code 5 is never blamed.
+// and exited with code 5. A rank with code 5 is never blamed, and a rank
+// that vanished is blamed only if no rank failed by itself.
 [[nodiscard]] std::vector<ProcessExit> culprits_of(const std::vector<ProcessExit>& all);
 
 }  // namespace tutti::launch
