@@ -6,8 +6,8 @@
 #include <cstdint>
 
 // The two inner loops of a convolution, as sums of fixed-size Eigen arrays that stay in registers. On the matrices of
-// small ResNets, Eigen's own matrix product reaches 100 to 165 GFLOP/s, and these loops 220 to 245 of 256. They need no
-// im2col.
+// small ResNets, on one Zen 5 core with a peak of about 252 GFLOP/s, Eigen's own matrix product reaches 100 to 165
+// GFLOP/s, and these loops 220 to 245. They need no im2col.
 namespace tutti::eigen {
 
 // Floats in a register of the instruction set for which Eigen was compiled.

@@ -35,8 +35,8 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/core/threads/threads.hpp>
 
-// The channel to the arbiter of a job that scripts started. It sends the frames of control_link.hpp over ZeroMQ, as
-// heads of messages without data. It admits a process that knows the job's secret.
+// The channel to the arbiter of a job that scripts started. It sends the frames of control_link.hpp over ZeroMQ: each
+// is the header of a message without payload. It admits a process that knows the job's secret.
 namespace tutti::zeromq {
 
 namespace detail {

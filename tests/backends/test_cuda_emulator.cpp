@@ -279,7 +279,7 @@ TEST_CASE("kernels start with NaNs in shared memory, run their threads in three 
   CHECK_MESSAGE(contains(said, "signal: emulator: memory was written behind an allocation"), said);
   cudaFree(odd);
 
-  // 1 + 2^-12 squared, minus the rounded product.
+  // (1 + 2^-12)^2 minus its rounded value: 2^-24 if the compiler contracts the product and the sum to an FMA.
   if (emulator::contracts()) {
     float* out = nullptr;
     cudaMalloc(reinterpret_cast<void**>(&out), 4);

@@ -181,7 +181,7 @@ TEST_CASE("NVRTC works from a folder that the dynamic loader does not search") {
   CHECK(run.first == 0);
 }
 
-TEST_CASE("a damaged file is replaced by a newly compiled one") {
+TEST_CASE("a damaged file in the kernel cache is replaced by a newly compiled one") {
   if (no_nvrtc()) return;
   const test::TempFolder folder;
   const cuda::Binary good = cuda::Compiler(folder.path()).compile(small(), 90);

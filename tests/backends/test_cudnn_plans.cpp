@@ -46,7 +46,7 @@ constexpr std::size_t table_version = 919;  // the expected fusions are those of
 // The GPUs, in the order of every table in this file.
 constexpr std::array<const char*, 4> gpus{"h200", "a100", "b200", "rtx5090"};
 constexpr std::size_t h200 = 0, a100 = 1, b200 = 2, rtx5090 = 3;
-// The tables omit these two: before compute capability 8.0 GPUs have neither bf16 nor a fusion.
+// The tables omit these two: GPUs before compute capability 8.0 have no bf16, and cuDNN has no fusions for them.
 constexpr std::size_t t4 = gpus.size(), v100 = t4 + 1;
 constexpr std::size_t described = gpus.size() + 2;
 const char* name_of_gpu(std::size_t gpu) { return gpu == t4 ? "t4" : gpu == v100 ? "v100" : gpus[gpu]; }

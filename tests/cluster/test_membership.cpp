@@ -156,7 +156,7 @@ TEST_CASE("a server is compared with other servers, and with workers in the fact
   CHECK(scene(server("a", "1"), server("a", "1")).empty());
   CHECK(scene(server("a", "1"), server("a", "2")) ==
         "11: [server 1 on h] expected port 1, as the others have, got 2; ");
-  // The workers' value counts, whatever the order of the servers.
+  // The workers' value takes precedence, in whichever order the servers connect.
   CHECK(scene(server("b", "1"), server("a", "1")) ==
         "10: [server 0 on h] expected model a, as the workers have, got b; ");
   CHECK(scene(server("b", "1"), server("b", "1")) ==

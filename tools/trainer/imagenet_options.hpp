@@ -97,11 +97,14 @@ void describe_imagenet(RunOptions& o, V& v) {
     "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, steps, linear or constant; auto: poly, or steps "
     "if one of its three options below is given",
     Scope::training);
-  v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes; default: 30,60,80",
+  v("lr-decay-steps", o.lr_step_epochs,
+    "with --lr-decay-mode steps: epochs at which the learning rate changes; default: 30,60,80", Scope::training);
+  v("lr-decay-lrs", o.lr_step_lrs,
+    "with --lr-decay-mode steps: the learning rates, one more than --lr-decay-steps; default: computed with "
+    "--lr-decay-factor",
     Scope::training);
-  v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; default: computed with --lr-decay-factor",
-    Scope::training);
-  v("lr-decay-factor", o.lr_factor, "factor of the rate at each of the epochs of steps; default: 0.1");
+  v("lr-decay-factor", o.lr_factor,
+    "with --lr-decay-mode steps: factor of the learning rate at each of the epochs; default: 0.1");
   v("poly-power", o.poly_power, "power of poly", Scope::training);
   v("lr-end", o.lr_end, "last rate of poly (default 1e-5) and linear (default 0)", Scope::training);
   v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Scope::training);

@@ -48,8 +48,8 @@ class Augmenter {
  private:
   void pad(std::uint8_t* dst, std::int64_t pixels) const noexcept;
 
-  // Fills columns [from, to) of the window in one row of the output. They are the columns from left + from on of the
-  // source, reflected.
+  // Fills columns [from, to) of the window in one row of the output. They are columns left + from to left + to of the
+  // source; those outside of it are reflected at its border.
   void reflect_columns(const std::uint8_t* src, PixelLayout layout, std::int64_t sy, std::int64_t left,
                        std::int64_t from, std::int64_t to, bool mirror, std::uint8_t* row) const noexcept;
 

@@ -151,7 +151,7 @@ class Audit {
         const std::int64_t e = take(rest, " "), s = take(rest);
         if (!rest.empty()) bad("rollback EPOCH STEP");
         std::erase_if(lines, [&](const Line& l) { return l.epoch > e || (l.epoch == e && l.step >= s); });
-        // A run that starts again has no generations before it.
+        // After a rollback to step 1 earlier generations do not count.
         std::erase_if(begun, [&](const auto& g) { return g.second.step >= s || s <= 1; });
       } else if (takes(rest, "generation ")) {
         const std::int64_t g = take(rest, " "), ranks = take(rest, " ");

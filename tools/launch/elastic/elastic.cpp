@@ -43,7 +43,7 @@ Elastic::Meaning Elastic::meaning_of(const ProcessExit& e, bool given_up) {
   if (e.name.starts_with("server") && stood_ && !e.good())
     return over() && !lost_servers_.contains(e.name) ? Meaning::noted : Meaning::none;
   ElasticWorker* w = find(e.name);
-  // A worker that left the hosts file before the arbiter knew the worker is in no table.
+  // If a worker leaves the hosts file before it has registered with the arbiter, no table contains it.
   if (w == nullptr) return e.name.starts_with("worker") ? Meaning::none : Meaning::fails;
   w->ended = true;
   if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;

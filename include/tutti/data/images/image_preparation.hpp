@@ -20,7 +20,7 @@ struct ImagePreparation {
   // An image of exactly the scaled size is used unchanged, as in a set of images of that size.
   bool stored = false;
   std::int64_t height = 224, width = 224;  // of the net
-  Augment window{};                        // pad, pad_mode and fill
+  Augment window{};                        // only pad, pad_mode and fill are used
 };
 
 // Returns the preparation for a set of images that all have this size and are used unchanged. Other images are scaled

@@ -134,7 +134,7 @@ TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
   for (std::int64_t n = 0; n < a.rows; ++n)
     for (std::int64_t h = 0; h < a.h; ++h) {
       const detail::Span r = detail::holders(h, o.kernel_h, o, a.out_h);
-      detail::Span s{0, 0};  // columns of such outputs, which move along
+      detail::Span s{0, 0};  // the outputs whose windows contain column v
       for (std::int64_t v = 0; v < a.w; ++v, dx += a.channels) {
         while (s.end < a.out_w && s.end * o.stride <= v + o.padding) ++s.end;
         while (s.begin < s.end && s.begin * o.stride + o.kernel_w <= v + o.padding) ++s.begin;
