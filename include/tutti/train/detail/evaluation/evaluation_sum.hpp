@@ -24,7 +24,7 @@ class EvaluationSum {
     e_.keep_metrics(count_);
     ++count_;
   }
-  // Returns the sum since the last call. Throws DataError if a label is no class.
+  // Returns the sum of the batches since the last call. Throws DataError if a label is not a class.
   [[nodiscard]] Metrics take() {
     fetch();
     return std::exchange(sum_, {});

@@ -83,8 +83,8 @@ class LogitBuffer {
     }
   };
 
-  // e: must outlive this object. runs: runs for each batch, one for each view. kept_bytes: limit of the memory, which
-  // must be enough for one batch. then: called with each batch, in their order.
+  // e: must outlive this object. runs: number of runs for each batch, one for each view. kept_bytes: size of the
+  // memory, unless a batch needs more. then: called with each batch, in the order of the batches.
   LogitBuffer(Executor& e, std::size_t runs, std::size_t kept_bytes, std::function<void(const Batch&)> then)
       : e_(e),
         runs_(runs),

@@ -19,7 +19,7 @@ namespace tutti {
 
 namespace detail {
 
-// Orders images by loss. The order is the same on all ranks and for any number of ranks.
+// Returns whether a has the larger loss, or an equal loss and the smaller index. The order does not depend on ranks.
 [[nodiscard]] inline bool worse(const WrongImage& a, const WrongImage& b) {
   return a.loss != b.loss ? a.loss > b.loss : a.index < b.index;
 }
@@ -60,7 +60,7 @@ inline void MistakeSum::keep(const WrongImage& w) {
 }
 
 TUTTI_CORE_FUNCTION Mistakes MistakeSum::take(AnyStrategy& strategy) {
-  // All values are in one vector: the counts, and then a place for each image that each rank may have kept.
+  // Puts all values into one vector: the counts, and `numbers` values for each image that each rank may have kept.
   constexpr std::size_t numbers = 6;
   const auto ranks = static_cast<std::size_t>(std::max(strategy.size(), 1));
   const auto rank = static_cast<std::size_t>(std::max(strategy.rank(), 0));

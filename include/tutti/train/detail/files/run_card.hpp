@@ -27,8 +27,8 @@ namespace tutti::detail {
   return "net-" + std::to_string(layers);
 }
 
-// Returns the preparation of images for this net: that of the first of these data sets with images of the net's size.
-// If no data set has this size, images are scaled to it.
+// Returns the preparation of images for this net: the preparation of the test set or, if its images do not have the
+// net's size, of the training set. If neither has this size, images are scaled to it.
 [[nodiscard]] inline ImagePreparation preparation_for(const Shape& input, const Schema* test, const Schema* training) {
   for (const Schema* s : {test, training}) {
     if (s == nullptr || s->preparation == nullptr) continue;
@@ -37,7 +37,7 @@ namespace tutti::detail {
   return preparation_of_stored(input[2], input[3]);
 }
 
-// Returns `given` with the entries of a model's card that it lacks.
+// Returns `given`, completed with the entries of a model's card that it lacks.
 [[nodiscard]] inline interchange::Metadata with_card(interchange::Metadata given, const Trainer& trainer) {
   for (const auto& [key, text] : given)
     if (key == interchange::ModelCard::key) return given;

@@ -18,8 +18,8 @@
 // The folder to which a run writes: checks its owner, and locks it so that only one process at a time writes there.
 namespace tutti::detail {
 
-// Throws UsageError for a folder that another user may have prepared: a link or another user's folder, in a folder that
-// everybody may write to, such as /tmp. A run would continue from its files, and would write to the target of a link.
+// Throws UsageError for a folder that another user may have prepared: a link or another user's folder, in a folder such
+// as /tmp to which all users may write. The run would use the files in it, or write to the target of the link.
 inline void require_own_folder(const io::Path& folder, std::string_view where) {
   io::Path path = folder.lexically_normal();
   if (path.filename().empty()) path = path.parent_path();  // removes a '/' at the end
@@ -35,8 +35,8 @@ inline void require_own_folder(const io::Path& folder, std::string_view where) {
                    "remove it, or name a folder that only this user can write to");
 }
 
-// Locks a folder for this process, on this host. Without it two runs would write the same log and remove each other's
-// checkpoints.
+// Locks a folder for this process, on this host. Without the lock, two runs would write the same log and remove each
+// other's checkpoints.
 class RunFolderLock {
  public:
   RunFolderLock() = default;
@@ -46,8 +46,8 @@ class RunFolderLock {
   RunFolderLock(const RunFolderLock&) = delete;
   RunFolderLock& operator=(const RunFolderLock&) = delete;
 
-  // Returns false if another process still has the lock after `patience`, which gives a process that is ending time. A
-  // folder that cannot be locked counts as locked.
+  // Waits up to `patience` for a process that is ending. Returns false if another process still has the lock. A folder
+  // that cannot be locked counts as locked.
   [[nodiscard]] bool take(const io::Path& folder, std::chrono::milliseconds patience) {
     if (descriptor_ >= 0) return true;
     const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

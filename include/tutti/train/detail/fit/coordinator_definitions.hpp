@@ -39,7 +39,7 @@ TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* 
   known_ = now;
   generation_ = trainer_.counters().generation;
   saves_too_ = duties_.checkpoints != nullptr && duties_.saves_too && duties_.saves_too();
-  // If steps are assigned, no generation takes one back, and each worker keeps a file of its own.
+  // Assigned steps are not rolled back when the members change, and each worker has an audit file of its own.
   ElasticMembership* const members = trainer_.strategy().members();
   const StepAssignments* const assignments = members != nullptr ? members->step_assignments() : nullptr;
   audit_number_ = assignments != nullptr ? assignments->number() : now.rank;
@@ -51,7 +51,7 @@ TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* 
     serves_ = false;
     return opened_.clear();
   }
-  // The previous coordinator may not have opened them: a member was lost while the audit was opened.
+  // serves_ may be false although this process was rank 0 before: open_audit() throws if a member is lost.
   if (!serves_) {
     if (another_was_ && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();
     if (duties_.open) opened_ = duties_.open(another_was_);
@@ -70,8 +70,8 @@ TUTTI_CORE_FUNCTION void Coordinator::on_membership_change(const CompletedStep* 
 TUTTI_CORE_FUNCTION void Coordinator::tell(FunctionRef<void(FitListener&)> what) {
   if (!is_coordinator()) return;
   require_lease();
-  // A process that was released has completed its steps, but another one writes the log. Twice: this process may have
-  // been paused since the lease was valid.
+  // A released process has completed its steps, but another process writes the log. Checks the lease a second time,
+  // because this process may have been paused after the first check.
   if (ElasticMembership* const members = trainer_.strategy().members(); members != nullptr && !members->may_write()) {
     require_lease();
     if (!members->may_write()) fail_without_lease();
@@ -94,15 +94,15 @@ TUTTI_CORE_FUNCTION void Coordinator::begin_generation(bool first) {
   } catch (const CommunicationError&) {
     throw;
   } catch (const Error& e) {
-    // Without generations no write was necessary here; an error of the folder is reported when the run saves.
+    // Without generations this write is optional: if the folder has an error, the next save reports it.
     if (generation_ == 0) return;
     warn("cannot record the change of members in the folder of checkpoints: " + std::string(e.what()));
   }
 }
 
-// A rank with a new number continues with another file. If lines contain the generation, ranks need not wait for that.
-// Otherwise no rank opens a file before its writer has closed it, and no rank continues before all files are rolled
-// back.
+// A process with a new rank continues in the file of that rank. If lines contain the generation, ranks do not wait for
+// each other. Otherwise no rank opens a file before its earlier writer has closed it, and no rank continues before all
+// files are rolled back.
 TUTTI_CORE_FUNCTION void Coordinator::open_audit(const Membership& now, const CompletedStep* closed) {
   const auto all_here = [&] {
     double word = 0;
@@ -130,7 +130,7 @@ TUTTI_CORE_FUNCTION void Coordinator::open_audit(const Membership& now, const Co
 
 namespace detail {
 
-// A step that runs on into another epoch has a line in each. write(const AuditPart&)
+// Calls write(const AuditPart&): once for a step, or once for each epoch of a step that continues into another epoch.
 template <class F>
 void audit_parts(AuditPart part, std::span<const std::int64_t> epochs, F&& write) {
   if (epochs.empty()) return write(part);
@@ -160,7 +160,7 @@ TUTTI_CORE_FUNCTION void Coordinator::complete_step(const CompletedStep& closed)
 TUTTI_CORE_FUNCTION void Coordinator::audit(const Batch& b, std::int64_t step) {
   if (!audit_) return;
   if (generation_ > 0) require_lease();
-  // The trainer was rolled back since.
+  // The trainer was rolled back after the last audited step.
   if (step <= audited_) audit_->rollback(b.epoch, step);
   audited_ = step;
   detail::audit_parts({b.epoch, step, audit_number_, audits_generations_ ? generation_ : 0, b.indices}, b.epochs,

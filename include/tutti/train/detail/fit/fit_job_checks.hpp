@@ -37,7 +37,7 @@ inline void check_recipe(const FitRecipe& r) {
   at_least("micro_batch", 0, r.micro_batch);
 }
 
-// Refuses images with other extents or more classes than the net has.
+// Throws ShapeError or UsageError if the images have other extents or more classes than the net.
 inline void check_net(const Graph& net, const Schema& images) {
   if (net.metrics == no_value)
     fail<UsageError>("fit net", "a net that ends with a classifier", "a net without one",

@@ -17,7 +17,7 @@ namespace tutti {
 TUTTI_CORE_FUNCTION EpochReport fit(TrainingJob& job, const Builder& net, const FitRecipe& recipe) {
   detail::check_recipe(recipe);
   detail::check_net(net.graph(), recipe.train.schema());
-  // Loads slowly loading data before the processes connect, and before this one joins a running job.
+  // Loads the data before the processes connect, and before this one joins a running job: loading may be slow.
   const detail::FitImages images = detail::images_of(recipe, job);
   const TrainerOptions options = detail::trainer_options_of(recipe, detail::facts_of(recipe, images));
   const FitOptions how = detail::fit_options_of(recipe);
@@ -32,12 +32,12 @@ TUTTI_CORE_FUNCTION EpochReport fit(TrainingJob& job, const Builder& net, const 
   } catch (const RunEnded&) {
     throw;
   } catch (const Error& e) {
-    // If the members may change, the others continue without this process, unless all processes are to be restarted.
+    // If the members may change, the other processes continue without this one, unless all of them are restarted.
     const ElasticMembership* const members = strategy.members();
     if (strategy.size() == 1 || (members != nullptr && !members->restarts_processes())) throw;
     strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
     if (job.has_servers()) throw;
-    throw RunEnded(e.what(), e.exit_code());  // abort() has printed it
+    throw RunEnded(e.what(), e.exit_code());  // abort() has printed the message
   }
 }
 

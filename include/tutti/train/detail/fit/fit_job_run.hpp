@@ -71,7 +71,7 @@ class JobRun {
       coordinator.tell([&](FitListener& l) { l.ended({"failed", trainer_.counters().step, e.what()}); });
       throw;
     }
-    // The run continues without a process that leaves, so the others log its end.
+    // If this process leaves, the run continues, and another process logs the end of the run.
     if (!result.changes && !result.left) coordinator.tell([&](FitListener& l) { l.ended(run_end(result)); });
     progress_.end_line();
     return end(result);
@@ -79,7 +79,7 @@ class JobRun {
 
  private:
   [[nodiscard]] bool here() const { return strategy_.rank() == 0; }
-  // The state of a process that joins a running job comes from the others.
+  // Returns whether this process joins a running job, and gets its state from the other processes.
   [[nodiscard]] bool joins() const { return strategy_.rank() < 0; }
 
   // Returns the options of the run for its log and checkpoints.
@@ -92,8 +92,8 @@ class JobRun {
                              {"train_images", images_.train.size()}});
   }
 
-  // If the members may change, a signal to a process stops only that process, and the job's stop arrives over the
-  // channel. If each generation starts new processes, SIGINT stops the job.
+  // If the members may change, a signal stops only the process that receives it, and a request to stop the job arrives
+  // over the channel. If each generation starts new processes, SIGINT stops the job.
   void listen_to_signals() {
     const ElasticMembership* const members = strategy_.members();
     if (members == nullptr) {
@@ -163,13 +163,13 @@ class JobRun {
     if (recipe_.progress) std::printf("going on from %s\n", resumed_from_.c_str());
   }
 
-  // Returns the logs of the rank that writes them. takes_over: another rank has begun them.
+  // Returns the logs of the rank that writes them. takes_over: another rank has begun the logs.
   [[nodiscard]] std::vector<std::unique_ptr<FitListener>> open_logs(bool takes_over) {
     const io::Path folder = recipe_.run;
     const auto complain = [this](const std::string& w) { progress_.warning(w); };
     io::make_directories(folder);
-    (void)lock_.take(folder, {});  // the rank that is gone may still hold it
-    // A lost rank may not have written anything.
+    (void)lock_.take(folder, {});  // the lost rank may still hold the lock
+    // The lost rank may not have written any line.
     const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
     const Counters& at = trainer_.counters();
     std::vector<std::unique_ptr<FitListener>> logs;
@@ -191,14 +191,14 @@ class JobRun {
     return logs;
   }
 
-  // Returns the end of the run for the log: a run without a saved state has failed, as in its exit code.
+  // Returns the end of the run for the log. If the state was not saved, the run has failed, as its exit code says.
   [[nodiscard]] RunEnd run_end(const FitResult& r) const {
     if (checkpoints_ && (r.lost || (r.interrupted && !r.saved)))
       return {"failed", r.counters.step, "the last checkpoint could not be written"};
     return {r.interrupted ? "interrupted" : "finished", r.counters.step};
   }
 
-  // Prints how this process's part has ended, and throws it.
+  // Ends this process's part of the run with RunEnded. says: also prints the text.
   [[noreturn]] void end_early(const std::string& text, int code, bool says) const {
     if (says && recipe_.progress) std::printf("%s\n", text.c_str());
     std::fflush(stdout);
@@ -217,11 +217,11 @@ class JobRun {
       end_early("the members change after step " + step + (r.saved ? ", state saved" : ", state NOT SAVED"),
                 static_cast<int>(ExitCode::restart), here());
     if (r.interrupted) {
-      // The signal may have come to another rank.
+      // Another rank may have received the signal.
       const int code =
           StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
       if (!checkpoints_) end_early("interrupted after step " + step, code, here());
-      // Rank 0 knows whether the state was saved.
+      // Only rank 0 knows whether the state was saved.
       const bool lost = here() && !r.saved;
       end_early("interrupted after step " + step + (lost ? ", state NOT SAVED" : ", state saved") +
                     "; run the same command again to continue from " + recipe_.run,
@@ -235,7 +235,7 @@ class JobRun {
     return r.last ? *r.last : finished_before(r);
   }
 
-  // The report of a run that had no step left.
+  // Returns the report of a run that had no step left.
   [[nodiscard]] EpochReport finished_before(const FitResult& r) {
     EpochReport report;
     report.epoch = r.counters.epoch;

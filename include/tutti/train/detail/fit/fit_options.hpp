@@ -18,14 +18,14 @@ namespace tutti {
 struct FitStep {
   std::int64_t epoch = 0, step = 0, step_in_epoch = 0;  // from 1
   double lr = 0;
-  // Of this rank's own rows. If steps run asynchronously on a device: of the steps since the last report, else 0.
+  // Of this rank's rows. Asynchronous steps on a device: of all since the last report, or 0 if no report is due.
   double own_loss = 0;
   std::int64_t own_images = 0;
 };
 
 struct FitOptions {  // options of fit()
   std::int64_t epochs = 1;
-  // Images of a step, of all ranks together; 0: as the training source has it, or 128 if a function makes the sources.
+  // Images of a step, of all ranks together; 0: those of the training source, or 128 if a function makes the sources.
   std::int64_t global_batch = 0;
   Schedule schedule = schedule::Constant{0.1};
   std::int64_t report_every = 20;     // steps
@@ -34,25 +34,25 @@ struct FitOptions {  // options of fit()
   std::int64_t save_every = 1;        // epochs, and at the end of the run; 0: never
   std::int64_t save_every_steps = 0;  // 0: never
   double save_every_seconds = 0;      // since the last checkpoint, by the clock of rank 0; 0: never
-  bool save_last = false;             // at the end of the run, at any interval
+  bool save_last = false;             // save at the end of the run, whatever the intervals are
   bool save_best = true;              // after an evaluation that is the best so far, if any option above saves
-  std::int64_t max_steps = 0;         // stop after this number of updates in all; 0: run all epochs. See EpochEnd for
-                                      // their number
-  std::int64_t total_steps = 0;       // steps that the schedule spans; 0: those of all epochs
-  // For jobs with changing members: the images of each member in a step. The global batch, and with it the rate, then
-  // follows the number of members. 0: the global batch stays that of the beginning. In both cases the schedule counts
-  // by images, in steps of the batch at the beginning of the run, and so does total_steps, which then ends the run.
+  std::int64_t max_steps = 0;         // stop after this number of updates in all; 0: run all epochs; EpochEnd
+                                      // says how many updates they have
+  std::int64_t total_steps = 0;       // steps that the schedule spans; 0: the steps of all epochs
+  // For jobs with changing members: images of each member in a step. The global batch and the rate are then
+  // proportional to the number of members, and total_steps ends the run. 0: the global batch does not change. In both
+  // cases the schedule and total_steps count images, in steps of the batch at the beginning of the run.
   std::int64_t batch_per_worker = 0;
-  // Steps in which the rate changes linearly to that of another number of workers.
+  // Number of steps in which the rate changes linearly after a change of the number of workers.
   std::int64_t ramp_steps = 0;
-  // The global batch that the schedule's rate is meant for; 0: that of the beginning of the run, also when it is
-  // resumed.
+  // The global batch that the schedule's rate is meant for; 0: the batch at the beginning of the run, which a resumed
+  // run keeps.
   std::int64_t rate_batch = 0;
-  bool report_first = false;  // the first step too
-  bool report_epochs = true;  // also the last step of an epoch; that of the run always
+  bool report_first = false;  // also report the first step
+  bool report_epochs = true;  // also report the last step of each epoch; that of the run is always reported
   std::int64_t evaluation_batch = 256;
   // Evaluations report the confusion matrix and the worst-classified images to the listeners. If weights are averaged,
-  // those of the averaged weights.
+  // both are of the averaged weights.
   bool mistakes = false;
   double stop_at_train_top1 = 0;  // end after the first epoch that reaches it; 0: never
   // Larger is better: the best checkpoint is that with the largest value. Default: the top-1 of the test images.
@@ -61,7 +61,7 @@ struct FitOptions {  // options of fit()
   std::function<void(const FitStep&)> after_step{};
   std::function<void(const EpochReport&)> after_epoch{};
   std::function<bool()> stop_requested = [] { return false; };
-  // Returns true if this process shall leave the job, if its members may change. The others continue.
+  // If the members may change: returns true if this process shall leave the job. The other processes continue.
   std::function<bool()> leave_requested{};
   // Called with the reason for each skipped record of this rank, training or test; once for each record.
   std::function<void(const std::string&)> record_skipped = [](const std::string&) {};
@@ -69,8 +69,8 @@ struct FitOptions {  // options of fit()
 
 // How a call of fit() ended.
 struct FitResult {
-  bool interrupted = false;  // stop_requested
-  bool left = false;         // this process was released; the others train on
+  bool interrupted = false;  // ended by stop_requested()
+  bool left = false;         // this process was released; the other members continue
   bool changes = false;      // the members change, and other processes continue from the saved state: exit with 75
   bool saved = false;        // the last checkpoint, with the state at the interruption, was written here
   bool lost = false;         // the last checkpoint could not be written

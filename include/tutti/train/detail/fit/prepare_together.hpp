@@ -7,8 +7,8 @@
 
 namespace tutti::detail {
 
-// Runs f, which contains what all ranks do together before they train. If members may come and go and one is lost
-// meanwhile, the remaining ranks run f again. Returns false if this process has left the job.
+// Runs f, which contains what all ranks do together before they train. If the members may change and one is lost during
+// the call, the remaining ranks run f again. Returns false if this process has left the job.
 template <class F>
 [[nodiscard]] bool prepare_together(AnyStrategy& strategy, F&& f) {
   for (;;) {

@@ -20,8 +20,8 @@ struct Sources {
 };
 
 // Makes the sources of one rank of `size`; their placements must match. Called on each rank when a run begins and after
-// each change of members. arguments: those of fit(), with the global_batch of the beginning; batches follow
-// FitOptions::batch_per_worker. Load large data before, and only refer to it here.
+// each change of members. arguments: those of fit(), with the global batch at the beginning; fit() sets later batches
+// (batch_per_worker). The function should only refer to large data, which the program loads before.
 using MakeSources = std::function<Sources(const FitOptions& arguments, int rank, int size)>;
 
 namespace detail {
@@ -35,10 +35,10 @@ class RunSources {
 
   [[nodiscard]] BatchSource* train() const noexcept { return train_; }
   [[nodiscard]] BatchSource* test() const noexcept { return test_; }
-  // Returns the global batch that the training source came with.
+  // Returns the global batch that the training source had at first.
   [[nodiscard]] std::int64_t first_batch() const noexcept { return batch_; }
 
-  // Makes them for one rank of `size`.
+  // Makes the sources for one rank of `size`, if a function makes them.
   void make(const FitOptions& arguments, int rank, int size) {
     if (make_ == nullptr) return;
     made_ = (*make_)(arguments, rank, size);

@@ -28,7 +28,7 @@ class AssignedSteps final : public ChangingMembers {
       if (!members_.next_generation({})) return false;
       run_.trainer.reform();
     }
-    // The sum of the position from which all steps count and the steps since then.
+    // run_.at.step is the step at the position from which all steps count, plus the number of steps since then.
     const std::int64_t first = run_.at.step - run_.trainer.steps_behind(), most = run_.options.max_steps;
     make_sources();
     RunShare& share = run_.share;
@@ -41,7 +41,7 @@ class AssignedSteps final : public ChangingMembers {
     run_.coordinator.on_membership_change();
     const bool stays = await_step();
     if ((share.step.flags & step_flag::stop) != 0) parts_.checkpoints.stop();
-    // The worker that should evaluate and save was lost before it did.
+    // The worker that should have evaluated and saved was lost, so this worker does it.
     if (ended_ && run_.strategy.rank() == 0 && run_.at.step > first) {
       share.step.number = run_.at.step;
       share.finish_pending = share.step.ends_epoch = 1;
@@ -55,15 +55,15 @@ class AssignedSteps final : public ChangingMembers {
   // A push counts as if each founder of the job had made one at the same time.
   [[nodiscard]] std::int64_t weight() const override { return assignments_.founders(); }
   [[nodiscard]] std::uint32_t flags(const Batch&) override { return request_flags(); }
-  // Reports the step and waits for the next one, from which it knows whether the epoch ends for this worker.
+  // Reports the step and waits for the next one, which shows whether the epoch ends for this worker.
   [[nodiscard]] bool step_started(const Batch& batch) override {
     feed_->complete();
     if (!await_step()) return false;
     if (ended_) note_progress();
     StepShare& step = run_.share.step;
     step.number = run_.at.step;
-    // The epoch ends for this worker when its next step is in a later epoch. A step of a lost worker may be in an
-    // earlier one.
+    // The epoch ends for this worker when its next step is in a later epoch. A step that a lost worker left may be in
+    // an earlier epoch.
     const std::int64_t epoch = ended_ ? feed_->last_epoch() : std::max(batch.epoch, passed_epochs_);
     const bool goes_on = !ended_ && (step.flags & step_flag::stop) == 0;
     step.ends_epoch = ended_ || (goes_on && feed_->epoch() > epoch) ? 1 : 0;
@@ -111,9 +111,9 @@ class AssignedSteps final : public ChangingMembers {
     }
     return true;
   }
-  // Waits for a step of this worker, or for the end of all steps. Until then other workers may be lost, and this worker
-  // does their steps. The coordinator reports the end of the job, but may be lost too. Returns false if this process
-  // has left.
+  // Waits for a step of this worker, or for the end of all steps. If other workers are lost, this worker gets their
+  // steps. If no step is left, waits until rank 0 has ended the job: rank 0 may be lost, too. Returns false if this
+  // process has left.
   [[nodiscard]] bool await_step() {
     using Kind = StepFeed::Kind;
     for (;;) {

@@ -48,7 +48,7 @@ class ChangingMembers : public RunMembers {
   [[nodiscard]] bool change_announced() const { return (run_.share.step.flags & step_flag::membership) != 0; }
   // Returns true if all members leave. All ranks call it.
   [[nodiscard]] bool all_leave() {
-    // The request may have arrived after this step began. The processes of the next generation would not know it.
+    // Asks again: the request may have arrived after this step began, and the next generation would not know of it.
     ask_to_leave();
     double leaving = asked_to_leave_ ? 1 : 0;
     run_.strategy.sum({&leaving, 1});

@@ -67,7 +67,7 @@ class ElasticMembers final : public ChangingMembers {
   }
 
  private:
-  // The facts before each of the last few steps.
+  // The facts before one of the last few steps.
   struct StepSnapshot {
     RunShare share;
     double skipped_rows = 0;
@@ -85,7 +85,7 @@ class ElasticMembers final : public ChangingMembers {
     if (!members_.joining()) return 0;
     return o.batch_per_worker > 0 ? all : part_of(all, 0, members_.most_members()).count;
   }
-  // For a process that will join: its source reads data before other ranks wait for it.
+  // Lets the source of a joining process read data before other ranks wait for this process.
   void read_ahead() {
     BatchSource* const source = run_.sources.train();
     if (source == nullptr) return;  // the source is made after the rank is known
@@ -139,7 +139,7 @@ class ElasticMembers final : public ChangingMembers {
       return false;
     }
   }
-  // Restores the facts too. If steps run asynchronously on a device, several steps may be broken.
+  // Restores the trainer's state and the facts. If steps run asynchronously on a device, several steps may be broken.
   void roll_back() {
     run_.trainer.roll_back();
     if (run_.share.step.number > run_.at.step) {

@@ -72,7 +72,7 @@ class FitRun {
     const Position began = run_.position();
     Trainer::Pending pending = run_.trainer.step(batch, lr, mine);
     std::uint32_t flags = pending.flags();
-    // A process that leaves after an epoch must know it in the last step of the epoch.
+    // Waits for the flags of an epoch's last step: a process that leaves after the epoch must know it in this step.
     if (members_.may_change() && batch.last_of_epoch) flags |= pending.wait().flags;
     reports.set_skipped_rows(reports.skipped_rows() + static_cast<double>(batch.skipped));
     if (batch.skipped > 0) reports.name_skipped(run_.train());
@@ -130,7 +130,7 @@ class FitRun {
   StepEnd step_end_{parts_, members_};
 };
 
-// Runs with the kind of members that the strategy has.
+// Runs fit() with the class for the members that the strategy has.
 inline FitResult run_fit(RunParts& parts) {
   AnyStrategy& strategy = parts.run.strategy;
   ElasticMembership* const members = strategy.members();

@@ -12,7 +12,7 @@ namespace tutti::detail {
 class Rate {
  public:
   void add(std::int64_t n) { images_ += n; }
-  // Leaves out time that does not count, such as an evaluation.
+  // Excludes the time until resume(), for example of an evaluation.
   void pause() {
     before_ = seconds();
     running_ = false;
@@ -41,7 +41,7 @@ class Rate {
 struct ReportWindow {
   Metrics metrics;
   Rate rate;
-  double waited = 0, exchanged = 0;  // at its start: seconds of waiting for data, and for other ranks
+  double waited = 0, exchanged = 0;  // at the window's start: seconds of waiting for data, and for other ranks
 };
 
 }  // namespace tutti::detail

@@ -13,7 +13,7 @@
 
 namespace tutti::detail {
 
-// Decides when a run saves its state, and knows whether it did.
+// Decides when a run saves its state, and saves it.
 class RunCheckpoints {
  public:
   explicit RunCheckpoints(RunContext& run) : run_(run) {}
@@ -65,7 +65,7 @@ class RunCheckpoints {
  private:
   RunContext& run_;
   Stopwatch since_save_;
-  std::int64_t saved_at_ = -1;  // step
+  std::int64_t saved_at_ = -1;  // step of the last save
 };
 
 }  // namespace tutti::detail

@@ -29,7 +29,7 @@ struct RunContext {
   [[nodiscard]] Position position() const { return {at.epoch, at.consumed}; }
   // Returns whether workers do not wait for each other, because servers own the weights.
   [[nodiscard]] bool is_independent() const { return strategy.owns_weights(); }
-  // Returns whether the last step passed a multiple of `every`. Other workers may have done steps in this time.
+  // Returns whether the number of steps, also of other workers, passed a multiple of `every` in the last step.
   [[nodiscard]] bool passed(std::int64_t every) const { return at.step / every > share.step.before / every; }
 };
 

@@ -32,7 +32,7 @@ class RunMembers {
   // ---- a step ----
   // Returns the batch of the next step.
   [[nodiscard]] virtual Batch next() { return run_.train().next(); }
-  // Returns for how many workers' steps one step counts.
+  // Returns the number of workers' steps for which one step counts.
   [[nodiscard]] virtual std::int64_t weight() const { return 1; }
   // Returns whether the members may change.
   [[nodiscard]] virtual bool may_change() const { return false; }
@@ -88,7 +88,7 @@ class RunMembers {
   // Moves the position of a worker that arrives late to the position of the other workers.
   virtual void take_place() {}
 
-  // Generation numbers grow even over a run that is resumed from an earlier step than its last one.
+  // Generation numbers also grow if the run is resumed from an earlier step than its last one.
   void number_generations() {
     const std::int64_t own = run_.at.generation;
     if (!may_change() && own == 0) return;

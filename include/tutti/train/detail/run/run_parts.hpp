@@ -10,7 +10,7 @@ namespace tutti::detail {
 
 // The parts of a run that are the same for every kind of members. They refer to each other.
 struct RunParts {
-  // Either the sources, or a function that makes them.
+  // Takes either the sources, or a function that makes them.
   RunParts(Trainer& trainer, BatchSource* train, BatchSource* test, const MakeSources* make, Coordinator& coordinator,
            const FitOptions& o)
       : run{trainer, trainer.strategy(), coordinator, o, trainer.counters(), RunSources(train, test, make)} {}

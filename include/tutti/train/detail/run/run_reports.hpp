@@ -52,7 +52,7 @@ class RunReports {
   void add_images(std::int64_t of_all_ranks) {
     for (auto* w : {&steps_, &summaries_, &epoch_}) w->rate.add(of_all_ranks);
   }
-  // Call it after the metrics of a step, if a listener gets reports. The arguments say which reports are due.
+  // Call it after take_metrics() of a step, if a listener gets reports. The arguments say which reports are due.
   void read_utilisation(bool of_step, bool of_summary, bool of_epoch) { busy_.step(of_step, of_summary, of_epoch); }
   // Adds the metrics of the steps since the last call. Waits for them.
   void take_metrics() {
@@ -173,7 +173,7 @@ class RunReports {
   Metrics own_;  // metrics of the step, if they are known
   std::int64_t skipped_before_ = 0;
   double skipped_rows_ = 0;
-  std::set<std::string> named_;  // messages about skipped records
+  std::set<std::string> named_;  // messages about skipped records that were reported
   Stopwatch since_start_, epoch_watch_;
 };
 

@@ -12,21 +12,21 @@ namespace tutti::detail {
 // The common facts of a step: its position, its numbers, and its ranks and batch.
 struct StepShare {
   Position began{};
-  // number: steps done, including this one. before: steps done before this one began. Workers that do not wait for each
-  // other may do steps between the two.
+  // number: steps done, including this one. before: steps done before this one began. They may differ by more than 1:
+  // workers that do not wait for each other finish steps in the meantime.
   std::int64_t number = 0, before = 0;
   std::int64_t epoch = 1, in_epoch = 0;  // from 1
   std::int64_t world = 1, batch = 0, generation = 0, flags = 0, ends_epoch = 0;
   double lr = 0;
 };
 
-// The common facts of a run in addition to the trainer's state. After a change all members have those of the authority.
+// The common facts of a run in addition to the trainer's state. After a change, all members use those of the authority.
 struct RunShare {
   Metrics epoch;       // over the epoch's steps and all ranks; contains the metrics of members that have left
   double skipped = 0;  // number of skipped records in `epoch`
   StepShare step;      // the last step
-  // first_batch: the global batch at the beginning of the run, in steps of which the schedule counts.
-  // before_generations: this is added to the generations of the job to number those of the run.
+  // first_batch: the global batch at the beginning of the run; the schedule counts in steps of this batch.
+  // before_generations: the number that is added to a generation of the job to number the generations of the run.
   std::int64_t first_batch = 0, before_generations = 0;
   // 1 if the common work after the last step, such as an evaluation, is not complete yet.
   std::int64_t finish_pending = 0;

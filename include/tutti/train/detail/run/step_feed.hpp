@@ -12,7 +12,7 @@
 
 namespace tutti::detail {
 
-// Returns the position of step n after `base`, for steps of `size` samples.
+// Returns the position of step n after `base`, for steps of `batch` samples and a data set of `size` samples.
 [[nodiscard]] constexpr Position position_of(std::int64_t n, Position base, std::int64_t size, std::int64_t batch,
                                              EpochEnd end) noexcept {
   if (end == EpochEnd::run_on) {
@@ -66,7 +66,7 @@ class StepFeed {
   }
   // Returns the batch of the next step.
   [[nodiscard]] const Batch& next() { return source_.next(); }
-  // Reports that the step and its reports are done.
+  // Reports the current step to the servers as finished.
   void complete() {
     from_.complete(steps_.front());
     steps_.erase(steps_.begin());

@@ -38,7 +38,7 @@ class UtilisationReadings {
   // Call it before the first step that is reported.
   void begin() {
     if (std::exchange(begun_, true)) return;
-    // If the device gives no value now, it is not read again. The value itself is from the time before training.
+    // If the device gives no value now, it is not read again. The value is from before training: not used.
     if (!trainer_->utilisation()) trainer_ = nullptr;
   }
   // Call it after each step that is reported. The arguments say which means a report will take next.
@@ -53,7 +53,7 @@ class UtilisationReadings {
     if (!reading) return;
     for (auto* m : {&steps, &summaries, &epoch}) m->add(*reading);
   }
-  // Call it after an evaluation, because the device's last second was not one of training.
+  // Call it after an evaluation, because the device did not train in its last second.
   void pause_is_over() { since_.restart(); }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-// Adds up the gradients of the micro-batches of one step in separate memory, while each next micro-batch fills the
+// Adds up the gradients of the micro-batches of one step in separate memory, while the next micro-batch fills the
 // arena.
 class GradientSum {
  public:

@@ -26,7 +26,7 @@ class HostSpans {
     }
   }
   [[nodiscard]] std::span<StateSpan> spans() noexcept { return span_of(here_); }
-  // Makes the contents of the copies the state.
+  // Copies the contents of the copies back to the state.
   void put_back() {
     for (std::size_t i = 0; i < copies_.size(); ++i)
       if (!copies_[i].empty()) m_.copy_in(there_[i].bytes.data(), copies_[i].data(), copies_[i].size());

@@ -40,7 +40,7 @@ namespace tutti {
 // The optimizer's state and its rules for a model's parameters.
 class OptimizerState {
  public:
-  // trainable: number of slices, which come first.
+  // trainable: number of slices of trainable parameters, which come first.
   OptimizerState(Backend& backend, const TrainerOptions& o, const Executor& e, std::size_t trainable)
       : b_(backend), e_(e), rules_(make_update_rules(e.parameters(), o, trainable)) {
     for (int i = 0; i < o.optimizer.slots(); ++i) slots_.emplace_back(backend.memory(), e.parameters().bytes());

@@ -16,8 +16,8 @@ namespace tutti {
 // The optimizer's step that a server runs for each push, with the rate of the current step of the whole job.
 class ServerUpdate {
  public:
-  // backend: on the host; must outlive this. lr: rate of a step of all workers, from 0. rules: without a norm of whole
-  // tensors or of all gradients, because a server does not have these.
+  // backend: on the host; must outlive this object. lr: returns the rate of a step of all workers, from 0. rules:
+  // must not need a norm of whole tensors or of all gradients, because a server does not have these.
   ServerUpdate(Backend& backend, UpdateRules rules, double loss_scale, std::function<double(std::int64_t step)> lr)
       : b_(backend), rules_(std::move(rules)), loss_scale_(loss_scale), lr_(std::move(lr)) {}
 

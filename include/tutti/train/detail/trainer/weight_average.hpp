@@ -24,8 +24,8 @@ class WeightAverage {
   [[nodiscard]] std::byte* weights() const noexcept { return weights_.at(0); }
   [[nodiscard]] std::byte* states() const noexcept { return states_.at(0); }
 
-  // Returns the share of the average that remains in this step, from 1. The decay grows to its value over the first
-  // steps: otherwise an average that starts at random weights would stay there for a long time.
+  // Returns the factor by which a step, counted from 1, multiplies the average. The decay grows to its limit over the
+  // first steps: otherwise an average that starts at random weights would stay there for a long time.
   [[nodiscard]] static double decay(double limit, std::int64_t step) {
     const auto t = static_cast<double>(step);
     return std::min(limit, (1 + t) / (10 + t));
