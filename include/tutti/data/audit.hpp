@@ -55,8 +55,8 @@ class AuditLog {
     this->step({epoch, step, rank, 0, indices});
   }
 
-  // Starts a generation of `ranks` ranks after a step of an epoch. Then call closed() for each part of that step that
-  // is written again, and write(), which writes everything at once.
+  // Starts a generation of `ranks` ranks after a step of an epoch. Call closed() after it for each part of that step
+  // that is written again, and then write(), which writes everything at once.
   void begin_generation(std::int64_t generation, int ranks, std::int64_t epoch, std::int64_t step) {
     line_ = "generation ";
     number(generation, ' ');
@@ -74,8 +74,8 @@ class AuditLog {
   // Returns whether neither this run nor an earlier one has written to the file.
   [[nodiscard]] bool empty() const { return file_.empty(); }
 
-  // Records that the run continues from (epoch, step), whatever it did afterwards. Must be called on every file of the
-  // run, including those of ranks that have left, before any rank continues. Coordinator does this.
+  // Cancels the lines above with this (epoch, step) or a later one: the run repeats these steps. Must be called on
+  // every file of the run, including those of ranks that have left, before any rank continues. Coordinator does this.
   void rollback(std::int64_t epoch, std::int64_t step) {
     line_ = "rollback ";
     number(epoch, ' ');

@@ -17,7 +17,7 @@ struct Augment {
   PadMode pad_mode = PadMode::constant;
   std::vector<std::uint8_t> fill{};  // of constant padding: empty (0), one value, or one per channel
   bool random_crop = false;          // false: the window in the centre
-  std::int64_t crop_epochs = -1;     // epochs at the start of a run with random windows; -1: all
+  std::int64_t crop_epochs = -1;     // number of epochs with random windows, from the start of the run; -1: all
   bool mirror = false;
 
   // The recipe of He et al. 2015 for CIFAR: pad 4, random crop, mirror.

@@ -21,8 +21,8 @@ struct Batch {
   std::span<const std::int32_t> labels;   // [count]
   std::span<const std::int64_t> indices;  // [count], in the data set
   std::int64_t count = 0;
-  std::int64_t global_count = 0;  // of all ranks together, including skipped ones
-  // Those of the `count` samples that could not be read (LoaderOptions::skip_bad_records); their label is
+  std::int64_t global_count = 0;  // samples of all ranks together, including skipped ones
+  // Number of this batch's samples that could not be read (LoaderOptions::skip_bad_records); their label is
   // ignored_label. Only this rank knows the number: to get the mean over the samples that were read, sum it over the
   // ranks.
   std::int64_t skipped = 0;
@@ -53,8 +53,8 @@ class BatchSource {
   virtual void start(Position p) = 0;
   virtual void start(Position p, const Placement& placement) = 0;
   // Starts steps that are assigned one by one to several workers: next() returns the batch of each position given to
-  // add(), in that order. It must not be called more often than add(). Throws UsageError if the source does not support
-  // this.
+  // add(), in that order. next() must not be called more often than add(). Throws UsageError if the source does not
+  // support this.
   virtual void start_assigned(const Placement&) {
     fail<UsageError>("batches", "a source that supports assigned steps", "another source",
                      "use Loader or ResidentSource, leave out --elastic, or use another strategy than ps_async");
@@ -72,22 +72,22 @@ class BatchSource {
   // Returns the batch of the last next() to the source.
   virtual void release() = 0;
 
-  // Total number of samples skipped in the batches that next() has returned, and the messages about them since the last
-  // call.
+  // skipped(): total number of samples that were skipped in the batches that next() has returned. take_skip_messages():
+  // the messages about them since its last call.
   [[nodiscard]] virtual std::int64_t skipped() const = 0;
   [[nodiscard]] virtual std::vector<std::string> take_skip_messages() = 0;
   // Returns the total seconds that next() has waited for data.
   [[nodiscard]] virtual double seconds_waited() const = 0;
   // Returns the schema of the images, or null if the source does not know it.
   [[nodiscard]] virtual std::shared_ptr<const Schema> schema() const { return nullptr; }
-  // Returns the samples of an epoch.
+  // Returns the number of samples of an epoch.
   [[nodiscard]] virtual std::int64_t size() const = 0;
 
-  // With the current placement.
+  // Returns the number of steps of an epoch with the current placement.
   [[nodiscard]] std::int64_t steps_per_epoch() const {
     return tutti::steps_per_epoch(size(), placement().global_batch, placement().epoch_end);
   }
-  // Returns the steps from p to the end of `epochs` passes.
+  // Returns the number of steps from p to the end of `epochs` passes.
   [[nodiscard]] std::int64_t steps_left(Position p, std::int64_t epochs) const {
     return tutti::steps_left(p, size(), placement().global_batch, placement().epoch_end, epochs);
   }

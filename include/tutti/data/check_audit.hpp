@@ -33,7 +33,7 @@ struct AuditResult {                   // The result of checking an audit.
 
 namespace detail {
 
-// A line that counts according to its own file.
+// A line that its own file does not cancel.
 struct AuditLine {
   std::int64_t epoch = 0, step = 0, rank = 0, generation = 0;
   bool closes = false;
@@ -214,8 +214,8 @@ class Audit {
 
   std::vector<std::string> paths_;
   std::int64_t size_;
-  std::size_t file_ = 0;              // that is being read
-  std::int64_t number_ = 0, at_ = 0;  // of its line, and of the line's first byte
+  std::size_t file_ = 0;              // index of the file that is being read
+  std::int64_t number_ = 0, at_ = 0;  // number of its current line, and offset of the line's first byte
   std::string line_;
   std::vector<Line> lines_;
   std::map<std::int64_t, Generation> begun_;

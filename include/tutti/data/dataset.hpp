@@ -30,7 +30,7 @@ struct Schema {
   int classes = 0;
   std::vector<float> mean, stddev;       // per channel, on the 0..255 scale
   std::vector<std::string> class_names;  // one per class, or empty
-  std::int64_t block = 1;                // adjacent samples that are best read together
+  std::int64_t block = 1;                // number of adjacent samples that are best read together
   // How to prepare an image outside the set for prediction. Null: the image must already have this size.
   std::shared_ptr<const ImagePreparation> preparation{};
 
@@ -85,17 +85,17 @@ concept InMemoryDataset = Dataset<D> && requires(const D& d, std::int64_t i) {
 template <class D>
 concept FixedDataset = InMemoryDataset<D> ||(Dataset<D>&& requires { requires D::fixed; });
 
-// A data set of samples that are windows of constant images. A holder of these images can make the samples itself.
+// A data set of samples that are windows of stored images. A backend that has these images can make the samples itself.
 template <class D>
 concept WindowedDataset = Dataset<D> && requires(const D& d, std::int64_t i, Rng& r, Sample s) {
   { d.stored() } -> std::convertible_to<const Schema&>;
   d.read_stored(i, s);                           // the stored image
-  { d.window(r) } -> std::same_as<ImageWindow>;  // of any image; takes the same numbers as read()
+  { d.window(r) } -> std::same_as<ImageWindow>;  // the same for all images; takes the same random numbers as read()
   { d.pad_mode() } -> std::same_as<PadMode>;
   { d.fill() } -> std::convertible_to<std::span<const std::uint8_t>>;  // constant padding, a value per channel
 };
 
-// The stored images of an AnyDataset, if its samples are windows of constant images.
+// The stored images of an AnyDataset, if its samples are windows of images that never change.
 class StoredImages {
  public:
   virtual ~StoredImages() = default;
@@ -122,7 +122,7 @@ class AnyDataset {
   [[nodiscard]] std::int64_t size() const { return self_->size(); }
   [[nodiscard]] const Schema& schema() const { return self_->schema(); }
   void read(std::int64_t index, Rng& rng, Sample sample) const { self_->read(index, rng, sample); }
-  // Returns null if read() does more than cut windows out of constant images.
+  // Returns the stored images; null unless read() only cuts windows out of images that never change.
   [[nodiscard]] const StoredImages* stored() const { return self_->stored_images(); }
 
  private:

@@ -20,7 +20,7 @@ namespace tutti {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-// Returns the bytes of a file; throws DataError.
+// Returns the length of a file in bytes. Throws DataError if it cannot be determined.
 [[nodiscard]] inline std::uintmax_t size_of_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);

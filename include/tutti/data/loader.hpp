@@ -35,7 +35,7 @@ struct LoaderOptions {  // Options of a Loader.
   std::uint64_t seed = 0;
   bool shuffle = true;
   bool one_pass = false;    // stop after the epoch that start() began in, as evaluation does
-  int threads = 1;          // of the loader itself; 0: next() reads
+  int threads = 1;          // threads of the loader itself; 0: next() reads
   int slots = 4;            // batches in the ring
   std::int64_t group = 16;  // samples that a thread takes at a time
   // If read() throws DataError: with false, next() throws it. With true, the sample keeps its position and gets the
@@ -88,10 +88,10 @@ class Loader final : public BatchSource {
   }
 
   [[nodiscard]] std::int64_t skipped() const noexcept override { return skipped_; }
-  // In the order of the batches: up to 8 messages for each batch, 64 in total.
+  // Returns the messages since the last call, in the order of the batches: at most 8 for each batch, and 64 in all.
   [[nodiscard]] std::vector<std::string> take_skip_messages() override { return std::exchange(skip_messages_, {}); }
 
-  // Without threads: the time spent reading.
+  // Without threads, this is the time spent reading.
   [[nodiscard]] double seconds_waited() const noexcept override { return waited_; }
   [[nodiscard]] std::shared_ptr<const Schema> schema() const override { return schema_; }
   [[nodiscard]] std::int64_t size() const noexcept override { return sampler_.size(); }
@@ -106,9 +106,9 @@ class Loader final : public BatchSource {
     std::int64_t row = 0;
     std::string message;
   };
-  // Sequence numbers count batches since start(); batch s is in slot s % slots. opened_ batches have been handed out to
-  // the threads, of the last one the rows below row_; next_ have been given to the consumer, released_ have been
-  // returned.
+  // Sequence numbers count batches since start(); batch s is in slot s % slots. opened_: number of batches that the
+  // threads may read; of the last one they have taken the rows below row_. next_: number of batches given to the
+  // consumer. released_: number of batches that it has returned.
   struct Ring {
     std::shared_ptr<void> memory;
     std::uint8_t* images = nullptr;

@@ -11,7 +11,7 @@
 #include <tutti/data/dataset.hpp>
 
 // Options for encoded images: how they are decoded, cropped, scaled and changed in colour (image_augment.hpp implements
-// it).
+// them).
 namespace tutti {
 
 enum class ColourForm : std::uint8_t { none, yiq, blend };  // How colours are changed.
@@ -76,12 +76,12 @@ struct ImageAugment {
   CropRule crop = CropRule::centre;
   double least_area = 0.08, most_area = 1;               // random: share of the image's area
   double least_aspect = 3.0 / 4, most_aspect = 4.0 / 3;  // random: width over height
-  int tries = 10;            // random: number of attempts; then the centre or the whole canvas is used
-  double least_covered = 0;  // random_nominal: share of the canvas
-  int canvas = 280;          // random_nominal: its side
+  int tries = 10;            // random: number of attempts; if all fail, the centre or the whole canvas is used
+  double least_covered = 0;  // random_nominal: least share of the canvas
+  int canvas = 280;          // random_nominal: side of the canvas
   int short_side = 256;      // centre
   double share = 0.8;        // central
-  bool mirror = false;       // half of the images, and the other half in the next epoch
+  bool mirror = false;       // mirrors half of the images, and the other half in the next epoch
   bool antialias = true;
   DecodeQuality quality = DecodeQuality::accurate;
   ColourJitter colour{};

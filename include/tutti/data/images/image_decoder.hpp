@@ -85,7 +85,7 @@ class ImageDecoders {
   }
 
   [[nodiscard]] const ImageLimits& limits() const noexcept { return limits_; }
-  // e.g. "turbojpeg, stb"
+  // Returns e.g. "turbojpeg, stb".
   [[nodiscard]] std::string names() const {
     std::string all;
     for (const auto& d : decoders_) all.append(all.empty() ? "" : ", ").append(d->name());

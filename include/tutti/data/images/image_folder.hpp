@@ -47,7 +47,7 @@ namespace image_folder {
   return end == ".jpeg" || end == ".jpg" || end == ".png";
 }
 
-// Files that are not read because their names are not those of images: the number for each extension.
+// The number of files for each extension that are not read, because their names are not names of images.
 using LeftOut = std::map<std::string, std::int64_t>;
 
 // Returns e.g. "4 files are neither JPEG nor PNG: .gif 2, .webp 1, without extension 1", the most frequent kind first
@@ -135,7 +135,7 @@ class ImageFolder {
   // `classes` (e.g. those of the training images), a sorted list, labels are positions in it, and a class folder that
   // is not in it is an error.
   explicit ImageFolder(const io::Path& folder) : ImageFolder(folder, ImageInput{}) {}
-  // A template, so that braces with names of members are an ImageInput.
+  // A template, so that braces with names of members make an ImageInput, and not a list of classes.
   template <std::same_as<std::vector<std::string>> Names>
   ImageFolder(const io::Path& folder, const Names& classes) : ImageFolder(folder, ImageInput{}, classes) {}
   ImageFolder(const io::Path& folder, std::initializer_list<std::string> classes)
@@ -202,7 +202,7 @@ class ImageFolder {
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(shared_->labels.size()); }
   [[nodiscard]] const io::Path& folder() const noexcept { return shared_->folder; }
-  // What a net sees of these images, and the schema of that: the extents, normalisation and classes of a Model.
+  // input: how these images become the input of a net. schema: the extents, normalisation and classes of a Model.
   [[nodiscard]] const ImageInput& input() const noexcept { return shared_->input; }
   [[nodiscard]] const Schema& schema() const noexcept { return shared_->schema; }
   [[nodiscard]] int classes() const noexcept { return static_cast<int>(shared_->class_names.size()); }

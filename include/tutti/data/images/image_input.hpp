@@ -24,7 +24,7 @@ struct ImageInput {
   std::vector<float> mean{};  // per channel on the 0..255 scale; empty: ImageNet's
   std::vector<float> stddev{};
 
-  // What is done with an image of this split: a random part of it to train on, its centre to evaluate.
+  // Returns how to change an image of this split: a random part of it to train on, its centre to evaluate.
   [[nodiscard]] ImageAugment augment(Split split) const {
     if (size < 1 || size > 4096) fail<UsageError>("image size", "1 to 4096 pixels", std::to_string(size));
     ImageAugment a = ImageAugment::torchvision(split);
@@ -40,7 +40,7 @@ struct ImageInput {
   }
 };
 
-// The schema of encoded images as a net sees them. class_names: one per class, else they are left out.
+// Returns the schema of encoded images as a net sees them. class_names: used if there is one name for each class.
 [[nodiscard]] inline Schema encoded_schema(std::string name, int classes, std::int64_t block,
                                            std::vector<std::string> class_names, const ImageAugment& a) {
   Schema s;

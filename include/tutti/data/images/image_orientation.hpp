@@ -20,7 +20,7 @@ namespace tutti {
   const auto tiff = segment.subspan(name);
   const bool little = tiff[0] == 'I';
   if (tiff[0] != tiff[1] || (!little && tiff[0] != 'M')) return 0;
-  // Both read within `tiff`: callers check the end first.
+  // u16 and u32 read within `tiff` only if their caller has checked the end.
   const auto u16 = [&](std::size_t at) {
     return static_cast<std::uint32_t>(little ? tiff[at] | tiff[at + 1] << 8 : tiff[at] << 8 | tiff[at + 1]);
   };

@@ -53,17 +53,17 @@ class Images {
   // NOLINTEND(google-explicit-constructor)
 
   [[nodiscard]] std::int64_t size() const { return records_ ? records_->size() : stored_->size(); }
-  // What a net sees: extents, normalisation, classes.
+  // Returns what a net sees: extents, normalisation, classes.
   [[nodiscard]] const Schema& schema() const noexcept { return schema_; }
-  // Whether they are files that are decoded as they are read.
+  // Returns whether the images are files that are decoded when they are read.
   [[nodiscard]] bool encoded() const noexcept { return records_.has_value(); }
 
-  // The data set of these images in this role. decoders: called for encoded images only.
+  // Returns the data set of these images in this role. decoders: called for encoded images only.
   [[nodiscard]] TUTTI_CORE_FUNCTION AnyDataset dataset(Split role,
                                                        const std::function<const ImageDecoders&()>& decoders) const;
 
-  // Returns the same images with labels for classes of these names, in any order. DataError if a class does not have
-  // one of these names, or if the images have no class names to compare.
+  // Returns the same images with labels for classes of these names, in any order. Throws DataError if a class does not
+  // have one of these names, or if the images have no class names to compare.
   [[nodiscard]] TUTTI_CORE_FUNCTION Images with_classes(const std::vector<std::string>& names) const;
 
  private:
@@ -73,8 +73,8 @@ class Images {
         schema_(encoded_schema(std::move(name), records_->classes(), records_->block(), records_->class_names(),
                                input_.augment(Split::test))) {}
 
-  std::optional<AnyDataset> stored_;   // one of these
-  std::optional<AnyRecords> records_;  // two
+  std::optional<AnyDataset> stored_;   // set if the images are a Dataset
+  std::optional<AnyRecords> records_;  // set if they are Records
   ImageInput input_;
   Schema schema_;
 };

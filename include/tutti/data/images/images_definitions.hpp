@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What images.hpp declares.
+// Definitions of images.hpp.
 
 #include <algorithm>
 #include <cstddef>
@@ -32,7 +32,7 @@ class RelabelledRecords {
   [[nodiscard]] std::string where(std::int64_t i) const { return records_.where(i); }
   [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const {
     const std::int32_t label = records_.read(i, bytes);
-    // A damaged label stays one, and the reader says so.
+    // A label out of range becomes -1, which EncodedImages reports as damaged.
     return label >= 0 && static_cast<std::size_t>(label) < places_.size() ? places_[static_cast<std::size_t>(label)]
                                                                           : -1;
   }
@@ -43,7 +43,7 @@ class RelabelledRecords {
   std::vector<std::string> names_;
 };
 
-// "cat, dog, fox", at most eight of them.
+// Returns e.g. "cat, dog, fox": at most eight of the names.
 [[nodiscard]] inline std::string some_names(const std::vector<std::string>& names) {
   constexpr std::size_t most = 8;
   std::string text;

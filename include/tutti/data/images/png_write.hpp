@@ -81,7 +81,7 @@ inline void append_png_chunk(std::string& out, std::string_view kind, std::strin
   return png;
 }
 
-// Returns the image [height, width, channels] reduced to `most` pixels on its longer side, each the mean of the pixels
+// An image [height, width, channels] reduced to `most` pixels on its longer side; each pixel is the mean of those that
 // it replaces. An image that is not larger stays unchanged. If there are not 1 or 3 channels, only the first one or the
 // first three are kept.
 struct Thumbnail {

@@ -28,14 +28,14 @@ struct RgbView {
 
 namespace detail {
 
-// The weights of one axis: output i is the sum of taps weights over the inputs from first[i] on. Fixed point; the
+// The weights of one axis: output i is the sum of `taps` weighted inputs, from input first[i] on. Fixed point; the
 // weights of an output sum to exactly one. `taps` is even; unused taps have weight 0.
 struct ResizeAxis {
   static constexpr int one = 1 << 14;
   std::vector<std::int32_t> first;
   std::vector<std::int16_t> weights;  // [outputs, taps]
   int taps = 0;
-  std::vector<double> exact;  // of one output
+  std::vector<double> exact;  // weights of one output, not yet rounded
 
   // Sets the weights that map the interval [from, from + length) of the inputs [low, high) to `outputs` values, the
   // last one first if `reversed`. The triangle filter and its support are those of PIL's resize.

@@ -148,7 +148,7 @@ struct Shard {
 
   std::vector<std::uint8_t> piece(std::min<std::uint64_t>(shard.records, 4096) * entry_bytes);
   std::uint32_t crc = 0;
-  std::string bad;  // reported after an error of the index's CRC, which is more helpful
+  std::string bad;  // error of an entry; an error of the index's CRC is more helpful and is reported first
   for (std::uint64_t r = 0; r < shard.records;) {
     const auto n = std::min<std::uint64_t>(shard.records - r, 4096);
     const auto part = std::span(piece).first(static_cast<std::size_t>(n * entry_bytes));

@@ -226,8 +226,8 @@ class RecordIoWriter {
   bool finished_ = false;
 };
 
-// The image records of a set of RecordIO files as Records. If FILE.idx exists next to FILE.rec, its records in its
-// order; otherwise all records. Labels are whole numbers in [0, classes). Copies share it.
+// The image records of a set of RecordIO files as Records. If FILE.idx exists next to FILE.rec, reads the records that
+// it lists, in its order; otherwise all records. Labels are whole numbers in [0, classes). Copies share it.
 class RecordIoFiles {
  public:
   RecordIoFiles(std::vector<io::Path> paths, const io::Path& index, int classes)

@@ -16,7 +16,7 @@ namespace tutti {
 // several threads at once.
 //   read(i, bytes)  replaces `bytes` by the encoded image of record i in [0, size()) and returns its label, from 0;
 //                   throws DataError that names file and record if the record is damaged
-//   where(i)        returns that name, for messages
+//   where(i)        returns the name of file and record, for messages
 //   classes()       returns one more than the largest possible label
 //   block()         returns how many adjacent records are best read together: 1 if every record costs the same at any
 //                   position (a folder of files, an own index in memory)
@@ -50,7 +50,7 @@ class AnyRecords {
   [[nodiscard]] std::string where(std::int64_t i) const { return self_->where(i); }
   [[nodiscard]] int classes() const { return self_->classes(); }
   [[nodiscard]] std::int64_t block() const { return self_->block(); }
-  // One per class, or empty.
+  // Returns one name for each class, or an empty list.
   [[nodiscard]] std::vector<std::string> class_names() const { return self_->class_names(); }
 
  private:

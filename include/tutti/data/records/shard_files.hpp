@@ -66,7 +66,7 @@ class ShardFiles {
 
   [[nodiscard]] std::size_t count() const noexcept { return shards_.size(); }
   [[nodiscard]] const io::Path& path(std::size_t shard) const { return shards_[shard].path; }
-  // Length in bytes, and time of the last change in ns since 1970, when the set was opened.
+  // bytes(): length in bytes. changed(): time of the last change in ns since 1970. Both when the set was opened.
   [[nodiscard]] std::uint64_t bytes(std::size_t shard) const { return shards_[shard].bytes; }
   [[nodiscard]] std::int64_t changed(std::size_t shard) const { return shards_[shard].changed; }
 
