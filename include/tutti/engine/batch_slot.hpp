@@ -19,12 +19,12 @@ namespace tutti {
 // keep its address.
 class BatchSlot {
  public:
-  // For the images of a model; g outlives this object.
+  // g: the model, which must outlive this object.
   BatchSlot(Backend& backend, const Graph& g) : b_(backend), graph_(g), on_host_(backend.memory().on_host()) {}
 
   [[nodiscard]] const std::uint8_t* images() const noexcept { return batch_.images; }
   [[nodiscard]] const std::int32_t* labels() const noexcept { return batch_.labels; }
-  // Bytes that the slot holds, and bytes that it needs for `rows` rows.
+  // bytes(): number of bytes that the slot holds. bytes_for(): number of bytes that it needs for `rows` rows.
   [[nodiscard]] std::size_t bytes() const noexcept { return images_.bytes() + labels_.bytes(); }
   [[nodiscard]] std::size_t bytes_for(std::int64_t rows) const {
     return on_host_ ? 0 : image_bytes(rows) + label_bytes(rows);

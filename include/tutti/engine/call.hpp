@@ -32,13 +32,13 @@ struct Call {
   int task = 0, tasks = 1;  // of Phase::whole and of Phase::finish
   int worker = 0;
   std::int64_t first_row = 0;    // the first row of this call in the batch
-  std::int64_t count_rows = 0;   // of the whole batch on this rank
-  bool first_chunk = true;       // of this shard
-  std::byte* partial = nullptr;  // reduce: this shard's; finish: shard 0's, the others follow at partial_stride
+  std::int64_t count_rows = 0;   // rows of the whole batch on this rank
+  bool first_chunk = true;       // whether it is the first chunk of its shard
+  std::byte* partial = nullptr;  // in reduce: of this shard; in finish: of shard 0; the next is at partial_stride
   std::size_t partial_stride = 0;
   void* prepared = nullptr;              // what prepare() made for this node
   const StepScalars* scalars = nullptr;  // null: the backend has them already (StepFinisher::begin)
-  std::string_view node;                 // the layer it belongs to
+  std::string_view node;                 // name of the node's layer
 
   [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }
 };

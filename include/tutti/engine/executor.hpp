@@ -41,8 +41,8 @@ class Executor {
   // that Backend::finish_gradients() starts.
   using OnReady = std::function<void(std::size_t slices)>;
 
-  // Gets the layouts of parameters and running statistics; returns the memory of the backend for the gradient arena.
-  // Null: the executor allocates it.
+  // Gets the layouts of parameters and running statistics. Returns memory of the backend for the gradient arena, or
+  // null: then the executor allocates it.
   using PlaceGradients = FunctionRef<void*(const ArenaLayout& parameters, const ArenaLayout& states)>;
 
   // `forward`: a model recorded on a Builder.
@@ -71,23 +71,23 @@ class Executor {
   [[nodiscard]] bool has_plan(std::int64_t rows, bool training) const { return find(rows, training) != nullptr; }
   // Returns the number of plans.
   [[nodiscard]] std::size_t plans() const noexcept;
-  // Returns the ops of such a training step that run by the reference loops as a whole on one thread, because the
-  // backend has no kernel of its own: "op (layer)".
+  // Returns the ops of a training step of this size that run by the reference loops as a whole on one thread, because
+  // the backend has no kernel of its own: "op (layer)".
   [[nodiscard]] std::vector<std::string> fallbacks(std::int64_t rows);
 
   // Runs forward and backward. Fills the gradient arena with d(sum of losses * scalars).
   Metrics train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready = {});
-  // Returns the metrics of the current or the last run. They are final as soon as one slice of gradients is. Waits for
+  // Returns the metrics of the current or the last run. They are final when one slice of gradients is final. Waits for
   // a device.
   [[nodiscard]] Metrics metrics() const;
-  // Returns their address in the backend's memory: four f64.
+  // Returns the address of the metrics in the backend's memory: four f64.
   [[nodiscard]] const void* metrics_data() const { return value(train_.metrics).data; }
 
   // Runs a part of a step: calls begin(), starts forward and backward, and calls end(), which starts the work after
   // them. For a batch without rows, calls only begin() and end(). scalars: filled in by begin(); null if the backend
   // gets them elsewhere (StepFinisher).
-  // With null scalars, a backend that captures such parts replays all of it. `key` must differ if begin, on_ready or
-  // end would do other work than before. The call does not wait, and end() repacks the weights that it changes.
+  // With null scalars, a backend that captures runs replays the whole part. `key` must differ if begin, on_ready or end
+  // would do other work than before. This call does not wait, and end() repacks the weights that it changes.
   void start(const BatchView& batch, const StepScalars* scalars, std::span<const std::uint64_t> key,
              const OnReady& on_ready, FunctionRef<void()> begin, FunctionRef<void()> end);
   // Packs the weights after they have changed, in the order of the backend's work.
@@ -101,7 +101,7 @@ class Executor {
   void keep_metrics(std::size_t place);
   [[nodiscard]] const void* kept_metrics_data() const noexcept;
 
-  // Returns a value of the last run: logits always, others with keep_all.
+  // Returns a value of the last run: the logits always, other values with keep_all.
   [[nodiscard]] TensorRef value(ValueId v) const;
 
   struct MemoryUse {  // Bytes of each kind.

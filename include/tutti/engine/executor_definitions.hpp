@@ -39,7 +39,7 @@ struct Executor::Parts {
   Buffer kept;  // metrics of evaluations
   StepScalars scalars;
   std::uint64_t id = next_run_id();
-  std::vector<std::uint64_t> key;  // of the run; reuses its memory
+  std::vector<std::uint64_t> key;  // key of the current run; a member, to reuse its memory
 };
 
 TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, Options options)
@@ -127,7 +127,7 @@ TUTTI_CORE_FUNCTION void Executor::run(PreparedPlan& p, const BatchView& batch, 
   parts_->scalars = scalars;
   parts_->walk.set_scalars(&parts_->scalars);
   parts_->last = &p;
-  // With a callback or a watcher in between, the run is not replayed.
+  // A run with a callback or a watcher between its segments is not replayed.
   if (on_ready || options_.watcher != nullptr) return parts_->walk.run(p, on_ready);
   make_key(&p);
   b_.replay(span_of(parts_->key), &parts_->scalars, [&] { parts_->walk.run(p, on_ready); });
@@ -186,7 +186,7 @@ TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScala
     parts_->last = p;
   }
   parts_->walk.set_scalars(nullptr);
-  // Weights that were changed between the steps are not part of the capture.
+  // Packs weights that were changed between the steps: this is not part of the capture.
   parts_->packs.run();
   make_key(p);
   parts_->key.insert(parts_->key.end(), key.begin(), key.end());

@@ -122,7 +122,7 @@ class Inference {
     prepare_kernels(b_, *made);
     slot_.reserve(rows);
     arenas_.reserve(made->plan, b_.threads());
-    // Other batches read what the first one's kernels have packed.
+    // Plans for other batch sizes read the weights that the first plan's kernels pack.
     if (plans_.empty()) packs_.describe(graph_, made->plan, parameters_, arenas_.parameters(), made->kernels);
     return *plans_.emplace_back(std::move(made));
   }

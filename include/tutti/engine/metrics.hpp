@@ -20,7 +20,7 @@ struct BatchView {
   const ImageWindow* windows = nullptr;
 };
 
-// The results of a run over some rows. Sums, so that those of batches and ranks can be added.
+// The results of a run over some rows. They are sums, so that results of batches and ranks can be added.
 struct Metrics {
   double loss = 0, top1_hits = 0, topk_hits = 0, rows = 0;
 

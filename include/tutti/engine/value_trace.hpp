@@ -98,7 +98,7 @@ class ValueTrace final : public ValueWatcher {
   void ran(const PlanWalk& walk, Memory& memory, const PreparedPlan& p, const Segment& segment) override {
     const auto [node, phase] = segment.steps.front();
     const auto i = static_cast<std::size_t>(node);
-    // Another segment completes it.
+    // A later segment completes this op.
     if (phase == Phase::reduce && p.plan.partitions[i].division == Division::two_pass) return;
     const auto operand = [&](ValueId v) {
       const ValuePlace& at = p.plan.values[static_cast<std::size_t>(v)];

@@ -58,7 +58,7 @@ namespace schedule {
 
 namespace detail {
 
-// Returns the point as a run sees it that starts at step `start` and ends at step `end`.
+// Returns the point as seen by a run that starts at step `start` and ends at step `end`.
 inline SchedulePoint window(SchedulePoint p, std::int64_t start, std::int64_t end) noexcept {
   p.step -= start;
   p.total_steps = std::max<std::int64_t>(end - start, 0);
@@ -67,8 +67,8 @@ inline SchedulePoint window(SchedulePoint p, std::int64_t start, std::int64_t en
 
 }  // namespace detail
 
-// Goes from `from` at step 0 to `to` at step `steps`, linearly or with that power, then continues with `after`. `after`
-// sees only the remaining steps: its step 0 is the end of the warmup and its total is the rest of the run.
+// Changes from `from` at step 0 to `to` at step `steps`, linearly or with this power, then continues with `after`.
+// `after` sees only the remaining steps: its step 0 is the end of the warmup and its total is the rest of the run.
 class Warmup {
  public:
   Warmup(double from, double to, std::int64_t steps, Schedule after, double power = 1)
@@ -95,7 +95,7 @@ class Warmup {
   Schedule after_;
 };
 
-// Warmup with an `after` that counts from the start of the run, so that "epochs 30, 60 and 80" mean exactly these.
+// Like Warmup, but `after` counts from the start of the run, so that "epochs 30, 60 and 80" mean exactly these.
 class WarmupWithin {
  public:
   WarmupWithin(double from, double to, std::int64_t steps, Schedule after, double power = 1)

@@ -26,7 +26,7 @@ class Tuner;  // tuner.hpp
 struct CpuOptions {
   int threads = 0;  // 0: one per core this process may use
   cpu::ConvolutionAlgorithm convolution = cpu::ConvolutionAlgorithm::automatic;
-  std::shared_ptr<cpu::TunedChoices> choices{};  // of tune; null: each backend measures again
+  std::shared_ptr<cpu::TunedChoices> choices{};  // stored choices of `tune`; null: each backend measures again
 };
 
 // Shared by the CPU backends: threads, shards and tutti's own vector kernels for everything except convolutions and
@@ -64,7 +64,7 @@ class CpuOps : public HostBackend {
  private:
   [[nodiscard]] TUTTI_CORE_FUNCTION bool is_by_pairs(const Op& op, const NodeDesc& desc) const;
 
-  static constexpr std::size_t block = 16 * 1024;  // of a pass over arenas
+  static constexpr std::size_t block = 16 * 1024;  // number of elements of a block, in a pass over arenas
 
   // Master weights are f32 for every type of activations.
   static void only_f32(DType t) {
@@ -77,7 +77,7 @@ class CpuOps : public HostBackend {
   std::vector<SquaredNorms> norms_;  // per block
   cpu::Shared shared_;
   cpu::ConvolutionAlgorithm convolution_;
-  std::shared_ptr<cpu::Tuner> tuner_;  // of tune; shared, so that only the file that makes it needs its definition
+  std::shared_ptr<cpu::Tuner> tuner_;  // null without `tune`; as a shared_ptr it does not need the definition of Tuner
 };
 
 }  // namespace tutti

@@ -82,7 +82,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::convolution_kernel(const Op&
   return is_by_winograd(op, desc) ? winograd(desc) : sums(desc);
 }
 
-// Calls f for the blocks of a pass over arenas. The blocks are always the same.
+// Calls f for the blocks of a pass over arenas. The blocks do not depend on the number of threads.
 template <class F>
 void CpuOps::blocks(const UpdateCall& u, F&& f) {
   only_f32(u.dtype);

@@ -68,8 +68,8 @@ class GeluBackward final : public RowKernel {
   }
 };
 
-// y = x + b[c]: a batch norm that keeps its input. If the channels do not fill whole registers, several pixels together
-// are treated as one pixel with more channels.
+// y = x + b[c], computed as a batch norm with factors of 1. If the channels do not fill whole registers, several pixels
+// together are treated as one pixel with more channels.
 class Bias final : public RowKernel {
  public:
   using For = op::Bias;
@@ -90,7 +90,7 @@ class Bias final : public RowKernel {
     const float* const bias = c.in[1].as<float>();
     const float* const ones = ones_.data();
     const auto* x = static_cast<const T*>(c.in[0].data);
-    const T* const no_residual = nullptr;  // with the type of norm_ops.hpp: the kernel is compiled once
+    const T* const no_residual = nullptr;  // has the type that norm_ops.hpp uses, so the kernel is compiled once
     auto* y = static_cast<T*>(c.out[0].data);
     std::int64_t rest = pixels(c.in[0]);
     if (together_ > 1) {
@@ -106,7 +106,7 @@ class Bias final : public RowKernel {
     norm_apply<T>(isa_, x, no_residual, y, rest, channels_, ones, bias, false);
   }
 
-  std::int64_t channels_, together_;  // together_: of pixels
+  std::int64_t channels_, together_;  // together_: number of pixels treated as one
   std::vector<float> ones_;
 };
 

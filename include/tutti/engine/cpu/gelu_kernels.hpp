@@ -68,7 +68,7 @@ TUTTI_INLINE void gelu_backward_vector(const T* dy, const T* x, T* dx) {
   load<I>(d, dy);
   load<I>(v, x);
   normal_tail<I>(a, tail, density, v);
-  const F<I> left = tail - a * density;  // of -a
+  const F<I> left = tail - a * density;  // derivative at -a
   store<I>(dx, d * (v < F<I>{} ? left : 1.0F - left));
 }
 

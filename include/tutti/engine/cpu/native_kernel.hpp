@@ -27,7 +27,7 @@ class RowKernel : public NativeKernel {
   [[nodiscard]] Partition cut() override { return {Division::rows}; }
 };
 
-// Like RowKernel, with the reference loop.
+// Like RowKernel, but runs the reference loop.
 template <class O>
 class RowLoop final : public HostKernel<> {
  public:

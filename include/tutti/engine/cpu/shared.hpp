@@ -32,7 +32,7 @@ class ChannelFactors {
   std::size_t channels_ = 0;
 };
 
-// Memory of each worker for operands in another form, used by one kernel at a time. Zeros at the start.
+// Memory for each worker, in which one kernel at a time stores operands in another form. Zeros at the start.
 class WorkerRoom {
  public:
   // Called before the first step, as above.

@@ -73,7 +73,7 @@ TUTTI_INLINE void load(F<I>& to, const float* p) {
 template <Isa I>
 TUTTI_INLINE void widen(typename Vec<I>::I& to, const std::uint8_t* p) {
 #if defined(__x86_64__) && !defined(__clang__)
-  if constexpr (lanes_of<I> == 16) {  // GCC 12 loads them one by one
+  if constexpr (lanes_of<I> == 16) {  // without this, GCC 12 loads them one by one
     asm("vpmovzxbd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Unaligned<typename Vec<I>::Byte>*>(p)));
     return;
   }
@@ -86,7 +86,7 @@ TUTTI_INLINE void widen(typename Vec<I>::I& to, const std::uint8_t* p) {
 template <Isa I>
 TUTTI_INLINE void widen(typename Vec<I>::U& to, const bf16* p) {
 #if defined(__x86_64__) && !defined(__clang__)
-  if constexpr (lanes_of<I> == 16) {  // GCC 12 uses five instructions
+  if constexpr (lanes_of<I> == 16) {  // without this, GCC 12 uses five instructions
     asm("vpmovzxwd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Unaligned<typename Vec<I>::Half>*>(p)));
     return;
   }

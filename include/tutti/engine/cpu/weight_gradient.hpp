@@ -18,9 +18,9 @@
 #endif
 
 // Weight gradients of convolutions as matrix products: dw [outputs, inputs] of one position of the window is dy^T x
-// over all pixels. The operands are copied, one block of pixels after the other, into columns of 16 channels. Floats of
-// whole pixels of dy are read in place instead. A tile of 8 outputs by 32 inputs is kept in registers. For AVX-512, in
-// bf16 with its products of pairs.
+// over all pixels. The operands are copied, one block of pixels after the other, into columns of 16 channels. If dy is
+// f32 and all its channels are used, it is read in place instead. A tile of 8 outputs by 32 inputs is kept in
+// registers. There is code for AVX-512; in bf16 it uses products of pairs.
 namespace tutti::cpu {
 
 template <class T>
@@ -33,9 +33,9 @@ struct WeightGradientArgs {
   const T* dy = nullptr;
   std::int64_t first_input = 0, inputs = 0;  // the part of the gradient that is computed
   std::int64_t first_output = 0, part_outputs = 0;
-  float* dw = nullptr;  // [part_outputs][position in the window][inputs], with steps:
+  float* dw = nullptr;  // [part_outputs][position in the window][inputs]; the first two have these steps:
   std::int64_t dw_output = 0, dw_place = 0;
-  bool add = false;          // to the present values
+  bool add = false;          // add to the present values of dw
   float* columns = nullptr;  // weight_gradient_floats() floats, aligned to 64 bytes
 };
 
@@ -48,7 +48,7 @@ inline constexpr int tile_outputs = 8, tile_columns = 2;
 
 }  // namespace detail
 
-// Returns whether there is a kernel: it needs whole columns and this instruction set.
+// Returns whether there is a kernel for `isa`. Its inputs and outputs must fill whole columns.
 template <class T>
 [[nodiscard]] bool has_weight_gradient(Isa isa, std::int64_t inputs, std::int64_t outputs) {
   return (std::is_same_v<T, float> ? isa == Isa::avx512 || isa == Isa::avx512_bf16 : isa == Isa::avx512_bf16) &&
@@ -197,7 +197,7 @@ TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
   const int places = g.window.kernel_h * g.window.kernel_w;
   const std::int64_t pixels = g.rows * g.out_h * g.out_w;
   const std::int64_t blocks = (pixels + block - 1) / block, size = ((pixels + blocks - 1) / blocks + 1) / 2 * 2;
-  // Parts of pixels at a distance of a power of two would evict each other from the cache.
+  // Copies parts of pixels: at a distance of a power of two, they would evict each other from the cache.
   const bool copies = pairs || g.part_outputs < g.outputs;
   float* const output_columns = g.columns;
   float* const input_columns = g.columns + g.part_outputs / 16 * column_floats;
@@ -226,7 +226,7 @@ TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
     std::int64_t tile = 0;
     for (std::int64_t c = 0; c < g.inputs / 16; c += tile_columns)
       for (std::int64_t p = 0; p < g.part_outputs; p += tile_outputs, ++tile) {
-        // Prefetches the next data meanwhile, because copies wait for memory.
+        // Prefetches the data of the next step, because its copies would wait for memory.
         for (std::int64_t k = next.count * tile / tiles; k < next.count * (tile + 1) / tiles; ++k) {
           if (next.place == 0) ask_for(g.dy + (next.first + k) * g.outputs + g.first_output, g.part_outputs);
           if (next_inputs[k] != nullptr) ask_for(next_inputs[k], g.inputs);

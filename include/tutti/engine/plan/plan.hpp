@@ -96,7 +96,7 @@ struct PlanQueries {
   // Returns the bytes of the packed weights of a node that `partition` was called for; 0: the op reads the master
   // weights.
   std::function<std::size_t(NodeId)> pack_bytes;
-  // All nodes that read a packed parameter read the same packed form.
+  // Whether all nodes that read a packed parameter read the same packed form.
   bool shared_form = false;
 };
 
@@ -107,7 +107,7 @@ struct PlanOptions {  // Options of a planner.
   int shards = 8;
   std::size_t chunk_bytes = 256 * 1024;  // of the largest tensor in a row segment
   bool keep_all = false;                 // every activation stays readable after the run, for tests and debugging
-  bool one_by_one = false;               // each op in segments of its own
+  bool one_by_one = false;               // each op has segments of its own
 };
 
 // Returns the layout of the parameter and gradient arenas: trainable parameters in the order in which their gradients

@@ -37,10 +37,10 @@ class PlanWalk {
   PlanWalk(Backend& backend, const Arenas& arenas, const BatchSlot& slot, WeightPacks& packs)
       : b_(backend), arenas_(arenas), slot_(slot), packs_(packs) {}
 
-  // For the following runs; null: the backend gets them elsewhere.
+  // Sets the scalars of the following runs; null: the backend gets them elsewhere.
   void set_scalars(const StepScalars* s) noexcept { scalars_ = s; }
   void profile(Profile* p) noexcept { profile_ = p; }
-  // For plans with ops that run one by one and keep what they compute.
+  // Sets the watcher, for plans with ops that run one by one and keep what they compute.
   void watch(ValueWatcher* w) noexcept { watcher_ = w; }
 
   void run(const PreparedPlan& p, const OnReady& on_ready) {
@@ -55,7 +55,7 @@ class PlanWalk {
       first = end;
     };
     for (std::size_t s = 0; s < segments.size(); ++s) {
-      // With a watcher, the forward pass ends on all threads before the backward pass begins.
+      // If spans are watched, the forward pass ends on all threads before the backward pass begins.
       if (watched && (s == 0 || segments[s].backward != segments[s - 1].backward)) {
         run_to(s);
         pass.reset();

@@ -208,7 +208,7 @@ class Planner {
 
   void place_values() {
     const std::size_t n_values = g_.values.size();
-    // Times are segments for the arena and steps for the scratch of one chunk.
+    // Times in `arena` are segments. Times in `scratch`, which holds one chunk, are steps.
     std::vector<Lifetime> arena(n_values + g_.nodes.size()), scratch(n_values);
     std::vector<char> rows_only(n_values, 1);
     int clock = 0;

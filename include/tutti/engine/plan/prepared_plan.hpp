@@ -71,7 +71,7 @@ namespace detail {
           [&p](NodeId node) { return p.kernels[static_cast<std::size_t>(node)]->packed_bytes(); }, b.packs_once()};
 }
 
-// Returns op and layer of the nodes that run by the reference loops on another backend.
+// Returns op and layer of the nodes that run by the reference loops, unless b is the reference backend.
 [[nodiscard]] inline std::vector<std::string> fallbacks_of(const Backend& b, const PreparedPlan& p) {
   std::vector<std::string> list;
   if (b.name() == "reference") return list;

@@ -18,7 +18,7 @@ struct LossScale {
 
   [[nodiscard]] double value() const { return math::ldexp(1.0, static_cast<int>(exponent)); }
 
-  // Call this after each step with whether its gradients were finite. Returns false if there is no smaller scale.
+  // Call this after each step. finite: whether its gradients were finite. Returns false if there is no smaller scale.
   [[nodiscard]] bool after_step(bool finite) {
     if (finite) {
       if (++steps >= steps_until_doubled) {

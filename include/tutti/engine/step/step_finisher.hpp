@@ -26,7 +26,7 @@ struct ModelState {
   void* state_sums = nullptr;
   std::size_t state_count = 0;
   void* flags = nullptr;  // of all ranks (StepFlags)
-  // Weight EMA: averages of both, or null.
+  // Weight EMA: averages of weights and running statistics, or null.
   void *average = nullptr, *state_average = nullptr;
 };
 
@@ -34,8 +34,8 @@ struct ModelState {
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // Sends the gradients that are final now that the first `slices` slices are. write_flags() is called before the first
-  // piece.
+  // Sends the gradients that have become final: those of the first `slices` slices, without those sent before.
+  // write_flags() is called before the first piece.
   virtual void send(std::size_t slices, FunctionRef<void()> write_flags) = 0;
   // Returns when everything that was sent is summed and readable by the host.
   virtual void wait_on_host() = 0;
@@ -51,7 +51,7 @@ struct StepNumbers {
   double ema_decay = 0;
   std::int64_t step = 1;     // from 1
   std::uint32_t flags = 0;   // of this rank
-  bool begins_sums = false;  // of metrics
+  bool begins_sums = false;  // this step begins new sums of metrics
 };
 
 // The reason that a run cannot continue. `loss`: this rank's own loss is not finite.
@@ -69,16 +69,16 @@ struct StepOutcome {
   std::array<double, 4> sums{}, metrics{};  // loss, top-1, top-k, rows; metrics: of this step
 };
 
-// For each step: send(), then begin(), add() and update(), which a captured step replays instead, then started().
-// Outcomes of the last `kept` steps are available. With several ranks the update starts when all sums have arrived, so
-// if a step fails before that, roll_back() can restore everything that it has changed.
+// Calls for each step: send(), then begin(), add() and update(), and then started(). A captured step replays begin(),
+// add() and update(). Outcomes of the last `kept` steps are available. With several ranks the update starts when all
+// sums have arrived, so if a step fails before that, roll_back() can restore everything that it has changed.
 class StepFinisher {
  public:
   static constexpr std::uint64_t kept = 4;
   virtual ~StepFinisher() = default;
 
-  // Returns whether the end of a step returns before the step is complete. Then only wait(), and send() for the step
-  // `kept` before, block.
+  // Returns whether the end of a step returns before the step is complete. Then only wait() blocks, and send() if the
+  // step `kept` steps earlier is not complete.
   [[nodiscard]] virtual bool runs_ahead() const = 0;
   // Sets the number of ranks from now on. No step may be running.
   virtual void begin_generation(int ranks) = 0;
@@ -101,17 +101,17 @@ class StepFinisher {
 
   [[nodiscard]] virtual bool done(std::uint64_t step) = 0;
   virtual void wait(std::uint64_t step) = 0;
-  // For a step that is done.
+  // Returns the outcome of a step that is done.
   [[nodiscard]] virtual StepOutcome outcome(std::uint64_t step) const = 0;
   // Throws if kernels found invalid data.
   virtual void require_good_data() {}
 
-  // For the following steps.
+  // Sets the loss scale (LossScale) for the following steps.
   virtual void set_scale(std::int64_t exponent, std::int64_t steps) = 0;
   // Continues after a step that was not finite.
   virtual void resume() = 0;
-  // Restores the state at the start of this step, with several ranks. It must be one of the last two steps, and no part
-  // of it may be running.
+  // Restores the state at the start of this step. Only with several ranks. It must be one of the last two steps, and no
+  // part of it may be running.
   virtual void roll_back(std::uint64_t step) = 0;
   // Returns memory of the device that can hold the complete state, for data that arrives from another rank. Usable
   // while nothing runs, until the next step begins. Empty: no such memory.

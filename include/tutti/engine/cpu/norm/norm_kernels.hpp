@@ -241,7 +241,7 @@ TUTTI_CORE_INSTANCE(template void norm_backward_reduce<bf16>(Isa, NormBackwardAr
 template <Isa I, class T>
 TUTTI_INLINE void norm_backward_apply_body(NormBackwardArgs<T> n) {
   constexpr int width = lanes_of<I>;
-  if (n.masked != nullptr) {  // already masked
+  if (n.masked != nullptr) {  // the reduce pass has applied the mask
     n.dy = n.masked;
     n.dy2 = n.y = nullptr;
     n.relu = false;

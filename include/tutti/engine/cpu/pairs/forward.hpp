@@ -91,7 +91,7 @@ TUTTI_INLINE void forward_tile(Register (&sums)[tile_h][tile_w], const Pair* x, 
   add_row<-1, 2>(sums, x + 3 * line, pairs, weights);
 }
 
-// Copies one image into the room.
+// Copies one image into `room`, with zeros around it.
 inline void pad_image(const bf16* from, const Shape& x, const Padded& to, bf16* room) {
   const std::int64_t line = to.w * to.channels;
   std::fill_n(room, line, bf16{});

@@ -18,7 +18,7 @@
 
 namespace tutti::cpu::pairs {
 
-// Forward, and the gradient of the input.
+// Computes the forward pass, or the gradient of the input.
 class Convolution : public Kernel {
  public:
   [[nodiscard]] Partition cut() override { return {Division::rows}; }

@@ -15,8 +15,8 @@
 
 // Gradients of the weights of 3x3 convolutions with padding 1, in bf16. Sums go over pairs of adjacent pixels:
 // registers of 16 outputs' gradients times single inputs. Some rows of an image are copied into pairs: gradients once,
-// inputs once for each way in which a pair of outputs' pixels can lie on them. Then 8 inputs times one column of the
-// weights are summed in registers over these rows.
+// and inputs once for each `way` in which the inputs of a pair can lie (PairLayout). Then 8 inputs times one column of
+// the weights are summed in registers over these rows.
 namespace tutti::cpu::pairs {
 
 struct GradientArgs {
@@ -25,7 +25,7 @@ struct GradientArgs {
   const bf16* from = nullptr;       // x
   const bf16* gradients = nullptr;  // dy
   float* sums = nullptr;            // gradient_floats(): [outputs / 16][inputs, whole registers][9][16]
-  bool add = false;                 // to the present values
+  bool add = false;                 // add to the present values of sums
   std::uint32_t* room = nullptr;    // gradient_room() words
 };
 
@@ -41,8 +41,8 @@ namespace detail {
 // The layout of pairs for a block of rows of gradients: inputs [row][block of 16 channels][pair][way][16], gradients
 // [block of 16][row][pair][16].
 //
-// Stride 1: three columns of weights use two ways, inputs (2q - 1, 2q) and (2q, 2q + 1), the first at pair p and p + 1.
-// Stride 2: inputs (4p - 1, 4p + 1), (4p, 4p + 2), and (4p + 1, 4p + 3), which follow the first.
+// Stride 1: three columns of weights use two ways. The first, inputs (2q - 1, 2q), is read at pair p and p + 1; the
+// second is (2q, 2q + 1). Stride 2: three ways, inputs (4p - 1, 4p + 1), (4p, 4p + 2) and (4p + 1, 4p + 3).
 struct PairLayout {
   PairLayout(const Shape& x, const Shape& dy, int stride)
       : across((dy[3] + 1) / 2),
@@ -93,8 +93,8 @@ TUTTI_INLINE void read_pixel(Words& to, const bf16* p, bool inside, std::int64_t
   widen<Isa::avx512_bf16>(to, static_cast<const bf16*>(some));
 }
 
-// A row of w pixels, or of zeros, to copy into pairs q of [0, count). The pair of way k holds pixel step q + first + k
-// and the pixel `apart` after it.
+// A row of w pixels, or of zeros, to copy into pairs q of [0, count). The pair of way k holds the pixel step * q +
+// first + k and the pixel that is `apart` further.
 struct PairRow {
   const bf16* from;  // null: zeros
   std::int64_t w, channels, count, step, first, apart;
@@ -175,7 +175,7 @@ template <int Stride>
 TUTTI_TARGET_AVX512_BF16 void gradient_body(const GradientArgs& a) {
   const PairLayout l(a.x, a.dy, Stride);
   std::uint32_t* const dy_at = a.room + l.input_rows * l.input_row;
-  const std::int64_t block = l.output_rows * l.output_row;  // of 16 outputs
+  const std::int64_t block = l.output_rows * l.output_row;  // floats of a block of 16 outputs
   const std::int64_t w = a.x[3], out_h = a.dy[2], out_w = a.dy[3];
   bool add = a.add;
   for (std::int64_t n = 0; n < a.x[0]; ++n)

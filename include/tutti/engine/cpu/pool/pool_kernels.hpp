@@ -43,8 +43,8 @@ inline Span holders(std::int64_t h, int kernel, const op::Window& o, std::int64_
   return {first > 0 ? (first + o.stride - 1) / o.stride : 0, std::min<std::int64_t>(at / o.stride + 1, outputs)};
 }
 struct Tap {
-  std::int64_t from;   // the output with the input in its window
-  std::int32_t place;  // of the input in that window
+  std::int64_t from;   // offset of an output that has the input in its window
+  std::int32_t place;  // position of the input in that window
 };
 
 // Processes the channels from c on, which do not fill a register, of one output with a window that begins at x. Uses no
@@ -94,13 +94,13 @@ TUTTI_INLINE void max_pool_body(MaxPoolArgs<T> a) {
       for (std::int64_t q = 0; q < a.out_w; ++q, y += a.channels, which += a.channels) {
         const detail::Span r = detail::inside(p, o.kernel_h, o, a.h), s = detail::inside(q, o.kernel_w, o, a.w);
         const T* x = a.x + ((n * a.h + p * o.stride - o.padding) * a.w + q * o.stride - o.padding) * a.channels;
-        // the window's first tap that is inside; the distance from the last tap of one row to the first tap of the next
+        // start: first tap inside the image; rest: distance from the last tap of one row to the first tap of the next
         F<I> start, rest;
         broadcast<I>(start, static_cast<float>(r.begin * o.kernel_w + s.begin));
         broadcast<I>(rest, static_cast<float>(o.kernel_w - (s.end - s.begin)));
         std::int64_t c = 0;
-        // A NaN wins, so that it is not lost. It is detected by the largest magnitude, as an integer. To look for it in
-        // the selection would make GCC 12 combine two masks, which it does lane by lane.
+        // A NaN wins, so that it is not lost. It is detected by the largest magnitude, as an integer. A test for it in
+        // the selection would make GCC 12 combine two masks, lane by lane.
         for (; c + width <= a.channels; c += width) {
           F<I> best, place = start, here = start, v;
           Ints most = Ints{};
@@ -129,7 +129,7 @@ TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
   using Ints = typename Vec<I>::I;
   constexpr int width = lanes_of<I>;
   const op::Window& o = a.window;
-  detail::Tap taps[256];  // positions have a byte
+  detail::Tap taps[256];  // a position is stored in one byte
   T* dx = a.x;
   for (std::int64_t n = 0; n < a.rows; ++n)
     for (std::int64_t h = 0; h < a.h; ++h) {

@@ -28,7 +28,7 @@ class Tuner {
 
   explicit Tuner(std::shared_ptr<TunedChoices> kept) : kept_(std::move(kept)) {}
 
-  // Returns no value if choose() was not called for it.
+  // Returns the algorithm that choose() has chosen; no value if it was not called for this convolution.
   [[nodiscard]] std::optional<ConvolutionAlgorithm> chosen(const Op& op, const winograd::Problem& p) const {
     const auto at = chosen_.find(name_of(op, p));
     if (at == chosen_.end()) return std::nullopt;
@@ -76,8 +76,8 @@ class Tuner {
     return d;
   }
 
-  // Returns the shortest time of each in milliseconds, measured alternately: other work on the machine can only add to
-  // it.
+  // Returns the shortest time of each kernel in milliseconds, because other work on the machine can only add time.
+  // Measures them alternately.
   [[nodiscard]] static std::pair<double, double> time(KernelBenchmark& a, KernelBenchmark& b) {
     constexpr int least_turns = 5, most_turns = 200;
     constexpr double enough_ms = 40;

@@ -18,8 +18,8 @@ struct OutputArgs {
   WriteTiles outputs;              // destination of the group's tiles, from the panel's first channel on
 };
 
-// Transforms the tiles [first, first + count) of images to their positions, the first of which is `at`, in groups of
-// tiles.
+// Transforms the tiles [from.first, from.first + from.count) of images and writes them to `groups`, from position
+// from.at on.
 inline void transform_tiles(Isa isa, ReadTiles from, const TileLayout& l, float* groups) {
   const std::int64_t end = from.at + from.count;
   for (std::int64_t at = from.at; at < end;) {

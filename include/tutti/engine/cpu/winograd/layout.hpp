@@ -58,7 +58,7 @@ struct TileLayout {
 
   const PointOrder& order;
   std::int64_t tiles, groups = 0, group = 0, blocks = 0, block = 0;
-  std::int64_t block_floats = 0, plane = 0, products = 0;  // floats; of one point: of tiles, of products
+  std::int64_t block_floats = 0, plane = 0, products = 0;  // floats of a block; of one point: of tiles, of products
 };
 
 }  // namespace tutti::cpu::winograd

@@ -26,7 +26,7 @@ struct PackArgs {
   bool bf16 = false;  // if the weights are used as bf16: they are rounded first
   bool strided = false;
   std::int64_t first_panel = 0, panels = 0;
-  float* to = nullptr;  // of the first of these panels
+  float* to = nullptr;  // destination of the first of these panels
 };
 
 #if defined(__x86_64__)
@@ -57,8 +57,8 @@ TUTTI_INLINE void transpose_stages(F<I>* r) {
   transpose_stage<I, 4>(r);
   if constexpr (lanes_of<I> == 16) transpose_stage<I, 8>(r);
 }
-// Transposes lanes x lanes floats from `from`, with rows `step` apart, to `to`. Prefetches the floats that are
-// `ahead` of them.
+// Transposes lanes x lanes floats from `from`, with rows `step` apart, to `to`. Prefetches the floats that are `ahead`
+// floats further.
 template <Isa I>
 TUTTI_INLINE void transpose(const float* from, std::int64_t step, float* to, std::int64_t to_step, std::int64_t ahead) {
   constexpr int lanes = lanes_of<I>;

@@ -68,9 +68,9 @@ TUTTI_TARGET_AVX2 void multiply_avx2(std::int64_t channels, const float* tiles, 
 
 #endif
 
-// The least and most tiles of a block: the largest number with sums that fit the registers, for panels of one register
-// or of two. Half as many tiles already keep both units busy. Panels of one register are rare, so they have only two
-// sizes.
+// The least and most tiles of a block, for panels of one register or of two. The sums of the most tiles just fit the
+// registers. About half as many tiles already keep both units busy. Panels of one register are rare, so they have only
+// two sizes.
 struct BlockRange {
   std::int64_t least, most, step;
 };

@@ -62,14 +62,14 @@ struct Problem {
   return p.channels >= least && p.outputs >= least;
 }
 
-// For all algorithms except tune.
+// Returns whether a convolution uses Winograd's algorithm, for all choices except tune.
 [[nodiscard]] inline bool uses(ConvolutionAlgorithm a, Isa isa, const Problem& p) {
   return a != ConvolutionAlgorithm::direct && has_code(isa, p) &&
          (a == ConvolutionAlgorithm::winograd || is_faster(isa, p));
 }
 
 // Deep convolutions have few tiles and many weights, and transformed weights take four times as much memory. It is
-// faster to transform them when they are used, once for all tiles, than to read them from memory for each.
+// faster to transform them when they are used, once for all tiles, than to read them from memory for each tile.
 [[nodiscard]] constexpr bool is_deep(std::int64_t channels, std::int64_t outputs) {
   return channels * outputs >= 256 * 256;
 }

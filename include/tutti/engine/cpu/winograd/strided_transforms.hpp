@@ -50,10 +50,10 @@ inline constexpr float p = 0.5F, q = 1.25F, p2 = p * p, q2 = q * q;
 inline constexpr float n1 = 1 / (2 * p * (p2 - q2)), n2 = 1 / (2 * q * (q2 - p2));
 }  // namespace strided_nodes
 
-// Each works in place, like those of stride 1.
+// These transforms work in place, like those of stride 1.
 //
-// From 5 odd inputs and 4 even ones, which stay, to 9. Or from 4 gradients of outputs to 5 points, followed by the
-// unchanged gradients.
+// Transforms 5 odd inputs to 5 points, followed by 4 even inputs, which do not change. Or transforms 4 gradients of
+// outputs to 5 points, followed by the unchanged gradients.
 template <class V>
 struct StridedReadTransform {
   static constexpr int in = strided_patch, out = strided_patch;
@@ -82,14 +82,14 @@ struct StridedReadTransform {
     d[3] = odd_q - q * even_q;
   }
 };
-// From 9 products to 4 outputs, or to 8 gradients of inputs.
+// Transforms 9 products to 4 outputs, or to 8 gradients of inputs.
 template <class V>
 struct StridedWriteTransform {
   static constexpr int in = strided_patch, out = 2 * tile;
   bool data;
   WriteConstants<V> constants{strided_nodes::p, strided_nodes::q};
 
-  // The number of results.
+  // Returns the number of results.
   [[nodiscard]] TUTTI_INLINE int values() const { return data ? out : tile; }
 
   TUTTI_INLINE void operator()(V* m) const {
@@ -112,7 +112,7 @@ struct StridedWriteTransform {
     }
   }
 };
-// From 3 weights to 5 points of the outer two and the one in the middle.
+// Transforms 3 weights to 5 points of the outer two weights, followed by the middle weight.
 template <class V>
 TUTTI_INLINE void strided_weights_1d(V* w) {
   using namespace strided_nodes;
@@ -124,7 +124,7 @@ TUTTI_INLINE void strided_weights_1d(V* w) {
   w[2] = odd_q + even_q;
   w[3] = odd_q - even_q;
 }
-// From 6 products to 3 gradients of weights.
+// Transforms 6 products to 3 gradients of weights.
 template <class V>
 TUTTI_INLINE void strided_weight_gradient_1d(V* d) {
   using namespace strided_nodes;

@@ -74,7 +74,7 @@ struct WriteTiles {
   Images images;
   std::int64_t first = 0, count = 0;                // tiles of the images
   std::int64_t first_channel = 0, end_channel = 0;  // in whole registers
-  const float* from = nullptr;                      // [point][tile][channel], with steps:
+  const float* from = nullptr;                      // [point][tile][channel]; points and tiles have these steps:
   std::int64_t plane = 0, tile = 0;
 };
 
@@ -142,7 +142,7 @@ TUTTI_INLINE void read_tiles(const ReadTiles& a, const Places<Transform::in>& pl
   const bool converts = a.bf16 && std::is_same_v<T, float>;
   const std::int64_t unit = a.bf16 ? sizeof(bf16) : sizeof(float);
   const std::int64_t line = s.w * s.channels, plane = a.to.plane;
-  const std::int64_t edge = *std::max_element(places, places + in) + 1 - s.side;  // of the new pixels
+  const std::int64_t edge = *std::max_element(places, places + in) + 1 - s.side;  // offset of the pixels not yet read
   const auto* const pixels = static_cast<const std::byte*>(a.from);
   alignas(64) T buffer[in][in][lanes];
   Lines<T, in> here, copy;
@@ -264,7 +264,7 @@ TUTTI_TARGET_AVX512 inline void read_avx512(const ReadTiles& a) {
 TUTTI_TARGET_AVX2 inline void read_avx2(const ReadTiles& a) {
   a.what > Reads::gradients ? read_strided_body<Isa::avx2>(a) : read_body<Isa::avx2, float>(a);
 }
-// Of type T if the stride is 1.
+// Writes type T. Only for stride 1.
 template <Isa I, Isa J, class T>
 TUTTI_INLINE void write_body(const WriteTiles& a) {
   write_tiles<I, J, T>(a, WriteTransform<F<I>>{});

@@ -40,8 +40,8 @@ TUTTI_INLINE void keep(V& to, float f) {
 #endif
 }
 
-// The constants of the transforms of both strides: the points p and q, their powers, and for reading the product and
-// the sum of the squares.
+// The constants of the transforms of both strides: the points p and q and their powers. For reading also the product
+// and the sum of the squares.
 template <class V>
 struct ReadConstants {
   V p, q, p2, q2, product, sum;
@@ -69,18 +69,18 @@ struct WriteConstants {
   }
 };
 
-// Each works in place, on registers V or on floats. Pairs of points differ in sign, so they share an even and an odd
-// part.
+// These transforms work in place, on registers V or on floats. Pairs of points differ in sign, so they share an even
+// and an odd part.
 //
-// The transforms for reading share a type, so that the loops around them are compiled once. B': 6 inputs. Or A: 4
-// gradients of outputs to 6.
+// The transforms for reading share a type, so that the loops around them are compiled once. B' transforms 6 inputs to 6
+// points; A transforms 4 gradients of outputs to 6 points.
 template <class V>
 struct ReadTransform {
   static constexpr int in = patch, out = patch;
   bool gradients;
   ReadConstants<V> constants{nodes::p, nodes::q};
 
-  // The number of input values.
+  // Returns the number of input values.
   [[nodiscard]] TUTTI_INLINE int values() const { return gradients ? tile : in; }
 
   TUTTI_INLINE void operator()(V* d) const {
@@ -102,7 +102,7 @@ struct ReadTransform {
     d[4] = even_q - q * odd_q;
   }
 };
-// A': 6 products to 4 outputs
+// A': transforms 6 products to 4 outputs.
 template <class V>
 struct WriteTransform {
   static constexpr int in = patch, out = tile;
@@ -119,7 +119,7 @@ struct WriteTransform {
     m[3] = p3 * odd_p + q3 * odd_q + m[5];
   }
 };
-// G: 3 weights to 6
+// G: transforms 3 weights to 6 points.
 template <class V>
 TUTTI_INLINE void weights_1d(V* w) {
   using namespace nodes;
@@ -132,7 +132,7 @@ TUTTI_INLINE void weights_1d(V* w) {
   w[3] = even_q + odd_q;
   w[4] = even_q - odd_q;
 }
-// G': 6 products to 3 gradients of weights
+// G': transforms 6 products to 3 gradients of weights.
 template <class V>
 TUTTI_INLINE void weight_gradient_1d(V* d) {
   using namespace nodes;

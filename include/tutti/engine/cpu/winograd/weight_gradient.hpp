@@ -49,7 +49,7 @@ namespace detail {
 struct PointRun {
   const PointOrder& order;
   std::size_t i, count;
-  bool add;  // to the sums of previous points
+  bool add;  // add to the sums of previous points
 };
 
 // Multiplies R outputs by N registers of inputs: sums over points and tiles, from zero or from the present values.
@@ -166,7 +166,7 @@ TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock
         multiply_points<I>(a, b, {order, i + k, std::min(most, same - k), t > 0 || k > 0}, t);
   }
   const std::int64_t row = (a.inputs + lanes - 1) / lanes * lanes;
-  const std::int64_t rows = (b.k_end - b.k + lanes - 1) / lanes * lanes;  // of products
+  const std::int64_t rows = (b.k_end - b.k + lanes - 1) / lanes * lanes;  // rows of products
   for (std::int64_t i = b.k; i < std::min(b.k_end, a.outputs); ++i)
     for (std::int64_t first = b.c; first < b.c_end; first += lanes) {
       // Products are stored in columns of two registers of inputs; the last column may have one.

@@ -16,9 +16,9 @@ namespace tutti::cpu::winograd {
 
 // Gradients of the weights of 3x3 convolutions with stride 1 or 2 and padding 1.
 //
-// Few weights: each shard sums the gradient of its rows. Many weights, for which adding a sum of megabytes for each
-// shard would cost more than the products: the shards transform the tiles of the whole batch, then each task computes a
-// part of the gradient from all of them, once.
+// With few weights, each shard sums the gradient of its rows. With many weights, adding a sum of megabytes for each
+// shard would cost more than the products. So the shards transform the tiles of the whole batch, then each task
+// computes a part of the gradient from all of them, once.
 class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;
@@ -57,7 +57,7 @@ class Conv2dBackwardWeights final : public Kernel {
     b_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
   }
 
-  // Returns whether the tasks of the finish compute the products, of all tiles.
+  // Returns whether the tasks of the finish compute the products, from the tiles of the whole batch.
   [[nodiscard]] bool whole_batch() const {
     const bool many = x_.channels * dy_.channels >= (strided_ ? 128 * 256 : 256 * 256);
     return many && rows_ * x_.tiles_per_row() <= 1024;

@@ -65,7 +65,7 @@ class Convolution : public NativeKernel {
         weights_(isa_, d.in[0].shape[1], d.out[0].shape[1]) {}
 
  private:
-  // Tiles of a group; with stride 2 half as many, because they have twice the points.
+  // Tiles of a group. Deep convolutions with stride 2 take half as many, because their tiles have twice the points.
   static constexpr std::int64_t chunk_tiles = 28, deep_tiles = 84;
 
   // For inputs with stride 2 a tile has 8x8 pixels.
@@ -78,8 +78,8 @@ class Convolution : public NativeKernel {
     return {isa_, weights_, order_of(strided_), rows * input_images(desc_.in[0].shape).tiles_per_row(), at_once};
   }
   [[nodiscard]] TileLayout chunk_layout(std::int64_t rows) const { return layout(rows, chunk_tiles); }
-  // For a deep convolution, the number of parts of the groups of tiles: as many tasks as shards, if there are enough
-  // groups.
+  // Returns into how many parts a deep convolution divides the groups of tiles. There are as many tasks as shards if
+  // there are enough groups.
   [[nodiscard]] std::int64_t parts() const {
     return std::clamp<std::int64_t>(desc_.shards / weights_.panels, 1, fewest_groups());
   }
@@ -119,7 +119,7 @@ class Convolution : public NativeKernel {
                        weights_, l);
     }
   }
-  // Transforms the tiles of some rows, among those of the batch.
+  // Transforms the tiles of this call's rows to their positions among the tiles of the batch.
   void transform(const Call& c) const {
     auto* const all = reinterpret_cast<float*>(c.partial - static_cast<std::size_t>(c.shard) * c.partial_stride);
     const Images rows = input_images(c.in[0].shape);
