@@ -36,7 +36,7 @@ struct Batch {
   std::span<const ImageWindow> windows{};  // [count]
   std::span<const std::int64_t> epochs{};  // [count], in a step that continues into another epoch; else empty
 
-  std::shared_ptr<const Schema> schema{};  // of the data set; null if the source does not know it
+  std::shared_ptr<const Schema> schema{};  // schema of the data set; null if the source does not know it
 
   [[nodiscard]] std::int64_t epoch_of(std::size_t sample) const { return epochs.empty() ? epoch : epochs[sample]; }
 };

@@ -23,9 +23,9 @@ enum class Division : std::uint8_t { whole, rows, reduce, two_pass };
 
 struct Partition {  // How an op is divided into tasks.
   Division division = Division::whole;
-  int tasks = 1;                  // of whole, and of the finish of reduce and two_pass
-  std::size_t partial_bytes = 0;  // for each shard, of reduce and two_pass
-  bool late_rows = false;         // of reduce: the finish also writes the outputs with rows
+  int tasks = 1;                  // for whole, and for the finish of reduce and two_pass
+  std::size_t partial_bytes = 0;  // of the partial result of each shard, for reduce and two_pass
+  bool late_rows = false;         // for reduce: the finish also writes the outputs with rows
 };
 
 enum class Phase : std::uint8_t { whole, reduce, finish, apply };  // Phase of an op that reduces over parts.
@@ -41,7 +41,7 @@ struct Segment {
   std::vector<Step> steps;
   std::vector<NodeId> finishes;
   bool whole = false;           // one node, Phase::whole
-  std::int64_t chunk_rows = 0;  // of row segments
+  std::int64_t chunk_rows = 0;  // rows of a chunk, for segments of row steps
   std::size_t ready = 0;        // slices of the gradient arena that are final after this segment
   bool backward = false;
 };
@@ -105,7 +105,7 @@ struct PlanOptions {  // Options of a planner.
   DType compute = DType::f32, master = DType::f32;
   bool training = true;
   int shards = 8;
-  std::size_t chunk_bytes = 256 * 1024;  // of the largest tensor in a row segment
+  std::size_t chunk_bytes = 256 * 1024;  // size of a chunk of the largest tensor in a row segment
   bool keep_all = false;                 // every activation stays readable after the run, for tests and debugging
   bool one_by_one = false;               // each op has segments of its own
 };

@@ -91,8 +91,8 @@ class StepFinisher {
   [[nodiscard]] virtual std::uint64_t variant(std::uint64_t /*step*/) const { return 0; }
   // Called before a step's first op.
   virtual void begin() = 0;
-  // Called after a micro-batch's forward pass. metrics: four f64 in the backend's memory; null if it had no rows. last:
-  // writes the flags.
+  // Called after a micro-batch's forward pass. metrics: four f64 in the backend's memory; null if the micro-batch had
+  // no rows. last: also writes the flags.
   virtual void add(const void* metrics, bool first, bool last) = 0;
   // Called after the backward pass, when everything has been sent. Decides, and updates weights, statistics and
   // averages.
