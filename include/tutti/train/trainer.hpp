@@ -91,13 +91,15 @@ class Trainer {
     std::uint32_t flags_;
   };
   // Runs one step: this rank's share of a loader's batch, cut into micro-batches of at most TrainerOptions::micro_batch
-  // rows. Gradients are those of the sum of all ranks' losses, divided by the rows of all ranks; those of the last step
-  // are in the gradient arena. flags: those of this rank (core/step_flag.hpp). If a device ends steps itself, the call
-  // returns before the step has ended, and a later call or wait() throws its errors; otherwise this call throws them.
-  // NotFiniteError: a rank saw a loss that is not finite; weights and counters are as before that step.
-  // CommunicationError: ranks are lost (roll_back).
+  // rows; or its logical ranks' shares, each cut by itself. Gradients are those of the sum of all ranks' losses,
+  // divided by the rows of all ranks; those of the last step are in the gradient arena. flags: those of this rank
+  // (core/step_flag.hpp). If a device ends steps itself, the call returns before the step has ended, and a later call
+  // or wait() throws its errors; otherwise this call throws them. NotFiniteError: a rank saw a loss that is not finite;
+  // weights and counters are as before that step. CommunicationError: ranks are lost (roll_back).
   Pending step(const Batch& batch, double lr, std::uint32_t flags = 0);
-  // The same for explicit micro-batches. global_rows: those of all ranks and micro-batches together.
+  // The same for explicit micro-batches. global_rows: those of all ranks and micro-batches together. With logical ranks
+  // there is one part for each of this process, in their order, of any number of rows, and micro-batches are cut from
+  // it.
   Pending step(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags = 0);
   Pending step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
     return step(std::span(&batch, 1), global_rows, lr, flags);
@@ -123,15 +125,16 @@ class Trainer {
   // Returns the share of its last second or less in which this rank's device computed, 0..1, if the device reports it.
   [[nodiscard]] std::optional<double> utilisation() const { return b_.utilisation(); }
 
-  // Returns the memory of training with steps of `rows` rows of this rank and evaluations of `evaluation_rows` at a
-  // time, without batches that a loader holds. On a host it is calculated from a few rows, so that no large memory is
-  // allocated. On a device the plans are made, and DeviceError has the amount that is lacking.
+  // Returns the memory of training with steps of `rows` rows of this rank (with logical ranks: of one of them, which
+  // does not depend on the number of processes) and evaluations of `evaluation_rows` at a time, without batches that a
+  // loader holds. On a host it is calculated from a few rows, so that no large memory is allocated. On a device the
+  // plans are made, and DeviceError has the amount that is lacking.
   [[nodiscard]] MemoryEstimate memory(std::int64_t rows, std::int64_t evaluation_rows);
   // Makes these largest plans and returns their memory; smaller batches share it.
   MemoryEstimate prepare(std::int64_t rows, std::int64_t evaluation_rows);
-  // Makes a plan for a later step of `rows` rows of this rank, if it needs no more memory than there is; on the host
-  // also if it needs more, if micro-batches have no limit. Returns false if no plan is left to be made. Waits for
-  // running steps before it makes one.
+  // Makes a plan for a later step of `rows` rows of this rank (or one logical rank), if it needs no more memory than
+  // there is; on the host also if it needs more, if micro-batches have no limit. Returns false if no plan is left to be
+  // made. Waits for running steps before it makes one.
   bool plan_ahead(std::int64_t rows);
 
   // Returns the part of the loss from weight decay: half of its rate times the squared norm of the decayed weights.

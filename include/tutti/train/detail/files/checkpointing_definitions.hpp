@@ -128,6 +128,12 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
         .set("rate_from", c.rate_from)
         .set("rate_to", c.rate_to)
         .set("rate_step", c.rate_step);
+  if (c.epoch_rows > 0)
+    data.counters.set("epoch_loss", c.epoch_loss)
+        .set("epoch_top1_hits", c.epoch_top1_hits)
+        .set("epoch_topk_hits", c.epoch_topk_hits)
+        .set("epoch_rows", c.epoch_rows)
+        .set("epoch_skipped", c.epoch_skipped);
   data.options = parts_->options;
   data.metadata = detail::with_card(parts_->metadata, trainer);
   data.model = detail::records(trainer.committed_tensors(false), c.batches);
@@ -193,17 +199,24 @@ TUTTI_CORE_FUNCTION void Checkpoints::begin_restore(Trainer& trainer, const io::
     c.scale_steps = number("scale_steps");
   }
   if (loaded.counters().find("generation") != nullptr) c.generation = std::max<std::int64_t>(number("generation"), 0);
+  const auto real = [&](const char* key, double most = 1e9) {
+    const std::string where = "checkpoint " + loaded.path().string() + " counters " + key;
+    const double v = loaded.counters().at(key, where).as_double(where);
+    if (!(v >= 0 && v <= most)) fail<DataError>(where, {"a number of 0 to ", most}, v);
+    return v;
+  };
   if (loaded.counters().find("rate_batch") != nullptr) {
-    const auto real = [&](const char* key) {
-      const std::string where = "checkpoint " + loaded.path().string() + " counters " + key;
-      const double v = loaded.counters().at(key, where).as_double(where);
-      if (!(v >= 0 && v <= 1e9)) fail<DataError>(where, "a factor of 0 to 1e9", v);
-      return v;
-    };
     c.rate_batch = std::max<std::int64_t>(number("rate_batch"), 0);
     c.rate_from = real("rate_from");
     c.rate_to = real("rate_to");
     c.rate_step = number("rate_step");
+  }
+  if (loaded.counters().find("epoch_rows") != nullptr) {
+    c.epoch_loss = real("epoch_loss", 1e300);
+    c.epoch_top1_hits = real("epoch_top1_hits", 1e15);
+    c.epoch_topk_hits = real("epoch_topk_hits", 1e15);
+    c.epoch_rows = real("epoch_rows", 1e15);
+    c.epoch_skipped = real("epoch_skipped", 1e15);
   }
   c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
   trainer.prepare_restore(c);

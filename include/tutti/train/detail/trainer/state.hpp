@@ -33,6 +33,9 @@ struct Counters {
   std::int64_t rate_batch = 0;
   double rate_from = 1, rate_to = 1;
   std::int64_t rate_step = 0;
+  // Sums over the steps of the current epoch so far and all ranks, which a run with logical ranks sets before it
+  // commits the state: a resumed run then reports the means of the whole epoch. 0 rows: not known.
+  double epoch_loss = 0, epoch_top1_hits = 0, epoch_topk_hits = 0, epoch_rows = 0, epoch_skipped = 0;
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 
@@ -51,6 +54,7 @@ struct StateArena {
   std::byte* data = nullptr;
   std::string prefix;      // before the slice's name
   bool optimizer = false;  // the file that it belongs to
+  bool on_host = false;    // its data is in the host's memory, whatever the backend is
 };
 
 // A second copy of the whole state that a run needs to continue. Recovery, late joiners and checkpoints read only this
@@ -107,14 +111,20 @@ TUTTI_CORE_FUNCTION void CommittedState::commit(Memory& memory, const std::vecto
   memory.synchronise();
   std::size_t at = 0;
   for (const auto& a : arenas) {
-    memory.copy_out(bytes_.data() + at, a.data, a.layout->bytes());
+    if (a.on_host)
+      std::memcpy(bytes_.data() + at, a.data, a.layout->bytes());
+    else
+      memory.copy_out(bytes_.data() + at, a.data, a.layout->bytes());
     at += a.layout->bytes();
   }
 }
 TUTTI_CORE_FUNCTION Counters CommittedState::restore(Memory& memory, const std::vector<StateArena>& arenas) const {
   std::size_t at = 0;
   for (const auto& a : arenas) {
-    memory.copy_in(a.data, bytes_.data() + at, a.layout->bytes());
+    if (a.on_host)
+      std::memcpy(a.data, bytes_.data() + at, a.layout->bytes());
+    else
+      memory.copy_in(a.data, bytes_.data() + at, a.layout->bytes());
     at += a.layout->bytes();
   }
   memory.synchronise();
