@@ -7,12 +7,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/image_window.hpp>
 #include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/engine/kernel.hpp>
+#include <tutti/engine/step/integer_block.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/optim/update.hpp>
@@ -20,6 +22,12 @@
 #include <tutti/tensor/memory.hpp>
 
 namespace tutti {
+
+// Something that the bits of a result depend on: {"instruction set", "avx512"}.
+struct BitFact {
+  std::string name, value;
+  friend bool operator==(const BitFact&, const BitFact&) = default;
+};
 
 // Runs a plan's nodes, in its memory and on its threads. Functions with a default below are optional: a backend
 // overrides what it can do better.
@@ -52,6 +60,25 @@ class Backend {
   [[nodiscard]] virtual int shards() const { return 1; }
   // Returns about how many bytes of activations should go through a chain of ops at once.
   [[nodiscard]] virtual std::size_t chunk_bytes() const { return 256 * 1024; }
+
+  // From now on, the bits of a result depend on neither the number of threads nor the free memory: work is divided as
+  // for 4 threads, and libraries compute deterministically. Called before the first plan is made, for logical ranks.
+  virtual void fix_division() {}
+  // Returns everything that the bits of a result depend on, except for the rows and the model: the backend, its
+  // libraries with versions, the instruction set, sizes of caches and the algorithms in use. Two processes with equal
+  // facts compute equal bits after fix_division(). The facts do not change while a process runs.
+  [[nodiscard]] virtual std::vector<BitFact> bits_depend_on() const {
+    return {{"backend", name()}, {"libraries", description()}};
+  }
+  // The two conversions of sums of logical ranks (IntegerSums). All backends compute the same bits.
+  virtual void to_integers(const ToIntegers&) {
+    fail<UsageError>("backend", "a backend that sums integers, for logical ranks", {"'", name(), "'"},
+                     "use another backend, or train without logical ranks");
+  }
+  virtual void from_integers(const FromIntegers&) {
+    fail<UsageError>("backend", "a backend that sums integers, for logical ranks", {"'", name(), "'"},
+                     "use another backend, or train without logical ranks");
+  }
 
   // Passes over the arenas between backward and the next step.
   virtual void update(const UpdateOp& op, const UpdateCall& u) = 0;
