@@ -109,8 +109,9 @@ inline std::vector<std::uint8_t> images_that_break(std::int64_t step, int rank, 
 
 // Runs whole steps and one that may break off. Returns the faults of the state after it, or an empty text.
 template <class Strategy>
-std::string break_a_step(Backend& backend, Strategy& strategy, int micro_batches, bool breaks, int whole = 3) {
-  Trainer t(backend, strategy, net_that_breaks(), options_that_break());
+std::string break_a_step(Backend& backend, Strategy& strategy, int micro_batches, bool breaks, int whole = 3,
+                         const TrainerOptions& o = options_that_break()) {
+  Trainer t(backend, strategy, net_that_breaks(), o);
   const std::vector<std::int32_t> labels{0, 3, 1, 2};
   const int rank = strategy.membership().rank, size = strategy.membership().size;
   const auto step = [&](std::int64_t number) {

@@ -28,6 +28,8 @@
 
 namespace tutti {
 
+struct StepParts;  // detail/trainer/step_runner.hpp
+
 // Trains a model on a backend with a strategy: forward, backward, reduction during the backward pass, update. Owns the
 // optimizer state, the weight EMA and the committed copy of the whole state.
 class Trainer {
@@ -186,6 +188,9 @@ class Trainer {
   void settle();
 
   void fill(const ArenaLayout& layout, void* to);
+  Pending step_by_rank(const Batch& batch, double lr, std::uint32_t flags);
+  Pending step_by_rank(std::int64_t global_rows, double lr, std::uint32_t flags);
+  Pending start(const StepParts& parts, std::int64_t global_rows, double lr, std::uint32_t flags);
 
   void synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra);
 
@@ -209,6 +214,8 @@ class Trainer {
   std::unique_ptr<Parts> parts_;
   Executor* executor_ = nullptr;  // one of them
   std::vector<BatchView> micro_batches_;
+  std::vector<BatchView> rank_views_;  // rows of each logical rank of this process
+  std::vector<std::uint8_t> last_of_;  // for each micro-batch: 1 if it is the last one of its logical rank
   Counters counters_;
   std::int64_t behind_ = 0;
   bool synchronised_ = false;

@@ -13,6 +13,8 @@
 #include <tutti/core/math.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/engine/backend.hpp>
+#include <tutti/engine/step/integer_block.hpp>
+#include <tutti/engine/step/integer_sums.hpp>
 #include <tutti/engine/step/loss_scale.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/engine/step/step_flags.hpp>
@@ -26,9 +28,15 @@ namespace tutti {
 class HostStepFinisher final : public StepFinisher {
  public:
   // The references and everything that the state names outlive this object. updates: false if the receiver of the
-  // gradients updates the weights and sends them back.
-  HostStepFinisher(Backend& backend, const ModelState& state, const UpdateRules& rules, bool updates = true)
-      : b_(backend), m_(state), rules_(rules), updates_(updates), flags_(state.dtype, state.flags) {}
+  // gradients updates the weights and sends them back. integers: the sums of logical ranks, or null.
+  HostStepFinisher(Backend& backend, const ModelState& state, const UpdateRules& rules, bool updates = true,
+                   IntegerSums* integers = nullptr)
+      : b_(backend),
+        m_(state),
+        rules_(rules),
+        updates_(updates),
+        integers_(integers),
+        flags_(integers != nullptr ? DType::i32 : state.dtype, state.flags) {}
 
   [[nodiscard]] bool runs_ahead() const override { return false; }
   // Ranks that do not update do not share flags or statistics.
@@ -47,14 +55,24 @@ class HostStepFinisher final : public StepFinisher {
   [[nodiscard]] const StepScalars* scalars() const override { return &scalars_; }
   void begin() override {
     scalars_ = {rules_.dynamic_loss_scale ? scale_.value() : numbers_.loss_scale, numbers_.inverse_batch};
-    if (ranks_ == 1 || m_.state_count == 0) return;
+    if (integers_ != nullptr) integers_->begin(std::exchange(repeats_, false));
+    if (!copies_states()) return;
+    if (copied_ == last_ + 1) return restore_states();  // the step is repeated
     if (before_.bytes() == 0) before_ = Buffer(b_.memory(), state_bytes());
     b_.memory().copy(before_.data(), m_.states, state_bytes());
     copied_ = last_ + 1;
   }
+  // Sets the running statistics to those before the step: each logical rank begins with them.
+  void restore_states() {
+    if (copied_ == last_ + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());
+  }
+  // Returns whether the last update() has changed nothing, because the step must be repeated from begin() in all ranks
+  // (IntegerSums).
+  [[nodiscard]] bool repeats() const noexcept { return repeats_; }
   void add(const void* metrics, bool, bool last) override {
     std::array<double, 4> of_part{};
     if (metrics != nullptr) b_.memory().copy_out(of_part.data(), metrics, sizeof of_part);
+    if (integers_ != nullptr) of_part[0] = round_to_2_24(of_part[0]);
     for (std::size_t i = 0; i < of_part.size(); ++i) now().metrics[i] += of_part[i];
     if (!math::is_finite(of_part[0])) numbers_.flags |= step_flag::not_finite;
     if (last && ranks_ > 1) flags_.write(b_.memory(), numbers_.flags);
@@ -63,6 +81,7 @@ class HostStepFinisher final : public StepFinisher {
   // Throws the errors of the exchange and leaves the weights as they were.
   void update(Exchange& sums) override {
     StepOutcome& o = now();
+    if (integers_ != nullptr) return update_by_integers(sums);
     o.flags = numbers_.flags;
     if (ranks_ > 1) {
       sums.wait_on_host();
@@ -80,9 +99,7 @@ class HostStepFinisher final : public StepFinisher {
     else if (fit)
       apply();
     if (ranks_ > 1) take_states();
-    average(m_.average, m_.weights, m_.count);
-    average(m_.state_average, m_.states, m_.state_count);
-    for (std::size_t i = 0; i < o.sums.size(); ++i) o.sums[i] += o.metrics[i];
+    end_update();
   }
   void started(std::uint64_t) override {}
 
@@ -100,13 +117,52 @@ class HostStepFinisher final : public StepFinisher {
   // Restores what a step changes before all its sums have arrived. Has no effect if the step failed before it
   // started.
   void roll_back(std::uint64_t step) override {
-    if (ranks_ > 1 && copied_ == step + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());
+    repeats_ = false;
+    if (copies_states() && copied_ == step + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());
   }
 
  private:
   [[nodiscard]] StepOutcome& now() { return outcomes_[last_ % kept]; }
   [[nodiscard]] std::size_t state_bytes() const { return m_.state_count * size_of(m_.dtype); }
   [[nodiscard]] double scale() const { return scalars_.loss_scale; }
+  [[nodiscard]] bool copies_states() const { return (ranks_ > 1 || integers_ != nullptr) && m_.state_count != 0; }
+
+  // The sums hold all logical ranks, so the rest of the step is that of one rank.
+  void update_by_integers(Exchange& sums) {
+    StepOutcome& o = now();
+    o.flags = numbers_.flags;
+    if (ranks_ > 1) {
+      sums.wait_on_host();
+      o.flags = flags_.read(b_.memory());
+    }
+    if ((o.flags & step_flag::not_finite) != 0) {
+      restore_states();
+      return halt((numbers_.flags & step_flag::not_finite) != 0 ? Halt::loss : Halt::loss_elsewhere);
+    }
+    const SumCheck check = integers_->check();
+    if (check == SumCheck::repeat) {
+      repeats_ = true;
+      o.metrics = {};
+      return;
+    }
+    const bool fit = check == SumCheck::fits;
+    const bool halts = rules_.dynamic_loss_scale ? !scale_.after_step(fit) : !fit;
+    if (fit) {
+      integers_->restore(m_.gradients);
+      integers_->take_states(m_.states);
+      apply();
+    } else {
+      restore_states();
+    }
+    if (halts) return halt(Halt::gradients);
+    end_update();
+  }
+  void end_update() {
+    StepOutcome& o = now();
+    average(m_.average, m_.weights, m_.count);
+    average(m_.state_average, m_.states, m_.state_count);
+    for (std::size_t i = 0; i < o.sums.size(); ++i) o.sums[i] += o.metrics[i];
+  }
 
   void halt(Halt why) {
     StepOutcome& o = now();
@@ -174,6 +230,8 @@ class HostStepFinisher final : public StepFinisher {
   const ModelState& m_;
   const UpdateRules& rules_;
   bool updates_;
+  IntegerSums* integers_;
+  bool repeats_ = false;
   StepFlags flags_;
   int ranks_ = 1;
   StepNumbers numbers_;

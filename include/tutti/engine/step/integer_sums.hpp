@@ -49,7 +49,10 @@ class IntegerSums {
   // Begins an attempt. Not a repetition: the units are those of levels(), which may have been replaced from outside.
   void begin(bool repeats);
   // Adds the gradients of a part that is not the last of this process.
-  void add(const void* gradients);
+  void add(const void* gradients) { add(0, first_block_.size() - 1, gradients); }
+  // The same for slices [first, last), which follow those of the call before; the last call of a part ends at the last
+  // slice. So gradients are converted as soon as they are final, while they are in a cache.
+  void add(std::size_t first, std::size_t last, const void* gradients);
   // Replaces the last part's gradients of slices [first, last) by the integers of all parts of this process.
   void convert(std::size_t first, std::size_t last, void* gradients);
   // Adds the running statistics after a logical rank, an arena in the backend's memory.
@@ -67,8 +70,9 @@ class IntegerSums {
   [[nodiscard]] SumCheck check();
   // Replaces the summed integers of all slices by floats.
   void restore(void* gradients);
-  // The same for slices [first, last).
-  void restore(std::size_t first, std::size_t last, void* gradients);
+  // The same for the blocks that begin in elements [begin, end) of the arena. begin and end are ends of slices, or
+  // multiples of IntegerBlock::elements after the begin of a slice.
+  void restore(std::size_t begin, std::size_t end, void* gradients);
   // Writes the mean of the statistics of all logical ranks into an arena in the backend's memory.
   void take_states(void* states);
 

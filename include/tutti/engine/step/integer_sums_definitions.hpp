@@ -85,12 +85,16 @@ TUTTI_CORE_FUNCTION void IntegerSums::upload_units() {
   b_.memory().copy_in(units_.data(), blocks_.data(), units_.bytes());
 }
 
-TUTTI_CORE_FUNCTION void IntegerSums::add(const void* gradients) {
-  collect_maxima();
+TUTTI_CORE_FUNCTION void IntegerSums::add(std::size_t first, std::size_t last, const void* gradients) {
+  if (first >= last) return;
+  if (first == 0) collect_maxima();
   if (earlier_.bytes() == 0) earlier_ = Buffer(b_.memory(), elements_ * sizeof(std::int32_t));
+  const std::size_t begin = first_block_[first], end = first_block_[last];
   auto* const sums = static_cast<std::int32_t*>(earlier_.data());
-  b_.to_integers({static_cast<const IntegerBlock*>(units_.data()), blocks_.size(), static_cast<const float*>(gradients),
-                  sums, added_ ? sums : nullptr, static_cast<std::uint32_t*>(maxima_.data())});
+  b_.to_integers({static_cast<const IntegerBlock*>(units_.data()) + begin, end - begin,
+                  static_cast<const float*>(gradients), sums, added_ ? sums : nullptr,
+                  static_cast<std::uint32_t*>(maxima_.data()) + begin});
+  if (end < blocks_.size()) return;
   added_ = waiting_ = true;
 }
 
@@ -114,8 +118,7 @@ TUTTI_CORE_FUNCTION void IntegerSums::collect_maxima() {
     if (host_maxima_[i] >= 0x7f800000U)
       ++tail_[0];
     else
-      bounds[i] =
-          std::min(bounds[i] + integer_sums::units(host_maxima_[i], blocks_[i].exponent), std::int64_t{1} << 54);
+      bounds[i] = std::min(bounds[i] + integer_sums::units(host_maxima_[i], blocks_[i].exponent), integer_sums::most);
   }
 }
 
@@ -186,12 +189,17 @@ TUTTI_CORE_FUNCTION bool IntegerSums::change_unit(std::size_t i) {
   return true;
 }
 
-TUTTI_CORE_FUNCTION void IntegerSums::restore(void* gradients) { restore(0, first_block_.size() - 1, gradients); }
+TUTTI_CORE_FUNCTION void IntegerSums::restore(void* gradients) { restore(0, elements_, gradients); }
 
-TUTTI_CORE_FUNCTION void IntegerSums::restore(std::size_t first, std::size_t last, void* gradients) {
+TUTTI_CORE_FUNCTION void IntegerSums::restore(std::size_t begin, std::size_t end, void* gradients) {
+  const auto first_after = [&](std::size_t element) {
+    const auto at = std::lower_bound(blocks_.begin(), blocks_.end(), element,
+                                     [](const IntegerBlock& b, std::size_t e) { return b.begin < e; });
+    return static_cast<std::size_t>(at - blocks_.begin());
+  };
+  const std::size_t first = first_after(begin), last = first_after(end);
   if (first >= last) return;
-  const std::size_t begin = first_block_[first], end = first_block_[last];
-  b_.from_integers({static_cast<const IntegerBlock*>(units_.data()) + begin, end - begin,
+  b_.from_integers({static_cast<const IntegerBlock*>(units_.data()) + first, last - first,
                     static_cast<const std::int32_t*>(gradients), static_cast<float*>(gradients)});
 }
 

@@ -54,7 +54,6 @@ struct StateArena {
   std::byte* data = nullptr;
   std::string prefix;      // before the slice's name
   bool optimizer = false;  // the file that it belongs to
-  bool on_host = false;    // its data is in the host's memory, whatever the backend is
 };
 
 // A second copy of the whole state that a run needs to continue. Recovery, late joiners and checkpoints read only this
@@ -111,20 +110,14 @@ TUTTI_CORE_FUNCTION void CommittedState::commit(Memory& memory, const std::vecto
   memory.synchronise();
   std::size_t at = 0;
   for (const auto& a : arenas) {
-    if (a.on_host)
-      std::memcpy(bytes_.data() + at, a.data, a.layout->bytes());
-    else
-      memory.copy_out(bytes_.data() + at, a.data, a.layout->bytes());
+    memory.copy_out(bytes_.data() + at, a.data, a.layout->bytes());
     at += a.layout->bytes();
   }
 }
 TUTTI_CORE_FUNCTION Counters CommittedState::restore(Memory& memory, const std::vector<StateArena>& arenas) const {
   std::size_t at = 0;
   for (const auto& a : arenas) {
-    if (a.on_host)
-      std::memcpy(a.data, bytes_.data() + at, a.layout->bytes());
-    else
-      memory.copy_in(a.data, bytes_.data() + at, a.layout->bytes());
+    memory.copy_in(a.data, bytes_.data() + at, a.layout->bytes());
     at += a.layout->bytes();
   }
   memory.synchronise();
