@@ -148,7 +148,6 @@ class HostStepFinisher final : public StepFinisher {
     const bool fit = check == SumCheck::fits;
     const bool halts = rules_.dynamic_loss_scale ? !scale_.after_step(fit) : !fit;
     if (fit) {
-      integers_->restore(m_.gradients);
       integers_->take_states(m_.states);
       apply();
     } else {
@@ -176,15 +175,36 @@ class HostStepFinisher final : public StepFinisher {
   [[nodiscard]] double squared_norm() { return b_.squared_norms(call(0, rules_.runs.back().end)).gradients; }
   void apply() {
     double clip = 1;
+    const bool clips = rules_.clip_norm > 0 && !rules_.runs.empty();
+    if (integers_ != nullptr && clips) integers_->restore(m_.gradients);
     // PyTorch's form, with its guard against a norm of zero.
-    if (rules_.clip_norm > 0 && !rules_.runs.empty())
-      clip = std::min(1.0, rules_.clip_norm / (math::sqrt(squared_norm()) + 1e-6));
+    if (clips) clip = std::min(1.0, rules_.clip_norm / (math::sqrt(squared_norm()) + 1e-6));
     for (const UpdateRules::Run& r : rules_.runs) {
       UpdateCall u = call(r.begin, r.end);
       u.lr = numbers_.lr * r.lr_scale;
       u.weight_decay = r.weight_decay;
       u.gradient_scale *= clip;
+      if (integers_ != nullptr && !clips) {
+        if (!rules_.factor) {
+          update_from_integers(r, u);
+          continue;
+        }
+        integers_->restore(r.begin, r.end, m_.gradients);
+      }
       if (rules_.factor) u.factor = rules_.factor(b_.squared_norms(u), u.lr);
+      b_.update(rules_.op, u);
+    }
+  }
+  // Restores and updates a few elements at a time, so that the restored gradients are read from a cache.
+  void update_from_integers(const UpdateRules::Run& r, const UpdateCall& whole) {
+    constexpr std::size_t most = std::size_t{1} << 17;
+    for (std::size_t begin = r.begin; begin < r.end; begin += most) {
+      const std::size_t end = std::min(begin + most, r.end);
+      integers_->restore(begin, end, m_.gradients);
+      UpdateCall u = call(begin, end);
+      u.lr = whole.lr;
+      u.weight_decay = whole.weight_decay;
+      u.gradient_scale = whole.gradient_scale;
       b_.update(rules_.op, u);
     }
   }

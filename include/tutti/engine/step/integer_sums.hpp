@@ -70,8 +70,8 @@ class IntegerSums {
   [[nodiscard]] SumCheck check();
   // Replaces the summed integers of all slices by floats.
   void restore(void* gradients);
-  // The same for the blocks that begin in elements [begin, end) of the arena. begin and end are ends of slices, or
-  // multiples of IntegerBlock::elements after the begin of a slice.
+  // The same for the blocks that begin in elements [begin, end) of the arena. Calls that follow one another restore
+  // each block once, and all elements below `end` are then floats.
   void restore(std::size_t begin, std::size_t end, void* gradients);
   // Writes the mean of the statistics of all logical ranks into an arena in the backend's memory.
   void take_states(void* states);

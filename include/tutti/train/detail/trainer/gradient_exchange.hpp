@@ -90,26 +90,30 @@ class GradientExchange final : public Exchange {
   [[nodiscard]] double seconds_waited() const noexcept { return seconds_waited_; }
 
   void begin() noexcept {
-    next_ = 0;
+    next_ = converted_ = 0;
+    flags_written_ = tail_sent_ = false;
     held_back_ = false;
   }
   // Sends no more of this step.
   void hold_back() noexcept { held_back_ = true; }
   void send(std::size_t slices, FunctionRef<void()> write_flags) override {
+    if (integers_ != nullptr) return send_integers(slices, write_flags);
     while (next_ < buckets_.size() && buckets_[next_].last <= slices) {
       const bool first = next_ == 0;
       if (first) write_flags();
       if (held_back_) return;
       const Bucket& k = buckets_[next_];
       b_.finish_gradients();
-      if (integers_ != nullptr) {
-        integers_->convert(k.first, k.last, e_->gradient_data());
-        send_integers(k, first);
-        continue;
-      }
       works_[next_++] = s_.owns_weights() ? push(k) : reduce(k, first);
       if (first && !s_.owns_weights()) send_states();
     }
+  }
+  // Adds the gradients of these slices of a part that is not the last one of this process to the sums of the logical
+  // ranks.
+  void add(std::size_t slices) {
+    const std::size_t end = take_final(slices);
+    if (end > converted_) integers_->add(converted_, end, e_->gradient_data());
+    converted_ = end;
   }
   void wait_on_host() override {
     const Span span(Lane::step, s_.owns_weights() ? "wait for weights" : "wait for sums");
@@ -158,12 +162,27 @@ class GradientExchange final : public Exchange {
     const DType t = integers_ != nullptr ? DType::i32 : e_->parameters().dtype;
     return s_.reduce({Piece::Kind::gradients, k.index, t, sent(bytes), flags});
   }
-  // One rank keeps its integers.
-  void send_integers(const Bucket& k, bool first) {
-    ++next_;
-    if (alone()) return;
-    works_[k.index] = reduce(k, first);
-    if (next_ < buckets_.size()) return;
+  // Returns the end of the slices to convert now: those that are final, if they are enough for the backend's threads.
+  [[nodiscard]] std::size_t take_final(std::size_t slices) {
+    constexpr std::size_t few = std::size_t{1} << 15;
+    const std::size_t end = std::min(slices, trainable_);
+    if (end <= converted_) return converted_;
+    const ArenaLayout& p = e_->parameters();
+    const std::size_t elements = p.slices[end - 1].offset + p.slices[end - 1].count - p.slices[converted_].offset;
+    const bool completes = next_ < buckets_.size() && buckets_[next_].last <= end;
+    if (elements < few && !completes && end < trainable_) return converted_;
+    b_.finish_gradients();
+    return end;
+  }
+  // Gradients are converted while they are in a cache. One rank keeps its integers.
+  void send_integers(std::size_t slices, FunctionRef<void()> write_flags) {
+    if (!std::exchange(flags_written_, true)) write_flags();
+    const std::size_t end = take_final(slices);
+    if (end > converted_) integers_->convert(converted_, end, e_->gradient_data());
+    converted_ = end;
+    for (; next_ < buckets_.size() && buckets_[next_].last <= converted_; ++next_)
+      if (!alone()) works_[next_] = reduce(buckets_[next_], next_ == 0);
+    if (alone() || next_ < buckets_.size() || std::exchange(tail_sent_, true)) return;
     states_work_ = s_.reduce({Piece::Kind::statistics, 0, DType::i64, std::as_writable_bytes(integers_->tail()), 0});
   }
   // The backward pass still reads the weights, so the new ones are kept in another place.
@@ -244,7 +263,8 @@ class GradientExchange final : public Exchange {
   std::byte* pulled_ = nullptr;  // incoming weights that servers own: in one of these two
   std::byte *all_ = nullptr, *state_sums_ = nullptr;
   std::size_t trainable_ = 0, next_ = 0;
-  bool held_back_ = false;
+  std::size_t converted_ = 0;  // slices that are integers already
+  bool held_back_ = false, flags_written_ = false, tail_sent_ = false;
   std::vector<Bucket> buckets_;
   std::vector<Work> works_;
   Work states_work_;

@@ -58,7 +58,7 @@ class StepRunner {
         device_(std::move(device)),
         end_(device_ ? device_.get() : &host_) {
     // One bucket's readiness calls back into the exchange.
-    on_ready_ = [this](std::size_t ready) { exchange_.send(ready, [this] { add(); }); };
+    on_ready_ = [this](std::size_t ready) { take_ready(ready); };
     // Allocates for several ranks before others join: no change fails for lack of memory.
     if (device_ && s_.members() != nullptr) device_->begin_generation(2);
     begin_generation();
@@ -230,8 +230,8 @@ class StepRunner {
     part_rows_ = part.rows;
     exchange_.begin();
     // Without a listener there is no callback between the segments of a plan.
-    const bool sole = first && last, whole = integers_ != nullptr ? last : sole;
-    const bool listens = whole && part.rows > 0 && !exchange_.alone();
+    const bool sole = first && last;
+    const bool listens = part.rows > 0 && (integers_ != nullptr || (sole && !exchange_.alone()));
     if (!sole && integers_ == nullptr) sum_.reserve(e_.parameters());
     key_.assign({(first ? 1U : 0U) + (last ? 2U : 0U), s_.membership().generation, end_->variant(number)});
     e_.start(
@@ -244,14 +244,11 @@ class StepRunner {
   void end_part(bool sole) {
     const ArenaLayout& p = e_.parameters();
     if (part_rows_ == 0) b_.memory().zero(e_.gradient_data(), p.bytes());
-    const bool shares = last_ && !exchange_.alone();
+    const bool shares = last_ && (integers_ != nullptr || !exchange_.alone());
     if (!shares) add();
-    if (integers_ != nullptr)
-      add_integers();
-    else if (!sole)
-      sum_.add(p, e_.gradient_data(), first_, last_);
+    if (!sole && integers_ == nullptr) sum_.add(p, e_.gradient_data(), first_, last_);
+    if (shares || (integers_ != nullptr && part_rows_ > 0)) take_ready(exchange_.trainable());
     if (!last_) return;
-    if (shares) exchange_.send(exchange_.trainable(), [this] { add(); });
     if (trace_ != nullptr) trace_->backward_end = since_.seconds();
     const Span span(Lane::step, "update");
     end_->update(exchange_);
@@ -260,10 +257,12 @@ class StepRunner {
     else if (!host_.repeats())
       e_.parameters_changed();
   }
-  // A rank that is alone has no strategy that asks for its gradients.
-  void add_integers() {
-    if (!last_ && part_rows_ > 0) integers_->add(e_.gradient_data());
-    if (last_ && exchange_.alone()) exchange_.send(exchange_.trainable(), [] {});
+  // The gradients of these slices are final.
+  void take_ready(std::size_t slices) {
+    if (last_)
+      exchange_.send(slices, [this] { add(); });
+    else
+      exchange_.add(slices);
   }
 
   // The trainer may change the counters, e.g. after loading a checkpoint.
