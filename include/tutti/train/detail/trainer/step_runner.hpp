@@ -229,9 +229,11 @@ class StepRunner {
     last_ = last;
     part_rows_ = part.rows;
     exchange_.begin();
-    // Without a listener there is no callback between the segments of a plan.
-    const bool sole = first && last;
-    const bool listens = part.rows > 0 && (integers_ != nullptr || (sole && !exchange_.alone()));
+    // Without a listener there is no callback between the segments of a plan. Integers of gradients that are in a cache
+    // are worth it.
+    const bool sole = first && last, whole = integers_ != nullptr ? last : sole;
+    const bool caches = integers_ != nullptr && b_.memory().on_host();
+    const bool listens = part.rows > 0 && (caches || (whole && !exchange_.alone()));
     if (!sole && integers_ == nullptr) sum_.reserve(e_.parameters());
     key_.assign({(first ? 1U : 0U) + (last ? 2U : 0U), s_.membership().generation, end_->variant(number)});
     e_.start(
