@@ -39,17 +39,17 @@ LogicalJob long_job() {
   return j;
 }
 
-struct Phase {
+struct Members {
   int world;
   std::size_t until;  // steps
 };
 
 // Runs the job with the members of one phase after the other. More processes than logical ranks are possible, because a
 // trainer is made before its process joins the others. Returns the states of the members of the last phase.
-std::vector<std::vector<std::byte>> run_phases(const LogicalJob& job, const std::vector<Phase>& phases) {
+std::vector<std::vector<std::byte>> run_phases(const LogicalJob& job, const std::vector<Members>& phases) {
   std::size_t most = 0;
   std::vector<std::unique_ptr<ThreadGroup>> groups;
-  for (const Phase& p : phases) {
+  for (const Members& p : phases) {
     most = std::max(most, static_cast<std::size_t>(p.world));
     groups.push_back(std::make_unique<ThreadGroup>(p.world));
   }
@@ -93,10 +93,10 @@ std::vector<std::vector<std::byte>> run_phases(const LogicalJob& job, const std:
 TEST_CASE("members that change between steps do not change the bits, and may be more than the logical ranks") {
   const LogicalJob job = long_job();
   const auto whole = run_phases(job, {{1, 10}});
-  for (const std::vector<Phase>& phases : {std::vector<Phase>{{1, 2}, {2, 3}, {3, 6}, {2, 8}, {1, 10}},
-                                           {{3, 4}, {1, 5}, {3, 10}},
-                                           {{2, 1}, {5, 7}, {2, 10}},
-                                           {{5, 10}}})
+  for (const std::vector<Members>& phases : {std::vector<Members>{{1, 2}, {2, 3}, {3, 6}, {2, 8}, {1, 10}},
+                                             {{3, 4}, {1, 5}, {3, 10}},
+                                             {{2, 1}, {5, 7}, {2, 10}},
+                                             {{5, 10}}})
     for (const auto& state : run_phases(job, phases)) CHECK(state == whole[0]);
 }
 
