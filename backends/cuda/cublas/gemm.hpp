@@ -121,6 +121,8 @@ class Gemms {
   Gemms(const Gemms&) = delete;
   Gemms& operator=(const Gemms&) = delete;
 
+  // Returns the library's version.
+  [[nodiscard]] static std::string version() { return cublaslt_version(); }
   // Starts opening the library, half a gigabyte, and creating its handle. The first problem waits for them. Without
   // this call, the first problem opens the library.
   void begin() {

@@ -26,6 +26,7 @@ struct ConvolutionOptions {
   bool tf32 = false;              // f32 products with the precision of TF32
   bool autotune = false;          // measure the plans and take the fastest if no measured one is stored
   bool deterministic = false;     // only kernels that give the same bits every time
+  bool measured = true;           // take a stored plan that was the fastest in a measurement
   bool fallback_fusions = false;  // also fusions that cuDNN's heuristics propose only as a fallback
   std::size_t workspace_limit = std::size_t{1} << 30;         // bytes
   std::filesystem::path plan_folder = default_plan_folder();  // empty: plans are not stored
@@ -54,7 +55,8 @@ class Planner {
                       refused = key_of(graph, "refused" + kind);
     const cudnn::Target target(handle_);
     // A measured plan is better, whichever process measured it.
-    if (auto kept = restore(target, timed, graph.name())) return kept;
+    if (options_.measured)
+      if (auto kept = restore(target, timed, graph.name())) return kept;
     if (!options_.autotune)
       if (auto kept = restore(target, guessed, graph.name())) return kept;
     if (optional)

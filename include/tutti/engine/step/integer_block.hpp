@@ -48,15 +48,17 @@ struct FromIntegers {
 // A level describes the greatest sum of a block that is expected, with 64 steps for each octave: level l stands for
 // bounds below 2^(l / 64 - 256) * (1 + (l % 64) / 64). 0: unset.
 namespace integer_level {
-inline constexpr std::int32_t steps = 64, zero_exponent = 256, decay = 2;
-// Octaves between the expected bound and the greatest integer. bench/RESULTS.md has the measurement that chose it.
-inline constexpr std::int32_t room = 2;
+inline constexpr std::int32_t steps = 64, zero_exponent = 256;
+// Room between the expected bound and the greatest integer, in steps. bench/RESULTS.md has the measurement that chose
+// it.
+inline constexpr std::int32_t room = 64;
+static_assert(room >= 8, "a unit that is made for a bound has room for it");
 inline constexpr std::int32_t least_exponent = -149, greatest_exponent = 127;  // of a unit
 inline constexpr std::int64_t greatest_sum = 2147483647;
 
 // Returns the exponent of the unit for a level that is set.
 [[nodiscard]] constexpr std::int32_t exponent_of(std::int32_t level) noexcept {
-  return std::clamp(level / steps - zero_exponent + 1 + room - 31, least_exponent, greatest_exponent);
+  return std::clamp((level + room + steps - 1) / steps - zero_exponent - 31, least_exponent, greatest_exponent);
 }
 // Returns the lowest level of a bound of `sum` > 0 units of 2^exponent.
 [[nodiscard]] constexpr std::int32_t level_of(std::int64_t sum, std::int32_t exponent) noexcept {
@@ -64,6 +66,12 @@ inline constexpr std::int64_t greatest_sum = 2147483647;
   const int top = 63 - __builtin_clzll(bits);
   const auto fraction = static_cast<std::int32_t>((top >= 6 ? bits >> (top - 6) : bits << (6 - top)) & 63U);
   return (exponent + top + zero_exponent) * steps + fraction + 1;
+}
+// Returns the level for the next step, from that of this step and the lowest one for its bound; 0: all gradients were
+// zero. It falls slowly if it is near the bound, and fast after a step with much greater gradients.
+[[nodiscard]] constexpr std::int32_t next_level(std::int32_t level, std::int32_t lowest) noexcept {
+  const std::int32_t excess = lowest > 0 ? (level - lowest) / 8 : 0;
+  return std::max({level - std::max(2, excess), lowest, 1});
 }
 }  // namespace integer_level
 

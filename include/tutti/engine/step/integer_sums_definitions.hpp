@@ -58,10 +58,11 @@ TUTTI_CORE_FUNCTION IntegerSums::IntegerSums(Backend& backend, const ArenaLayout
   host_maxima_.resize(blocks_.size());
   host_states_.resize(states);
   tail_.resize(1 + blocks_.size() + 2 * states);
+  elements_ = slices < parameters.slices.size() ? parameters.slices[slices].offset : parameters.count;
+  if (blocks_.empty()) return;
   levels_ = Buffer(b_.memory(), layout_.bytes());
   units_ = Buffer(b_.memory(), blocks_.size() * sizeof(IntegerBlock));
   maxima_ = Buffer(b_.memory(), blocks_.size() * sizeof(std::uint32_t));
-  elements_ = slices < parameters.slices.size() ? parameters.slices[slices].offset : parameters.count;
 }
 
 TUTTI_CORE_FUNCTION void IntegerSums::begin(bool repeats) {
@@ -161,8 +162,7 @@ TUTTI_CORE_FUNCTION SumCheck IntegerSums::check() {
     const std::int64_t bound = tail_[1 + i];
     std::int32_t& level = host_levels_[i];
     if (level == 0) continue;  // all its gradients have been zero so far
-    level = std::max(level - integer_level::decay, 1);
-    if (bound != 0) level = std::max(level, integer_level::level_of(bound, blocks_[i].exponent));
+    level = integer_level::next_level(level, bound != 0 ? integer_level::level_of(bound, blocks_[i].exponent) : 0);
   }
   b_.memory().copy_in(levels_.data(), host_levels_.data(), layout_.bytes());
   return SumCheck::fits;
