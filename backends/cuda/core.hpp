@@ -16,6 +16,7 @@
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/cuda/nvtx.hpp>
 #include <tutti/backends/cuda/ops/conv_op.hpp>
+#include <tutti/backends/cuda/ops/integer_ops.hpp>
 #include <tutti/backends/cuda/ops/loss_op.hpp>
 #include <tutti/backends/cuda/ops/update_ops.hpp>
 #include <tutti/backends/cuda/ops/weight_gradients.hpp>
@@ -66,6 +67,15 @@ class Core : public Backend, public DeviceMemory {
     cudaRuntimeGetVersion(&runtime);
     return device().name() + " (sm_" + std::to_string(device().architecture()) + "), CUDA " + version_text(runtime) +
            ", driver for CUDA " + version_text(driver);
+  }
+  // Kernels of tutti do not depend on the number of multiprocessors; those of the libraries may.
+  [[nodiscard]] std::vector<BitFact> bits_depend_on() const override {
+    std::vector<BitFact> facts = Backend::bits_depend_on();
+    facts.push_back({"multiprocessors", std::to_string(device().multiprocessors())});
+    facts.push_back({"TF32", options_.tf32 ? "yes" : "no"});
+    facts.push_back({"fusion", std::string(name_of(options_.fusion))});
+    facts.push_back({"recompute", options_.recompute ? "yes" : "no"});
+    return facts;
   }
   // See Utilisation. The first call searches for NVML.
   [[nodiscard]] std::optional<double> utilisation() noexcept override {
@@ -171,6 +181,14 @@ class Core : public Backend, public DeviceMemory {
   void accumulate(DType t, void* to, const void* from, std::size_t n) override {
     device().set_op("accumulate");
     run_accumulate(launcher_, t, to, from, n);
+  }
+  void to_integers(const ToIntegers& c) override {
+    device().set_op("to_integers");
+    run_to_integers(launcher_, c);
+  }
+  void from_integers(const FromIntegers& c) override {
+    device().set_op("from_integers");
+    run_from_integers(launcher_, c);
   }
   // Returns the object that ends training steps on the device, without the host. It must not outlive this backend.
   [[nodiscard]] std::unique_ptr<StepFinisher> step_finisher(const ModelState& state,

@@ -67,6 +67,20 @@ class BasicCudaBackend : public Core {
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
+  // From now on, only deterministic kernels of the libraries, none of them chosen by a measurement.
+  void fix_division() override {
+    options_.deterministic = options_.fixed_kernels = true;
+    options_.autotune = false;
+    convolutions_ = std::make_unique<C>(device(), convolution_options(options_));
+    if constexpr (HasAsyncBegin<C>) convolutions_->begin();
+  }
+  [[nodiscard]] std::vector<BitFact> bits_depend_on() const override {
+    std::vector<BitFact> facts = Core::bits_depend_on();
+    if constexpr (requires { C::version(); }) facts.push_back({"cuDNN", C::version()});
+    if constexpr (requires { G::version(); }) facts.push_back({"cuBLASLt", G::version()});
+    return facts;
+  }
+
   // Fuses several ops of a training graph into one if that is faster (fused_ops.hpp); fused_layers() returns the layers
   // of these ops. The graph shows which kernels and libraries a run needs: threads start to prepare them here, while
   // cuDNN's plans are built.

@@ -26,11 +26,17 @@ enum class CudaFusion : std::uint8_t { automatic, on, off };
   return CudaFusion::off;
 }
 
+[[nodiscard]] constexpr std::string_view name_of(CudaFusion f) noexcept {  // Returns "auto" and so on.
+  return f == CudaFusion::automatic ? "auto" : f == CudaFusion::on ? "on" : "off";
+}
+
 struct CudaOptions {           // options of CudaBackend
   int device = 0;              // number as in nvidia-smi -L and CUDA_VISIBLE_DEVICES
   bool tf32 = false;           // f32 products with the precision of TF32
   bool deterministic = false;  // only library kernels that give the same bits every time, as tutti's always do
   bool autotune = false;       // measure the libraries' kernels when plans are made
+  // Take no kernel because of a measurement, nor of one that an earlier process stored (Backend::fix_division).
+  bool fixed_kernels = false;
   CudaFusion fusion = CudaFusion::automatic;
   bool recompute = false;  // recompute activations instead of keeping them if that saves memory
   bool graph = false;      // capture each run of a plan as a CUDA graph and replay it
@@ -45,6 +51,7 @@ namespace cuda {
   c.autotune = o.autotune;
   c.deterministic = o.deterministic;
   c.fallback_fusions = o.fusion == CudaFusion::on;
+  c.measured = !o.fixed_kernels;
   return c;
 }
 [[nodiscard]] inline GemmOptions gemm_options(const CudaOptions& o) {

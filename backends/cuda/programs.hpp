@@ -10,6 +10,7 @@
 #include <tutti/backends/cuda/kernels/elementwise.hpp>
 #include <tutti/backends/cuda/kernels/fused.hpp>
 #include <tutti/backends/cuda/kernels/input.hpp>
+#include <tutti/backends/cuda/kernels/integers.hpp>
 #include <tutti/backends/cuda/kernels/loss.hpp>
 #include <tutti/backends/cuda/kernels/norm.hpp>
 #include <tutti/backends/cuda/kernels/pool.hpp>
@@ -81,6 +82,8 @@ namespace tutti::cuda {
   ONE(squared_norms_finish, "squared_norms_finish") \
   TWO(average)                                      \
   TWO(accumulate)                                   \
+  ONE(to_integers, "to_integers")                   \
+  ONE(from_integers, "from_integers")               \
   ONE(set_scale, "set_scale")                       \
   ONE(step_begin, "step_begin")                     \
   ONE(step_metrics, "step_metrics")                 \
@@ -161,7 +164,7 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(InputKern
 
 [[nodiscard]] inline Source update_source() {
   return {"updates",
-          std::string(kernels::common) + kernels::update + kernels::step,
+          std::string(kernels::common) + kernels::update + kernels::integers + kernels::step,
           {update_kernel_names.begin(), update_kernel_names.end()}};
 }
 

@@ -74,6 +74,7 @@ class GlooEngine {
   [[nodiscard]] std::string rank_name(int r) const { return topology_.name(r); }
   // Returns how the ranks communicate, for the output at the start.
   [[nodiscard]] std::string name() const { return routes_->name("gloo"); }
+  [[nodiscard]] WireType wire() const noexcept { return options_.wire; }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     guard(what, deadline, [&] { routes_->all_reduce(t, data, op, deadline, what); });

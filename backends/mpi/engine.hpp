@@ -64,6 +64,7 @@ class MpiEngine {
   [[nodiscard]] std::string rank_name(int r) const { return topology_.name(r); }
   // Returns how the ranks communicate, for the output at the start.
   [[nodiscard]] std::string name() const { return routes_->name("mpi"); }
+  [[nodiscard]] WireType wire() const noexcept { return world_.type(); }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     routes_->all_reduce(t, data, op, deadline, what);

@@ -24,6 +24,7 @@ class MpiWire {
         conversion_(options.wire),
         piece_(std::max<std::size_t>(options.piece_bytes / 64 * 64, 64)),
         waiter_(waiter) {}
+  [[nodiscard]] WireType type() const noexcept { return conversion_.type(); }
   void release() noexcept { operations_.release(); }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {

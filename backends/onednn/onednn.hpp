@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <tutti/engine/cpu/cpu_ops.hpp>
 
@@ -23,6 +24,7 @@ class OnednnBackend : public CpuOps {
 
   [[nodiscard]] std::string name() const override { return "onednn"; }
   [[nodiscard]] TUTTI_CORE_FUNCTION std::string description() const override;
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<BitFact> bits_depend_on() const override;
   using CpuOps::parallel;
   TUTTI_CORE_FUNCTION void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override;
   [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;

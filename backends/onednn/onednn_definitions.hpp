@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <tutti/backends/onednn/convolution_op.hpp>
 #include <tutti/backends/onednn/linear_op.hpp>
@@ -25,6 +26,15 @@ TUTTI_CORE_FUNCTION OnednnBackend::~OnednnBackend() = default;
 
 TUTTI_CORE_FUNCTION std::string OnednnBackend::description() const {
   return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa()));
+}
+
+// oneDNN chooses kernels and the sizes of their blocks by the instruction set that it may use and by the caches. It
+// always sees one thread.
+TUTTI_CORE_FUNCTION std::vector<BitFact> OnednnBackend::bits_depend_on() const {
+  std::vector<BitFact> facts = CpuOps::bits_depend_on();
+  facts.push_back({"oneDNN's instruction set", std::to_string(static_cast<unsigned>(dnnl_get_effective_cpu_isa()))});
+  facts.push_back({"caches", onednn::caches()});
+  return facts;
 }
 
 TUTTI_CORE_FUNCTION void OnednnBackend::parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) {

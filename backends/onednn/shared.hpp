@@ -16,12 +16,15 @@ class Shared {
         convolutions(engine, b.threads()),
         isa(b.isa()),
         threads(b.threads()),
+        cpu_(b),
         room_(room) {}
 
   // Reserves memory for each worker: oneDNN's scratchpad, followed by the kernel's own data. tutti's CPU kernels use
   // the same memory.
   void reserve(std::size_t bytes) { room_.reserve(threads, bytes); }
   [[nodiscard]] std::byte* scratch(int worker) const { return room_.of(worker); }
+  // Returns the number of threads that determines how work is divided.
+  [[nodiscard]] int threads_of_division() const { return cpu_.threads_of_division(); }
 
   dnnl::engine engine;
   Convolutions convolutions;
@@ -29,6 +32,7 @@ class Shared {
   int threads;
 
  private:
+  const CpuOps& cpu_;
   cpu::WorkerRoom& room_;
 };
 

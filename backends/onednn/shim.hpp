@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <unistd.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <string>
@@ -83,6 +84,16 @@ inline bool has_blocks_of_16() {
 inline std::string version() {
   const dnnl_version_t* v = dnnl_version();
   return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
+}
+
+// Returns the sizes of the caches in bytes, as the system reports them: "32768 1048576 33554432".
+inline std::string caches() {
+  std::string sizes;
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+  for (const int level : {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE})
+    sizes += (sizes.empty() ? "" : " ") + std::to_string(::sysconf(level));
+#endif
+  return sizes;
 }
 
 // Limits OpenMP to one thread: Debian's oneDNN runs primitives on OpenMP teams, but tutti distributes work itself.

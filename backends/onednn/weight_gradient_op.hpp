@@ -39,11 +39,12 @@ class Conv2dBackwardWeights final : public Kernel {
       if (w.numel() < 256 * 1024)
         return {Division::reduce, cpu::sum_tasks(w.numel(), shards_, w[0]),
                 static_cast<std::size_t>(w.numel()) * sizeof(float)};
+      const int threads = b_.threads_of_division();
       const bool by_outputs = w[2] * w[3] == 1 && w[0] > w[1];
       const auto most = [](std::int64_t channels) { return std::max<std::int64_t>(1, channels / 32); };
-      const std::int64_t first = std::min<std::int64_t>(most(w[by_outputs ? 0 : 1]), std::max(8, 4 * b_.threads));
+      const std::int64_t first = std::min<std::int64_t>(most(w[by_outputs ? 0 : 1]), std::max(8, 4 * threads));
       const std::int64_t second =
-          std::clamp<std::int64_t>((2 * b_.threads + first - 1) / first, 1, most(w[by_outputs ? 1 : 0]));
+          std::clamp<std::int64_t>((2 * threads + first - 1) / first, 1, most(w[by_outputs ? 1 : 0]));
       input_parts_ = by_outputs ? second : first;
       return {Division::whole, static_cast<int>(first * second), 0};
     }

@@ -75,6 +75,11 @@ TEST_CASE("gpu: weight updates, norms, averages and accumulation give the expect
   CudaBackend backend;
   testing::check_updates(backend);
 }
+TEST_CASE("gpu: the conversions of sums of logical ranks give the bits of the reference") {
+  if (no_gpu()) return;
+  CudaBackend backend;
+  testing::check_integer_passes(backend);
+}
 TEST_CASE("gpu: the loss has the expected values, and invalid labels are an error") {
   if (no_gpu()) return;
   CudaBackend backend;

@@ -7,9 +7,11 @@
 #include <string>
 
 #include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/engine/reference/reference.hpp>
 
 #include "backends/emulated_cuda.hpp"
 #include "backends/little_net.hpp"
+#include "engine/integer_processes.hpp"
 #include "engine/suite.hpp"
 
 using namespace tutti;
@@ -55,6 +57,44 @@ TEST_CASE("weight updates, norms, averages and accumulation give the expected re
   if (skipped()) return;
   Emulated backend(options());
   testing::check_updates(backend);
+}
+TEST_CASE("the conversions of sums of logical ranks give the bits of the reference") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_integer_passes(backend);
+}
+TEST_CASE("sums of logical ranks have the same bits as on the processor, for every way to divide them") {
+  if (skipped()) return;
+  Emulated device(options());
+  ReferenceBackend host;
+  const ArenaLayout l = testing::tensors_for_sums();
+  testing::IntegerProcesses a(host, l, 5, {3}), b(device, l, 5, {2, 0, 1});
+  for (std::uint64_t step = 1; step < 4; ++step) {
+    const auto ranks = testing::random_ranks(l, 3, 5, step, step == 3 ? 1000.0F : 1.0F);
+    const testing::StepSums x = a.step(ranks), y = b.step(ranks, 2);
+    CHECK(y.check == SumCheck::fits);
+    CHECK(y.attempts == x.attempts);
+    CHECK(y.levels == x.levels);
+    CHECK(testing::IntegerProcesses::same_bits(y.gradients, x.gradients));
+    CHECK(testing::IntegerProcesses::same_bits(y.states, x.states));
+  }
+}
+TEST_CASE("with a fixed division, the libraries choose deterministic kernels and no measured ones") {
+  if (skipped()) return;
+  CudaOptions o = options();
+  o.autotune = true;
+  Emulated backend(o);
+  CHECK(cuda::convolution_options(backend.options()).measured);
+  backend.fix_division();
+  const cuda::ConvolutionOptions c = cuda::convolution_options(backend.options());
+  CHECK(c.deterministic);
+  CHECK_FALSE(c.autotune);
+  CHECK_FALSE(c.measured);
+  std::string names;
+  for (const BitFact& f : backend.bits_depend_on()) names += f.name + ": " + f.value + "\n";
+  CAPTURE(names);
+  CHECK(names.find("multiprocessors: ") != std::string::npos);
+  CHECK(names.find("TF32: no") != std::string::npos);
 }
 TEST_CASE("the loss has the expected values, and invalid labels are an error") {
   if (skipped()) return;

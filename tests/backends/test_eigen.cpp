@@ -51,3 +51,10 @@ TEST_CASE("keep_all changes only the addresses of values") {
   EigenBackend backend({2});
   testing::check_keep_all(backend);
 }
+TEST_CASE("the conversions of sums of logical ranks give the bits of the reference") {
+  EigenBackend backend({2});
+  testing::check_integer_passes(backend);
+}
+TEST_CASE("with a fixed division, results do not depend on the number of threads") {
+  testing::check_fixed_division([](int n) { return std::make_unique<EigenBackend>(CpuOptions{n}); }, {1, 4, 5, 16, 64});
+}

@@ -51,3 +51,20 @@ TEST_CASE("keep_all changes only the addresses of values") {
   OnednnBackend backend({2});
   testing::check_keep_all(backend);
 }
+TEST_CASE("the conversions of sums of logical ranks give the bits of the reference") {
+  OnednnBackend backend({2});
+  testing::check_integer_passes(backend);
+}
+TEST_CASE("with a fixed division, results do not depend on the number of threads") {
+  testing::check_fixed_division([](int n) { return std::make_unique<OnednnBackend>(CpuOptions{n}); },
+                                {1, 4, 5, 16, 64});
+}
+TEST_CASE("the facts on which bits depend name the caches, by which oneDNN chooses") {
+  const OnednnBackend backend({2});
+  std::string names;
+  for (const BitFact& f : backend.bits_depend_on()) names += f.name + ": " + f.value + "\n";
+  CAPTURE(names);
+  CHECK(names.find("libraries: oneDNN ") != std::string::npos);
+  CHECK(names.find("oneDNN's instruction set: ") != std::string::npos);
+  CHECK(names.find("caches: ") != std::string::npos);
+}

@@ -165,6 +165,68 @@ TEST_CASE("servers also average the running statistics of a GPU") {
   CHECK(difference(trained[0].weights, trained[1].weights) < 1e-5);
 }
 
+TEST_CASE("the integers of logical ranks on a GPU pass through pinned memory to the servers") {
+  if (testing::no_emulator()) return;
+  // Different processors have different bits, which these do not say.
+  struct Gpu : Emulated {
+    using Emulated::Emulated;
+    [[nodiscard]] std::vector<BitFact> bits_depend_on() const override { return {}; }
+  };
+  struct Cpu : ReferenceBackend {
+    [[nodiscard]] std::vector<BitFact> bits_depend_on() const override { return {}; }
+  };
+  const Graph graph = net(true);
+  const std::int64_t row = graph[graph.images].shape.row_numel();
+  const auto train_logical = [&](auto& strategy, Backend& backend, std::vector<std::int64_t> cuts) {
+    TrainerOptions o = options();
+    o.logical_ranks = 3;
+    Trainer t(backend, strategy, graph, o);
+    CHECK(!t.runs_ahead());
+    for (int i = 0; i < steps; ++i) {
+      const auto all = testing::random_batch(graph, rows, static_cast<std::uint64_t>(i % 2));
+      std::vector<BatchView> views;
+      for (std::size_t k = 0; k + 1 < cuts.size(); ++k)
+        views.push_back({all.images.data() + cuts[k] * row, all.labels.data() + cuts[k], cuts[k + 1] - cuts[k]});
+      t.step(views, rows, rate).wait();
+    }
+    t.commit();
+    Trained r;
+    const auto fetch = [&](const ArenaLayout& layout, const void* from) {
+      std::vector<float> v(layout.count);
+      backend.memory().copy_out(v.data(), from, layout.bytes());
+      return v;
+    };
+    r.weights = fetch(t.executor().parameters(), t.executor().parameter_data());
+    r.states = fetch(t.executor().states(), t.executor().state_data());
+    return r;
+  };
+  Cpu host;
+  Solo solo;
+  const Trained one = train_logical(solo, host, {0, 3, 6, rows});
+  Gpu alone(testing::emulated_options());
+  const Trained on_gpu = train_logical(solo, alone, {0, 3, 6, rows});
+  CHECK(difference(on_gpu.weights, one.weights) < 1e-5);
+  ps::ThreadNetwork network(1);
+  const testing::ServerJob job{.workers = 2, .servers = 1};
+  std::vector<Trained> trained(2);
+  testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {
+    Sync s(std::move(end), testing::worker_options(job, rank));
+    // The numbers after the last bucket are in the host's own memory.
+    if (rank == 0) {
+      Gpu gpu(testing::emulated_options());
+      trained[0] = train_logical(s, gpu, {0, 3, 6});
+    } else {
+      Cpu cpu;
+      trained[1] = train_logical(s, cpu, {6, rows});
+    }
+  }).rethrow();
+  for (const Trained& t : trained) {
+    CHECK(difference(t.weights, one.weights) < 1e-5);
+    CHECK(difference(t.states, one.states) < 1e-5);
+  }
+  CHECK(trained[0].states == trained[1].states);
+}
+
 TEST_CASE("a server that owns the weights of a worker with a GPU makes the same updates as the GPU") {
   if (testing::no_emulator()) return;
   const Graph graph = net(true);

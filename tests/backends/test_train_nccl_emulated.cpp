@@ -143,6 +143,49 @@ TEST_CASE("two and four ranks train like a single process with the whole batch, 
     }
 }
 
+TEST_CASE("logical ranks have the same bits on one, two and four GPUs") {
+  if (testing::no_emulator()) return;
+  const Graph graph = net();
+  TrainerOptions o = options();
+  o.logical_ranks = 4;
+  const auto train_logical = [&](auto& strategy, Emulated& backend) {
+    Trainer t(backend, strategy, graph, o);
+    const int rank = strategy.membership().rank, size = strategy.membership().size;
+    const Placement placed{.rank = rank, .world = size, .logical_ranks = 4};
+    const std::int64_t row = graph[graph.images].shape.row_numel();
+    Trained r;
+    for (int i = 0; i < steps; ++i) {
+      const auto all = testing::random_batch(graph, rows, static_cast<std::uint64_t>(i % 2));
+      std::vector<BatchView> views;
+      for (std::int64_t v = 0; v < placed.logical().count; ++v) {
+        const Part p = part_of(rows, static_cast<int>(placed.logical().begin + v), 4);
+        views.push_back({all.images.data() + p.begin * row, all.labels.data() + p.begin, p.count});
+      }
+      r.losses.push_back(t.reduce(t.step(views, rows, 0.05).wait().metrics).mean_loss());
+    }
+    r.weights = testing::fetch(backend, t.executor().parameter_data(), t.executor().parameters().bytes());
+    return r;
+  };
+  Emulated alone(testing::emulated_options());
+  Solo solo;
+  const Trained one = train_logical(solo, alone), plain = train(solo, alone, graph, options(), 0, rows);
+  CHECK(largest_difference(one, plain) < 1e-2);
+  for (const int size : {2, 4})
+    for (const bool captured : {false, true}) {
+      CAPTURE(size);
+      CAPTURE(captured);
+      const int port = free_port();
+      const auto said = emulator::run_ranks(size, [&](int rank) {
+        Emulated backend(testing::emulated_options(captured));
+        AnyStrategy strategy = make_strategy(backend, port, rank, size);
+        const Trained mine = train_logical(strategy, backend);
+        require(mine.weights == one.weights, "weights are off by " + std::to_string(largest_difference(mine, one)));
+        require(mine.losses == one.losses, "losses are others");
+      });
+      for (const std::string& s : said) CHECK(s == "");
+    }
+}
+
 TEST_CASE("one rank with strategy nccl trains like strategy solo") {
   if (testing::no_emulator()) return;
   const Graph graph = net();

@@ -376,3 +376,35 @@ TEST_CASE("invalid arguments are refused") {
   CHECK_THROWS_AS((void)s.share({0, 0}, {4, -1, 2}), UsageError);
   CHECK_THROWS_AS((void)s.share({0, 0}, {4, 0, 0}), UsageError);
 }
+
+TEST_CASE("logical ranks have the same rows on any number of processes") {
+  for (const int logical : {1, 2, 3, 4, 7, 16})
+    for (const std::int64_t count : {0, 1, 3, 64, 65, 128})
+      for (int world = 1; world <= 9; ++world) {
+        std::int64_t next = 0, next_rank = 0, most = 0;
+        for (int rank = 0; rank < world; ++rank) {
+          const Placement p{.rank = rank, .world = world, .logical_ranks = logical};
+          CHECK(p.logical().begin == next_rank);
+          next_rank += p.logical().count;
+          const Part rows = p.rows(count);
+          CHECK(rows.begin == next);
+          std::int64_t of_ranks = 0;
+          for (std::int64_t v = 0; v < p.logical().count; ++v)
+            of_ranks += part_of(count, static_cast<int>(p.logical().begin + v), logical).count;
+          CHECK(rows.count == of_ranks);
+          next += rows.count;
+          most = std::max(most, rows.count);
+          CHECK(p.most_rows(count) == Placement{.world = world, .logical_ranks = logical}.rows(count).count);
+        }
+        CHECK(next == count);
+        CHECK(next_rank == logical);
+        CHECK(most == Placement{.world = world, .logical_ranks = logical}.most_rows(count));
+      }
+  // Without logical ranks each process is one.
+  const Placement plain{.rank = 2, .world = 3};
+  CHECK(plain.logical().begin == 2);
+  CHECK(plain.rows(10).begin == 7);
+  CHECK(plain.rows(10).count == 3);
+  CHECK(plain.most_rows(10) == 4);
+  CHECK_THROWS_AS(Placement{.logical_ranks = -1}.check(), UsageError);
+}

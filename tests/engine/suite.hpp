@@ -64,6 +64,11 @@ void check_keep_all(Backend& backend, std::int64_t width = 16, std::int64_t size
 
 void check_updates(Backend& backend);
 
+// The conversions of sums of logical ranks give the bits of the reference loops.
+void check_integer_passes(Backend& backend);
+// After fix_division(), the same bits with any number of threads.
+void check_fixed_division(const MakeBackend& make, const std::vector<int>& threads);
+
 void check_loss(Backend& backend);
 // Checks that a NaN in the weights gives a NaN loss: the ops relu, gelu, pool and batch norm pass it on.
 void check_nan_is_not_lost(Backend& backend);

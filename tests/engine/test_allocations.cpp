@@ -7,6 +7,8 @@
 // headers.
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
+#include <tutti/strategy/solo.hpp>
+#include <tutti/train/trainer.hpp>
 #if defined(TUTTI_HAS_EIGEN)
 #include <tutti/backends/eigen/eigen.hpp>
 #endif
@@ -196,6 +198,29 @@ TEST_CASE("tutti's own kernels allocate no memory in a steady step") {
   CpuBackend backend({2});
   for (DType t : {DType::f32, DType::bf16})
     for (bool preactivation : {false, true}) CHECK(steady_allocations(backend, t, preactivation) == 0);
+}
+TEST_CASE("a steady step of a trainer allocates no memory, with logical ranks and without") {
+  for (const int logical_ranks : {0, 1, 3}) {
+    CAPTURE(logical_ranks);
+    CpuBackend backend({2});
+    Solo solo;
+    const Graph model = testing::small_resnet(false, 4, 12);
+    TrainerOptions o;
+    o.logical_ranks = logical_ranks;
+    o.clip_norm = 1;
+    Trainer t(backend, solo, model, o);
+    const testing::Batch given = testing::random_batch(model, 11, 1);
+    Batch batch;
+    batch.images = given.images;
+    batch.labels = given.labels;
+    batch.count = batch.global_count = 11;
+    for (int i = 0; i < 3; ++i) t.step(batch, 0.01).wait();
+    allocations = 0;
+    counting = true;
+    for (int i = 0; i < 4; ++i) t.step(batch, 0.01).wait();
+    counting = false;
+    CHECK(allocations == 0);
+  }
 }
 #if defined(TUTTI_HAS_EIGEN)
 TEST_CASE("eigen allocates no memory in a steady step") {

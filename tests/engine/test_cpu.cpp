@@ -133,6 +133,32 @@ TEST_CASE("f64 is refused when the plan is made") {
 TEST_CASE("weight updates, norms, averages and accumulation give the expected results") {
   each_isa([](CpuBackend& backend) { testing::check_updates(backend); });
 }
+
+TEST_CASE("the conversions of sums of logical ranks give the bits of the reference") {
+  each_isa([](CpuBackend& backend) { testing::check_integer_passes(backend); });
+}
+
+TEST_CASE("with a fixed division, results do not depend on the number of threads") {
+  testing::check_fixed_division([](int n) { return std::make_unique<CpuBackend>(CpuOptions{n}); }, {1, 5, 16});
+}
+
+TEST_CASE("the facts on which bits depend name the instruction set and the algorithm of convolutions") {
+  const auto fact = [](const Backend& b, const std::string& name) {
+    for (const BitFact& f : b.bits_depend_on())
+      if (f.name == name) return f.value;
+    return std::string("none");
+  };
+  const testing::IsaGuard guard("baseline");
+  const CpuBackend b({1}), direct({1, cpu::ConvolutionAlgorithm::direct});
+  CHECK(fact(b, "backend") == "cpu");
+  CHECK(fact(b, "tutti") == version);
+  CHECK(fact(b, "instruction set") == "baseline");
+  CHECK(fact(b, "convolution") == "auto");
+  CHECK(fact(direct, "convolution") == "direct");
+  CHECK(fact(b, "compiler") != "none");
+  CHECK(b.bits_depend_on() == CpuBackend({2}).bits_depend_on());
+  CHECK(b.bits_depend_on() != direct.bits_depend_on());
+}
 TEST_CASE("the loss and its gradient have the expected values") {
   each_isa([](CpuBackend& backend) { testing::check_loss(backend); });
 }

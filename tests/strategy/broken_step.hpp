@@ -110,16 +110,17 @@ inline std::vector<std::uint8_t> images_that_break(std::int64_t step, int rank, 
 // Runs `whole` complete steps and one step that breaks if `breaks`. Returns an error if the state after it is wrong, or
 // an empty text.
 template <class Strategy>
-std::string break_a_step(Backend& backend, Strategy& strategy, int micro_batches, bool breaks, int whole = 3) {
-  Trainer t(backend, strategy, net_that_breaks(), options_that_break());
+std::string break_a_step(Backend& backend, Strategy& strategy, int micro_batches, bool breaks, int whole = 3,
+                         const TrainerOptions& o = options_that_break()) {
+  Trainer t(backend, strategy, net_that_breaks(), o);
   const std::vector<std::int32_t> labels{0, 3, 1, 2};
-  const int rank = strategy.membership().rank, size = strategy.membership().size;
+  const int rank = strategy.membership().rank, ranks = strategy.membership().size;
   const auto step = [&](std::int64_t number) {
     const auto images = images_that_break(number, rank, 4);
     const BatchView one{images.data(), labels.data(), 4};
     const std::vector<BatchView> halves{{images.data(), labels.data(), 2},
                                         {images.data() + 2 * 108, labels.data() + 2, 2}};
-    return t.step(micro_batches == 1 ? std::span(&one, 1) : std::span(halves), 4 * size, 0.1).wait();
+    return t.step(micro_batches == 1 ? std::span(&one, 1) : std::span(halves), 4 * ranks, 0.1).wait();
   };
   for (int i = 1; i <= whole; ++i) step(i);
   const auto before = state_of(t);

@@ -75,3 +75,13 @@ TUTTI_CUDA_FORWARD(tutti::cuda::cublaslt_library, cublasStatus_t, cublasLtMatmul
                    handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace,
                    workspace_size, stream)
 #endif
+
+namespace tutti::cuda {
+// Returns the version of cuBLASLt as a number, which it opens; "none" if it is missing.
+inline std::string cublaslt_version() {
+#if !defined(TUTTI_CUDA_LINK_LIBRARIES)
+  if (!cublaslt_library().found()) return "none";
+#endif
+  return std::to_string(cublasLtGetVersion());
+}
+}  // namespace tutti::cuda

@@ -50,3 +50,13 @@ TUTTI_CUDA_FORWARD(tutti::cuda::cudnn_library, cudnnStatus_t, cudnnBackendExecut
                    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack), handle, plan,
                    pack)
 #endif
+
+namespace tutti::cuda {
+// Returns the version of cuDNN as a number, which it opens; "none" if it is missing.
+inline std::string cudnn_version() {
+#if !defined(TUTTI_CUDA_LINK_LIBRARIES)
+  if (!cudnn_library().found()) return "none";
+#endif
+  return std::to_string(cudnnGetVersion());
+}
+}  // namespace tutti::cuda

@@ -121,6 +121,8 @@ class Gemms {
   Gemms(const Gemms&) = delete;
   Gemms& operator=(const Gemms&) = delete;
 
+  // Returns the library's version.
+  [[nodiscard]] static std::string version() { return cublaslt_version(); }
   // Starts a thread that opens the library, half a gigabyte, and creates its handle. The first problem waits for it.
   // Without this call, the first problem opens the library.
   void begin() {

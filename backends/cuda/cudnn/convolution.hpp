@@ -88,6 +88,8 @@ class Convolutions {
     return planner_.no_slower(what, one, other);
   }
 
+  // Returns the library's version.
+  [[nodiscard]] static std::string version() { return cudnn_version(); }
   // Return the number of plans made so far, and how many of them were restored from the store.
   [[nodiscard]] std::size_t plans() const noexcept { return made_.size(); }
   [[nodiscard]] std::size_t restored() const noexcept { return planner_.restored(); }

@@ -26,6 +26,7 @@ struct ConvolutionOptions {
   bool tf32 = false;              // f32 products with the precision of TF32
   bool autotune = false;          // if no measured plan is stored, measure the plans and take the fastest
   bool deterministic = false;     // only kernels that give the same bits every time
+  bool measured = true;           // take a stored plan that was the fastest in a measurement
   bool fallback_fusions = false;  // also fusions that cuDNN's heuristics propose only as a fallback
   std::size_t workspace_limit = std::size_t{1} << 30;         // bytes
   std::filesystem::path plan_folder = default_plan_folder();  // empty: plans are not stored
@@ -54,7 +55,8 @@ class Planner {
                       refused = key_of(graph, "refused" + kind);
     const cudnn::Target target(handle_);
     // A stored measured plan is used even without autotune: it is better than a guess.
-    if (auto kept = restore(target, timed, graph.name())) return kept;
+    if (options_.measured)
+      if (auto kept = restore(target, timed, graph.name())) return kept;
     if (!options_.autotune)
       if (auto kept = restore(target, guessed, graph.name())) return kept;
     if (optional)

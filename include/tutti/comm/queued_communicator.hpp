@@ -47,6 +47,9 @@ class QueuedCommunicator {
   [[nodiscard]] std::string name() const { return engine_.name(); }
   [[nodiscard]] std::string rank_name(int r) const { return engine_.rank_name(r); }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
+  // Returns the type in which the engine sends sums between hosts, if it has a choice.
+  [[nodiscard]] auto wire() const noexcept requires requires(const Engine& e) { e.wire(); }
+  { return engine_.wire(); }
   [[nodiscard]] Engine& engine() noexcept { return engine_; }
 
   Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {

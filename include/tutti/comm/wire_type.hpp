@@ -21,6 +21,7 @@ enum class WireType : std::uint8_t { same, f32, bf16 };
 class WireConversion {
  public:
   explicit WireConversion(WireType wire) : wire_(wire) {}
+  [[nodiscard]] WireType type() const noexcept { return wire_; }
 
   // Calls f(type, piece) for each piece of at most `piece_bytes`, a multiple of a cache line. f combines it in place.
   template <class F>

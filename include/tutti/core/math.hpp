@@ -16,6 +16,7 @@ TUTTI_MATH_FUNCTION(erfc)
 TUTTI_MATH_FUNCTION(fabs)
 TUTTI_MATH_FUNCTION(floor)
 TUTTI_MATH_FUNCTION(ceil)
+TUTTI_MATH_FUNCTION(rint)
 #undef TUTTI_MATH_FUNCTION
 
 [[nodiscard]] inline double pow(double base, double exponent) noexcept { return __builtin_pow(base, exponent); }  // x^y

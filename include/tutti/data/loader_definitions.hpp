@@ -108,7 +108,7 @@ TUTTI_CORE_FUNCTION void Loader::reserve() {
   options_.placement.check();
   const Placement& p = options_.placement;
   const std::int64_t most = step_count({}, sampler_.size(), p.global_batch, p.epoch_end);
-  const auto rows = static_cast<std::size_t>(part_of(most, 0, p.world).count);
+  const auto rows = static_cast<std::size_t>(p.most_rows(most));
   if (rows <= rows_) return;
   for (Ring& r : ring_) {
     r.memory = options_.allocate ? options_.allocate(rows * row_bytes_) : aligned(rows * row_bytes_);

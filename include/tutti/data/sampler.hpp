@@ -34,21 +34,6 @@ enum class EpochEnd : std::uint8_t {
   run_on       // it continues with the next epoch: steps are full, as in trainers that read an endless stream
 };
 
-// How a step is divided.
-struct Placement {
-  std::int64_t global_batch = 128;  // samples of a step, all ranks together
-  int rank = 0;
-  int world = 1;
-  EpochEnd epoch_end = EpochEnd::short_step;
-  friend bool operator==(const Placement&, const Placement&) = default;
-
-  void check() const {
-    if (global_batch < 1) fail<UsageError>("sampler", "a global batch of 1 or more", global_batch);
-    if (rank < 0 || rank >= world)
-      fail<UsageError>("sampler", "a rank in [0, world size)", {"rank ", rank, " of ", world});
-  }
-};
-
 // The part [begin, begin + count) of `total` that belongs to a rank. Parts differ by at most one; longer ones come
 // first.
 struct Part {
@@ -58,6 +43,44 @@ struct Part {
   const std::int64_t each = total / world, extra = total % world;
   return {rank * each + std::min<std::int64_t>(rank, extra), each + (rank < extra ? 1 : 0)};
 }
+
+// How a step is divided.
+struct Placement {
+  std::int64_t global_batch = 128;  // samples of a step, all ranks together
+  int rank = 0;
+  int world = 1;
+  EpochEnd epoch_end = EpochEnd::short_step;
+  // The step computes what so many ranks would, whatever the number of processes is. Each process has a share of these
+  // logical ranks, and each logical rank has part_of() the step's rows. 0: each process is one rank.
+  int logical_ranks = 0;
+  friend bool operator==(const Placement&, const Placement&) = default;
+
+  void check() const {
+    if (global_batch < 1) fail<UsageError>("sampler", "a global batch of 1 or more", global_batch);
+    if (rank < 0 || rank >= world)
+      fail<UsageError>("sampler", "a rank in [0, world size)", {"rank ", rank, " of ", world});
+    if (logical_ranks < 0) fail<UsageError>("sampler", "0 logical ranks or more", logical_ranks);
+  }
+
+  // Returns the logical ranks of this process; none if there are more processes than logical ranks, and this is one of
+  // the last. Without logical ranks, a process is the logical rank of its number.
+  [[nodiscard]] constexpr Part logical() const noexcept {
+    return logical_ranks > 0 ? part_of(logical_ranks, rank, world) : Part{rank, 1};
+  }
+  // Returns the rows of this process in a step of `count` rows.
+  [[nodiscard]] constexpr Part rows(std::int64_t count) const noexcept {
+    const int ranks = logical_ranks > 0 ? logical_ranks : world;
+    const Part of = logical();
+    const std::int64_t begin = part_of(count, static_cast<int>(of.begin), ranks).begin;
+    return {begin, part_of(count, static_cast<int>(of.begin + of.count), ranks).begin - begin};
+  }
+  // Returns the largest number of rows that any process has in a step of `count` rows.
+  [[nodiscard]] constexpr std::int64_t most_rows(std::int64_t count) const noexcept {
+    Placement first = *this;
+    first.rank = 0;
+    return first.rows(count).count;
+  }
+};
 
 // Returns the samples of the step that starts at p.
 [[nodiscard]] constexpr std::int64_t step_count(Position p, std::int64_t size, std::int64_t global_batch,
@@ -210,7 +233,7 @@ TUTTI_CORE_FUNCTION Share Sampler::share(Position p, const Placement& placement)
   check(p);
   placement.check();
   const std::int64_t count = step_count(p, size(), placement.global_batch, placement.epoch_end);
-  const Part part = part_of(count, placement.rank, placement.world);
+  const Part part = placement.rows(count);
   if (p.consumed + count <= size()) return {order_of(p.epoch, p.consumed + part.begin, part.count), count};
   joined_.clear();
   epochs_.clear();

@@ -7,19 +7,29 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/image_window.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/engine/kernel.hpp>
+#include <tutti/engine/step/integer_block.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/optim/update.hpp>
 #include <tutti/optim/update_rules.hpp>
 #include <tutti/tensor/memory.hpp>
+#include <tutti/version.hpp>
 
 namespace tutti {
+
+// Something that the bits of a result depend on: {"instruction set", "avx512"}.
+struct BitFact {
+  std::string name, value;
+  friend bool operator==(const BitFact&, const BitFact&) = default;
+};
 
 // Runs a plan's nodes, in its memory and on its threads. Functions with a default below are optional: a backend
 // overrides what it can do better.
@@ -52,6 +62,17 @@ class Backend {
   [[nodiscard]] virtual int shards() const { return 1; }
   // Returns about how many bytes of activations should go through a chain of ops at once.
   [[nodiscard]] virtual std::size_t chunk_bytes() const { return 256 * 1024; }
+
+  // From now on, the bits of a result depend on neither the number of threads nor the free memory: work is divided as
+  // for 4 threads, and libraries compute deterministically. Called before the first plan is made, for logical ranks.
+  virtual void fix_division() {}
+  // Returns everything that the bits of a result depend on, except for the rows and the model: the backend, its
+  // libraries with versions, the instruction set, sizes of caches and the algorithms in use. Two processes with equal
+  // facts compute equal bits after fix_division(). The facts do not change while a process runs.
+  [[nodiscard]] TUTTI_CORE_FUNCTION virtual std::vector<BitFact> bits_depend_on() const;
+  // The two conversions of sums of logical ranks (IntegerSums). All backends compute the same bits.
+  TUTTI_CORE_FUNCTION virtual void to_integers(const ToIntegers& c);
+  TUTTI_CORE_FUNCTION virtual void from_integers(const FromIntegers& c);
 
   // Passes over the arenas between backward and the next step.
   virtual void update(const UpdateOp& op, const UpdateCall& u) = 0;
@@ -120,5 +141,19 @@ class Backend {
   // it has no counters. Cheap; never throws.
   [[nodiscard]] virtual std::optional<double> utilisation() { return std::nullopt; }
 };
+
+#if TUTTI_CORE_DEFINITIONS
+namespace detail {
+[[noreturn]] inline void fail_without_integers(const Backend& b) {
+  fail<UsageError>("backend", "a backend that sums integers, for logical ranks", {"'", b.name(), "'"},
+                   "use another backend, or train without logical ranks");
+}
+}  // namespace detail
+TUTTI_CORE_FUNCTION std::vector<BitFact> Backend::bits_depend_on() const {
+  return {{"tutti", version}, {"backend", name()}, {"libraries", description()}};
+}
+TUTTI_CORE_FUNCTION void Backend::to_integers(const ToIntegers&) { detail::fail_without_integers(*this); }
+TUTTI_CORE_FUNCTION void Backend::from_integers(const FromIntegers&) { detail::fail_without_integers(*this); }
+#endif
 
 }  // namespace tutti

@@ -9,9 +9,13 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/float/bf16.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/custom_kernel.hpp>
 #include <tutti/tensor/memory.hpp>
+#if TUTTI_CORE_DEFINITIONS
+#include <tutti/engine/reference/integer_loops.hpp>
+#endif
 
 namespace tutti {
 
@@ -33,6 +37,9 @@ class HostBackend : public Backend, public HostMemory {
  public:
   [[nodiscard]] Memory& memory() noexcept override { return *this; }
   [[nodiscard]] bool computes_in(DType t) const override { return t == DType::f32 || t == DType::bf16; }
+  // Simple loops.
+  TUTTI_CORE_FUNCTION void to_integers(const ToIntegers& c) override;
+  TUTTI_CORE_FUNCTION void from_integers(const FromIntegers& c) override;
 
  protected:
   // Returns a custom op's code for this backend, or for any backend on the host.
@@ -42,6 +49,11 @@ class HostBackend : public Backend, public HostMemory {
     return code != nullptr ? std::make_unique<CustomKernel>(*code) : nullptr;
   }
 };
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void HostBackend::to_integers(const ToIntegers& c) { reference::to_integers(c); }
+TUTTI_CORE_FUNCTION void HostBackend::from_integers(const FromIntegers& c) { reference::from_integers(c); }
+#endif
 
 // A kernel that reads its weights, if it has any, in the compute type. Does not pack if the master weights already have
 // that type.

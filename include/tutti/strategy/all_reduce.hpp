@@ -18,6 +18,7 @@
 #include <tutti/cluster/launch/progress_report.hpp>
 #include <tutti/comm/communicator.hpp>
 #include <tutti/comm/windows/host_window.hpp>
+#include <tutti/comm/wire_type.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/state_replica.hpp>
 #include <tutti/strategy/strategy.hpp>
@@ -135,6 +136,11 @@ class AllReduce {
  protected:
   // Tells the launcher which piece is about to be reduced; returns its name for messages.
   const std::string& begin(const Piece& piece) {
+    // Integers would be sent unchanged, but a job that asks for fewer bytes expects to get them.
+    if constexpr (requires { c_.wire(); })
+      if (piece.dtype == DType::i32 && c_.wire() == WireType::bf16)
+        fail<UsageError>("logical ranks", "sums that are sent as they are", "a strategy that sends them as bf16",
+                         "leave out --comm-wire bf16");
     if (piece.kind == Piece::Kind::gradients) {
       last_bucket_ = static_cast<int>(piece.index);
       report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);

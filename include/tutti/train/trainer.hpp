@@ -28,6 +28,8 @@
 
 namespace tutti {
 
+struct StepParts;  // detail/trainer/step_runner.hpp
+
 // Trains a model on a backend with a strategy: forward, backward, reduction during the backward pass, update. Owns the
 // optimizer state, the weight EMA and the committed copy of the whole state.
 class Trainer {
@@ -92,14 +94,16 @@ class Trainer {
     std::uint32_t flags_;
   };
   // Runs one step: this rank's share of a loader's batch, divided into micro-batches of at most
-  // TrainerOptions::micro_batch rows. Computes the gradient of the mean loss over the rows of all ranks; the gradient
-  // arena holds that of the last step. flags: the flags of this rank (core/step_flag.hpp). If a device ends steps
-  // itself, the call
-  // returns before the step has ended, and a later call or wait() throws its errors; otherwise this call throws them.
-  // Throws NotFiniteError if a rank saw a loss that is not finite; weights and counters are as before that step. Throws
-  // CommunicationError if ranks are lost (see roll_back()).
+  // TrainerOptions::micro_batch rows; with logical ranks, the share of each of them is divided by itself. Computes the
+  // gradient of the mean loss over the rows of all ranks; the gradient arena holds that of the last step. flags: the
+  // flags of this rank (core/step_flag.hpp). If a device ends steps itself, the call returns before the step has ended,
+  // and a later call or wait() throws its errors; otherwise this call throws them. Throws NotFiniteError if a rank saw
+  // a loss that is not finite; weights and counters are as before that step. Throws CommunicationError if ranks are
+  // lost (see roll_back()).
   Pending step(const Batch& batch, double lr, std::uint32_t flags = 0);
-  // The same for explicit micro-batches. global_rows: the rows of all micro-batches of all ranks.
+  // The same for explicit micro-batches. global_rows: the rows of all micro-batches of all ranks. With logical ranks:
+  // one part for each logical rank of this process, in their order, with any number of rows; micro-batches are cut from
+  // it.
   Pending step(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags = 0);
   Pending step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
     return step(std::span(&batch, 1), global_rows, lr, flags);
@@ -126,15 +130,16 @@ class Trainer {
   // Returns the share of the last second or less in which this rank's device computed, 0..1, if the device reports it.
   [[nodiscard]] std::optional<double> utilisation() const { return b_.utilisation(); }
 
-  // Returns the memory for training with steps of `rows` rows of this rank, and for evaluations of `evaluation_rows`
-  // rows at a time, without the batches in a loader. On a host it is calculated from a few rows, so that no large
-  // memory is allocated. On a device the plans are made, and DeviceError names the amount that is missing.
+  // Returns the memory for training with steps of `rows` rows of this rank (with logical ranks: of one of them, which
+  // does not depend on the number of processes), and for evaluations of `evaluation_rows` rows at a time, without the
+  // batches in a loader. On a host it is calculated from a few rows, so that no large memory is allocated. On a device
+  // the plans are made, and DeviceError names the amount that is missing.
   [[nodiscard]] MemoryEstimate memory(std::int64_t rows, std::int64_t evaluation_rows);
   // Makes the plans for these largest batches and returns their memory, which smaller batches share.
   MemoryEstimate prepare(std::int64_t rows, std::int64_t evaluation_rows);
-  // Makes a plan for a later step of `rows` rows of this rank, if it needs no more memory than exists. On a host
-  // without a limit of micro-batches it may need more. Returns false if no plan is left to be made. Waits for running
-  // steps before it makes a plan.
+  // Makes a plan for a later step of `rows` rows of this rank (or of one logical rank), if it needs no more memory than
+  // exists. On a host without a limit of micro-batches it may need more. Returns false if no plan is left to be made.
+  // Waits for running steps before it makes a plan.
   bool plan_ahead(std::int64_t rows);
 
   // Returns the part of the loss from weight decay: half of its rate times the squared norm of the decayed weights.
@@ -187,6 +192,9 @@ class Trainer {
   void settle();
 
   void fill(const ArenaLayout& layout, void* to);
+  Pending step_by_rank(const Batch& batch, double lr, std::uint32_t flags);
+  Pending step_by_rank(std::int64_t global_rows, double lr, std::uint32_t flags);
+  Pending start(const StepParts& parts, std::int64_t global_rows, double lr, std::uint32_t flags);
 
   void synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> extra);
 
@@ -210,6 +218,8 @@ class Trainer {
   std::unique_ptr<Parts> parts_;
   Executor* executor_ = nullptr;  // belongs to parts_
   std::vector<BatchView> micro_batches_;
+  std::vector<BatchView> rank_views_;  // rows of each logical rank of this process
+  std::vector<std::uint8_t> last_of_;  // for each micro-batch: 1 if it is the last one of its logical rank
   Counters counters_;
   std::int64_t behind_ = 0;
   bool synchronised_ = false;

@@ -29,6 +29,13 @@ struct TrainerOptions {  // options of a Trainer
   // Largest number of rows in a micro-batch: a rank's share of a step is divided into the smallest sufficient number of
   // equal micro-batches, so that a job with fewer ranks needs no more memory. 0: no limit.
   std::int64_t micro_batch = 0;
+  // The step computes, bit for bit, what so many ranks would, on any number of processes (Placement::logical_ranks);
+  // micro_batch then cuts the rows of each logical rank. Needs f32 or bf16, and a strategy whose ranks own the weights.
+  // 0: each process is one rank.
+  int logical_ranks = 0;
+  // Continues checkpoints of another number of logical ranks, or of processes whose bits differ (Backend::
+  // bits_depend_on), instead of refusing them.
+  bool allow_other_bits = false;
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   JobFacts must_agree{};            // other facts that must be equal on all ranks: data, options

@@ -146,6 +146,35 @@ void check_keep_all(Backend& backend, std::int64_t width, std::int64_t size) {
   }
 }
 
+void check_fixed_division(const MakeBackend& make, const std::vector<int>& threads) {
+  const auto fixed = [&](int n) {
+    auto b = make(n);
+    b->fix_division();
+    CHECK(b->shards() == make(4)->shards());
+    return b;
+  };
+  // The convolutions have large gradients, which are divided among the threads.
+  Builder builder(3, 8, 8);
+  ValueId x = builder.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
+  const auto layer = [&](const char* name, const nn::ConvOptions& o) {
+    x = nn::conv_bn(builder, name, std::string("bn_") + name, x, o, {.relu = true});
+  };
+  layer("a", {.out = 256, .kernel = 3});
+  layer("b", {.out = 1024, .kernel = 1});
+  layer("c", {.out = 512, .kernel = 1, .stride = 2});
+  builder.softmax_cross_entropy(nn::linear(builder, "fc", builder.global_avg_pool("pool", x), 200, {}), 0, 5);
+  const Graph model = std::move(builder).take();
+  for (DType t : fast_precisions(*make(1))) {
+    const RunResult first = short_run(*fixed(threads.at(0)), model, 11, t, 2);
+    const auto facts = fixed(threads.at(0))->bits_depend_on();
+    for (std::size_t i = 1; i < threads.size(); ++i) {
+      CAPTURE(threads[i]);
+      CHECK(first.bytes == short_run(*fixed(threads[i]), model, 11, t, 2).bytes);
+      CHECK(facts == fixed(threads[i])->bits_depend_on());
+    }
+  }
+}
+
 namespace {
 
 void check_update(Backend& backend, const UpdateOp& o, std::size_t count, std::int64_t step) {

@@ -39,7 +39,11 @@ class CpuOps : public HostBackend {
   [[nodiscard]] int threads() const override { return pool_->threads(); }
   // Fixed shares of a batch with a partial sum each. There are more shares than threads, so that a slow core gets
   // fewer. The number is the same for all small numbers of threads, so that their results are bit-identical.
-  [[nodiscard]] int shards() const override { return threads() <= 4 ? 8 : 2 * threads(); }
+  [[nodiscard]] int shards() const override { return threads_of_division() <= 4 ? 8 : 2 * threads_of_division(); }
+  // Returns the number of threads that determines how work is divided: 4 after fix_division().
+  [[nodiscard]] int threads_of_division() const noexcept { return fixed_ ? 4 : threads(); }
+  void fix_division() override { fixed_ = true; }
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<BitFact> bits_depend_on() const override;
   using Backend::parallel;
   void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override { pool_->run_loops(loops, f); }
 
@@ -47,6 +51,8 @@ class CpuOps : public HostBackend {
   [[nodiscard]] TUTTI_CORE_FUNCTION SquaredNorms squared_norms(const UpdateCall& u) override;
   TUTTI_CORE_FUNCTION void average(DType t, void* to, const void* from, std::size_t n, double decay) override;
   TUTTI_CORE_FUNCTION void accumulate(DType t, void* to, const void* from, std::size_t n) override;
+  TUTTI_CORE_FUNCTION void to_integers(const ToIntegers& c) override;
+  TUTTI_CORE_FUNCTION void from_integers(const FromIntegers& c) override;
 
   [[nodiscard]] cpu::Isa isa() const noexcept { return shared_.isa; }
   // Returns whether Winograd's algorithm computes this op; for `tune`, whether it was chosen.
@@ -72,8 +78,11 @@ class CpuOps : public HostBackend {
   }
   template <class F>
   void blocks(const UpdateCall& u, F&& f);
+  template <class F>
+  void integer_blocks(std::size_t count, F&& f);
 
   std::unique_ptr<ThreadPool> pool_;
+  bool fixed_ = false;
   std::vector<SquaredNorms> norms_;  // per block
   cpu::Shared shared_;
   cpu::ConvolutionAlgorithm convolution_;

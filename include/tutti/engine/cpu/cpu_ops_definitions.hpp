@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <tutti/core/span.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/cpu/elementwise_ops.hpp>
+#include <tutti/engine/cpu/integer_kernels.hpp>
 #include <tutti/engine/cpu/linear_ops.hpp>
 #include <tutti/engine/cpu/loss_ops.hpp>
 #include <tutti/engine/cpu/norm/norm_ops.hpp>
@@ -128,6 +134,47 @@ TUTTI_CORE_FUNCTION void CpuOps::average(DType t, void* to, const void* from, st
 TUTTI_CORE_FUNCTION void CpuOps::accumulate(DType t, void* to, const void* from, std::size_t n) {
   only_f32(t);
   cpu::accumulate(shared_.isa, static_cast<float*>(to), static_cast<const float*>(from), n);
+}
+
+// Calls f for each block of sums of logical ranks.
+template <class F>
+void CpuOps::integer_blocks(std::size_t count, F&& f) {
+  constexpr std::size_t each = block / IntegerBlock::elements;
+  parallel(static_cast<int>((count + each - 1) / each), [&](int t, int) {
+    const std::size_t begin = static_cast<std::size_t>(t) * each, end = std::min(count, begin + each);
+    const Span span(Lane::compute, "integers", {}, static_cast<std::int64_t>(end - begin), detail_watcher);
+    for (std::size_t i = begin; i < end; ++i) f(i);
+  });
+}
+TUTTI_CORE_FUNCTION void CpuOps::to_integers(const ToIntegers& c) {
+  if (c.plus != nullptr)
+    integer_blocks(c.count, [&](std::size_t i) {
+      cpu::to_integers<std::true_type>(shared_.isa, c.blocks[i], c.from, c.to, c.plus, c.maxima + i);
+    });
+  else
+    integer_blocks(c.count, [&](std::size_t i) {
+      cpu::to_integers<std::false_type>(shared_.isa, c.blocks[i], c.from, c.to, c.plus, c.maxima + i);
+    });
+}
+TUTTI_CORE_FUNCTION void CpuOps::from_integers(const FromIntegers& c) {
+  integer_blocks(c.count, [&](std::size_t i) { cpu::from_integers(shared_.isa, c.blocks[i], c.from, c.to); });
+}
+
+// Compilers differ in the products and sums that they fuse, and the C library chooses its exp() and log() by the
+// processor.
+TUTTI_CORE_FUNCTION std::vector<BitFact> CpuOps::bits_depend_on() const {
+  std::vector<BitFact> facts = HostBackend::bits_depend_on();
+  facts.push_back({"instruction set", std::string(cpu::name_of(isa()))});
+  facts.push_back({"convolution", std::string(cpu::name_of(convolution_))});
+  facts.push_back({"compiler", __VERSION__});
+#if defined(_CS_GNU_LIBC_VERSION)
+  std::array<char, 64> text{};
+  if (::confstr(_CS_GNU_LIBC_VERSION, text.data(), text.size()) > 0) facts.push_back({"C library", text.data()});
+#endif
+#if defined(__x86_64__)
+  facts.push_back({"fused products", __builtin_cpu_supports("fma") ? "yes" : "no"});
+#endif
+  return facts;
 }
 
 }  // namespace tutti

@@ -13,6 +13,8 @@
 #include <tutti/core/math.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/engine/backend.hpp>
+#include <tutti/engine/step/integer_block.hpp>
+#include <tutti/engine/step/integer_sums.hpp>
 #include <tutti/engine/step/loss_scale.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/engine/step/step_flags.hpp>
@@ -26,9 +28,15 @@ namespace tutti {
 class HostStepFinisher final : public StepFinisher {
  public:
   // The references and everything that the state names outlive this object. updates: false if the receiver of the
-  // gradients updates the weights and sends them back.
-  HostStepFinisher(Backend& backend, const ModelState& state, const UpdateRules& rules, bool updates = true)
-      : b_(backend), m_(state), rules_(rules), updates_(updates), flags_(state.dtype, state.flags) {}
+  // gradients updates the weights and sends them back. integers: the sums of logical ranks, or null.
+  HostStepFinisher(Backend& backend, const ModelState& state, const UpdateRules& rules, bool updates = true,
+                   IntegerSums* integers = nullptr)
+      : b_(backend),
+        m_(state),
+        rules_(rules),
+        updates_(updates),
+        integers_(integers),
+        flags_(integers != nullptr ? DType::i32 : state.dtype, state.flags) {}
 
   [[nodiscard]] bool runs_ahead() const override { return false; }
   // Ranks that do not update do not share flags or statistics.
@@ -47,14 +55,24 @@ class HostStepFinisher final : public StepFinisher {
   [[nodiscard]] const StepScalars* scalars() const override { return &scalars_; }
   void begin() override {
     scalars_ = {rules_.dynamic_loss_scale ? scale_.value() : numbers_.loss_scale, numbers_.inverse_batch};
-    if (ranks_ == 1 || m_.state_count == 0) return;
+    if (integers_ != nullptr) integers_->begin(std::exchange(repeats_, false));
+    if (!copies_states()) return;
+    if (copied_ == last_ + 1) return restore_states();  // the step is repeated
     if (before_.bytes() == 0) before_ = Buffer(b_.memory(), state_bytes());
     b_.memory().copy(before_.data(), m_.states, state_bytes());
     copied_ = last_ + 1;
   }
+  // Sets the running statistics to those before the step: each logical rank begins with them.
+  void restore_states() {
+    if (copied_ == last_ + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());
+  }
+  // Returns whether the last update() has changed nothing, because the step must be repeated from begin() in all ranks
+  // (IntegerSums).
+  [[nodiscard]] bool repeats() const noexcept { return repeats_; }
   void add(const void* metrics, bool, bool last) override {
     std::array<double, 4> of_part{};
     if (metrics != nullptr) b_.memory().copy_out(of_part.data(), metrics, sizeof of_part);
+    if (integers_ != nullptr) of_part[0] = round_to_2_24(of_part[0]);
     for (std::size_t i = 0; i < of_part.size(); ++i) now().metrics[i] += of_part[i];
     if (!math::is_finite(of_part[0])) numbers_.flags |= step_flag::not_finite;
     if (last && ranks_ > 1) flags_.write(b_.memory(), numbers_.flags);
@@ -63,6 +81,7 @@ class HostStepFinisher final : public StepFinisher {
   // Throws the errors of the exchange and leaves the weights as they were.
   void update(Exchange& sums) override {
     StepOutcome& o = now();
+    if (integers_ != nullptr) return update_by_integers(sums);
     o.flags = numbers_.flags;
     if (ranks_ > 1) {
       sums.wait_on_host();
@@ -80,9 +99,7 @@ class HostStepFinisher final : public StepFinisher {
     else if (fit)
       apply();
     if (ranks_ > 1) take_states();
-    average(m_.average, m_.weights, m_.count);
-    average(m_.state_average, m_.states, m_.state_count);
-    for (std::size_t i = 0; i < o.sums.size(); ++i) o.sums[i] += o.metrics[i];
+    end_update();
   }
   void started(std::uint64_t) override {}
 
@@ -100,13 +117,51 @@ class HostStepFinisher final : public StepFinisher {
   // Restores what a step changes before all its sums have arrived. Has no effect if the step failed before it
   // started.
   void roll_back(std::uint64_t step) override {
-    if (ranks_ > 1 && copied_ == step + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());
+    repeats_ = false;
+    if (copies_states() && copied_ == step + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());
   }
 
  private:
   [[nodiscard]] StepOutcome& now() { return outcomes_[last_ % kept]; }
   [[nodiscard]] std::size_t state_bytes() const { return m_.state_count * size_of(m_.dtype); }
   [[nodiscard]] double scale() const { return scalars_.loss_scale; }
+  [[nodiscard]] bool copies_states() const { return (ranks_ > 1 || integers_ != nullptr) && m_.state_count != 0; }
+
+  // The sums hold all logical ranks, so the rest of the step is that of one rank.
+  void update_by_integers(Exchange& sums) {
+    StepOutcome& o = now();
+    o.flags = numbers_.flags;
+    if (ranks_ > 1) {
+      sums.wait_on_host();
+      o.flags = flags_.read(b_.memory());
+    }
+    if ((o.flags & step_flag::not_finite) != 0) {
+      restore_states();
+      return halt((numbers_.flags & step_flag::not_finite) != 0 ? Halt::loss : Halt::loss_elsewhere);
+    }
+    const SumCheck check = integers_->check();
+    if (check == SumCheck::repeat) {
+      repeats_ = true;
+      o.metrics = {};
+      return;
+    }
+    const bool fit = check == SumCheck::fits;
+    const bool halts = rules_.dynamic_loss_scale ? !scale_.after_step(fit) : !fit;
+    if (fit) {
+      integers_->take_states(m_.states);
+      apply();
+    } else {
+      restore_states();
+    }
+    if (halts) return halt(Halt::gradients);
+    end_update();
+  }
+  void end_update() {
+    StepOutcome& o = now();
+    average(m_.average, m_.weights, m_.count);
+    average(m_.state_average, m_.states, m_.state_count);
+    for (std::size_t i = 0; i < o.sums.size(); ++i) o.sums[i] += o.metrics[i];
+  }
 
   void halt(Halt why) {
     StepOutcome& o = now();
@@ -120,15 +175,36 @@ class HostStepFinisher final : public StepFinisher {
   [[nodiscard]] double squared_norm() { return b_.squared_norms(call(0, rules_.runs.back().end)).gradients; }
   void apply() {
     double clip = 1;
+    const bool clips = rules_.clip_norm > 0 && !rules_.runs.empty();
+    if (integers_ != nullptr && clips) integers_->restore(m_.gradients);
     // PyTorch's form, with its guard against a norm of zero.
-    if (rules_.clip_norm > 0 && !rules_.runs.empty())
-      clip = std::min(1.0, rules_.clip_norm / (math::sqrt(squared_norm()) + 1e-6));
+    if (clips) clip = std::min(1.0, rules_.clip_norm / (math::sqrt(squared_norm()) + 1e-6));
     for (const UpdateRules::Run& r : rules_.runs) {
       UpdateCall u = call(r.begin, r.end);
       u.lr = numbers_.lr * r.lr_scale;
       u.weight_decay = r.weight_decay;
       u.gradient_scale *= clip;
+      if (integers_ != nullptr && !clips) {
+        if (!rules_.factor) {
+          update_from_integers(r, u);
+          continue;
+        }
+        integers_->restore(r.begin, r.end, m_.gradients);
+      }
       if (rules_.factor) u.factor = rules_.factor(b_.squared_norms(u), u.lr);
+      b_.update(rules_.op, u);
+    }
+  }
+  // Restores and updates a few elements at a time, so that the restored gradients are read from a cache.
+  void update_from_integers(const UpdateRules::Run& r, const UpdateCall& whole) {
+    constexpr std::size_t most = std::size_t{1} << 17;
+    for (std::size_t begin = r.begin; begin < r.end; begin += most) {
+      const std::size_t end = std::min(begin + most, r.end);
+      integers_->restore(begin, end, m_.gradients);
+      UpdateCall u = call(begin, end);
+      u.lr = whole.lr;
+      u.weight_decay = whole.weight_decay;
+      u.gradient_scale = whole.gradient_scale;
       b_.update(rules_.op, u);
     }
   }
@@ -174,6 +250,8 @@ class HostStepFinisher final : public StepFinisher {
   const ModelState& m_;
   const UpdateRules& rules_;
   bool updates_;
+  IntegerSums* integers_;
+  bool repeats_ = false;
   StepFlags flags_;
   int ranks_ = 1;
   StepNumbers numbers_;

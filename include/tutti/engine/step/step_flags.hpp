@@ -17,7 +17,7 @@ class StepFlags {
   static constexpr std::size_t bytes = 64, count = 8;
 
   StepFlags() = default;
-  // dtype: of the gradients, f32 or f64.
+  // dtype: of the gradients, f32 or f64; or i32, if they are sent as integers.
   StepFlags(DType dtype, void* at) : dtype_(dtype), at_(at) {}
 
   void write(Memory& memory, std::uint32_t raised) {
@@ -44,6 +44,8 @@ class StepFlags {
   void with(F&& f) const {
     if (dtype_ == DType::f64)
       f(1.0);
+    else if (dtype_ == DType::i32)
+      f(std::int32_t{1});
     else
       f(1.0F);
   }

@@ -15,6 +15,20 @@ namespace tutti::cpu {
 // or the faster of the two, measured when a plan is made.
 enum class ConvolutionAlgorithm : std::uint8_t { automatic, direct, winograd, tune };
 
+[[nodiscard]] constexpr std::string_view name_of(ConvolutionAlgorithm a) noexcept {
+  switch (a) {
+    case ConvolutionAlgorithm::automatic:
+      return "auto";
+    case ConvolutionAlgorithm::direct:
+      return "direct";
+    case ConvolutionAlgorithm::winograd:
+      return "winograd";
+    case ConvolutionAlgorithm::tune:
+      return "tune";
+  }
+  return "?";
+}
+
 // Parses "auto", "direct", "winograd" or "tune". Throws UsageError for another word.
 [[nodiscard]] inline ConvolutionAlgorithm parse_convolution_algorithm(std::string_view word) {
   if (word == "auto") return ConvolutionAlgorithm::automatic;

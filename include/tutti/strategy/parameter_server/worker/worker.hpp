@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/comm/communicator.hpp>
+#include <tutti/comm/wire_type.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/parameter_server/wire/frames.hpp>
 #include <tutti/strategy/parameter_server/wire/placement.hpp>
@@ -68,6 +69,7 @@ class ServerCommunicator {
     return i < thread_.names().size() ? thread_.names()[i] : "rank " + std::to_string(r);
   }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return o_.deadline; }
+  [[nodiscard]] WireType wire() const noexcept { return o_.bf16_wire ? WireType::bf16 : WireType::same; }
 
   Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
     return post({data, t, op == ReduceOp::max ? Operation::max : Operation::sum}, name, o_.deadline);

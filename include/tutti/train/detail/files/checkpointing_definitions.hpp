@@ -23,6 +23,7 @@
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/detail/files/run_card.hpp>
 #include <tutti/train/run_with_heartbeat.hpp>
+#include <tutti/version.hpp>
 
 namespace tutti {
 
@@ -56,22 +57,27 @@ inline std::vector<io::TensorRecord> records(const std::vector<StateSpan>& spans
   return list;
 }
 
-// Requires each tensor of the run with its shape. Allows no other tensors except numbers of batches.
+// The state of IntegerSums. A run that begins to use logical ranks, or no longer uses them, has it in one of the two.
+inline bool is_optional(std::string_view name) { return name == "integer_sums.levels"; }
+
+// Requires each tensor of the run with its shape. Allows no other tensors except numbers of batches and optional ones.
 inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& file,
                          std::span<const io::TensorRecord> records, const std::vector<StateSpan>& spans) {
   const std::string where = "checkpoint " + (loaded.path() / file).string();
-  std::size_t used = 0;
+  auto used = static_cast<std::size_t>(
+      std::count_if(records.begin(), records.end(), [](const io::TensorRecord& r) { return is_optional(r.name); }));
   for (const StateSpan& s : spans) {
     const io::TensorRecord* found = nullptr;
     for (const auto& r : records)
       if (r.name == s.name) found = &r;
     const std::string wanted = "a tensor " + s.name + " " + std::string(name_of(s.dtype)) + " " + to_string(s.shape);
     constexpr const char* hint = "resume with the model and optimizer options of the first start";
+    if (found == nullptr && is_optional(s.name)) continue;
     if (found == nullptr) fail<DataError>(where, wanted, "none", hint);
     if (found->shape != s.shape || found->dtype != s.dtype || found->bytes.size() != s.bytes.size())
       fail<DataError>(where, wanted, {name_of(found->dtype), " ", to_string(found->shape)}, hint);
     std::memcpy(s.bytes.data(), found->bytes.data(), s.bytes.size());
-    ++used;
+    used += is_optional(s.name) ? 0 : 1;
     const auto count = batches_seen(s.name);
     for (const auto& r : records) {
       if (r.name != count) continue;
@@ -83,6 +89,37 @@ inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& 
   if (used != records.size())
     fail<DataError>(where, {used, " tensors"}, records.size(),
                     "resume with the model and optimizer options of the first start");
+}
+
+// Returns everything that the bits of a run with logical ranks depend on, in addition to its options.
+inline io::Json bits_of(Trainer& trainer) {
+  io::Json bits =
+      io::Json::object({{"tutti", version}, {"precision", std::string(name_of(trainer.options().compute))}});
+  for (const BitFact& b : trainer.executor().backend().bits_depend_on()) bits.set(b.name, b.value);
+  return bits;
+}
+
+// Requires a checkpoint that the trainer can continue with the same bits, unless its options allow others.
+inline void require_same_bits(const io::LoadedCheckpoint& loaded, Trainer& trainer) {
+  const TrainerOptions& o = trainer.options();
+  const std::string where = "checkpoint " + loaded.path().string();
+  const io::Json* const ranks = loaded.counters().find("logical_ranks");
+  const io::Json* const bits = loaded.counters().find("bits");
+  const std::int64_t theirs = ranks != nullptr ? ranks->as_integer(where + " logical_ranks") : 0;
+  if (o.allow_other_bits || (theirs == 0 && o.logical_ranks == 0)) return;
+  constexpr const char* hint =
+      "continue with the same options, build and kind of machine, or accept other bits: --allow-other-bits";
+  const auto in_words = [](std::int64_t n) {
+    return n == 0 ? "no logical ranks" : std::to_string(n) + " logical ranks";
+  };
+  if (theirs != o.logical_ranks) fail<UsageError>(where, in_words(theirs), in_words(o.logical_ranks), hint);
+  const io::Json mine = bits_of(trainer);
+  if (bits == nullptr) fail<DataError>(where, "the facts 'bits' of a run with logical ranks", "none");
+  for (const auto& [name, value] : mine.as_object(where)) {
+    const io::Json* const then = bits->find(name);
+    const std::string was = then != nullptr ? then->as_string(where + " bits") : "nothing";
+    if (was != value.as_string()) fail<UsageError>(where, {name, " ", was}, value.as_string(), hint);
+  }
 }
 
 }  // namespace detail
@@ -128,6 +165,14 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
         .set("rate_from", c.rate_from)
         .set("rate_to", c.rate_to)
         .set("rate_step", c.rate_step);
+  if (c.epoch_rows > 0)
+    data.counters.set("epoch_loss", c.epoch_loss)
+        .set("epoch_top1_hits", c.epoch_top1_hits)
+        .set("epoch_topk_hits", c.epoch_topk_hits)
+        .set("epoch_rows", c.epoch_rows)
+        .set("epoch_skipped", c.epoch_skipped);
+  if (const int ranks = trainer.options().logical_ranks; ranks > 0)
+    data.counters.set("logical_ranks", ranks).set("bits", detail::bits_of(trainer));
   data.options = parts_->options;
   data.metadata = detail::with_card(parts_->metadata, trainer);
   data.model = detail::records(trainer.committed_tensors(false), c.batches);
@@ -193,22 +238,30 @@ TUTTI_CORE_FUNCTION void Checkpoints::begin_restore(Trainer& trainer, const io::
     c.scale_steps = number("scale_steps");
   }
   if (loaded.counters().find("generation") != nullptr) c.generation = std::max<std::int64_t>(number("generation"), 0);
+  const auto real = [&](const char* key, double most = 1e9) {
+    const std::string where = "checkpoint " + loaded.path().string() + " counters " + key;
+    const double v = loaded.counters().at(key, where).as_double(where);
+    if (!(v >= 0 && v <= most)) fail<DataError>(where, {"a number of 0 to ", most}, v);
+    return v;
+  };
   if (loaded.counters().find("rate_batch") != nullptr) {
-    const auto real = [&](const char* key) {
-      const std::string where = "checkpoint " + loaded.path().string() + " counters " + key;
-      const double v = loaded.counters().at(key, where).as_double(where);
-      if (!(v >= 0 && v <= 1e9)) fail<DataError>(where, "a factor of 0 to 1e9", v);
-      return v;
-    };
     c.rate_batch = std::max<std::int64_t>(number("rate_batch"), 0);
     c.rate_from = real("rate_from");
     c.rate_to = real("rate_to");
     c.rate_step = number("rate_step");
   }
+  if (loaded.counters().find("epoch_rows") != nullptr) {
+    c.epoch_loss = real("epoch_loss", 1e300);
+    c.epoch_top1_hits = real("epoch_top1_hits", 1e15);
+    c.epoch_topk_hits = real("epoch_topk_hits", 1e15);
+    c.epoch_rows = real("epoch_rows", 1e15);
+    c.epoch_skipped = real("epoch_skipped", 1e15);
+  }
   c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
   trainer.prepare_restore(c);
 }
 TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const io::LoadedCheckpoint& loaded) {
+  detail::require_same_bits(loaded, trainer);
   begin_restore(trainer, loaded);
   detail::fill_tensors(loaded, "model.safetensors", loaded.model(), trainer.committed_tensors(false));
   detail::fill_tensors(loaded, "optimizer.safetensors", loaded.optimizer(), trainer.committed_tensors(true));

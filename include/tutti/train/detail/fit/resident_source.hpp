@@ -144,7 +144,7 @@ class ResidentSource final : public BatchSource {
     options_.placement.check();
     const Placement& p = options_.placement;
     const std::int64_t most = step_count({}, sampler_.size(), p.global_batch, p.epoch_end);
-    const auto rows = static_cast<std::size_t>(part_of(most, 0, p.world).count);
+    const auto rows = static_cast<std::size_t>(p.most_rows(most));
     if (windows_.size() >= rows) return;
     windows_.resize(rows);
     labels_of_batch_.resize(rows);

@@ -15,6 +15,7 @@
 #include <tutti/core/span.hpp>
 #include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/executor.hpp>
+#include <tutti/engine/step/integer_sums.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/engine/step/step_flags.hpp>
 #include <tutti/strategy/any_strategy.hpp>
@@ -26,13 +27,15 @@ namespace tutti {
 
 // The data that the ranks of a job add up in a step: the gradients, bucket by bucket as the backward pass makes them
 // final, the step's flags before them, and the running statistics. Its memory stays in place for any number of ranks.
+// With logical ranks all of these are integers, which this object makes of the gradients when it sends them, and the
+// statistics follow the last bucket (IntegerSums).
 class GradientExchange final : public Exchange {
  public:
   GradientExchange(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o)
       : b_(backend), s_(strategy), o_(o) {}
   // Operations that still run after an error write into this memory.
   ~GradientExchange() override {
-    if (!b_.memory().on_host() && pinned_ == nullptr) return;
+    if (!b_.memory().on_host() && pinned_ == nullptr && integers_ == nullptr) return;
     for (Work& w : works_) let_end(w);
     let_end(states_work_);
   }
@@ -45,6 +48,8 @@ class GradientExchange final : public Exchange {
   [[nodiscard]] std::size_t trainable() const noexcept { return trainable_; }  // slices, which come first
   [[nodiscard]] std::byte* flags() const noexcept { return all_; }
   [[nodiscard]] std::byte* state_sums() const noexcept { return state_sums_; }
+  // Returns the sums of the logical ranks; null without them.
+  [[nodiscard]] IntegerSums* integers() const noexcept { return integers_.get(); }
 
   // The gradients are placed after the step's flags, so that one reduction includes both, and before a place for the
   // running statistics.
@@ -61,6 +66,8 @@ class GradientExchange final : public Exchange {
     auto e = std::make_unique<Executor>(b_, model, ExecutorOptions{o_.compute, false, o_.watcher}, place);
     e_ = e.get();
     cut_buckets();
+    if (o_.logical_ranks > 0)
+      integers_ = std::make_unique<IntegerSums>(b_, e->parameters(), trainable_, e->states().count, o_.logical_ranks);
     require_something_to_share();
     return e;
   }
@@ -83,12 +90,14 @@ class GradientExchange final : public Exchange {
   [[nodiscard]] double seconds_waited() const noexcept { return seconds_waited_; }
 
   void begin() noexcept {
-    next_ = 0;
+    next_ = converted_ = 0;
+    flags_written_ = tail_sent_ = false;
     held_back_ = false;
   }
   // Sends no more of this step.
   void hold_back() noexcept { held_back_ = true; }
   void send(std::size_t slices, FunctionRef<void()> write_flags) override {
+    if (integers_ != nullptr) return send_integers(slices, write_flags);
     while (next_ < buckets_.size() && buckets_[next_].last <= slices) {
       const bool first = next_ == 0;
       if (first) write_flags();
@@ -98,6 +107,13 @@ class GradientExchange final : public Exchange {
       works_[next_++] = s_.owns_weights() ? push(k) : reduce(k, first);
       if (first && !s_.owns_weights()) send_states();
     }
+  }
+  // Adds the gradients of these slices of a part that is not the last one of this process to the sums of the logical
+  // ranks.
+  void add(std::size_t slices) {
+    const std::size_t end = take_final(slices);
+    if (end > converted_) integers_->add(converted_, end, e_->gradient_data());
+    converted_ = end;
   }
   void wait_on_host() override {
     const Span span(Lane::step, s_.owns_weights() ? "wait for weights" : "wait for sums");
@@ -114,7 +130,7 @@ class GradientExchange final : public Exchange {
       trace_->waited += since_->seconds() - before;
     }
     wait_for(states_work_);
-    if (!s_.owns_weights() && next_ > 0) receive({state_sums_, e_->states().bytes()});
+    if (!s_.owns_weights() && next_ > 0 && integers_ == nullptr) receive({state_sums_, e_->states().bytes()});
     if (s_.owns_weights()) take_weights();
   }
   void wait_on_device() override {
@@ -143,7 +159,31 @@ class GradientExchange final : public Exchange {
     const std::size_t flags = first ? StepFlags::bytes : 0;
     const std::span<std::byte> bytes{gradients(k.begin) - flags, flags + (k.end - k.begin) * unit()};
     note_ready(bytes.size());
-    return s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, sent(bytes), flags});
+    const DType t = integers_ != nullptr ? DType::i32 : e_->parameters().dtype;
+    return s_.reduce({Piece::Kind::gradients, k.index, t, sent(bytes), flags});
+  }
+  // Returns the end of the slices to convert now: those that are final, if they are enough for the backend's threads.
+  [[nodiscard]] std::size_t take_final(std::size_t slices) {
+    constexpr std::size_t few = std::size_t{1} << 15;
+    const std::size_t end = std::min(slices, trainable_);
+    if (end <= converted_) return converted_;
+    const ArenaLayout& p = e_->parameters();
+    const std::size_t elements = p.slices[end - 1].offset + p.slices[end - 1].count - p.slices[converted_].offset;
+    const bool completes = next_ < buckets_.size() && buckets_[next_].last <= end;
+    if (elements < few && !completes && end < trainable_) return converted_;
+    b_.finish_gradients();
+    return end;
+  }
+  // Gradients are converted while they are in a cache. One rank keeps its integers.
+  void send_integers(std::size_t slices, FunctionRef<void()> write_flags) {
+    if (!std::exchange(flags_written_, true)) write_flags();
+    const std::size_t end = take_final(slices);
+    if (end > converted_) integers_->convert(converted_, end, e_->gradient_data());
+    converted_ = end;
+    for (; next_ < buckets_.size() && buckets_[next_].last <= converted_; ++next_)
+      if (!alone()) works_[next_] = reduce(buckets_[next_], next_ == 0);
+    if (alone() || next_ < buckets_.size() || std::exchange(tail_sent_, true)) return;
+    states_work_ = s_.reduce({Piece::Kind::statistics, 0, DType::i64, std::as_writable_bytes(integers_->tail()), 0});
   }
   // The backward pass still reads the weights, so the new ones are kept in another place.
   Work push(const Bucket& k) {
@@ -223,10 +263,12 @@ class GradientExchange final : public Exchange {
   std::byte* pulled_ = nullptr;  // incoming weights that servers own: in one of these two
   std::byte *all_ = nullptr, *state_sums_ = nullptr;
   std::size_t trainable_ = 0, next_ = 0;
-  bool held_back_ = false;
+  std::size_t converted_ = 0;  // slices that are integers already
+  bool held_back_ = false, flags_written_ = false, tail_sent_ = false;
   std::vector<Bucket> buckets_;
   std::vector<Work> works_;
   Work states_work_;
+  std::unique_ptr<IntegerSums> integers_;
   double seconds_waited_ = 0;
   StepTrace* trace_ = nullptr;
   const Stopwatch* since_ = nullptr;

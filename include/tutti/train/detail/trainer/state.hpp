@@ -33,6 +33,9 @@ struct Counters {
   std::int64_t rate_batch = 0;
   double rate_from = 1, rate_to = 1;
   std::int64_t rate_step = 0;
+  // Sums over the steps of the current epoch so far and all ranks, which a run with logical ranks sets before it
+  // commits the state: a resumed run then reports the means of the whole epoch. 0 rows: not known.
+  double epoch_loss = 0, epoch_top1_hits = 0, epoch_topk_hits = 0, epoch_rows = 0, epoch_skipped = 0;
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 

@@ -29,6 +29,13 @@
 
 namespace tutti {
 
+// The work of a rank in a step. With logical ranks it may have several of them, one after the other.
+struct StepParts {
+  std::span<const BatchView> views;         // micro-batches
+  std::int64_t batches = 1;                 // that batch norm counts in this step
+  std::span<const std::uint8_t> last_of{};  // for each view with logical ranks: 1 if it is the last one of its rank
+};
+
 // Runs training steps from the first op to the updated weights. If a device ends them itself (Backend::step_finisher),
 // in one captured piece if the backend captures, the host is at most a few steps in front and learns the results later.
 // With a single rank that is when a caller asks, or StepFinisher::kept steps later; with several ranks it is one step
@@ -46,11 +53,12 @@ class StepRunner {
         exchange_(exchange),
         counters_(counters),
         sum_(backend),
-        host_(backend, state, rules, !strategy.owns_weights()),
+        integers_(exchange.integers()),
+        host_(backend, state, rules, !strategy.owns_weights(), integers_),
         device_(std::move(device)),
         end_(device_ ? device_.get() : &host_) {
     // One bucket's readiness calls back into the exchange.
-    on_ready_ = [this](std::size_t ready) { exchange_.send(ready, [this] { add(); }); };
+    on_ready_ = [this](std::size_t ready) { take_ready(ready); };
     // Allocates for several ranks before others join: no change fails for lack of memory.
     if (device_ && s_.members() != nullptr) device_->begin_generation(2);
     begin_generation();
@@ -76,10 +84,10 @@ class StepRunner {
 
   // Starts a step of these micro-batches; its number is next() - 1. Returns the known flags of all ranks: those of this
   // step if it has ended or there is one rank, otherwise those of the step before.
-  std::uint32_t start(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
+  std::uint32_t start(const StepParts& parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
     if (std::exchange(broken_, false)) settled_ = known_ = next_;  // the caller did not roll back
     // Plans that allocate or free memory wait for the device, which may wait for lost ranks.
-    if (runs_ahead() && std::any_of(parts.begin(), parts.end(),
+    if (runs_ahead() && std::any_of(parts.views.begin(), parts.views.end(),
                                     [&](const BatchView& p) { return p.rows > 0 && !e_.has_plan(p.rows, true); }))
       settle();
     if (next_ >= known_ + StepFinisher::kept) (void)collect(known_);
@@ -92,7 +100,7 @@ class StepRunner {
       broken_ = true;
       throw;
     }
-    counters_.batches += static_cast<std::int64_t>(parts.size());
+    counters_.batches += parts.batches;
     counters_.samples += global_rows;
     counters_.step = s_.owns_weights() ? s_.progress() : counters_.step + 1;
     if (!runs_ahead()) {
@@ -183,8 +191,7 @@ class StepRunner {
     sent_ = {-1, 0};
   }
 
-  void run(std::uint64_t number, std::span<const BatchView> parts, std::int64_t global_rows, double lr,
-           std::uint32_t flags) {
+  void run(std::uint64_t number, const StepParts& parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
     const std::int64_t step = counters_.step + 1;
     s_.begin_step(step, runs_ahead());
     end_->send(number, {lr, 1.0 / static_cast<double>(global_rows), o_.loss_scale,
@@ -194,13 +201,26 @@ class StepRunner {
       *trace_ = {};
       since_.restart();
     }
-    for (std::size_t i = 0; i < parts.size(); ++i) start_part(number, parts[i], i == 0, i + 1 == parts.size());
+    run_parts(number, parts);
+    while (host_.repeats()) {
+      if (trace_ != nullptr) trace_->buckets.clear();
+      run_parts(number, parts);
+    }
     end_->started(number);
     s_.finish();
     if (trace_ != nullptr) trace_->end = since_.seconds();
   }
+  void run_parts(std::uint64_t number, const StepParts& parts) {
+    bool begins_rank = false;  // the step itself begins the first one
+    for (std::size_t i = 0; i < parts.views.size(); ++i) {
+      if (begins_rank) host_.restore_states();
+      ends_rank_ = begins_rank = !parts.last_of.empty() && parts.last_of[i] != 0;
+      start_part(number, parts.views[i], i == 0, i + 1 == parts.views.size());
+    }
+  }
   void add() {
     end_->add(part_rows_ > 0 ? e_.metrics_data() : nullptr, first_, last_);
+    if (ends_rank_) integers_->end_rank(e_.state_data());
     if (s_.owns_weights() && !host_.finite()) exchange_.hold_back();
   }
 
@@ -209,9 +229,12 @@ class StepRunner {
     last_ = last;
     part_rows_ = part.rows;
     exchange_.begin();
-    // Without a listener there is no callback between the segments of a plan.
-    const bool sole = first && last, listens = sole && part.rows > 0 && !exchange_.alone();
-    if (!sole) sum_.reserve(e_.parameters());
+    // Without a listener there is no callback between the segments of a plan. Integers of gradients that are in a cache
+    // are worth it.
+    const bool sole = first && last, whole = integers_ != nullptr ? last : sole;
+    const bool caches = integers_ != nullptr && b_.memory().on_host();
+    const bool listens = part.rows > 0 && (caches || (whole && !exchange_.alone()));
+    if (!sole && integers_ == nullptr) sum_.reserve(e_.parameters());
     key_.assign({(first ? 1U : 0U) + (last ? 2U : 0U), s_.membership().generation, end_->variant(number)});
     e_.start(
         part, end_->scalars(), span_of(key_), listens ? on_ready_ : silent_,
@@ -223,18 +246,25 @@ class StepRunner {
   void end_part(bool sole) {
     const ArenaLayout& p = e_.parameters();
     if (part_rows_ == 0) b_.memory().zero(e_.gradient_data(), p.bytes());
-    const bool shares = last_ && !exchange_.alone();
+    const bool shares = last_ && (integers_ != nullptr || !exchange_.alone());
     if (!shares) add();
-    if (!sole) sum_.add(p, e_.gradient_data(), first_, last_);
+    if (!sole && integers_ == nullptr) sum_.add(p, e_.gradient_data(), first_, last_);
+    if (shares || (integers_ != nullptr && part_rows_ > 0)) take_ready(exchange_.trainable());
     if (!last_) return;
-    if (shares) exchange_.send(exchange_.trainable(), [this] { add(); });
     if (trace_ != nullptr) trace_->backward_end = since_.seconds();
     const Span span(Lane::step, "update");
     end_->update(exchange_);
     if (runs_ahead())
       e_.repack();
-    else
+    else if (!host_.repeats())
       e_.parameters_changed();
+  }
+  // The gradients of these slices are final.
+  void take_ready(std::size_t slices) {
+    if (last_)
+      exchange_.send(slices, [this] { add(); });
+    else
+      exchange_.add(slices);
   }
 
   // The trainer may change the counters, e.g. after loading a checkpoint.
@@ -281,8 +311,10 @@ class StepRunner {
     end_->require_good_data();
     const std::string step = "step " + std::to_string(o.halted_step);
     if (o.halt == Halt::gradients)
-      fail<NotFiniteError>(step, "finite gradients", "infinite or NaN gradients at a loss scale of 1",
-                           "lower --lr or set --clip-norm");
+      fail<NotFiniteError>(
+          step, "finite gradients",
+          {"infinite or NaN gradients at a loss scale of ", o_.dynamic_loss_scale ? 1.0 : o_.loss_scale},
+          "lower --lr or set --clip-norm");
     fail<NotFiniteError>(step, "a finite loss",
                          o.halt == Halt::loss_elsewhere
                              ? "a loss on another rank that is not finite"
@@ -297,6 +329,7 @@ class StepRunner {
   GradientExchange& exchange_;
   Counters& counters_;
   GradientSum sum_;
+  IntegerSums* integers_;  // of logical ranks, or null
   HostStepFinisher host_;
   std::unique_ptr<StepFinisher> device_;
   StepFinisher* end_;  // one of them
@@ -309,7 +342,7 @@ class StepRunner {
   std::uint64_t sums_since_ = 0;    // the first step of the next metrics of take_metrics()
   bool broken_ = false;
   std::uint32_t settled_flags_ = 0;  // of the last step that was waited for
-  bool first_ = true, last_ = true;
+  bool first_ = true, last_ = true, ends_rank_ = false;
   std::int64_t part_rows_ = 0;
   Metrics waiting_;  // of steps of another finisher
   bool begins_sums_ = true;

@@ -22,6 +22,7 @@
 #include <tutti/train/detail/trainer/batch_view.hpp>
 #include <tutti/train/detail/trainer/gradient_exchange.hpp>
 #include <tutti/train/detail/trainer/host_spans.hpp>
+#include <tutti/train/detail/trainer/logical_ranks.hpp>
 #include <tutti/train/detail/trainer/optimizer_state.hpp>
 #include <tutti/train/detail/trainer/step_runner.hpp>
 #include <tutti/train/detail/trainer/weight_average.hpp>
@@ -68,15 +69,15 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
                                      TrainerOptions options)
     : b_(backend),
       s_(std::move(strategy)),
-      o_(std::move(options)),
+      o_(detail::with_logical_ranks(std::move(options), backend, s_)),
       parts_(std::make_unique<Parts>(b_, s_, o_, model)),
       executor_(parts_->executor.get()) {
   if (s_.owns_weights()) detail::require_pushes(o_);
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);
   parts_->state = model_state();
   // A device supports neither a user's own optimizer nor servers.
-  const bool on_host =
-      s_.owns_weights() || parts_->exchange.staged() || (o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio());
+  const bool on_host = o_.logical_ranks > 0 || s_.owns_weights() || parts_->exchange.staged() ||
+                       (o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio());
   const UpdateRules& rules = parts_->optimizer.rules();
   parts_->steps = std::make_unique<StepRunner>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state,
                                                rules, on_host ? nullptr : b_.step_finisher(parts_->state, rules));
@@ -98,6 +99,8 @@ TUTTI_CORE_FUNCTION void Trainer::initialize() {
   fill(executor_->states(), executor_->state_data());
   parts_->optimizer.restart();
   if (has_ema()) parts_->ema.restart();
+  if (const IntegerSums* const sums = parts_->exchange.integers())
+    b_.memory().zero(sums->levels(), sums->layout().bytes());
   executor_->parameters_changed();
   counters_ = {};
   parts_->steps->forget();
@@ -105,8 +108,9 @@ TUTTI_CORE_FUNCTION void Trainer::initialize() {
 
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr, std::uint32_t flags) {
   if (batch.schema != nullptr) training_images_ = batch.schema;
-  const std::int64_t n = micro_batches(batch.count);
   micro_batches_.clear();
+  if (o_.logical_ranks > 0) return step_by_rank(batch, lr, flags);
+  const std::int64_t n = micro_batches(batch.count);
   for (std::int64_t i = 0; i < n; ++i)
     micro_batches_.push_back(view_of(batch, begin_of(i, n, batch.count), begin_of(i + 1, n, batch.count)));
   return step(span_of(micro_batches_), batch.global_count, lr, flags);
@@ -114,7 +118,58 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr
 
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(std::span<const BatchView> parts, std::int64_t global_rows,
                                                    double lr, std::uint32_t flags) {
+  if (o_.logical_ranks > 0) {
+    const std::int64_t ranks = part_of(o_.logical_ranks, s_.rank(), s_.size()).count;
+    if (static_cast<std::int64_t>(parts.size()) != ranks)
+      fail<UsageError>("trainer", {ranks, " parts, one for each logical rank of this process"}, parts.size());
+    rank_views_.assign(parts.begin(), parts.end());
+    return step_by_rank(global_rows, lr, flags);
+  }
   if (parts.empty()) fail<UsageError>("trainer", "a step of one micro-batch or more", "no micro-batch");
+  const StepParts all{parts, static_cast<std::int64_t>(parts.size())};
+  return start(all, global_rows, lr, flags);
+}
+
+TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(const Batch& batch, double lr, std::uint32_t flags) {
+  const Placement placed{.rank = s_.rank(), .world = s_.size(), .logical_ranks = o_.logical_ranks};
+  const Part ranks = placed.logical(), rows = placed.rows(batch.global_count);
+  if (batch.count != rows.count)
+    fail<UsageError>("trainer", {rows.count, " of ", batch.global_count, " rows, for its logical ranks"}, batch.count,
+                     "set Placement::logical_ranks of the loader too");
+  rank_views_.clear();
+  for (std::int64_t v = ranks.begin; v < ranks.begin + ranks.count; ++v) {
+    const Part of = part_of(batch.global_count, static_cast<int>(v), o_.logical_ranks);
+    rank_views_.push_back(view_of(batch, of.begin - rows.begin, of.begin - rows.begin + of.count));
+  }
+  return step_by_rank(batch.global_count, lr, flags);
+}
+
+// Cuts the rows of each logical rank of this process into micro-batches. A process without a logical rank takes part
+// with zeros.
+TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(std::int64_t global_rows, double lr, std::uint32_t flags) {
+  const Graph& g = executor_->graph();
+  const Shape& image = g[g.images].shape;
+  const std::int64_t bytes = image[1] * image[2] * image[3];
+  micro_batches_.clear();
+  last_of_.clear();
+  for (const BatchView& v : rank_views_) {
+    const std::int64_t n = micro_batches(v.rows);
+    for (std::int64_t i = 0; i < n; ++i) {
+      micro_batches_.push_back(detail::rows_of(v, begin_of(i, n, v.rows), begin_of(i + 1, n, v.rows), bytes));
+      last_of_.push_back(i + 1 == n ? 1 : 0);
+    }
+  }
+  if (micro_batches_.empty()) {
+    micro_batches_.emplace_back();
+    last_of_.push_back(0);
+  }
+  // Batch norm counts the batches of the first logical rank, whatever the processes are.
+  const std::int64_t batches = micro_batches(part_of(global_rows, 0, o_.logical_ranks).count);
+  return start({span_of(micro_batches_), batches, span_of(last_of_)}, global_rows, lr, flags);
+}
+
+TUTTI_CORE_FUNCTION Trainer::Pending Trainer::start(const StepParts& parts, std::int64_t global_rows, double lr,
+                                                    std::uint32_t flags) {
   const std::uint32_t known = parts_->steps->start(parts, global_rows, lr, flags);
   return {*this, parts_->steps->next() - 1, known};
 }
@@ -252,6 +307,10 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
                                     {"EMA decay", o_.ema_decay}})
     f.add(name, value);
   f.add("seed", o_.seed);
+  if (o_.logical_ranks > 0) {
+    f.add("logical ranks", std::int64_t{o_.logical_ranks});
+    for (const BitFact& b : b_.bits_depend_on()) f.add(b.name, b.value);
+  }
   f.add("buckets", {o_.first_bucket_bytes, " and ", o_.bucket_bytes, " bytes"});
   for (const Slice& s : executor_->parameters().slices)
     f.add("parameter", {s.name, " ", to_string(s.shape), s.trainable ? "" : " fixed",
@@ -304,6 +363,8 @@ TUTTI_CORE_FUNCTION std::vector<StateArena> Trainer::arenas() {
     list.push_back({&p, parts_->ema.weights(), "ema.", true});
     list.push_back({&s, parts_->ema.states(), "ema.", true});
   }
+  if (const IntegerSums* const sums = parts_->exchange.integers())
+    list.push_back({&sums->layout(), static_cast<std::byte*>(sums->levels()), "integer_sums.", true});
   return list;
 }
 

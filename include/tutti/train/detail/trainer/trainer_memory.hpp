@@ -51,7 +51,9 @@ TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory_in_use(std::int64_t rows) con
   const Executor::MemoryUse used = executor_->memory();
   MemoryEstimate m;
   m.parameters = used.parameters;
-  m.gradients = used.gradients * (rows > rows_at_a_time(rows) ? 2 : 1);
+  // A process with several parts of a step has their sums in other memory; one logical rank has several parts.
+  const bool sums = rows > rows_at_a_time(rows) || o_.logical_ranks > s_.size();
+  m.gradients = used.gradients * (sums ? 2 : 1);
   m.optimizer = static_cast<std::size_t>(o_.optimizer.slots()) * used.parameters;
   if (has_ema()) m.optimizer += used.parameters + used.states;
   m.states = used.states;
