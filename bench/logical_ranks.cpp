@@ -3,7 +3,7 @@
 // rounds. One process compares V logical ranks with a plain step of the same batch, with micro-batches, and with the
 // bare compute of V small batches; several processes under mpirun or tutti-launch compare one logical rank for each
 // process with plain ranks. Prints one line of JSON for each variant: median, smallest and largest milliseconds of a
-// step.
+// step, and a hash of the weights, which for V logical ranks is the same with any number of processes.
 //
 //   --batch N (of all processes, default 64)  --threads N (per process)  --precision f32|bf16  --rounds N  --steps N
 //   (of a round)  --backend NAME
@@ -22,6 +22,7 @@
 #include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/xxh64.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/trainer.hpp>
@@ -155,12 +156,16 @@ int measure(const Args& a) {
   for (const auto& w : ways) {
     std::vector<double> ratio;
     for (std::size_t i = 0; i < w->ms.size(); ++i) ratio.push_back(w->ms[i] / ways[0]->ms[i]);
+    const ArenaLayout& p = w->trainer->executor().parameters();
+    const auto* const weights = static_cast<const char*>(w->trainer->executor().parameter_data());
+    const auto hash = static_cast<unsigned long long>(xxh64({weights, p.bytes()}));
     if (rank == 0)
       std::printf(
-          "{\"way\": \"%s\", \"ranks\": %d, \"batch\": %d, \"precision\": \"%s\", \"ms\": %.2f, \"least\": "
-          "%.2f, \"most\": %.2f, \"to_plain\": %.4f}\n",
+          "{\"way\": \"%s\", \"ranks\": %d, \"batch\": %d, \"precision\": \"%s\", \"ms\": %.2f, \"least\": %.2f, "
+          "\"most\": %.2f, \"to_plain\": %.4f, \"weights\": \"%016llx\"}\n",
           w->name.c_str(), world, a.batch, a.precision.c_str(), median(w->ms),
-          *std::min_element(w->ms.begin(), w->ms.end()), *std::max_element(w->ms.begin(), w->ms.end()), median(ratio));
+          *std::min_element(w->ms.begin(), w->ms.end()), *std::max_element(w->ms.begin(), w->ms.end()), median(ratio),
+          hash);
   }
   return 0;
 }

@@ -90,8 +90,10 @@ inline std::string version() {
 inline std::string caches() {
   std::string sizes;
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
-  for (const int level : {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE})
-    sizes += (sizes.empty() ? "" : " ") + std::to_string(::sysconf(level));
+  for (const int level : {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE}) {
+    if (!sizes.empty()) sizes += ' ';
+    sizes += std::to_string(::sysconf(level));
+  }
 #endif
   return sizes;
 }

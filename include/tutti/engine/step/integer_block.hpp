@@ -51,7 +51,7 @@ namespace integer_level {
 inline constexpr std::int32_t steps = 64, zero_exponent = 256;
 // Room between the expected bound and the greatest integer, in steps. bench/RESULTS.md has the measurement that chose
 // it.
-inline constexpr std::int32_t room = 64;
+inline constexpr std::int32_t room = 96;
 static_assert(room >= 8, "a unit that is made for a bound has room for it");
 inline constexpr std::int32_t least_exponent = -149, greatest_exponent = 127;  // of a unit
 inline constexpr std::int64_t greatest_sum = 2147483647;
