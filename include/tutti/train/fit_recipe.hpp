@@ -42,6 +42,10 @@ struct FitRecipe {  // the arguments of fit(job, net, ...); only `train` has no 
   std::int64_t batch_per_worker = 0, ramp_steps = 0;
   // Rows of a process that are computed at once, at most; 0: all.
   std::int64_t micro_batch = 0;
+  // The job computes, bit for bit, what so many ranks would, on any number of processes up to it, which may change at
+  // any step (TrainerOptions::logical_ranks). 0: each process is a rank.
+  int logical_ranks = 0;
+  bool allow_other_bits = false;          // as TrainerOptions::allow_other_bits
   BatchMetric metric{};                   // of your own, by which the best checkpoint is chosen
   std::vector<FitListener*> listeners{};  // told on rank 0; they outlive the call
   // Called on every process before the run begins or continues, for example with load_weights().

@@ -18,7 +18,8 @@ namespace tutti {
 struct FitStep {
   std::int64_t epoch = 0, step = 0, step_in_epoch = 0;  // from 1
   double lr = 0;
-  // Of this rank's own rows. If steps run asynchronously on a device: of the steps since the last report, else 0.
+  // Of this rank's own rows; with logical ranks, of all rows. If steps run asynchronously on a device: of the steps
+  // since the last report, else 0.
   double own_loss = 0;
   std::int64_t own_images = 0;
 };

@@ -23,7 +23,9 @@ struct StepShare {
 struct RunShare {
   Metrics epoch;       // of the epoch's steps and all ranks; the only copy of those of members that have left
   double skipped = 0;  // records in it
-  StepShare step;      // the last one
+  // The same since the last report and the last summary. Only with logical ranks: each rank then knows the sums of all.
+  Metrics steps, summaries;
+  StepShare step;  // the last one
   // The global batch at the beginning of the run; the schedule counts in its steps. The generation number after which
   // this run's generations are numbered.
   std::int64_t first_batch = 0, before_generations = 0;
