@@ -21,7 +21,7 @@ for folder in tests/*/; do
   if [[ $folder == fuzz ]] || compgen -G "tests/$folder/test_*" >/dev/null; then pieces+=("tests-$folder"); fi
 done
 pieces+=(sanitize-asan sanitize-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames coverage
-  soak-resume soak-elastic chroot repeat)
+  soak-resume soak-elastic logical-ranks chroot repeat)
 
 out=build/nightly only=() minutes=60 again=
 while (($#)); do
@@ -73,6 +73,7 @@ piece() {
     soak-resume) "${soak[@]}" python3 tests/tools/soak_resume.py --minutes "$minutes" ;;
     # 200 events take a quarter of an hour.
     soak-elastic) "${soak[@]}" python3 tests/hosts/soak_elastic.py --events $((minutes * 200 / 15)) ;;
+    logical-ranks) "${soak[@]}" python3 tests/logical_ranks.py --out "$out/logical-ranks" ;;
     # The Debian package must not depend on this machine's processor, so it has a separate build.
     chroot)
       cmake -S . -B build-package -DCMAKE_BUILD_TYPE=Release -DTUTTI_EIGEN_NATIVE=OFF -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF &&

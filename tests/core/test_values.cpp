@@ -164,8 +164,8 @@ TEST_CASE("rng: streams are repeatable and differ by seed, purpose, epoch and in
     return v;
   };
   for (std::uint64_t seed : {0ULL, 1ULL, 1ULL << 32})
-    for (Purpose p :
-         {Purpose::init, Purpose::shuffle, Purpose::augment, Purpose::synthetic, Purpose::dropout, Purpose::user})
+    for (Purpose p : {Purpose::init, Purpose::shuffle, Purpose::augment, Purpose::synthetic, Purpose::dropout,
+                      Purpose::mixing, Purpose::user})
       for (std::uint64_t epoch : {0ULL, 1ULL, 90ULL})
         for (std::uint64_t index : {0ULL, 1ULL, 2ULL, 49999ULL, 1ULL << 32, (1ULL << 32) + 1}) {
           const auto s = take(Rng(seed, p, epoch, index));
@@ -182,6 +182,24 @@ TEST_CASE("rng: streams are repeatable and differ by seed, purpose, epoch and in
     for (int i = 0; i < 64; ++i, ++total) numbers.insert(r.next());
   }
   CHECK(numbers.size() + 4 > total);  // 4096 draws of 2^32 values: two equal ones are rare
+}
+
+TEST_CASE("rng: the numbers of a batch are a function of seed, purpose, step and logical rank") {
+  // Fixed values: all versions and processors must draw the same.
+  Rng known = batch_rng(1, Purpose::dropout, 3, 2), same(1, Purpose::dropout, 2, 3);
+  CHECK(known.next() == 708167294U);
+  CHECK(same.next() == 708167294U);
+  std::set<std::uint64_t> first;
+  std::size_t made = 0;
+  for (const std::uint64_t seed : {1ULL, 2ULL})
+    for (const Purpose p : {Purpose::dropout, Purpose::mixing})
+      for (std::uint64_t step = 0; step < 20; ++step)
+        for (std::uint64_t rank = 0; rank < 20; ++rank, ++made) {
+          const std::uint64_t number = batch_rng(seed, p, step, rank).next64();
+          CHECK(number == batch_rng(seed, p, step, rank).next64());
+          first.insert(number);
+        }
+  CHECK(first.size() == made);
 }
 
 TEST_CASE("rng: below() is unbiased") {

@@ -225,3 +225,47 @@ TEST_CASE("a job of elastic processes is refused without an elastic strategy") {
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--spot-notice notice", false); }),
                  "tutti-launch --elastic"));
 }
+
+TEST_CASE("logical ranks count the batch, and refuse options that depend on the processes") {
+  const std::vector<std::string> built{"solo", "mpi", "gloo", "ps", "ps_async"};
+  const auto checked = [&](const std::string& line, int processes, int servers = 0, bool elastic = false) {
+    auto o = parse(words(line));
+    check(*o, {processes, built, false, servers, elastic});
+    return *o;
+  };
+  for (const int processes : {1, 2, 4}) {
+    const std::string strategy = processes == 1 ? "" : " --strategy gloo";
+    const RunOptions o = checked("--logical-ranks 4 --batch-size 16 --accumulate 2" + strategy, processes);
+    CHECK(o.global_batch_size == 128);
+    CHECK(trainer_options(o).logical_ranks == 4);
+    CHECK(trainer_options(o).micro_batch == 16);
+    CHECK(o.deterministic);
+    const LoaderOptions training = loader_options(o, true, processes - 1, processes),
+                        test = loader_options(o, false, processes - 1, processes);
+    CHECK(training.placement.logical_ranks == 4);
+    CHECK(training.placement.global_batch == 128);
+    // --evaluation-batch counts the images of a logical rank, like --batch-size.
+    CHECK(test.placement.global_batch == 64);
+    CHECK(test.placement.logical_ranks == 4);
+    // The default rate follows the global batch.
+    CHECK(*o.lr == checked("--global-batch-size 128", 1).lr);
+  }
+  CHECK(checked("--logical-ranks 4 --global-batch-size 30", 2).batch_size == 8);
+  CHECK(checked("--logical-ranks 4 --allow-other-bits", 1).allow_other_bits);
+
+  const auto refused = [&](const std::string& line, int processes, int servers = 0, bool elastic = false) {
+    return message_of<UsageError>([&] { (void)checked(line, processes, servers, elastic); });
+  };
+  CHECK(contains(refused("--logical-ranks 2 --strategy gloo", 3),
+                 "[--logical-ranks] expected at least the 3 processes that were started, got 2"));
+  CHECK(contains(refused("--logical-ranks 5000", 1), "[--logical-ranks] expected 0 to 4096"));
+  CHECK(
+      contains(refused("--logical-ranks 4 --strategy ps_async", 2, 1), "[--strategy] expected solo, mpi, gloo, nccl"));
+  CHECK(contains(refused("--logical-ranks 4 --strategy gloo --comm-wire bf16", 2), "[--comm-wire] expected same"));
+  CHECK(contains(refused("--logical-ranks 4 --strategy ps --gc-type 2bit", 2, 1), "[--gc-type] expected none"));
+  CHECK(contains(refused("--logical-ranks 4 --convolution tune", 1), "[--convolution] expected auto, direct or"));
+  CHECK(contains(refused("--logical-ranks 4 --autotune", 1), "[--autotune] expected no --autotune"));
+  CHECK(contains(refused("--logical-ranks 4 --strategy gloo --elastic-batch worker", 2, 0, true),
+                 "[--elastic-batch] expected global"));
+  CHECK(contains(refused("--allow-other-bits", 1), "[--allow-other-bits] expected --logical-ranks with it"));
+}

@@ -6,6 +6,9 @@ launcher are killed; the hosts file is damaged. The test checks that the job sur
 per epoch. It also checks that the launcher, and a worker that was present in the second half, hold no more descriptors,
 threads and memory than before.
 
+With --logical-ranks among the options of train_cifar10, the weights, the optimizer's state and the lines of the log must
+be those of one process that did the same steps, bit by bit.
+
 usage: tests/hosts/soak_elastic.py [--events N] [--seed N] [--only KIND,KIND] [-- OPTIONS OF tutti-launch AND train_cifar10]
 
   --events  default: 200, some 15 minutes on 2 cores. --seed: default: from the clock, and printed. --only: these kinds
@@ -27,6 +30,7 @@ from pathlib import Path
 
 from elastic_training import TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
+from logical_runs import command, differences, execute, hashes, log_lines, newest
 
 EVENTS, SEED, ONLY, OPTIONS = 200, int(time.time()), (), []
 HOSTS = 4
@@ -223,6 +227,24 @@ class Soak(ElasticTrainingCase):
         self.set_hosts(target)
         self.whole()
 
+    def compare_bits(self):
+        """Compares the run with one of a single process that does the same steps."""
+        words = [str(w) for w in self.job.args]
+        words = words[words.index(TRAIN) + 1:]
+        for name in ("--run-dir", "--strategy"):
+            if name in words:
+                at = words.index(name)
+                del words[at:at + 2]
+        steps = int(newest(self.run_dir).name.split("-")[1].split(".")[0])
+        quiet = self.folder / "quiet"
+        code, said = execute(command(options=(*words, "--max-steps", steps), run=quiet), self.folder, timeout=36000)
+        self.assertEqual(code, 0, said[-3000:])
+        self.assertEqual(differences(self.run_dir, quiet, whole=False), [])
+        equal = len(log_lines(self.run_dir).keys() & log_lines(quiet).keys())
+        generations = max(e.get("generation", 0) for e in self.events())
+        print(f"the bits of one process: {steps} steps in {generations} generations, {equal} equal lines, SHA-256 "
+              f"{hashes(quiet)['model.safetensors']}")
+
     def test_soak(self):
         kinds = [self.join_or_leave, self.replace, self.kill_one, self.kill_first, self.kill_two, self.kill_in_a_change,
                  self.told_to_leave, self.stopped, self.cut, self.connection_killed, self.hosts_file_damaged, self.unreachable]
@@ -231,6 +253,7 @@ class Soak(ElasticTrainingCase):
         print(f"seed {SEED}, {EVENTS} events", flush=True)
         split = OPTIONS.index("--") if "--" in OPTIONS else len(OPTIONS)
         self.STRATEGY = ["--disp-batches", 20, *OPTIONS[split + 1:]]
+        logical = "--logical-ranks" in self.STRATEGY
         self.begin("--elastic-at", "step", "--rank-timeout", TIMEOUT, "--restart-budget", 1000, *OPTIONS[:split],
                    epochs=1000000)
         shm = files("/dev/shm")
@@ -271,6 +294,8 @@ class Soak(ElasticTrainingCase):
         code, said = check_audit(self.run_dir)
         self.assertEqual(code, 0, said)
         print(said)
+        if logical:
+            self.compare_bits()
         for what, then, now in zip(("launcher", "a worker"), before, after):
             self.assertEqual(now.more_than(then), [], what)
         self.assertLessEqual(after[2], before[2] + 2, "files")

@@ -35,7 +35,7 @@ struct LogicalJob {
 // Everything that a training leaves.
 struct LogicalResult {
   std::vector<std::byte> state;  // weights, statistics, optimizer, levels, counters
-  std::vector<double> metrics;   // of each step, summed over the processes
+  std::vector<double> metrics;   // of each step and all processes
   std::vector<std::int64_t> pieces;
 
   friend bool operator==(const LogicalResult& a, const LogicalResult& b) {
@@ -83,7 +83,8 @@ inline std::vector<double> run_steps(Trainer& t, const LogicalJob& job, std::siz
   for (std::size_t n = first; n < last; ++n) {
     const Data data(job.rows[n], n + 1);
     const Batch b = logical_batch(data, t.options(), job.rows[n], t.strategy().rank(), t.strategy().size());
-    const Metrics m = t.reduce(t.step(b, job.lr).wait().metrics);
+    Metrics m = t.step(b, job.lr).wait().metrics;
+    if (t.options().logical_ranks == 0) m = t.reduce(m);
     all.insert(all.end(), {m.loss, m.top1_hits, m.rows});
   }
   return all;

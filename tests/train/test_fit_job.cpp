@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <tutti/interchange/model_card.hpp>
 #include <tutti/interchange/model_file.hpp>
 #include <tutti/io/checkpoint/checkpoint.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/models/model.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/detail/files/run_folder.hpp>
@@ -124,6 +126,26 @@ TEST_CASE("a run has a log, checkpoints and a model card by default") {
   CHECK(io::CheckpointStore(run).load_newest_valid(nullptr)->step() == 10);
 }
 
+TEST_CASE("a run with logical ranks records them, and continues only with the same number") {
+  AloneJob job;
+  const Folder folder;
+  FitRecipe r = recipe((folder.path / "run").string());
+  r.logical_ranks = 3;
+  const Model net = net_for(r.train.schema());
+  CHECK(fit(job, net, r).step == 10);
+  std::ifstream log(folder.path / "run" / "log.jsonl");
+  std::string line;
+  std::getline(log, line);
+  const io::Json start = io::parse_json(line, "log");
+  CHECK(start.at("logical_ranks").as_integer() == 3);
+  CHECK(start.at("options").at("logical-ranks").as_integer() == 3);
+  r.epochs = 3;
+  r.logical_ranks = 4;
+  CHECK_THROWS_AS(fit(job, net, r), UsageError);
+  r.allow_other_bits = true;
+  CHECK(fit(job, net, r).step == 15);
+}
+
 TEST_CASE("a restarted run continues, and a finished run is evaluated") {
   AloneJob job;
   const Folder folder;
@@ -205,6 +227,15 @@ TEST_CASE("an invalid recipe is refused before training begins") {
     CHECK_THROWS_WITH_AS(fit(job, net, r), message, UsageError);
   };
   refuses("[fit .batch] expected 1 or more, got 0.", [](FitRecipe& r) { r.batch = 0; });
+  refuses("[fit .logical_ranks] expected at most .batch, 16, got 17. hint: each logical rank needs an image of a step.",
+          [](FitRecipe& r) { r.logical_ranks = 17; });
+  refuses(
+      "[fit .batch_per_worker] expected 0 with .logical_ranks, because the batch must not follow the number of "
+      "workers, got 8. hint: leave out one of the two.",
+      [](FitRecipe& r) {
+        r.logical_ranks = 2;
+        r.batch_per_worker = 8;
+      });
   refuses("[fit .epochs] expected 1 or more, got -1.", [](FitRecipe& r) { r.epochs = -1; });
   refuses("[fit .keep] expected 1 or more, got 0.", [](FitRecipe& r) { r.keep = 0; });
   const Model open(images(8).schema());

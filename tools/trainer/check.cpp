@@ -16,6 +16,7 @@
 #include "tools/trainer/check_batch.hpp"
 #include "tools/trainer/check_cifar10.hpp"
 #include "tools/trainer/check_imagenet.hpp"
+#include "tools/trainer/check_logical_ranks.hpp"
 #include "tools/trainer/check_strategy_options.hpp"
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/trace_window.hpp"
@@ -368,12 +369,13 @@ void check(RunOptions& o, StartedJob job) {
   if (o.dry_run_ranks > 0 && !o.dry_run)
     fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule together with it",
                      std::to_string(o.dry_run_ranks));
-  const std::int64_t ranks = o.strategy == "solo" ? 1 : job.processes;
+  detail::check_logical_ranks(o, job);
+  const std::int64_t ranks = detail::ranks_of_batch(o, job.processes);
   detail::number("--batch-size", o.batch_size, 1, 1'000'000);
   detail::number("--accumulate", o.accumulate, 1, 1'000'000);
-  detail::check_batch_of(o, o.dry_run_ranks > 0 ? o.dry_run_ranks : ranks);
+  detail::check_batch_of(o, ranks);
   detail::word("--log-lines", o.log_lines, {"tutti", "mxnet"});
-  detail::check_batch(o, o.dry_run_ranks > 0 ? o.dry_run_ranks : ranks);
+  detail::check_batch(o, ranks);
   detail::fill_recipe(o);
   check_optimizer(o);
   check_schedule(o);

@@ -115,6 +115,13 @@ void describe_distribution(RunOptions& o, V& v) {
   v("shared-memory", o.shared_memory, "processes of a host sum through memory that they share");
   v("spot-notice", o.spot_notice,
     "with tutti-launch --elastic: when this file appears, this process leaves the job after its step", Scope::rank);
+  v("logical-ranks", o.logical_ranks,
+    "compute, bit for bit, what so many ranks would, on any number of processes up to it, which may change at any "
+    "step; "
+    "--batch-size then counts the images of a logical rank; 0: each process is a rank");
+  v("allow-other-bits", o.allow_other_bits,
+    "with --logical-ranks: continue a checkpoint of another number of logical ranks, or of processes whose bits differ",
+    Scope::rank);
   v("elastic-batch", o.elastic_batch,
     "with tutti-launch --elastic, when workers join or leave: global (the global batch and the rate stay as at the "
     "beginning) or worker (each keeps --batch-size, so the global batch and the rate follow the number of workers)",

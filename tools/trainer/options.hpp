@@ -136,6 +136,8 @@ struct RunOptions {
   bool hierarchical = true, shared_memory = true, ps_plain = false;
   std::optional<std::int64_t> ps_staleness{};
   std::string spot_notice;
+  std::int64_t logical_ranks = 0;
+  bool allow_other_bits = false;
   std::string elastic_batch = "global";
   std::int64_t elastic_ramp_steps = 0;
   std::string ps_key_file;

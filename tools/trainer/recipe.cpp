@@ -71,6 +71,8 @@ TrainerOptions trainer_options(const RunOptions& o) {
   t.ema_decay = o.ema_decay;
   t.seed = o.seed;
   t.micro_batch = o.batch_size;
+  t.logical_ranks = static_cast<int>(o.logical_ranks);
+  t.allow_other_bits = o.allow_other_bits;
   t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
   return t;
 }
@@ -82,7 +84,9 @@ std::string bad_record_hint(const RunOptions& o) {
 
 LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int world) {
   LoaderOptions l;
-  l.placement = {training ? o.global_batch_size : *o.evaluation_batch * world, rank, world};
+  const std::int64_t ranks = o.logical_ranks > 0 ? o.logical_ranks : world;
+  l.placement = {training ? o.global_batch_size : *o.evaluation_batch * ranks, rank, world};
+  l.placement.logical_ranks = static_cast<int>(o.logical_ranks);
   if (training && !o.test_io) l.placement.epoch_end = epoch_end_of(o);
   l.seed = o.seed;
   l.shuffle = training;

@@ -211,14 +211,16 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
   const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
   auto log = std::make_unique<RunLog>(folder, o_.top_k, complain, trainer_.counters().generation);
   if (!begun) {
-    log->start(io::Json::object({{"version", version},
-                                 {"backend", backend_.name()},
-                                 {"description", backend_.description()},
-                                 {"threads", backend_.threads()},
-                                 {"world", world},
-                                 {"train_images", images_.train.size()},
-                                 {"test_images", tests()},
-                                 {"options", options_json(o_)}}));
+    io::Json facts = io::Json::object({{"version", version},
+                                       {"backend", backend_.name()},
+                                       {"description", backend_.description()},
+                                       {"threads", backend_.threads()},
+                                       {"world", world},
+                                       {"train_images", images_.train.size()},
+                                       {"test_images", tests()},
+                                       {"options", options_json(o_)}});
+    if (o_.logical_ranks > 0) facts.set("logical_ranks", o_.logical_ranks);
+    log->start(facts);
     const Counters& at = trainer_.counters();
     if (found_) log->resume(at.step, at.epoch + 1, found_->path().string());
   } else if (o_.kept) {

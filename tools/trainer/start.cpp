@@ -17,12 +17,14 @@
 namespace tutti::trainer {
 
 std::string versions(const Backend& backend, const RunOptions& o, int world) {
+  const std::string logical =
+      o.logical_ranks > 0 ? ", " + std::to_string(o.logical_ranks) + " logical ranks" : std::string();
   std::string precision = o.precision;
   if (o.backend == "cuda" && precision == "f32")
     precision += o.tf32 ? " by TF32" : " (--tf32 and --precision bf16 are several times as fast)";
   return std::string("tutti ") + version + ": backend " + backend.name() + " (" + backend.description() + "), " +
          precision + ", " + std::to_string(backend.threads()) + " threads, strategy " + o.strategy +
-         (world > 1 ? ", " + std::to_string(world) + " ranks" : "");
+         (world > 1 ? ", " + std::to_string(world) + " ranks" : "") + logical;
 }
 
 void print_start(const Backend& backend, const RunOptions& o, int world) {
@@ -44,7 +46,10 @@ std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOpt
 MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen) {
   const std::int64_t rows = o.batch_size * o.accumulate, evaluated = *o.evaluation_batch;
   MemoryEstimate m = trainer.memory(rows, evaluated);
-  const auto batches = static_cast<std::size_t>((rows + evaluated) * LoaderOptions{}.slots *
+  // The loader of a process holds the rows of all its logical ranks.
+  const std::int64_t world = std::max(trainer.strategy().size(), 1);
+  const std::int64_t ranks = std::max<std::int64_t>((o.logical_ranks + world - 1) / world, 1);
+  const auto batches = static_cast<std::size_t>(ranks * (rows + evaluated) * LoaderOptions{}.slots *
                                                 static_cast<std::int64_t>(seen.image_bytes()));
   m.batches = batches;
   if (!trainer.executor().backend().memory().on_host()) return m;

@@ -39,7 +39,8 @@ void print_schedule(const RunOptions& o, std::int64_t images) {
   const std::int64_t total =
       f.total_steps > 0 ? f.total_steps : steps_left({}, images, o.global_batch_size, end, o.epochs) * of_all;
   const std::int64_t last = f.max_steps > 0 ? std::min(total, f.max_steps) : total;
-  const auto ranks = static_cast<int>(o.global_batch_size / (o.batch_size * o.accumulate));
+  const auto ranks =
+      static_cast<int>(o.logical_ranks > 0 ? o.logical_ranks : o.global_batch_size / (o.batch_size * o.accumulate));
   std::printf("%lld images, %lld images per update, %lld updates per epoch, %lld updates, %lld of them warmup\n",
               static_cast<long long>(images), static_cast<long long>(o.global_batch_size / of_all),
               static_cast<long long>(per_epoch), static_cast<long long>(total),

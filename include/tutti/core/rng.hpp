@@ -10,7 +10,15 @@
 namespace tutti {
 
 // The use of a random number. Streams with different purposes never share numbers.
-enum class Purpose : std::uint32_t { init = 1, shuffle = 2, augment = 3, synthetic = 4, dropout = 5, user = 1000 };
+enum class Purpose : std::uint32_t {
+  init = 1,
+  shuffle = 2,
+  augment = 3,
+  synthetic = 4,
+  dropout = 5,
+  mixing = 6,
+  user = 1000
+};
 
 // Philox4x32-10, a counter-based generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c,
@@ -82,5 +90,14 @@ class Rng {
   std::array<std::uint32_t, 4> block_{};
   int used_ = 4;
 };
+
+// Returns the random numbers that a rank uses in a training step for all its rows together, for example for dropout or
+// for mixing images: a pure function of (seed, purpose, step, logical rank). step: number of the update, from 0.
+// logical_rank: as in Placement::logical(), below 2^32; without logical ranks it is the rank. Numbers of a single
+// sample come from Rng(seed, purpose, epoch, index) instead. A purpose belongs to one of the two kinds.
+[[nodiscard]] inline Rng batch_rng(std::uint64_t seed, Purpose purpose, std::uint64_t step,
+                                   std::uint64_t logical_rank) noexcept {
+  return {seed, purpose, logical_rank, step};
+}
 
 }  // namespace tutti

@@ -20,6 +20,7 @@
 #include <tutti/data/batch_source.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/reference/loss.hpp>
+#include <tutti/train/detail/evaluation/logical_pass.hpp>
 #include <tutti/train/detail/evaluation/logits.hpp>
 #include <tutti/train/detail/fit/resident_source.hpp>
 #include <tutti/train/report.hpp>
@@ -98,7 +99,8 @@ namespace detail {
 // Computes the loss of a batch from the weighted mean of the logits of its views.
 class ViewLoss {
  public:
-  ViewLoss(const Graph& g, const std::vector<TestView>& views) : views_(views) {
+  // exact: as in EvaluationSum.
+  ViewLoss(const Graph& g, const std::vector<TestView>& views, bool exact) : views_(views), exact_(exact) {
     for (const Node& n : g.nodes)
       if (const auto* o = std::get_if<op::SoftmaxCrossEntropy>(&n.op)) loss_ = *o;
   }
@@ -110,12 +112,13 @@ class ViewLoss {
     std::array<double, 4> m{};
     reference::softmax_cross_entropy<double>(loss_, {mean_.data(), DType::f64, Shape{rows, b.classes}},
                                              {labels_.data(), DType::i32, Shape{rows}}, m.data(), nullptr, {});
-    sum_ += Metrics{m[0], m[1], m[2], m[3]};
+    sum_ += Metrics{exact_ ? round_to_2_24(m[0]) : m[0], m[1], m[2], m[3]};
   }
   [[nodiscard]] const Metrics& sum() const { return sum_; }
 
  private:
   const std::vector<TestView>& views_;
+  bool exact_;
   op::SoftmaxCrossEntropy loss_;
   std::vector<double> mean_;
   std::vector<std::int32_t> labels_;
@@ -135,30 +138,31 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
   const Shape image = graph[graph.images].shape;
   std::vector<std::uint8_t> pixels;
   std::vector<ImageWindow> windows;
-  detail::ViewLoss loss(graph, views);
+  detail::ViewLoss loss(graph, views, trainer.options().logical_ranks > 0);
   detail::LogitBuffer logits(executor, views.size(), kept_bytes,
                              [&](const detail::LogitBuffer::Batch& b) { loss.add(b); });
   Metrics sum;
   HeartbeatScope pass(trainer.strategy());
-  source.start({0, 0});
+  const detail::LogicalPass logical(trainer, source);
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
     last = batch.last_of_epoch;
-    if (batch.count > 0) {
+    logical.parts(batch, [&](std::int64_t begin, std::int64_t end, int) {
+      const auto from = static_cast<std::size_t>(begin), count = static_cast<std::size_t>(end - begin);
       for (std::size_t v = 0; v < views.size(); ++v) {
-        BatchView seen = view_of(batch, 0, batch.count);
+        BatchView seen = view_of(batch, begin, end);
         if (batch.resident != nullptr) {
-          make_view(batch.windows, image, views[v], windows);
+          make_view(batch.windows.subspan(from, count), image, views[v], windows);
           seen.windows = windows.data();
         } else {
-          pixels.resize(static_cast<std::size_t>(batch.count * image.row_numel()));
-          make_view(batch.images.data(), batch.count, image, views[v], pixels.data());
+          pixels.resize(count * static_cast<std::size_t>(image.row_numel()));
+          make_view(seen.images, seen.rows, image, views[v], pixels.data());
           seen.images = pixels.data();
         }
         executor.start_evaluation(seen);
-        logits.add(v, batch.labels, batch.indices);
+        logits.add(v, batch.labels.subspan(from, count), batch.indices.subspan(from, count));
       }
-    }
+    });
     sum.rows -= static_cast<double>(batch.skipped);
     pass.go_on();
   }

@@ -44,6 +44,10 @@ struct FitRecipe {  // arguments of fit(job, net, ...); only `train` has no defa
   std::int64_t batch_per_worker = 0, ramp_steps = 0;
   // The largest number of rows that a process computes at once. 0: all its rows.
   std::int64_t micro_batch = 0;
+  // Each update computes, bit for bit, what this number of ranks would compute, on any number of processes up to it,
+  // which may change at any step (TrainerOptions::logical_ranks). 0: each process is a rank.
+  int logical_ranks = 0;
+  bool allow_other_bits = false;          // as TrainerOptions::allow_other_bits
   BatchMetric metric{};                   // your own metric, which selects the best checkpoint
   std::vector<FitListener*> listeners{};  // called on rank 0; must outlive the call
   // Called on every process before the run begins or continues, for example with load_weights().

@@ -108,7 +108,8 @@ class Trainer {
   Pending step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
     return step(std::span(&batch, 1), global_rows, lr, flags);
   }
-  // Returns the metrics of this rank's rows, summed over the steps since the last call. Waits for them.
+  // Returns the metrics of this rank's rows, summed over the steps since the last call. Waits for them. With logical
+  // ranks, those of all ranks' rows, without rows that could not be read (Batch::skipped).
   Metrics take_metrics();
   // Returns true if step() returns before the step has ended.
   [[nodiscard]] bool runs_ahead() const noexcept;

@@ -55,7 +55,7 @@ struct StepTrace {
 
 // The result of one step.
 struct StepResult {
-  Metrics metrics;  // over all ranks, if reduced
+  Metrics metrics;  // of this rank; with logical ranks, of all ranks
   std::uint32_t flags = 0;
 };
 

@@ -72,7 +72,10 @@ class HostStepFinisher final : public StepFinisher {
   void add(const void* metrics, bool, bool last) override {
     std::array<double, 4> of_part{};
     if (metrics != nullptr) b_.memory().copy_out(of_part.data(), metrics, sizeof of_part);
-    if (integers_ != nullptr) of_part[0] = round_to_2_24(of_part[0]);
+    if (integers_ != nullptr) {
+      of_part[0] = round_to_2_24(of_part[0]);
+      integers_->add_metrics(of_part);
+    }
     for (std::size_t i = 0; i < of_part.size(); ++i) now().metrics[i] += of_part[i];
     if (!math::is_finite(of_part[0])) numbers_.flags |= step_flag::not_finite;
     if (last && ranks_ > 1) flags_.write(b_.memory(), numbers_.flags);
@@ -147,6 +150,7 @@ class HostStepFinisher final : public StepFinisher {
     }
     const bool fit = check == SumCheck::fits;
     const bool halts = rules_.dynamic_loss_scale ? !scale_.after_step(fit) : !fit;
+    if (!halts) o.metrics = integers_->metrics();
     if (fit) {
       integers_->take_states(m_.states);
       apply();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -57,6 +58,12 @@ class IntegerSums {
   void convert(std::size_t first, std::size_t last, void* gradients);
   // Adds the running statistics after a logical rank, an arena in the backend's memory.
   void end_rank(const void* states);
+  // Adds the metrics of a part: its loss, rounded to a multiple of 2^-24, top-1 and top-k hits, and rows.
+  void add_metrics(const std::array<double, 4>& of_part);
+  // Rows of this process that no step from now on counts in its metrics, because their records could not be read.
+  void leave_out(std::int64_t rows) noexcept { left_out_ = rows; }
+  // Returns the metrics of all processes, after check(): a process that is lost after a step takes none with it.
+  [[nodiscard]] std::array<double, 4> metrics() const;
   // Counts a loss that is not finite.
   void add_not_finite() noexcept { ++tail_[0]; }
 
@@ -101,7 +108,8 @@ class IntegerSums {
   Buffer levels_, units_, maxima_, earlier_;  // in the backend's memory; units_: blocks_
   std::vector<std::uint32_t> host_maxima_;
   std::vector<float> host_states_;
-  std::vector<std::int64_t> tail_;  // values that are not finite, a bound per block, two limbs per statistic
+  std::vector<std::int64_t> tail_;  // values that are not finite, a bound per block, two limbs per statistic, metrics
+  std::int64_t left_out_ = 0;       // rows
   bool added_ = false;              // earlier_ has integers of this attempt
   bool waiting_ = false;            // maxima_ has maxima that tail_ lacks
   int attempts_ = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -57,7 +58,7 @@ TUTTI_CORE_FUNCTION IntegerSums::IntegerSums(Backend& backend, const ArenaLayout
   provisional_.resize(blocks_.size());
   host_maxima_.resize(blocks_.size());
   host_states_.resize(states);
-  tail_.resize(1 + blocks_.size() + 2 * states);
+  tail_.resize(1 + blocks_.size() + 2 * states + 4);
   elements_ = slices < parameters.slices.size() ? parameters.slices[slices].offset : parameters.count;
   if (blocks_.empty()) return;
   levels_ = Buffer(b_.memory(), layout_.bytes());
@@ -70,6 +71,7 @@ TUTTI_CORE_FUNCTION void IntegerSums::begin(bool repeats) {
   if (!repeats) use_levels();
   upload_units();
   std::fill(tail_.begin(), tail_.end(), 0);
+  tail_.back() = -left_out_;
   added_ = waiting_ = false;
 }
 
@@ -138,6 +140,20 @@ TUTTI_CORE_FUNCTION void IntegerSums::end_rank(const void* states) {
     limbs[2 * i] += static_cast<std::int64_t>(high);
     limbs[2 * i + 1] += math::llround(rest * integer_sums::fine);
   }
+}
+
+TUTTI_CORE_FUNCTION void IntegerSums::add_metrics(const std::array<double, 4>& of_part) {
+  std::int64_t* const sums = tail_.data() + tail_.size() - of_part.size();
+  // A loss that is not finite is counted elsewhere; the sum of a greater one has no use.
+  const double loss = of_part[0];
+  if (math::is_finite(loss)) sums[0] += math::llround(std::clamp(loss, -0x1p26, 0x1p26) * 0x1p24);
+  for (std::size_t i = 1; i < of_part.size(); ++i) sums[i] += math::llround(of_part[i]);
+}
+
+TUTTI_CORE_FUNCTION std::array<double, 4> IntegerSums::metrics() const {
+  const std::int64_t* const sums = tail_.data() + tail_.size() - 4;
+  return {static_cast<double>(sums[0]) * 0x1p-24, static_cast<double>(sums[1]), static_cast<double>(sums[2]),
+          static_cast<double>(sums[3])};
 }
 
 TUTTI_CORE_FUNCTION std::span<std::int64_t> IntegerSums::tail() {

@@ -173,6 +173,10 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
         .set("epoch_skipped", c.epoch_skipped);
   if (const int ranks = trainer.options().logical_ranks; ranks > 0)
     data.counters.set("logical_ranks", ranks).set("bits", detail::bits_of(trainer));
+  if (c.report_rows > 0)
+    data.counters.set("report_loss", c.report_loss)
+        .set("report_top1_hits", c.report_top1_hits)
+        .set("report_rows", c.report_rows);
   data.options = parts_->options;
   data.metadata = detail::with_card(parts_->metadata, trainer);
   data.model = detail::records(trainer.committed_tensors(false), c.batches);
@@ -256,6 +260,11 @@ TUTTI_CORE_FUNCTION void Checkpoints::begin_restore(Trainer& trainer, const io::
     c.epoch_topk_hits = real("epoch_topk_hits", 1e15);
     c.epoch_rows = real("epoch_rows", 1e15);
     c.epoch_skipped = real("epoch_skipped", 1e15);
+  }
+  if (loaded.counters().find("report_rows") != nullptr) {
+    c.report_loss = real("report_loss", 1e300);
+    c.report_top1_hits = real("report_top1_hits", 1e15);
+    c.report_rows = real("report_rows", 1e15);
   }
   c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
   trainer.prepare_restore(c);

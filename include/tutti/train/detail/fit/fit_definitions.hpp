@@ -13,6 +13,7 @@
 #include <tutti/core/span.hpp>
 #include <tutti/train/coordinator.hpp>
 #include <tutti/train/detail/evaluation/evaluation_sum.hpp>
+#include <tutti/train/detail/evaluation/logical_pass.hpp>
 #include <tutti/train/detail/evaluation/logits.hpp>
 #include <tutti/train/detail/run/fit_run.hpp>
 #include <tutti/train/fit.hpp>
@@ -26,21 +27,28 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
   const Stopwatch watch;
   const Span span(Lane::evaluation, "evaluation", {}, source.size());
   Metrics sum;
-  EvaluationSum of_batches(trainer.executor());
-  double own = 0;
+  EvaluationSum of_batches(trainer.executor(), trainer.options().logical_ranks > 0);
+  detail::SumOfParts own(trainer);
+  std::vector<int> ranks;  // logical ranks of the parts with logits
+  std::size_t passed = 0;
   detail::LogitBuffer logits(trainer.executor(), 1, std::size_t{1} << 20, [&](const detail::LogitBuffer::Batch& b) {
     const std::vector<float> z = b.as_floats();
-    if (metric) own += metric(z, b.labels);
+    if (metric) own.add(ranks[passed++], metric(z, b.labels));
     if (mistakes != nullptr) mistakes->add(z, b.labels, b.indices);
   });
   const bool wants_logits = metric || mistakes != nullptr;
   if (auto images = source.schema()) trainer.set_test_images(std::move(images));
   HeartbeatScope pass(trainer.strategy());
-  source.start({0, 0});
+  const detail::LogicalPass logical(trainer, source);
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
-    if (batch.count > 0) of_batches.add(view_of(batch, 0, batch.count));
-    if (batch.count > 0 && wants_logits) logits.add(0, batch.labels, batch.indices);
+    logical.parts(batch, [&](std::int64_t begin, std::int64_t end, int rank) {
+      of_batches.add(view_of(batch, begin, end));
+      if (!wants_logits) return;
+      const auto from = static_cast<std::size_t>(begin), count = static_cast<std::size_t>(end - begin);
+      ranks.push_back(rank);
+      logits.add(0, batch.labels.subspan(from, count), batch.indices.subspan(from, count));
+    });
     sum.rows -= static_cast<double>(batch.skipped);
     last = batch.last_of_epoch;
     pass.go_on();
@@ -53,8 +61,8 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
   EvaluationReport report{sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),
                           sum.rows / std::max(watch.seconds(), 1e-9)};
   if (metric) {
-    trainer.strategy().sum({&own, 1});
-    report.metric = sum.rows > 0 ? own / sum.rows : 0;
+    const double of_all = own.take(trainer.strategy());
+    report.metric = sum.rows > 0 ? of_all / sum.rows : 0;
   }
   return report;
 }

@@ -35,6 +35,14 @@ inline void check_recipe(const FitRecipe& r) {
   at_least("batch_per_worker", 0, r.batch_per_worker);
   at_least("ramp_steps", 0, r.ramp_steps);
   at_least("micro_batch", 0, r.micro_batch);
+  at_least("logical_ranks", 0, r.logical_ranks);
+  if (r.logical_ranks > r.batch)
+    fail<UsageError>("fit .logical_ranks", "at most .batch, " + std::to_string(r.batch),
+                     std::to_string(r.logical_ranks), "each logical rank needs an image of a step");
+  if (r.logical_ranks > 0 && r.batch_per_worker > 0)
+    fail<UsageError>("fit .batch_per_worker",
+                     "0 with .logical_ranks, because the batch must not follow the number of workers",
+                     std::to_string(r.batch_per_worker), "leave out one of the two");
 }
 
 // Throws ShapeError or UsageError if the images have other extents or more classes than the net.
@@ -94,6 +102,7 @@ struct FitImages {
   add("fit .save_every", r.save_every);
   add("fit .batch_per_worker", r.batch_per_worker);
   add("fit .ramp_steps", r.ramp_steps);
+  add("fit .logical_ranks", r.logical_ranks);
   f.add("fit .run", r.run);
   add_data(f, "training images", images.train, r.skip_damaged);
   if (images.test) add_data(f, "test images", *images.test, r.skip_damaged);
@@ -109,6 +118,8 @@ struct FitImages {
   t.ema_decay = r.average;
   t.seed = r.seed;
   t.micro_batch = r.micro_batch;
+  t.logical_ranks = r.logical_ranks;
+  t.allow_other_bits = r.allow_other_bits;
   t.must_agree = std::move(facts);
   return t;
 }

@@ -84,12 +84,14 @@ class JobRun {
 
   // Returns the options of the run for its log and checkpoints.
   [[nodiscard]] io::Json options_json() const {
-    return io::Json::object({{"batch", recipe_.batch},
-                             {"epochs", recipe_.epochs},
-                             {"weight-decay", recipe_.weight_decay},
-                             {"seed", static_cast<std::int64_t>(recipe_.seed)},
-                             {"run-dir", recipe_.run},
-                             {"train_images", images_.train.size()}});
+    io::Json options = io::Json::object({{"batch", recipe_.batch},
+                                         {"epochs", recipe_.epochs},
+                                         {"weight-decay", recipe_.weight_decay},
+                                         {"seed", static_cast<std::int64_t>(recipe_.seed)},
+                                         {"run-dir", recipe_.run},
+                                         {"train_images", images_.train.size()}});
+    if (recipe_.logical_ranks > 0) options.set("logical-ranks", static_cast<std::int64_t>(recipe_.logical_ranks));
+    return options;
   }
 
   // If the members may change, a signal stops only the process that receives it, and a request to stop the job arrives
@@ -127,6 +129,7 @@ class JobRun {
       l.placement.global_batch = recipe_.batch;
       l.placement.rank = alone ? 0 : std::max(strategy_.rank(), 0);
       l.placement.world = alone ? 1 : joins() ? std::max(strategy_.members()->most_members(), 1) : strategy_.size();
+      l.placement.logical_ranks = recipe_.logical_ranks;
       l.seed = recipe_.seed;
       l.shuffle = training;
       l.one_pass = !training;
@@ -175,14 +178,16 @@ class JobRun {
     std::vector<std::unique_ptr<FitListener>> logs;
     auto log = std::make_unique<RunLog>(folder, 5, complain, at.generation);
     if (!begun) {
-      log->start(io::Json::object({{"version", version},
-                                   {"backend", backend_.name()},
-                                   {"description", backend_.description()},
-                                   {"threads", backend_.threads()},
-                                   {"world", strategy_.size()},
-                                   {"train_images", images_.train.size()},
-                                   {"test_images", images_.test ? images_.test->size() : 0},
-                                   {"options", options_json()}}));
+      io::Json facts = io::Json::object({{"version", version},
+                                         {"backend", backend_.name()},
+                                         {"description", backend_.description()},
+                                         {"threads", backend_.threads()},
+                                         {"world", strategy_.size()},
+                                         {"train_images", images_.train.size()},
+                                         {"test_images", images_.test ? images_.test->size() : 0},
+                                         {"options", options_json()}});
+      if (recipe_.logical_ranks > 0) facts.set("logical_ranks", recipe_.logical_ranks);
+      log->start(facts);
       if (!resumed_from_.empty()) log->resume(at.step, at.epoch + 1, resumed_from_);
     }
     logs.push_back(std::move(log));

@@ -18,7 +18,8 @@ namespace tutti {
 struct FitStep {
   std::int64_t epoch = 0, step = 0, step_in_epoch = 0;  // from 1
   double lr = 0;
-  // Of this rank's rows. Asynchronous steps on a device: of all since the last report, or 0 if no report is due.
+  // Of this rank's rows; with logical ranks, of all rows. Asynchronous steps on a device: of all since the last report,
+  // or 0 if no report is due.
   double own_loss = 0;
   std::int64_t own_images = 0;
 };

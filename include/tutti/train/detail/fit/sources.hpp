@@ -29,7 +29,9 @@ namespace detail {
 // The sources of a run: the caller's, which are placed again when the members change, or those that a function makes.
 class RunSources {
  public:
-  RunSources(BatchSource* train, BatchSource* test, const MakeSources* make) : make_(make), train_(train), test_(test) {
+  // logical_ranks: of the trainer. All placements get this number.
+  RunSources(BatchSource* train, BatchSource* test, const MakeSources* make, int logical_ranks)
+      : make_(make), train_(train), test_(test), logical_ranks_(logical_ranks) {
     if (train != nullptr) remember();
   }
 
@@ -37,6 +39,13 @@ class RunSources {
   [[nodiscard]] BatchSource* test() const noexcept { return test_; }
   // Returns the global batch that the training source had at first.
   [[nodiscard]] std::int64_t first_batch() const noexcept { return batch_; }
+  // Returns whether the sources divide their batches among the trainer's logical ranks.
+  [[nodiscard]] bool have_logical_ranks() const {
+    const auto has = [&](const BatchSource* s) {
+      return s == nullptr || s->placement().logical_ranks == logical_ranks_;
+    };
+    return has(train_) && has(test_);
+  }
 
   // Makes the sources for one rank of `size`, if a function makes them.
   void make(const FitOptions& arguments, int rank, int size) {
@@ -62,11 +71,12 @@ class RunSources {
       to.global_batch = batch;
       to.rank = rank;
       to.world = size;
+      to.logical_ranks = logical_ranks_;
       return to;
     };
     train_->start(p, place(*train_, global_batch));
-    // Keeps the rows per rank: an evaluation with fewer ranks then needs no more memory.
-    if (test_ != nullptr) test_->start({}, place(*test_, test_rows_ * size));
+    // Keeps the rows per rank or logical rank: an evaluation with fewer ranks then needs no more memory.
+    if (test_ != nullptr) test_->start({}, place(*test_, test_rows_ * (logical_ranks_ > 0 ? logical_ranks_ : size)));
   }
 
  private:
@@ -74,12 +84,14 @@ class RunSources {
     if (batch_ == 0) batch_ = train_->placement().global_batch;
     if (test_ == nullptr) return;
     const Placement& p = test_->placement();
-    test_rows_ = (p.global_batch + p.world - 1) / p.world;
+    const int ranks = logical_ranks_ > 0 ? logical_ranks_ : p.world;
+    test_rows_ = (p.global_batch + ranks - 1) / ranks;
   }
 
   const MakeSources* make_;
   Sources made_;
   BatchSource *train_, *test_;
+  int logical_ranks_;
   std::int64_t batch_ = 0, test_rows_ = 1;
 };
 

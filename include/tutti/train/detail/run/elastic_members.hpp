@@ -75,11 +75,15 @@ class ElasticMembers final : public ChangingMembers {
 
   // ---- before the first generation ----
   // Returns the rows of the plan that is made before the members are known, or 0 for no plan. If micro-batches are
-  // limited, it is the largest plan, so that no change fails for lack of memory. Otherwise it is the smallest share of
-  // a joining process.
+  // limited, it is the largest plan, so that no change fails for lack of memory; so are the rows of a logical rank.
+  // Otherwise it is the smallest share of a joining process.
   [[nodiscard]] std::int64_t rows_before_members() const {
     const FitOptions& o = run_.options;
     const std::int64_t most = run_.trainer.options().micro_batch;
+    if (const int ranks = run_.trainer.options().logical_ranks; ranks > 0) {
+      const std::int64_t rows = part_of(o.global_batch, 0, ranks).count;
+      return most > 0 ? std::min(most, rows) : rows;
+    }
     const std::int64_t all = o.batch_per_worker > 0 ? o.batch_per_worker : o.global_batch;
     if (most > 0) return std::min(most, all);
     if (!members_.joining()) return 0;
@@ -91,9 +95,11 @@ class ElasticMembers final : public ChangingMembers {
     if (source == nullptr) return;  // the source is made after the rank is known
     // The largest number of rows of this process.
     const std::int64_t most = run_.trainer.options().micro_batch, all = run_.options.global_batch;
+    const int ranks = run_.trainer.options().logical_ranks;
     Placement of = source->placement();
     of.rank = 0;
-    of.world = static_cast<int>(most > 0 ? std::max<std::int64_t>(all / most, 1) : all);
+    of.world = ranks > 0 ? ranks : static_cast<int>(most > 0 ? std::max<std::int64_t>(all / most, 1) : all);
+    of.logical_ranks = ranks;
     const Position p{std::clamp<std::int64_t>(run_.options.epochs - 1, 0, members_.epoch_of_joining()), 0};
     source->start(p, of);
     if (source->steps_left(p, run_.options.epochs) <= 0) return;
@@ -181,6 +187,7 @@ class ElasticMembers final : public ChangingMembers {
     shares_ahead_.clear();
     const int rank = run_.strategy.rank(), size = run_.strategy.size();
     const EpochEnd end = run_.train().placement().epoch_end;
+    if (const int ranks = run_.trainer.options().logical_ranks; ranks > 0) return list_logical_shares(ranks, end);
     // A rank that joins comes after all ranks. A rank that leaves may come before this one.
     for (const auto& [r, n] : {std::pair{rank - 1, size - 1}, {rank, size - 1}, {rank, size + 1}}) {
       if (r < 0 || r >= n) continue;
@@ -188,6 +195,13 @@ class ElasticMembers final : public ChangingMembers {
       for (const std::int64_t of_all : {end == EpochEnd::short_step ? last : 0, batch})
         if (const std::int64_t rows = part_of(of_all, r, n).count; rows > 0) shares_ahead_.push_back(rows);
     }
+  }
+  // The first and the last logical rank have the largest and the smallest share. It does not depend on the members.
+  void list_logical_shares(int ranks, EpochEnd end) {
+    const std::int64_t batch = parts_.schedule.global_batch(), last = run_.train().size() % batch;
+    for (const std::int64_t of_all : {end == EpochEnd::short_step ? last : 0, batch})
+      for (const int rank : {ranks - 1, 0})
+        if (const std::int64_t rows = part_of(of_all, rank, ranks).count; rows > 0) shares_ahead_.push_back(rows);
   }
   void plan_ahead() {
     while (!shares_ahead_.empty() && !run_.trainer.plan_ahead(shares_ahead_.back())) shares_ahead_.pop_back();

@@ -130,9 +130,22 @@ class FitRun {
   StepEnd step_end_{parts_, members_};
 };
 
+// Refuses what would make the bits of logical ranks depend on the processes.
+inline void require_logical_ranks(const RunContext& run) {
+  if (run.trainer.options().logical_ranks == 0) return;
+  if (run.strategy.owns_weights())
+    fail<UsageError>("fit", "a strategy whose ranks do each step together, for logical ranks",
+                     "servers that own the weights", "use --strategy ps, or train without logical ranks");
+  if (run.options.batch_per_worker > 0)
+    fail<UsageError>("fit", "a global batch that does not follow the number of workers, for logical ranks",
+                     {"a batch of ", run.options.batch_per_worker, " for each worker"},
+                     "leave batch_per_worker out, or train without logical ranks");
+}
+
 // Runs fit() with the class for the members that the strategy has.
 inline FitResult run_fit(RunParts& parts) {
   AnyStrategy& strategy = parts.run.strategy;
+  require_logical_ranks(parts.run);
   ElasticMembership* const members = strategy.members();
   if (members == nullptr) {
     if (strategy.owns_weights()) {

@@ -62,6 +62,7 @@ class RunMembers {
   void make_sources() {
     run_.sources.make(run_.options, run_.strategy.rank(), run_.strategy.size());
     run_.share.first_batch = run_.sources.first_batch();
+    parts_.reports.resume_epoch();
   }
   // Call it after make_sources(). Starts the first generation of the job, or the only one. Returns false if no step is
   // left.
@@ -71,7 +72,7 @@ class RunMembers {
     run_.coordinator.on_membership_change();
     parts_.schedule.follow_batch();
     if (ends()) return false;
-    if (run_.options.batch_per_worker > 0)
+    if (run_.options.batch_per_worker > 0 || !run_.sources.have_logical_ranks())
       run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch());
     else
       run_.train().start(run_.position());

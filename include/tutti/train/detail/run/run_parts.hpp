@@ -13,7 +13,8 @@ struct RunParts {
   // Takes either the sources, or a function that makes them.
   RunParts(Trainer& trainer, BatchSource* train, BatchSource* test, const MakeSources* make, Coordinator& coordinator,
            const FitOptions& o)
-      : run{trainer, trainer.strategy(), coordinator, o, trainer.counters(), RunSources(train, test, make)} {}
+      : run{trainer, trainer.strategy(), coordinator,
+            o,       trainer.counters(), RunSources(train, test, make, trainer.options().logical_ranks)} {}
   RunParts(const RunParts&) = delete;
   RunParts& operator=(const RunParts&) = delete;
 

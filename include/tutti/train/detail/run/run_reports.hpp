@@ -20,11 +20,23 @@
 namespace tutti::detail {
 
 // The data for a run's reports: metrics, rates and waiting times since the last report of each kind, and skipped
-// records.
+// records. With logical ranks, each step returns the metrics of all ranks, which are common facts of the run
+// (RunShare), so that the loss of a rank loses none of them. Otherwise ranks keep the metrics of their rows, and a
+// report sums them.
 class RunReports {
  public:
-  RunReports(RunContext& run, const RunSchedule& schedule) : run_(run), schedule_(schedule), busy_(run.trainer) {}
+  RunReports(RunContext& run, const RunSchedule& schedule)
+      : run_(run), schedule_(schedule), busy_(run.trainer), of_all_(run.trainer.options().logical_ranks > 0) {}
 
+  // Takes over the sums of the epoch so far, and those since the last report, from a checkpoint. Call it before the
+  // first generation.
+  void resume_epoch() {
+    const Counters& at = run_.at;
+    if (!of_all_) return;
+    run_.share.epoch = {at.epoch_loss, at.epoch_top1_hits, at.epoch_topk_hits, at.epoch_rows};
+    run_.share.skipped = at.epoch_skipped;
+    run_.share.steps = {at.report_loss, at.report_top1_hits, 0, at.report_rows};
+  }
   // Call it before the first step.
   void begin() {
     if (run_.coordinator.listens()) busy_.begin();
@@ -50,6 +62,7 @@ class RunReports {
 
   // ---- a step ----
   void add_images(std::int64_t of_all_ranks) {
+    images_ += of_all_ranks;
     for (auto* w : {&steps_, &summaries_, &epoch_}) w->rate.add(of_all_ranks);
   }
   // Call it after take_metrics() of a step, if a listener gets reports. The arguments say which reports are due.
@@ -57,23 +70,38 @@ class RunReports {
   // Adds the metrics of the steps since the last call. Waits for them.
   void take_metrics() {
     own_ = run_.trainer.take_metrics();
+    if (of_all_) return take_metrics_of_all();
     own_.rows -= std::exchange(skipped_rows_, 0);
     for (auto* w : {&steps_, &summaries_, &epoch_}) w->metrics += own_;
   }
+  // Call it when the common work after a step is done. With logical ranks the sums stay until then: the reports of a
+  // step are repeated if a rank is lost meanwhile.
+  void close(bool step, bool summary, bool epoch) {
+    if (step) run_.share.steps = {};
+    if (summary) run_.share.summaries = {};
+    if (epoch) {
+      run_.share.epoch = {};
+      run_.share.skipped = 0;
+    }
+  }
   // Leaves the metrics of a step for a later call of take_metrics(), because the step may still run on a device.
   void postpone_metrics() { own_ = {}; }
-  // Returns the metrics of this rank's rows that the last step has added.
+  // Returns the metrics of this rank's rows that the last step has added; with logical ranks, of the rows of all ranks.
   [[nodiscard]] const Metrics& own() const noexcept { return own_; }
 
   // ---- the reports; all ranks call these ----
-  [[nodiscard]] StepReport take_step() { return take(steps_, busy_.steps); }
-  [[nodiscard]] StepReport take_summary() { return take(summaries_, busy_.summaries); }
+  // ends: false if a run that is resumed from this step repeats the report with more steps.
+  [[nodiscard]] StepReport take_step(bool ends) {
+    if (ends) run_.at.report_loss = run_.at.report_top1_hits = run_.at.report_rows = 0;
+    return take(steps_, run_.share.steps, busy_.steps);
+  }
+  [[nodiscard]] StepReport take_summary() { return take(summaries_, run_.share.summaries, busy_.summaries); }
   // Returns the epoch's report without its evaluation. The rates pause until begin_epoch().
   [[nodiscard]] EpochReport take_epoch() {
     for (auto* w : {&epoch_, &steps_, &summaries_}) w->rate.pause();
     const RunShare& share = run_.share;
     Metrics all = share.epoch;
-    all += run_.trainer.reduce(epoch_.metrics);
+    if (!of_all_) all += run_.trainer.reduce(epoch_.metrics);
     EpochReport r{share.step.epoch,
                   run_.at.step,
                   run_.options.epochs,
@@ -91,7 +119,7 @@ class RunReports {
     if (const auto exchanged = run_.trainer.seconds_waited())
       r.comm_wait = share_of(*exchanged - epoch_.exchanged, epoch_.rate);
     r.gpu_utilisation = busy_.epoch.take();
-    r.skipped = math::llround(share.skipped + skipped_by_all());
+    r.skipped = math::llround(of_all_ ? share.skipped : share.skipped + skipped_by_all());
     r.global_batch = share.step.batch;
     return r;
   }
@@ -112,6 +140,7 @@ class RunReports {
   // Adds the epoch's sums over all ranks to the common facts, which the next generation gets.
   void share_epoch() {
     take_metrics();
+    if (of_all_) return;
     const Metrics all = run_.trainer.reduce(epoch_.metrics);
     const double skipped = skipped_by_all();
     run_.share.epoch += all;
@@ -128,9 +157,9 @@ class RunReports {
   [[nodiscard]] static double share_of(double seconds, const Rate& rate) {
     return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
   }
-  [[nodiscard]] StepReport take(ReportWindow& w, UtilisationMean& of_window) {
+  [[nodiscard]] StepReport take(ReportWindow& w, const Metrics& common, UtilisationMean& of_window) {
     const StepShare& step = run_.share.step;
-    const Metrics all = run_.trainer.reduce(w.metrics);
+    const Metrics all = of_all_ ? common : run_.trainer.reduce(w.metrics);
     const double wait = run_.train().seconds_waited() - w.waited;
     const auto exchanged = run_.trainer.seconds_waited();
     const StepReport r{step.epoch,
@@ -154,6 +183,23 @@ class RunReports {
     w.rate.restart();
     return r;
   }
+  void take_metrics_of_all() {
+    RunShare& share = run_.share;
+    share.skipped += static_cast<double>(std::exchange(images_, 0)) - own_.rows;
+    for (Metrics* m : {&share.steps, &share.summaries, &share.epoch}) *m += own_;
+    // A checkpoint at the end of an epoch has no epoch to complete.
+    const bool over = share.step.ends_epoch != 0;
+    const Metrics epoch = over ? Metrics{} : share.epoch;
+    Counters& at = run_.at;
+    at.epoch_loss = epoch.loss;
+    at.epoch_top1_hits = epoch.top1_hits;
+    at.epoch_topk_hits = epoch.topk_hits;
+    at.epoch_rows = epoch.rows;
+    at.epoch_skipped = over ? 0 : share.skipped;
+    at.report_loss = share.steps.loss;
+    at.report_top1_hits = share.steps.top1_hits;
+    at.report_rows = share.steps.rows;
+  }
   [[nodiscard]] double skipped_by_all() {
     auto skipped = static_cast<double>(run_.train().skipped() - skipped_before_);
     run_.strategy.sum({&skipped, 1});
@@ -170,8 +216,10 @@ class RunReports {
   const RunSchedule& schedule_;
   ReportWindow steps_, summaries_, epoch_;  // metrics of this rank, not yet summed over ranks
   UtilisationReadings busy_;
+  bool of_all_;  // each step returns the metrics of all ranks
   Metrics own_;  // metrics of the step, if they are known
   std::int64_t skipped_before_ = 0;
+  std::int64_t images_ = 0;  // of the steps of all ranks since the last metrics
   double skipped_rows_ = 0;
   std::set<std::string> named_;  // messages about skipped records that were reported
   Stopwatch since_start_, epoch_watch_;

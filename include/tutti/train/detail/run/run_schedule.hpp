@@ -45,8 +45,7 @@ class RunSchedule {
     const EpochEnd end = run_.train().placement().epoch_end;
     const std::int64_t all = tutti::steps_left({}, size, batch, end, o.epochs) * workers_;
     const double lr = o.schedule(SchedulePoint{step(), tutti::steps_per_epoch(size, batch, end) * workers_,
-                                               o.total_steps > 0 ? o.total_steps : all, o.global_batch,
-                                               founders_ > 0 ? founders_ : run_.strategy.size()});
+                                               o.total_steps > 0 ? o.total_steps : all, o.global_batch, ranks()});
     return o.batch_per_worker > 0 ? lr * rate_factor(run_.at, o.ramp_steps) : lr;
   }
   // Call it when a run begins and after its members have changed, because the rate changes with the global batch.
@@ -73,6 +72,12 @@ class RunSchedule {
   }
 
  private:
+  // Returns the number of ranks that a schedule gets: it must not follow the processes if there are logical ranks.
+  [[nodiscard]] int ranks() const {
+    if (const int logical = run_.trainer.options().logical_ranks; logical > 0) return logical;
+    return founders_ > 0 ? founders_ : run_.strategy.size();
+  }
+
   RunContext& run_;
   std::int64_t workers_ = 1;
   std::int64_t batch_ = 0;  // batch of a step of one worker; 0: the global batch at the beginning

@@ -24,7 +24,10 @@ struct StepShare {
 struct RunShare {
   Metrics epoch;       // over the epoch's steps and all ranks; contains the metrics of members that have left
   double skipped = 0;  // number of skipped records in `epoch`
-  StepShare step;      // the last step
+  // The same since the last report and since the last summary. Only with logical ranks: each rank then knows the sums
+  // of all ranks.
+  Metrics steps, summaries;
+  StepShare step;  // the last step
   // first_batch: the global batch at the beginning of the run; the schedule counts in steps of this batch.
   // before_generations: the number that is added to a generation of the job to number the generations of the run.
   std::int64_t first_batch = 0, before_generations = 0;

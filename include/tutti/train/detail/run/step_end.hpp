@@ -22,11 +22,7 @@ class StepEnd {
 
   // If a run ends within an epoch, it is reported, evaluated and saved as at the end of an epoch.
   [[nodiscard]] bool ends_epoch() const { return run_.share.step.ends_epoch != 0 || members_.ends(); }
-  [[nodiscard]] bool reports() const {
-    const FitOptions& o = run_.options;
-    const bool due = run_.passed(std::max<std::int64_t>(o.report_every, 1)) || (o.report_first && run_.at.step == 1);
-    return due || (ends_epoch() && (o.report_epochs || members_.ends()));
-  }
+  [[nodiscard]] bool reports() const { return reports_anyway() || members_.ends(); }
   [[nodiscard]] bool summarises() const {
     const std::int64_t every = run_.options.summary_every;
     return every > 0 && (run_.passed(every) || members_.ends());
@@ -37,11 +33,12 @@ class StepEnd {
     const FitOptions& o = run_.options;
     const StepShare& step = run_.share.step;
     run_.coordinator.require_lease();
-    if (reports()) {
-      const StepReport r = parts_.reports.take_step();
+    const bool reported = reports(), summarised = summarises();
+    if (reported) {
+      const StepReport r = parts_.reports.take_step(reports_anyway());
       run_.coordinator.tell([&](FitListener& l) { l.step(r); });
     }
-    if (summarises()) {
+    if (summarised) {
       const StepReport r = parts_.reports.take_summary();
       run_.coordinator.tell([&](FitListener& l) { l.summary(r); });
     }
@@ -54,6 +51,7 @@ class StepEnd {
       parts_.checkpoints.save();
     if (stop && !reached && !members_.ends()) parts_.checkpoints.stop();
     run_.share.finish_pending = 0;
+    parts_.reports.close(reported, summarised, done);
     // The common work of the ranks after this step is done, so the members may change.
     const Metrics& own = parts_.reports.own();
     if (o.after_step)
@@ -67,6 +65,12 @@ class StepEnd {
   }
 
  private:
+  // Returns whether the last step is reported, wherever the run ends.
+  [[nodiscard]] bool reports_anyway() const {
+    const FitOptions& o = run_.options;
+    const bool due = run_.passed(std::max<std::int64_t>(o.report_every, 1)) || (o.report_first && run_.at.step == 1);
+    return due || (run_.share.step.ends_epoch != 0 && o.report_epochs);
+  }
   // Returns true if the epoch has reached a condition that ends the run.
   bool end_epoch() {
     const FitOptions& o = run_.options;

@@ -36,6 +36,8 @@ struct Counters {
   // Sums over the steps of the current epoch so far and all ranks, which a run with logical ranks sets before it
   // commits the state: a resumed run then reports the means of the whole epoch. 0 rows: not known.
   double epoch_loss = 0, epoch_top1_hits = 0, epoch_topk_hits = 0, epoch_rows = 0, epoch_skipped = 0;
+  // The same since the last report of a step.
+  double report_loss = 0, report_top1_hits = 0, report_rows = 0;
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 

@@ -123,6 +123,7 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(std::span<const BatchView> pa
     if (static_cast<std::int64_t>(parts.size()) != ranks)
       fail<UsageError>("trainer", {ranks, " parts, one for each logical rank of this process"}, parts.size());
     rank_views_.assign(parts.begin(), parts.end());
+    parts_->exchange.integers()->leave_out(0);
     return step_by_rank(global_rows, lr, flags);
   }
   if (parts.empty()) fail<UsageError>("trainer", "a step of one micro-batch or more", "no micro-batch");
@@ -141,6 +142,7 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(const Batch& batch, d
     const Part of = part_of(batch.global_count, static_cast<int>(v), o_.logical_ranks);
     rank_views_.push_back(view_of(batch, of.begin - rows.begin, of.begin - rows.begin + of.count));
   }
+  parts_->exchange.integers()->leave_out(batch.skipped);
   return step_by_rank(batch.global_count, lr, flags);
 }
 
