@@ -315,6 +315,9 @@ template <class C, class G>
 std::unique_ptr<Kernel> BasicCudaBackend<C, G>::kernel(const Op& op, const NodeDesc& desc) {
   if (const auto* code = custom_code(op, std::array<std::string_view, 1>{"cuda"}))
     return std::make_unique<Custom>(device(), custom_op(op)->name, *code);
+  if (const auto* conv = std::get_if<op::Conv2d>(&op); conv != nullptr && conv->groups > 1)
+    fail<UsageError>("backend cuda", "a convolution in one group", {"op 'conv2d' in ", conv->groups, " groups"},
+                     "--backend onednn and --backend eigen run it on the processor");
   return kernel_of<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
                    BatchNormBackwardApply>(*this, op, desc);
 }

@@ -13,6 +13,7 @@
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/nn/pooling.hpp>
 
 // The table of op cases: the conformance tests compare every backend with the reference on these cases, and the
 // benchmarks time their ops.
@@ -24,10 +25,11 @@ struct ConvCase {
   std::int64_t channels = 0, height = 0, width = 0, out = 0;
   op::Window window;
   std::int64_t batch = 1;  // number of images in the benchmarks
+  int groups = 1;
 
   // Returns the multiplications and additions of one pass over `n` rows.
   [[nodiscard]] double flops(std::int64_t n) const {
-    return 2.0 * static_cast<double>(n * out * window.out_h(height) * window.out_w(width) * channels) *
+    return 2.0 * static_cast<double>(n * out * window.out_h(height) * window.out_w(width) * channels / groups) *
            window.kernel_h * window.kernel_w;
   }
 };
@@ -119,6 +121,41 @@ inline std::vector<ConvCase> odd_conv_cases() {
   return c;
 }
 
+// Returns convolutions in groups: depthwise ones and others, with one output or several for each channel, groups that
+// fill a part of a register, a whole register or several, channels that fill no register.
+inline std::vector<ConvCase> grouped_conv_cases() {
+  std::vector<ConvCase> cases;
+  const auto add = [&](std::int64_t rows, std::int64_t channels, std::int64_t h, std::int64_t w, std::int64_t out,
+                       int groups, const op::Window& window) {
+    ConvCase c{"groups", rows, channels, h, w, out, window};
+    c.groups = groups;
+    c.name = std::to_string(groups) + " groups, " + std::to_string(channels) + "->" + std::to_string(out) + ", k" +
+             std::to_string(window.kernel_h) + "s" + std::to_string(window.stride) + "p" +
+             std::to_string(window.padding) + " on " + std::to_string(h) + "x" + std::to_string(w);
+    cases.push_back(std::move(c));
+  };
+  for (std::int64_t channels : {2, 5, 16, 24, 33})
+    for (int kernel : {1, 3, 5})
+      for (int stride : {1, 2})
+        add(3, channels, 9, 8, channels, static_cast<int>(channels), {kernel, kernel, stride, kernel / 2});
+  add(2, 20, 15, 9, 20, 20, {7, 7, 1, 3});
+  add(2, 16, 5, 13, 16, 16, {3, 1, 1, 0});
+  add(2, 16, 7, 7, 16, 16, {3, 3, 1, 0});
+  add(2, 16, 7, 7, 16, 16, {3, 3, 1, 3});  // padding beyond the window of the gradient
+  add(2, 16, 11, 11, 16, 16, {2, 2, 3, 0});
+  add(2, 16, 2, 3, 16, 16, {3, 3, 1, 1});
+  add(19, 32, 16, 16, 32, 32, {3, 3, 1, 1});
+  add(1, 16, 1, 1, 16, 16, {1, 1, 1, 0});
+  add(2, 6, 6, 5, 18, 6, {3, 3, 1, 1});  // three outputs for each channel
+  add(2, 18, 6, 5, 6, 6, {3, 3, 2, 1});
+  for (std::int64_t each : {2, 4, 8, 12, 16, 32})
+    for (int stride : {1, 2}) add(2, 3 * each, 7, 9, 3 * each, 3, {3, 3, stride, 1});
+  add(2, 32, 8, 8, 64, 2, {1, 1, 1, 0});
+  add(2, 64, 8, 8, 32, 4, {3, 3, 2, 1});
+  add(9, 128, 8, 8, 128, 32, {3, 3, 1, 1});
+  return cases;
+}
+
 // One op (or a few ops) under test in a small net: images -> normalize -> bias -> op under test -> batch norm -> pool
 // -> linear -> loss. The gradient that the op receives differs from element to element, and the op must compute the
 // gradient of its input.
@@ -150,9 +187,10 @@ struct OpCase {
 inline OpCase op_case(const ConvCase& c) {
   return {"conv " + c.name, c.rows, c.channels, c.height, c.width, [c](Builder& b, ValueId x) {
             const auto& k = c.window;
-            return b.conv2d(
-                "conv", x,
-                b.parameter("conv.weight", Shape{c.out, c.channels, k.kernel_h, k.kernel_w}, {Init::he_normal, 1}), k);
+            return b.conv2d("conv", x,
+                            b.parameter("conv.weight", Shape{c.out, c.channels / c.groups, k.kernel_h, k.kernel_w},
+                                        {Init::he_normal, 1}),
+                            k, c.groups);
           }};
 }
 
@@ -199,6 +237,13 @@ inline std::vector<NormCase> batch_norms_of(const ResnetCase& net) {
 // Returns the fully connected layer "fc", [rows, in] to [rows, out].
 inline OpCase linear_case(const std::string& name, std::int64_t rows, std::int64_t in, int out) {
   return {name, rows, in, 1, 1, [](Builder&, ValueId x) { return x; }, out};
+}
+
+// Returns layers of constant depthwise convolutions.
+inline std::vector<OpCase> blur_cases() {
+  return {{"blur", 3, 17, 9, 8, [](Builder& b, ValueId x) { return nn::blur(b, "blur", x, 2); }},
+          {"convolution of a blur", 3, 16, 9, 8,
+           [](Builder& b, ValueId x) { return nn::blurred_conv(b, "c", x, {.out = 5, .stride = 2}); }}};
 }
 
 // Returns all cases except convolutions.

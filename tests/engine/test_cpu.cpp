@@ -126,6 +126,13 @@ TEST_CASE("all ops except convolutions give the expected results in f32") {
 TEST_CASE("all ops except convolutions give the expected results in bf16") {
   each_isa([](CpuBackend& backend) { testing::check_other_ops(backend, DType::bf16); });
 }
+TEST_CASE("convolutions in groups give the expected results") {
+  each_isa([](CpuBackend& backend) {
+    testing::check_convolutions(backend, testing::grouped_conv_cases());
+    for (const testing::OpCase& c : testing::blur_cases())
+      for (const DType t : {DType::f32, DType::bf16}) testing::check_case(backend, c, t);
+  });
+}
 TEST_CASE("f64 is refused when the plan is made") {
   CpuBackend backend({2});
   testing::check_no_f64(backend);

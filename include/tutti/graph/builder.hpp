@@ -49,7 +49,7 @@ class Builder {
   }
 
   ValueId normalize(std::vector<float> mean, std::vector<float> inv_std);
-  ValueId conv2d(const std::string& name, ValueId x, ValueId w, op::Window window);
+  ValueId conv2d(const std::string& name, ValueId x, ValueId w, op::Window window, int groups = 1);
   struct BatchNormInputs {  // Parameters and states of batch norm.
     ValueId gamma, beta, running_mean, running_var;
     ValueId residual = no_value;
@@ -107,8 +107,9 @@ TUTTI_CORE_FUNCTION ValueId Builder::normalize(std::vector<float> mean, std::vec
       std::make_shared<const std::array<std::vector<float>, 2>>(std::array{std::move(mean), std::move(inv_std)});
   return record("normalize", op::Normalize{span_of((*factors)[0]), span_of((*factors)[1])}, {graph_.images}, factors);
 }
-TUTTI_CORE_FUNCTION ValueId Builder::conv2d(const std::string& name, ValueId x, ValueId w, op::Window window) {
-  return record(name, op::Conv2d{window}, {x, w});
+TUTTI_CORE_FUNCTION ValueId Builder::conv2d(const std::string& name, ValueId x, ValueId w, op::Window window,
+                                            int groups) {
+  return record(name, op::Conv2d{window, groups}, {x, w});
 }
 TUTTI_CORE_FUNCTION ValueId Builder::batch_norm(const std::string& name, ValueId x, const BatchNormInputs& in,
                                                 op::BatchNorm attributes) {

@@ -33,11 +33,24 @@ struct OpList {  // The list of all kinds of ops.
   static void visit(const Variant& o, F&& f) {
     visit(o, f, std::make_index_sequence<sizeof...(Os)>());
   }
+  // The same for ops of the forward pass; does nothing for gradients.
+  template <class F>
+  static void visit_forward(const Variant& o, F&& f) {
+    visit_forward(o, f, std::make_index_sequence<sizeof...(Os)>());
+  }
 
  private:
   template <class F, std::size_t... I>
   static void visit(const Variant& o, F& f, std::index_sequence<I...>) {
     (void)(... || (o.index() == I && (f(*std::get_if<I>(&o)), true)));
+  }
+  template <class F, std::size_t... I>
+  static void visit_forward(const Variant& o, F& f, std::index_sequence<I...>) {
+    const auto one = [&]<std::size_t K, class O>() {
+      if constexpr (!O::info.gradient)
+        if (o.index() == K) f(*std::get_if<K>(&o));
+    };
+    (one.template operator()<I, Os>(), ...);
   }
 };
 

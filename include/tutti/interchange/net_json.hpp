@@ -107,7 +107,8 @@ class NetReader {
       if (in.size() != inputs) fail<DataError>(at, {inputs, " inputs"}, in.size());
       return true;
     };
-    if (is(op::Conv2d::info, 2)) return b.record(name, op::Conv2d{window()}, in);
+    if (is(op::Conv2d::info, 2))
+      return b.record(name, op::Conv2d{window(), n.find("groups") != nullptr ? number("groups") : 1}, in);
     if (is(op::MaxPool::info, 1)) return b.record(name, op::MaxPool{window()}, in);
     if (op == op::BatchNorm::info.name) {
       op::BatchNorm norm;

@@ -45,6 +45,7 @@ inline bool add_attributes(const Op& op, io::Json& to) {
     to.set("mean", json_of(o->mean)).set("inverse_stddev", json_of(o->inv_std));
   } else if (const auto* c = std::get_if<op::Conv2d>(&op)) {
     window(*c);
+    if (c->groups > 1) to.set("groups", c->groups);
   } else if (const auto* p = std::get_if<op::MaxPool>(&op)) {
     window(*p);
   } else if (const auto* n = std::get_if<op::BatchNorm>(&op)) {

@@ -191,7 +191,9 @@ class GraphWriter {
     } else if (const auto* c = std::get_if<op::Conv2d>(&n.op)) {
       std::vector<std::string> in{name(x), weights(n.inputs[1])};
       if (bias != nullptr) in.push_back(weights(bias->inputs[1]));
-      node("Conv", n.name, in, made(bias != nullptr ? *bias : n), window(*c));
+      Attributes attributes = window(*c);
+      if (c->groups > 1) attributes.push_back({"group", std::int64_t{c->groups}});
+      node("Conv", n.name, in, made(bias != nullptr ? *bias : n), attributes);
     } else if (const auto* norm = std::get_if<op::BatchNormInference>(&n.op)) {
       add_norm(n, *norm);
     } else if (std::holds_alternative<op::Relu>(n.op)) {

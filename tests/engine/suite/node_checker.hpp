@@ -96,12 +96,12 @@ class NodeChecker {
   void conv(std::size_t count, double rounding, F&& terms);
   void check(const op::Conv2d& o);
   // off: the possible error of each input element; null: the input has no error.
-  void conv_forward(const op::Window& o, const Operand& x, const Operand* off);
+  void conv_forward(const op::Window& o, const Operand& x, const Operand* off, int groups = 1);
   void check(const op::Conv2dBackwardData& o);
   // skip: marks the elements that are not compared; null: all elements are compared.
-  void conv_backward_data(const op::Window& o, const std::vector<char>* skip);
+  void conv_backward_data(const op::Window& o, const std::vector<char>* skip, int groups = 1);
   void check(const op::Conv2dBackwardWeights& o);
-  void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off);
+  void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off, int groups = 1);
 
   // For ops that only the CUDA backend has: returns relu(scale * x + bias), which is the convolution's input, and the
   // possible rounding error of each element.

@@ -25,15 +25,17 @@ class ReferenceLoops {
     float_type<F64>(c.out[0].dtype, [&](auto t) { reference::normalize<decltype(t)>(o, c.in[0], c.out[0]); });
   }
   static void run(const op::Conv2d& o, Call& c) {
-    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::conv2d<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+    float_type<F64>(c.out[0].dtype,
+                    [&](auto t) { reference::conv2d<decltype(t)>(o, c.in[0], c.in[1], c.out[0], o.groups); });
   }
   static void run(const op::Conv2dBackwardData& o, Call& c) {
-    float_type<F64>(c.out[0].dtype,
-                    [&](auto t) { reference::conv2d_backward_data<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+    float_type<F64>(c.out[0].dtype, [&](auto t) {
+      reference::conv2d_backward_data<decltype(t)>(o, c.in[0], c.in[1], c.out[0], o.groups);
+    });
   }
   static void run(const op::Conv2dBackwardWeights& o, Call& c) {
     types(c.in[0], c.out[0], [&](auto t, auto m) {
-      reference::conv2d_backward_weights<decltype(t), decltype(m)>(o, c.in[0], c.in[1], c.out[0]);
+      reference::conv2d_backward_weights<decltype(t), decltype(m)>(o, c.in[0], c.in[1], c.out[0], o.groups);
     });
   }
   static void run(const op::BatchNorm& o, Call& c) {

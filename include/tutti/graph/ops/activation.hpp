@@ -14,7 +14,7 @@ struct Relu {  // x -> y
   [[nodiscard]] static OpOutputs outputs(const OpInputs& in) { return one_output(in, in.activation(0)); }
   template <class G>
   void gradient(G& g) const {
-    g.through([&](ValueId dy, ValueId dx) { g.add(ReluBackward{}, {dy, g.output(0)}, {dx}); });
+    if (const auto [dy, dx] = g.through(); dx != no_value) g.add(ReluBackward{}, {dy, g.output(0)}, {dx});
   }
 };
 
@@ -29,7 +29,7 @@ struct Gelu {
   [[nodiscard]] static OpOutputs outputs(const OpInputs& in) { return one_output(in, in.activation(0)); }
   template <class G>
   void gradient(G& g) const {
-    g.through([&](ValueId dy, ValueId dx) { g.add(GeluBackward{}, {dy, g.recompute(0)}, {dx}); });
+    if (const auto [dy, dx] = g.through(); dx != no_value) g.add(GeluBackward{}, {dy, g.recompute(0)}, {dx});
   }
 };
 

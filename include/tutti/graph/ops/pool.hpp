@@ -26,7 +26,7 @@ struct MaxPool : Window {  // x -> y, which (u8: index in the window)
   }
   template <class G>
   void gradient(G& g) const {
-    g.through([&](ValueId dy, ValueId dx) { g.add(MaxPoolBackward{*this}, {dy, g.output(1)}, {dx}); });
+    if (const auto [dy, dx] = g.through(); dx != no_value) g.add(MaxPoolBackward{*this}, {dy, g.output(1)}, {dx});
   }
 };
 
@@ -41,7 +41,7 @@ struct GlobalAvgPool {  // x [N,C,H,W] -> y [N,C,1,1]
   }
   template <class G>
   void gradient(G& g) const {
-    g.through([&](ValueId dy, ValueId dx) { g.add(GlobalAvgPoolBackward{}, {dy}, {dx}); });
+    if (const auto [dy, dx] = g.through(); dx != no_value) g.add(GlobalAvgPoolBackward{}, {dy}, {dx});
   }
 };
 
