@@ -40,6 +40,15 @@ TEST_CASE("a convolution in groups is refused when the plan is made") {
         UsageError);
   }
 }
+TEST_CASE("losses without a kernel for the GPU are refused by name when the plan is made") {
+  if (skipped()) return;
+  Emulated backend(options());
+  for (const testing::OpCase& c : testing::loss_cases()) {
+    Executor e(backend, c.graph(), {DType::f32});
+    CHECK_THROWS_WITH_AS(e.prepare(2, true), doctest::Contains("[backend cuda] expected softmax cross entropy"),
+                         UsageError);
+  }
+}
 TEST_CASE("all ops except convolutions give the expected results in f32") {
   if (skipped()) return;
   Emulated backend(options());

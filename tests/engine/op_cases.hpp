@@ -12,7 +12,9 @@
 #include <tutti/graph/builder.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/nn/activations.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/nn/losses.hpp>
 #include <tutti/nn/pooling.hpp>
 
 // The table of op cases: the conformance tests compare every backend with the reference on these cases, and the
@@ -166,6 +168,7 @@ struct OpCase {
   int classes = 10;
   float label_smoothing = 0;
   bool input_gradient = true;  // false: no bias before the op, which then reads the images like a stem
+  std::function<void(Builder&, ValueId)> loss{};  // ends the net; empty: softmax cross entropy
 
   [[nodiscard]] Graph graph() const {
     Builder b(channels, height, width);
@@ -178,8 +181,11 @@ struct OpCase {
     if (input_gradient)
       x = b.bias("before", x, b.parameter("before.bias", Shape{channels}, {Init::normal, 0.2}, false));
     x = nn::batch_norm(b, "after", record(b, x), {.relu = true});
-    b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), classes, {Init::he_uniform, 1}),
-                            label_smoothing);
+    const ValueId logits = nn::linear(b, "fc", b.global_avg_pool("pool", x), classes, {Init::he_uniform, 1});
+    if (loss)
+      loss(b, logits);
+    else
+      b.softmax_cross_entropy(logits, label_smoothing);
     return std::move(b).take();
   }
 };
@@ -246,6 +252,62 @@ inline std::vector<OpCase> blur_cases() {
            [](Builder& b, ValueId x) { return nn::blurred_conv(b, "c", x, {.out = 5, .stride = 2}); }}};
 }
 
+// Returns activations and average pools in every width of channels.
+inline std::vector<OpCase> layer_op_cases() {
+  std::vector<OpCase> cases;
+  for (std::int64_t channels : {1, 5, 16, 24, 64}) {
+    const auto add = [&](const std::string& name, std::int64_t rows, std::int64_t h, std::int64_t w, auto record) {
+      cases.push_back({name + " of " + std::to_string(channels), rows, channels, h, w, record});
+    };
+    add("sigmoid", 3, 7, 5, [](Builder& b, ValueId x) { return nn::sigmoid(b, "s", x); });
+    add("silu", 3, 7, 5, [](Builder& b, ValueId x) { return nn::silu(b, "s2", second_path(b, nn::silu(b, "s1", x))); });
+    add("batch norm and silu", 3, 7, 5,
+        [](Builder& b, ValueId x) { return nn::silu(b, "s", nn::batch_norm(b, "bn", x)); });
+    add("hard-swish", 3, 7, 5, [](Builder& b, ValueId x) {
+      // From about -7 to 7.
+      return nn::hard_swish(b, "h", b.add("twice", b.add("sum", x, x), b.add("sum2", x, x)));
+    });
+    add("average pool 2/2", 9, 6, 7, [](Builder& b, ValueId x) { return nn::avg_pool(b, "a", x, {2, 2, 2, 0}); });
+    for (const bool count : {false, true})
+      add(std::string("average pool 3/2 ") + (count ? "with" : "without") + " padding", 5, 9, 8,
+          [count](Builder& b, ValueId x) {
+            return nn::avg_pool(b, "a", x, {3, 3, 2, 1}, count);
+          });
+    add("average pool 3/1", 2, 5, 6, [](Builder& b, ValueId x) {
+      return nn::avg_pool(b, "a", x, {3, 3, 1, 1}, false);
+    });
+  }
+  return cases;
+}
+
+// Returns losses with two labels for a row, and of each class for itself. The CUDA backend has no kernels for them.
+inline std::vector<OpCase> loss_cases() {
+  std::vector<OpCase> cases;
+  for (const bool mixed : {false, true})
+    for (const float smoothing : {0.0F, 0.1F})
+      for (const int kind : {0, 1, 2, 3}) {
+        if (kind == 0 && !mixed) continue;
+        OpCase c{"loss " + std::to_string(kind) + (mixed ? " mixed" : "") + (smoothing > 0 ? " smoothed" : ""),
+                 13,
+                 8,
+                 3,
+                 3,
+                 [](Builder&, ValueId x) { return x; },
+                 6};
+        c.loss = [=](Builder& b, ValueId logits) {
+          if (mixed) b.mix_labels();
+          if (kind == 0)
+            b.softmax_cross_entropy(logits, smoothing);
+          else
+            nn::binary_cross_entropy(
+                b, logits,
+                {.label_smoothing = smoothing, .threshold = kind == 2 ? 0.2F : -1, .sum_classes = kind == 3});
+        };
+        cases.push_back(std::move(c));
+      }
+  return cases;
+}
+
 // Returns all cases except convolutions.
 inline std::vector<OpCase> other_op_cases() {
   std::vector<OpCase> cases;
@@ -305,6 +367,7 @@ inline std::vector<OpCase> other_op_cases() {
   cases.push_back({"label smoothing", 6, 8, 3, 3, same, 10, 0.1F});
   cases.push_back({"label smoothing, two classes", 6, 8, 3, 3, same, 2, 0.5F});
   cases.push_back({"many rows", 300, 4, 2, 2, same, 10});
+  for (OpCase& c : layer_op_cases()) cases.push_back(std::move(c));
   return cases;
 }
 

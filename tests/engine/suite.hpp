@@ -67,6 +67,9 @@ void check_keep_all(Backend& backend, std::int64_t width = 16, std::int64_t size
 void check_updates(Backend& backend);
 
 void check_loss(Backend& backend);
+// Checks losses with mixed labels, and binary cross entropy: known values, and bad labels. For backends of the
+// processor.
+void check_mixed_loss(Backend& backend);
 // Checks that a NaN in the weights gives a NaN loss: the ops relu, gelu, pool and batch norm pass it on.
 void check_nan_is_not_lost(Backend& backend);
 

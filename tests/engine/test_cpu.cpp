@@ -143,6 +143,13 @@ TEST_CASE("weight updates, norms, averages and accumulation give the expected re
 TEST_CASE("the loss and its gradient have the expected values") {
   each_isa([](CpuBackend& backend) { testing::check_loss(backend); });
 }
+TEST_CASE("losses with two labels for a row, and of each class for itself, have the expected values") {
+  each_isa([](CpuBackend& backend) {
+    testing::check_mixed_loss(backend);
+    for (const testing::OpCase& c : testing::loss_cases())
+      for (const DType t : {DType::f32, DType::bf16}) testing::check_case(backend, c, t);
+  });
+}
 TEST_CASE("gelu is right at known values, far from zero and for NaN") {
   each_isa([](CpuBackend& backend) { testing::check_gelu(backend); });
 }

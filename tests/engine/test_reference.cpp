@@ -86,7 +86,9 @@ TEST_CASE("all ops give the expected results in f64, f32 and bf16") {
 }
 
 TEST_CASE("every op's gradients equal finite differences") {
-  for (auto c : testing::other_op_cases()) {
+  auto cases = testing::other_op_cases();
+  for (const auto& loss : testing::loss_cases()) cases.push_back(loss);
+  for (auto c : cases) {
     if (c.channels > 17 || c.classes > 20 || c.rows > 9) continue;
     c.rows = std::min<std::int64_t>(c.rows, 3);
     CHECK_MESSAGE(finite_differences(after_convolution(c), c.rows) == 0, c.name);
@@ -112,6 +114,10 @@ TEST_CASE("whole nets' gradients equal finite differences") {
 TEST_CASE("the loss and its gradient have the expected values") {
   ReferenceBackend reference;
   testing::check_loss(reference);
+}
+TEST_CASE("losses with two labels for a row, and of each class for itself, have the expected values") {
+  ReferenceBackend reference;
+  testing::check_mixed_loss(reference);
 }
 TEST_CASE("gelu is right at known values, far from zero and for NaN") {
   ReferenceBackend reference;

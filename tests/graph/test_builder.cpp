@@ -15,6 +15,7 @@
 #include <tutti/graph/summary.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/nn/activations.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/nn/pooling.hpp>
 
@@ -36,6 +37,7 @@ TEST_CASE("builder: recorded ops have the right shapes") {
   CHECK(n.b.shape(n.b.graph().nodes.back().inputs[1]) == Shape{10, 1, 3, 3});
   // Each of 10 outputs is 9 multiplications and additions on 2x2 pixels.
   CHECK(forward_flops(n.b.graph(), n.b.graph().nodes.back()) == 2 * 10 * 9 * 4);
+  CHECK(n.b.shape(nn::avg_pool(n.b, "ap", c, {2, 2, 2, 0})) == Shape{1, 5, 2, 2});
   CHECK(n.b.shape(nn::blur(n.b, "blur", c, 2)) == Shape{1, 5, 2, 2});
   n.finish(c);
   CHECK(n.b.shape(n.b.graph().logits) == Shape{1, 10});
@@ -77,6 +79,9 @@ TEST_CASE("builder: a call with a wrong shape fails, and the error names the lay
   check_shape_error("raw", [&] { nn::conv(b, "raw", b.images(), {.out = 4}); });
   check_shape_error("relu", [&] { b.relu("relu", b.images()); });
   check_shape_error("gelu", [&] { b.gelu("gelu", b.images()); });
+  check_shape_error("silu", [&] { nn::silu(b, "silu", b.images()); });
+  check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {16, 16, 1, 0}); });
+  check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {2, 2, 1, 2}); });
   const ValueId image = b.parameter("image", Shape{1, 4, 8, 8}, {});
   check_shape_error("add", [&] { b.add("add", c, image); });
   check_shape_error("a", [&] { b.conv2d("a", n.x, b.images(), {8, 8, 1, 0}); });
@@ -116,6 +121,12 @@ TEST_CASE("ops: every op has a unique name") {
   std::set<std::string_view> names;
   for (const OpInfo& o : Ops::infos) CHECK_MESSAGE(names.insert(o.name).second, o.name);
   CHECK(name_of(op::Gelu{}) == "gelu");
+  CHECK(name_of(op::ActivationBackward{op::ActivationKind::hard_swish}) == "hard_swish_backward");
+  CHECK(name_of(op::GlobalAvgPool{}) == "global_avg_pool");
+  CHECK(name_of(op::AvgPool{{{2, 2, 2, 0}}}) == "avg_pool");
+  op::SoftmaxCrossEntropy loss;
+  loss.binary = true;
+  CHECK(name_of(loss) == "binary_cross_entropy");
   CHECK(reads_weights(op::Linear{}));
   CHECK_FALSE(reads_weights(op::LinearBackwardWeights{}));
 }

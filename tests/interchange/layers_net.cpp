@@ -8,6 +8,7 @@
 #include <tutti/backends/make.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/nn/activations.hpp>
 #include <tutti/nn/pooling.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/checkpointing.hpp>
@@ -22,6 +23,8 @@ Graph net(std::int64_t size, int classes) {
   ValueId x = b.normalize({128, 120, 112}, {1 / 64.F, 1 / 50.F, 1 / 70.F});
   x = nn::conv_bn(b, "stem", "bn", x, {.out = 16}, {.relu = true});
   x = nn::conv_bn(b, "depthwise", "bn1", x, {.out = 48, .groups = 16}, {.relu = true});
+  x = nn::avg_pool(b, "avg", nn::hard_swish(b, "act", nn::silu(b, "act1", x)), {3, 3, 1, 1}, false);
+  x = nn::avg_pool(b, "avg2", nn::sigmoid(b, "gate", x), {3, 3, 2, 1});
   x = b.gelu("gelu", nn::conv(b, "grouped", x, {.out = 48, .bias = true, .groups = 4}));
   x = nn::blurred_conv(b, "down", x, {.out = 24, .stride = 2});
   x = b.global_avg_pool("pool", x);

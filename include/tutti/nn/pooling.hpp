@@ -9,8 +9,14 @@
 
 #include <tutti/nn/layers.hpp>
 
-// Blurs, which make strided layers less sensitive to shifts of the image.
+// Average pooling and blurs.
 namespace tutti::nn {
+
+// Average over a window, x [N,C,H,W] -> [N,C,H',W']. count_padding: the padding's zeros count, as in PyTorch by
+// default. A last window that does not fit into the image is left out.
+inline ValueId avg_pool(Builder& b, const std::string& name, ValueId x, op::Window window, bool count_padding = true) {
+  return b.record(name, op::AvgPool{{window, count_padding}}, {x});
+}
 
 // Binomial blur of 3x3 pixels, [1, 2, 1] / 4 in both directions, x [N,C,H,W] -> [N,C,H',W']: a depthwise convolution
 // with constant weights, name.weight [C,1,3,3]. Zhang 2019, Making Convolutional Networks Shift-Invariant Again.

@@ -377,7 +377,7 @@ Comparison check_model(Backend& backend, const Graph& model, std::int64_t rows, 
   r.value("rows", 0, m.rows, static_cast<double>(rows), 0);
   NodeChecker(e, e.graph(), states, scalars, r).run();
   const Graph evaluation = inference(fuse(model));
-  e.evaluate(batch.view());
+  e.evaluate(batch.evaluation());
   NodeChecker(e, evaluation, states, scalars, r).run();
   return r;
 }

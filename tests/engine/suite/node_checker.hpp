@@ -70,15 +70,18 @@ class NodeChecker {
   void check(const op::Normalize& o);
   void check(const op::Relu& o) { compare_exact(reference(o, in_)); }
   void check(const op::ReluBackward& o) { compare_exact(reference(o, in_)); }
-  void check(const op::Gelu& o) { compare_gelu(reference(o, in_), 0); }
-  void check(const op::GeluBackward& o) { compare_gelu(reference(o, in_), 1); }
+  void check(const op::Activation& o);
+  void check(const op::ActivationBackward& o);
   void check(const op::MaxPool& o) { compare_exact(reference(o, in_)); }
   void check(const op::Add& o) { linear_op(o, 1); }
   void check(const op::Bias& o) { linear_op(o, 1); }
   void check(const op::BiasBackward& o) { linear_op(o, static_cast<double>(in_[0].shape.numel() / in_[0].shape[1])); }
   void check(const op::MaxPoolBackward& o) { linear_op(o, o.kernel_h * o.kernel_w); }
-  void check(const op::GlobalAvgPool& o) { linear_op(o, static_cast<double>(in_[0].shape[2] * in_[0].shape[3])); }
-  void check(const op::GlobalAvgPoolBackward& o) { linear_op(o, 1); }
+  void check(const op::AvgPool& o) {
+    const op::Window& w = o.window;
+    linear_op(o, static_cast<double>(o.global() ? in_[0].shape[2] * in_[0].shape[3] : w.kernel_h * w.kernel_w));
+  }
+  void check(const op::AvgPoolBackward& o) { linear_op(o, o.global() ? 1 : o.window.kernel_h * o.window.kernel_w); }
   void check(const op::Linear& o) {
     round_weights();
     linear_op(o, static_cast<double>(in_[0].shape.row_numel()));

@@ -66,6 +66,7 @@ Graph small_grouped_net(std::int64_t size) {
   ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
   x = nn::conv_bn(b, "stem", "bn", x, {.out = 16}, {.relu = true});
   x = nn::conv_bn(b, "depthwise", "bn1", x, {.out = 16, .groups = 16}, {.relu = true, .residual = x});
+  x = nn::avg_pool(b, "avg", nn::hard_swish(b, "act", nn::silu(b, "act1", x)), {3, 3, 1, 1}, false);
   x = nn::conv_bn(b, "grouped", "bn2", x, {.out = 32, .stride = 2, .groups = 4}, {.relu = true});
   x = nn::blurred_conv(b, "down", x, {.out = 24, .stride = 2});
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 5, {Init::he_uniform, 1}));
@@ -357,6 +358,8 @@ void check_nan_is_not_lost(Backend& backend) {
     Builder b(3, 8, 8);
     ValueId x = nn::conv(b, "c", b.normalize({0, 0, 0}, {1 / 255.F, 1 / 255.F, 1 / 255.F}), {.out = 16});
     x = b.max_pool("p", b.gelu("ge", b.relu("r", x)), {3, 3, 2, 1});
+    x = nn::avg_pool(b, "ap", nn::hard_swish(b, "h", nn::silu(b, "si", x)), {3, 3, 1, 1});
+    x = nn::sigmoid(b, "sg", x);
     x = nn::batch_norm(b, "bn", x, {.relu = true});
     b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", x), 3, {}));
     Executor e(backend, b.graph(), {t});

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include <tutti/core/span.hpp>
+#include <tutti/engine/cpu/activation_ops.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/cpu/elementwise_ops.hpp>
 #include <tutti/engine/cpu/grouped/grouped_ops.hpp>
@@ -40,11 +41,11 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const N
       cpu::Normalize,
       cpu::BatchNorm, cpu::BatchNormInference, cpu::BatchNormBackward,
       cpu::RowLoop<op::Relu>, cpu::RowLoop<op::ReluBackward>,
-      cpu::Gelu, cpu::GeluBackward,
+      cpu::Activation, cpu::ActivationBackward,
       cpu::Add,
       cpu::Bias, cpu::BiasBackward,
       cpu::MaxPool, cpu::MaxPoolBackward,
-      cpu::GlobalAvgPool, cpu::GlobalAvgPoolBackward,
+      cpu::AvgPool, cpu::AvgPoolBackward,
       cpu::LinearBackwardWeights,
       cpu::SoftmaxCrossEntropy>;
   // clang-format on

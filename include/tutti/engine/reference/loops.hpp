@@ -63,11 +63,12 @@ class ReferenceLoops {
       for (std::size_t i = 0; i < dy.size(); ++i) dx[i] = y[i] > T(0.0F) ? dy[i] : T(0.0F);
     });
   }
-  static void run(const op::Gelu&, Call& c) {
-    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::gelu<decltype(t)>(c.in[0], c.out[0]); });
+  static void run(const op::Activation& o, Call& c) {
+    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::activation<decltype(t)>(o.kind, c.in[0], c.out[0]); });
   }
-  static void run(const op::GeluBackward&, Call& c) {
-    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::gelu_backward<decltype(t)>(c.in[0], c.in[1], c.out[0]); });
+  static void run(const op::ActivationBackward& o, Call& c) {
+    float_type<F64>(c.out[0].dtype,
+                    [&](auto t) { reference::activation_backward<decltype(t)>(o.kind, c.in[0], c.in[1], c.out[0]); });
   }
   static void run(const op::Add&, Call& c) {
     float_type<F64>(c.out[0].dtype, [&](auto t) {
@@ -106,12 +107,11 @@ class ReferenceLoops {
     float_type<F64>(c.out[0].dtype,
                     [&](auto t) { reference::max_pool_backward<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
   }
-  static void run(const op::GlobalAvgPool&, Call& c) {
-    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::global_avg_pool<decltype(t)>(c.in[0], c.out[0]); });
+  static void run(const op::AvgPool& o, Call& c) {
+    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::avg_pool<decltype(t)>(o, c.in[0], c.out[0]); });
   }
-  static void run(const op::GlobalAvgPoolBackward&, Call& c) {
-    float_type<F64>(c.out[0].dtype,
-                    [&](auto t) { reference::global_avg_pool_backward<decltype(t)>(c.in[0], c.out[0]); });
+  static void run(const op::AvgPoolBackward& o, Call& c) {
+    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::avg_pool_backward<decltype(t)>(o, c.in[0], c.out[0]); });
   }
   static void run(const op::Linear&, Call& c) {
     types(c.out[0], c.in[2],
