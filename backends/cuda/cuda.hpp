@@ -209,13 +209,13 @@ class BasicCudaBackend : public Core {
     start("relu_backward", c);
     run_map(launcher_, OpKernel::relu_backward, c.out[0], c.in[0].data, c.in[1].data);
   }
-  void run(const op::Gelu&, Call& c) {
-    start("gelu", c);
-    run_map(launcher_, OpKernel::gelu_forward, c.out[0], c.in[0].data);
+  void run(const op::Activation& o, Call& c) {
+    start(op::name_of(o.kind, false), c);
+    run_map(launcher_, kernel_of_activation(o.kind, false), c.out[0], c.in[0].data);
   }
-  void run(const op::GeluBackward&, Call& c) {
-    start("gelu_backward", c);
-    run_map(launcher_, OpKernel::gelu_backward, c.out[0], c.in[0].data, c.in[1].data);
+  void run(const op::ActivationBackward& o, Call& c) {
+    start(op::name_of(o.kind, true), c);
+    run_map(launcher_, kernel_of_activation(o.kind, true), c.out[0], c.in[0].data, c.in[1].data);
   }
   void run(const op::Add&, Call& c) {
     start("add", c);
@@ -237,13 +237,17 @@ class BasicCudaBackend : public Core {
     start("max_pool_backward", c);
     run_max_pool_backward(launcher_, o, c);
   }
-  void run(const op::GlobalAvgPool&, Call& c) {
-    start("global_avg_pool", c);
-    run_average_pool(launcher_, forms::average_pool, c.in[0].shape, c);
+  void run(const op::AvgPool& o, Call& c) {
+    start(o.global() ? "global_avg_pool" : "avg_pool", c);
+    const Shape &x = c.in[0].shape, &y = c.out[0].shape;
+    if (o.global()) return run_average_pool(launcher_, forms::average_pool, x, c);
+    run_window_average(launcher_, forms::window_average, o, x, y, c);
   }
-  void run(const op::GlobalAvgPoolBackward&, Call& c) {
-    start("global_avg_pool_backward", c);
-    run_average_pool(launcher_, forms::average_pool_backward, c.out[0].shape, c);
+  void run(const op::AvgPoolBackward& o, Call& c) {
+    start(o.global() ? "global_avg_pool_backward" : "avg_pool_backward", c);
+    const Shape &x = c.out[0].shape, &y = c.in[0].shape;
+    if (o.global()) return run_average_pool(launcher_, forms::average_pool_backward, x, c);
+    run_window_average(launcher_, forms::window_average_backward, o, x, y, c);
   }
   void run(const op::Linear&, Call& c) {
     start("linear", c);
@@ -329,6 +333,14 @@ template <class C, class G>
 std::unique_ptr<Kernel> BasicCudaBackend<C, G>::kernel(const Op& op, const NodeDesc& desc) {
   if (const auto* code = custom_code(op, std::array<std::string_view, 1>{"cuda"}))
     return std::make_unique<Custom>(device(), custom_op(op)->name, *code);
+  if (const auto* conv = std::get_if<op::Conv2d>(&op); conv != nullptr && conv->groups > 1)
+    fail<UsageError>("backend cuda", "a convolution in one group", {"op 'conv2d' in ", conv->groups, " groups"},
+                     "--backend onednn and --backend eigen run it on the processor");
+  if (const auto* loss = std::get_if<op::SoftmaxCrossEntropy>(&op);
+      loss != nullptr && (loss->binary || desc.in[1].shape.rank() > 1))
+    fail<UsageError>("backend cuda", "softmax cross entropy with one label for each image",
+                     {"op '", name_of(op), desc.in[1].shape.rank() > 1 ? "' with mixed labels" : "'"},
+                     "--backend onednn and --backend eigen run it on the processor");
   return kernel_of<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
                    BatchNormBackwardApply>(*this, op, desc);
 }

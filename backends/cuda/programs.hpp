@@ -34,6 +34,12 @@ namespace tutti::cuda {
   ONE(relu_backward, "relu_backward<T, V>")                         \
   ONE(gelu_forward, "gelu_forward<T, V>")                           \
   ONE(gelu_backward, "gelu_backward<T, V>")                         \
+  ONE(sigmoid_forward, "sigmoid_forward<T, V>")                     \
+  ONE(sigmoid_backward, "sigmoid_backward<T, V>")                   \
+  ONE(silu_forward, "silu_forward<T, V>")                           \
+  ONE(silu_backward, "silu_backward<T, V>")                         \
+  ONE(hard_swish_forward, "hard_swish_forward<T, V>")               \
+  ONE(hard_swish_backward, "hard_swish_backward<T, V>")             \
   ONE(add, "add<T, V>")                                             \
   TWO(bias_forward)                                                 \
   ONE(bias_cast, "bias_cast<T>")                                    \
@@ -69,6 +75,8 @@ namespace tutti::cuda {
   TWO(norm_backward_affine)                                         \
   TWO(max_pool)                                                     \
   TWO(max_pool_backward)                                            \
+  TWO(window_average)                                               \
+  TWO(window_average_backward)                                      \
   TWO(average_pool)                                                 \
   TWO(average_pool_backward)                                        \
   ONE(softmax_rows, "softmax_rows<T>")                              \

@@ -30,6 +30,27 @@ TEST_CASE("convolutions that pad channels and pack weights give the expected res
   Emulated backend(options());
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
+TEST_CASE("a convolution in groups is refused when the plan is made") {
+  if (skipped()) return;
+  Emulated backend(options());
+  const testing::OpCase c = testing::op_case(testing::grouped_conv_cases().back());
+  for (DType t : {DType::f32, DType::bf16}) {
+    Executor e(backend, c.graph(), {t});
+    CHECK_THROWS_WITH_AS(
+        e.prepare(2, true),
+        doctest::Contains("[backend cuda] expected a convolution in one group, got op 'conv2d' in 32 groups"),
+        UsageError);
+  }
+}
+TEST_CASE("losses without a kernel for the GPU are refused by name when the plan is made") {
+  if (skipped()) return;
+  Emulated backend(options());
+  for (const testing::OpCase& c : testing::loss_cases()) {
+    Executor e(backend, c.graph(), {DType::f32});
+    CHECK_THROWS_WITH_AS(e.prepare(2, true), doctest::Contains("[backend cuda] expected softmax cross entropy"),
+                         UsageError);
+  }
+}
 TEST_CASE("all ops except convolutions give the expected results in f32") {
   if (skipped()) return;
   Emulated backend(options());

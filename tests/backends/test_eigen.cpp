@@ -14,6 +14,10 @@ TEST_CASE("convolutions with unusual shapes give the expected results") {
   EigenBackend backend({2});
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
+TEST_CASE("convolutions in groups give the expected results") {
+  EigenBackend backend({2});
+  testing::check_convolutions(backend, testing::grouped_conv_cases());
+}
 TEST_CASE("all ops except convolutions give the expected results") {
   EigenBackend backend({2});
   testing::check_other_ops(backend, DType::f32);

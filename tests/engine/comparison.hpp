@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/mixed_label.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/executor.hpp>
@@ -140,8 +142,12 @@ struct Batch {
   std::vector<std::uint8_t> images;
   std::vector<std::int32_t> labels;
   std::int64_t rows = 0;
+  std::vector<MixedLabel> mixed{};  // the labels in training, of a net that mixes them
 
-  [[nodiscard]] BatchView view() const { return {images.data(), labels.data(), rows}; }
+  [[nodiscard]] BatchView view() const {
+    return {images.data(), mixed.empty() ? labels.data() : &mixed[0].first, rows};
+  }
+  [[nodiscard]] BatchView evaluation() const { return {images.data(), labels.data(), rows}; }
 };
 
 inline Batch random_batch(const Graph& g, std::int64_t rows, std::uint64_t seed) {
@@ -153,6 +159,9 @@ inline Batch random_batch(const Graph& g, std::int64_t rows, std::uint64_t seed)
   for (auto& v : b.images) v = static_cast<std::uint8_t>(r.next());
   const auto classes = static_cast<std::uint32_t>(g[g.logits].shape[1]);
   for (auto& v : b.labels) v = static_cast<std::int32_t>(r.below(classes));
+  if (g[g.labels].shape.rank() == 2)
+    for (const std::int32_t v : b.labels)
+      b.mixed.push_back({v, static_cast<std::int32_t>(r.below(classes)), std::min(1.0F, 1.2F * r.uniform())});
   return b;
 }
 

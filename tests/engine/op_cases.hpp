@@ -12,7 +12,10 @@
 #include <tutti/graph/builder.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/nn/activations.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/nn/losses.hpp>
+#include <tutti/nn/pooling.hpp>
 
 // The table of op cases: the conformance tests compare every backend with the reference on these cases, and the
 // benchmarks time their ops.
@@ -24,10 +27,11 @@ struct ConvCase {
   std::int64_t channels = 0, height = 0, width = 0, out = 0;
   op::Window window;
   std::int64_t batch = 1;  // number of images in the benchmarks
+  int groups = 1;
 
   // Returns the multiplications and additions of one pass over `n` rows.
   [[nodiscard]] double flops(std::int64_t n) const {
-    return 2.0 * static_cast<double>(n * out * window.out_h(height) * window.out_w(width) * channels) *
+    return 2.0 * static_cast<double>(n * out * window.out_h(height) * window.out_w(width) * channels / groups) *
            window.kernel_h * window.kernel_w;
   }
 };
@@ -119,6 +123,41 @@ inline std::vector<ConvCase> odd_conv_cases() {
   return c;
 }
 
+// Returns convolutions in groups: depthwise ones and others, with one output or several for each channel, groups that
+// fill a part of a register, a whole register or several, channels that fill no register.
+inline std::vector<ConvCase> grouped_conv_cases() {
+  std::vector<ConvCase> cases;
+  const auto add = [&](std::int64_t rows, std::int64_t channels, std::int64_t h, std::int64_t w, std::int64_t out,
+                       int groups, const op::Window& window) {
+    ConvCase c{"groups", rows, channels, h, w, out, window};
+    c.groups = groups;
+    c.name = std::to_string(groups) + " groups, " + std::to_string(channels) + "->" + std::to_string(out) + ", k" +
+             std::to_string(window.kernel_h) + "s" + std::to_string(window.stride) + "p" +
+             std::to_string(window.padding) + " on " + std::to_string(h) + "x" + std::to_string(w);
+    cases.push_back(std::move(c));
+  };
+  for (std::int64_t channels : {2, 5, 16, 24, 33})
+    for (int kernel : {1, 3, 5})
+      for (int stride : {1, 2})
+        add(3, channels, 9, 8, channels, static_cast<int>(channels), {kernel, kernel, stride, kernel / 2});
+  add(2, 20, 15, 9, 20, 20, {7, 7, 1, 3});
+  add(2, 16, 5, 13, 16, 16, {3, 1, 1, 0});
+  add(2, 16, 7, 7, 16, 16, {3, 3, 1, 0});
+  add(2, 16, 7, 7, 16, 16, {3, 3, 1, 3});  // padding beyond the window of the gradient
+  add(2, 16, 11, 11, 16, 16, {2, 2, 3, 0});
+  add(2, 16, 2, 3, 16, 16, {3, 3, 1, 1});
+  add(19, 32, 16, 16, 32, 32, {3, 3, 1, 1});
+  add(1, 16, 1, 1, 16, 16, {1, 1, 1, 0});
+  add(2, 6, 6, 5, 18, 6, {3, 3, 1, 1});  // three outputs for each channel
+  add(2, 18, 6, 5, 6, 6, {3, 3, 2, 1});
+  for (std::int64_t each : {2, 4, 8, 12, 16, 32})
+    for (int stride : {1, 2}) add(2, 3 * each, 7, 9, 3 * each, 3, {3, 3, stride, 1});
+  add(2, 32, 8, 8, 64, 2, {1, 1, 1, 0});
+  add(2, 64, 8, 8, 32, 4, {3, 3, 2, 1});
+  add(9, 128, 8, 8, 128, 32, {3, 3, 1, 1});
+  return cases;
+}
+
 // One op (or a few ops) under test in a small net: images -> normalize -> bias -> op under test -> batch norm -> pool
 // -> linear -> loss. The gradient that the op receives differs from element to element, and the op must compute the
 // gradient of its input.
@@ -129,6 +168,7 @@ struct OpCase {
   int classes = 10;
   float label_smoothing = 0;
   bool input_gradient = true;  // false: no bias before the op, which then reads the images like a stem
+  std::function<void(Builder&, ValueId)> loss{};  // ends the net; empty: softmax cross entropy
 
   [[nodiscard]] Graph graph() const {
     Builder b(channels, height, width);
@@ -141,8 +181,11 @@ struct OpCase {
     if (input_gradient)
       x = b.bias("before", x, b.parameter("before.bias", Shape{channels}, {Init::normal, 0.2}, false));
     x = nn::batch_norm(b, "after", record(b, x), {.relu = true});
-    b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), classes, {Init::he_uniform, 1}),
-                            label_smoothing);
+    const ValueId logits = nn::linear(b, "fc", b.global_avg_pool("pool", x), classes, {Init::he_uniform, 1});
+    if (loss)
+      loss(b, logits);
+    else
+      b.softmax_cross_entropy(logits, label_smoothing);
     return std::move(b).take();
   }
 };
@@ -150,9 +193,10 @@ struct OpCase {
 inline OpCase op_case(const ConvCase& c) {
   return {"conv " + c.name, c.rows, c.channels, c.height, c.width, [c](Builder& b, ValueId x) {
             const auto& k = c.window;
-            return b.conv2d(
-                "conv", x,
-                b.parameter("conv.weight", Shape{c.out, c.channels, k.kernel_h, k.kernel_w}, {Init::he_normal, 1}), k);
+            return b.conv2d("conv", x,
+                            b.parameter("conv.weight", Shape{c.out, c.channels / c.groups, k.kernel_h, k.kernel_w},
+                                        {Init::he_normal, 1}),
+                            k, c.groups);
           }};
 }
 
@@ -199,6 +243,69 @@ inline std::vector<NormCase> batch_norms_of(const ResnetCase& net) {
 // Returns the fully connected layer "fc", [rows, in] to [rows, out].
 inline OpCase linear_case(const std::string& name, std::int64_t rows, std::int64_t in, int out) {
   return {name, rows, in, 1, 1, [](Builder&, ValueId x) { return x; }, out};
+}
+
+// Returns layers of constant depthwise convolutions.
+inline std::vector<OpCase> blur_cases() {
+  return {{"blur", 3, 17, 9, 8, [](Builder& b, ValueId x) { return nn::blur(b, "blur", x, 2); }},
+          {"convolution of a blur", 3, 16, 9, 8,
+           [](Builder& b, ValueId x) { return nn::blurred_conv(b, "c", x, {.out = 5, .stride = 2}); }}};
+}
+
+// Returns activations and average pools in every width of channels.
+inline std::vector<OpCase> layer_op_cases() {
+  std::vector<OpCase> cases;
+  for (std::int64_t channels : {1, 5, 16, 24, 64}) {
+    const auto add = [&](const std::string& name, std::int64_t rows, std::int64_t h, std::int64_t w, auto record) {
+      cases.push_back({name + " of " + std::to_string(channels), rows, channels, h, w, record});
+    };
+    add("sigmoid", 3, 7, 5, [](Builder& b, ValueId x) { return nn::sigmoid(b, "s", x); });
+    add("silu", 3, 7, 5, [](Builder& b, ValueId x) { return nn::silu(b, "s2", second_path(b, nn::silu(b, "s1", x))); });
+    add("batch norm and silu", 3, 7, 5,
+        [](Builder& b, ValueId x) { return nn::silu(b, "s", nn::batch_norm(b, "bn", x)); });
+    add("hard-swish", 3, 7, 5, [](Builder& b, ValueId x) {
+      // From about -7 to 7.
+      return nn::hard_swish(b, "h", b.add("twice", b.add("sum", x, x), b.add("sum2", x, x)));
+    });
+    add("average pool 2/2", 9, 6, 7, [](Builder& b, ValueId x) { return nn::avg_pool(b, "a", x, {2, 2, 2, 0}); });
+    for (const bool count : {false, true})
+      add(std::string("average pool 3/2 ") + (count ? "with" : "without") + " padding", 5, 9, 8,
+          [count](Builder& b, ValueId x) {
+            return nn::avg_pool(b, "a", x, {3, 3, 2, 1}, count);
+          });
+    add("average pool 3/1", 2, 5, 6, [](Builder& b, ValueId x) {
+      return nn::avg_pool(b, "a", x, {3, 3, 1, 1}, false);
+    });
+  }
+  return cases;
+}
+
+// Returns losses with two labels for a row, and of each class for itself. The CUDA backend has no kernels for them.
+inline std::vector<OpCase> loss_cases() {
+  std::vector<OpCase> cases;
+  for (const bool mixed : {false, true})
+    for (const float smoothing : {0.0F, 0.1F})
+      for (const int kind : {0, 1, 2, 3}) {
+        if (kind == 0 && !mixed) continue;
+        OpCase c{"loss " + std::to_string(kind) + (mixed ? " mixed" : "") + (smoothing > 0 ? " smoothed" : ""),
+                 13,
+                 8,
+                 3,
+                 3,
+                 [](Builder&, ValueId x) { return x; },
+                 6};
+        c.loss = [=](Builder& b, ValueId logits) {
+          if (mixed) b.mix_labels();
+          if (kind == 0)
+            b.softmax_cross_entropy(logits, smoothing);
+          else
+            nn::binary_cross_entropy(
+                b, logits,
+                {.label_smoothing = smoothing, .threshold = kind == 2 ? 0.2F : -1, .sum_classes = kind == 3});
+        };
+        cases.push_back(std::move(c));
+      }
+  return cases;
 }
 
 // Returns all cases except convolutions.
@@ -260,6 +367,7 @@ inline std::vector<OpCase> other_op_cases() {
   cases.push_back({"label smoothing", 6, 8, 3, 3, same, 10, 0.1F});
   cases.push_back({"label smoothing, two classes", 6, 8, 3, 3, same, 2, 0.5F});
   cases.push_back({"many rows", 300, 4, 2, 2, same, 10});
+  for (OpCase& c : layer_op_cases()) cases.push_back(std::move(c));
   return cases;
 }
 

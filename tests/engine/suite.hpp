@@ -51,6 +51,8 @@ void check_convolutions(Backend& backend, const std::vector<ConvCase>& cases);
 void check_other_ops(Backend& backend, DType precision);
 
 Graph small_resnet(bool preactivation, std::int64_t width = 16, std::int64_t size = 32);
+// A net of convolutions in groups, for backends of the processor.
+Graph small_grouped_net(std::int64_t size);
 // Checks whole nets: fused batch norms with residuals, sums of gradients, and shards of unequal numbers of rows.
 void check_models(Backend& backend);
 
@@ -70,6 +72,9 @@ void check_integer_passes(Backend& backend);
 void check_fixed_division(const MakeBackend& make, const std::vector<int>& threads);
 
 void check_loss(Backend& backend);
+// Checks losses with mixed labels, and binary cross entropy: known values, and bad labels. For backends of the
+// processor.
+void check_mixed_loss(Backend& backend);
 // Checks that a NaN in the weights gives a NaN loss: the ops relu, gelu, pool and batch norm pass it on.
 void check_nan_is_not_lost(Backend& backend);
 

@@ -126,6 +126,13 @@ TEST_CASE("all ops except convolutions give the expected results in f32") {
 TEST_CASE("all ops except convolutions give the expected results in bf16") {
   each_isa([](CpuBackend& backend) { testing::check_other_ops(backend, DType::bf16); });
 }
+TEST_CASE("convolutions in groups give the expected results") {
+  each_isa([](CpuBackend& backend) {
+    testing::check_convolutions(backend, testing::grouped_conv_cases());
+    for (const testing::OpCase& c : testing::blur_cases())
+      for (const DType t : {DType::f32, DType::bf16}) testing::check_case(backend, c, t);
+  });
+}
 TEST_CASE("f64 is refused when the plan is made") {
   CpuBackend backend({2});
   testing::check_no_f64(backend);
@@ -161,6 +168,13 @@ TEST_CASE("the facts on which bits depend name the instruction set and the algor
 }
 TEST_CASE("the loss and its gradient have the expected values") {
   each_isa([](CpuBackend& backend) { testing::check_loss(backend); });
+}
+TEST_CASE("losses with two labels for a row, and of each class for itself, have the expected values") {
+  each_isa([](CpuBackend& backend) {
+    testing::check_mixed_loss(backend);
+    for (const testing::OpCase& c : testing::loss_cases())
+      for (const DType t : {DType::f32, DType::bf16}) testing::check_case(backend, c, t);
+  });
 }
 TEST_CASE("gelu is right at known values, far from zero and for NaN") {
   each_isa([](CpuBackend& backend) { testing::check_gelu(backend); });

@@ -74,7 +74,9 @@ TEST_CASE("all ops give the expected results in f64, f32 and bf16") {
       CHECK_MESSAGE(r.failures.empty(), c.name << " " << name_of(t) << ": " << r.text());
       CHECK(r.compared > 0);
     }
-    for (const auto& conv : testing::odd_conv_cases()) {
+    auto convolutions = testing::odd_conv_cases();
+    for (const auto& grouped : testing::grouped_conv_cases()) convolutions.push_back(grouped);
+    for (const auto& conv : convolutions) {
       if (conv.flops(conv.rows) > 4e6) continue;
       const auto c = testing::op_case(conv);
       const auto r = testing::check_model(reference, c.graph(), c.rows, t);
@@ -84,12 +86,16 @@ TEST_CASE("all ops give the expected results in f64, f32 and bf16") {
 }
 
 TEST_CASE("every op's gradients equal finite differences") {
-  for (auto c : testing::other_op_cases()) {
+  auto cases = testing::other_op_cases();
+  for (const auto& loss : testing::loss_cases()) cases.push_back(loss);
+  for (auto c : cases) {
     if (c.channels > 17 || c.classes > 20 || c.rows > 9) continue;
     c.rows = std::min<std::int64_t>(c.rows, 3);
     CHECK_MESSAGE(finite_differences(after_convolution(c), c.rows) == 0, c.name);
   }
-  for (const auto& conv : testing::odd_conv_cases()) {
+  auto convolutions = testing::odd_conv_cases();
+  for (const auto& grouped : testing::grouped_conv_cases()) convolutions.push_back(grouped);
+  for (const auto& conv : convolutions) {
     if (conv.channels > 8 || conv.height > 10) continue;
     const auto c = testing::op_case(conv);
     CHECK_MESSAGE(finite_differences(after_convolution(c), 2) == 0, c.name);
@@ -108,6 +114,10 @@ TEST_CASE("whole nets' gradients equal finite differences") {
 TEST_CASE("the loss and its gradient have the expected values") {
   ReferenceBackend reference;
   testing::check_loss(reference);
+}
+TEST_CASE("losses with two labels for a row, and of each class for itself, have the expected values") {
+  ReferenceBackend reference;
+  testing::check_mixed_loss(reference);
 }
 TEST_CASE("gelu is right at known values, far from zero and for NaN") {
   ReferenceBackend reference;

@@ -7,6 +7,7 @@
 
 #include <tutti/core/rng.hpp>
 #include <tutti/graph/builder.hpp>
+#include <tutti/nn/activations.hpp>
 #include <tutti/nn/layers.hpp>
 
 namespace tutti::testing {
@@ -70,7 +71,7 @@ inline Graph random_graph(std::uint64_t seed, int layers) {
         pool.push_back(b.add(name, x, same));
         break;
       case 5:
-        pool.push_back(i % 2 == 0 ? b.gelu(name, x) : b.relu(name, x));
+        pool.push_back(i % 3 == 0 ? b.gelu(name, x) : i % 3 == 1 ? b.relu(name, x) : nn::silu(b, name, x));
         break;
       case 6:
         if (s[2] > 3 && s[3] > 3 && below(2) == 0)

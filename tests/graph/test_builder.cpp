@@ -12,9 +12,12 @@
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/graph/initialize.hpp>
+#include <tutti/graph/summary.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/nn/activations.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/nn/pooling.hpp>
 
 #include "graph_checks.hpp"
 
@@ -29,6 +32,13 @@ TEST_CASE("builder: recorded ops have the right shapes") {
   CHECK(n.b.shape(n.b.max_pool("p", c, {3, 3, 2, 1})) == Shape{1, 5, 2, 2});
   CHECK(n.b.shape(n.b.global_avg_pool("g", c)) == Shape{1, 5, 1, 1});
   CHECK(n.b.shape(nn::conv(n.b, "k", n.x, {.out = 2, .kernel = 5, .padding = 0})) == Shape{1, 2, 4, 4});
+  const ValueId depthwise = nn::conv(n.b, "depthwise", c, {.out = 10, .stride = 2, .groups = 5});
+  CHECK(n.b.shape(depthwise) == Shape{1, 10, 2, 2});
+  CHECK(n.b.shape(n.b.graph().nodes.back().inputs[1]) == Shape{10, 1, 3, 3});
+  // Each of 10 outputs is 9 multiplications and additions on 2x2 pixels.
+  CHECK(forward_flops(n.b.graph(), n.b.graph().nodes.back()) == 2 * 10 * 9 * 4);
+  CHECK(n.b.shape(nn::avg_pool(n.b, "ap", c, {2, 2, 2, 0})) == Shape{1, 5, 2, 2});
+  CHECK(n.b.shape(nn::blur(n.b, "blur", c, 2)) == Shape{1, 5, 2, 2});
   n.finish(c);
   CHECK(n.b.shape(n.b.graph().logits) == Shape{1, 10});
   check_order(n.b.graph());
@@ -53,6 +63,11 @@ TEST_CASE("builder: a call with a wrong shape fails, and the error names the lay
   check_shape_error("bn", [&] { b.batch_norm("bn", c, {v2, v2, s2, s2}, {}); });
   check_shape_error("bn2", [&] { nn::batch_norm(b, "bn2", c, {.residual = d}); });
   check_shape_error("add", [&] { b.add("add", c, d); });
+  check_shape_error("a", [&] { b.conv2d("a", n.x, w, {3, 3, 1, 1}, 0); });
+  check_shape_error("a", [&] { b.conv2d("a", n.x, w, {3, 3, 1, 1}, 2); });  // 2 groups of 3 channels
+  check_shape_error("a", [&] { b.conv2d("a", n.x, w, {3, 3, 1, 1}, 3); });  // weights for 3 channels a group
+  check_shape_error("g4", [&] { nn::conv(b, "g4", n.x, {.out = 4, .groups = 4}); });
+  check_shape_error("g3", [&] { nn::conv(b, "g3", n.x, {.out = 4, .groups = 3}); });  // 4 outputs in 3 groups
   check_shape_error("bias", [&] { b.bias("bias", c, v2); });
   check_shape_error("pool", [&] { b.max_pool("pool", c, {16, 16, 1, 0}); });
   check_shape_error("pool", [&] { b.max_pool("pool", c, {3, 3, 1, 2}); });
@@ -64,9 +79,32 @@ TEST_CASE("builder: a call with a wrong shape fails, and the error names the lay
   check_shape_error("raw", [&] { nn::conv(b, "raw", b.images(), {.out = 4}); });
   check_shape_error("relu", [&] { b.relu("relu", b.images()); });
   check_shape_error("gelu", [&] { b.gelu("gelu", b.images()); });
+  check_shape_error("silu", [&] { nn::silu(b, "silu", b.images()); });
+  check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {16, 16, 1, 0}); });
+  check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {2, 2, 1, 2}); });
   const ValueId image = b.parameter("image", Shape{1, 4, 8, 8}, {});
   check_shape_error("add", [&] { b.add("add", c, image); });
   check_shape_error("a", [&] { b.conv2d("a", n.x, b.images(), {8, 8, 1, 0}); });
+}
+
+TEST_CASE("a strided convolution of 16 channels or more reads the blurred input, and the blur is not trained") {
+  Net n;
+  const ValueId few = nn::blurred_conv(n.b, "few", n.x, {.out = 16, .stride = 2});
+  CHECK(count<op::Conv2d>(n.b.graph()) == 1);
+  const ValueId same = nn::blurred_conv(n.b, "same", few, {.out = 16});
+  CHECK(count<op::Conv2d>(n.b.graph()) == 2);
+  n.finish(nn::blurred_conv(n.b, "down", same, {.out = 24, .stride = 2}));
+  const Graph g = differentiate(fuse(n.b.graph()));
+  CHECK(count<op::Conv2d>(g) == 4);
+  CHECK(count<op::Conv2dBackwardWeights>(g) == 3);
+  double sum = 0;
+  for (const Value& v : g.values)
+    if (v.name == "down.blur.weight") {
+      CHECK(v.shape == Shape{16, 1, 3, 3});
+      CHECK_FALSE(v.trainable);
+      for (const float w : *v.init.given) sum += static_cast<double>(w);
+    }
+  CHECK(sum == 16);
 }
 
 TEST_CASE("builder: an op can be added as a struct or by the method with the op's name") {
@@ -83,6 +121,12 @@ TEST_CASE("ops: every op has a unique name") {
   std::set<std::string_view> names;
   for (const OpInfo& o : Ops::infos) CHECK_MESSAGE(names.insert(o.name).second, o.name);
   CHECK(name_of(op::Gelu{}) == "gelu");
+  CHECK(name_of(op::ActivationBackward{op::ActivationKind::hard_swish}) == "hard_swish_backward");
+  CHECK(name_of(op::GlobalAvgPool{}) == "global_avg_pool");
+  CHECK(name_of(op::AvgPool{{{2, 2, 2, 0}}}) == "avg_pool");
+  op::SoftmaxCrossEntropy loss;
+  loss.binary = true;
+  CHECK(name_of(loss) == "binary_cross_entropy");
   CHECK(reads_weights(op::Linear{}));
   CHECK_FALSE(reads_weights(op::LinearBackwardWeights{}));
 }

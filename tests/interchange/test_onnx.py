@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
-from predict_case import CIFAR, EXPORT, IMAGENET, PREDICT, PredictCase, png, read_safetensors, run, write_safetensors  # noqa: E402
+from predict_case import BUILD, CIFAR, EXPORT, IMAGENET, PREDICT, PredictCase, png, read_safetensors, run, write_safetensors  # noqa: E402
 
 SMALL = ["--dataset", "synthetic", "--num-examples", "32", "--batch-size", "16", "--epochs", "1", "--threads", "2", "--seed", "5"]
 LARGE = ["--synthetic", "--num-examples", "16", "-b", "8", "--num_epochs", "1", "--num-classes", "12", "--nofp16", "--seed", "5"]
@@ -132,6 +132,14 @@ class Onnx(PredictCase):
                 other = self.folder / "random.safetensors"
                 write_safetensors(other, random_weights(tensors), metadata)
                 self.check(other, norms + (3 if name.startswith("fast") else 0))
+
+    def test_layers_that_the_programs_lack(self):
+        model = self.folder / "layers"
+        run(BUILD / "tests" / "interchange" / "layers_net", model)
+        self.check(model, 0)
+        net = onnx.load(self.folder / "net.onnx")
+        groups = [a.i for n in net.graph.node if n.op_type == "Conv" for a in n.attribute if a.name == "group"]
+        self.assertEqual(sorted(groups), [4, 16, 48])
 
     def test_metadata(self):
         model = self.train(CIFAR, "named", *SMALL, "--image-shape", "3,16,16", "--depth", "8", "--rgb-mean", "127.5", "--rgb-std", "51,102,255")

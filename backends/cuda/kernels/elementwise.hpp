@@ -108,6 +108,37 @@ __global__ void gelu_backward(const T* dy, const T* x, T* dx, i64 n) {
     return d * (f < 0 ? left : 1 - left);
   });
 }
+// For large negative x the exponential is infinite, and the quotient 0.
+inline float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
+template <class T, int V>
+__global__ void sigmoid_forward(const T* x, T* y, i64 n) {
+  map<T, V>(x, y, n, [](float f) { return sigmoid(f); });
+}
+template <class T, int V>
+__global__ void sigmoid_backward(const T* dy, const T* y, T* dx, i64 n) {
+  map<T, V>(dy, y, dx, n, [](float d, float out) { return d * (out * (1 - out)); });
+}
+template <class T, int V>
+__global__ void silu_forward(const T* x, T* y, i64 n) {
+  map<T, V>(x, y, n, [](float f) { return f * sigmoid(f); });
+}
+template <class T, int V>
+__global__ void silu_backward(const T* dy, const T* x, T* dx, i64 n) {
+  map<T, V>(dy, x, dx, n, [](float d, float f) { return d * (sigmoid(f) * (1 + f * sigmoid(-f))); });
+}
+template <class T, int V>
+__global__ void hard_swish_forward(const T* x, T* y, i64 n) {
+  map<T, V>(x, y, n, [](float f) {
+    const float t = f + 3 < 0 ? 0.0f : f + 3;  // keeps a NaN
+    return f * ((t > 6 ? 6.0f : t) * (1 / 6.0f));
+  });
+}
+template <class T, int V>
+__global__ void hard_swish_backward(const T* dy, const T* x, T* dx, i64 n) {
+  map<T, V>(dy, x, dx, n, [](float d, float f) {
+    return d * (f <= -3 ? 0.0f : f >= 3 ? 1.0f : f * (1 / 3.0f) + 0.5f);
+  });
+}
 template <class T, int V>
 __global__ void add(const T* a, const T* b, T* out, i64 n) {
   map<T, V>(a, b, out, n, [](float x, float y) { return x + y; });

@@ -79,6 +79,72 @@ __global__ void max_pool_backward(const T* dy, const u8* which, T* dx, Pool p, i
   }
 }
 
+// The number of pixels of a window in an image's rows or columns.
+inline int inside(int at, int kernel, int stride, int padding, int extent) {
+  const int first = at * stride - padding, end = first + kernel;
+  return (end < extent ? end : extent) - (first > 0 ? first : 0);
+}
+inline float share(const Pool& p, bool count_padding, int row, int q) {
+  const int pixels = count_padding ? p.kernel_h * p.kernel_w
+                                   : inside(row, p.kernel_h, p.stride, p.padding, p.height) *
+                                         inside(q, p.kernel_w, p.stride, p.padding, p.width);
+  return 1.0f / (float)pixels;
+}
+// The mean over a window. count_padding: the zeros of the padding count.
+template <class T, int V>
+__global__ void window_average(const T* x, T* y, Pool p, int count_padding, i64 vectors) {
+  const int groups = p.channels / V;
+  for (i64 k = first_index(); k < vectors; k += index_step()) {
+    const i64 pixel = quotient(k, groups), line = quotient(pixel, p.out_w), image = quotient(line, p.out_h);
+    const int c = (int)(k - pixel * groups) * V;
+    const int q = (int)(pixel - line * p.out_w), row = (int)(line - image * p.out_h);
+    float sum[V];
+    #pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] = 0;
+    for (int i = 0; i < p.kernel_h; ++i) {
+      const int h = row * p.stride - p.padding + i;
+      if (h < 0 || h >= p.height) continue;
+      for (int l = 0; l < p.kernel_w; ++l) {
+        const int w = q * p.stride - p.padding + l;
+        if (w < 0 || w >= p.width) continue;
+        float f[V];
+        load_floats<T, V>(x + ((image * p.height + h) * p.width + w) * p.channels + c, f);
+        #pragma unroll
+        for (int j = 0; j < V; ++j) sum[j] += f[j];
+      }
+    }
+    const float each = share(p, count_padding != 0, row, q);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] *= each;
+    store_floats<T, V>(y + k * V, sum);
+  }
+}
+template <class T, int V>
+__global__ void window_average_backward(const T* dy, T* dx, Pool p, int count_padding, i64 vectors) {
+  const int groups = p.channels / V;
+  for (i64 k = first_index(); k < vectors; k += index_step()) {
+    const i64 pixel = quotient(k, groups), line = quotient(pixel, p.width), image = quotient(line, p.height);
+    const int c = (int)(k - pixel * groups) * V;
+    const int w = (int)(pixel - line * p.width), h = (int)(line - image * p.height);
+    const int low = (h + p.padding) / p.stride, left = (w + p.padding) / p.stride;
+    float sum[V];
+    #pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] = 0;
+    for (int i = h + p.padding - low * p.stride, row = low; i < p.kernel_h; i += p.stride, --row) {
+      if (row < 0 || row >= p.out_h) continue;
+      for (int l = w + p.padding - left * p.stride, q = left; l < p.kernel_w; l += p.stride, --q) {
+        if (q < 0 || q >= p.out_w) continue;
+        const float each = share(p, count_padding != 0, row, q);
+        float f[V];
+        load_floats<T, V>(dy + ((image * p.out_h + row) * p.out_w + q) * p.channels + c, f);
+        #pragma unroll
+        for (int j = 0; j < V; ++j) sum[j] += f[j] * each;
+      }
+    }
+    store_floats<T, V>(dx + k * V, sum);
+  }
+}
+
 // x [n, pixels, channels] -> y [n, channels]
 template <class T, int V>
 __global__ void average_pool(const T* x, T* y, int channels, int pixels, i64 vectors) {

@@ -70,7 +70,7 @@ class NormFuser {
     const ValueId x = node(j).inputs[0];
     if (g_[x].producer < 0) return;
     const NodeId i = g_[x].producer;
-    if (const auto* const conv = std::get_if<op::Conv2d>(&node(i).op)) {
+    if (const auto* const conv = std::get_if<op::Conv2d>(&node(i).op); conv != nullptr && conv->groups == 1) {
       const op::Window window = *conv;
       const ValueId sum = per_channel(node(i).name + ".sum", x, Precision::master),
                     square_sum = per_channel(node(i).name + ".square_sum", x, Precision::master);
@@ -130,7 +130,7 @@ class NormFuser {
   // Fuses only adjacent nodes: the order of the parameters' gradients must not change.
   void backward(NodeId d) {
     const auto* const data = std::get_if<op::Conv2dBackwardData>(&node(d).op);
-    if (data == nullptr || at(d) + 1 >= g_.nodes.size() || removed_[at(d) + 1]) return;
+    if (data == nullptr || data->groups > 1 || at(d) + 1 >= g_.nodes.size() || removed_[at(d) + 1]) return;
     const op::Window window = *data;
     const auto* const bn = std::get_if<op::BatchNormBackward>(&node(d + 1).op);
     const ValueId g = node(d).outputs[0];

@@ -27,6 +27,19 @@ void run_map(Launcher& l, OpKernel k, const TensorRef& out, P... pointers) {
   l.op(out.dtype, k, l.blocks(n / vector_of(out.dtype)), Launcher::block, pointers..., out.data, n);
 }
 
+[[nodiscard]] constexpr OpKernel kernel_of_activation(op::ActivationKind kind, bool backward) {
+  switch (kind) {
+    case op::ActivationKind::gelu:
+      return backward ? OpKernel::gelu_backward : OpKernel::gelu_forward;
+    case op::ActivationKind::sigmoid:
+      return backward ? OpKernel::sigmoid_backward : OpKernel::sigmoid_forward;
+    case op::ActivationKind::silu:
+      return backward ? OpKernel::silu_backward : OpKernel::silu_forward;
+    default:
+      return backward ? OpKernel::hard_swish_backward : OpKernel::hard_swish_forward;
+  }
+}
+
 inline void run_bias(Launcher& l, const Call& c) {
   const TensorRef& y = c.out[0];
   const std::int64_t channels = y.shape[1], n = y.shape.numel();
@@ -61,6 +74,15 @@ inline void run_max_pool_backward(Launcher& l, const op::MaxPoolBackward& o, con
   const std::int64_t channels = dx.shape[1], vectors = dx.shape.numel() / channel_vector(dx.dtype, channels);
   l.op(dx.dtype, by_channels(dx.dtype, channels, forms::max_pool_backward), l.blocks(vectors), Launcher::block,
        c.in[0].data, c.in[1].data, dx.data, Pool(o, dx.shape, c.in[0].shape), vectors);
+}
+
+// k: window_average or window_average_backward. x, y: shapes of the forward pass.
+inline void run_window_average(Launcher& l, Forms<OpKernel> k, const op::AvgWindow& o, const Shape& x, const Shape& y,
+                               const Call& c) {
+  const TensorRef& out = c.out[0];
+  const std::int64_t channels = x[1], vectors = out.shape.numel() / channel_vector(out.dtype, channels);
+  l.op(out.dtype, by_channels(out.dtype, channels, k), l.blocks(vectors), Launcher::block, c.in[0].data, out.data,
+       Pool(o.window, x, y), static_cast<int>(o.count_padding), vectors);
 }
 
 // k: average_pool or average_pool_backward. large: the shape with the pixels, which is x or dx.

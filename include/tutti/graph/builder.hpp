@@ -49,7 +49,7 @@ class Builder {
   }
 
   ValueId normalize(std::vector<float> mean, std::vector<float> inv_std);
-  ValueId conv2d(const std::string& name, ValueId x, ValueId w, op::Window window);
+  ValueId conv2d(const std::string& name, ValueId x, ValueId w, op::Window window, int groups = 1);
   struct BatchNormInputs {  // Parameters and states of batch norm.
     ValueId gamma, beta, running_mean, running_var;
     ValueId residual = no_value;
@@ -63,7 +63,14 @@ class Builder {
   ValueId global_avg_pool(const std::string& name, ValueId x);
   ValueId linear(const std::string& name, ValueId x, ValueId w, ValueId b);
   // Adds the loss, which ends the model. logits: [N, classes].
-  void softmax_cross_entropy(ValueId logits, float label_smoothing = 0, int top_k = 5);
+  void softmax_cross_entropy(ValueId logits, float label_smoothing = 0, int top_k = 5) {
+    end(logits, op::SoftmaxCrossEntropy{label_smoothing, top_k});
+  }
+  // The same with all options of the loss.
+  void end(ValueId logits, op::SoftmaxCrossEntropy loss);
+  // From here on, the labels of training have the form of MixedLabel (core/mixed_label.hpp). Those of an evaluation do
+  // not.
+  void mix_labels() { graph_[graph_.labels].shape = Shape{1, 3}; }
   // Adds a user-defined op and returns its outputs. inputs: values with one row for each image, and parameters.
   std::vector<ValueId> custom(const std::string& name, const std::shared_ptr<const CustomOp>& def,
                               const std::vector<ValueId>& inputs);
@@ -107,8 +114,9 @@ TUTTI_CORE_FUNCTION ValueId Builder::normalize(std::vector<float> mean, std::vec
       std::make_shared<const std::array<std::vector<float>, 2>>(std::array{std::move(mean), std::move(inv_std)});
   return record("normalize", op::Normalize{span_of((*factors)[0]), span_of((*factors)[1])}, {graph_.images}, factors);
 }
-TUTTI_CORE_FUNCTION ValueId Builder::conv2d(const std::string& name, ValueId x, ValueId w, op::Window window) {
-  return record(name, op::Conv2d{window}, {x, w});
+TUTTI_CORE_FUNCTION ValueId Builder::conv2d(const std::string& name, ValueId x, ValueId w, op::Window window,
+                                            int groups) {
+  return record(name, op::Conv2d{window, groups}, {x, w});
 }
 TUTTI_CORE_FUNCTION ValueId Builder::batch_norm(const std::string& name, ValueId x, const BatchNormInputs& in,
                                                 op::BatchNorm attributes) {
@@ -134,13 +142,12 @@ TUTTI_CORE_FUNCTION ValueId Builder::global_avg_pool(const std::string& name, Va
 TUTTI_CORE_FUNCTION ValueId Builder::linear(const std::string& name, ValueId x, ValueId w, ValueId b) {
   return record(name, op::Linear{}, {x, w, b});
 }
-TUTTI_CORE_FUNCTION void Builder::softmax_cross_entropy(ValueId logits, float label_smoothing, int top_k) {
+TUTTI_CORE_FUNCTION void Builder::end(ValueId logits, op::SoftmaxCrossEntropy loss) {
   const std::vector<ValueId> inputs{logits, graph_.labels};
-  op::SoftmaxCrossEntropy loss{label_smoothing, top_k, false};
   const std::string name = "loss";
   const OpOutputs outputs = loss.outputs({name, graph_.values, inputs});
   if (graph_.metrics != no_value) fail<UsageError>(name, "one loss", "a second loss");
-  loss.top_k = static_cast<int>(std::min<std::int64_t>(top_k, shape(logits)[1]));
+  loss.top_k = static_cast<int>(std::min<std::int64_t>(loss.top_k, shape(logits)[1]));
   graph_.logits = logits;
   graph_.metrics = append(name, loss, inputs, outputs).front();
 }

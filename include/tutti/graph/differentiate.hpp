@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,7 @@ class Gradient {
   [[nodiscard]] ValueId input(std::size_t k) const { return node_.inputs[k]; }
   [[nodiscard]] ValueId output(std::size_t k) const { return node_.outputs[k]; }
   [[nodiscard]] bool is_parameter(std::size_t k) const { return g_[input(k)].storage == Storage::parameter; }
+  [[nodiscard]] std::int64_t channels(std::size_t k) const { return g_[input(k)].shape[1]; }
   // Returns whether input k needs a gradient.
   [[nodiscard]] bool wanted(std::size_t k) const { return g_[input(k)].requires_grad; }
 
@@ -68,8 +71,13 @@ class Gradient {
 
   // Adds a node of the backward pass, which also keeps the data of the forward node alive (Node::owned).
   template <class O>
-  void add(const O& op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
-    g_.add_node({Op(std::in_place_type<O>, op), std::move(inputs), std::move(outputs), node_.name, true, node_.owned});
+  void add(const O& op, std::initializer_list<ValueId> inputs, std::initializer_list<ValueId> outputs) {
+    append(Op(std::in_place_type<O>, op), inputs, outputs);
+  }
+  // The same with lists that were made step by step.
+  template <class O>
+  void add_lists(const O& op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
+    append(Op(std::in_place_type<O>, op), std::move(inputs), std::move(outputs));
   }
   // Replaces the op of the forward node and adds an output.
   void extend(const Op& op, ValueId output) {
@@ -78,14 +86,17 @@ class Gradient {
     n.outputs.push_back(output);
     g_[output].producer = id_;
   }
-  // Does all work for an op with one input and one output: calls f(dy, dx), which must add the node that computes dx.
-  template <class F>
-  void through(F&& f) {
+  // Does the work for an op with one input and one output: returns the gradient of its output and a new value for that
+  // of its input. The caller must add the node that computes dx. dx is no_value if there is nothing to compute.
+  struct Through {
+    ValueId dy, dx;
+  };
+  [[nodiscard]] Through through() {
     const ValueId dy = incoming();
-    if (dy == no_value || !wanted(0)) return;
+    if (dy == no_value || !wanted(0)) return {no_value, no_value};
     const ValueId dx = make(0);
-    f(dy, dx);
     pass(0, dx);
+    return {dy, dx};
   }
   // Returns the value of input k for the backward pass. If a batch norm (+ relu) without a residual made it, returns a
   // value that is recomputed from the data that batch norm keeps anyway. That costs less time than to write input k to
@@ -107,16 +118,16 @@ class Gradient {
       fail<UsageError>("differentiate", "a model that ends in softmax_cross_entropy", "a model without it");
     for (id_ = static_cast<NodeId>(g_.nodes.size()) - 1; id_ >= 0; --id_) {
       node_ = g_.nodes[static_cast<std::size_t>(id_)];  // a copy: add() may move the nodes
-      Ops::visit(node_.op, [&]<class O>(const O& o) {
-        if constexpr (O::info.gradient)
-          fail<UsageError>("differentiate", "a forward graph", {"a backward op in '", node_.name, "'"});
-        else
-          o.gradient(*this);
-      });
+      if (info_of(node_.op).gradient)
+        fail<UsageError>("differentiate", "a forward graph", {"a backward op in '", node_.name, "'"});
+      Ops::visit_forward(node_.op, [&](const auto& o) { o.gradient(*this); });
     }
   }
 
  private:
+  void append(const Op& op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
+    g_.add_node({op, std::move(inputs), std::move(outputs), node_.name, true, node_.owned});
+  }
   ValueId add_value(Value v) {
     const ValueId id = g_.add_value(std::move(v));
     pending_.resize(g_.values.size());

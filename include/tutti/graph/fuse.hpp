@@ -12,7 +12,8 @@ namespace tutti {
 // no other op reads the values between them. g: a forward graph, before differentiate().
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph fuse(Graph g);
 
-// Returns the same forward graph for evaluation: batch norm with its running statistics, no gradients.
+// Returns the same forward graph for evaluation: batch norm with its running statistics, labels that are not mixed, no
+// gradients.
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph inference(Graph g);
 
 namespace detail {
@@ -74,6 +75,7 @@ TUTTI_CORE_FUNCTION Graph inference(Graph g) {
       n.op = op::BatchNormInference{bn->eps, bn->relu, bn->residual};
       n.outputs.resize(1);
     }
+  if (g.labels != no_value) g[g.labels].shape = Shape{1};
   return g;
 }
 

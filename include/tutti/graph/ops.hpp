@@ -33,11 +33,24 @@ struct OpList {  // The list of all kinds of ops.
   static void visit(const Variant& o, F&& f) {
     visit(o, f, std::make_index_sequence<sizeof...(Os)>());
   }
+  // The same for ops of the forward pass; does nothing for gradients.
+  template <class F>
+  static void visit_forward(const Variant& o, F&& f) {
+    visit_forward(o, f, std::make_index_sequence<sizeof...(Os)>());
+  }
 
  private:
   template <class F, std::size_t... I>
   static void visit(const Variant& o, F& f, std::index_sequence<I...>) {
     (void)(... || (o.index() == I && (f(*std::get_if<I>(&o)), true)));
+  }
+  template <class F, std::size_t... I>
+  static void visit_forward(const Variant& o, F& f, std::index_sequence<I...>) {
+    const auto one = [&]<std::size_t K, class O>() {
+      if constexpr (!O::info.gradient)
+        if (o.index() == K) f(*std::get_if<K>(&o));
+    };
+    (one.template operator()<I, Os>(), ...);
   }
 };
 
@@ -50,11 +63,11 @@ using Ops = OpList<
     op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights,
     op::BatchNorm, op::BatchNormInference, op::BatchNormBackward,
     op::Relu, op::ReluBackward,
-    op::Gelu, op::GeluBackward,
+    op::Activation, op::ActivationBackward,
     op::Add,
     op::Bias, op::BiasBackward,
     op::MaxPool, op::MaxPoolBackward,
-    op::GlobalAvgPool, op::GlobalAvgPoolBackward,
+    op::AvgPool, op::AvgPoolBackward,
     op::Linear, op::LinearBackwardData, op::LinearBackwardWeights,
     op::SoftmaxCrossEntropy>;
 // clang-format on
@@ -65,7 +78,17 @@ static_assert(std::is_trivially_copyable_v<Op>);
   if (const auto* p = std::get_if<op::Private>(&o)) return p->def->info;
   return Ops::infos[o.index()];
 }
-[[nodiscard]] inline std::string_view name_of(const Op& o) { return info_of(o).name; }  // one word, as in profiles
+// Returns one word, as in profiles.
+[[nodiscard]] inline std::string_view name_of(const Op& o) {
+  if (const auto* a = std::get_if<op::Activation>(&o)) return op::name_of(a->kind, false);
+  if (const auto* a = std::get_if<op::ActivationBackward>(&o)) return op::name_of(a->kind, true);
+  if (const auto* p = std::get_if<op::AvgPool>(&o); p != nullptr && p->global()) return "global_avg_pool";
+  if (const auto* p = std::get_if<op::AvgPoolBackward>(&o); p != nullptr && p->global())
+    return "global_avg_pool_backward";
+  if (const auto* l = std::get_if<op::SoftmaxCrossEntropy>(&o); l != nullptr && l->binary)
+    return "binary_cross_entropy";
+  return info_of(o).name;
+}
 // Returns whether the op's second input is weights, which a backend may need in a layout of its own.
 [[nodiscard]] inline bool reads_weights(const Op& o) { return info_of(o).weights; }
 

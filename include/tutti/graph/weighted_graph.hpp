@@ -25,7 +25,7 @@ struct WeightedGraph {
   Graph g = inference(fuse(forward));
   std::vector<Node> kept;
   for (Node& n : g.nodes)
-    if (!std::holds_alternative<op::SoftmaxCrossEntropy>(n.op)) kept.push_back(std::move(n));
+    if (n.outputs[0] != g.metrics) kept.push_back(std::move(n));
   g.nodes = std::move(kept);
   for (std::size_t i = 0; i < g.nodes.size(); ++i)
     for (const ValueId v : g.nodes[i].outputs) g[v].producer = static_cast<NodeId>(i);

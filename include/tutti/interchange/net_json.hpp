@@ -107,7 +107,8 @@ class NetReader {
       if (in.size() != inputs) fail<DataError>(at, {inputs, " inputs"}, in.size());
       return true;
     };
-    if (is(op::Conv2d::info, 2)) return b.record(name, op::Conv2d{window()}, in);
+    if (is(op::Conv2d::info, 2))
+      return b.record(name, op::Conv2d{window(), n.find("groups") != nullptr ? number("groups") : 1}, in);
     if (is(op::MaxPool::info, 1)) return b.record(name, op::MaxPool{window()}, in);
     if (op == op::BatchNorm::info.name) {
       op::BatchNorm norm;
@@ -119,10 +120,17 @@ class NetReader {
       return b.record(name, norm, in);
     }
     if (is(op::Relu::info, 1)) return b.record(name, op::Relu{}, in);
-    if (is(op::Gelu::info, 1)) return b.record(name, op::Gelu{}, in);
+    using Kind = op::ActivationKind;
+    for (const Kind kind : {Kind::gelu, Kind::sigmoid, Kind::silu, Kind::hard_swish})
+      if (is({.name = op::name_of(kind, false)}, 1)) return b.record(name, op::Activation{kind}, in);
     if (is(op::Add::info, 2)) return b.record(name, op::Add{}, in);
     if (is(op::Bias::info, 2)) return b.record(name, op::Bias{}, in);
-    if (is(op::GlobalAvgPool::info, 1)) return b.record(name, op::GlobalAvgPool{}, in);
+    if (is({.name = "global_avg_pool"}, 1)) return b.record(name, op::AvgPool{}, in);
+    if (is(op::AvgPool::info, 1)) {
+      const op::AvgPool pool{{window(), flag("count_padding")}};
+      if (pool.global()) fail<DataError>(at, "a kernel of 1 row or more", pool.window.kernel_h);
+      return b.record(name, pool, in);
+    }
     if (is(op::Linear::info, 3)) return b.record(name, op::Linear{}, in);
     fail<DataError>(at, "an op that this version supports", {"'", printable(op), "'"});
   }

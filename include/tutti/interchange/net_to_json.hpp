@@ -45,14 +45,19 @@ inline bool add_attributes(const Op& op, io::Json& to) {
     to.set("mean", json_of(o->mean)).set("inverse_stddev", json_of(o->inv_std));
   } else if (const auto* c = std::get_if<op::Conv2d>(&op)) {
     window(*c);
+    if (c->groups > 1) to.set("groups", c->groups);
   } else if (const auto* p = std::get_if<op::MaxPool>(&op)) {
     window(*p);
+  } else if (const auto* a = std::get_if<op::AvgPool>(&op)) {
+    if (a->global()) return true;
+    window(a->window);
+    to.set("count_padding", a->count_padding);
   } else if (const auto* n = std::get_if<op::BatchNorm>(&op)) {
     to.set("eps", n->eps).set("relu", n->relu).set("residual", n->residual);
   } else {
-    return std::holds_alternative<op::Relu>(op) || std::holds_alternative<op::Gelu>(op) ||
+    return std::holds_alternative<op::Relu>(op) || std::holds_alternative<op::Activation>(op) ||
            std::holds_alternative<op::Add>(op) || std::holds_alternative<op::Bias>(op) ||
-           std::holds_alternative<op::GlobalAvgPool>(op) || std::holds_alternative<op::Linear>(op);
+           std::holds_alternative<op::Linear>(op);
   }
   return true;
 }

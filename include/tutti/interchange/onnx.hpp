@@ -191,13 +191,15 @@ class GraphWriter {
     } else if (const auto* c = std::get_if<op::Conv2d>(&n.op)) {
       std::vector<std::string> in{name(x), weights(n.inputs[1])};
       if (bias != nullptr) in.push_back(weights(bias->inputs[1]));
-      node("Conv", n.name, in, made(bias != nullptr ? *bias : n), window(*c));
+      Attributes attributes = window(*c);
+      if (c->groups > 1) attributes.push_back({"group", std::int64_t{c->groups}});
+      node("Conv", n.name, in, made(bias != nullptr ? *bias : n), attributes);
     } else if (const auto* norm = std::get_if<op::BatchNormInference>(&n.op)) {
       add_norm(n, *norm);
     } else if (std::holds_alternative<op::Relu>(n.op)) {
       node("Relu", n.name, {name(x)}, made(n));
-    } else if (std::holds_alternative<op::Gelu>(n.op)) {
-      gelu(n);
+    } else if (const auto* act = std::get_if<op::Activation>(&n.op)) {
+      activation(n, act->kind);
     } else if (std::holds_alternative<op::Add>(n.op)) {
       node("Add", n.name, {name(x), name(n.inputs[1])}, made(n));
     } else if (std::holds_alternative<op::Bias>(n.op)) {
@@ -205,8 +207,13 @@ class GraphWriter {
       node("Add", n.name, {name(x), b}, made(n));
     } else if (const auto* p = std::get_if<op::MaxPool>(&n.op)) {
       node("MaxPool", n.name, {name(x)}, made(n), window(*p));
-    } else if (std::holds_alternative<op::GlobalAvgPool>(n.op)) {
-      node("GlobalAveragePool", n.name, {name(x)}, made(n));
+    } else if (const auto* a = std::get_if<op::AvgPool>(&n.op)) {
+      Attributes attributes;
+      if (!a->global()) {
+        attributes = window(a->window);
+        attributes.push_back({"count_include_pad", std::int64_t{a->count_padding}});
+      }
+      node(a->global() ? "GlobalAveragePool" : "AveragePool", n.name, {name(x)}, made(n), attributes);
     } else if (std::holds_alternative<op::Linear>(n.op)) {
       std::string flat = name(x);
       if (g_[x].shape.rank() != 2) {
@@ -231,6 +238,16 @@ class GraphWriter {
       node("Add", n.name + ".add", {plain, name(n.inputs[5])}, sum);
     }
     if (b.relu) node("Relu", n.name + ".relu", {sum}, out);
+  }
+  void activation(const Node& n, op::ActivationKind kind) {
+    const std::string& x = name(n.inputs[0]);
+    if (kind == op::ActivationKind::gelu) return gelu(n);
+    if (kind == op::ActivationKind::silu) {
+      const std::string gate = unique(n.name + ".sigmoid");
+      node("Sigmoid", gate, {x}, gate);
+      return node("Mul", n.name, {x, gate}, made(n));
+    }
+    node(kind == op::ActivationKind::sigmoid ? "Sigmoid" : "HardSwish", n.name, {x}, made(n));
   }
   // Adds x * (0.5 + 0.5 * erf(x / sqrt(2))). ONNX has an op for it only since opset 20.
   void gelu(const Node& n) {

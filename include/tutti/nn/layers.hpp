@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,15 +19,18 @@ struct ConvOptions {  // Options of conv() with a square kernel.
   int padding = -1;  // -1: (kernel - 1) / 2
   bool bias = false;
   Initializer init{Init::he_normal, 1};
+  int groups = 1;  // as many as there are channels: depthwise
 };
 
-// Convolution, x [N,C,H,W] -> [N,out,H',W']. Parameters name.weight [out,C,k,k] (and name.bias).
+// Convolution, x [N,C,H,W] -> [N,out,H',W']. Parameters name.weight [out,C/groups,k,k] (and name.bias).
 inline ValueId conv(Builder& b, const std::string& name, ValueId x, const ConvOptions& o) {
   if (b.shape(x).rank() != 4 || o.out < 1)
     fail<ShapeError>(name, "an input [N,C,H,W] and 1 output channel or more", {to_string(b.shape(x)), " and ", o.out});
-  const ValueId w = b.parameter(name + ".weight", Shape{o.out, b.shape(x)[1], o.kernel, o.kernel}, o.init);
+  const std::int64_t inputs = b.shape(x)[1] / std::max(o.groups, 1);
+  if (inputs < 1) fail<ShapeError>(name, {b.shape(x)[1], " groups or less"}, o.groups);
+  const ValueId w = b.parameter(name + ".weight", Shape{o.out, inputs, o.kernel, o.kernel}, o.init);
   const int padding = o.padding >= 0 ? o.padding : (o.kernel - 1) / 2;
-  ValueId y = b.conv2d(name, x, w, {o.kernel, o.kernel, o.stride, padding});
+  ValueId y = b.conv2d(name, x, w, {o.kernel, o.kernel, o.stride, padding}, o.groups);
   if (o.bias) y = b.bias(name, y, b.parameter(name + ".bias", Shape{o.out}, {Init::zeros}, false));
   return y;
 }

@@ -233,31 +233,34 @@ void NodeChecker::conv(std::size_t count, double rounding, F&& terms) {
 
 void NodeChecker::check(const op::Conv2d& o) {
   round_weights();
-  conv_forward(o, in_[0], nullptr);
+  conv_forward(o, in_[0], nullptr, o.groups);
 }
 
-void NodeChecker::conv_forward(const op::Window& o, const Operand& x, const Operand* off) {
+void NodeChecker::conv_forward(const op::Window& o, const Operand& x, const Operand* off, int groups) {
   const Operand& w = in_[1];
   const Shape ys = e_.value(node_->outputs[0]).shape;
   conv(static_cast<std::size_t>(ys.numel()), u_of(0), [&](std::size_t i, auto add) {
     auto k = static_cast<std::int64_t>(i);
     const std::int64_t out = k % ys[1], q = k / ys[1] % ys[3], p = k / (ys[1] * ys[3]) % ys[2],
                        n = k / (ys[1] * ys[2] * ys[3]);
+    const std::int64_t outputs = ys[1] / groups;  // of a group
+    const std::int64_t first = out / outputs * w.shape[1];
     for (std::int64_t c = 0; c < w.shape[1]; ++c)
       for (int r = 0; r < o.kernel_h; ++r)
         for (int s = 0; s < o.kernel_w; ++s) {
           const std::int64_t h = p * o.stride - o.padding + r, v = q * o.stride - o.padding + s;
-          add(pixel(x, n, c, h, v), weight(w, out, c, r, s), off != nullptr ? pixel(*off, n, c, h, v) : 0);
+          add(pixel(x, n, first + c, h, v), weight(w, out, c, r, s),
+              off != nullptr ? pixel(*off, n, first + c, h, v) : 0);
         }
   });
 }
 
 void NodeChecker::check(const op::Conv2dBackwardData& o) {
   round_weights();
-  conv_backward_data(o, nullptr);
+  conv_backward_data(o, nullptr, o.groups);
 }
 
-void NodeChecker::conv_backward_data(const op::Window& o, const std::vector<char>* skip) {
+void NodeChecker::conv_backward_data(const op::Window& o, const std::vector<char>* skip, int groups) {
   const Operand &dy = in_[0], &w = in_[1];
   const Shape xs = e_.value(node_->outputs[0]).shape;
   conv(static_cast<std::size_t>(xs.numel()), u_of(0), [&](std::size_t i, auto add) {
@@ -265,19 +268,21 @@ void NodeChecker::conv_backward_data(const op::Window& o, const std::vector<char
     auto k = static_cast<std::int64_t>(i);
     const std::int64_t c = k % xs[1], v = k / xs[1] % xs[3], h = k / (xs[1] * xs[3]) % xs[2],
                        n = k / (xs[1] * xs[2] * xs[3]);
+    const std::int64_t outputs = dy.shape[1] / groups;  // of a group
+    const std::int64_t first = groups == 1 ? 0 : c / w.shape[1] * outputs;
     for (int r = 0; r < o.kernel_h; ++r)
       for (int s = 0; s < o.kernel_w; ++s) {
         const std::int64_t p = h + o.padding - r, q = v + o.padding - s;
         if (p < 0 || q < 0 || p % o.stride != 0 || q % o.stride != 0) continue;
-        for (std::int64_t out = 0; out < dy.shape[1]; ++out)
-          add(pixel(dy, n, out, p / o.stride, q / o.stride), weight(w, out, c, r, s));
+        for (std::int64_t out = first; out < first + outputs; ++out)
+          add(pixel(dy, n, out, p / o.stride, q / o.stride), weight(w, out, groups == 1 ? c : c % w.shape[1], r, s));
       }
   });
 }
 
-void NodeChecker::check(const op::Conv2dBackwardWeights& o) { conv_backward_weights(o, in_[0], nullptr); }
+void NodeChecker::check(const op::Conv2dBackwardWeights& o) { conv_backward_weights(o, in_[0], nullptr, o.groups); }
 
-void NodeChecker::conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off) {
+void NodeChecker::conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off, int groups) {
   const Operand& dy = in_[1];
   const Shape ws = e_.value(node_->outputs[0]).shape;
   double rounding = u_of(0);
@@ -291,8 +296,8 @@ void NodeChecker::conv_backward_weights(const op::Window& o, const Operand& x, c
   const double pixels = static_cast<double>(dy.data.size()) / static_cast<double>(dy.shape[1]);
   conv(static_cast<std::size_t>(ws.numel()), rounding, [&](std::size_t i, auto add) {
     auto k = static_cast<std::int64_t>(i);
-    const std::int64_t s = k % ws[3], r = k / ws[3] % ws[2], c = k / (ws[3] * ws[2]) % ws[1],
-                       out = k / (ws[3] * ws[2] * ws[1]);
+    const std::int64_t s = k % ws[3], r = k / ws[3] % ws[2], out = k / (ws[3] * ws[2] * ws[1]),
+                       c = out / (ws[0] / groups) * ws[1] + k / (ws[3] * ws[2]) % ws[1];
     if (winograd)
       add(0, 1, sums(pixels) * x_length[static_cast<std::size_t>(c)] * dy_length[static_cast<std::size_t>(out)]);
     for (std::int64_t n = 0; n < dy.shape[0]; ++n)
@@ -372,7 +377,7 @@ Comparison check_model(Backend& backend, const Graph& model, std::int64_t rows, 
   r.value("rows", 0, m.rows, static_cast<double>(rows), 0);
   NodeChecker(e, e.graph(), states, scalars, r).run();
   const Graph evaluation = inference(fuse(model));
-  e.evaluate(batch.view());
+  e.evaluate(batch.evaluation());
   NodeChecker(e, evaluation, states, scalars, r).run();
   return r;
 }

@@ -70,15 +70,18 @@ class NodeChecker {
   void check(const op::Normalize& o);
   void check(const op::Relu& o) { compare_exact(reference(o, in_)); }
   void check(const op::ReluBackward& o) { compare_exact(reference(o, in_)); }
-  void check(const op::Gelu& o) { compare_gelu(reference(o, in_), 0); }
-  void check(const op::GeluBackward& o) { compare_gelu(reference(o, in_), 1); }
+  void check(const op::Activation& o);
+  void check(const op::ActivationBackward& o);
   void check(const op::MaxPool& o) { compare_exact(reference(o, in_)); }
   void check(const op::Add& o) { linear_op(o, 1); }
   void check(const op::Bias& o) { linear_op(o, 1); }
   void check(const op::BiasBackward& o) { linear_op(o, static_cast<double>(in_[0].shape.numel() / in_[0].shape[1])); }
   void check(const op::MaxPoolBackward& o) { linear_op(o, o.kernel_h * o.kernel_w); }
-  void check(const op::GlobalAvgPool& o) { linear_op(o, static_cast<double>(in_[0].shape[2] * in_[0].shape[3])); }
-  void check(const op::GlobalAvgPoolBackward& o) { linear_op(o, 1); }
+  void check(const op::AvgPool& o) {
+    const op::Window& w = o.window;
+    linear_op(o, static_cast<double>(o.global() ? in_[0].shape[2] * in_[0].shape[3] : w.kernel_h * w.kernel_w));
+  }
+  void check(const op::AvgPoolBackward& o) { linear_op(o, o.global() ? 1 : o.window.kernel_h * o.window.kernel_w); }
   void check(const op::Linear& o) {
     round_weights();
     linear_op(o, static_cast<double>(in_[0].shape.row_numel()));
@@ -96,12 +99,12 @@ class NodeChecker {
   void conv(std::size_t count, double rounding, F&& terms);
   void check(const op::Conv2d& o);
   // off: the possible error of each input element; null: the input has no error.
-  void conv_forward(const op::Window& o, const Operand& x, const Operand* off);
+  void conv_forward(const op::Window& o, const Operand& x, const Operand* off, int groups = 1);
   void check(const op::Conv2dBackwardData& o);
   // skip: marks the elements that are not compared; null: all elements are compared.
-  void conv_backward_data(const op::Window& o, const std::vector<char>* skip);
+  void conv_backward_data(const op::Window& o, const std::vector<char>* skip, int groups = 1);
   void check(const op::Conv2dBackwardWeights& o);
-  void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off);
+  void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off, int groups = 1);
 
   // For ops that only the CUDA backend has: returns relu(scale * x + bias), which is the convolution's input, and the
   // possible rounding error of each element.

@@ -61,6 +61,18 @@ Graph small_resnet(bool preactivation, std::int64_t width, std::int64_t size) {
   return std::move(b).take();
 }
 
+Graph small_grouped_net(std::int64_t size) {
+  Builder b(3, size, size);
+  ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
+  x = nn::conv_bn(b, "stem", "bn", x, {.out = 16}, {.relu = true});
+  x = nn::conv_bn(b, "depthwise", "bn1", x, {.out = 16, .groups = 16}, {.relu = true, .residual = x});
+  x = nn::avg_pool(b, "avg", nn::hard_swish(b, "act", nn::silu(b, "act1", x)), {3, 3, 1, 1}, false);
+  x = nn::conv_bn(b, "grouped", "bn2", x, {.out = 32, .stride = 2, .groups = 4}, {.relu = true});
+  x = nn::blurred_conv(b, "down", x, {.out = 24, .stride = 2});
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 5, {Init::he_uniform, 1}));
+  return std::move(b).take();
+}
+
 void check_models(Backend& backend) {
   for (DType t : fast_precisions(backend)) {
     for (bool preactivation : {false, true}) {
@@ -71,6 +83,9 @@ void check_models(Backend& backend) {
     models::resnet(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 50, .classes = 7});
     const Comparison r = check_model(backend, b.graph(), 3, t);
     CHECK_MESSAGE(r.failures.empty(), "resnet50, " << name_of(t) << ":\n" << r.text());
+    if (!backend.memory().on_host()) continue;
+    const Comparison grouped = check_model(backend, small_grouped_net(16), 11, t);
+    CHECK_MESSAGE(grouped.failures.empty(), "net of groups, " << name_of(t) << ":\n" << grouped.text());
   }
 }
 
@@ -117,9 +132,10 @@ RunResult short_run(Backend& backend, const Graph& model, std::int64_t rows, DTy
 }  // namespace
 
 void check_determinism(const MakeBackend& make, std::int64_t width, std::int64_t size) {
+  std::vector<Graph> models{small_resnet(false, width, size), small_resnet(true, width, size)};
+  if (make(1)->memory().on_host()) models.push_back(small_grouped_net(size));
   for (DType t : fast_precisions(*make(1)))
-    for (bool preactivation : {false, true}) {
-      const Graph model = small_resnet(preactivation, width, size);
+    for (const Graph& model : models) {
       auto one = make(1), two = make(2), three = make(3);
       const RunResult a = short_run(*two, model, 21, t, 4);
       CHECK(a.bytes == short_run(*two, model, 21, t, 4).bytes);
@@ -371,6 +387,8 @@ void check_nan_is_not_lost(Backend& backend) {
     Builder b(3, 8, 8);
     ValueId x = nn::conv(b, "c", b.normalize({0, 0, 0}, {1 / 255.F, 1 / 255.F, 1 / 255.F}), {.out = 16});
     x = b.max_pool("p", b.gelu("ge", b.relu("r", x)), {3, 3, 2, 1});
+    x = nn::avg_pool(b, "ap", nn::hard_swish(b, "h", nn::silu(b, "si", x)), {3, 3, 1, 1});
+    x = nn::sigmoid(b, "sg", x);
     x = nn::batch_norm(b, "bn", x, {.relu = true});
     b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", x), 3, {}));
     Executor e(backend, b.graph(), {t});

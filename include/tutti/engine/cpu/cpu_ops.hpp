@@ -60,8 +60,8 @@ class CpuOps : public HostBackend {
 
  protected:
   using MakeKernel = FunctionRef<std::unique_ptr<Kernel>(const NodeDesc&)>;
-  // Returns the kernel of a convolution: tutti's own (Winograd's, or of pairs in bf16) if their tables or the
-  // measurements choose it; otherwise the result of `direct`, which may be null.
+  // Returns the kernel of a convolution: tutti's own for groups, or (Winograd's, or of pairs in bf16) if their tables
+  // or the measurements choose it; otherwise the result of `direct`, which may be null.
   [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> convolution_kernel(const Op& op, const NodeDesc& desc,
                                                                                MakeKernel direct);
   // For tutti's own kernels in the table of a derived backend.

@@ -14,8 +14,10 @@
 #include <vector>
 
 #include <tutti/core/span.hpp>
+#include <tutti/engine/cpu/activation_ops.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/cpu/elementwise_ops.hpp>
+#include <tutti/engine/cpu/grouped/grouped_ops.hpp>
 #include <tutti/engine/cpu/integer_kernels.hpp>
 #include <tutti/engine/cpu/linear_ops.hpp>
 #include <tutti/engine/cpu/loss_ops.hpp>
@@ -45,11 +47,11 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const N
       cpu::Normalize,
       cpu::BatchNorm, cpu::BatchNormInference, cpu::BatchNormBackward,
       cpu::RowLoop<op::Relu>, cpu::RowLoop<op::ReluBackward>,
-      cpu::Gelu, cpu::GeluBackward,
+      cpu::Activation, cpu::ActivationBackward,
       cpu::Add,
       cpu::Bias, cpu::BiasBackward,
       cpu::MaxPool, cpu::MaxPoolBackward,
-      cpu::GlobalAvgPool, cpu::GlobalAvgPoolBackward,
+      cpu::AvgPool, cpu::AvgPoolBackward,
       cpu::LinearBackwardWeights,
       cpu::SoftmaxCrossEntropy>;
   // clang-format on
@@ -73,6 +75,11 @@ TUTTI_CORE_FUNCTION bool CpuOps::is_by_pairs(const Op& op, const NodeDesc& desc)
 
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::convolution_kernel(const Op& op, const NodeDesc& desc,
                                                                        MakeKernel direct) {
+  if (cpu::grouped::groups_of(op) > 1) {
+    using Own =
+        KernelTable<cpu::grouped::Conv2d, cpu::grouped::Conv2dBackwardData, cpu::grouped::Conv2dBackwardWeights>;
+    return Own::make(op, shared_, desc);
+  }
   const auto sums = [&](const NodeDesc& d) {
     using Own = KernelTable<cpu::pairs::Conv2d, cpu::pairs::Conv2dBackwardData, cpu::pairs::Conv2dBackwardWeights>;
     return is_by_pairs(op, d) ? Own::make(op, shared_, d) : direct(d);

@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/engine/cpu/gelu_kernels.hpp>
 #include <tutti/engine/cpu/native_kernel.hpp>
 #include <tutti/engine/cpu/norm/norm_kernels.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
@@ -41,29 +40,6 @@ class Add final : public RowKernel {
       using T = decltype(t);
       cpu::add<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<const T*>(c.in[1].data),
                   static_cast<T*>(c.out[0].data), c.out[0].shape.numel());
-    });
-  }
-};
-class Gelu final : public RowKernel {
- public:
-  using For = op::Gelu;
-  using RowKernel::RowKernel;
-  void run(Call& c) override {
-    float_type(c.out[0].dtype, [&](auto t) {
-      using T = decltype(t);
-      cpu::gelu<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), c.out[0].shape.numel());
-    });
-  }
-};
-class GeluBackward final : public RowKernel {
- public:
-  using For = op::GeluBackward;
-  using RowKernel::RowKernel;
-  void run(Call& c) override {
-    float_type(c.out[0].dtype, [&](auto t) {
-      using T = decltype(t);
-      cpu::gelu_backward<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<const T*>(c.in[1].data),
-                            static_cast<T*>(c.out[0].data), c.out[0].shape.numel());
     });
   }
 };

@@ -16,34 +16,39 @@ template <class T>
   return static_cast<double>(x[((n * s[2] + h) * s[3] + w) * s[1] + c]);
 }
 
-// y[n,o,p,q] = sum over i, r, s of x[n, i, p*stride - padding + r, q*stride - padding + s] * w[o,i,r,s]
+// y[n,o,p,q] = sum over i, r, s of x[n, first + i, p*stride - padding + r, q*stride - padding + s] * w[o,i,r,s], with
+// the first channel of o's group
 template <class T>
-void conv2d(const op::Window& o, const TensorRef& x, const TensorRef& w, const TensorRef& y) {
+void conv2d(const op::Window& o, const TensorRef& x, const TensorRef& w, const TensorRef& y, int groups = 1) {
   const T* xd = x.as<T>();
   const T* wd = w.as<T>();
   T* yd = y.as<T>();
   const Shape &xs = x.shape, &ys = y.shape;
+  const std::int64_t inputs = xs[1] / groups, outputs = ys[1] / groups;  // of a group
   for (std::int64_t n = 0; n < ys[0]; ++n)
     for (std::int64_t p = 0; p < ys[2]; ++p)
       for (std::int64_t q = 0; q < ys[3]; ++q)
         for (std::int64_t k = 0; k < ys[1]; ++k) {
           double sum = 0;
-          for (std::int64_t c = 0; c < xs[1]; ++c)
+          const std::int64_t first = k / outputs * inputs;
+          for (std::int64_t c = 0; c < inputs; ++c)
             for (int r = 0; r < o.kernel_h; ++r)
               for (int s = 0; s < o.kernel_w; ++s)
-                sum += at(xd, xs, n, c, p * o.stride - o.padding + r, q * o.stride - o.padding + s) *
-                       static_cast<double>(wd[((k * xs[1] + c) * o.kernel_h + r) * o.kernel_w + s]);
+                sum += at(xd, xs, n, first + c, p * o.stride - o.padding + r, q * o.stride - o.padding + s) *
+                       static_cast<double>(wd[((k * inputs + c) * o.kernel_h + r) * o.kernel_w + s]);
           *yd++ = static_cast<T>(sum);
         }
 }
 
 // The transpose of conv2d in x.
 template <class T>
-void conv2d_backward_data(const op::Window& o, const TensorRef& dy, const TensorRef& w, const TensorRef& dx) {
+void conv2d_backward_data(const op::Window& o, const TensorRef& dy, const TensorRef& w, const TensorRef& dx,
+                          int groups = 1) {
   const T* dyd = dy.as<T>();
   const T* wd = w.as<T>();
   T* dxd = dx.as<T>();
   const Shape &xs = dx.shape, &ys = dy.shape;
+  const std::int64_t inputs = xs[1] / groups, outputs = ys[1] / groups;
   for (std::int64_t n = 0; n < xs[0]; ++n)
     for (std::int64_t h = 0; h < xs[2]; ++h)
       for (std::int64_t v = 0; v < xs[3]; ++v)
@@ -53,9 +58,10 @@ void conv2d_backward_data(const op::Window& o, const TensorRef& dy, const Tensor
             for (int s = 0; s < o.kernel_w; ++s) {
               const std::int64_t p = h + o.padding - r, q = v + o.padding - s;
               if (p < 0 || q < 0 || p % o.stride != 0 || q % o.stride != 0) continue;
-              for (std::int64_t k = 0; k < ys[1]; ++k)
+              const std::int64_t first = c / inputs * outputs;
+              for (std::int64_t k = first; k < first + outputs; ++k)
                 sum += at(dyd, ys, n, k, p / o.stride, q / o.stride) *
-                       static_cast<double>(wd[((k * xs[1] + c) * o.kernel_h + r) * o.kernel_w + s]);
+                       static_cast<double>(wd[((k * inputs + c % inputs) * o.kernel_h + r) * o.kernel_w + s]);
             }
           *dxd++ = static_cast<T>(sum);
         }
@@ -63,13 +69,15 @@ void conv2d_backward_data(const op::Window& o, const TensorRef& dy, const Tensor
 
 // The transpose of conv2d in w.
 template <class T, class M>
-void conv2d_backward_weights(const op::Window& o, const TensorRef& x, const TensorRef& dy, const TensorRef& dw) {
+void conv2d_backward_weights(const op::Window& o, const TensorRef& x, const TensorRef& dy, const TensorRef& dw,
+                             int groups = 1) {
   const T* xd = x.as<T>();
   const T* dyd = dy.as<T>();
   M* dwd = dw.as<M>();
   const Shape &xs = x.shape, &ys = dy.shape;
+  const std::int64_t inputs = xs[1] / groups, outputs = ys[1] / groups;
   for (std::int64_t k = 0; k < ys[1]; ++k)
-    for (std::int64_t c = 0; c < xs[1]; ++c)
+    for (std::int64_t c = k / outputs * inputs; c < (k / outputs + 1) * inputs; ++c)
       for (int r = 0; r < o.kernel_h; ++r)
         for (int s = 0; s < o.kernel_w; ++s) {
           double sum = 0;

@@ -39,4 +39,34 @@ void gelu_backward(const TensorRef& dy, const TensorRef& x, const TensorRef& dx)
   }
 }
 
+[[nodiscard]] inline double sigmoid(double x) { return 1 / (1 + math::exp(-x)); }
+template <class T>
+void activation(op::ActivationKind kind, const TensorRef& x, const TensorRef& y) {
+  if (kind == op::ActivationKind::gelu) return gelu<T>(x, y);
+  const auto in = x.view<T>(), out = y.view<T>();
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const auto v = static_cast<double>(in[i]);
+    // A NaN fails every comparison and stays.
+    const double shifted = v + 3 < 0 ? 0 : v + 3 > 6 ? 6 : v + 3;
+    out[i] = static_cast<T>(kind == op::ActivationKind::sigmoid ? sigmoid(v)
+                            : kind == op::ActivationKind::silu  ? v / (1 + math::exp(-v))
+                                                                : v * shifted / 6);
+  }
+}
+// x: of sigmoid its result.
+template <class T>
+void activation_backward(op::ActivationKind kind, const TensorRef& dy, const TensorRef& x, const TensorRef& dx) {
+  if (kind == op::ActivationKind::gelu) return gelu_backward<T>(dy, x, dx);
+  const auto d = dy.view<T>(), in = x.view<T>(), out = dx.view<T>();
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const auto v = static_cast<double>(in[i]);
+    const double slope = kind == op::ActivationKind::sigmoid ? v * (1 - v)
+                         : kind == op::ActivationKind::silu  ? sigmoid(v) * (1 + v * sigmoid(-v))
+                         : v <= -3                           ? 0
+                         : v >= 3                            ? 1
+                                                             : v / 3 + 0.5;
+    out[i] = static_cast<T>(static_cast<double>(d[i]) * slope);
+  }
+}
+
 }  // namespace tutti::reference

@@ -25,15 +25,17 @@ class ReferenceLoops {
     float_type<F64>(c.out[0].dtype, [&](auto t) { reference::normalize<decltype(t)>(o, c.in[0], c.out[0]); });
   }
   static void run(const op::Conv2d& o, Call& c) {
-    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::conv2d<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+    float_type<F64>(c.out[0].dtype,
+                    [&](auto t) { reference::conv2d<decltype(t)>(o, c.in[0], c.in[1], c.out[0], o.groups); });
   }
   static void run(const op::Conv2dBackwardData& o, Call& c) {
-    float_type<F64>(c.out[0].dtype,
-                    [&](auto t) { reference::conv2d_backward_data<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+    float_type<F64>(c.out[0].dtype, [&](auto t) {
+      reference::conv2d_backward_data<decltype(t)>(o, c.in[0], c.in[1], c.out[0], o.groups);
+    });
   }
   static void run(const op::Conv2dBackwardWeights& o, Call& c) {
     types(c.in[0], c.out[0], [&](auto t, auto m) {
-      reference::conv2d_backward_weights<decltype(t), decltype(m)>(o, c.in[0], c.in[1], c.out[0]);
+      reference::conv2d_backward_weights<decltype(t), decltype(m)>(o, c.in[0], c.in[1], c.out[0], o.groups);
     });
   }
   static void run(const op::BatchNorm& o, Call& c) {
@@ -61,11 +63,12 @@ class ReferenceLoops {
       for (std::size_t i = 0; i < dy.size(); ++i) dx[i] = y[i] > T(0.0F) ? dy[i] : T(0.0F);
     });
   }
-  static void run(const op::Gelu&, Call& c) {
-    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::gelu<decltype(t)>(c.in[0], c.out[0]); });
+  static void run(const op::Activation& o, Call& c) {
+    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::activation<decltype(t)>(o.kind, c.in[0], c.out[0]); });
   }
-  static void run(const op::GeluBackward&, Call& c) {
-    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::gelu_backward<decltype(t)>(c.in[0], c.in[1], c.out[0]); });
+  static void run(const op::ActivationBackward& o, Call& c) {
+    float_type<F64>(c.out[0].dtype,
+                    [&](auto t) { reference::activation_backward<decltype(t)>(o.kind, c.in[0], c.in[1], c.out[0]); });
   }
   static void run(const op::Add&, Call& c) {
     float_type<F64>(c.out[0].dtype, [&](auto t) {
@@ -104,12 +107,11 @@ class ReferenceLoops {
     float_type<F64>(c.out[0].dtype,
                     [&](auto t) { reference::max_pool_backward<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
   }
-  static void run(const op::GlobalAvgPool&, Call& c) {
-    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::global_avg_pool<decltype(t)>(c.in[0], c.out[0]); });
+  static void run(const op::AvgPool& o, Call& c) {
+    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::avg_pool<decltype(t)>(o, c.in[0], c.out[0]); });
   }
-  static void run(const op::GlobalAvgPoolBackward&, Call& c) {
-    float_type<F64>(c.out[0].dtype,
-                    [&](auto t) { reference::global_avg_pool_backward<decltype(t)>(c.in[0], c.out[0]); });
+  static void run(const op::AvgPoolBackward& o, Call& c) {
+    float_type<F64>(c.out[0].dtype, [&](auto t) { reference::avg_pool_backward<decltype(t)>(o, c.in[0], c.out[0]); });
   }
   static void run(const op::Linear&, Call& c) {
     types(c.out[0], c.in[2],

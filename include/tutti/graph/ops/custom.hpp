@@ -44,7 +44,7 @@ struct Custom {  // A user-defined op, see CustomOp.
       to.push_back(g.is_parameter(k) ? g.make_or_scratch(k) : g.make(k));
       if (g.wanted(k) && !g.is_parameter(k)) g.pass(k, to.back());
     }
-    g.add(CustomBackward{def}, std::move(from), std::move(to));
+    g.add_lists(CustomBackward{def}, std::move(from), std::move(to));
   }
 };
 

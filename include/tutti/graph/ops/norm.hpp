@@ -42,7 +42,7 @@ struct BatchNorm {
     std::vector<ValueId> to{g.make(0)};
     for (const std::size_t k : {1U, 2U}) to.push_back(g.make_or_scratch(k));
     if (residual) to.push_back(g.make(5));
-    g.add(BatchNormBackward{relu, residual, second}, std::move(from), to);
+    g.add_lists(BatchNormBackward{relu, residual, second}, std::move(from), to);
     if (g.wanted(0)) g.pass(0, to[0]);
     if (residual && g.wanted(5)) g.pass(5, to[3]);
   }

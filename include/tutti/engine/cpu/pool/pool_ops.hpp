@@ -5,6 +5,7 @@
 #include <variant>
 
 #include <tutti/engine/cpu/native_kernel.hpp>
+#include <tutti/engine/cpu/pool/avg_pool_kernels.hpp>
 #include <tutti/engine/cpu/pool/pool_kernels.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
@@ -54,31 +55,52 @@ class MaxPoolBackward final : public RowKernel {
  private:
   const For& o_ = *std::get_if<For>(&op_);
 };
-class GlobalAvgPool final : public RowKernel {
+template <class T>
+[[nodiscard]] AvgPoolArgs<T> avg_pool_args(const op::AvgWindow& o, const TensorRef& x, const TensorRef& y) {
+  return {o.window,
+          o.count_padding,
+          x.shape[0],
+          x.shape[1],
+          x.shape[2],
+          x.shape[3],
+          y.shape[2],
+          y.shape[3],
+          static_cast<T*>(x.data),
+          static_cast<T*>(y.data)};
+}
+class AvgPool final : public RowKernel {
  public:
-  using For = op::GlobalAvgPool;
+  using For = op::AvgPool;
   using RowKernel::RowKernel;
   void run(Call& c) override {
     const Shape& s = c.in[0].shape;
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
+      if (!o_.global()) return cpu::avg_pool<T>(isa_, avg_pool_args<T>(o_, c.in[0], c.out[0]));
       cpu::global_avg_pool<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), s[0],
                               s[2] * s[3], s[1]);
     });
   }
+
+ private:
+  const For& o_ = *std::get_if<For>(&op_);
 };
-class GlobalAvgPoolBackward final : public RowKernel {
+class AvgPoolBackward final : public RowKernel {
  public:
-  using For = op::GlobalAvgPoolBackward;
+  using For = op::AvgPoolBackward;
   using RowKernel::RowKernel;
   void run(Call& c) override {
     const Shape& s = c.out[0].shape;
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
+      if (!o_.global()) return cpu::avg_pool_backward<T>(isa_, avg_pool_args<T>(o_, c.out[0], c.in[0]));
       cpu::global_avg_pool_backward<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), s[0],
                                        s[2] * s[3], s[1]);
     });
   }
+
+ private:
+  const For& o_ = *std::get_if<For>(&op_);
 };
 
 }  // namespace tutti::cpu

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <tutti/core/separate.hpp>
+#include <tutti/engine/cpu/grouped/problem.hpp>
+#include <tutti/engine/cpu/simd.hpp>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
+// Convolutions in groups, a register of output channels at a time.
+namespace tutti::cpu::grouped {
+
+namespace detail {
+
+// Copies the channels of a pixel to each plane, each number once for each output of its group.
+template <class T>
+[[gnu::noinline]] void repeat_channels(const Problem& g, const T* x, float* to) {
+  using Four = float __attribute__((vector_size(16)));
+  for (std::int64_t i = 0; i < g.planes; ++i, to += g.plane()) {
+    float* at = to;
+    for (std::int64_t c = i; c < g.channels; c += g.planes) {
+      const float v = static_cast<float>(x[c]);
+      std::int64_t k = 0;
+      for (; k + 4 <= g.per_group; k += 4, at += 4) write(at, v - Four{});
+      for (; k < g.per_group; ++k) *at++ = v;
+    }
+  }
+}
+
+}  // namespace detail
+
+// Converts a line of the image, [in_w, channels].
+template <Isa I, class T>
+TUTTI_INLINE void fill_line_body(const Problem* problem, const T* x, float* line) {
+  const Problem& g = *problem;
+  constexpr int width = lanes_of<I>;
+  const bool copies = g.same_channel || (g.planes == 1 && g.per_group == 1);
+  for (std::int64_t u = 0; u < g.in_w; ++u, x += g.channels) {
+    const std::int64_t j = u * g.spread + g.left;
+    if (j < 0 || j >= g.width()) continue;
+    float* const to = line + j * g.pixel();
+    if (!copies) {
+      detail::repeat_channels(g, x, to);
+      continue;
+    }
+    std::int64_t c = 0;
+    for (; c + width <= g.channels; c += width) {
+      F<I> v;
+      load<I>(v, x + c);
+      store<I>(to + c, v);
+    }
+    for (; c < g.channels; ++c) to[c] = static_cast<float>(x[c]);
+  }
+}
+TUTTI_DEFINE_READER_DISPATCH(fill_line, fill_line_body);
+TUTTI_CORE_INSTANCE(template void fill_line<float>(Isa, const Problem*, const float*, float*));
+TUTTI_CORE_INSTANCE(template void fill_line<bf16>(Isa, const Problem*, const bf16*, float*));
+
+// The lines that an output line reads, the weights, and the output line [out_w, outputs].
+template <class T>
+struct RowArgs {
+  const Problem* problem = nullptr;
+  const Line* lines = nullptr;
+  int count = 0;
+  const float* weights = nullptr;
+  T* y = nullptr;
+};
+
+namespace detail {
+
+// Stores the outputs [c, outputs) of a pixel, of which there may be less than a register holds.
+template <Isa I, class T>
+TUTTI_INLINE void store_some(T* y, const F<I>& v, std::int64_t count) {
+  constexpr int width = lanes_of<I>;
+  if (count >= width) return store<I>(y, v);
+  T some[width];
+  store<I>(static_cast<T*>(some), v);
+  std::copy_n(static_cast<const T*>(some), count, y);
+}
+
+// N pixels and a register of outputs at a time. The last pixels of a line are computed together with some that are
+// there already.
+template <Isa I, bool Same, int N, class T>
+TUTTI_INLINE void correlate_row(const RowArgs<T>& a) {
+  constexpr int width = lanes_of<I>;
+  const Problem& g = *a.problem;
+  const std::int64_t pixel = g.pixel(), plane = g.plane(), next = g.step * pixel, last = g.out_w - N;
+  std::int64_t c = 0, q = 0;
+  for (;;) {
+    const float* const weights = a.weights + c / 16 * g.block() + c % 16;
+    const std::int64_t from = q * next + (Same ? c / g.per_group * g.planes : c);
+    F<I> sum[N];
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) sum[j] = F<I>{};
+    for (std::int64_t i = 0; i < g.planes; ++i)
+      for (int l = 0; l < a.count; ++l) {
+        const float* x = a.lines[l].x + i * plane + from;
+        const float* w = weights + (i * g.kernel_h + a.lines[l].row) * g.kernel_w * 16;
+        for (int s = 0; s < g.kernel_w; ++s, x += pixel, w += 16) {
+          F<I> factor;
+          load<I>(factor, w);
+#pragma GCC unroll 4
+          for (int j = 0; j < N; ++j) {
+            if constexpr (Same) {
+              sum[j] += x[j * next] * factor;
+            } else {
+              F<I> v;
+              load<I>(v, x + j * next);
+              sum[j] += v * factor;
+            }
+          }
+        }
+      }
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) store_some<I>(a.y + (q + j) * g.outputs + c, sum[j], g.outputs - c);
+    // Few weights stay in the cache; many are read once for all pixels.
+    const bool more_outputs = c + width < g.outputs, more_pixels = q < last;
+    if (!more_outputs && !more_pixels) return;
+    if (g.planes == 1 ? more_outputs : !more_pixels) {
+      c += width;
+      if (g.planes > 1) q = 0;
+    } else {
+      q = std::min(q + N, last);
+      if (g.planes == 1) c = 0;
+    }
+  }
+}
+
+}  // namespace detail
+
+template <Isa I, class T>
+TUTTI_INLINE void correlate_body(RowArgs<T> a) {
+  const Problem& g = *a.problem;
+  if (g.same_channel)
+    g.out_w < 4 ? detail::correlate_row<I, true, 1>(a) : detail::correlate_row<I, true, 4>(a);
+  else
+    g.out_w < 4 ? detail::correlate_row<I, false, 1>(a) : detail::correlate_row<I, false, 4>(a);
+}
+TUTTI_DEFINE_DISPATCH(correlate, correlate_body);
+TUTTI_CORE_INSTANCE(template void correlate<float>(Isa, RowArgs<float>));
+TUTTI_CORE_INSTANCE(template void correlate<bf16>(Isa, RowArgs<bf16>));
+
+// The lines that an output line reads, its gradient [out_w, padded()], and the gradient of the weights, to which the
+// products are added.
+struct GradientArgs {
+  const Problem* problem = nullptr;
+  const Line* lines = nullptr;
+  int count = 0;
+  const float* dy = nullptr;
+  float* dw = nullptr;
+};
+
+namespace detail {
+
+// Adds the sums of n products for N neighbouring positions of the window. Two sums each hide the latency.
+template <Isa I, bool Same, int N>
+TUTTI_INLINE void gradient_taps(const float* x, std::int64_t pixel, std::int64_t next, const float* dy,
+                                std::int64_t outputs, std::int64_t n, float* dw) {
+  F<I> sum[2][N] = {};
+  for (std::int64_t q = 0; q < n; q += 2)
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      if (q + h == n) break;
+      F<I> d;
+      load<I>(d, dy + (q + h) * outputs);
+#pragma GCC unroll 3
+      for (int k = 0; k < N; ++k) {
+        if constexpr (Same) {
+          sum[h][k] += x[(q + h) * next + k * pixel] * d;
+        } else {
+          F<I> v;
+          load<I>(v, x + (q + h) * next + k * pixel);
+          sum[h][k] += v * d;
+        }
+      }
+    }
+#pragma GCC unroll 3
+  for (int k = 0; k < N; ++k) {
+    F<I> before;
+    load<I>(before, static_cast<const float*>(dw + 16 * k));
+    store<I>(dw + 16 * k, before + (sum[0][k] + sum[1][k]));
+  }
+}
+
+template <Isa I, bool Same>
+TUTTI_INLINE void gradient_row(const GradientArgs& a) {
+  const Problem& g = *a.problem;
+  const std::int64_t pixel = g.pixel(), next = g.step * pixel;
+  for (std::int64_t c = 0; c < g.outputs; c += lanes_of<I>)
+    for (std::int64_t i = 0; i < g.planes; ++i)
+      for (int l = 0; l < a.count; ++l) {
+        const float* x = a.lines[l].x + i * g.plane() + (Same ? c / g.per_group * g.planes : c);
+        float* dw = a.dw + c / 16 * g.block() + c % 16 + (i * g.kernel_h + a.lines[l].row) * g.kernel_w * 16;
+        int s = 0;
+        for (; s + 3 <= g.kernel_w; s += 3, x += 3 * pixel, dw += std::int64_t{3} * 16)
+          gradient_taps<I, Same, 3>(x, pixel, next, a.dy + c, g.padded(), g.out_w, dw);
+        for (; s < g.kernel_w; ++s, x += pixel, dw += 16)
+          gradient_taps<I, Same, 1>(x, pixel, next, a.dy + c, g.padded(), g.out_w, dw);
+      }
+}
+
+}  // namespace detail
+
+template <Isa I>
+TUTTI_INLINE void gradient_body(GradientArgs a) {
+  a.problem->same_channel ? detail::gradient_row<I, true>(a) : detail::gradient_row<I, false>(a);
+}
+TUTTI_DEFINE_READER_DISPATCH(gradient, gradient_body);
+TUTTI_CORE_INSTANCE(template void gradient<>(Isa, GradientArgs));
+
+}  // namespace tutti::cpu::grouped
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
