@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/core/separate.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/engine/cpu/shared.hpp>
 #include <tutti/engine/cpu/tuning/tuned_choices.hpp>
@@ -20,7 +21,8 @@
 namespace tutti {
 
 namespace cpu {
-class Tuner;  // tuner.hpp
+class Tuner;     // tuner.hpp
+class MuonRoom;  // muon.hpp
 }  // namespace cpu
 
 struct CpuOptions {
@@ -72,11 +74,15 @@ class CpuOps : public HostBackend {
   }
   template <class F>
   void blocks(const UpdateCall& u, F&& f);
+  // Returns the sum of what f writes for each block.
+  [[nodiscard]] TUTTI_CORE_FUNCTION SquaredNorms block_sums(const UpdateCall& u,
+                                                            FunctionRef<void(const UpdateCall&, SquaredNorms*)> f);
 
   std::unique_ptr<ThreadPool> pool_;
   std::vector<SquaredNorms> norms_;  // per block
   cpu::Shared shared_;
   cpu::ConvolutionAlgorithm convolution_;
+  std::shared_ptr<cpu::MuonRoom> muon_;  // made by the first step of Muon
   std::shared_ptr<cpu::Tuner> tuner_;  // null without `tune`; as a shared_ptr it does not need the definition of Tuner
 };
 
