@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -18,6 +19,7 @@
 #include <tutti/backends/cuda/ops/conv_op.hpp>
 #include <tutti/backends/cuda/ops/integer_ops.hpp>
 #include <tutti/backends/cuda/ops/loss_op.hpp>
+#include <tutti/backends/cuda/ops/muon_ops.hpp>
 #include <tutti/backends/cuda/ops/update_ops.hpp>
 #include <tutti/backends/cuda/ops/weight_gradients.hpp>
 #include <tutti/backends/cuda/options.hpp>
@@ -164,7 +166,19 @@ class Core : public Backend, public DeviceMemory {
 
   void update(const UpdateOp& any, const UpdateCall& u) override {
     device().set_op("update");
-    std::visit([&](const auto& o) { run_update(launcher_, o, u); }, any);
+    auto* const sums = static_cast<double*>(norms_.data());
+    if (const auto* muon = std::get_if<MuonUpdate>(&any)) {
+      require_master(u.dtype);
+      if (u.rows == 0) return std::visit([&](const auto& o) { run_update(launcher_, o, u, sums); }, muon->rest);
+      muon_.reserve(*this, u.rows, u.cols);
+      return muon_.step(launcher_, *muon, u, sums, nullptr, nullptr);
+    }
+    std::visit(
+        [&](const auto& o) {
+          if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(o)>, MuonUpdate>)
+            run_update(launcher_, o, u, sums);
+        },
+        any);
   }
   // Blocks until the result is on the host.
   [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) override {
@@ -209,6 +223,7 @@ class Core : public Backend, public DeviceMemory {
  private:
   std::optional<Utilisation> utilisation_;
   Buffer norms_;
+  MuonRoom muon_;
 };
 
 }  // namespace tutti::cuda

@@ -12,6 +12,7 @@
 #include <tutti/backends/cuda/kernels/input.hpp>
 #include <tutti/backends/cuda/kernels/integers.hpp>
 #include <tutti/backends/cuda/kernels/loss.hpp>
+#include <tutti/backends/cuda/kernels/muon.hpp>
 #include <tutti/backends/cuda/kernels/norm.hpp>
 #include <tutti/backends/cuda/kernels/pool.hpp>
 #include <tutti/backends/cuda/kernels/step.hpp>
@@ -86,6 +87,8 @@ namespace tutti::cuda {
 #define TUTTI_CUDA_UPDATE_KERNELS(ONE, TWO)         \
   TWO(sgd)                                          \
   TWO(adamw)                                        \
+  TWO(lamb_moments)                                 \
+  TWO(lamb_step)                                    \
   TWO(squared_norms)                                \
   ONE(squared_norms_finish, "squared_norms_finish") \
   TWO(average)                                      \
@@ -101,8 +104,14 @@ namespace tutti::cuda {
   ONE(step_decide, "step_decide")                   \
   ONE(step_sgd, "step_sgd")                         \
   ONE(step_adamw, "step_adamw")                     \
+  ONE(step_lamb_moments, "step_lamb_moments")       \
+  ONE(step_lamb, "step_lamb")                       \
   ONE(step_mean, "step_mean")                       \
-  ONE(step_average, "step_average")
+  ONE(step_average, "step_average")                 \
+  ONE(muon_momentum, "muon_momentum")               \
+  ONE(muon_scale, "muon_scale")                     \
+  ONE(muon_product, "muon_product")                 \
+  ONE(muon_step, "muon_step")
 
 #define TUTTI_CUDA_NUMBER(number, name) number,
 #define TUTTI_CUDA_NUMBERS(name) name, name##_1,
@@ -172,7 +181,7 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(InputKern
 
 [[nodiscard]] inline Source update_source() {
   return {"updates",
-          std::string(kernels::common) + kernels::update + kernels::integers + kernels::step,
+          std::string(kernels::common) + kernels::update + kernels::integers + kernels::step + kernels::muon,
           {update_kernel_names.begin(), update_kernel_names.end()}};
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +15,7 @@
 
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/cuda/ops/muon_ops.hpp>
 #include <tutti/backends/cuda/ops/update_ops.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
@@ -57,7 +57,7 @@ struct Run {
   float lr_scale, weight_decay, factor, unused;
 };
 struct Rules {
-  double clip_norm, eta;
+  double clip_norm, max_grad_norm, eta;
   int trust, dynamic, chunks, runs, normed;
 };
 static_assert(sizeof(Numbers) == 72 && sizeof(State) == 144 && sizeof(Outcome) == 120 && sizeof(Chunk) == 16 &&
@@ -65,7 +65,8 @@ static_assert(sizeof(Numbers) == 72 && sizeof(State) == 144 && sizeof(Outcome) =
 }  // namespace step
 
 // Ends training steps by tutti's kernels: norms, the decision whether the step counts, and the optimizer, in three to
-// five launches for any number of tensors. Sums are computed for fixed pieces of the arena and added in a fixed order.
+// seven launches for any number of tensors; Muon takes more for each matrix. Sums are computed for fixed pieces of the
+// arena and added in a fixed order.
 class CudaStepFinisher final : public StepFinisher {
  public:
   // loss_scale: the device address from which the loss op reads its factor. look: throws an error if kernels have
@@ -109,11 +110,14 @@ class CudaStepFinisher final : public StepFinisher {
           static_cast<std::int32_t>(slot),
           n.begins_sums ? 1 : 0,
           0};
-    if (const auto* o = std::get_if<AdamwUpdate>(&u_.op)) {
-      const auto t = static_cast<double>(n.step);
-      to.c1 = 1 / (1 - std::pow(o->beta1, t));
-      to.c2 = 1 / (1 - std::pow(o->beta2, t));
-    }
+    const auto correct = [&](const auto& o) {
+      if constexpr (requires { o.beta1; }) {
+        to.c1 = bias_correction(o.beta1, n.step);
+        to.c2 = bias_correction(o.beta2, n.step);
+      }
+    };
+    std::visit(correct, u_.op);
+    if (const auto* muon = std::get_if<MuonUpdate>(&u_.op)) std::visit(correct, muon->rest);
     memory_.device().set_op("the numbers of a step");
     memory_.copy_in(sent_.data(), &to, sizeof to);
   }
@@ -252,16 +256,27 @@ class CudaStepFinisher final : public StepFinisher {
                           static_cast<std::int32_t>(runs.size())});
       first.push_back(static_cast<std::int32_t>(chunks.size()));
       runs.push_back({static_cast<float>(r.lr_scale), static_cast<float>(r.weight_decay), 1, 0});
+      if (r.rows > 0) muon_.reserve(memory_, r.rows, r.cols);
+    }
+    if (std::holds_alternative<MuonUpdate>(u_.op)) {
+      std::vector<step::Chunk> rest;
+      for (const step::Chunk& c : chunks)
+        if (u_.runs[static_cast<std::size_t>(c.run)].rows == 0) rest.push_back(c);
+      rest_ = table(rest);
+      rest_chunks_ = rest.size();
+      sums_ = Buffer(memory_, squared_norms_bytes);
     }
     rules_.clip_norm = u_.clip_norm;
+    rules_.max_grad_norm = u_.max_grad_norm;
     rules_.eta = u_.trust ? u_.trust->eta : 0;
     rules_.trust = !u_.trust ? 0 : u_.trust->clip ? 2 : 1;
     // If no parameters are trained, no gradient overflows.
     rules_.dynamic = u_.dynamic_loss_scale && !runs.empty() ? 1 : 0;
     rules_.chunks = static_cast<int>(chunks.size());
     rules_.runs = static_cast<int>(runs.size());
-    rules_.normed = !runs.empty() && (u_.trust || u_.clip_norm > 0 || u_.dynamic_loss_scale) ? 1 : 0;
-    if (runs.empty()) rules_.clip_norm = 0;
+    rules_.normed =
+        !runs.empty() && (u_.trust || u_.clip_norm > 0 || u_.max_grad_norm > 0 || u_.dynamic_loss_scale) ? 1 : 0;
+    if (runs.empty()) rules_.clip_norm = rules_.max_grad_norm = 0;
     chunks_ = table(chunks);
     first_ = table(first);
     runs_ = table(runs);
@@ -276,13 +291,39 @@ class CudaStepFinisher final : public StepFinisher {
     return b;
   }
 
+  // The chunks of the runs that an element-wise rule updates.
+  [[nodiscard]] const void* pieces() const { return rest_chunks_ > 0 ? rest_.data() : chunks_.data(); }
   void optimize(const SgdUpdate& o, dim3 chunks) {
-    launcher_.update(UpdateKernel::step_sgd, chunks, Launcher::block, m_.weights, m_.gradients, m_.slots[0],
-                     chunks_.data(), runs_.data(), state_.data(), static_cast<float>(o.momentum), o.nesterov ? 1 : 0);
+    launcher_.update(UpdateKernel::step_sgd, chunks, Launcher::block, m_.weights, m_.gradients, m_.slots[0], pieces(),
+                     runs_.data(), state_.data(), static_cast<float>(o.momentum), o.nesterov ? 1 : 0);
   }
   void optimize(const AdamwUpdate& o, dim3 chunks) {
     launcher_.update(UpdateKernel::step_adamw, chunks, Launcher::block, m_.weights, m_.gradients, m_.slots[0],
-                     m_.slots[1], chunks_.data(), runs_.data(), state_.data(), adamw_numbers(o));
+                     m_.slots[1], pieces(), runs_.data(), state_.data(), adamw_numbers(o));
+  }
+  void optimize(const MuonUpdate& o, dim3) {
+    const dim3 rest(static_cast<unsigned>(rest_chunks_));
+    if (rest_chunks_ > 0) std::visit([&](const auto& r) { optimize(r, rest); }, o.rest);
+    const auto at = [](void* p, std::size_t element) { return static_cast<float*>(p) + element; };
+    for (std::size_t i = 0; i < u_.runs.size(); ++i) {
+      const UpdateRules::Run& r = u_.runs[i];
+      if (r.rows == 0) continue;
+      UpdateCall u;
+      u.weights = at(m_.weights, r.begin);
+      u.gradients = static_cast<const float*>(m_.gradients) + r.begin;
+      u.slots[0] = at(m_.slots[0], r.begin);
+      u.rows = r.rows;
+      u.cols = r.cols;
+      muon_.step(launcher_, o, u, static_cast<double*>(sums_.data()), state_.data(), runs_.at(i * sizeof(step::Run)));
+    }
+  }
+  void optimize(const LambUpdate& o, dim3 chunks) {
+    launcher_.update(UpdateKernel::step_lamb_moments, chunks, Launcher::block, m_.weights, m_.gradients, m_.slots[0],
+                     m_.slots[1], chunks_.data(), runs_.data(), state_.data(), lamb_numbers(o), partial_.data());
+    launcher_.update(UpdateKernel::step_run_norms, dim3(static_cast<unsigned>(rules_.runs)), Launcher::block,
+                     partial_.data(), first_.data(), norms_.data());
+    launcher_.update(UpdateKernel::step_lamb, chunks, Launcher::block, m_.weights, m_.slots[0], m_.slots[1],
+                     chunks_.data(), runs_.data(), state_.data(), lamb_numbers(o), norms_.data());
   }
   void average(void* to, const void* from, std::size_t count) {
     const auto n = static_cast<std::int64_t>(count);
@@ -306,6 +347,9 @@ class CudaStepFinisher final : public StepFinisher {
   std::shared_ptr<step::Outcome> outcomes_;
   std::vector<std::unique_ptr<Event>> ends_;
   Buffer sent_, state_, chunks_, first_, runs_, partial_, norms_;
+  Buffer rest_, sums_;  // for Muon: the chunks of the runs that are no matrices, and sums of squares
+  std::size_t rest_chunks_ = 0;
+  MuonRoom muon_;
 };
 
 }  // namespace tutti::cuda

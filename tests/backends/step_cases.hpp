@@ -75,6 +75,17 @@ inline std::vector<StepRecipe> step_recipes() {
   add("sgd", Sgd{0.9, false}, nothing);
   add("nesterov", Sgd{0.9, true}, nothing);
   add("adamw", Adamw{}, nothing);
+  add("adam", Adam{.beta2 = 0.99}, nothing);
+  add("lamb", Lamb{}, nothing);
+  add("muon", Muon{.rule = {.steps = 3}, .rest_rate = 0.5}, nothing);
+  add("muon and adamw, clipping",
+      MuonAdamw{.rule = {.nesterov = false, .steps = 2, .normalize = true}, .rest_rate = 0.1},
+      [](auto& o) { o.clip_norm = 0.2; });
+  add("lamb that limits gradients and ratios", Lamb{.trust_clip = true, .max_grad_norm = 0.2}, nothing);
+  add("lamb for all tensors, clipping, dynamic scale", Lamb{.always_adapt = true, .max_grad_norm = 0.1}, [](auto& o) {
+    o.dynamic_loss_scale = true;
+    o.clip_norm = 0.2;
+  });
   add("lars", Lars{.eta = 0.01}, nothing);
   add("larc", Larc{.eta = 0.01}, nothing);
   add("larc that clips its factor", Larc{.eta = 100}, nothing);
@@ -88,6 +99,10 @@ inline std::vector<StepRecipe> step_recipes() {
     o.clip_norm = 0.2;
   });
   add("average", Adamw{}, [](auto& o) { o.ema_decay = 0.9; });
+  add("average every second step, after a copy", Sgd{}, [](auto& o) {
+    o.ema_decay = 0.9;
+    o.ema = {.warmup = EmaSchedule::Warmup::none, .every = 2, .copies = 3};
+  });
   add("decay of all", Sgd{}, [](auto& o) { o.decay_all = true; });
   return list;
 }

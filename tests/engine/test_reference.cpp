@@ -164,6 +164,11 @@ TEST_CASE("two steps of every update give values computed by hand") {
   CHECK(a == doctest::Approx(m2));
   CHECK(v == doctest::Approx(v2));
   CHECK(w == doctest::Approx(0.88 * 0.98 - 0.1 * (m2 / 0.19) / (std::sqrt(v2 / 0.0199) + 1e-8)));
+  w = 2, a = v = 0, u.step = 1;
+  reference.update(AdamwUpdate{0.9, 0.99, 1e-8, true}, u);  // Adam: G = -0.5 + 0.2 * 2
+  CHECK(a == doctest::Approx(-0.01));
+  CHECK(v == doctest::Approx(0.0001));
+  CHECK(w == doctest::Approx(2 + 0.1));
   w = 3, g = 2;
   u.weight_decay = 0.5;
   const SquaredNorms n = reference.squared_norms(u);

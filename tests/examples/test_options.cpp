@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -83,12 +84,62 @@ TEST_CASE("valid command lines are accepted") {
       {"--seed 18446744073709551615", [](const auto& o) { return o.seed == UINT64_MAX; }},
       {"--epochs 010", [](const auto& o) { return o.epochs == 10; }},
       {"--optimizer adamw", [](const auto& o) { return o.lr == 0.001 && o.wd == 0.05; }},
+      {"--optimizer adam", [](const auto& o) { return o.lr == 0.001 && o.wd == 0.0; }},
+      {"--optimizer adam --opt-betas 0.8,0.95 --opt-eps 1e-6",
+       [](const auto& o) {
+         const auto made = std::get<AdamwUpdate>(make_optimizer(o).update_op());
+         return made.l2 && made.beta1 == 0.8 && made.beta2 == 0.95 && made.eps == 1e-6;
+       }},
+      {"--optimizer lamb --batch-size 512", [](const auto& o) { return o.lr == 0.0025 && o.wd == 0.02; }},
+      {"--optimizer lamb --trust-clip --max-grad-norm 0 --opt-betas 0.8,0.95",
+       [](const auto& o) {
+         const AnyOptimizer any = make_optimizer(o);
+         const auto made = std::get<LambUpdate>(any.update_op());
+         return made.trust_clip && made.beta1 == 0.8 && made.eps == 1e-6 && any.max_grad_norm() == 0;
+       }},
+      {"--optimizer muon", [](const auto& o) { return o.lr == 0.02 && o.rest_lr == 0.02 && o.mom == 0.95; }},
+      {"--optimizer muon --lr 0.24 --mom 0.6 --rest-lr 0.06 --rest-mom 0.85 --muon-steps 3 --muon-scale none "
+       "--muon-normalize",
+       [](const auto& o) {
+         const AnyOptimizer any = make_optimizer(o);
+         const auto made = std::get<MuonUpdate>(any.update_op());
+         return any.slots() == 1 && made.momentum == 0.6 && made.steps == 3 && made.normalize && !made.bf16 &&
+                made.scale == MuonUpdate::Scale::none && any.rest_rate() == 0.25 &&
+                std::get<SgdUpdate>(made.rest).momentum == 0.85;
+       }},
+      {"--optimizer muon --muon-rest adamw --opt-betas 0.8,0.95 --muon-products bf16",
+       [](const auto& o) {
+         const AnyOptimizer any = make_optimizer(o);
+         const auto made = std::get<MuonUpdate>(any.update_op());
+         return any.slots() == 2 && made.bf16 && std::get<AdamwUpdate>(made.rest).beta2 == 0.95 && o.rest_lr == 0.001;
+       }},
       {"--optimizer lbsgd", [](const auto& o) { return o.optimizer == "sgd" && o.warmup_epochs == 5.0; }},
       {"--optimizer larc", [](const auto& o) { return o.eta == 0.013; }},
       {"--initializer default", [](const auto& o) { return o.initializer == "he"; }},
       {"--top-k 0", [](const auto& o) { return o.top_k == 5; }},
       {"--lr-schedule step", [](const auto& o) { return o.lr_step_epochs == "7.5,11.25"; }},
       {"--lr-mode poly", [](const auto& o) { return o.lr_end == 1e-5; }},
+      {"--lr-schedule onecycle --epochs 10 --lr 1 --pct-start 0.5 --anneal-strategy linear",
+       [](const auto& o) {
+         const Schedule s = make_schedule(o, 10);
+         return o.warmup_epochs == 0.0 && s({49, 10, 100, 64, 1}) == 1 && s({0, 10, 100, 64, 1}) == 0.04;
+       }},
+      {"--lr-schedule cosine --lr 1 --epochs 10 --warmup-epochs 2 --warmup-lr 0 --lr-updates epoch --no-warmup-prefix",
+       [](const auto& o) {
+         const Schedule s = make_schedule(o, 10);
+         return s({19, 10, 100, 64, 1}) == 0.5 && std::abs(s({59, 10, 100, 64, 1}) - 0.5) < 1e-12;
+       }},
+      {"--ema-decay 0.998 --ema-schedule torchvision --epochs 10 --warmup-epochs 2",
+       [](const auto& o) {
+         const TrainerOptions t = trainer_options(o, 6400);
+         return std::abs(t.ema_decay - (1 - 0.002 * 64 * 32 / 10)) < 1e-12 && t.ema.every == 32 && t.ema.epoch == 100 &&
+                t.ema.copies == 201;
+       }},
+      {"--ema-decay 0.9 --ema-schedule timm --ema-every 5",
+       [](const auto& o) {
+         const EmaSchedule s = make_ema_schedule(o, 6400);
+         return s.warmup == EmaSchedule::Warmup::power && s.every == 5 && s.copies == 1;
+       }},
       {"--lr-factor 0.2", [](const auto& o) { return o.lr_schedule == "steps" && o.lr_factor == 0.2; }},
       {"--lr-step-epochs pow2", [](const auto& o) { return o.lr_schedule == "steps"; }},
       {"--epochs 1", [](const auto& o) { return o.warmup_epochs == 0.25; }},
@@ -170,7 +221,28 @@ TEST_CASE("the error for a bad command line names the option") {
       {"--dataset imagenet", "[--dataset]"},
       {"--backend tpu", "[--backend]"},
       {"--threads -1", "[--threads]"},
-      {"--optimizer adam", "[--optimizer]"},
+      {"--optimizer adma",
+       "[--optimizer] expected nag, sgd, adam, adamw, lamb, muon, lars, larc or lbsgd, got 'adma'. hint: did "
+       "you mean adam?"},
+      {"--optimizer adam --opt-betas 0.9", "[--opt-betas] expected two numbers from 0 to below 1"},
+      {"--optimizer adam --opt-betas 0.9,1", "[--opt-betas]"},
+      {"--optimizer adamw --opt-betas=-0.1,0.9", "[--opt-betas]"},
+      {"--optimizer adamw --opt-betas nan,0.9", "[--opt-betas]"},
+      {"--optimizer adamw --opt-eps 0", "[--opt-eps] expected above 0, to 1, got 0"},
+      {"--opt-eps 1e-8", "[--opt-eps] expected --optimizer adam, adamw or lamb together with it"},
+      {"--muon-steps 3", "[--muon-steps] expected --optimizer muon together with it"},
+      {"--rest-lr 0.1", "[--rest-lr] expected --optimizer muon together with it"},
+      {"--optimizer muon --muon-rest lamb", "[--muon-rest]"},
+      {"--optimizer muon --muon-rest adamw --rest-mom 0.9", "[--rest-mom]"},
+      {"--optimizer muon --muon-steps 0", "[--muon-steps]"},
+      {"--optimizer muon --opt-eps 1e-8", "[--opt-eps]"},
+      {"--optimizer muom", "did you mean muon?"},
+      {"--trust-clip", "[--trust-clip] expected --optimizer lamb together with it"},
+      {"--optimizer adam --max-grad-norm 1", "--clip-norm limits the norm for every optimizer"},
+      {"--optimizer lamb --max-grad-norm -1", "[--max-grad-norm]"},
+      {"--optimizer lamb --opt-eps=-1", "[--opt-eps]"},
+      {"--optimizer lamp", "did you mean lamb?"},
+      {"--optimizer sgd --opt-betas 0.9,0.99", "[--opt-betas]"},
       {"--initializer zeros", "[--initializer]"},
       {"--label-smoothing 1", "[--label-smoothing]"},
       {"--image-shape 3,28", "[--image-shape]"},
@@ -185,6 +257,17 @@ TEST_CASE("the error for a bad command line names the option") {
       {"--lr-schedule fast", "[--lr-schedule]"},
       {"--lr-schedule cosine --lr-step-epochs 5", "[--lr-step-epochs]"},
       {"--lr-schedule cosine --lr-factor 0.5", "[--lr-factor]"},
+      {"--lr-schedule one_cycle --warmup-epochs 2", "[--warmup-epochs] expected 0 with one_cycle"},
+      {"--lr-schedule one_cycle --pct-start 0.6 --three-phase", "[--pct-start]"},
+      {"--lr-schedule one_cycle --anneal-strategy cosin",
+       "[--anneal-strategy] expected cos or linear, got 'cosin'. hint: "
+       "did you mean cos?"},
+      {"--lr-schedule one-circle", "did you mean one_cycle?"},
+      {"--lr-updates batch", "[--lr-updates]"},
+      {"--ema-every 4", "[--ema-every] expected --ema-decay together with it"},
+      {"--ema-schedule timm", "[--ema-schedule] expected --ema-decay together with it"},
+      {"--ema-decay 0.9 --ema-every 0", "[--ema-every]"},
+      {"--ema-decay 0.9 --ema-schedule tim", "did you mean timm?"},
       {"--lr-step-epochs 5,3", "[--lr-step-epochs]"},
       {"--lr-step-epochs 5;7", "[--lr-step-epochs]"},
       {"--lr-step-epochs pow", "[--lr-step-epochs]"},

@@ -67,6 +67,7 @@ refused() {
 }
 refused "a limit to the norm" "[--clip-norm] expected a synchronous strategy" --strategy ps_async --clip-norm 1
 refused "whole tensors" "[--optimizer] expected a synchronous strategy" --strategy ps_async --optimizer lars
+refused "tensors of lamb" "[--optimizer] expected a synchronous strategy" --strategy ps_async --optimizer lamb
 refused "staleness elsewhere" "[--ps-staleness] expected strategy ps_async" --strategy ps --ps-staleness 1
 refused "no number" "[--ps-staleness]" --strategy ps_async --ps-staleness=-1
 

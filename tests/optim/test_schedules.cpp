@@ -49,7 +49,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 static_assert(LrSchedule<Constant> && LrSchedule<Poly> && LrSchedule<Cosine> && LrSchedule<CosineRestarts> &&
               LrSchedule<LinearCosine> && LrSchedule<Steps> && LrSchedule<Piecewise> && LrSchedule<PiecewiseLinear> &&
               LrSchedule<Warmup> && LrSchedule<WarmupWithin> && LrSchedule<Sequence> && LrSchedule<Scaled> &&
-              LrSchedule<Schedule>);
+              LrSchedule<OneCycle> && LrSchedule<PerEpoch> && LrSchedule<Schedule>);
 static_assert(!LrSchedule<int>);
 
 TEST_CASE("steps correspond to the epochs of the table") {
@@ -110,6 +110,36 @@ TEST_CASE("poly has a power, an end value, a rate after the end, and optional cy
   CHECK(cycle(at(150, 100)) == doctest::Approx(0.25));
   CHECK(cycle(at(200, 100)) == doctest::Approx(0.0));
   CHECK(Poly(1.0)(at(0, 0)) == doctest::Approx(1e-5));
+}
+
+TEST_CASE("one cycle rises to the peak and falls to the last rate") {
+  const OneCycle cos(1.0, {.pct_start = 0.25});
+  CHECK(cos(at(0, 100)) == doctest::Approx(0.04));
+  CHECK(cos(at(12, 100)) == doctest::Approx(0.52));
+  CHECK(cos(at(24, 100)) == doctest::Approx(1.0));
+  CHECK(cos(at(99, 100)) == doctest::Approx(4e-6));
+  CHECK(cos(at(1000, 100)) == doctest::Approx(4e-6));
+  const OneCycle line(2.0, {.pct_start = 0.5, .div_factor = 4, .final_div_factor = 10, .linear = true});
+  CHECK(line(at(0, 101)) == doctest::Approx(0.5));
+  CHECK(line(at(99, 200)) == doctest::Approx(2.0));
+  CHECK(line(at(149, 200)) == doctest::Approx(2 - 0.5 * 1.95));
+  const OneCycle three(1.0, {.pct_start = 0.3, .div_factor = 10, .final_div_factor = 10, .three_phase = true});
+  CHECK(three(at(29, 100)) == doctest::Approx(1.0));
+  CHECK(three(at(58, 100)) == doctest::Approx(0.1));
+  CHECK(three(at(99, 100)) == doctest::Approx(0.01));
+  for (std::int64_t total : {0, 1, 2}) CHECK(std::isfinite(cos(at(0, total))));
+  CHECK(contains(usage_error([] { OneCycle(1.0, {.pct_start = 1.5}); }), "pct_start in [0"));
+  CHECK(contains(usage_error([] { OneCycle(1.0, {.pct_start = 0.6, .three_phase = true}); }), ", 0.5"));
+  CHECK(contains(usage_error([] { OneCycle(1.0, {.div_factor = 0}); }), "div_factor"));
+}
+
+TEST_CASE("a schedule per epoch keeps the rate of the epoch's first step") {
+  const PerEpoch s(Poly(1.0, {.power = 1, .end = 0}));
+  CHECK(s(at(0, 100, 25)) == 1);
+  CHECK(s(at(24, 100, 25)) == 1);
+  CHECK(s(at(25, 100, 25)) == doctest::Approx(0.75));
+  CHECK(s(at(99, 100, 25)) == doctest::Approx(0.25));
+  CHECK(s({.step = 3, .steps_per_epoch = 0, .total_steps = 10}) == doctest::Approx(0.7));
 }
 
 TEST_CASE("constant keeps the rate") { CHECK(Constant(0.3)(at(17, 20)) == 0.3); }

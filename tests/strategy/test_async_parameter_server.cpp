@@ -178,7 +178,7 @@ bool soon(const std::function<bool()>& f) {
 }  // namespace
 
 TEST_CASE("asynchronous servers: training with one worker gives the same bits as a single process") {
-  for (const AnyOptimizer& optimizer : {AnyOptimizer(Sgd{0.9, true}), AnyOptimizer(Adamw{})}) {
+  for (const AnyOptimizer& optimizer : {AnyOptimizer(Sgd{0.9, true}), AnyOptimizer(Adamw{}), AnyOptimizer(Adam{})}) {
     std::vector<std::byte> want;
     {
       ReferenceBackend backend;

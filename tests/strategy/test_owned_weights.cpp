@@ -227,7 +227,8 @@ TEST_CASE("options that servers do not support are refused before the first step
   const auto refuse = [&](const TrainerOptions& o, const char* what) {
     CHECK_THROWS_WITH_AS(Trainer(backend, w, net(), o), doctest::Contains(what), UsageError);
   };
-  refuse(options(Lars{}), "got an optimizer that needs whole tensors");
+  for (const AnyOptimizer& o : {AnyOptimizer(Lars{}), AnyOptimizer(Lamb{}), AnyOptimizer(Muon{})})
+    refuse(options(o), "got an optimizer that needs whole tensors");
   TrainerOptions o = options(Sgd{});
   o.clip_norm = 1;
   refuse(o, "got a limit to the norm of all gradients");

@@ -41,6 +41,19 @@ TEST_CASE("batch norm and biases do not decay") {
   }
 }
 
+TEST_CASE("numbers that an update rule cannot use are an error") {
+  CHECK_NOTHROW(AnyOptimizer(Adam{.beta1 = 0, .beta2 = 0, .eps = 1e-30}));
+  for (const double beta : {-0.1, 1.0, 1.5, std::nan("")}) {
+    CHECK_THROWS_WITH_AS(AnyOptimizer(Adam{.beta1 = beta}), doctest::Contains("a beta1 in [0, 1)"), UsageError);
+    CHECK_THROWS_WITH_AS(AnyOptimizer(Adamw{.beta2 = beta}), doctest::Contains("a beta2 in [0, 1)"), UsageError);
+    CHECK_THROWS_WITH_AS(AnyOptimizer(Lars{.momentum = beta}), doctest::Contains("a momentum in [0, 1)"), UsageError);
+  }
+  for (const double eps : {0.0, -1e-8, std::nan("")})
+    CHECK_THROWS_WITH_AS(AnyOptimizer(Lamb{.eps = eps}), doctest::Contains("an eps above 0"), UsageError);
+  for (const double eps : {0.0, -1e-8, std::nan("")})
+    CHECK_THROWS_WITH_AS(AnyOptimizer(Adam{.eps = eps}), doctest::Contains("an eps above 0"), UsageError);
+}
+
 TEST_CASE("LARS and LARC scale each tensor by its norms") {
   const SquaredNorms n{4, 16};
   CHECK(Lars{.eta = 0.01}.factor(n, 0.5) == doctest::Approx(0.01 * 2 / 4));
@@ -66,6 +79,48 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
     }
     if (norm > 0) CHECK_MESSAGE(std::sqrt(moved) == doctest::Approx(0.01 * std::sqrt(norm)).epsilon(1e-3), s.name);
   }
+}
+
+TEST_CASE("LAMB moves a decayed tensor by the rate times its norm, and others by the rate times Adam's direction") {
+  const Data data(12);
+  CpuBackend backend;
+  Solo solo;
+  Trainer t(backend, solo, small_net(true), {.optimizer = Lamb{}, .weight_decay = 0.01});
+  const auto before = weights(t);
+  t.step(data.view(), 12, 0.1);
+  bool decayed = false, plain = false;
+  for (const Slice& s : t.executor().parameters().slices) {
+    double moved = 0, norm = 0, largest = 0;
+    const auto *a = reinterpret_cast<const float*>(before.data()) + s.offset,
+               *b = static_cast<const float*>(t.executor().parameter_data()) + s.offset;
+    for (std::size_t i = 0; i < s.count; ++i) {
+      const double change = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+      moved += change * change;
+      norm += std::pow(static_cast<double>(a[i]), 2);
+      largest = std::max(largest, std::abs(change));
+    }
+    (s.decay ? decayed : plain) = true;
+    if (s.decay)
+      CHECK_MESSAGE(std::sqrt(moved) == doctest::Approx(0.1 * std::sqrt(norm)).epsilon(1e-4), s.name);
+    else
+      CHECK_MESSAGE(largest <= 0.1 * (1 + 1e-5),
+                    s.name);  // each element of the direction is at most 1 in the first step
+  }
+  CHECK(decayed);
+  CHECK(plain);
+}
+
+TEST_CASE("LAMB limits the norm of all gradients as timm, without a constant for norms of zero") {
+  UpdateRules r;
+  CHECK(clip_factor(r, 1e9) == 1);
+  r.max_grad_norm = 1;
+  CHECK(clip_factor(r, 0.5) == 1);
+  CHECK(clip_factor(r, 0) == 1);
+  CHECK(clip_factor(r, 4) == 0.25);
+  r.clip_norm = 2;
+  CHECK(clip_factor(r, 4) == doctest::Approx(0.25));
+  r.clip_norm = 0.5;
+  CHECK(clip_factor(r, 4) == 0.5 / (4 + 1e-6));
 }
 
 // Computes LARC as TensorFlow and the Horovod trainer define it: a <- m a + k g; w <- w - r (k g + m a). g includes the

@@ -11,96 +11,19 @@
 #include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
-#include <tutti/optim/schedule_parse.hpp>
 
 #include "tools/trainer/check_batch.hpp"
 #include "tools/trainer/check_cifar10.hpp"
 #include "tools/trainer/check_imagenet.hpp"
 #include "tools/trainer/check_logical_ranks.hpp"
+#include "tools/trainer/check_optimizer.hpp"
 #include "tools/trainer/check_strategy_options.hpp"
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/trace_window.hpp"
 
 namespace tutti::trainer {
 
-namespace {
-
 using namespace detail;
-
-void check_optimizer(RunOptions& o) {
-  if (o.optimizer == "adam")
-    fail<UsageError>("--optimizer", "nag, sgd, adamw, lars, larc or lbsgd", "'adam'",
-                     "use adamw, which is Adam with decoupled weight decay; with --wd 0 it is plain Adam");
-  word("--optimizer", o.optimizer, {"nag", "sgd", "adamw", "lars", "larc", "lbsgd"}, {{"nesterov", "nag"}});
-  if (o.optimizer == "lbsgd") {
-    // Large-batch SGD is SGD with accumulation and a long warmup.
-    o.optimizer = "sgd";
-    if (!o.warmup_epochs) o.warmup_epochs = 5;
-  }
-  const bool adamw = o.optimizer == "adamw";
-  // The default rate is for the programs' default batches of 64 and 256 images.
-  const double of_batch = static_cast<double>(o.global_batch_size) / o.traits().batch_of_rate;
-  if (!o.lr) {
-    o.derived.emplace_back("lr");
-    o.lr = o.use_larc ? 3.7 : (adamw ? 0.001 : 0.1) * of_batch;
-  }
-  number("--lr", *o.lr, 0, 1e6);
-  number("--mom", o.mom, 0, 0.999999);
-  if (!o.wd) o.wd = adamw ? 0.05 : 5e-4;
-  number("--wd", *o.wd, 0, 1e3);
-  if (!o.eta) o.eta = o.optimizer == "lars" ? 0.001 : 0.013;
-  number("--eta", *o.eta, 1e-12, 1e3);
-  number("--clip-norm", o.clip_norm, 0, 1e12);
-  number("--ema-decay", o.ema_decay, 0, 0.9999999);
-}
-
-void check_schedule(RunOptions& o) {
-  number("--epochs", o.epochs, o.traits().as_horovod ? 0 : 1, 10'000'000);
-  number("--max-steps", o.max_steps, 0, std::int64_t{1} << 40);
-  word("--lr-schedule", o.lr_schedule,
-       {"auto", "linear", "cosine", "cosine_restarts", "linear_cosine", "poly", "poly_cycle", "steps", "constant"},
-       {{"step", "steps"}, {"cosine_decay_restarts", "cosine_restarts"}});
-  if (o.traits().as_horovod) check_imagenet_steps(o);
-  const bool asks_for_steps = !o.lr_step_epochs.empty() || o.lr_factor;
-  if (o.lr_schedule == "auto") o.lr_schedule = asks_for_steps ? "steps" : "linear";
-  if (asks_for_steps && o.lr_schedule != "steps")
-    fail<UsageError>(o.lr_step_epochs.empty() ? "--lr-factor" : "--lr-step-epochs", "--lr-schedule steps",
-                     o.lr_schedule, "give one of the two");
-  if (o.lr_schedule == "steps") {
-    if (!o.warmup_epochs) o.warmup_epochs = 0;
-    // He et al. 2015 divide the rate at a half and at three quarters of the run.
-    if (o.lr_step_epochs.empty()) {
-      const auto n = static_cast<double>(o.epochs);
-      o.lr_step_epochs = text_of(n / 2) + "," + text_of(n * 3 / 4);
-    }
-    if (!o.lr_factor) o.lr_factor = 0.1;
-    number("--lr-factor", *o.lr_factor, 0, 1e6);
-    try {
-      (void)schedule::parse_lr_step_epochs(o.lr_step_epochs, *o.lr, *o.lr_factor);
-    } catch (const UsageError&) {
-      fail<UsageError>("--lr-step-epochs", "ascending epochs, e.g. 200,250, or a power, e.g. pow2", o.lr_step_epochs);
-    }
-  }
-  if (!o.lr_end) o.lr_end = o.lr_schedule.starts_with("poly") ? 1e-5 : 0;
-  number("--lr-end", *o.lr_end, 0, 1e6);
-  number("--poly-power", o.poly_power, 0, 100);
-  if (!o.warmup_epochs) o.warmup_epochs = std::min(1.0, static_cast<double>(o.epochs) / 4);
-  number("--warmup-epochs", *o.warmup_epochs, 0, 1e7);
-  if (!o.warmup_lr) o.warmup_lr = 0.001;
-  number("--warmup-lr", *o.warmup_lr, 0, 1e6);
-  word("--warmup-strategy", o.warmup_strategy, {"linear", "power2", "sqrt"});
-  number("--cosine-alpha", o.cosine_alpha, 0, 1);
-  number("--cdr-first-decay-ratio", o.cdr_first_decay_ratio, 1e-6, 1);
-  number("--cdr-t-mul", o.cdr_t_mul, 1, 1e6);
-  number("--cdr-m-mul", o.cdr_m_mul, 0, 1e6);
-  number("--cdr-alpha", o.cdr_alpha, 0, 1);
-  number("--lc-periods", o.lc_periods, 0, 1e6);
-  number("--lc-alpha", o.lc_alpha, 0, 1e6);
-  number("--lc-beta", o.lc_beta, 0, 1e6);
-  number("--stop-at-train-top1", o.stop_at_train_top1, 0, 1);
-}
-
-}  // namespace
 
 namespace detail {
 
@@ -377,8 +300,8 @@ void check(RunOptions& o, StartedJob job) {
   detail::word("--log-lines", o.log_lines, {"tutti", "mxnet"});
   detail::check_batch(o, ranks);
   detail::fill_recipe(o);
-  check_optimizer(o);
-  check_schedule(o);
+  detail::check_optimizer(o);
+  detail::check_schedule(o);
   check_run(o);
   (void)detail::gradient_threshold(o);
 }

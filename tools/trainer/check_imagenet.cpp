@@ -85,7 +85,6 @@ void check_imagenet_run(RunOptions& o) {
                      "the classes of synthetic images cannot be distinguished");
   if (o.eval_only && o.resume.empty() && o.pretrained.empty()) o.resume = "latest";
   if (o.use_larc) o.optimizer = "larc";
-  if (!o.wd) o.wd = o.optimizer == "adamw" ? 0.05 : 1e-4;
   if (!o.warmup_epochs) o.warmup_epochs = 0;
   if (!o.keep) o.keep = 1'000'000;
   // fit_options() converts --save-checkpoints-steps 0 to the steps of an epoch.

@@ -44,8 +44,8 @@ void check_asynchronous(const RunOptions& o) {
                      hint);
   };
   const char* const pieces = "because a server sees only pieces of one worker's gradients";
-  if (o.optimizer == "lars" || o.optimizer == "larc")
-    refuse("--optimizer", o.optimizer, pieces, "use sgd, nag or adamw, or --strategy ps");
+  if (o.optimizer == "lars" || o.optimizer == "larc" || o.optimizer == "lamb" || o.optimizer == "muon")
+    refuse("--optimizer", o.optimizer, pieces, "use sgd, nag, adam or adamw, or --strategy ps");
   if (o.clip_norm > 0) refuse("--clip-norm", std::to_string(o.clip_norm), pieces, "leave it out, or use --strategy ps");
   if (o.loss_scale == "dynamic") refuse("--loss-scale", o.loss_scale, pieces, "give it a number");
   if (o.elastic_batch == "worker")

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/nearest_word.hpp>
 
 namespace tutti::trainer::detail {
 
@@ -27,8 +28,11 @@ void word(const char* option, std::string& value, const std::vector<std::string>
   for (char& c : w) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const auto& [other, first] : synonyms)
     if (w == other) w = first;
-  if (std::find(words.begin(), words.end(), w) == words.end())
-    fail<UsageError>(option, list_of(words), "'" + value + "'", hint);
+  if (std::find(words.begin(), words.end(), w) == words.end()) {
+    const std::string nearest = hint[0] == 0 ? nearest_word(w, words) : std::string();
+    fail<UsageError>(option, list_of(words), "'" + value + "'",
+                     nearest.empty() ? hint : "did you mean " + nearest + "?");
+  }
   value = w;
 }
 

@@ -11,7 +11,8 @@ namespace tutti::trainer::detail {
 
 std::string list_of(const std::vector<std::string>& words);
 
-// Brings a word into its standard spelling. Upper case counts as lower case, and '-' counts as '_'.
+// Brings a word into its standard spelling. Upper case counts as lower case, and '-' counts as '_'. If there is no
+// hint, the error suggests the most similar word.
 void word(const char* option, std::string& value, const std::vector<std::string>& words,
           const std::vector<std::pair<std::string, std::string>>& synonyms = {}, const char* hint = "");
 

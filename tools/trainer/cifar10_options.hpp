@@ -70,22 +70,29 @@ void describe_cifar10(RunOptions& o, V& v) {
     Scope::training);
   v("accumulate", o.accumulate, "passes per update", Scope::training);
   v("macrobatch-size", o.macrobatch_size, "images per update at least, all ranks together, reached by accumulation");
-  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Scope::training);
-  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 64 images of it (adamw: 0.001)",
+  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adam, adamw, lamb, muon, lars or larc",
     Scope::training);
-  v("mom", o.mom, "momentum", Scope::training);
-  v("wd", o.wd, "weight decay; default: 5e-4 (adamw: 0.05)", Scope::training);
+  v("lr", o.lr,
+    "peak learning rate for the global batch; default: 0.1 per 64 images of it (adam, adamw: 0.001; "
+    "lamb: 0.005 times the root of its share of 2048 images; muon: 0.02)",
+    Scope::training);
+  v("mom", o.mom, "momentum; default: 0.9 (muon: 0.95)", Scope::training);
+  v("wd", o.wd, "weight decay; default: 5e-4 (adamw: 0.05, lamb: 0.02, adam: 0)", Scope::training);
   v("decay-all", o.decay_all, "decay batch norm and biases too", Scope::training);
   v("eta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
+  describe_moments(o, v);
+  describe_muon(o, v);
   v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
   v("ema-decay", o.ema_decay,
     "decay of an average of the weights, which is evaluated and saved too, e.g. 0.999; 0: no average", Scope::training);
+  describe_average(o, v);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("epochs", o.epochs, "passes over the training images, all ranks together", Scope::training);
   v("max-steps", o.max_steps, "end after this many updates; 0: after the last epoch");
   v("lr-schedule", o.lr_schedule,
-    "linear (default), cosine, cosine_restarts, linear_cosine, poly, steps (chosen by --lr-step-epochs or --lr-factor) "
+    "linear (default), cosine, cosine_restarts, linear_cosine, one_cycle, poly, steps (chosen by --lr-step-epochs or "
+    "--lr-factor) "
     "or constant",
     Scope::training);
   v("lr-step-epochs", o.lr_step_epochs, "epochs at which the rate falls, e.g. 200,250; pow2: a polynomial of power 2",

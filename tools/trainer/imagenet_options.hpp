@@ -72,21 +72,27 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size",
     Scope::training);
   v("accumulate", o.accumulate, "passes per update", Scope::training);
-  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Scope::training);
-  v("use-larc", o.use_larc, "larc: LARC around Nesterov momentum");
-  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 256 images of it, 3.7 with LARC",
+  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adam, adamw, lamb, muon, lars or larc",
     Scope::training);
-  v("mom", o.mom, "momentum", Scope::training);
-  v("wdecay", o.wd, "weight decay; default: 1e-4 (adamw: 0.05)", Scope::training);
+  v("use-larc", o.use_larc, "larc: LARC around Nesterov momentum");
+  v("lr", o.lr,
+    "peak learning rate for the global batch; default: 0.1 per 256 images of it (adam, adamw: 0.001; "
+    "lamb: 0.005 times the root of its share of 2048 images; muon: 0.02), 3.7 with LARC",
+    Scope::training);
+  v("mom", o.mom, "momentum; default: 0.9 (muon: 0.95)", Scope::training);
+  v("wdecay", o.wd, "weight decay; default: 1e-4 (adamw: 0.05, lamb: 0.02, adam: 0)", Scope::training);
   v("decay-biases", o.decay_biases, "decay the classifier's bias too, as the Horovod trainer does", Scope::training);
   v("decay-all", o.decay_all, "decay batch norm and biases too", Scope::training);
   v("leta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
+  describe_moments(o, v);
+  describe_muon(o, v);
   v("loss-scale", o.loss_scale, "factor of the loss before the backward pass; dynamic: as large as possible",
     Scope::training);
   v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
   v("ema-decay", o.ema_decay,
     "decay of an average of the weights, which is evaluated and saved too, e.g. 0.9999; 0: no average",
     Scope::training);
+  describe_average(o, v);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("num-epochs", o.epochs, "passes over the training images, all ranks together; this or --num-batches",
@@ -94,7 +100,8 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("num-batches", o.num_batches, "length of the run in updates, if --num-epochs is not given", Scope::training);
   v("max-steps", o.max_steps, "end after this many updates, even if the schedule is longer; 0: at its end");
   v("lr-decay-mode", o.lr_schedule,
-    "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, steps, linear or constant; auto: poly, or steps "
+    "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, one_cycle, steps, linear or constant; auto: poly, "
+    "or steps "
     "if one of its three options below is given",
     Scope::training);
   v("lr-decay-steps", o.lr_step_epochs,

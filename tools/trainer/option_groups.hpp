@@ -27,12 +27,64 @@ struct NeutralOption {
 namespace detail {
 
 template <class V>
+void describe_moments(RunOptions& o, V& v) {
+  v("opt-betas", o.opt_betas,
+    "adam, adamw, lamb, muon with adamw: shares of the two moments that a step keeps; default: 0.9,0.999",
+    Scope::training);
+  v("opt-eps", o.opt_eps, "adam, adamw, lamb, muon with adamw: added to the denominator; default: 1e-8 (lamb: 1e-6)",
+    Scope::training);
+  v("trust-clip", o.trust_clip, "lamb: the norm of the weights divided by that of their update counts as 1 at most",
+    Scope::training);
+  v("max-grad-norm", o.max_grad_norm, "lamb: largest norm of the whole gradient, default: 1; 0: no limit",
+    Scope::training);
+}
+
+template <class V>
+void describe_muon(RunOptions& o, V& v) {
+  v("muon-rest", o.muon_rest, "muon: the rule of the parameters that are not weights of convolutions: nag, or adamw",
+    Scope::training);
+  v("rest-lr", o.rest_lr, "muon: their peak learning rate; default: --lr (adamw: 0.001)", Scope::training);
+  v("rest-mom", o.rest_mom, "muon: their momentum with nag; default: 0.9", Scope::training);
+  v("muon-steps", o.muon_steps, "muon: steps of Newton and Schulz", Scope::training);
+  v("muon-scale", o.muon_scale,
+    "muon: factor of the step of a matrix: none, rows (the root of rows / columns, at least 1) or rms (0.2 times the "
+    "root of the longer side)",
+    Scope::training);
+  v("muon-normalize", o.muon_normalize,
+    "muon: scale weights to the norm of an orthogonal matrix before each step, in place of the decay", Scope::training);
+  v("muon-products", o.muon_products, "muon: precision of its matrices, f32 or bf16", Scope::training);
+}
+
+template <class V>
+void describe_average(RunOptions& o, V& v) {
+  v("ema-schedule", o.ema_schedule,
+    "counted: the decay grows as (1 + step) / (10 + step); constant; timm: it grows as 1 - (1 + step)^-2/3; "
+    "torchvision: "
+    "it is adjusted to the batch and the epochs, and the average is a copy during the warmup of the rate",
+    Scope::training);
+  v("ema-every", o.ema_every, "steps between two updates of the average; default: 1 (torchvision: 32)",
+    Scope::training);
+}
+
+template <class V>
 void describe_curves(RunOptions& o, V& v) {
   v("cosine-alpha", o.cosine_alpha, "last rate of cosine as a fraction of the peak");
   v("cdr-first-decay-ratio", o.cdr_first_decay_ratio, "cosine_restarts: length of the first period, 0..1");
   v("cdr-t-mul", o.cdr_t_mul, "cosine_restarts: growth of the length");
   v("cdr-m-mul", o.cdr_m_mul, "cosine_restarts: growth of the height");
   v("cdr-alpha", o.cdr_alpha, "cosine_restarts: lowest rate as a fraction of the peak");
+  v("pct-start", o.pct_start, "one_cycle: share of the steps in which the rate rises", Scope::training);
+  v("div-factor", o.div_factor, "one_cycle: peak divided by the first rate", Scope::training);
+  v("final-div-factor", o.final_div_factor, "one_cycle: first rate divided by the last one", Scope::training);
+  v("anneal-strategy", o.anneal_strategy, "one_cycle: cos or linear", Scope::training);
+  v("three-phase", o.three_phase, "one_cycle: fall to the first rate as fast as it rose, then to the last one",
+    Scope::training);
+  v("lr-updates", o.lr_updates, "step, or epoch: the rate changes only between epochs, as timm's and torchvision's",
+    Scope::training);
+  v("warmup-prefix", o.warmup_prefix,
+    "a curve begins at the end of the warmup; otherwise at the beginning of the run, as timm's: then the first rate "
+    "after the warmup is below the peak",
+    Scope::training);
   v("lc-periods", o.lc_periods, "linear_cosine: periods");
   v("lc-alpha", o.lc_alpha, "linear_cosine: alpha");
   v("lc-beta", o.lc_beta, "linear_cosine: beta");

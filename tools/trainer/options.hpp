@@ -81,11 +81,20 @@ struct RunOptions {
   std::string batch_of;  // what --batch-size counts: the images of a rank, of a worker, or of the job
   std::string optimizer = "nag";
   std::optional<double> lr;
-  double mom = 0.9;
+  std::optional<double> mom;
   std::optional<double> wd;
   bool decay_all = false, decay_biases = false;
+  std::string opt_betas;  // empty: the optimizer's
+  std::optional<double> opt_eps, max_grad_norm;
+  bool trust_clip = false;
+  std::string muon_rest = "nag", muon_scale = "rows", muon_products = "f32";
+  std::int64_t muon_steps = 5;
+  bool muon_normalize = false;
+  std::optional<double> rest_lr, rest_mom;
   std::optional<double> eta;
   double clip_norm = 0, ema_decay = 0;
+  std::string ema_schedule = "counted";
+  std::optional<std::int64_t> ema_every;
   bool use_larc = false;
   std::string loss_scale = "1";
   // Schedule
@@ -99,6 +108,11 @@ struct RunOptions {
   std::string warmup_strategy = "linear";
   double cosine_alpha = 0;
   double cdr_first_decay_ratio = 0.33, cdr_t_mul = 2, cdr_m_mul = 0.1, cdr_alpha = 0;
+  double pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;
+  std::string anneal_strategy = "cos";
+  bool three_phase = false;
+  std::string lr_updates = "step";  // or epoch
+  bool warmup_prefix = true;
   double lc_periods = 0.47, lc_alpha = 0, lc_beta = 1e-5;
   double stop_at_train_top1 = 0;
   // Run

@@ -33,6 +33,12 @@ Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
                                            .t_mul = o.cdr_t_mul,
                                            .m_mul = o.cdr_m_mul,
                                            .alpha = o.cdr_alpha});
+    if (o.lr_schedule == "one_cycle")
+      return schedule::OneCycle(lr, {.pct_start = o.pct_start,
+                                     .div_factor = o.div_factor,
+                                     .final_div_factor = o.final_div_factor,
+                                     .linear = o.anneal_strategy == "linear",
+                                     .three_phase = o.three_phase});
     if (o.lr_schedule == "linear_cosine")
       return schedule::LinearCosine(lr, {.periods = o.lc_periods, .alpha = o.lc_alpha, .beta = o.lc_beta});
     if (!o.lr_step_lrs.empty())
@@ -42,24 +48,64 @@ Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
     return schedule::Constant(lr);
   };
   const std::int64_t warmup = warmup_steps(o, steps_per_epoch);
-  if (warmup == 0) return decay();
+  const auto whole = [&](Schedule s) {
+    return o.lr_updates == "epoch" ? Schedule(schedule::PerEpoch(std::move(s))) : s;
+  };
+  if (warmup == 0) return whole(decay());
   // Epochs such as "200 and 250" are absolute. A curve runs from the end of the warmup to the end of the run.
-  const bool anew = o.lr_schedule != "steps";
+  const bool anew = o.lr_schedule != "steps" && o.warmup_prefix;
   const double power = o.warmup_strategy == "sqrt" ? 0.5 : o.warmup_strategy == "power2" ? 2 : 1;
-  if (anew) return schedule::Warmup(*o.warmup_lr, lr, warmup, decay(), power);
-  return schedule::WarmupWithin(*o.warmup_lr, lr, warmup, decay(), power);
+  if (anew) return whole(schedule::Warmup(*o.warmup_lr, lr, warmup, decay(), power));
+  return whole(schedule::WarmupWithin(*o.warmup_lr, lr, warmup, decay(), power));
 }
 
 AnyOptimizer make_optimizer(const RunOptions& o) {
-  if (o.optimizer == "sgd") return Sgd{o.mom, false};
-  if (o.optimizer == "adamw") return Adamw{};
-  if (o.optimizer == "lars") return Lars{.momentum = o.mom, .eta = o.eta.value()};
+  if (o.optimizer == "sgd") return Sgd{o.mom.value(), false};
+  const auto with_moments = [&](auto made) {
+    if (!o.opt_betas.empty()) {
+      const auto betas = schedule::parse_numbers("--opt-betas", o.opt_betas);
+      made.beta1 = betas[0];
+      made.beta2 = betas[1];
+    }
+    if (o.opt_eps) made.eps = *o.opt_eps;
+    return made;
+  };
+  if (o.optimizer == "adam") return with_moments(Adam{});
+  if (o.optimizer == "adamw") return with_moments(Adamw{});
+  if (o.optimizer == "muon") {
+    MuonUpdate rule{.momentum = o.mom.value(),
+                    .steps = static_cast<int>(o.muon_steps),
+                    .scale = o.muon_scale == "none"   ? MuonUpdate::Scale::none
+                             : o.muon_scale == "rows" ? MuonUpdate::Scale::rows
+                                                      : MuonUpdate::Scale::rms,
+                    .normalize = o.muon_normalize,
+                    .bf16 = o.muon_products == "bf16"};
+    const double rest_rate = o.lr.value() > 0 ? o.rest_lr.value() / *o.lr : 1;
+    if (o.muon_rest == "adamw") return with_moments(MuonAdamw{.rule = rule, .rest_rate = rest_rate});
+    return Muon{.rule = rule, .rest_momentum = o.rest_mom.value_or(0.9), .rest_rate = rest_rate};
+  }
+  if (o.optimizer == "lamb")
+    return with_moments(Lamb{.trust_clip = o.trust_clip, .max_grad_norm = o.max_grad_norm.value_or(1)});
+  if (o.optimizer == "lars") return Lars{.momentum = o.mom.value(), .eta = o.eta.value()};
   // The Horovod trainer applies LARC around Nesterov momentum.
-  if (o.optimizer == "larc") return Larc{.momentum = o.mom, .nesterov = true, .eta = o.eta.value()};
-  return Sgd{o.mom, true};
+  if (o.optimizer == "larc") return Larc{.momentum = o.mom.value(), .nesterov = true, .eta = o.eta.value()};
+  return Sgd{o.mom.value(), true};
 }
 
-TrainerOptions trainer_options(const RunOptions& o) {
+EmaSchedule make_ema_schedule(const RunOptions& o, std::int64_t images) {
+  EmaSchedule s;
+  if (o.ema_schedule == "constant") s.warmup = EmaSchedule::Warmup::none;
+  if (o.ema_schedule == "timm") s = EmaSchedule::timm(true);
+  const std::int64_t every = o.ema_every.value_or(1);
+  if (o.ema_schedule == "torchvision" && images > 0) {
+    const std::int64_t per_epoch = steps_per_epoch(images, o.global_batch_size, epoch_end_of(o)) * steps_of_all(o);
+    s = EmaSchedule::torchvision(every, per_epoch, warmup_steps(o, per_epoch));
+  }
+  s.every = every;
+  return s;
+}
+
+TrainerOptions trainer_options(const RunOptions& o, std::int64_t images) {
   TrainerOptions t;
   t.compute = o.precision == "bf16" ? DType::bf16 : o.precision == "f16" ? DType::f16 : DType::f32;
   t.optimizer = make_optimizer(o);
@@ -68,7 +114,11 @@ TrainerOptions trainer_options(const RunOptions& o) {
   t.clip_norm = o.clip_norm;
   t.dynamic_loss_scale = o.loss_scale == "dynamic";
   if (!t.dynamic_loss_scale) t.loss_scale = schedule::parse_numbers("--loss-scale", o.loss_scale)[0];
-  t.ema_decay = o.ema_decay;
+  t.ema_decay = o.ema_schedule == "torchvision" && o.ema_decay > 0
+                    ? EmaSchedule::torchvision_decay(o.ema_decay, o.global_batch_size, o.ema_every.value_or(1),
+                                                     std::max<std::int64_t>(o.epochs, 1))
+                    : o.ema_decay;
+  t.ema = make_ema_schedule(o, images);
   t.seed = o.seed;
   t.micro_batch = o.batch_size;
   t.logical_ranks = static_cast<int>(o.logical_ranks);

@@ -30,7 +30,11 @@ Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch);
 
 AnyOptimizer make_optimizer(const RunOptions& o);
 
-TrainerOptions trainer_options(const RunOptions& o);
+// Returns when the average of the weights is updated. `images`: number of training images.
+EmaSchedule make_ema_schedule(const RunOptions& o, std::int64_t images);
+
+// `images`: as for make_ema_schedule(); 0 without training.
+TrainerOptions trainer_options(const RunOptions& o, std::int64_t images = 0);
 
 // Returns how the last step of an epoch is handled. train_imagenet counts steps as the TensorFlow and Horovod trainer
 // does: images * epochs / batch, rounded down.

@@ -132,7 +132,7 @@ bool Run::spot_notice() {
 }
 
 TrainerOptions Run::options() const {
-  TrainerOptions t = trainer_options(o_);
+  TrainerOptions t = trainer_options(o_, o_.eval_only ? 0 : images_.train.size());
   t.must_agree = facts(o_, images_);
   t.watcher = values_.get();
   return t;

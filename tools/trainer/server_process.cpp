@@ -46,7 +46,7 @@ int serve(RunOptions& o, const Task& task, const Started& start, const Job& job)
     // Loads net, options and data as the workers do, so that it can refuse a worker with different ones.
     const Loaded loaded = load(o, task);
     const std::int64_t images = loaded.images.train.size();
-    TrainerOptions t = trainer_options(o);
+    TrainerOptions t = trainer_options(o, images);
     t.must_agree = as.facts = facts(o, loaded.images);
     weights.emplace(*backend, make_model(o, loaded.seen, &loaded.images.train), t, fit_options(o, images),
                     ServedSteps{images, start.workers, start.elastic, epoch_end_of(o)});

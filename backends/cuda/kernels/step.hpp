@@ -45,7 +45,7 @@ struct Run {
   float lr_scale, weight_decay, factor, unused;
 };
 struct StepRules {
-  double clip_norm, eta;
+  double clip_norm, max_grad_norm, eta;
   int trust;    // 0: no trust ratio, 1: LARS, 2: LARC
   int dynamic;  // the loss scale is dynamic
   int chunks, runs;
@@ -172,6 +172,10 @@ __global__ void step_decide(const StepNumbers* numbers, StepState* s, const doub
       const double most = rules.clip_norm / (sqrt(sum[0]) * (double)(float)inverse + 1e-6);
       if (most < 1) clip = most;
     }
+    if (rules.max_grad_norm > 0) {
+      const double over = sqrt(sum[0]) * (double)(float)inverse * clip / rules.max_grad_norm;
+      if (over > 1) clip /= over;
+    }
     scales[0] = inverse * clip;
     s->skip = skip;
     s->lr = numbers->lr;
@@ -253,6 +257,49 @@ __global__ void step_adamw(float* w, const float* g, float* m, float* v, const C
   });
 }
 
+// LAMB: updates the moments, and takes the sums of squares of the weights and of the direction for each chunk, in the
+// places of step_norms<3>. step_run_norms adds them up.
+__global__ void step_lamb_moments(const float* w, const float* g, float* m, float* v, const Chunk* chunks,
+                                  const Run* runs, const StepState* s, Lamb o, double* partial) {
+  __shared__ double room[768];
+  double sums[3] = {0, 0, 0};
+  each_of_chunk(s, chunks, runs, [&](i64 i, const Run& r) {
+    float wi[4], gi[4], mi[4], vi[4];
+    load_floats<float, 4>(w + i, wi);
+    load_floats<float, 4>(g + i, gi);
+    load_floats<float, 4>(m + i, mi);
+    load_floats<float, 4>(v + i, vi);
+    #pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      lamb_element(gi[j], mi[j], vi[j], s->gradient_scale, r.factor, o);
+      const double d = lamb_direction(wi[j], mi[j], vi[j], r.weight_decay, o, s->c1, s->c2);
+      sums[0] += (double)wi[j] * wi[j];
+      sums[2] += d * d;
+    }
+    store_floats<float, 4>(m + i, mi);
+    store_floats<float, 4>(v + i, vi);
+  });
+  block_sums<3>(sums, room);
+  if (threadIdx.x == 0)
+    for (int k = 0; k < 3; ++k) partial[3 * blockIdx.x + k] = sums[k];
+}
+__global__ void step_lamb(float* w, const float* m, const float* v, const Chunk* chunks, const Run* runs,
+                          const StepState* s, Lamb o, const double* norms) {
+  const int run = chunks[blockIdx.x].run;
+  const float rate = lamb_rate(norms[3 * run], norms[3 * run + 2], runs[run].weight_decay,
+                               (float)(s->lr * runs[run].lr_scale), o);
+  each_of_chunk(s, chunks, runs, [&](i64 i, const Run& r) {
+    float wi[4], mi[4], vi[4];
+    load_floats<float, 4>(w + i, wi);
+    load_floats<float, 4>(m + i, mi);
+    load_floats<float, 4>(v + i, vi);
+    #pragma unroll
+    for (int j = 0; j < 4; ++j)
+      wi[j] = fmaf(-rate, lamb_direction(wi[j], mi[j], vi[j], r.weight_decay, o, s->c1, s->c2), wi[j]);
+    store_floats<float, 4>(w + i, wi);
+  });
+}
+
 // Divides the sums of the ranks by their number. Has no effect after the end of the run.
 __global__ void step_mean(float* to, const float* sums, i64 n, float ranks, const StepState* s) {
   if (s->halted_step != 0) return;
@@ -260,8 +307,8 @@ __global__ void step_mean(float* to, const float* sums, i64 n, float ranks, cons
 }
 // Updates the weight EMA. Has no effect after the end of the run.
 __global__ void step_average(float* to, const float* from, i64 n, const StepState* s) {
-  if (s->halted_step != 0) return;
   const float decay = s->average;
+  if (s->halted_step != 0 || decay == 1) return;
   for (i64 i = 4 * first_index(); i < n; i += 4 * index_step()) {
     float a[4], b[4];
     load_floats<float, 4>(to + i, a);

@@ -40,15 +40,38 @@ inline void sgd_element(float& w, float g, float& a, float lr, float gradient_sc
 }
 struct Adamw {
   float beta1, rest1, beta2, rest2, eps;  // rest: 1 - beta, which is exact on the host
+  int l2;  // Adam: the decay is part of the gradient
 };
 // c1, c2: 1 / (1 - beta^step) for beta1 and beta2.
 inline void adamw_element(float& w, float g, float& m, float& v, float lr, float gradient_scale, float weight_decay,
                           float factor, const Adamw& o, float c1, float c2) {
-  const float grad = __fmul_rn(__fmul_rn(factor, gradient_scale), g);
+  const float grad = o.l2 ? __fmul_rn(factor, fmaf(gradient_scale, g, __fmul_rn(weight_decay, w)))
+                          : __fmul_rn(__fmul_rn(factor, gradient_scale), g);
   m = fmaf(o.beta1, m, __fmul_rn(o.rest1, grad));
   v = fmaf(o.beta2, v, __fmul_rn(__fmul_rn(o.rest2, grad), grad));
   const float root = __fadd_rn(sqrtf(__fmul_rn(v, c2)), o.eps);
-  w = fmaf(w, fmaf(-lr, weight_decay, 1.0f), -(__fmul_rn(lr, __fmul_rn(m, c1)) / root));
+  w = fmaf(w, o.l2 ? 1.0f : fmaf(-lr, weight_decay, 1.0f), -(__fmul_rn(lr, __fmul_rn(m, c1)) / root));
+}
+struct Lamb {
+  float beta1, rest1, beta2, rest2, eps;
+  int trust_clip, always_adapt;
+};
+// The two parts of a step of LAMB: the moments, and after the norms the weights. Both use lamb_direction.
+inline float lamb_direction(float w, float m, float v, float weight_decay, const Lamb& o, float c1, float c2) {
+  const float root = __fadd_rn(sqrtf(__fmul_rn(v, c2)), o.eps);
+  return fmaf(weight_decay, w, __fmul_rn(m, c1) / root);
+}
+inline void lamb_element(float g, float& m, float& v, float gradient_scale, float factor, const Lamb& o) {
+  const float grad = __fmul_rn(__fmul_rn(factor, gradient_scale), g);
+  m = fmaf(o.beta1, m, __fmul_rn(o.rest1, grad));
+  v = fmaf(o.beta2, v, __fmul_rn(__fmul_rn(o.rest2, grad), grad));
+}
+// Returns the rate times the trust ratio. LambUpdate::ratio() is the same on the host.
+inline float lamb_rate(double weights, double directions, float weight_decay, float lr, const Lamb& o) {
+  double ratio = 1;
+  if ((weight_decay != 0 || o.always_adapt) && weights > 0 && directions > 0) ratio = sqrt(weights / directions);
+  if (o.trust_clip && ratio > 1) ratio = 1;
+  return (float)(lr * ratio);
 }
 inline float average_element(float to, float from, float decay) {
   return fmaf(decay, to, __fmul_rn(__fsub_rn(1.0f, decay), from));
@@ -128,6 +151,46 @@ __global__ void squared_norms_finish(const double* partial, int blocks, double* 
     b += partial[2 * k + 1];
   }
   two_sums(a, b, to);
+}
+
+
+// LAMB for one tensor: the sums of squares of the weights and of the direction per block, as squared_norms.
+template <int V>
+__global__ void lamb_moments(const float* w, const float* g, float* m, float* v, i64 n, Numbers u, Lamb o, float c1,
+                             float c2, double* partial) {
+  double weights = 0, directions = 0;
+  each<V>(n, [&](i64 i, int count) {
+    float wi[V], gi[V], mi[V], vi[V];
+    read<V>(w + i, count, wi);
+    read<V>(g + i, count, gi);
+    read<V>(m + i, count, mi);
+    read<V>(v + i, count, vi);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) {
+      lamb_element(gi[j], mi[j], vi[j], u.gradient_scale, u.factor, o);
+      const double d = lamb_direction(wi[j], mi[j], vi[j], u.weight_decay, o, c1, c2);
+      weights += (double)wi[j] * wi[j];
+      directions += d * d;
+    }
+    write<V>(m + i, count, mi);
+    write<V>(v + i, count, vi);
+  });
+  two_sums(weights, directions, partial + 2 * blockIdx.x);
+}
+template <int V>
+__global__ void lamb_step(float* w, const float* m, const float* v, i64 n, Numbers u, Lamb o, float c1, float c2,
+                          const double* norms) {
+  const float rate = lamb_rate(norms[0], norms[1], u.weight_decay, u.lr, o);
+  each<V>(n, [&](i64 i, int count) {
+    float wi[V], mi[V], vi[V];
+    read<V>(w + i, count, wi);
+    read<V>(m + i, count, mi);
+    read<V>(v + i, count, vi);
+    #pragma unroll
+    for (int j = 0; j < V; ++j)
+      wi[j] = fmaf(-rate, lamb_direction(wi[j], mi[j], vi[j], u.weight_decay, o, c1, c2), wi[j]);
+    write<V>(w + i, count, wi);
+  });
 }
 
 template <int V>

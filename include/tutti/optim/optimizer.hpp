@@ -16,7 +16,7 @@
 
 // Optimizers are data: they name the fused pass over the arenas that a backend runs, and the factor by which each
 // tensor's gradient is scaled before it. L2 decay is part of the gradient in all of them except AdamW, which decays the
-// weights separately.
+// weights separately, and LAMB, which adds it to the direction of Adam.
 namespace tutti {
 
 template <class O>
@@ -37,7 +37,16 @@ struct Sgd {  // SGD with momentum; Nesterov's form on request.
   [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
 };
 
-struct Adamw {  // Loshchilov and Hutter, 2019.
+struct Adam {  // Kingma and Ba, 2015, with L2 decay in the gradient, as torch.optim.Adam.
+  static constexpr int slots = 2;
+  static constexpr bool per_tensor = false;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+
+  [[nodiscard]] UpdateOp update_op() const { return AdamwUpdate{beta1, beta2, eps, true}; }
+  [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
+};
+
+struct Adamw {  // Loshchilov and Hutter, 2019, with decoupled decay, as torch.optim.AdamW.
   static constexpr int slots = 2;
   static constexpr bool per_tensor = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
@@ -79,9 +88,51 @@ struct Larc {
   [[nodiscard]] TrustRatio trust_ratio() const { return {eta, true}; }
 };
 
-static_assert(Optimizer<Sgd> && Optimizer<Adamw> && Optimizer<Lars> && Optimizer<Larc>);
+struct Lamb {  // You et al. 2020, as timm's Lamb, which the recipes of "ResNet strikes back" use.
+  static constexpr int slots = 2;
+  static constexpr bool per_tensor = true;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-6;
+  bool trust_clip = false, always_adapt = false;
+  double max_grad_norm = 1;  // gradients with a larger global norm are scaled to it; 0: no limit
 
-// Any optimizer as a value, chosen at run time.
+  [[nodiscard]] UpdateOp update_op() const { return LambUpdate{beta1, beta2, eps, trust_clip, always_adapt}; }
+  [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
+};
+
+// Jordan et al. 2024. Weights of convolutions, as matrices of outputs x (inputs * window), take orthogonal steps; all
+// other parameters follow SGD with Nesterov momentum, at rest_rate times the rate.
+struct Muon {
+  static constexpr int slots = 1;
+  static constexpr bool per_tensor = true;
+  MuonUpdate rule{};
+  double rest_momentum = 0.9, rest_rate = 1;
+
+  [[nodiscard]] UpdateOp update_op() const {
+    MuonUpdate o = rule;
+    o.rest = SgdUpdate{rest_momentum, true};
+    return o;
+  }
+  [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
+};
+
+struct MuonAdamw {  // Muon, with AdamW for all other parameters.
+  static constexpr int slots = 2;
+  static constexpr bool per_tensor = true;
+  MuonUpdate rule{};
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, rest_rate = 1;
+
+  [[nodiscard]] UpdateOp update_op() const {
+    MuonUpdate o = rule;
+    o.rest = AdamwUpdate{beta1, beta2, eps};
+    return o;
+  }
+  [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
+};
+
+static_assert(Optimizer<Lamb> && Optimizer<Muon> && Optimizer<MuonAdamw>);
+static_assert(Optimizer<Sgd> && Optimizer<Adam> && Optimizer<Adamw> && Optimizer<Lars> && Optimizer<Larc>);
+
+// Any optimizer as a value, chosen at run time. Throws a UsageError if a number of its rule is out of range.
 class AnyOptimizer {
  public:
   template <Optimizer O>
@@ -90,11 +141,19 @@ class AnyOptimizer {
         per_tensor_(O::per_tensor),
         op_(o.update_op()),
         factor_([o](const SquaredNorms& n, double lr) { return o.factor(n, lr); }) {
+    require_valid(op_);
     if constexpr (requires { o.trust_ratio(); }) trust_ = o.trust_ratio();
+    if constexpr (requires { o.max_grad_norm; }) max_grad_norm_ = o.max_grad_norm;
+    if constexpr (requires { o.rest_rate; }) rest_rate_ = o.rest_rate;
   }
 
   [[nodiscard]] int slots() const noexcept { return slots_; }
-  [[nodiscard]] bool per_tensor() const noexcept { return per_tensor_; }
+  [[nodiscard]] bool per_tensor() const noexcept { return per_tensor_ || takes_tensors(op_); }
+  // Returns whether factor() scales each tensor's gradient. A rule that takes norms itself needs no factor.
+  [[nodiscard]] bool has_factor() const noexcept { return per_tensor_ && !takes_tensors(op_); }
+  [[nodiscard]] double max_grad_norm() const noexcept { return max_grad_norm_; }
+  // Returns the rate of the parameters that Muon does not orthogonalise, in units of its own.
+  [[nodiscard]] double rest_rate() const noexcept { return rest_rate_; }
   [[nodiscard]] const UpdateOp& update_op() const noexcept { return op_; }
   // Returns a value only for a per-tensor optimizer that has trust_ratio().
   [[nodiscard]] const std::optional<TrustRatio>& trust_ratio() const noexcept { return trust_; }
@@ -103,6 +162,7 @@ class AnyOptimizer {
  private:
   int slots_;
   bool per_tensor_;
+  double max_grad_norm_ = 0, rest_rate_ = 1;
   UpdateOp op_;
   std::optional<TrustRatio> trust_;
   std::function<double(const SquaredNorms&, double)> factor_;

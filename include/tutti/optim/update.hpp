@@ -8,6 +8,9 @@
 #include <variant>
 
 #include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
+#include <tutti/core/separate.hpp>
 
 namespace tutti {
 
@@ -22,9 +25,65 @@ struct SgdUpdate {
 // Loshchilov and Hutter 2019: the weight decay is not part of G. Two slots: m, v.
 struct AdamwUpdate {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  bool l2 = false;  // Adam, Kingma and Ba 2015: the decay is part of G, as L2
 };
 
-using UpdateOp = std::variant<SgdUpdate, AdamwUpdate>;
+// LAMB, You et al. 2020, in the form of timm and of NVIDIA's FusedLAMB. With G = factor * gradient_scale * g, without
+// L2: moments m, v as in Adam, U = (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + eps) + L2 * w; w -= lr *
+// ratio * U, ratio = |w| / |U| if neither norm is zero, else 1. Tensors without decay have the ratio 1, unless
+// always_adapt. An UpdateCall is one whole tensor. Two slots: m, v.
+struct LambUpdate {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-6;
+  bool trust_clip = false;    // limits the ratio to 1
+  bool always_adapt = false;  // tensors without decay too
+
+  [[nodiscard]] double ratio(double squared_weights, double squared_update, double weight_decay) const {
+    if ((weight_decay == 0 && !always_adapt) || !(squared_weights > 0) || !(squared_update > 0)) return 1;
+    const double r = math::sqrt(squared_weights / squared_update);
+    return trust_clip && r > 1 ? 1 : r;
+  }
+};
+
+// Muon, Jordan et al. 2024: SGD with an orthogonal step for each matrix. For an UpdateCall with rows, which is a whole
+// matrix M of rows x cols: a = momentum * a + G; D = nesterov ? G + momentum * a : a, G = gradient_scale * g without
+// L2; X = D / (|D| + eps), and `steps` times A = X X', X = a X + (b A + c A A) X, on the transpose if rows > cols; w =
+// w * (1 - lr * L2) - lr * scale * X. Calls without rows follow the rule `rest`. Slots: a, or those of `rest`.
+struct MuonUpdate {
+  enum class Scale : std::uint8_t { none, rows, rms };  // 1, sqrt(max(1, rows / cols)), 0.2 sqrt(max(rows, cols))
+  double momentum = 0.95;
+  bool nesterov = true;
+  int steps = 5;
+  double a = 3.4445, b = -4.7750, c = 2.0315, eps = 1e-7;
+  bool limit_eps = true;  // X = D / max(|D|, eps), as torch.optim.Muon
+  Scale scale = Scale::rows;
+  bool normalize = false;  // w = w * sqrt(rows) / |w| instead of the decay
+  bool bf16 = false;       // matrices are rounded to bf16 after each product
+  std::variant<SgdUpdate, AdamwUpdate> rest = SgdUpdate{0.9, true};
+
+  [[nodiscard]] double inverse_norm(double squared) const {
+    const double norm = math::sqrt(squared);
+    return 1 / (limit_eps ? (norm > eps ? norm : eps) : norm + eps);
+  }
+  [[nodiscard]] double scale_of(double rows, double cols) const {
+    if (scale == Scale::rows) return rows > cols ? math::sqrt(rows / cols) : 1;
+    return scale == Scale::rms ? 0.2 * math::sqrt(rows > cols ? rows : cols) : 1;
+  }
+  // Returns the factor of the weights.
+  [[nodiscard]] double keep(double rows, double squared_weights, double lr, double weight_decay) const {
+    if (!normalize) return 1 - lr * weight_decay;
+    return squared_weights > 0 ? math::sqrt(rows / squared_weights) : 1;
+  }
+};
+
+using UpdateOp = std::variant<SgdUpdate, AdamwUpdate, LambUpdate, MuonUpdate>;
+
+// Returns whether a call of the rule must be one whole tensor, because the rule takes norms.
+[[nodiscard]] inline bool takes_tensors(const UpdateOp& op) noexcept {
+  return std::holds_alternative<LambUpdate>(op) || std::holds_alternative<MuonUpdate>(op);
+}
+
+// Throws a UsageError if a number of the rule is out of its range, e.g. a beta of 1 or an eps of 0.
+TUTTI_CORE_FUNCTION void require_valid(const UpdateOp& op);
 
 // One run of elements of the arenas and the numbers of this step.
 struct UpdateCall {
@@ -33,6 +92,7 @@ struct UpdateCall {
   const void* gradients = nullptr;
   std::array<void*, 2> slots{};
   std::size_t count = 0;
+  std::size_t rows = 0, cols = 0;  // of a matrix for Muon; its elements may be fewer than `count`
   double lr = 0;
   double weight_decay = 0;
   double gradient_scale = 1;  // 1 / loss scale, times the clipping factor
@@ -51,5 +111,27 @@ struct SquaredNorms {  // Squared norms of a tensor's gradient and weights.
   double weights = 0;
   double gradients = 0;  // of gradient_scale * g + weight_decay * w
 };
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void require_valid(const UpdateOp& op) {
+  const auto share = [](const char* what, double value) {
+    if (!(value >= 0 && value < 1)) fail<UsageError>("optimizer", {what, " in [0, 1)"}, value);
+  };
+  if (const auto* sgd = std::get_if<SgdUpdate>(&op)) return share("a momentum", sgd->momentum);
+  const auto moments = [&](const auto& o) {
+    share("a beta1", o.beta1);
+    share("a beta2", o.beta2);
+    if (!(o.eps > 0)) fail<UsageError>("optimizer", "an eps above 0", o.eps);
+  };
+  if (const auto* adam = std::get_if<AdamwUpdate>(&op)) return moments(*adam);
+  if (const auto* lamb = std::get_if<LambUpdate>(&op)) return moments(*lamb);
+  const auto& muon = std::get<MuonUpdate>(op);
+  share("a momentum", muon.momentum);
+  if (muon.steps < 1 || muon.steps > 100)
+    fail<UsageError>("optimizer", "1 to 100 steps of Newton and Schulz", muon.steps);
+  if (!(muon.eps > 0)) fail<UsageError>("optimizer", "an eps above 0", muon.eps);
+  std::visit([](const auto& rest) { require_valid(UpdateOp(rest)); }, muon.rest);
+}
+#endif
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -16,6 +17,7 @@ struct UpdateRules {
   struct Run {
     std::size_t begin = 0, end = 0;
     double lr_scale = 1, weight_decay = 0;
+    std::size_t rows = 0, cols = 0;  // of a matrix that Muon updates; 0: not one
   };
   std::vector<Run> runs;
   UpdateOp op;
@@ -24,7 +26,17 @@ struct UpdateRules {
   std::optional<TrustRatio> trust;
   std::function<double(const SquaredNorms&, double lr)> factor;
   double clip_norm = 0;             // largest norm of all runs' gradients; 0: no clipping
+  double max_grad_norm = 0;         // the optimizer's own limit, after clip_norm; 0: no limit
   bool dynamic_loss_scale = false;  // the StepFinisher holds its exponent
 };
+
+// Returns the factor of all gradients, which have the global norm `norm`: clip_norm in PyTorch's form, with its guard
+// against a norm of zero, then max_grad_norm in timm's, without one.
+[[nodiscard]] inline double clip_factor(const UpdateRules& r, double norm) {
+  double clip = 1;
+  if (r.clip_norm > 0) clip = std::min(1.0, r.clip_norm / (norm + 1e-6));
+  if (r.max_grad_norm > 0) clip /= std::max(norm * clip / r.max_grad_norm, 1.0);
+  return clip;
+}
 
 }  // namespace tutti

@@ -28,14 +28,15 @@ struct FitRecipe {  // arguments of fit(job, net, ...); only `train` has no defa
   std::string run{};
 
   double weight_decay = 5e-4;
-  DType precision = DType::f32;  // type in which activations are stored, or bf16
-  double clip_norm = 0;          // largest norm of all gradients together; 0: no limit
-  double average = 0;            // decay of averaged weights, e.g. 0.999, which are evaluated too; 0: no average
-  std::uint64_t seed = 1;        // for the weights, the order of the images and their augmentation
-  int threads = 2;               // number of threads that read images
-  bool skip_damaged = true;      // skips images that cannot be read, with a warning; false: an unreadable image ends
-                                 // the run
-  int keep = 2;                  // number of newest checkpoints to keep, in addition to the best one
+  DType precision = DType::f32;    // type in which activations are stored, or bf16
+  double clip_norm = 0;            // largest norm of all gradients together; 0: no limit
+  double average = 0;              // decay of averaged weights, e.g. 0.999, which are evaluated too; 0: no average
+  EmaSchedule average_schedule{};  // when these are updated, and how the decay grows
+  std::uint64_t seed = 1;          // for the weights, the order of the images and their augmentation
+  int threads = 2;                 // number of threads that read images
+  bool skip_damaged = true;        // skips images that cannot be read, with a warning; false: an unreadable image ends
+                                   // the run
+  int keep = 2;                    // number of newest checkpoints to keep, in addition to the best one
   std::int64_t evaluate_every = 1, save_every = 1;  // in epochs
   std::int64_t max_steps = 0;                       // ends the run after this number of updates; 0: no limit
   bool progress = true;                             // print lines to the standard output

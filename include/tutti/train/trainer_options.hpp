@@ -8,6 +8,7 @@
 #include <tutti/cluster/job_facts.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/engine/metrics.hpp>
+#include <tutti/optim/ema_schedule.hpp>
 #include <tutti/optim/optimizer.hpp>
 
 namespace tutti {
@@ -25,6 +26,7 @@ struct TrainerOptions {  // options of a Trainer
   // steps without overflow (Micikevicius et al. 2018).
   bool dynamic_loss_scale = false;
   double ema_decay = 0;    // decay of the averaged weights; 0: no average
+  EmaSchedule ema{};       // when the average is updated, and how its decay grows
   std::uint64_t seed = 1;  // for the initial weights
   // Largest number of rows in a micro-batch: a rank's share of a step is divided into the smallest sufficient number of
   // equal micro-batches, so that a job with fewer ranks needs no more memory. 0: no limit.

@@ -193,7 +193,7 @@ void check_fixed_division(const MakeBackend& make, const std::vector<int>& threa
 
 namespace {
 
-void check_update(Backend& backend, const UpdateOp& o, std::size_t count, std::int64_t step) {
+void check_update(Backend& backend, const UpdateOp& o, std::size_t count, std::int64_t step, std::size_t rows = 0) {
   ReferenceBackend reference;
   Rng r(count, Purpose::user);
   std::vector<double> w64(count), g64(count), a64(count), b64(count);
@@ -211,6 +211,8 @@ void check_update(Backend& backend, const UpdateOp& o, std::size_t count, std::i
   u.gradient_scale = 0.25;
   u.factor = 1.5;
   u.step = step;
+  u.rows = rows;
+  u.cols = rows > 0 ? count / rows : 0;
   UpdateCall exact = u;
   exact.dtype = DType::f64;
   exact.weights = w64.data();
@@ -249,6 +251,20 @@ void check_updates(Backend& backend) {
       check_update(backend, SgdUpdate{0, false}, count, step);
       check_update(backend, AdamwUpdate{}, count, step);
       check_update(backend, AdamwUpdate{0.5, 0.75, 1e-3}, count, step);
+      check_update(backend, AdamwUpdate{0.9, 0.99, 1e-8, true}, count, step);
+      check_update(backend, LambUpdate{}, count, step);
+      check_update(backend, LambUpdate{.beta1 = 0.5, .beta2 = 0.75, .eps = 1e-3, .trust_clip = true}, count, step);
+    }
+  for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 7}, {33, 20}, {16, 144}, {64, 27}})
+    for (const bool other : {false, true}) {
+      // Three steps: the polynomials amplify rounding differences of the largest singular values.
+      MuonUpdate o{.steps = 3, .rest = AdamwUpdate{}};
+      if (other) o = {.momentum = 0.6, .nesterov = false, .steps = 2, .limit_eps = false, .normalize = true};
+      if (other) o.scale = MuonUpdate::Scale::rms;
+      CAPTURE(rows);
+      CAPTURE(cols);
+      check_update(backend, o, rows * cols, 1, rows);
+      check_update(backend, o, rows * cols, 3);
     }
   for (std::size_t count : {1U, 17U, 5000U}) {
     std::vector<float> to(count, 2), from(count);

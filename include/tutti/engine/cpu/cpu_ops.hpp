@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/core/separate.hpp>
+#include <tutti/core/threads/function_ref.hpp>
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/engine/cpu/shared.hpp>
 #include <tutti/engine/cpu/tuning/tuned_choices.hpp>
@@ -20,7 +21,8 @@
 namespace tutti {
 
 namespace cpu {
-class Tuner;  // tuner.hpp
+class Tuner;     // tuner.hpp
+class MuonRoom;  // muon.hpp
 }  // namespace cpu
 
 struct CpuOptions {
@@ -80,12 +82,16 @@ class CpuOps : public HostBackend {
   void blocks(const UpdateCall& u, F&& f);
   template <class F>
   void integer_blocks(std::size_t count, F&& f);
+  // Returns the sum of what f writes for each block.
+  [[nodiscard]] TUTTI_CORE_FUNCTION SquaredNorms block_sums(const UpdateCall& u,
+                                                            FunctionRef<void(const UpdateCall&, SquaredNorms*)> f);
 
   std::unique_ptr<ThreadPool> pool_;
   bool fixed_ = false;
   std::vector<SquaredNorms> norms_;  // per block
   cpu::Shared shared_;
   cpu::ConvolutionAlgorithm convolution_;
+  std::shared_ptr<cpu::MuonRoom> muon_;  // made by the first step of Muon
   std::shared_ptr<cpu::Tuner> tuner_;  // null without `tune`; as a shared_ptr it does not need the definition of Tuner
 };
 

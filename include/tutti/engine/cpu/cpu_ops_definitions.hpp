@@ -21,6 +21,7 @@
 #include <tutti/engine/cpu/integer_kernels.hpp>
 #include <tutti/engine/cpu/linear_ops.hpp>
 #include <tutti/engine/cpu/loss_ops.hpp>
+#include <tutti/engine/cpu/muon.hpp>
 #include <tutti/engine/cpu/norm/norm_ops.hpp>
 #include <tutti/engine/cpu/pairs/pairs_ops.hpp>
 #include <tutti/engine/cpu/pool/pool_ops.hpp>
@@ -116,16 +117,34 @@ void CpuOps::blocks(const UpdateCall& u, F&& f) {
 TUTTI_CORE_FUNCTION void CpuOps::update(const UpdateOp& any, const UpdateCall& u) {
   if (const auto* sgd = std::get_if<SgdUpdate>(&any))
     return blocks(u, [&](const UpdateCall& part) { cpu::sgd(shared_.isa, *sgd, part); });
-  const auto& adamw = std::get<AdamwUpdate>(any);
-  blocks(u, [&](const UpdateCall& part) { cpu::adamw(shared_.isa, adamw, part); });
+  if (const auto* adamw = std::get_if<AdamwUpdate>(&any))
+    return blocks(u, [&](const UpdateCall& part) { cpu::adamw(shared_.isa, *adamw, part); });
+  if (const auto* muon = std::get_if<MuonUpdate>(&any)) {
+    if (u.rows == 0) return std::visit([&](const auto& rest) { update(rest, u); }, muon->rest);
+    only_f32(u.dtype);
+    if (!muon_) muon_ = std::make_shared<cpu::MuonRoom>();
+    return muon_->step(
+        shared_.isa, [&](int tasks, FunctionRef<void(int, int)> f) { parallel(tasks, f); }, *muon, u);
+  }
+  const auto& lamb = std::get<LambUpdate>(any);
+  const cpu::LambNumbers numbers(lamb, u);
+  const SquaredNorms n = block_sums(
+      u, [&](const UpdateCall& part, SquaredNorms* sums) { cpu::lamb(shared_.isa, numbers, part, nullptr, sums); });
+  const auto rate = static_cast<float>(u.lr * lamb.ratio(n.weights, n.gradients, u.weight_decay));
+  blocks(u, [&](const UpdateCall& part) { cpu::lamb(shared_.isa, numbers, part, &rate, nullptr); });
+}
+TUTTI_CORE_FUNCTION SquaredNorms CpuOps::squared_norms(const UpdateCall& u) {
+  return block_sums(u,
+                    [](const UpdateCall& part, SquaredNorms* sums) { *sums = reference::squared_norms<float>(part); });
 }
 // Sums over fixed blocks in order, so the result does not depend on the threads.
-TUTTI_CORE_FUNCTION SquaredNorms CpuOps::squared_norms(const UpdateCall& u) {
+TUTTI_CORE_FUNCTION SquaredNorms CpuOps::block_sums(const UpdateCall& u,
+                                                    FunctionRef<void(const UpdateCall&, SquaredNorms*)> f) {
   norms_.resize(std::max(norms_.size(), (u.count + block - 1) / block));
   blocks(u, [&](const UpdateCall& part) {
     const auto offset =
         static_cast<std::size_t>(static_cast<const float*>(part.gradients) - static_cast<const float*>(u.gradients));
-    norms_[offset / block] = reference::squared_norms<float>(part);
+    f(part, &norms_[offset / block]);
   });
   SquaredNorms sum;
   for (std::size_t i = 0; i * block < u.count; ++i) {

@@ -178,18 +178,18 @@ class HostStepFinisher final : public StepFinisher {
   // Of all gradients.
   [[nodiscard]] double squared_norm() { return b_.squared_norms(call(0, rules_.runs.back().end)).gradients; }
   void apply() {
-    double clip = 1;
-    const bool clips = rules_.clip_norm > 0 && !rules_.runs.empty();
+    const bool clips = (rules_.clip_norm > 0 || rules_.max_grad_norm > 0) && !rules_.runs.empty();
     if (integers_ != nullptr && clips) integers_->restore(m_.gradients);
-    // PyTorch's form, with its guard against a norm of zero.
-    if (clips) clip = std::min(1.0, rules_.clip_norm / (math::sqrt(squared_norm()) + 1e-6));
+    const double clip = clips ? clip_factor(rules_, math::sqrt(squared_norm())) : 1;
     for (const UpdateRules::Run& r : rules_.runs) {
       UpdateCall u = call(r.begin, r.end);
       u.lr = numbers_.lr * r.lr_scale;
       u.weight_decay = r.weight_decay;
+      u.rows = r.rows;
+      u.cols = r.cols;
       u.gradient_scale *= clip;
       if (integers_ != nullptr && !clips) {
-        if (!rules_.factor) {
+        if (!rules_.factor && !takes_tensors(rules_.op)) {
           update_from_integers(r, u);
           continue;
         }
@@ -247,7 +247,7 @@ class HostStepFinisher final : public StepFinisher {
     b_.memory().copy_in(m_.states, host_states_.data(), host_states_.size());
   }
   void average(void* to, const void* from, std::size_t count) {
-    if (to != nullptr) b_.average(m_.dtype, to, from, count, numbers_.ema_decay);
+    if (to != nullptr && numbers_.ema_decay != 1) b_.average(m_.dtype, to, from, count, numbers_.ema_decay);
   }
 
   Backend& b_;

@@ -48,7 +48,7 @@ struct StepNumbers {
   double lr = 0;
   double inverse_batch = 1;  // 1 / rows of all ranks and micro-batches together
   double loss_scale = 1;     // if it is static
-  double ema_decay = 0;
+  double ema_decay = 0;      // share of the average that remains; 1: this step does not change it
   std::int64_t step = 1;     // from 1
   std::uint32_t flags = 0;   // of this rank
   bool begins_sums = false;  // this step begins new sums of metrics

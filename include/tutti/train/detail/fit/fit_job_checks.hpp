@@ -116,6 +116,7 @@ struct FitImages {
   t.weight_decay = r.weight_decay;
   t.clip_norm = r.clip_norm;
   t.ema_decay = r.average;
+  t.ema = r.average_schedule;
   t.seed = r.seed;
   t.micro_batch = r.micro_batch;
   t.logical_ranks = r.logical_ranks;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <variant>
 #include <vector>
 
 #include <tutti/engine/executor.hpp>
@@ -18,8 +19,9 @@ namespace tutti {
   UpdateRules rules;
   rules.op = o.optimizer.update_op();
   rules.clip_norm = o.clip_norm;
+  rules.max_grad_norm = o.optimizer.max_grad_norm();
   rules.dynamic_loss_scale = o.dynamic_loss_scale;
-  if (o.optimizer.per_tensor()) {
+  if (o.optimizer.has_factor()) {
     rules.trust = o.optimizer.trust_ratio();
     rules.factor = [optimizer = o.optimizer](const SquaredNorms& n, double lr) { return optimizer.factor(n, lr); };
   }
@@ -28,6 +30,13 @@ namespace tutti {
     const Slice& s = p.slices[i];
     const double decay = s.decay || o.decay_all ? o.weight_decay / s.lr_scale : 0;
     const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
+    if (std::holds_alternative<MuonUpdate>(rules.op)) {
+      const bool matrix = s.shape.rank() == 4;
+      const auto rows = static_cast<std::size_t>(matrix ? s.shape[0] : 0);
+      runs.push_back({s.offset, end, s.lr_scale * (matrix ? 1 : o.optimizer.rest_rate()), decay, rows,
+                      rows > 0 ? s.count / rows : 0});
+      continue;
+    }
     if (!runs.empty() && !o.optimizer.per_tensor() && runs.back().lr_scale == s.lr_scale &&
         runs.back().weight_decay == decay)
       runs.back().end = end;

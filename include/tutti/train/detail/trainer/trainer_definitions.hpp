@@ -58,7 +58,7 @@ inline void require_pushes(const TrainerOptions& o) {
                      "updates that use only a part of one worker's gradients, because servers own the weights", what,
                      hint);
   };
-  if (o.optimizer.per_tensor()) refuse("an optimizer that needs whole tensors", "use sgd, nag or adamw");
+  if (o.optimizer.per_tensor()) refuse("an optimizer that needs whole tensors", "use sgd, nag, adam or adamw");
   if (o.clip_norm > 0) refuse("a limit to the norm of all gradients", "leave out --clip-norm");
   if (o.dynamic_loss_scale) refuse("a dynamic loss scale", "give --loss-scale a number");
 }
@@ -73,11 +73,12 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
       parts_(std::make_unique<Parts>(b_, s_, o_, model)),
       executor_(parts_->executor.get()) {
   if (s_.owns_weights()) detail::require_pushes(o_);
+  o_.ema.require_valid();
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);
   parts_->state = model_state();
   // A device supports neither a user's own optimizer nor servers.
   const bool on_host = o_.logical_ranks > 0 || s_.owns_weights() || parts_->exchange.staged() ||
-                       (o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio());
+                       (o_.optimizer.has_factor() && !o_.optimizer.trust_ratio());
   const UpdateRules& rules = parts_->optimizer.rules();
   parts_->steps = std::make_unique<StepRunner>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state,
                                                rules, on_host ? nullptr : b_.step_finisher(parts_->state, rules));
@@ -301,13 +302,24 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
   if (const auto* sgd = std::get_if<SgdUpdate>(&op))
     f.add("optimizer", {sgd->nesterov ? "nag " : "sgd ", sgd->momentum, per_tensor});
   else if (const auto* adamw = std::get_if<AdamwUpdate>(&op))
-    f.add("optimizer", {"adamw ", adamw->beta1, " ", adamw->beta2, per_tensor});
+    f.add("optimizer", {adamw->l2 ? "adam " : "adamw ", adamw->beta1, " ", adamw->beta2, per_tensor});
+  else if (const auto* lamb = std::get_if<LambUpdate>(&op))
+    f.add("optimizer", {"lamb ", lamb->beta1, " ", lamb->beta2, lamb->trust_clip ? " clip " : " ",
+                        lamb->always_adapt ? "all " : "", o_.optimizer.max_grad_norm()});
+  else if (const auto* muon = std::get_if<MuonUpdate>(&op))
+    f.add("optimizer",
+          {"muon ", muon->momentum, muon->nesterov ? " nesterov " : " ", muon->steps, " ", muon->a, " ", muon->b, " ",
+           muon->c, " ", static_cast<int>(muon->scale), muon->normalize ? " normalize" : "", muon->bf16 ? " bf16" : "",
+           muon->rest.index() == 0 ? " sgd " : " adamw ", o_.optimizer.rest_rate()});
   for (const auto& [name, value] : {std::pair{"weight decay", o_.weight_decay},
                                     {"decay of all parameters", o_.decay_all ? 1.0 : 0.0},
                                     {"loss scale", o_.dynamic_loss_scale ? 0 : o_.loss_scale},
                                     {"clip norm", o_.clip_norm},
                                     {"EMA decay", o_.ema_decay}})
     f.add(name, value);
+  if (has_ema())
+    f.add("EMA schedule", {static_cast<int>(o_.ema.warmup), " ", o_.ema.every, " ", o_.ema.epoch, " ", o_.ema.copies,
+                           " ", o_.ema.gamma, " ", o_.ema.power, " ", o_.ema.min_decay});
   f.add("seed", o_.seed);
   if (o_.logical_ranks > 0) {
     f.add("logical ranks", std::int64_t{o_.logical_ranks});

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 #include <tutti/engine/executor.hpp>
 #include <tutti/tensor/arena.hpp>
@@ -24,12 +22,6 @@ class WeightAverage {
   [[nodiscard]] std::byte* weights() const noexcept { return weights_.at(0); }
   [[nodiscard]] std::byte* states() const noexcept { return states_.at(0); }
 
-  // Returns the factor by which a step, counted from 1, multiplies the average. The decay grows to its limit over the
-  // first steps: otherwise an average that starts at random weights would stay there for a long time.
-  [[nodiscard]] static double decay(double limit, std::int64_t step) {
-    const auto t = static_cast<double>(step);
-    return std::min(limit, (1 + t) / (10 + t));
-  }
   // Starts again at the current weights.
   void restart() {
     b_->memory().copy(weights_.data(), e_->parameter_data(), weights_.bytes());

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "tools/trainer/options.hpp"
+
+// Checks the options of the optimizer and of the schedule, and sets their defaults.
+namespace tutti::trainer::detail {
+
+// Comes before check_schedule(). The batch size must be known.
+void check_optimizer(RunOptions& o);
+
+void check_schedule(RunOptions& o);
+
+}  // namespace tutti::trainer::detail
