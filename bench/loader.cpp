@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Measures the data pipeline without a training step, in images/s of wall clock and per second of CPU time, with 0 (the
 // caller reads), 1 and 2 threads of the loader. Images are padded, cropped and mirrored; those of ImageNet are decoded
-// and cropped as in torchvision. Uses CIFAR-10 from $TUTTI_DATA or ./data, and imagenet-sample.tar from $TUTTI_DATA,
+// and cropped as in torchvision, without more, with the augmentation of timm's rsb-a1 (bicubic, RandAugment), or with
+// that of torchvision's recipe of 2021 (TrivialAugmentWide, random erasing). Uses CIFAR-10 from $TUTTI_DATA or ./data,
+// and imagenet-sample.tar from $TUTTI_DATA,
 // ./data or ../shared/data.
 #include <benchmark/benchmark.h>
 
@@ -17,6 +19,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/augment.hpp>
+#include <tutti/data/augment/parse_policy.hpp>
 #include <tutti/data/images/encoded_images.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/cifar10/cifar10.hpp>
@@ -100,12 +103,23 @@ void add_imagenet(const bench::Options& options) {
     benchmark::AddCustomContext("imagenet", "not timed: no imagenet-sample.tar in $TUTTI_DATA or ../shared/data");
     return;
   }
-  const auto open = [images] {
-    return AnyDataset(EncodedImages("imagenet sample", Sample{images},
-                                    ImageDecoders({std::make_shared<TurbojpegDecoder>()}),
-                                    ImageAugment::torchvision(Split::train)));
+  const auto add_set = [&](const std::string& set, const ImageAugment& augment) {
+    const auto open = [images, augment] {
+      return AnyDataset(EncodedImages("imagenet sample", Sample{images},
+                                      ImageDecoders({std::make_shared<TurbojpegDecoder>()}), augment));
+    };
+    add(set, open, options);
   };
-  add("imagenet", open, options);
+  const ImageAugment plain = ImageAugment::torchvision(Split::train);
+  add_set("imagenet", plain);
+  ImageAugment rsb = plain, trivial = plain;
+  rsb.interpolation = Interpolation::bicubic;
+  rsb.policy = parse_policy("rsb_a1", "rand-m7-mstd0.5-inc1");
+  rsb.policy.interpolation = Interpolation::bicubic;
+  add_set("rsb_a1", rsb);
+  trivial.policy = AugmentPolicy::trivial_wide();
+  trivial.erasing = RandomErasing::torchvision(0.1);
+  add_set("torchvision_v2", trivial);
 }
 #endif
 

@@ -11,9 +11,11 @@ from table import Samples, better, markdown, ratio
 from turns import locked, run, say
 
 BATCH = 128  # the batch size of bench/loader
-NAMES = {"cifar10": "CIFAR-10: pad, crop, mirror", "imagenet": "ImageNet JPEGs: decode, crop to 224, mirror"}
-DECODERS = {"cifar10": ("torchvision",), "imagenet": ("torchvision", "pil")}
-COLUMNS = {"torchvision": "DataLoader", "pil": "DataLoader, PIL", "loader": "bench/loader", "jpeg": "bench/jpeg, no batches"}
+NAMES = {"cifar10": "CIFAR-10: pad, crop, mirror", "imagenet": "ImageNet JPEGs: decode, crop to 224, mirror",
+         "rsb_a1": "the same, bicubic, with RandAugment rand-m7-mstd0.5-inc1 (rsb-a1)"}
+DECODERS = {"cifar10": ("torchvision",), "imagenet": ("torchvision", "pil"), "rsb_a1": ("timm",)}
+COLUMNS = {"torchvision": "DataLoader", "pil": "DataLoader, PIL", "timm": "DataLoader, timm", "loader": "bench/loader",
+           "jpeg": "bench/jpeg, no batches"}
 
 
 def find_images():
@@ -26,7 +28,7 @@ def find_images():
             break
     for tar in (data / "imagenet-sample.tar", ROOT.parent / "shared" / "data" / "imagenet-sample.tar"):
         if tar.exists():
-            found["imagenet"] = tar
+            found["imagenet"] = found["rsb_a1"] = tar
             break
     return found
 

@@ -3,7 +3,8 @@
 """Images per second from PyTorch's DataLoader, the peer of bench/loader: prints a line of JSON.
 
 cifar10: images in memory, each one padded by 4, cropped and mirrored. imagenet: the JPEGs of imagenet-sample.tar in
-memory, decoded by torchvision or PIL, a random crop resized to 224x224 and mirrored. The results are batches of bytes.
+memory, decoded by torchvision or PIL, a random crop resized to 224x224 and mirrored. rsb_a1: the same JPEGs, decoded by
+PIL, with timm's transform of the recipe rsb-a1. The results are batches of bytes.
 """
 import argparse
 import io
@@ -49,6 +50,13 @@ class ImageNet(Dataset):
         if decoder == "torchvision":
             self.images = [torch.frombuffer(bytearray(b), dtype=torch.uint8) for b in self.images]
         self.decode = self.by_torchvision if decoder == "torchvision" else self.by_pil
+        if decoder == "timm":
+            from timm.data import create_transform
+
+            # use_prefetcher: bytes, which timm's prefetcher normalises later.
+            self.augment = create_transform(224, is_training=True, use_prefetcher=True, auto_augment="rand-m7-mstd0.5-inc1",
+                                            interpolation="bicubic")
+            return
         crop = [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]
         self.augment = v2.Compose(crop if decoder == "torchvision" else [*crop, v2.PILToTensor()])
 
@@ -90,9 +98,9 @@ def cpu_seconds(processes):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=("cifar10", "imagenet"), required=True)
+    parser.add_argument("--set", choices=("cifar10", "imagenet", "rsb_a1"), required=True)
     parser.add_argument("--data", required=True, help="the folder of CIFAR-10's binary version, or imagenet-sample.tar")
-    parser.add_argument("--decoder", choices=("torchvision", "pil"), default="torchvision")
+    parser.add_argument("--decoder", choices=("torchvision", "pil", "timm"), default="torchvision")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=5)

@@ -113,6 +113,11 @@ TEST_CASE("every flag of the Horovod trainer has its published default") {
       {"--use_larc --leta 0.02", [](const auto& o) { return o.eta == 0.02; }},
       {"--increased_aug --contrast 0.5 --saturation 0.5 --hue 0.1 --brightness 1",
        [](const auto& o) { return o.increased_aug && o.contrast == 0.5 && o.hue == 0.1 && o.brightness == 1; }},
+      {"--aa ta_wide --train-interpolation bicubic --augmentation torchvision --val-resize-size 232",
+       [](const auto& o) {
+         return o.auto_augment == "ta_wide" && o.interpolation == "bicubic" && o.eval_resize == 232;
+       }},
+      {"--crop-pct 0.95 --random-erase 0.1", [](const auto& o) { return o.crop_pct == 0.95 && o.random_erase == 0.1; }},
       {"--lr_decay_mode steps", [](const auto& o) { return o.lr_step_epochs == "30,60,80" && o.lr_factor == 0.1; }},
       // Defaults of the Horovod trainer have no effect in another mode, even if the line gives them. Options on a line
       // without a mode have an effect.
@@ -165,6 +170,12 @@ TEST_CASE("the error of train_imagenet for a bad option names the option") {
       {"--nosynthetic", "[--data-dir]"},
       {"--num_epochs 0", "[--num-epochs]"},
       {"--num_examples -1", "[--num-examples]"},
+      {"--auto-augment rand-mst0.5", "did you mean mstd?"},
+      {"--interpolation nearest", "[--interpolation] expected bilinear, bicubic or random"},
+      {"--crop-pct 1.1", "[--crop-pct] expected 0.1 to 1"},
+      {"--augmentation torchvision --eval-resize 100", "[--eval-resize] expected 224 to 65536"},
+      {"--eval-resize 256", "[--eval-resize] expected --augmentation torchvision"},
+      {"--augmentation torchvision --eval-resize 256 --crop-pct 0.9", "[--crop-pct] expected no --eval-resize"},
       {"--augmentation none", "[--augmentation]"},
       {"--decoder pil", "[--decoder]"},
       {"--on_bad_record ignore", "[--on-bad-record]"},

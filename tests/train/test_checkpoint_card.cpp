@@ -240,3 +240,17 @@ TEST_CASE("weights are loaded from a run with any optimizer") {
   averaged.with_ema([&] { ours = values(averaged, "fc.weight"); });
   CHECK(ours == theirs);
 }
+
+TEST_CASE("the preparation of images keeps its interpolation as JSON, and a text without one means bilinear") {
+  ImageAugment a = ImageAugment::torchvision(Split::test);
+  const interchange::ImagePreparation plain = preparation_of(a);
+  CHECK(interchange::json_of(plain).find("interpolation") == nullptr);
+  CHECK(interchange::image_preparation_of(interchange::json_of(plain), "test").scale.interpolation ==
+        Interpolation::bilinear);
+  a.interpolation = Interpolation::bicubic;
+  io::Json json = interchange::json_of(preparation_of(a));
+  CHECK(interchange::image_preparation_of(json, "test").scale.interpolation == Interpolation::bicubic);
+  json.set("interpolation", "lanczos");
+  CHECK_THROWS_WITH_AS((void)interchange::image_preparation_of(json, "test"),
+                       "[test interpolation] expected bicubic or bilinear, got 'lanczos'.", DataError);
+}

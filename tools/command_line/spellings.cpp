@@ -17,8 +17,9 @@ struct Spelling {
 };
 
 // The names come from the scripts of MXNet and GluonCV (num-layers, lr-mode, last-gamma, save-frequency, rec-train), of
-// TensorFlow (train-dir, save-secs), of the Horovod trainer (data-dir, leta, wdecay, lr-decay-mode, display-every), and
-// of the tools that resize ImageNet's TFRecord files (subset-name, start-offset, num-preprocess-threads).
+// TensorFlow (train-dir, save-secs), of the Horovod trainer (data-dir, leta, wdecay, lr-decay-mode, display-every), of
+// timm and torchvision (aa, reprob, remode, recount, aug-repeats, train-interpolation, val-resize-size), and of the
+// tools that resize ImageNet's TFRecord files (subset-name, start-offset, num-preprocess-threads).
 constexpr Spelling spellings[] = {
     {cifar10, "data", "data-dir"},
     {imagenet, "data-dir", "data"},
@@ -36,6 +37,13 @@ constexpr Spelling spellings[] = {
     {cifar10, "zero-gamma", "last-gamma"},
     {imagenet, "adv-bn-init", "zero-gamma"},
     {imagenet, "adv-bn-init", "last-gamma"},
+    {trainers, "auto-augment", "aa"},
+    {trainers, "random-erase", "reprob"},
+    {trainers, "erase-mode", "remode"},
+    {trainers, "erase-count", "recount"},
+    {trainers, "repeated-aug", "aug-repeats"},
+    {imagenet, "interpolation", "train-interpolation"},
+    {imagenet, "eval-resize", "val-resize-size"},
     {trainers, "mom", "momentum"},
     {cifar10, "wd", "wdecay"},
     {cifar10, "wd", "weight-decay"},

@@ -11,6 +11,7 @@
 
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "tools/trainer/augmentation.hpp"
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/scripted_options.hpp"
 
@@ -67,6 +68,7 @@ void check_cifar10_data(RunOptions& o) {
   number("--epochs", o.epochs, 1, 10'000'000);
   number("--centre-epochs", o.centre_epochs, 0, o.epochs);
   number("--fill-value", o.fill_value, 0, 255);
+  check_augmentation(o);
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
   if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");
   number("--num-classes", o.num_classes, 0, 1 << 20);

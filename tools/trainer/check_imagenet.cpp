@@ -7,6 +7,7 @@
 
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "tools/trainer/augmentation.hpp"
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/mxnet_options.hpp"
 
@@ -35,6 +36,15 @@ void check_imagenet_data(RunOptions& o) {
   number("--hue", o.hue, 0, 1);
   number("--brightness", o.brightness, 0, 255);
   number("--pca-noise", o.pca_noise, 0, 10);
+  check_augmentation(o);
+  if (o.crop_pct != 0) number("--crop-pct", o.crop_pct, 0.1, 1);
+  if (o.eval_resize != 0) number("--eval-resize", o.eval_resize, o.image_size, 65536);
+  if (o.eval_resize != 0 && o.crop_pct != 0)
+    fail<UsageError>("--crop-pct", "no --eval-resize together with it", std::to_string(o.eval_resize),
+                     "give one of the two");
+  if (o.eval_resize != 0 && o.augmentation == "horovod")
+    fail<UsageError>("--eval-resize", "--augmentation torchvision together with it", "horovod",
+                     "or give --crop-pct, the central share of each side");
   for (const double m : schedule::parse_numbers("--rgb-mean", o.rgb_mean)) number("--rgb-mean", m, -1e6, 1e6);
   for (const double s : schedule::parse_numbers("--rgb-std", o.rgb_std)) number("--rgb-std", s, 1e-6, 1e6);
   if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");

@@ -36,6 +36,9 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("pad-mode", o.pad_mode, "constant, or reflect: those pixels mirror the image without repeating its border",
     Scope::training);
   v("fill-value", o.fill_value, "value of constant padding, 0..255", Scope::training);
+  describe_augmentation(o, v);
+  v("interpolation", o.interpolation, "of --auto-augment: nearest, bilinear, bicubic or random (bilinear or bicubic)",
+    Scope::training);
   v("num-examples", o.num_examples, "training images used; 0: all", Scope::training);
   v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes");
   v("data-nthreads", o.data_nthreads, "threads that read images, per rank; 0: the training thread", Scope::rank);

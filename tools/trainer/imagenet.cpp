@@ -2,6 +2,7 @@
 #include "tools/trainer/imagenet.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "tools/trainer/augmentation.hpp"
 #include "tools/trainer/decoders.hpp"
 #include "tools/trainer/imagenet_table.hpp"
 
@@ -37,6 +39,11 @@ ImageAugment imagenet_augment(const RunOptions& o, Split split) {
                            : ColourJitter::yiq(o.brightness, o.contrast, o.saturation, o.hue);
   }
   if (train) a.colour.lighting = o.pca_noise;
+  if (o.eval_resize != 0) a.short_side = static_cast<int>(o.eval_resize);
+  if (o.crop_pct != 0) {
+    a.short_side = static_cast<int>(std::floor(static_cast<double>(o.image_size) / o.crop_pct));
+    a.share = o.crop_pct;
+  }
   const auto numbers = [](const char* option, const std::string& text, std::vector<float>& to) {
     if (text.empty()) return;
     std::vector<float> values;
@@ -47,6 +54,15 @@ ImageAugment imagenet_augment(const RunOptions& o, Split split) {
   };
   numbers("--rgb-mean", o.rgb_mean, a.mean);
   numbers("--rgb-std", o.rgb_std, a.stddev);
+  a.interpolation = interpolation_of(o);
+  if (train) {
+    const PixelChanges changes = pixel_changes(o, a.mean);
+    a.policy = changes.policy;
+    a.normalised = changes.normalised;
+    a.erasing = changes.erasing;
+  } else if (a.interpolation == Interpolation::random) {
+    a.interpolation = Interpolation::bicubic;
+  }
   return a;
 }
 
@@ -134,7 +150,7 @@ struct Imagenet {
       s.height = s.width = o.image_size;
       s.classes = classes(o);
       s.seed = o.seed;
-      return {Synthetic(s), std::nullopt};
+      return {repeated(o, Synthetic(s)), std::nullopt};
     }
     open(o);
     const ImageDecoders decoders = make_decoders(o.decoder);
@@ -148,7 +164,7 @@ struct Imagenet {
     const bool evaluates_later = o.eval_interval > 0 || o.num_gpus;
     const bool own = train && train->form == imagenet::Form::image_folder && !evaluates_later;
     // An evaluation uses no training images, but Images::train must not be empty.
-    Images all{train ? encoded(*train, Split::train) : *tests, tests, own, {}};
+    Images all{train ? repeated(o, encoded(*train, Split::train)) : *tests, tests, own, {}};
     for (const auto* opened : {&train, &test}) {
       if (!*opened) continue;
       if (!(*opened)->left_out.empty())

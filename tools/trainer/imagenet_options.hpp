@@ -33,6 +33,18 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("hue", o.hue, "of --increased-aug");
   v("brightness", o.brightness, "of --increased-aug");
   v("pca-noise", o.pca_noise, "PCA lighting, e.g. 0.1; 0: none");
+  describe_augmentation(o, v);
+  v("interpolation", o.interpolation,
+    "of scaling and of --auto-augment: bilinear, bicubic or random (bilinear or bicubic; an evaluation: bicubic)",
+    Scope::training);
+  v("eval-resize", o.eval_resize,
+    "with --augmentation torchvision: short side of an image in an evaluation, before its centre is cut out; 0: 8/7 of "
+    "the size",
+    Scope::training);
+  v("crop-pct", o.crop_pct,
+    "size of the net's input as a share of that short side, another way to give --eval-resize; with --augmentation "
+    "horovod the central share of each side; 0: 0.875 and 0.8",
+    Scope::training);
   v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the augmentation's", Scope::training);
   v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the augmentation's", Scope::training);
   v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes");

@@ -13,11 +13,13 @@
 #include <vector>
 
 #include <tutti/data/augment.hpp>
+#include <tutti/data/augment/pixel_changes.hpp>
 #include <tutti/datasets/fashion_mnist/fashion_mnist.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "tools/trainer/augmentation.hpp"
 #include "tools/trainer/decoders.hpp"
 #include "tools/trainer/image_records.hpp"
 
@@ -177,11 +179,18 @@ Images load_images(const RunOptions& o, const Schema& seen) {
   training.fill = {static_cast<std::uint8_t>(o.fill_value)};
   training.random_crop = o.random_crop;
   training.mirror = o.random_mirror;
+  const PixelChanges changes = pixel_changes(o, seen.mean);
+  if (changes.needs_colour() && seen.channels != 3)
+    fail<UsageError>("--auto-augment", "none, because the images of " + seen.name + " do not have 3 channels",
+                     o.auto_augment);
   const auto both = [&](auto train, auto test) {
     Augment plain = training;
     plain.random_crop = plain.mirror = false;
     plain.pad = padding_of(seen, test.schema());
-    return Images{Augmented(std::move(train), training), Augmented(std::move(test), plain)};
+    AnyDataset tests = Augmented(std::move(test), plain);
+    const auto repeats = [&](AnyDataset images) { return repeated(o, std::move(images)); };
+    if (!changes.any()) return Images{repeats(Augmented(std::move(train), training)), std::move(tests)};
+    return Images{repeats(PixelChanged(Augmented(std::move(train), training), changes, seen)), std::move(tests)};
   };
   const auto first = [&](MemoryDataset d) { return o.num_examples > 0 ? d.first(o.num_examples) : d; };
   if (reads_records(o)) {

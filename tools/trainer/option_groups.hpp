@@ -91,6 +91,25 @@ void describe_curves(RunOptions& o, V& v) {
 }
 
 template <class V>
+void describe_augmentation(RunOptions& o, V& v) {
+  v("auto-augment", o.auto_augment,
+    "random operations on training images: trivial (TrivialAugmentWide), ra-m9-n2 (torchvision's RandAugment), "
+    "rand-m7-mstd0.5-inc1 (timm's) or none",
+    Scope::training);
+  v("jitter-brightness", o.jitter_brightness,
+    "add up to this many standard deviations to training images, or subtract them; 0: no change", Scope::training);
+  v("jitter-contrast", o.jitter_contrast, "then multiply them by 1 - this to 1 + this; 0: no change", Scope::training);
+  v("random-erase", o.random_erase, "probability of erasing a part of a training image, 0..1", Scope::training);
+  v("erase-mode", o.erase_mode,
+    "the erased part becomes const (the mean colour), rand (a random colour) or pixel (random pixels)",
+    Scope::training);
+  v("repeated-aug", o.repeated_aug,
+    "views of each image in an epoch, one after another; an epoch then has this fraction of the images",
+    Scope::training);
+  v("erase-count", o.erase_count, "largest number of erased parts of an image, 1..16", Scope::training);
+}
+
+template <class V>
 void describe_batch_of(RunOptions& o, V& v) {
   v("batch-of", o.batch_of,
     "what --batch-size counts: rank (the images of each rank), worker (of the ranks of one --gpus list together, as "

@@ -50,6 +50,9 @@ struct RunOptions {
   std::optional<std::int64_t> pad_size;
   std::string pad_mode = "constant";
   std::int64_t fill_value = 0;
+  std::string auto_augment = "none", interpolation = "bilinear", erase_mode = "const";
+  double random_erase = 0, jitter_brightness = 0, jitter_contrast = 0;
+  std::int64_t erase_count = 1, repeated_aug = 1;
   std::int64_t num_examples = 0, num_classes = 0;
   std::int64_t data_nthreads = 1;
   bool benchmark = false, test_io = false;
@@ -58,7 +61,8 @@ struct RunOptions {
   std::string mode, symbol;  // --network
   std::optional<std::int64_t> layers, save_frequency;
   // Data of train_imagenet
-  std::int64_t image_size = 224, eval_size = 0;
+  std::int64_t image_size = 224, eval_size = 0, eval_resize = 0;
+  double crop_pct = 0;
   std::string augmentation = "horovod", decoder = "auto", on_bad_record = "fail";
   bool allow_missing_shards = false;
   bool increased_aug = false;

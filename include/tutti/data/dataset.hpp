@@ -31,6 +31,7 @@ struct Schema {
   std::vector<float> mean, stddev;       // per channel, on the 0..255 scale
   std::vector<std::string> class_names;  // one per class, or empty
   std::int64_t block = 1;                // number of adjacent samples that are best read together
+  bool own_order = false;                // index i is the i-th sample of each epoch: readers do not shuffle
   // How to prepare an image outside the set for prediction. Null: the image must already have this size.
   std::shared_ptr<const ImagePreparation> preparation{};
 

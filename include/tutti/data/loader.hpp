@@ -71,7 +71,8 @@ class Loader final : public BatchSource {
   [[nodiscard]] int reads_ahead() const override { return options_.slots; }
   [[nodiscard]] const Placement& placement() const noexcept override { return options_.placement; }
   [[nodiscard]] Sampler sampler() const override {
-    return {dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block};
+    const Schema& s = dataset_.schema();
+    return {dataset_.size(), options_.seed, options_.shuffle && !s.own_order, s.block};
   }
 
   // Throws what read() threw, with the data set's name and the index, at each call until start().

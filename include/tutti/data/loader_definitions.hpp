@@ -27,7 +27,7 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
     : dataset_(std::move(dataset)),
       schema_(std::make_shared<const Schema>(dataset_.schema())),
       options_(std::move(options)),
-      sampler_(dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block),
+      sampler_(Loader::sampler()),
       row_bytes_(static_cast<std::size_t>(dataset_.schema().image_bytes())) {
   if (options_.threads < 0 || options_.threads > 1024)
     fail<UsageError>("loader", "0 to 1024 threads", options_.threads);

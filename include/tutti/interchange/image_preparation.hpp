@@ -49,6 +49,9 @@ inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;
   p.scale.short_side = static_cast<int>(number(json.at("short_side", where), 1));
   p.scale.share = json.at("share", where).as_double(where);
   p.scale.antialias = json.at("antialias", where).as_bool(where);
+  if (json.find("interpolation") != nullptr)
+    p.scale.interpolation =
+        word("interpolation", "bicubic", "bilinear") ? Interpolation::bicubic : Interpolation::bilinear;
   p.scale.quality = json.at("fast", where).as_bool(where) ? DecodeQuality::fast : DecodeQuality::accurate;
   p.stored = json.at("stored", where).as_bool(where);
   p.window.pad = number(json.at("pad", where), 0);

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/core/isa.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/span.hpp>
+#include <tutti/data/augment/pixel_changes.hpp>
+#include <tutti/data/images/bicubic.hpp>
 #include <tutti/data/images/image_augment_options.hpp>
-#include <tutti/data/images/image_colour.hpp>
 #include <tutti/data/images/image_decoder.hpp>
 #include <tutti/data/images/resize.hpp>
 
@@ -24,6 +24,7 @@ namespace tutti {
 struct ImageCrop {
   ResizeBox box, bounds;
   bool mirror = false;
+  bool bicubic = false;  // else bilinear
 };
 
 // An ImageAugment that has been checked. Immutable, so threads may share it.
@@ -33,10 +34,13 @@ class ImageAugmenter {
   struct Scratch {
     DecodedImage image;
     Resizer resizer;
+    BicubicResizer bicubic;
+    PixelChanger::Scratch change;
   };
 
   // Throws UsageError for a value out of its range.
-  explicit ImageAugmenter(ImageAugment augment) : a_(std::move(augment)), isa_(cpu::detect_isa()) {
+  explicit ImageAugmenter(ImageAugment augment)
+      : a_(std::move(augment)), change_({a_.policy, a_.colour, a_.normalised, a_.erasing}, a_.mean, a_.stddev, 3) {
     const auto require = [](bool ok, const char* expected, const std::string& got) {
       if (!ok) fail<UsageError>("image augmentation", expected, got);
     };
@@ -56,7 +60,7 @@ class ImageAugmenter {
     if (a_.crop == CropRule::centre)
       require(a_.short_side >= std::max(a_.height, a_.width) && a_.short_side <= 65536,
               "a short side from the output's size to 65536", std::to_string(a_.short_side));
-    a_.colour.check();
+    require(a_.interpolation != Interpolation::nearest, "bilinear, bicubic or random interpolation", "nearest");
   }
 
   [[nodiscard]] const ImageAugment& augment() const noexcept { return a_; }
@@ -93,6 +97,7 @@ class ImageAugmenter {
       }
     }
     c.mirror = a_.mirror && rng.alternating_coin();
+    c.bicubic = detail::drawn(a_.interpolation, rng) == Interpolation::bicubic;
     return c;
   }
 
@@ -100,7 +105,7 @@ class ImageAugmenter {
   [[nodiscard]] DecodeRequest request_of(const ImageCrop& c, const ImageHeader& header) const {
     const auto axis = [&](double from, double length, double low, double size, std::int64_t outputs, int most) {
       const double scale = length / static_cast<double>(outputs);
-      const double reach = (a_.antialias ? std::max(scale, 1.0) : 1.0) + 1;
+      const double reach = (a_.antialias ? std::max(scale, 1.0) : 1.0) * (c.bicubic ? 2 : 1) + 1;
       const double begin = std::max(low, from - reach), end = std::min(low + size, from + length + reach);
       const int first = std::clamp(static_cast<int>(std::floor(begin + 1e-6)), 0, most - 1);
       const int last = std::clamp(static_cast<int>(std::ceil(end - 1e-6)), first + 1, most);
@@ -123,9 +128,13 @@ class ImageAugmenter {
     }
     const Span span(Lane::data, "augment", {}, -1, detail_watcher);
     const DecodedImage& image = scratch.image;
-    scratch.resizer({image.pixels.data(), image.width, image.height}, on(image, crop.box), on(image, crop.bounds),
-                    static_cast<int>(a_.width), static_cast<int>(a_.height), a_.antialias, crop.mirror, out.data());
-    jitter_colour(a_.colour, rng, out, isa_);
+    const int width = static_cast<int>(a_.width), height = static_cast<int>(a_.height);
+    const auto scale = [&](auto& resizer) {
+      resizer({image.pixels.data(), image.width, image.height}, on(image, crop.box), on(image, crop.bounds), width,
+              height, a_.antialias, crop.mirror, out.data());
+    };
+    crop.bicubic ? scale(scratch.bicubic) : scale(scratch.resizer);
+    change_(rng, out, width, height, scratch.change);
   }
 
  private:
@@ -180,7 +189,7 @@ class ImageAugmenter {
   }
 
   ImageAugment a_;
-  cpu::Isa isa_;
+  PixelChanger change_;
 };
 
 }  // namespace tutti

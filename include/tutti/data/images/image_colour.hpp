@@ -14,7 +14,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/data/images/image_augment_options.hpp>
+#include <tutti/data/images/colour_options.hpp>
 
 // Random changes of colour, in place on RGB images of u8, in integer arithmetic.
 namespace tutti {

@@ -43,7 +43,11 @@ struct ImagePreparation {
   if (a.short_side < side) a.short_side = static_cast<int>(std::min<std::int64_t>((side * 8 + 6) / 7, 65536));
   a.mirror = false;
   a.quality = DecodeQuality::accurate;
+  if (a.interpolation == Interpolation::random) a.interpolation = Interpolation::bicubic;  // as timm evaluates
+  a.policy = {};
   a.colour = {};
+  a.normalised = {};
+  a.erasing = {};
   ImagePreparation p;
   p.height = a.height;
   p.width = a.width;

@@ -90,6 +90,30 @@ struct ResizeAxis {
   }
 };
 
+// The pixels that scaling may read: columns [left, right), rows [top, bottom).
+struct ResizeLimits {
+  int left, right, top, bottom;
+};
+
+// Returns the pixels that `bounds` touches. Throws UsageError for a box that is empty or leaves the bounds, for bounds
+// that leave the image, and for an empty output.
+inline ResizeLimits resize_limits(const RgbView& image, const ResizeBox& box, const ResizeBox& bounds, int out_width,
+                                  int out_height) {
+  constexpr double slack = 1e-6;
+  const auto within = [](double at, double length, double low, double size) {
+    return length > 0 && at >= low - slack && at + length <= low + size + slack;
+  };
+  if (out_width <= 0 || out_height <= 0 || !within(box.x, box.width, bounds.x, bounds.width) ||
+      !within(box.y, box.height, bounds.y, bounds.height) || !within(bounds.x, bounds.width, 0, image.width) ||
+      !within(bounds.y, bounds.height, 0, image.height))
+    fail<UsageError>("resize", "a box within bounds within the image, and an output", "an invalid box or no output");
+  const auto low = [](double v) { return std::max(0, static_cast<int>(std::floor(v + slack))); };
+  const auto high = [](double v, int most) { return std::min(most, static_cast<int>(std::ceil(v - slack))); };
+  const int left = low(bounds.x), right = std::max(left + 1, high(bounds.x + bounds.width, image.width));
+  const int top = low(bounds.y), bottom = std::max(top + 1, high(bounds.y + bounds.height, image.height));
+  return {left, right, top, bottom};
+}
+
 }  // namespace detail
 
 // Scales parts of images to one size after another and keeps its buffers. Use one for each thread.
@@ -105,18 +129,7 @@ class Resizer {
   // bounds that leave the image.
   void operator()(const RgbView& image, const ResizeBox& box, const ResizeBox& bounds, int out_width, int out_height,
                   bool antialias, bool mirror, std::uint8_t* to) {
-    constexpr double slack = 1e-6;
-    const auto within = [](double at, double length, double low, double size) {
-      return length > 0 && at >= low - slack && at + length <= low + size + slack;
-    };
-    if (out_width <= 0 || out_height <= 0 || !within(box.x, box.width, bounds.x, bounds.width) ||
-        !within(box.y, box.height, bounds.y, bounds.height) || !within(bounds.x, bounds.width, 0, image.width) ||
-        !within(bounds.y, bounds.height, 0, image.height))
-      fail<UsageError>("resize", "a box within bounds within the image, and an output", "an invalid box or no output");
-    const auto low = [](double v) { return std::max(0, static_cast<int>(std::floor(v + slack))); };
-    const auto high = [](double v, int most) { return std::min(most, static_cast<int>(std::ceil(v - slack))); };
-    const int left = low(bounds.x), right = std::max(left + 1, high(bounds.x + bounds.width, image.width));
-    const int top = low(bounds.y), bottom = std::max(top + 1, high(bounds.y + bounds.height, image.height));
+    const auto [left, right, top, bottom] = detail::resize_limits(image, box, bounds, out_width, out_height);
     columns_.set(box.x, box.width, left, right, out_width, antialias, mirror);
     rows_.set(box.y, box.height, top, bottom, out_height, antialias, false);
 

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#include "tools/trainer/augmentation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/nearest_word.hpp>
+#include <tutti/data/augment/parse_policy.hpp>
+#include <tutti/data/augment/repeated_images.hpp>
+
+#include "tools/trainer/check_values.hpp"
+
+namespace tutti::trainer {
+
+namespace {
+
+// Checks a word, and suggests the nearest valid one.
+void nearest(const char* option, std::string& value, const std::vector<std::string>& words) {
+  const std::string close = nearest_word(value, words);
+  const std::string hint = close.empty() || close == value ? "" : "did you mean " + close + "?";
+  detail::word(option, value, words, {}, hint.c_str());
+}
+
+}  // namespace
+
+void check_augmentation(RunOptions& o) {
+  (void)parse_policy("--auto-augment", o.auto_augment);
+  if (o.program == Program::train_cifar10)
+    nearest("--interpolation", o.interpolation, {"nearest", "bilinear", "bicubic", "random"});
+  else
+    nearest("--interpolation", o.interpolation, {"bilinear", "bicubic", "random"});
+  detail::number("--jitter-brightness", o.jitter_brightness, 0, 10);
+  detail::number("--jitter-contrast", o.jitter_contrast, 0, 1);
+  detail::number("--random-erase", o.random_erase, 0, 1);
+  nearest("--erase-mode", o.erase_mode, {"const", "rand", "pixel"});
+  detail::number("--erase-count", o.erase_count, 1, 16);
+  detail::number("--repeated-aug", o.repeated_aug, 1, 64);
+}
+
+Interpolation interpolation_of(const RunOptions& o) {
+  for (const auto i : {Interpolation::nearest, Interpolation::bicubic, Interpolation::random})
+    if (o.interpolation == name_of(i)) return i;
+  return Interpolation::bilinear;
+}
+
+PixelChanges pixel_changes(const RunOptions& o, std::span<const float> mean) {
+  PixelChanges c;
+  c.policy = parse_policy("--auto-augment", o.auto_augment);
+  c.policy.interpolation = interpolation_of(o);
+  if (c.policy.rule == PolicyRule::rand_timm)
+    for (std::size_t k = 0; k < std::min(mean.size(), c.policy.fill.size()); ++k)
+      c.policy.fill[k] = static_cast<std::uint8_t>(std::lround(std::clamp(mean[k], 0.0F, 255.0F)));
+  c.normalised = {o.jitter_brightness, o.jitter_contrast};
+  c.erasing = RandomErasing::timm(o.random_erase,
+                                  o.erase_mode == "rand"    ? EraseFill::colour
+                                  : o.erase_mode == "pixel" ? EraseFill::pixels
+                                                            : EraseFill::mean,
+                                  static_cast<int>(o.erase_count));
+  return c;
+}
+
+AnyDataset repeated(const RunOptions& o, AnyDataset training) {
+  if (o.repeated_aug == 1) return training;
+  return RepeatedImages(std::move(training), static_cast<int>(o.repeated_aug), o.seed);
+}
+
+}  // namespace tutti::trainer
