@@ -59,7 +59,7 @@ double tiny_metric(std::span<const float> logits, std::span<const std::int32_t> 
 
 struct How {
   int world = 1;
-  std::int64_t stop_after = 0;  // steps of this call; 0: none
+  std::int64_t stop_after = 0;  // steps of this call; 0: no limit
   std::string folder{};
   bool resumes = false;
   std::int64_t report_every = 1;

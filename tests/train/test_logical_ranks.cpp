@@ -108,7 +108,7 @@ TEST_CASE("micro-batches are cut from the rows of each logical rank") {
   job.options.micro_batch = 2;
   check_worlds(job);
   CHECK(!(train_world(job, 1) == whole));  // batch norm sees other batches
-  // Without batch norm they change nothing but the order of sums.
+  // Without batch norm they change only the order of sums.
   job.norm = false;
   check_worlds(job);
 }

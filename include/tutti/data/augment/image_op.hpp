@@ -17,24 +17,25 @@ enum class Interpolation : std::uint8_t { nearest, bilinear, bicubic, random };
                                         : "random";
 }
 
-// An operation on an image of the net's input size. The comments say what its value is.
+// An operation on an image of the net's input size. The comments say what its value is; the first four operations have
+// no value.
 enum class ImageOp : std::uint8_t {
-  identity,       // none
-  auto_contrast,  // none; each channel is stretched to 0..255
-  equalize,       // none; the histogram of each channel becomes flat
-  invert,         // none
-  posterize,      // number of high bits that are kept, 0 to 8
-  solarize,       // levels from this one on are inverted
-  solarize_add,   // this is added to levels below 128
-  colour,         // factor of the distance to grey
-  contrast,       // factor of the distance to the mean grey level
-  brightness,     // factor
-  sharpness,      // factor of the distance to the smoothed image
-  rotate,         // degrees, counter-clockwise
-  shear_x,        // column x of row y shows column x + value * y
-  shear_y,        // row y of column x shows row y + value * x
-  translate_x,    // column x shows column x + value, in pixels
-  translate_y     // row y shows row y + value, in pixels
+  identity,
+  auto_contrast,  // each channel is stretched to 0..255
+  equalize,       // the histogram of each channel becomes flat
+  invert,
+  posterize,     // number of high bits that are kept, 0 to 8
+  solarize,      // levels from this one on are inverted
+  solarize_add,  // this is added to levels below 128
+  colour,        // factor of the distance to grey
+  contrast,      // factor of the distance to the mean grey level
+  brightness,    // factor
+  sharpness,     // factor of the distance to the smoothed image
+  rotate,        // degrees, counter-clockwise
+  shear_x,       // column x of row y shows column x + value * y
+  shear_y,       // row y of column x shows row y + value * x
+  translate_x,   // column x shows column x + value, in pixels
+  translate_y    // row y shows row y + value, in pixels
 };
 inline constexpr int image_ops = 16;
 

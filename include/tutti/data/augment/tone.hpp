@@ -127,7 +127,8 @@ TUTTI_INLINE void sharpen_row_body(const SharpenRow* row) {
 }
 TUTTI_DEFINE_DISPATCH(sharpen_row, sharpen_row_body);
 
-// factor: 0 to 4; 1 changes nothing. Pixels at the border keep their values. `memory` is for a copy of the image.
+// factor: 0 to 4; with 1 the image stays the same. Pixels at the border keep their values. `memory` is for a copy of
+// the image.
 inline void sharpen(std::span<std::uint8_t> image, int width, int height, double factor,
                     std::vector<std::uint8_t>& memory, cpu::Isa isa) {
   if (width < 3 || height < 3) return;

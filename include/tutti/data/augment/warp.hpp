@@ -223,7 +223,7 @@ TUTTI_TARGET_AVX2 inline void warp_avx2(const WarpJob& job) {
 }
 #endif
 
-// Copies the nearest pixels with PIL's arithmetic: 16 fractional bits, or none for a shift.
+// Copies the nearest pixels with PIL's arithmetic: 16 fractional bits, or 0 for a shift.
 inline void warp_nearest(const WarpJob& job) {
   const WarpSource& s = job.source;
   const AffineMap& m = job.map;

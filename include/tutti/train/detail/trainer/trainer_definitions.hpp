@@ -292,46 +292,6 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> sec
   parts_->steps->forget();
 }
 
-TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
-  JobFacts f;
-  f.add("tutti", version);
-  for (const auto& [name, value] : o_.must_agree.facts()) f.add(name, value);
-  f.add("precision", name_of(o_.compute));
-  const char* const per_tensor = o_.optimizer.per_tensor() ? " per tensor" : "";
-  const UpdateOp op = o_.optimizer.update_op();
-  if (const auto* sgd = std::get_if<SgdUpdate>(&op))
-    f.add("optimizer", {sgd->nesterov ? "nag " : "sgd ", sgd->momentum, per_tensor});
-  else if (const auto* adamw = std::get_if<AdamwUpdate>(&op))
-    f.add("optimizer", {adamw->l2 ? "adam " : "adamw ", adamw->beta1, " ", adamw->beta2, per_tensor});
-  else if (const auto* lamb = std::get_if<LambUpdate>(&op))
-    f.add("optimizer", {"lamb ", lamb->beta1, " ", lamb->beta2, lamb->trust_clip ? " clip " : " ",
-                        lamb->always_adapt ? "all " : "", o_.optimizer.max_grad_norm()});
-  else if (const auto* muon = std::get_if<MuonUpdate>(&op))
-    f.add("optimizer",
-          {"muon ", muon->momentum, muon->nesterov ? " nesterov " : " ", muon->steps, " ", muon->a, " ", muon->b, " ",
-           muon->c, " ", static_cast<int>(muon->scale), muon->normalize ? " normalize" : "", muon->bf16 ? " bf16" : "",
-           muon->rest.index() == 0 ? " sgd " : " adamw ", o_.optimizer.rest_rate()});
-  for (const auto& [name, value] : {std::pair{"weight decay", o_.weight_decay},
-                                    {"decay of all parameters", o_.decay_all ? 1.0 : 0.0},
-                                    {"loss scale", o_.dynamic_loss_scale ? 0 : o_.loss_scale},
-                                    {"clip norm", o_.clip_norm},
-                                    {"EMA decay", o_.ema_decay}})
-    f.add(name, value);
-  if (has_ema())
-    f.add("EMA schedule", {static_cast<int>(o_.ema.warmup), " ", o_.ema.every, " ", o_.ema.epoch, " ", o_.ema.copies,
-                           " ", o_.ema.gamma, " ", o_.ema.power, " ", o_.ema.min_decay});
-  f.add("seed", o_.seed);
-  if (o_.logical_ranks > 0) {
-    f.add("logical ranks", std::int64_t{o_.logical_ranks});
-    for (const BitFact& b : b_.bits_depend_on()) f.add(b.name, b.value);
-  }
-  f.add("buckets", {o_.first_bucket_bytes, " and ", o_.bucket_bytes, " bytes"});
-  for (const Slice& s : executor_->parameters().slices)
-    f.add("parameter", {s.name, " ", to_string(s.shape), s.trainable ? "" : " fixed",
-                        s.lr_scale == 1 ? TextPart{} : TextPart{" rate ", s.lr_scale}});
-  return f;
-}
-
 TUTTI_CORE_FUNCTION ModelState Trainer::model_state() const {
   ModelState m;
   m.dtype = executor_->parameters().dtype;
