@@ -10,12 +10,10 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/span_of.hpp>
-#include <tutti/core/text_part.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/strategy/strategy.hpp>
@@ -27,7 +25,6 @@
 #include <tutti/train/detail/trainer/step_runner.hpp>
 #include <tutti/train/detail/trainer/weight_average.hpp>
 #include <tutti/train/trainer.hpp>
-#include <tutti/version.hpp>
 
 // Definitions of trainer.hpp, which includes this file unless they are compiled in another unit (core/separate.hpp).
 namespace tutti {
