@@ -20,7 +20,7 @@ for folder in tests/*/; do
   folder=$(basename "$folder")
   if [[ $folder == fuzz ]] || compgen -G "tests/$folder/test_*" >/dev/null; then pieces+=("tests-$folder"); fi
 done
-pieces+=(sanitize-asan sanitize-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames coverage
+pieces+=(sanitize-asan sanitize-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames mutants-logical coverage
   soak-resume soak-elastic logical-ranks chroot repeat)
 
 out=build/nightly only=() minutes=60 again=
@@ -68,6 +68,7 @@ piece() {
     tests-*) TUTTI_CHECK_ALL=1 TUTTI_FUZZ_SEED=0 ctest --test-dir build -L "^${1#tests-}\$" --no-tests=error --output-on-failure \
       --parallel $(($(nproc) + 3)) --resource-spec-file "$PWD/build/tests/lanes.json" ;;
     sanitize-*) tests/sanitize.sh --preset "${1#sanitize-}" ;;
+    mutants-logical) tests/mutants/logical_ranks.py ;;
     mutants-*) tests/mutants/run.py --only "${1#mutants-}" ;;
     coverage) tests/coverage.py --all --check ;;
     soak-resume) "${soak[@]}" python3 tests/tools/soak_resume.py --minutes "$minutes" ;;
