@@ -27,6 +27,9 @@ namespace tutti {
 struct JitterDraw {
   double brightness = 0, contrast = 1;
 };
+
+// Returns the brightness and contrast of one image. A pure function of its arguments. Takes no random numbers if both
+// are off.
 [[nodiscard]] inline JitterDraw draw_jitter(const NormalisedJitter& j, Rng& rng) {
   if (!j.any()) return {};
   JitterDraw d;
