@@ -182,11 +182,11 @@ TEST_CASE("wrong texts of policies name what is valid") {
     CHECK(message.starts_with("[--auto-augment] expected "));
     for (const char* part : parts) CHECK(message.find(part) != std::string::npos);
   };
-  expect("trivail", {"trivial (TrivialAugmentWide)", "got 'trivail'", "did you mean trivial?"});
-  expect("rnd-m9", {"rand-m7-mstd0.5-inc1", "did you mean rand?"});
+  expect("trivail", {"trivial (TrivialAugmentWide)", "got 'trivail'", "did you mean trivial"});
+  expect("rnd-m9", {"rand-m7-mstd0.5-inc1", "did you mean rand"});
   expect("autoaugment", {"none, trivial"});
   expect("trivial-m9", {"none, trivial"});
-  expect("rand-mst0.5", {"sections m, n, p, mstd, mmax, inc", "did you mean mstd?"});
+  expect("rand-mst0.5", {"sections m, n, p, mstd, mmax, inc", "did you mean mstd"});
   expect("rand-9", {"sections m, n"});
   expect("rand-m", {"m with a magnitude of 0 to 100", "'m'"});
   expect("rand-m101", {"m with a magnitude of 0 to 100"});

@@ -170,7 +170,7 @@ TEST_CASE("the error of train_imagenet for a bad option names the option") {
       {"--nosynthetic", "[--data-dir]"},
       {"--num_epochs 0", "[--num-epochs]"},
       {"--num_examples -1", "[--num-examples]"},
-      {"--auto-augment rand-mst0.5", "did you mean mstd?"},
+      {"--auto-augment rand-mst0.5", "did you mean mstd"},
       {"--interpolation nearest", "[--interpolation] expected bilinear, bicubic or random"},
       {"--crop-pct 1.1", "[--crop-pct] expected 0.1 to 1"},
       {"--augmentation torchvision --eval-resize 100", "[--eval-resize] expected 224 to 65536"},

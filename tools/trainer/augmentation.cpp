@@ -23,7 +23,7 @@ namespace {
 // Checks a word, and suggests the nearest valid one.
 void nearest(const char* option, std::string& value, const std::vector<std::string>& words) {
   const std::string close = nearest_word(value, words);
-  const std::string hint = close.empty() || close == value ? "" : "did you mean " + close + "?";
+  const std::string hint = close.empty() || close == value ? "" : "did you mean " + close;
   detail::word(option, value, words, {}, hint.c_str());
 }
 

@@ -59,7 +59,7 @@ class PolicySection {
     for (const auto& k : known) list += (list.empty() ? "" : ", ") + k;
     const std::string nearest = key_.empty() ? std::string() : nearest_word(key_, known);
     fail<UsageError>(where_, {"sections ", list, ", each with a number, as in ", example}, {"'", printable(text_), "'"},
-                     nearest.empty() ? std::string() : "did you mean " + nearest + "?");
+                     nearest.empty() ? std::string() : "did you mean " + nearest);
   }
 
  private:
@@ -136,7 +136,7 @@ class PolicySection {
     fail<UsageError>(where,
                      "none, trivial (TrivialAugmentWide), ra-m9-n2 (torchvision's RandAugment) or "
                      "rand-m7-mstd0.5-inc1 (timm's)",
-                     {"'", printable(text), "'"}, nearest.empty() ? std::string() : "did you mean " + nearest + "?");
+                     {"'", printable(text), "'"}, nearest.empty() ? std::string() : "did you mean " + nearest);
   }
   check(p);
   return p;
