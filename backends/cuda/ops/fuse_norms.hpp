@@ -122,7 +122,8 @@ class NormFuser {
     fused_.activation.push_back(node(conv).name);
     if (weights < 0) return;
     removed_[at(recomputed)] = 1;
-    const op::Window window = std::get<op::Conv2dBackwardWeights>(node(weights).op);
+    const op::Window& of_weights = std::get<op::Conv2dBackwardWeights>(node(weights).op);
+    const op::Window window = of_weights;
     become(node(weights), Conv2dBackwardWeightsActivated{window});
     node(weights).inputs = {x, node(weights).inputs[1], scale, bias};
   }

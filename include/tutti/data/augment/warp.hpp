@@ -92,7 +92,7 @@ inline WarpSource padded(const std::uint8_t* image, int width, int height, std::
     const std::uint8_t* from = image + std::ptrdiff_t{3} * y * width;
     std::uint8_t* to = memory.data() + y * row;
     for (int k = 0; k < m; ++k) std::memcpy(to + 3 * k, from, 3);
-    std::memcpy(to + 3 * m, from, static_cast<std::size_t>(3 * width));
+    std::memcpy(to + 3 * m, from, 3 * static_cast<std::size_t>(width));
     for (int k = 0; k < m; ++k) std::memcpy(to + 3 * (m + width + k), from + 3 * (width - 1), 3);
   }
   return {memory.data() + 3 * m, row, width, height};

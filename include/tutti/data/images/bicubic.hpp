@@ -45,8 +45,9 @@ inline void set_cubic(ResizeAxis& axis, double from, double length, int low, int
       const int begin = std::clamp(first, low, high - 1);
       return Taps{centre, begin, std::clamp(first + 4, begin + 1, high)};
     }
-    const int begin = std::clamp(static_cast<int>(centre - width + 0.5), low, high - 1);
-    return Taps{centre, begin, std::clamp(static_cast<int>(centre + width + 0.5), begin + 1, high)};
+    const double half = 0.5;
+    const int begin = std::clamp(static_cast<int>(centre - width + half), low, high - 1);
+    return Taps{centre, begin, std::clamp(static_cast<int>(centre + width + half), begin + 1, high)};
   };
   int most = 1;
   for (int i = 0; i < outputs; ++i) most = std::max(most, taps_of(i).end - taps_of(i).begin);

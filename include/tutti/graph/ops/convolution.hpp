@@ -30,14 +30,15 @@ struct Conv2d : Window {
   void gradient(G& g) const {
     const ValueId dy = g.incoming();
     if (dy == no_value) return;
+    const Window& window = *this;
     // The weights come first: their gradient can be sent while the data gradient is computed.
     if (g.wanted(1)) {
       const ValueId dw = g.make(1);
-      g.add(Conv2dBackwardWeights{*this, groups}, {g.recompute(0), dy}, {dw});
+      g.add(Conv2dBackwardWeights{window, groups}, {g.recompute(0), dy}, {dw});
     }
     if (g.wanted(0)) {
       const ValueId dx = g.make(0);
-      g.add(Conv2dBackwardData{*this, groups}, {dy, g.input(1)}, {dx});
+      g.add(Conv2dBackwardData{window, groups}, {dy, g.input(1)}, {dx});
       g.pass(0, dx);
     }
   }

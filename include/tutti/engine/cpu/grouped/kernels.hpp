@@ -180,7 +180,7 @@ TUTTI_INLINE void gradient_taps(const float* x, std::int64_t pixel, std::int64_t
         }
       }
     }
-#pragma GCC unroll 3
+#pragma GCC unroll 3  // NOLINT(readability-misleading-indentation)
   for (int k = 0; k < N; ++k) {
     F<I> before;
     load<I>(before, static_cast<const float*>(dw + 16 * k));

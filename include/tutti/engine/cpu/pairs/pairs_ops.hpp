@@ -105,7 +105,8 @@ class Conv2dBackwardWeights final : public Kernel {
 template <class Rule>
 [[nodiscard]] bool follows(const Rule& rule, Isa isa, const Op& op, const NodeDesc& d) {
   const auto ask = [&](Pass pass, const auto& o, const Shape& x, const Shape& y) {
-    return o.groups == 1 && d.in[0].dtype == DType::bf16 && rule(isa, pass, Problem{o, x[1], y[1]});
+    const op::Window& window = o;
+    return o.groups == 1 && d.in[0].dtype == DType::bf16 && rule(isa, pass, Problem{window, x[1], y[1]});
   };
   if (const auto* o = std::get_if<op::Conv2d>(&op)) return ask(Pass::forward, *o, d.in[0].shape, d.out[0].shape);
   if (const auto* o = std::get_if<op::Conv2dBackwardData>(&op))

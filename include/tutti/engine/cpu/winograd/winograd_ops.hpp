@@ -162,7 +162,8 @@ class Conv2dBackwardData final : public Convolution {
 [[nodiscard]] inline std::optional<Problem> problem_of(const Op& op, const NodeDesc& d) {
   const auto of = [&](const auto& o, const Shape& x, const Shape& y) -> std::optional<Problem> {
     if (o.groups > 1) return std::nullopt;
-    return Problem{o, x[1], y[1], x[2], x[3], d.in[0].dtype == DType::bf16};
+    const op::Window& window = o;
+    return Problem{window, x[1], y[1], x[2], x[3], d.in[0].dtype == DType::bf16};
   };
   if (const auto* o = std::get_if<op::Conv2d>(&op)) return of(*o, d.in[0].shape, d.out[0].shape);
   if (const auto* o = std::get_if<op::Conv2dBackwardData>(&op)) return of(*o, d.out[0].shape, d.in[0].shape);
