@@ -190,13 +190,15 @@ class Input(Run):
     def test_loaders(self):
         out = self.run_it("input", "--repeats", "2", "--seconds", "0.5", **self.input()).stdout
         cores = len(os.sched_getaffinity(0))
-        self.assertRegex(out, r"\| CIFAR-10: .*\| +0 \| +42\.0 \(.*\) \| +- \| +1,000 \(1,000 to 1,000\) \| +- \| +23\.81 \|\n")
-        self.assertRegex(out, r"\| ImageNet JPEGs: .*\| +" + str(cores) + r" \| +42\.0 .*\| +42\.0 .*\| +1,000 .*\| +1,000 .*\| +23\.81 \|\n")
+        self.assertRegex(out, r"\| CIFAR-10: .*\| +0 \| +42\.0 \(.*\) \| +- \| +- \| +1,000 \(1,000 to 1,000\) \| +- \| +23\.81 \|\n")
+        self.assertRegex(out, r"\| ImageNet JPEGs: .*\| +" + str(cores) + r" \| +42\.0 .*\| +42\.0 .*\| +- \| +1,000 .*\| +1,000 .*\| +23\.81 \|\n")
+        self.assertRegex(out, r"\| the same, bicubic.*\| +0 \| +- \| +- \| +42\.0 .*\| +1,000 .*\| +- \| +23\.81 \|\n")
         calls = [{k: c[c.index(k) + 1] for k in ("--set", "--workers", "--decoder")} for c, _ in self.calls("torch")]
-        self.assertEqual([tuple(c.values()) for c in calls[:6]], [
+        self.assertEqual([tuple(c.values()) for c in calls[:8]], [
             ("cifar10", "0", "torchvision"), ("cifar10", str(cores), "torchvision"), ("imagenet", "0", "torchvision"),
-            ("imagenet", "0", "pil"), ("imagenet", str(cores), "torchvision"), ("imagenet", str(cores), "pil")])
-        self.assertEqual(calls[6:], calls[:6])
+            ("imagenet", "0", "pil"), ("imagenet", str(cores), "torchvision"), ("imagenet", str(cores), "pil"),
+            ("rsb_a1", "0", "timm"), ("rsb_a1", str(cores), "timm")])
+        self.assertEqual(calls[8:], calls[:8])
         self.assertEqual(self.calls("jpeg")[0][0][0], "--benchmark_filter=^jpeg/full/turbojpeg/torchvision/threads1/")
         filters = [c[0][0] for c in self.calls("loader")]
         self.assertEqual(filters[:2], ["--benchmark_filter=^loader/cifar10/b128/threads0/",

@@ -83,7 +83,7 @@ void check_average(RunOptions& o) {
   number("--ema-decay", o.ema_decay, 0, 0.9999999);
   word("--ema-schedule", o.ema_schedule, {"counted", "constant", "timm", "torchvision"}, {{"none", "constant"}});
   const bool given = o.ema_schedule != RunOptions().ema_schedule;
-  if (o.ema_decay == 0 && (given || o.ema_every))
+  if (o.ema_decay == 0 && (given || o.ema_every.value_or(1) != 1))
     fail<UsageError>(given ? "--ema-schedule" : "--ema-every", "--ema-decay together with it",
                      given ? o.ema_schedule : std::to_string(*o.ema_every), "e.g. --ema-decay 0.999");
   if (!o.ema_every) o.ema_every = o.ema_schedule == "torchvision" ? 32 : 1;

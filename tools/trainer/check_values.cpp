@@ -30,8 +30,7 @@ void word(const char* option, std::string& value, const std::vector<std::string>
     if (w == other) w = first;
   if (std::find(words.begin(), words.end(), w) == words.end()) {
     const std::string nearest = hint[0] == 0 ? nearest_word(w, words) : std::string();
-    fail<UsageError>(option, list_of(words), "'" + value + "'",
-                     nearest.empty() ? hint : "did you mean " + nearest + "?");
+    fail<UsageError>(option, list_of(words), "'" + value + "'", nearest.empty() ? hint : "did you mean " + nearest);
   }
   value = w;
 }
