@@ -26,12 +26,13 @@ FILE.onnx has an input "images" [batch, channels, height, width] and an output "
 in its metadata "classes", "mean", "std" and "image": how to prepare images.
 Exit codes: 0, 1 internal error, 2 usage, 3 a model that cannot be read, or a file that cannot be written.)"};
   Options o;
-  std::vector<Option> table{{"--input", "WORD", one_of(o.input, {"normalized", "pixels"}),
-                             "values that FILE.onnx takes as images: normalized, which is (pixel / 255 - mean) / std "
-                             "as in torchvision, or pixels from 0 to 255  [normalized]",
-                             "Options"},
-                            {"--output", "WORD", one_of(o.output, {"logits", "probabilities"}),
-                             "values that FILE.onnx returns: logits or probabilities  [logits]", "Options"}};
+  std::vector<Option> table{
+      {"--input", "WORD", one_of(o.input, {"normalized", "pixels"}),
+       "normalized: images are (pixel / 255 - mean) / std, as in torchvision; pixels: images are 0 to "
+       "255  [normalized]",
+       "Options"},
+      {"--output", "WORD", one_of(o.output, {"logits", "probabilities"}),
+       "values that FILE.onnx returns: logits or probabilities  [logits]", "Options"}};
   for (const Option& one : predict_tool::model_option_table(o.model)) table.push_back(one);
   const Line line = read(words, table, form);
   o.text = line.text;

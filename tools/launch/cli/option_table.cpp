@@ -149,9 +149,9 @@ void add_elastic(std::vector<Option>& table, Options& o) {
         e.at_epoch = word == "epoch";
         e.at_given = true;
       },
-      "when an edit takes effect. epoch: hosts leave at the end of an epoch, and hosts that the same edit adds join "
-      "an epoch later; step: hosts leave and join after the current step  [epoch; step with ps_async, whose workers "
-      "do not wait for each other]");
+      "epoch: after an edit, hosts leave at the end of an epoch, and hosts that the same edit adds join an epoch "
+      "later; step: hosts leave and join after the current step  [epoch; step with ps_async, whose workers do not "
+      "wait for each other]");
   add("--min-workers", "N", integer(e.min_workers, 1, 1 << 20), "the job waits while it has fewer than N workers  [1]",
       true);
   add("--max-workers", "N", integer(e.max_workers, 1, 1 << 20), "start at most N workers  [as many as the file lists]",
