@@ -145,7 +145,8 @@ TEST_CASE("erasing that is off takes no random numbers, and wrong options are re
   // No box with an area fits into one pixel, or into a row.
   for (const auto& [w, h] : {std::array{1, 1}, {64, 1}, {1, 64}}) {
     Rng r = stream(2);
-    for (const ImageBox& b : draw_erasing(RandomErasing::timm(1), w, h, r).all()) CHECK(b.height * b.width == 0);
+    const auto drawn = draw_erasing(RandomErasing::timm(1), w, h, r);
+    for (const ImageBox& b : drawn.all()) CHECK(b.height * b.width == 0);
   }
   const auto refused = [](auto change) {
     RandomErasing e = RandomErasing::timm(0.5);

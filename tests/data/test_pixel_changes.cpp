@@ -141,7 +141,8 @@ TEST_CASE("the changes are applied in the order policy, colour, brightness and c
     Bytes got = photo.pixels, want = photo.pixels;
     change(rng, got, photo.width, photo.height, scratch);
     std::vector<std::uint8_t> memory;
-    for (const ImageOpCall& call : draw_policy(c.policy, photo.width, photo.height, copy).all())
+    const PolicyDraw draw = draw_policy(c.policy, photo.width, photo.height, copy);
+    for (const ImageOpCall& call : draw.all())
       apply_op(call, want, photo.width, photo.height, c.policy.fill.data(), memory, cpu::Isa::baseline);
     jitter_colour(c.colour, copy, want, cpu::Isa::baseline);
     PixelChanges last;

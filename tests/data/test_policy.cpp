@@ -57,7 +57,8 @@ std::vector<double> counts_of(const AugmentPolicy& p, const std::string& values,
     ranges[static_cast<std::size_t>(k)] = range_of(values, static_cast<ImageOp>(k), factors_have_signs);
   for (std::uint64_t i = 0; i < images; ++i) {
     Rng rng = stream(i);
-    for (const ImageOpCall& c : draw_policy(p, width, height, rng).all()) {
+    const PolicyDraw draw = draw_policy(p, width, height, rng);
+    for (const ImageOpCall& c : draw.all()) {
       const auto [low, high] = ranges[static_cast<std::size_t>(c.op)];
       const int part = std::clamp(static_cast<int>((c.value - low) / (high - low) * 8 + 1e-4), 0, 7);
       ++counts[static_cast<std::size_t>(c.op) * 8 + static_cast<std::size_t>(part)];

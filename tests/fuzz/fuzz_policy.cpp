@@ -26,7 +26,8 @@ int run(const std::uint8_t* data, std::size_t size) {
     std::vector<std::uint8_t> image(width * height * 3, 99), memory;
     for (std::uint64_t i = 0; i < 4; ++i) {
       Rng rng(size, Purpose::augment, 0, i);
-      for (const ImageOpCall& call : draw_policy(p, width, height, rng).all()) {
+      const PolicyDraw draw = draw_policy(p, width, height, rng);
+      for (const ImageOpCall& call : draw.all()) {
         if (!std::isfinite(call.value)) std::abort();
         apply_op(call, image, width, height, p.fill.data(), memory, cpu::detect_isa());
       }

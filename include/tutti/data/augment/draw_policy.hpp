@@ -22,7 +22,8 @@ struct PolicyDraw {
   std::array<ImageOpCall, most_policy_operations> calls{};
   int count = 0;
   void add(const ImageOpCall& call) { calls[static_cast<std::size_t>(count++)] = call; }
-  [[nodiscard]] std::span<const ImageOpCall> all() const { return {calls.data(), static_cast<std::size_t>(count)}; }
+  [[nodiscard]] std::span<const ImageOpCall> all() const& { return {calls.data(), static_cast<std::size_t>(count)}; }
+  void all() const&& = delete;  // the span would outlive the object
   friend bool operator==(const PolicyDraw&, const PolicyDraw&) = default;
 };
 

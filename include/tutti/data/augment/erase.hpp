@@ -24,7 +24,8 @@ inline constexpr int most_erase_boxes = 16;
 struct EraseDraw {
   std::array<ImageBox, most_erase_boxes> boxes{};
   int count = 0;
-  [[nodiscard]] std::span<const ImageBox> all() const { return {boxes.data(), static_cast<std::size_t>(count)}; }
+  [[nodiscard]] std::span<const ImageBox> all() const& { return {boxes.data(), static_cast<std::size_t>(count)}; }
+  void all() const&& = delete;  // the span would outlive the object
   friend bool operator==(const EraseDraw&, const EraseDraw&) = default;
 };
 
