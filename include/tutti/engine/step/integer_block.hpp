@@ -75,12 +75,13 @@ inline constexpr std::int64_t greatest_sum = 2147483647;
 }
 }  // namespace integer_level
 
-// Cuts the first `slices` slices of an arena into blocks: first_block[i] is the first block of slice i, and
-// first_block[slices] the number of blocks. No block has elements of two slices.
+// Slices of an arena that are cut into blocks: first_block[i] is the first block of slice i, and the last element is the
+// number of blocks. No block has elements of two slices.
 struct IntegerBlocks {
   std::vector<IntegerBlock> blocks;
   std::vector<std::size_t> first_block;
 };
+// Cuts the first `slices` slices of an arena into blocks.
 [[nodiscard]] inline IntegerBlocks make_integer_blocks(const ArenaLayout& layout, std::size_t slices) {
   IntegerBlocks t;
   for (std::size_t i = 0; i < slices; ++i) {
