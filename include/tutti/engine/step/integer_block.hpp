@@ -75,8 +75,8 @@ inline constexpr std::int64_t greatest_sum = 2147483647;
 }
 }  // namespace integer_level
 
-// Slices of an arena that are cut into blocks: first_block[i] is the first block of slice i, and the last element is the
-// number of blocks. No block has elements of two slices.
+// Slices of an arena that are cut into blocks: first_block[i] is the first block of slice i, and the last element is
+// the number of blocks. No block has elements of two slices.
 struct IntegerBlocks {
   std::vector<IntegerBlock> blocks;
   std::vector<std::size_t> first_block;
