@@ -270,10 +270,6 @@ TEST_CASE("a gradient, a loss or a statistic that is not finite ends the step on
   const StepSums again = p.step(constant_ranks(l, {1, 1, 1}, 3));
   CHECK(again.check == SumCheck::fits);
   CHECK(again.attempts == 1);
-  IntegerSums alone(b, l, testing::trained_for_sums, 0, 1);
-  alone.begin(false);
-  alone.add_not_finite();
-  CHECK(alone.check() == SumCheck::not_finite);
   // In the first step, too.
   IntegerProcesses q(b, l, 0, {1, 1});
   CHECK(q.step(constant_ranks(l, {no_number, 1})).check == SumCheck::not_finite);

@@ -19,7 +19,7 @@ namespace tutti {
 enum class SumCheck : std::uint8_t {
   fits,       // the sums are exact
   repeat,     // the units were not right: repeat the whole step from the state before it
-  not_finite  // a gradient, a statistic or a loss is not finite; the sums have no meaning
+  not_finite  // a gradient or a statistic is not finite; the sums have no meaning
 };
 
 // Sums gradients and running statistics of logical ranks as integers, so that the result does not depend on the order
@@ -64,8 +64,6 @@ class IntegerSums {
   void leave_out(std::int64_t rows) noexcept { left_out_ = rows; }
   // Returns the metrics of all processes, after check(): a process that is lost after a step takes none with it.
   [[nodiscard]] std::array<double, 4> metrics() const;
-  // Counts a loss that is not finite.
-  void add_not_finite() noexcept { ++tail_[0]; }
 
   // Returns the numbers to sum, in host memory, always at the same address: complete after convert() of all slices and
   // the last end_rank(). Replace them by their sum over the processes, then call check(). Waits for the backend.
