@@ -67,7 +67,7 @@ class BasicCudaBackend : public Core {
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
-  // From now on, only deterministic kernels of the libraries, none of them chosen by a measurement.
+  // From now on, only deterministic kernels of the libraries, which no measurement chooses.
   void fix_division() override {
     options_.deterministic = options_.fixed_kernels = true;
     options_.autotune = false;

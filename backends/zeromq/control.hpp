@@ -225,8 +225,8 @@ class ArbiterServer {
     const std::lock_guard lock(mutex_);
     return fatal_;
   }
-  // Returns the workers that were lost and have not returned, each with the reason. Returns an empty text if there is
-  // none.
+  // Returns the workers that were lost and have not returned, each with the reason. Returns an empty text if no
+  // worker was lost.
   [[nodiscard]] std::string lost_workers() const {
     const std::lock_guard lock(mutex_);
     std::string all;

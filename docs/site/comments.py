@@ -9,7 +9,7 @@ import re
 import sys
 
 COMMENT = re.compile(r"^(\s*)//(?!/|!)( ?)(.*)$")
-# A member or value with a comment behind it. A line that only closes or opens something has none of its own.
+# A member or value with a comment behind it. A line that only closes or opens something has no comment of its own.
 BEHIND = re.compile(r"^(\s*(?!//|#|\}|return\b|if\b|for\b|else\b|case\b|namespace\b).*?[;,)\w\"'}])\s+// (.*)$")
 # An enumeration on one line: what stands behind it is not about its last value.
 WHOLE = re.compile(r"^(\s*enum class [^;]*\};)\s+// (.*)$")

@@ -49,7 +49,7 @@ class Makers {
     (void)changed_.wait_for(lock, std::chrono::seconds(60), [&] { return begun.count(name) != 0; });
     return begun[name];
   }
-  // All preparations that begin after this call succeed, and none is held.
+  // All preparations that begin after this call succeed, and no preparation is held.
   void release() {
     const std::lock_guard lock(mutex_);
     held.clear();

@@ -128,7 +128,7 @@ TEST_CASE("two and four ranks train like a single process with the whole batch, 
       const auto said = emulator::run_ranks(size, [&](int rank) {
         Emulated backend(testing::emulated_options(captured));
         AnyStrategy strategy = make_strategy(backend, port, rank, size);
-        // The ranks have different numbers of rows. The last of four ranks has none.
+        // The ranks have different numbers of rows. The last of four ranks has no rows.
         const auto cut = [&](int i) { return size == 4 ? std::min<std::int64_t>(rows, i * 3) : i == 1 ? 3 : i * 4; };
         const Trained mine = train(strategy, backend, graph, options(), cut(rank), cut(rank + 1));
         require(largest_difference(mine, one) < 1e-5,

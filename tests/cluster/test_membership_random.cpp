@@ -235,7 +235,7 @@ class World {
       const ConnectionId connection = connection_of.at(m.place);
       connections.insert(connection);
       const bool was = members_.contains(connection);
-      // Each process that stays has reported, so none of them still computes in the previous generation.
+      // Each process that stays has reported, so no process still computes in the previous generation.
       if (was) REQUIRE(reports_.contains(connection));
       if (was && (!authority || reports_.at(connection).step > most)) {
         authority = m.id;

@@ -108,7 +108,7 @@ TEST_CASE("peers that accept connections are not reported, even if they are slow
     const ReachabilityMonitor::Operation waits(&watch);
     std::this_thread::sleep_for(2s);
   }
-  // No operation waits for the peers of this group, so none is reported.
+  // No operation waits for the peers of this group, so the monitor reports no peer.
   watch.begin({peer(1, full.address())});
   std::this_thread::sleep_for(2s);
   CHECK(reports.count() == 0);

@@ -48,7 +48,7 @@ expect 0 "test of averaged weights, 6 views of each image: $averaged" "${tiny[@]
 
 # A run in two parts gives the same result.
 expect 0 "done: 7 steps" "${tiny[@]}" --epochs 3 --run-dir b --max-steps 7
-expect 0 "going on from b/checkpoints/step-000000007" "${tiny[@]}" --epochs 3 --run-dir b --resume
+expect 0 "this run continues from b/checkpoints/step-000000007" "${tiny[@]}" --epochs 3 --run-dir b --resume
 [[ $(accuracy) == "$accuracy" ]] || complain "in two parts: $(accuracy) instead of $accuracy"
 
 # --pad-mode selects how images are padded, and --fill-value the colour of constant padding.

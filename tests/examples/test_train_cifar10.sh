@@ -66,7 +66,7 @@ expect 0 "files in runs/synthetic-resnet_preact8-" "${tiny[@]}" --max-steps 1
 expect 0 "epoch 2/2" --config config --run-dir b
 [[ $(key a step train_loss) == "$(key b step train_loss)" ]] || complain "same seed, other losses"
 expect 0 "done: 3 steps" --config config --run-dir c --max-steps 3
-expect 0 "going on from c/checkpoints/step-000000003" --config config --run-dir c --resume
+expect 0 "this run continues from c/checkpoints/step-000000003" --config config --run-dir c --resume
 [[ $(key a step train_loss) == "$(key c step train_loss)" ]] || complain "a resumed run has other losses"
 [[ $(key a epoch test_loss) == "$(key c epoch test_loss)" ]] || complain "a resumed run has other test losses"
 [[ $(key c resume step) == 3 ]] || complain "no resume in the log"
@@ -76,13 +76,13 @@ expect 0 "--seed was" --config config --run-dir c --resume --seed 9
 expect 3 "resume with the model and optimizer options" --config config --run-dir c --resume --depth 14
 # --resume=RUN starts a new run from RUN's checkpoint, but only in an empty folder.
 expect 2 "a folder of its own" --config config --run-dir b --resume=c
-expect 0 "going on from" --config config --run-dir e --resume=c/ --epochs 3
+expect 0 "this run continues from" --config config --run-dir e --resume=c/ --epochs 3
 [[ -d e/checkpoints/step-000000009 && ! -d c/checkpoints/step-000000009 ]] || complain "wrote into another run's folder"
 # --load-epoch with an earlier epoch removes the later checkpoints.
 expect 0 "epoch 3/3" "${tiny[@]}" --epochs 3 --model-prefix m --audit
 steps=(m/checkpoints/step-*)
 [[ ${#steps[@]} == 3 ]] || complain "--model-prefix keeps every checkpoint: $(ls m/checkpoints)"
-expect 0 "going on from m/checkpoints/step-000000003" "${tiny[@]}" --epochs 3 --model-prefix m --load-epoch 1 --audit \
+expect 0 "this run continues from m/checkpoints/step-000000003" "${tiny[@]}" --epochs 3 --model-prefix m --load-epoch 1 --audit \
   --max-steps 4
 [[ ! -e m/checkpoints/step-000000009 ]] || complain "a checkpoint of the time after the step gone back to"
 grep -qx "rollback 1 4" m/audit-rank0.txt || complain "no rollback in the audit: $(cut -c1-20 m/audit-rank0.txt)"
@@ -139,7 +139,7 @@ expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 2
 [[ $(key f epoch epoch | paste -sd' ') == "1 2" ]] || complain "a full disk stops the training: $(cat f/log.jsonl)"
 grep -q '"event":"warning"' f/log.jsonl || complain "no warning in the log"
 [[ $(key f end status | paste -sd' ') == '"finished" "failed"' ]] || complain "the log's end: $(tail -n 1 f/log.jsonl)"
-expect 0 "going on from f/checkpoints/step-000000003" "${tiny[@]}" --epochs 2 --run-dir f --resume
+expect 0 "this run continues from f/checkpoints/step-000000003" "${tiny[@]}" --epochs 2 --run-dir f --resume
 
 # After a signal the program finishes the step, saves and exits.
 for signal in INT:130 TERM:143; do
@@ -176,7 +176,7 @@ done
 kill -KILL "$pid"
 wait "$pid" || true
 last=$(basename "$(compgen -G "k/checkpoints/step-*" | sort | tail -n 1)" | tr -dc 0-9)
-expect 0 "going on from k/checkpoints/step-$last" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 \
+expect 0 "this run continues from k/checkpoints/step-$last" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 \
   --run-dir k --resume --max-steps $((10#$last + 1))
 expect 2 "[--save-seconds]" --dataset synthetic --save-seconds -1 --dry-run
 for name in data_wait comm_wait compute; do
@@ -196,7 +196,7 @@ expect 0 "files in td, log in ld" "${tiny[@]}" --train_dir td --log_dir ld --epo
 [[ $(ls td) == checkpoints && -e ld/log.jsonl ]] || complain "--train_dir and --log_dir: $(ls td ld)"
 compgen -G "ld/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard in --log_dir"
 expect 2 "[--log-dir]" "${tiny[@]}" --train_dir td2 --log_dir ld --epochs 1
-expect 0 "going on from td" "${tiny[@]}" --train_dir td --log_dir ld --epochs 2 --resume
+expect 0 "this run continues from td" "${tiny[@]}" --train_dir td --log_dir ld --epochs 2 --resume
 [[ $(key ld epoch epoch | paste -sd' ') == "1 2" ]] || complain "a resumed run's log: $(cat ld/log.jsonl)"
 
 # Options from the environment give a note each.

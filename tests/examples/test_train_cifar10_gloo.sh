@@ -40,7 +40,7 @@ GLOO_SOCKET_IFNAME=lo run interface --no-shared-memory
 "$launch" -n 2 "$program" "${tiny[@]}" --epochs 1 --run-dir on --strategy gloo >out 2>&1 &&
   "$launch" -n 3 "$program" "${tiny[@]}" --epochs 2 --run-dir on --strategy gloo --resume >out 2>&1 ||
   complain "resuming: $(tail -n 5 out)"
-grep -q "going on from" out || complain "it began anew: $(cat out)"
+grep -q "this run continues from" out || complain "it began anew: $(cat out)"
 
 # refused WHAT TEXT COMMAND...: checks that the command ends with status 2, prints the text and makes no new folder.
 refused() {

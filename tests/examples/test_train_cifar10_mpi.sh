@@ -57,7 +57,7 @@ train=("$program" "${tiny[@]}" --epochs 1)
 # A process refuses to train if the environment gives it a size or rank by hand, another launcher, or another role.
 refused "a size by hand" "[environment TUTTI_RANK]" env TUTTI_SIZE=2 "${train[@]}"
 refused "a rank by hand" "'tutti-launch -n 2 --launcher mpi' and 'mpirun -np 2'" env TUTTI_RANK=0 TUTTI_SIZE=2 "${train[@]}"
-refused "a size that is none" "[environment TUTTI_SIZE] expected an integer from 1 to 16777216, got 'abc'" \
+refused "an invalid size" "[environment TUTTI_SIZE] expected an integer from 1 to 16777216, got 'abc'" \
   env TUTTI_SIZE=abc "${train[@]}"
 refused "a rank beyond" "[environment TUTTI_RANK] expected an integer from 0 to 1, got '9'" \
   env TUTTI_RANK=9 TUTTI_SIZE=2 "${train[@]}"

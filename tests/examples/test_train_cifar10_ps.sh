@@ -80,7 +80,7 @@ wait $job
 "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 1 --run-dir on --strategy ps >out 2>&1 &&
   "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 2 --run-dir on --strategy ps --resume >out 2>&1 ||
   complain "resuming: $(tail -n 5 out)"
-grep -q "going on from" out || complain "it began anew: $(cat out)"
+grep -q "this run continues from" out || complain "it began anew: $(cat out)"
 
 # refused WHAT TEXT COMMAND...: checks that the command ends with status 2, prints the text and makes no new folder.
 refused() {
@@ -102,7 +102,7 @@ refused "two kinds of compression" "[--gc-type] expected none with --comm-wire b
   --gc-type 2bit --comm-wire bf16
 refused "compressed for nobody" "[--gc-type] expected a parameter-server strategy" "$program" --gc-type 2bit
 refused "plain nothing" "[--ps-plain] expected strategy ps" "$program" --ps-plain
-refused "a bound that is none" "MXNET_KVSTORE_BIGARRAY_BOUND" env MXNET_KVSTORE_BIGARRAY_BOUND=1e6 "$launch" -n 2 -s 1 "$program" \
+refused "an invalid bound" "MXNET_KVSTORE_BIGARRAY_BOUND" env MXNET_KVSTORE_BIGARRAY_BOUND=1e6 "$launch" -n 2 -s 1 "$program" \
   --strategy ps
 
 # A process with other options than the job is refused alone, and its error names the first difference.

@@ -50,7 +50,7 @@ for epoch in 0 1; do
 done
 "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 3 --run-dir some --strategy ps_async --resume >out 2>&1 ||
   complain "resuming: $(tail -n 5 out)"
-grep -q "going on from .*step-000000016" out || complain "it began anew: $(cat out)"
+grep -q "this run continues from .*step-000000016" out || complain "it began anew: $(cat out)"
 grep -q "done: 24 steps" out || complain "resumed: other steps: $(tail -n 2 out)"
 "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 100 --max-steps 9 --run-dir few --strategy ps_async >out 2>&1 ||
   complain "--max-steps: $(tail -n 5 out)"

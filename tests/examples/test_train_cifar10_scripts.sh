@@ -78,7 +78,7 @@ last=$(ls whole/checkpoints)
 # The same command continues the run. The key may have other letter case. A run without a checkpoint starts again.
 start whole --max_steps 90 --ps-key-file same.key
 ended "going on" "0 0 0 0" whole
-said whole.worker0 "going on from $work/whole/checkpoints/$last"
+said whole.worker0 "this run continues from $work/whole/checkpoints/$last"
 said whole.worker0 "done: 9"
 mkdir early && : >early/log.jsonl
 start early --max_steps 20 --epochs 100 --strategy ps
@@ -349,7 +349,7 @@ dmlc() {
 }
 dmlc worker 127.0.0.1 1 1 1 5 "no scheduler" "expected the scheduler at 127.0.0.1:1 within 2000 ms"
 dmlc scheduler 127.0.0.1 "$port" 2 1 5 "nobody" "[scheduler] expected 2 workers and 1 server within 2000 ms"
-dmlc server "a b" 1 1 1 2 "an address that is none" "[environment DMLC_PS_ROOT_URI] expected"
+dmlc server "a b" 1 1 1 2 "an invalid address" "[environment DMLC_PS_ROOT_URI] expected"
 dmlc server a 0 1 1 2 "no port" "[environment DMLC_PS_ROOT_PORT] expected an integer from 1"
 dmlc server a "" 1 1 2 "an empty port" "[environment DMLC_PS_ROOT_PORT]"
 dmlc server a 1 0 1 2 "no workers" "[environment DMLC_NUM_WORKER] expected"

@@ -102,7 +102,7 @@ expect 0 "Using a learning rate of 0.003125" "${tiny[@]}" --num_batches 1 --log_
 expect 0 "Using a learning rate of 3.7" "${tiny[@]}" --num_batches 1 --log_dir b2 --use_larc
 
 # A run continues in its folder. --clear_log starts a new run there, and removes only files of runs.
-expect 0 "going on from" "${tiny[@]}" --num_batches 10 --lr 0.1 --log_dir a
+expect 0 "this run continues from" "${tiny[@]}" --num_batches 10 --lr 0.1 --log_dir a
 expect 0 "done: 2 steps" "${tiny[@]}" --num_batches 2 --log_dir a --clear_log
 [[ $(key a step step | paste -sd' ') == "1 2" ]] || complain "--clear_log: $(key a step step | paste -sd' ')"
 mkdir other && touch other/file

@@ -46,7 +46,7 @@ if has "an NVIDIA driver" && has "to join NCCL"; then
     one_line "$arguments"
   done
   expect 2 "[--backend] expected cuda" "nccl on the processor" "$program" "${tiny[@]}" --strategy nccl --backend eigen
-  expect 2 "[--gpus] expected numbers" "GPUs that are none" "$program" "${tiny[@]}" --backend cuda --gpus 0,0
+  expect 2 "[--gpus] expected numbers" "invalid GPU numbers" "$program" "${tiny[@]}" --backend cuda --gpus 0,0
   expect 2 "[--gpus] expected no GPUs" "GPUs without cuda" "$program" "${tiny[@]}" --gpus 0
   # Without a driver the automatic choice is the CPU.
   expect 0 "done:" "auto" "$program" "${tiny[@]}" --run-dir auto

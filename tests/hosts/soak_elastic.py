@@ -4,7 +4,7 @@
 killed (the first one, two at once, one during a change), stopped, cut off, and asked to leave; connections of the
 launcher are killed; the hosts file is damaged. The test checks that the job survives and that each sample was seen once
 per epoch. It also checks that the launcher, and a worker that was present in the second half, hold no more descriptors,
-threads and memory than before.
+threads and memory than before; with fewer than 12 events it does not compare them.
 
 With --logical-ranks among the options of train_cifar10, the weights, the optimizer's state and the lines of the log must
 be those of one process that did the same steps, bit by bit.
@@ -262,7 +262,8 @@ class Soak(ElasticTrainingCase):
                 # The later events spare one worker, so that its resources can be compared at the end.
                 self.whole()
                 self.spared = next(iter(self.workers()))
-            if i == EVENTS // 2 + 5 or (EVENTS < 12 and i == EVENTS // 2):
+            # The launcher and the worker keep memory of the first events that they see, so five events come first.
+            if EVENTS >= 12 and i == EVENTS // 2 + 5:
                 self.set_hosts(range(HOSTS))
                 self.whole()
                 witness = self.workers()[self.spared]
@@ -282,12 +283,12 @@ class Soak(ElasticTrainingCase):
             self.recovery.setdefault(kind.__name__, []).append(took)
         self.set_hosts(range(HOSTS))
         self.whole()
-        after = Resources(self.job.pid), Resources(witness), files(self.runtime, self.elastic)
+        after = before and (Resources(self.job.pid), Resources(witness), files(self.runtime, self.elastic))
         self.job.send_signal(signal.SIGINT)
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 130, self.job.err[-3000:])
         self.assertIn("state saved", self.job.out)
-        for what, then, now in zip(("launcher", "a worker", "files of the launcher"), before, after):
+        for what, then, now in zip(("launcher", "a worker", "files of the launcher"), before or (), after or ()):
             print(f"{what}: {then}; then {now}")
         for kind, times in sorted(self.recovery.items()):
             print(f"{kind:20}{len(times):4}  goes on after {statistics.median(times):.2f} s, {max(times):.2f} s at most")
@@ -296,9 +297,12 @@ class Soak(ElasticTrainingCase):
         print(said)
         if logical:
             self.compare_bits()
-        for what, then, now in zip(("launcher", "a worker"), before, after):
-            self.assertEqual(now.more_than(then), [], what)
-        self.assertLessEqual(after[2], before[2] + 2, "files")
+        if before:
+            for what, then, now in zip(("launcher", "a worker"), before, after):
+                self.assertEqual(now.more_than(then), [], what)
+            self.assertLessEqual(after[2], before[2] + 2, "files")
+        else:
+            print("fewer than 12 events: the resources were not compared")
         self.assertLessEqual(files("/dev/shm"), shm, "files in shared memory")
 
 

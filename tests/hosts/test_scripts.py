@@ -154,7 +154,7 @@ class Scripts(HostsCase):
                 self.assertNotIn(form, where)
         # The same commands continue the run.
         self.run_scripts()
-        self.until(lambda: "going on from" in self.log("worker0") and "done: " in self.log("worker0"))
+        self.until(lambda: "this run continues from" in self.log("worker0") and "done: " in self.log("worker0"))
         self.until_gone()
 
     def test_in_clear(self):

@@ -106,7 +106,7 @@ class Srun(SlurmJob):
         # With --signal=TERM@60 Slurm sends this signal to all processes of srun before the time limit.
         steps = self.stopped(f"srun --mpi=pmix {words(self.train('--epochs', 100000))}", "--signal=TERM")
         said = self.run_job("srun", "--mpi=pmix", "-N2", "-n2", *self.train("--epochs", 100000, "--resume", "--max-steps", max(steps) + 2))
-        self.assertIn(f"going on from {self.run_dir}/checkpoints/step-", said)
+        self.assertIn(f"this run continues from {self.run_dir}/checkpoints/step-", said)
         self.assertIn(f"done: {max(steps) + 2} steps", said)
 
 

@@ -171,7 +171,7 @@ class ElasticTraining(ElasticTrainingCase):
         last = [e for e in self.events() if e["event"] == "step"][-1]
         self.begin(epochs=last["epoch"] + 1, program=("--resume",))
         self.finish(self.job)
-        self.assertIn(f"going on from {folder}/step-{last['step']:09}.g2", self.job.out)
+        self.assertIn(f"this run continues from {folder}/step-{last['step']:09}.g2", self.job.out)
         self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
 
 

@@ -152,7 +152,7 @@ class Asynchronous(WithServers):
         self.begin(hosts=(0,), epochs=epoch + 1, program=("--resume",))
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
-        self.assertIn("going on from", self.job.out)
+        self.assertIn("this run continues from", self.job.out)
         self.assertEqual([e for e in self.events() if e["event"] == "epoch"][-1]["epoch"], epoch + 1)
 
     def test_a_server_dies(self):

@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(200)
 
     def put_token(self):
-        """Answers with a token of IMDSv2, which is valid for 1 s to 6 hours. A proxy gets none."""
+        """Answers with a token of IMDSv2, which is valid for 1 s to 6 hours. A proxy gets no token."""
         if self.headers.get("X-Forwarded-For"):
             return self.refuse(403, "Forbidden", "no token is given to a proxy")
         seconds = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")

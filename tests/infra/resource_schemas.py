@@ -47,12 +47,12 @@ def _type(validator, types, instance, schema):
 
 def _enum(validator, values, instance, schema):
     if str(instance) not in [str(v) for v in values]:
-        yield jsonschema.ValidationError(f"{str(instance)[:100]!r} is none of {', '.join(map(str, values))}")
+        yield jsonschema.ValidationError(f"{str(instance)[:100]!r} is not one of {', '.join(map(str, values))}")
 
 
 def _enum_of_any_case(validator, values, instance, schema):
     if str(instance).lower() not in [str(v).lower() for v in values]:
-        yield jsonschema.ValidationError(f"{str(instance)[:100]!r} is none of {', '.join(map(str, values))}")
+        yield jsonschema.ValidationError(f"{str(instance)[:100]!r} is not one of {', '.join(map(str, values))}")
 
 
 def _pattern(validator, pattern, instance, schema):
@@ -98,7 +98,7 @@ def check_template(template):
     faults = [f"there is no section {name}" for name in template.keys() - SECTIONS]
     for name, resource in template["Resources"].items():
         faults += [f"{name}: there is no attribute {a}" for a in resource.keys() - ATTRIBUTES]
-        faults += [f"{name}: {p} {resource[p]} is none of {', '.join(values)}" for p, values in POLICIES.items() if resource.get(p, values[0]) not in values]
+        faults += [f"{name}: {p} {resource[p]} is not one of {', '.join(values)}" for p, values in POLICIES.items() if resource.get(p, values[0]) not in values]
         for policy, fields in resource.get("CreationPolicy", {}).items():
             if policy not in CREATION or fields.keys() - CREATION[policy]:
                 faults.append(f"{name}: CreationPolicy has no {policy} of {sorted(fields)}")

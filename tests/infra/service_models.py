@@ -110,7 +110,7 @@ def string_faults(shape, value, name):
         return [f"{name} is no string, but {value!r}"]
     found = size_faults(shape, len(value), name, "characters")
     if shape.enum and value not in shape.enum:
-        found.append(f"{name} is none of {', '.join(shape.enum[:40])}, but {value!r}")
+        found.append(f"{name} is not one of {', '.join(shape.enum[:40])}, but {value!r}")
     pattern = compiled(shape.metadata["pattern"]) if "pattern" in shape.metadata else None
     if pattern is not None and not pattern.fullmatch(value):
         found.append(f"{name} does not match {pattern.pattern}, but is {value[:100]!r}")

@@ -226,7 +226,7 @@ class Checker:
 
     def rule(self, where, rule, top=False):
         if ("Next" in rule) != top:
-            self.fault(where, "a choice has a Next, and a part of a choice has none")
+            self.fault(where, "a choice needs a Next, and a part of a choice must not have a Next")
         tests = rule.keys() - {"Next", "Variable", "Comment", "Assign"}
         if len(tests) != 1:
             self.fault(where, f"a choice has one test, not {sorted(tests)}")

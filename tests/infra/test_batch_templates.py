@@ -110,7 +110,7 @@ def check_nodes(stack):
     container = container_of(stack)
     # With EFA the interface has the groups, otherwise the environment. AWS refuses groups in both.
     if bool(efa) != (stack.values["Efa"] == "true") or bool(efa) == ("SecurityGroupIds" in r):
-        found.append("groups in two places, or in none")
+        found.append("groups in two places, or in no place")
     devices = [d["HostPath"] for d in container.get("LinuxParameters", {}).get("Devices", [])]
     if devices != [f"/dev/infiniband/uverbs{i}" for i in range(len(efa))]:
         found.append("a device for each adapter")

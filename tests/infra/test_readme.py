@@ -28,7 +28,7 @@ def template(name):
 class Readme(unittest.TestCase):
     def has(self, words, known, what):
         self.assertTrue(words, f"the pages name no {what}")
-        self.assertEqual(sorted(set(words) - set(known)), [], f"{what} that are none; there are {sorted(known)}")
+        self.assertEqual(sorted(set(words) - set(known)), [], f"unknown {what}; known are {sorted(known)}")
 
     def test_parameters_of_the_cluster(self):
         for name in ("cloudformation/cluster.yaml", "cloudformation/elastic.yaml"):

@@ -137,7 +137,7 @@ check "train_synthetic.sh for another data set" 1 \
   "$(EPOCHS=2 NUM_EXAMPLES=50000 run train_synthetic.sh | grep -c -- '--synthetic --num_epochs 2 --clear_log --num_examples 50000')"
 check "nothing says which precision" 0 "$(run train.sh 6 | grep -c -- '--precision\|fp16')"
 EPOCHS=many run train.sh 2
-check "a number of epochs that is none" 2 $?
+check "an invalid number of epochs" 2 $?
 run train.sh 257
 check "more devices than slots" 2 $?
 run train.sh 0

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <tutti/backends/make.hpp>
+#include <tutti/core/run_main.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/nn/activations.hpp>
@@ -55,11 +56,5 @@ int main(int argc, char** argv) {
     std::cerr << "usage: layers_net FOLDER\n";
     return 2;
   }
-  try {
-    run(argv[1]);
-    return 0;
-  } catch (const Error& e) {
-    std::cerr << e.what() << '\n';
-    return e.exit_code();
-  }
+  return run_main([&] { run(argv[1]); });
 }

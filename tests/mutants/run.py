@@ -25,7 +25,7 @@ ROOT = HERE.parents[1]
 
 # For each part: headers of include/tutti, and test programs of tests/.
 PARTS = {
-    "sampler": (["data/sampler.hpp"], ["data/test_sampler"]),
+    "sampler": (["data/sampler.hpp"], ["data/test_sampler", "data/test_permutation"]),
     "arbiter": (["cluster/arbiter/arbiter.hpp", "cluster/arbiter/next_generation.hpp", "cluster/arbiter/candidate.hpp", "cluster/channel/lease.hpp",
                  "cluster/arbiter/common_facts.hpp", "cluster/channel/assignment.hpp"],
                 ["cluster/test_membership", "cluster/test_membership_changes", "cluster/test_membership_joining", "cluster/test_membership_edges",

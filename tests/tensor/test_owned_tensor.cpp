@@ -24,8 +24,6 @@ TEST_CASE("a tensor owns its values and gives views of them") {
   t(0, 0) = -1;
   CHECK(copy(0, 0) == 0);
   CHECK(copy != t);
-  t.reshape({3, 2});
-  CHECK(t(2, 1) == 7);
   CHECK(copy_of<float>(t.ref()) == t);
   CHECK(Tensor<double>().empty());
   CHECK(Tensor<double>().shape() == Shape{0});
@@ -41,8 +39,7 @@ TEST_CASE("the error for a wrong index or shape names the index or shape") {
   CHECK_THROWS_WITH_AS((void)t(0), doctest::Contains("got (0)"), ShapeError);
   CHECK_THROWS_WITH_AS((void)t(0, 0, 0), doctest::Contains("got (0, 0, 0)"), ShapeError);
   CHECK_THROWS_WITH_AS((void)t.row(2), doctest::Contains("a row of [2, 3]"), ShapeError);
-  CHECK_THROWS_WITH_AS(t.reshape({4, 2}), doctest::Contains("8 values for [4, 2], got 6"), ShapeError);
-  CHECK(t.shape() == Shape{2, 3});
-  CHECK_THROWS_AS(Tensor<float>(Shape{2, 2}, std::vector<float>(3)), ShapeError);
+  CHECK_THROWS_WITH_AS(Tensor<float>(Shape{2, 2}, std::vector<float>(3)),
+                       doctest::Contains("4 values for [2, 2], got 3"), ShapeError);
   CHECK_THROWS_WITH_AS((void)copy_of<double>(t.ref()), doctest::Contains("expected f64, got f32"), Error);
 }

@@ -19,7 +19,7 @@ chmod +x "in it/prog'ram"
   --log_dir 'lo"gs' --training_script "in it/prog'ram" first 'a$b `c`; *' --train_dir=x --neg -1 >out 2>&1 || complain "status $?: $(cat out)"
 [[ $(ls "to/sh ared") == $'a.example.sh\nfe80::1.sh\njob.key' ]] || complain "files: $(ls "to/sh ared")"
 [[ $(stat -c %a "to/sh ared/job.key" "to/sh ared/a.example.sh") == $'600\n755' ]] || complain "modes: $(ls -l "to/sh ared")"
-grep -qxE '[0-9a-f]{64}' "to/sh ared/job.key" || complain "the key is none"
+grep -qxE '[0-9a-f]{64}' "to/sh ared/job.key" || complain "the file holds no key"
 grep -qF "$(cat "to/sh ared/job.key")" "to/sh ared"/*.sh out && complain "the key stands in a script"
 # Runs the command of the second host in a shell in another folder.
 (cd / && bash "$work/to/sh ared/fe80::1.sh") || complain "the script: status $?"
@@ -72,7 +72,7 @@ for ((i = 0; i < 10; i += 2)); do
   refused 2 "no ${all[i]}" "[${all[i]}] expected a value" "${all[@]:0:i}" "${all[@]:i+2}"
 done
 refused 2 "another count" "[--worker_count] expected 1, the number of hosts in one, got 2" "${all[@]}" --worker_count 2
-refused 2 "a count that is none" "[--worker_count] expected a number" "${all[@]}" --worker_count x
+refused 2 "an invalid count" "[--worker_count] expected a number" "${all[@]}" --worker_count x
 refused 2 "less than no GPU" "[--worker_gpu_count] expected a number" "${all[@]}" --worker_gpu_count -1
 refused 3 "no file" "none.txt" "${all[@]}" --workers_file_path none.txt
 refused 2 "other slots" "expected no slots=" --workers_file_path hosts --worker_count 2 --worker_gpu_count 3 --trainer_script_dir refused --training_script p

@@ -91,7 +91,7 @@ class SameBits(RunsCase):
             self.check(*options, "--bucket-mib", mib, strategy="gloo", ranks=2)
 
     def test_logical_ranks_without_rows(self):
-        """The last step has one image, so four logical ranks have none."""
+        """The last step has one image, so four logical ranks have no image."""
         options = (*SMALL, "--batch-size", 4, "--epochs", 1, "--threads", 1)
         self.check(*options)
         self.assertEqual([v["batch"] for k, v in log_lines(self.quiet).items() if k[0] == "step"][-1], 20)

@@ -81,7 +81,7 @@ class TrainProgram(LaunchCase):
         self.assertIn("pets", (self.folder / "pets.html").read_text())
         # A finished run does not train again.
         again = self.run_alone()
-        self.assertIn("going on from runs/pets/checkpoints/step-", again.stdout)
+        self.assertIn("this run continues from runs/pets/checkpoints/step-", again.stdout)
         self.assertEqual(len(self.events("epoch")), STEPS)
         # An unfinished run continues from the last state but one.
         newest = max((self.folder / "runs" / "pets" / "checkpoints").glob("step-*"))
@@ -177,7 +177,7 @@ class TrainProgram(LaunchCase):
         self.assertEqual(job.returncode, 130, out + err)
         self.assertIn("state saved; run the same command again to continue from runs/pets", out)
         self.assertEqual(self.events("end")[-1]["status"], "interrupted")
-        self.assertIn("going on from", self.run_alone().stdout)
+        self.assertIn("this run continues from", self.run_alone().stdout)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
+#include <tutti/core/run_main.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/io/json/json.hpp>
 #include <tutti/io/safetensors/safetensors_write.hpp>
@@ -66,11 +67,5 @@ int main(int argc, char** argv) {
     std::cerr << "usage: strict_state_dict FOLDER\n";
     return 2;
   }
-  try {
-    run(argv[1]);
-    return 0;
-  } catch (const Error& e) {
-    std::cerr << e.what() << '\n';
-    return e.exit_code();
-  }
+  return run_main([&] { run(argv[1]); });
 }

@@ -135,7 +135,7 @@ TEST_CASE("fit() records the test images from its first checkpoint on") {
   REQUIRE(all.size() == 2);
   for (const auto& path : all) {
     const auto card = card_of(path);
-    CHECK(card.classes == kinds);  // the test images give the names; the training images have none
+    CHECK(card.classes == kinds);  // the test images give the names; the training images have no names
     CHECK(card.image.scale.height == 6);
     CHECK(card.image.window.pad == 1);
     CHECK(card.image.window.fill == std::vector<std::uint8_t>{7});

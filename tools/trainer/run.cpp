@@ -113,7 +113,7 @@ int Run::train() {
         if (!result.changes) l.ended(run_end(result));
       });
     if (result.left) progress.ended({});
-    if (keeper && result.changes) keeper->ended();
+    if (keeper && result.changes) keeper->members_change();
     return end(result, of_views);
   } catch (const Error& e) {
     coordinator.tell([&](FitListener& l) { l.ended({"failed", trainer_.counters().step, e.what()}); });
@@ -187,7 +187,7 @@ void Run::begin() {
       checkpoints_->load_weights(trainer_, *found_);
     else
       checkpoints_->resume_from(trainer_, *found_);
-    std::printf("going on from %s\n", found_->path().c_str());
+    std::printf("this run continues from %s\n", found_->path().c_str());
   } else if (!o_.resume.empty() && here()) {
     if (o_.eval_only) fail<DataError>("--eval-only", "a checkpoint in " + o_.run_dir, "none");
     std::printf("no checkpoint in %s yet: starting from the beginning\n", o_.run_dir.c_str());
@@ -263,7 +263,7 @@ int Run::end(const FitResult& result, const std::optional<ViewsReport>& of_views
     return static_cast<int>(ExitCode::restart);
   }
   if (result.left) {
-    std::printf("left the job after step %lld; the other workers continue\n",
+    std::printf("left the job after step %lld; the other ranks continue\n",
                 static_cast<long long>(result.counters.step));
     return 0;
   }

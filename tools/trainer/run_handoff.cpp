@@ -55,7 +55,7 @@ void RunHandoffWriter::saved(const std::string& checkpoint) {
   write();
 }
 
-void RunHandoffWriter::ended() {
+void RunHandoffWriter::members_change() {
   now_.ended_ns = wall_clock_ns();
   write();
 }

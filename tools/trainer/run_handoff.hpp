@@ -35,8 +35,8 @@ class RunHandoffWriter final : public FitListener {
  public:
   explicit RunHandoffWriter(const RunOptions& o);
   void saved(const std::string& checkpoint) override;
-  // Call when the processes have saved their state: their successors may continue at once.
-  void ended();
+  // Call if the members change, after the processes have saved their state: their successors may continue at once.
+  void members_change();
 
  private:
   void write() const {

@@ -98,13 +98,6 @@ class Target {
   Descriptor described_;
 };
 
-// Returns the description of a GPU of this machine, for Target(json) on another machine.
-[[nodiscard]] inline std::string describe_device(int id) {
-  Descriptor d(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device description");
-  d.set(attr::device_id, id).finalize();
-  return d.get_text(attr::device_json);
-}
-
 // Which engines may be chosen.
 struct EngineFilter {
   bool deterministic = false;  // only engines that give the same bits every time

@@ -34,7 +34,10 @@ class Tensor {
   explicit Tensor(const Shape& shape, T value = T{})
       : shape_(shape), values_(static_cast<std::size_t>(shape.numel()), value) {}
   // Throws ShapeError if the number of values does not match the shape.
-  Tensor(const Shape& shape, std::vector<T> values) : shape_(shape), values_(std::move(values)) { require(shape); }
+  Tensor(const Shape& shape, std::vector<T> values) : shape_(shape), values_(std::move(values)) {
+    if (static_cast<std::size_t>(shape.numel()) != values_.size())
+      fail<ShapeError>("Tensor", {shape.numel(), " values for ", to_string(shape)}, values_.size());
+  }
 
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
@@ -62,12 +65,6 @@ class Tensor {
   [[nodiscard]] View<T> row(std::int64_t i) { return view().subspan(row_offset(i), row_size()); }
   [[nodiscard]] View<const T> row(std::int64_t i) const { return view().subspan(row_offset(i), row_size()); }
 
-  // Changes the shape, for example of one image to a batch of one. Throws ShapeError if the new shape has another
-  // number of elements.
-  void reshape(const Shape& shape) {
-    require(shape);
-    shape_ = shape;
-  }
   // Returns the tensor in the form that kernels take.
   [[nodiscard]] TensorRef ref() noexcept { return {values_.data(), dtype, shape_}; }
 
@@ -76,10 +73,6 @@ class Tensor {
  private:
   [[nodiscard]] std::size_t row_size() const noexcept { return static_cast<std::size_t>(shape_.row_numel()); }
 
-  void require(const Shape& shape) const {
-    if (static_cast<std::size_t>(shape.numel()) != values_.size())
-      fail<ShapeError>("Tensor", {shape.numel(), " values for ", to_string(shape)}, values_.size());
-  }
   [[nodiscard]] std::size_t row_offset(std::int64_t i) const {
     if (shape_.rank() == 0 || i < 0 || i >= shape_[0]) fail<ShapeError>("Tensor", {"a row of ", to_string(shape_)}, i);
     return static_cast<std::size_t>(i) * row_size();

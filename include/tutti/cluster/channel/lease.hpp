@@ -77,8 +77,6 @@ class Lease {
   }
   [[nodiscard]] bool holds(Time now) const noexcept { return since_.first && now < since_.second + timeout_ / 4 * 3; }
   void end() noexcept { since_.first = false; }
-  // Returns how many heartbeats are stored because their answer would give a lease.
-  [[nodiscard]] std::size_t unacknowledged() const noexcept { return sent_.size(); }
 
  private:
   Time timeout_;

@@ -213,7 +213,7 @@ inline void warp_baseline(const WarpJob& job) {
 #if defined(__x86_64__)
 template <bool Cubic>
 TUTTI_TARGET_AVX2 inline void warp_avx2(const WarpJob& job) {
-  // The fourth byte of a pixel is overwritten by the next one. The last pixel has none.
+  // The fourth byte of a pixel is overwritten by the next one. The last pixel has no such byte.
   for_each_warped<Cubic>(job, [&](const WarpPoint& p, std::uint8_t* to, bool last) TUTTI_LAMBDA {
     if (last)
       warp_pixel<Cubic>(job.source, p, to);

@@ -52,7 +52,8 @@ struct PairLayout {
         outputs(whole_lanes(dy[1])) {
     input_row = at_once * ways * inputs;
     output_row = across * lanes;
-    // About what the first-level cache holds, and at most a tenth for rows that are copied twice.
+    // As many rows as fit into 32 KiB, the smallest first-level cache, but at least 4: neighbouring blocks both copy
+    // the 3 - stride rows of inputs between them.
     const std::int64_t fit = 32 * 1024 / 4 / (input_row * stride + output_row * outputs / lanes);
     rows = std::min(dy[2], std::max<std::int64_t>(4, fit));
     input_rows = (rows - 1) * stride + 3;

@@ -60,7 +60,8 @@ class JobRun {
     CoordinatorOptions duties;
     if (checkpoints_) duties.checkpoints = &*checkpoints_;
     if (recipe_.progress) duties.listeners.push_back(&progress_);
-    duties.listeners.insert(duties.listeners.end(), recipe_.listeners.begin(), recipe_.listeners.end());
+    // One by one: GCC 12 warns about std::vector::insert() of a range.
+    for (FitListener* const l : recipe_.listeners) duties.listeners.push_back(l);
     if (checkpoints_) duties.open = [this](bool takes_over) { return open_logs(takes_over); };
     Coordinator coordinator(trainer_, duties);
     std::fflush(stdout);
@@ -163,7 +164,7 @@ class JobRun {
                        "the folder of another run", std::string("give this run a separate folder; ") + e.what());
     }
     resumed_from_ = found->path().string();
-    if (recipe_.progress) std::printf("going on from %s\n", resumed_from_.c_str());
+    if (recipe_.progress) std::printf("this run continues from %s\n", resumed_from_.c_str());
   }
 
   // Returns the logs of the rank that writes them. takes_over: another rank has begun the logs.
@@ -210,7 +211,7 @@ class JobRun {
     throw RunEnded(text, code);
   }
   [[noreturn]] void leave() const {
-    end_early("left the job after step " + std::to_string(result_step()) + "; the others train on", 0, true);
+    end_early("left the job after step " + std::to_string(result_step()) + "; the other ranks continue", 0, true);
   }
   [[nodiscard]] std::int64_t result_step() const { return trainer_.committed().counters().step; }
 

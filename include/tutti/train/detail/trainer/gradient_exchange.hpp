@@ -26,7 +26,8 @@
 namespace tutti {
 
 // The data that the ranks of a job add up in a step: the gradients, bucket by bucket as the backward pass makes them
-// final, the step's flags before them, and the running statistics. Its memory stays in place for any number of ranks.
+// final, the step's flags before them, and the running statistics. Keeps its memory if the number of ranks
+// changes.
 // With logical ranks all of these are integers, which this object makes of the gradients when it sends them, and the
 // statistics follow the last bucket (IntegerSums).
 class GradientExchange final : public Exchange {
@@ -257,7 +258,7 @@ class GradientExchange final : public Exchange {
   AnyStrategy& s_;
   const TrainerOptions& o_;
   Executor* e_ = nullptr;
-  Buffer memory_;                                 // if the strategy has none of its own
+  Buffer memory_;                                 // if the strategy allocates no memory
   std::shared_ptr<void> pinned_, pulled_pinned_;  // of the host, if pieces of a device pass through it
   Buffer pulled_memory_;
   std::byte* pulled_ = nullptr;  // incoming weights that servers own: in one of these two
