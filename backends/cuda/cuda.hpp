@@ -341,6 +341,9 @@ std::unique_ptr<Kernel> BasicCudaBackend<C, G>::kernel(const Op& op, const NodeD
     fail<UsageError>("backend cuda", "softmax cross entropy with one label for each image",
                      {"op '", name_of(op), desc.in[1].shape.rank() > 1 ? "' with mixed labels" : "'"},
                      "--backend onednn and --backend eigen run it on the processor");
+  const auto activation = [&](const auto* o) { return o != nullptr && o->kind == op::ActivationKind::relu6; };
+  if (activation(std::get_if<op::Activation>(&op)) || activation(std::get_if<op::ActivationBackward>(&op)))
+    return nullptr;
   return kernel_of<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
                    BatchNormBackwardApply>(*this, op, desc);
 }

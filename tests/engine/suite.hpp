@@ -51,7 +51,7 @@ void check_convolutions(Backend& backend, const std::vector<ConvCase>& cases);
 void check_other_ops(Backend& backend, DType precision);
 
 Graph small_resnet(bool preactivation, std::int64_t width = 16, std::int64_t size = 32);
-// A net of convolutions in groups, for backends of the processor.
+// A net of convolutions in groups, factors of channels, layer norm and dropouts, for backends of the processor.
 Graph small_grouped_net(std::int64_t size);
 // Checks whole nets: fused batch norms with residuals, sums of gradients, and shards of unequal numbers of rows.
 void check_models(Backend& backend);

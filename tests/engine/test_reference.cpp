@@ -10,6 +10,7 @@
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
+#include "engine/channel_op_cases.hpp"
 #include "engine/suite.hpp"
 
 using namespace tutti;
@@ -68,7 +69,9 @@ Graph after_convolution(const testing::OpCase& c) {
 TEST_CASE("all ops give the expected results in f64, f32 and bf16") {
   ReferenceBackend reference;
   for (DType t : {DType::f64, DType::f32, DType::bf16}) {
-    for (const auto& c : testing::other_op_cases()) {
+    auto cases = testing::other_op_cases();
+    for (const auto& channels : testing::channel_op_cases()) cases.push_back(channels);
+    for (const auto& c : cases) {
       if (c.rows * c.channels * c.height * c.width > 100000) continue;  // too slow with one thread
       const auto r = testing::check_model(reference, c.graph(), c.rows, t);
       CHECK_MESSAGE(r.failures.empty(), c.name << " " << name_of(t) << ": " << r.text());
@@ -88,6 +91,7 @@ TEST_CASE("all ops give the expected results in f64, f32 and bf16") {
 TEST_CASE("every op's gradients equal finite differences") {
   auto cases = testing::other_op_cases();
   for (const auto& loss : testing::loss_cases()) cases.push_back(loss);
+  for (const auto& channels : testing::channel_op_cases()) cases.push_back(channels);
   for (auto c : cases) {
     if (c.channels > 17 || c.classes > 20 || c.rows > 9) continue;
     c.rows = std::min<std::int64_t>(c.rows, 3);

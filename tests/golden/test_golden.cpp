@@ -14,6 +14,7 @@
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/io/safetensors/safetensors.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/nn/pooling.hpp>
 
 #include "engine/built_backends.hpp"
 #include "resnet8.hpp"
@@ -158,6 +159,85 @@ TEST_CASE("ops: batch norm") {
     inference.out_like(n(".y")).run(op::BatchNormInference{1e-5F, relu, residual});
     inference.check(0, n(".y_inference"));
   }
+}
+
+TEST_CASE("layers: convolutions in groups") {
+  const Golden g("layers.safetensors");
+  for (const auto& [name, conv] :
+       std::vector<std::pair<std::string, op::Conv2d>>{{"conv3x3_groups", {{3, 3, 1, 1}, 3}},
+                                                       {"conv3x3_depthwise", {{3, 3, 1, 1}, 5}},
+                                                       {"conv5x5_depthwise_s2", {{5, 5, 2, 2}, 4}}}) {
+    const std::string x = name + ".x", w = name + ".w", y = name + ".y", dy = name + ".dy";
+    OpRun(g).in(x).in(w, false).out_like(y).run(conv).check(0, y);
+    OpRun(g).in(dy).in(w, false).out_like(x).run(op::Conv2dBackwardData{conv, conv.groups}).check(0, name + ".dx");
+    OpRun(g).in(x).in(dy).out_like(w).run(op::Conv2dBackwardWeights{conv, conv.groups}).check(0, name + ".dw", false);
+  }
+  // A blur's weights are constants of its layer.
+  Builder b(4, 7, 6);
+  nn::blur(b, "blur", b.normalize({0, 0, 0, 0}, {1, 1, 1, 1}), 2);
+  const Node& blur = b.graph().nodes.back();
+  const std::vector<float>& weights = *b.graph()[blur.inputs[1]].init.given;
+  OpRun(g)
+      .in("blur.x")
+      .put(Doubles(weights.begin(), weights.end()), Shape{4, 1, 3, 3})
+      .out_like("blur.y")
+      .run(std::get<op::Conv2d>(blur.op))
+      .check(0, "blur.y");
+}
+
+TEST_CASE("layers: activations, average pool, factors, concatenation, layer norm and layer scale") {
+  const Golden g("layers.safetensors");
+  const auto both = [&](const std::string& name, const auto& forward, const auto& backward, const char* reads) {
+    const std::string x = name + ".x", y = name + ".y";
+    OpRun(g).in(x).out_like(y).run(forward).check(0, y);
+    OpRun back(g);
+    back.in(name + ".dy");
+    if (*reads != 0) back.in(name + reads);
+    back.out_like(x).run(backward).check(0, name + ".dx");
+  };
+  for (const auto kind : {op::ActivationKind::sigmoid, op::ActivationKind::silu, op::ActivationKind::hard_swish,
+                          op::ActivationKind::relu6})
+    both(std::string(op::name_of(kind, false)), op::Activation{kind}, op::ActivationBackward{kind},
+         kind == op::ActivationKind::sigmoid ? ".y" : ".x");
+  const op::Window window{3, 3, 2, 1};
+  both("avg_pool", op::AvgPool{{window}}, op::AvgPoolBackward{{window}}, "");
+  both("avg_pool_inside", op::AvgPool{{window, false}}, op::AvgPoolBackward{{window, false}}, "");
+
+  OpRun(g).in("multiply.x").in("multiply.f").out_like("multiply.y").run(op::Multiply{}).check(0, "multiply.y");
+  OpRun(g).in("multiply.dy").in("multiply.f").out_like("multiply.x").run(op::Multiply{}).check(0, "multiply.dx");
+  OpRun(g)
+      .in("multiply.dy")
+      .in("multiply.x")
+      .out_like("multiply.f")
+      .run(op::MultiplyBackward{})
+      .check(0, "multiply.df");
+
+  OpRun(g).in("concat.a").in("concat.b").out_like("concat.y").run(op::Concat{}).check(0, "concat.y");
+  OpRun(g).in("concat.dy").out_like("concat.a").run(op::ConcatBackward{0}).check(0, "concat.da");
+  OpRun(g).in("concat.dy").out_like("concat.b").run(op::ConcatBackward{3}).check(0, "concat.db");
+
+  OpRun norm(g);
+  norm.in("layer_norm.x").in("layer_norm.gamma", false).in("layer_norm.beta", false).out_like("layer_norm.y");
+  norm.run(op::LayerNorm{}).check(0, "layer_norm.y");
+  OpRun back(g);
+  back.in("layer_norm.dy").in("layer_norm.x").in("layer_norm.gamma", false);
+  back.out_like("layer_norm.x").out_like("layer_norm.gamma").out_like("layer_norm.beta").run(op::LayerNormBackward{});
+  back.check(0, "layer_norm.dx");
+  back.check(1, "layer_norm.dgamma", false);
+  back.check(2, "layer_norm.dbeta", false);
+
+  OpRun(g)
+      .in("layer_scale.x")
+      .in("layer_scale.gamma", false)
+      .out_like("layer_scale.y")
+      .run(op::Multiply{})
+      .check(0, "layer_scale.y");
+  OpRun(g)
+      .in("layer_scale.dy")
+      .in("layer_scale.x")
+      .out_like("layer_scale.gamma")
+      .run(op::MultiplyBackward{})
+      .check(0, "layer_scale.dgamma", false);
 }
 
 TEST_CASE("ops: softmax cross entropy") {

@@ -8,6 +8,8 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/nn/activations.hpp>
+#include <tutti/nn/channels.hpp>
+#include <tutti/nn/dropout.hpp>
 #include <tutti/nn/layers.hpp>
 
 namespace tutti::testing {
@@ -39,7 +41,8 @@ inline std::shared_ptr<const CustomOp> square_op() {
 }
 
 // Returns a random net on small images: convolutions, batch norms with and without relu and residual, sums, pools,
-// biases, gelus and custom ops. Some values are read several times.
+// biases, activations, factors of channels, concatenations, dropouts and custom ops. Some values are read several
+// times.
 inline Graph random_graph(std::uint64_t seed, int layers) {
   Rng r(seed, Purpose::user);
   const auto below = [&](std::uint32_t n) { return static_cast<int>(r.below(n)); };
@@ -76,6 +79,12 @@ inline Graph random_graph(std::uint64_t seed, int layers) {
       case 6:
         if (s[2] > 3 && s[3] > 3 && below(2) == 0)
           pool.push_back(b.max_pool(name, x, {3, 3, 1 + below(2), 1}));
+        else if (i % 4 == 0)
+          pool.push_back(nn::multiply(b, name, x, b.global_avg_pool(name + ".mean", x)));
+        else if (i % 4 == 1 && s[1] < 20)
+          pool.push_back(nn::concat(b, name, {x, same}));
+        else if (i % 4 == 2)
+          pool.push_back(nn::dropout(b, name, x, 0.1));
         else
           pool.push_back(b.bias(name, x, b.parameter(name + ".b", Shape{s[1]}, {Init::normal, 0.1}, false)));
         break;

@@ -16,6 +16,8 @@
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/activations.hpp>
+#include <tutti/nn/channels.hpp>
+#include <tutti/nn/dropout.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/nn/pooling.hpp>
 
@@ -38,6 +40,15 @@ TEST_CASE("builder: recorded ops have the right shapes") {
   // Each of 10 outputs is 9 multiplications and additions on 2x2 pixels.
   CHECK(forward_flops(n.b.graph(), n.b.graph().nodes.back()) == 2 * 10 * 9 * 4);
   CHECK(n.b.shape(nn::avg_pool(n.b, "ap", c, {2, 2, 2, 0})) == Shape{1, 5, 2, 2});
+  CHECK(n.b.shape(nn::concat(n.b, "cat", {c, c, nn::silu(n.b, "s", c)})) == Shape{1, 15, 4, 4});
+  CHECK(n.b.shape(nn::squeeze_excitation(n.b, "se", c, 2)) == Shape{1, 5, 4, 4});
+  const ValueId scaled = nn::layer_scale(n.b, "ls", nn::layer_norm(n.b, "ln", c));
+  CHECK(n.b.shape(scaled) == Shape{1, 5, 4, 4});
+  CHECK(n.b.shape(n.b.graph().nodes.back().inputs[1]) == Shape{5, 1, 1});
+  CHECK(n.b.shape(nn::dropout(n.b, "drop", scaled)) == Shape{1, 5, 4, 4});
+  CHECK(name_of(n.b.graph().nodes.back().op) == "dropout");
+  nn::drop_path(n.b, "path", scaled, 0.5);
+  CHECK(name_of(n.b.graph().nodes.back().op) == "drop_path");
   CHECK(n.b.shape(nn::blur(n.b, "blur", c, 2)) == Shape{1, 5, 2, 2});
   n.finish(c);
   CHECK(n.b.shape(n.b.graph().logits) == Shape{1, 10});
@@ -82,6 +93,15 @@ TEST_CASE("builder: a call with a wrong shape fails, and the error names the lay
   check_shape_error("silu", [&] { nn::silu(b, "silu", b.images()); });
   check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {16, 16, 1, 0}); });
   check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {2, 2, 1, 2}); });
+  check_shape_error("mul", [&] { nn::multiply(b, "mul", c, c); });
+  check_shape_error("mul", [&] { nn::multiply(b, "mul", c, b.global_avg_pool("p1", n.x)); });
+  check_shape_error("cat", [&] { nn::concat(b, "cat", {}); });
+  check_shape_error("cat", [&] { nn::concat(b, "cat", {c, d}); });
+  check_shape_error("cat", [&] { nn::concat(b, "cat", std::vector<ValueId>(17, c)); });
+  check_shape_error("ln", [&] { b.record("ln", op::LayerNorm{}, {c, v2, v4}); });
+  check_shape_error("ls", [&] { nn::multiply(b, "ls", c, v2); });
+  check_shape_error("drop", [&] { nn::dropout(b, "drop", b.images()); });
+  CHECK_THROWS_AS(b.record("ln", op::LayerNorm{0}, {c, v4, v4}), UsageError);
   const ValueId image = b.parameter("image", Shape{1, 4, 8, 8}, {});
   check_shape_error("add", [&] { b.add("add", c, image); });
   check_shape_error("a", [&] { b.conv2d("a", n.x, b.images(), {8, 8, 1, 0}); });

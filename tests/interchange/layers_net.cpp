@@ -9,7 +9,8 @@
 #include <tutti/core/run_main.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/nn/activations.hpp>
+#include <tutti/nn/channels.hpp>
+#include <tutti/nn/dropout.hpp>
 #include <tutti/nn/pooling.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/checkpointing.hpp>
@@ -27,8 +28,11 @@ Graph net(std::int64_t size, int classes) {
   x = nn::avg_pool(b, "avg", nn::hard_swish(b, "act", nn::silu(b, "act1", x)), {3, 3, 1, 1}, false);
   x = nn::avg_pool(b, "avg2", nn::sigmoid(b, "gate", x), {3, 3, 2, 1});
   x = b.gelu("gelu", nn::conv(b, "grouped", x, {.out = 48, .bias = true, .groups = 4}));
-  x = nn::blurred_conv(b, "down", x, {.out = 24, .stride = 2});
-  x = b.global_avg_pool("pool", x);
+  x = nn::squeeze_excitation(b, "se", nn::relu6(b, "act2", x), 4);
+  x = b.add("sum", x, nn::drop_path(b, "path", nn::layer_scale(b, "scale", nn::layer_norm(b, "ln", x), 0.5), 0.3));
+  x = nn::blurred_conv(b, "down", nn::concat(b, "concat", {x, b.relu("copy", x)}), {.out = 24, .stride = 2});
+  x = nn::dropout(b, "drop", b.global_avg_pool("pool", x), 0.2);
+  x = nn::layer_norm(b, "last_norm", nn::linear(b, "hidden", x, 20, Init::he_uniform));
   b.softmax_cross_entropy(nn::linear(b, "fc", x, classes, Init::he_uniform));
   return std::move(b).take();
 }

@@ -139,7 +139,7 @@ class Onnx(PredictCase):
         self.check(model, 0)
         net = onnx.load(self.folder / "net.onnx")
         groups = [a.i for n in net.graph.node if n.op_type == "Conv" for a in n.attribute if a.name == "group"]
-        self.assertEqual(sorted(groups), [4, 16, 48])
+        self.assertEqual(sorted(groups), [4, 16, 96])
 
     def test_metadata(self):
         model = self.train(CIFAR, "named", *SMALL, "--image-shape", "3,16,16", "--depth", "8", "--rgb-mean", "127.5", "--rgb-std", "51,102,255")

@@ -29,6 +29,7 @@ struct LogicalJob {
   TrainerOptions options{};                          // with logical ranks
   std::vector<std::int64_t> rows{13, 13, 13, 5, 2};  // of each step, on all processes together
   bool norm = true;
+  double drop = 0;  // rate of small_net()'s dropouts
   double lr = 0.1;
 };
 
@@ -92,7 +93,7 @@ inline std::vector<double> run_steps(Trainer& t, const LogicalJob& job, std::siz
 
 template <class Backend, class S>
 LogicalResult train_logical(Backend& backend, S& strategy, const LogicalJob& job) {
-  Trainer t(backend, strategy, small_net(job.norm), job.options);
+  Trainer t(backend, strategy, small_net(job.norm, job.drop), job.options);
   LogicalResult r;
   r.metrics = run_steps(t, job, 0, job.rows.size());
   r.state = logical_state(t);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
+#include <tutti/nn/dropout.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/trainer.hpp>
 
@@ -21,15 +22,16 @@ static_assert(!std::is_move_constructible_v<Trainer> && !std::is_move_assignable
 
 inline constexpr std::int64_t size = 8, classes = 4;
 
-// Returns the net conv -> (batch norm) -> relu -> pool -> linear. It is small enough for the reference loops.
-inline Graph small_net(bool norm) {
+// Returns the net conv -> (batch norm) -> relu -> pool -> linear. It is small enough for the reference loops. drop: the
+// rate of a dropout of images and of one of elements.
+inline Graph small_net(bool norm, double drop = 0) {
   Builder b(3, size, size);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
   x = nn::conv(b, "conv1", x, {.out = 4});
   x = norm ? nn::batch_norm(b, "bn1", x, {.relu = true}) : b.relu("relu1", x);
-  x = nn::conv(b, "conv2", x, {.out = 8, .stride = 2});
+  x = nn::conv(b, "conv2", nn::drop_path(b, "path", x, drop), {.out = 8, .stride = 2});
   x = norm ? nn::batch_norm(b, "bn2", x, {.relu = true}) : b.relu("relu2", x);
-  x = b.global_avg_pool("pool", x);
+  x = nn::dropout(b, "drop", b.global_avg_pool("pool", x), drop);
   b.softmax_cross_entropy(nn::linear(b, "fc", x, classes, {Init::he_uniform, 0.4}));
   return std::move(b).take();
 }

@@ -113,6 +113,24 @@ TEST_CASE("micro-batches are cut from the rows of each logical rank") {
   check_worlds(job);
 }
 
+TEST_CASE("dropouts have the same bits on all worlds, and with the rows in micro-batches") {
+  LogicalJob job = job_of(4);
+  const LogicalResult kept = train_world(job, 1);
+  job.drop = 0.3;
+  const LogicalResult dropped = train_world(job, 1);
+  CHECK(!(dropped == kept));
+  check_worlds(job);
+  for (const int threads : {2, 5}) CHECK(train_world(job, 2, threads) == dropped);
+  job.options.seed = 2;  // initial weights too
+  CHECK(!(train_world(job, 1) == dropped));
+  // Without batch norm, micro-batches change only the order of sums.
+  job.norm = false;
+  const auto whole = train_world(job, 1).metrics;
+  job.options.micro_batch = 1;
+  const auto parts = train_world(job, 2).metrics;
+  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(parts[i] == doctest::Approx(whole[i]).epsilon(1e-5));
+}
+
 TEST_CASE("one logical rank, and fewer rows than logical ranks") {
   check_worlds(job_of(1));
   LogicalJob job = job_of(4);

@@ -38,19 +38,21 @@ class NodeKernel final : public Kernel {
   std::shared_ptr<void> prepared_;
 };
 
-// Returns the kernel of any op except a custom one. B must have functions for all standard ops and for Own, its private
-// ops.
+// Returns the kernel of any op except a custom one, or null for an op that B has no function for. B must have functions
+// for Own, its private ops.
 template <class... Own, class B>
 [[nodiscard]] std::unique_ptr<Kernel> kernel_of(B& b, const Op& op, const NodeDesc& d) {
   std::unique_ptr<Kernel> made;
   const auto one = [&]<class O>(const O* o) {
     if (o == nullptr) return;
-    const typename NodeKernel<B>::Functions functions{
-        [](B& on, const Op& any, const PrepareInfo& info) -> std::shared_ptr<void> {
-          return on.prepare(*op_cast<O>(any), info);
-        },
-        [](B& on, const Op& any, Call& c) { on.run(*op_cast<O>(any), c); }};
-    made = std::make_unique<NodeKernel<B>>(b, op, d, functions);
+    if constexpr (requires(Call & c) { b.run(*o, c); }) {
+      const typename NodeKernel<B>::Functions functions{
+          [](B& on, const Op& any, const PrepareInfo& info) -> std::shared_ptr<void> {
+            return on.prepare(*op_cast<O>(any), info);
+          },
+          [](B& on, const Op& any, Call& c) { on.run(*op_cast<O>(any), c); }};
+      made = std::make_unique<NodeKernel<B>>(b, op, d, functions);
+    }
   };
   [&]<class... All>(const std::variant<op::Custom, op::CustomBackward, op::Private, All...>* any) {
     (one(std::get_if<All>(any)), ...);

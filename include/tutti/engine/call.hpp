@@ -11,6 +11,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/engine/plan/plan.hpp>
+#include <tutti/graph/ops/dropout.hpp>
 #include <tutti/tensor/view.hpp>
 
 namespace tutti {
@@ -19,6 +20,7 @@ namespace tutti {
 struct StepScalars {
   double loss_scale = 1;
   double inv_global_batch = 1;  // 1 / rows of all ranks together
+  BatchKey key{};               // of the random numbers
 };
 
 // One invocation of an op's kernel: the operands for the rows of this call, and its place in the run.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/core/separate.hpp>
@@ -12,9 +15,12 @@ namespace tutti {
 // no other op reads the values between them. g: a forward graph, before differentiate().
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph fuse(Graph g);
 
-// Returns the same forward graph for evaluation: batch norm with its running statistics, labels that are not mixed, no
-// gradients.
+// Returns the same forward graph for evaluation: batch norm with its running statistics, dropouts with a rate of 0,
+// labels that are not mixed, no gradients. Nodes keep their numbers.
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph inference(Graph g);
+
+// Returns the same forward graph without its dropouts: the ops after them read their inputs.
+[[nodiscard]] TUTTI_CORE_FUNCTION Graph without_dropout(Graph g);
 
 namespace detail {
 
@@ -69,11 +75,30 @@ TUTTI_CORE_FUNCTION Graph fuse(Graph g) {
   return g;
 }
 
+TUTTI_CORE_FUNCTION Graph without_dropout(Graph g) {
+  std::vector<Node> kept;
+  for (Node& n : g.nodes) {
+    if (!std::holds_alternative<op::Dropout>(n.op)) {
+      for (const ValueId v : n.outputs) g[v].producer = static_cast<NodeId>(kept.size());
+      kept.push_back(std::move(n));
+      continue;
+    }
+    const ValueId from = n.outputs[0], to = n.inputs[0];
+    g[from].producer = -1;
+    for (Node& reader : g.nodes) std::replace(reader.inputs.begin(), reader.inputs.end(), from, to);
+    if (g.logits == from) g.logits = to;
+  }
+  g.nodes = std::move(kept);
+  return g;
+}
+
 TUTTI_CORE_FUNCTION Graph inference(Graph g) {
   for (Node& n : g.nodes)
     if (const auto* bn = std::get_if<op::BatchNorm>(&n.op)) {
       n.op = op::BatchNormInference{bn->eps, bn->relu, bn->residual};
       n.outputs.resize(1);
+    } else if (auto* drop = std::get_if<op::Dropout>(&n.op)) {
+      drop->rate = 0;
     }
   if (g.labels != no_value) g[g.labels].shape = Shape{1};
   return g;

@@ -9,11 +9,14 @@
 #include <variant>
 
 #include <tutti/graph/ops/activation.hpp>
+#include <tutti/graph/ops/concat.hpp>
 #include <tutti/graph/ops/convolution.hpp>
 #include <tutti/graph/ops/custom.hpp>
+#include <tutti/graph/ops/dropout.hpp>
 #include <tutti/graph/ops/elementwise.hpp>
 #include <tutti/graph/ops/linear.hpp>
 #include <tutti/graph/ops/loss.hpp>
+#include <tutti/graph/ops/multiply.hpp>
 #include <tutti/graph/ops/norm.hpp>
 #include <tutti/graph/ops/op.hpp>
 #include <tutti/graph/ops/pool.hpp>
@@ -66,6 +69,10 @@ using Ops = OpList<
     op::Activation, op::ActivationBackward,
     op::Add,
     op::Bias, op::BiasBackward,
+    op::Multiply, op::MultiplyBackward,
+    op::Concat, op::ConcatBackward,
+    op::LayerNorm, op::LayerNormBackward,
+    op::Dropout,
     op::MaxPool, op::MaxPoolBackward,
     op::AvgPool, op::AvgPoolBackward,
     op::Linear, op::LinearBackwardData, op::LinearBackwardWeights,
@@ -85,6 +92,7 @@ static_assert(std::is_trivially_copyable_v<Op>);
   if (const auto* p = std::get_if<op::AvgPool>(&o); p != nullptr && p->global()) return "global_avg_pool";
   if (const auto* p = std::get_if<op::AvgPoolBackward>(&o); p != nullptr && p->global())
     return "global_avg_pool_backward";
+  if (const auto* d = std::get_if<op::Dropout>(&o); d != nullptr && d->rows) return "drop_path";
   if (const auto* l = std::get_if<op::SoftmaxCrossEntropy>(&o); l != nullptr && l->binary)
     return "binary_cross_entropy";
   return info_of(o).name;

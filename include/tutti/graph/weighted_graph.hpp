@@ -20,9 +20,9 @@ struct WeightedGraph {
 };
 
 // Returns the graph for inference: batch norms use their running statistics and are merged with the ops after them
-// (fuse()), and there is no loss. Parameters and statistics keep their ids.
+// (fuse()), and there are neither dropouts nor a loss. Parameters and statistics keep their ids.
 [[nodiscard]] inline Graph inference_graph(const Graph& forward) {
-  Graph g = inference(fuse(forward));
+  Graph g = inference(fuse(without_dropout(forward)));
   std::vector<Node> kept;
   for (Node& n : g.nodes)
     if (n.outputs[0] != g.metrics) kept.push_back(std::move(n));

@@ -121,10 +121,14 @@ class NetReader {
     }
     if (is(op::Relu::info, 1)) return b.record(name, op::Relu{}, in);
     using Kind = op::ActivationKind;
-    for (const Kind kind : {Kind::gelu, Kind::sigmoid, Kind::silu, Kind::hard_swish})
+    for (const Kind kind : {Kind::gelu, Kind::sigmoid, Kind::silu, Kind::hard_swish, Kind::relu6})
       if (is({.name = op::name_of(kind, false)}, 1)) return b.record(name, op::Activation{kind}, in);
     if (is(op::Add::info, 2)) return b.record(name, op::Add{}, in);
     if (is(op::Bias::info, 2)) return b.record(name, op::Bias{}, in);
+    if (is(op::Multiply::info, 2)) return b.record(name, op::Multiply{}, in);
+    if (op == op::Concat::info.name) return b.record(name, op::Concat{}, in);
+    if (is(op::LayerNorm::info, 3))
+      return b.record(name, op::LayerNorm{static_cast<float>(n.at("eps", at).as_double(at))}, in);
     if (is({.name = "global_avg_pool"}, 1)) return b.record(name, op::AvgPool{}, in);
     if (is(op::AvgPool::info, 1)) {
       const op::AvgPool pool{{window(), flag("count_padding")}};

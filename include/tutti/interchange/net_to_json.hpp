@@ -20,8 +20,8 @@
 //    "padding": 1}, ...]}
 //
 // An input of a node is the index of an earlier node in the list, or the name of a tensor. The first node reads the
-// images and the last node makes the logits. Data that only training needs (initial values, rates, the loss) is
-// omitted.
+// images and the last node makes the logits. Data that only training needs (initial values, rates, dropouts, the loss)
+// is omitted.
 namespace tutti::interchange {
 
 namespace detail {
@@ -54,9 +54,12 @@ inline bool add_attributes(const Op& op, io::Json& to) {
     to.set("count_padding", a->count_padding);
   } else if (const auto* n = std::get_if<op::BatchNorm>(&op)) {
     to.set("eps", n->eps).set("relu", n->relu).set("residual", n->residual);
+  } else if (const auto* l = std::get_if<op::LayerNorm>(&op)) {
+    to.set("eps", l->eps);
   } else {
     return std::holds_alternative<op::Relu>(op) || std::holds_alternative<op::Activation>(op) ||
            std::holds_alternative<op::Add>(op) || std::holds_alternative<op::Bias>(op) ||
+           std::holds_alternative<op::Multiply>(op) || std::holds_alternative<op::Concat>(op) ||
            std::holds_alternative<op::Linear>(op);
   }
   return true;
@@ -73,6 +76,10 @@ inline bool add_attributes(const Op& op, io::Json& to) {
   if (g.logits == no_value) return std::nullopt;
   for (const Node& n : g.nodes) {
     if (std::holds_alternative<op::SoftmaxCrossEntropy>(n.op)) continue;
+    if (std::holds_alternative<op::Dropout>(n.op)) {
+      place[static_cast<std::size_t>(n.outputs[0])] = place[static_cast<std::size_t>(n.inputs[0])];
+      continue;
+    }
     io::Json node = io::Json::object({{"op", name_of(n.op)}, {"name", n.name}});
     io::Json::Array in;
     for (const ValueId v : n.inputs) {

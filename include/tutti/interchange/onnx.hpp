@@ -200,6 +200,16 @@ class GraphWriter {
       node("Relu", n.name, {name(x)}, made(n));
     } else if (const auto* act = std::get_if<op::Activation>(&n.op)) {
       activation(n, act->kind);
+    } else if (std::holds_alternative<op::Multiply>(n.op)) {
+      const ValueId f = n.inputs[1];
+      const bool parameter = g_[f].storage == Storage::parameter;
+      node("Mul", n.name, {name(x), parameter ? per_channel(g_[f].name, x, net_.of(f)) : name(f)}, made(n));
+    } else if (std::holds_alternative<op::Concat>(n.op)) {
+      std::vector<std::string> in;
+      for (const ValueId v : n.inputs) in.push_back(name(v));
+      node("Concat", n.name, in, made(n), {{"axis", std::int64_t{1}}});
+    } else if (const auto* layer = std::get_if<op::LayerNorm>(&n.op)) {
+      layer_norm(n, *layer);
     } else if (std::holds_alternative<op::Add>(n.op)) {
       node("Add", n.name, {name(x), name(n.inputs[1])}, made(n));
     } else if (std::holds_alternative<op::Bias>(n.op)) {
@@ -247,7 +257,27 @@ class GraphWriter {
       node("Sigmoid", gate, {x}, gate);
       return node("Mul", n.name, {x, gate}, made(n));
     }
+    if (kind == op::ActivationKind::relu6) {
+      const std::string low = constant(n.name + ".low", {}, std::vector<float>{0.0F});
+      return node("Clip", n.name, {x, low, constant(n.name + ".high", {}, std::vector<float>{6.0F})}, made(n));
+    }
     node(kind == op::ActivationKind::sigmoid ? "Sigmoid" : "HardSwish", n.name, {x}, made(n));
+  }
+  // ONNX normalises the last axes, so the channels go there and back.
+  void layer_norm(const Node& n, const op::LayerNorm& o) {
+    using Ints = std::vector<std::int64_t>;
+    const bool turns = g_[n.inputs[0]].shape.rank() == 4;
+    const std::string& out = made(n);
+    std::string x = name(n.inputs[0]);
+    if (turns) {
+      const std::string last = unique(n.name + ".channels_last");
+      node("Transpose", last, {x}, last, {{"perm", Ints{0, 2, 3, 1}}});
+      x = last;
+    }
+    const std::string normal = turns ? unique(n.name + ".normal") : out;
+    node("LayerNormalization", normal, {x, weights(n.inputs[1]), weights(n.inputs[2])}, normal,
+         {{"axis", std::int64_t{-1}}, {"epsilon", o.eps}});
+    if (turns) node("Transpose", n.name, {normal}, out, {{"perm", Ints{0, 3, 1, 2}}});
   }
   // Adds x * (0.5 + 0.5 * erf(x / sqrt(2))). ONNX has an op for it only since opset 20.
   void gelu(const Node& n) {

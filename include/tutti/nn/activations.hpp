@@ -23,4 +23,9 @@ inline ValueId hard_swish(Builder& b, const std::string& name, ValueId x) {
   return b.record(name, op::Activation{op::ActivationKind::hard_swish}, {x});
 }
 
+// Returns min(max(x, 0), 6): PyTorch's nn.ReLU6().
+inline ValueId relu6(Builder& b, const std::string& name, ValueId x) {
+  return b.record(name, op::Activation{op::ActivationKind::relu6}, {x});
+}
+
 }  // namespace tutti::nn

@@ -72,6 +72,15 @@ class NodeChecker {
   void check(const op::ReluBackward& o) { compare_exact(reference(o, in_)); }
   void check(const op::Activation& o);
   void check(const op::ActivationBackward& o);
+  void check(const op::Multiply& o) { linear_op(o, 1); }
+  void check(const op::MultiplyBackward& o) {
+    linear_op(o, static_cast<double>(in_[0].shape.numel() / result(0).shape.numel()));
+  }
+  void check(const op::Concat& o) { compare_exact(reference(o, in_)); }
+  void check(const op::ConcatBackward& o) { compare_exact(reference(o, in_)); }
+  void check(const op::LayerNorm& o);
+  void check(const op::LayerNormBackward& o);
+  void check(const op::Dropout& o) { linear_op(o, 1); }
   void check(const op::MaxPool& o) { compare_exact(reference(o, in_)); }
   void check(const op::Add& o) { linear_op(o, 1); }
   void check(const op::Bias& o) { linear_op(o, 1); }

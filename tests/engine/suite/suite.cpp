@@ -12,6 +12,7 @@
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
 
+#include "engine/channel_op_cases.hpp"
 #include "engine/conformance.hpp"
 #include "engine/op_cases.hpp"
 
@@ -52,6 +53,8 @@ void check_convolutions(Backend& backend, const std::vector<ConvCase>& cases) {
 
 void check_other_ops(Backend& backend, DType precision) {
   for (const OpCase& c : other_op_cases()) check_case(backend, c, precision);
+  if (!backend.memory().on_host()) return;
+  for (const OpCase& c : channel_op_cases()) check_case(backend, c, precision);
 }
 
 Graph small_resnet(bool preactivation, std::int64_t width, std::int64_t size) {
@@ -69,7 +72,10 @@ Graph small_grouped_net(std::int64_t size) {
   x = nn::avg_pool(b, "avg", nn::hard_swish(b, "act", nn::silu(b, "act1", x)), {3, 3, 1, 1}, false);
   x = nn::conv_bn(b, "grouped", "bn2", x, {.out = 32, .stride = 2, .groups = 4}, {.relu = true});
   x = nn::blurred_conv(b, "down", x, {.out = 24, .stride = 2});
-  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 5, {Init::he_uniform, 1}));
+  x = nn::concat(b, "concat", {x, nn::layer_scale(b, "gamma", nn::squeeze_excitation(b, "se", x, 4), 0.5)});
+  x = b.add("sum", x, nn::drop_path(b, "path", nn::layer_norm(b, "ln", nn::relu6(b, "r6", x)), 0.3));
+  x = nn::dropout(b, "drop", b.global_avg_pool("pool", x), 0.2);
+  b.softmax_cross_entropy(nn::linear(b, "fc", x, 5, {Init::he_uniform, 1}));
   return std::move(b).take();
 }
 

@@ -6,13 +6,16 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/engine/cpu/gelu_kernels.hpp>
 #include <tutti/engine/cpu/simd.hpp>
+#include <tutti/graph/ops/activation.hpp>
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Activations and their gradients, element by element.
+// Activations and their gradients, element by element, in f32, and the conversions around them for bf16. A second
+// instance for bf16 would cost every program that includes it more than it saves at run time: the values that are
+// converted are in the L1 cache.
 namespace tutti::cpu {
 
 namespace activation {
@@ -28,10 +31,28 @@ TUTTI_INLINE void sigmoid(F<I>& s, const F<I>& x) {
   s = x == x ? s : x;
 }
 
-// apply(y, x) of an activation; apply(dx, dy, x) of a gradient, in which x may be the activation's result.
+// apply(y, _, x) of an activation; apply(dx, dy, x) of a gradient, in which x may be the activation's result.
+struct Gelu {  // x * Phi(x) = relu(x) - a * Phi(-a)
+  template <Isa I>
+  static TUTTI_INLINE void apply(F<I>& y, const F<I>&, const F<I>& x) {
+    F<I> a, tail, density;
+    normal_tail<I>(a, tail, density, x);
+    const F<I> zero = F<I>{};
+    y = (x < zero ? zero : x) - a * tail;
+  }
+};
+struct GeluBackward {  // dy * (Phi(x) + x * density(x))
+  template <Isa I>
+  static TUTTI_INLINE void apply(F<I>& dx, const F<I>& dy, const F<I>& x) {
+    F<I> a, tail, density;
+    normal_tail<I>(a, tail, density, x);
+    const F<I> left = tail - a * density;  // derivative at -a
+    dx = dy * (x < F<I>{} ? left : 1.0F - left);
+  }
+};
 struct Sigmoid {
   template <Isa I>
-  static TUTTI_INLINE void apply(F<I>& y, const F<I>& x) {
+  static TUTTI_INLINE void apply(F<I>& y, const F<I>&, const F<I>& x) {
     sigmoid<I>(y, x);
   }
 };
@@ -43,7 +64,7 @@ struct SigmoidBackward {
 };
 struct Silu {
   template <Isa I>
-  static TUTTI_INLINE void apply(F<I>& y, const F<I>& x) {
+  static TUTTI_INLINE void apply(F<I>& y, const F<I>&, const F<I>& x) {
     F<I> s;
     sigmoid<I>(s, x);
     y = x * s;
@@ -61,7 +82,7 @@ struct SiluBackward {
 // A NaN fails every comparison and stays.
 struct HardSwish {
   template <Isa I>
-  static TUTTI_INLINE void apply(F<I>& y, const F<I>& x) {
+  static TUTTI_INLINE void apply(F<I>& y, const F<I>&, const F<I>& x) {
     F<I> t = x + 3.0F;
     const F<I> zero = F<I>{}, six = zero + 6.0F;
     t = t < zero ? zero : t;
@@ -80,31 +101,26 @@ struct HardSwishBackward {
   }
 };
 
-}  // namespace activation
+struct Relu6 {
+  template <Isa I>
+  static TUTTI_INLINE void apply(F<I>& y, const F<I>&, const F<I>& x) {
+    const F<I> zero = F<I>{}, six = zero + 6.0F;
+    y = x < zero ? zero : x;
+    y = y > six ? six : y;
+  }
+};
+struct Relu6Backward {
+  template <Isa I>
+  static TUTTI_INLINE void apply(F<I>& dx, const F<I>& dy, const F<I>& x) {
+    const F<I> zero = F<I>{}, six = zero + 6.0F;
+    dx = x <= zero ? zero : dy;
+    dx = x >= six ? zero : dx;
+  }
+};
 
 // The last values use the same instructions as the others, so that a result does not depend on its position.
-template <Isa I, class T, class A>
-TUTTI_INLINE void map_body(const T* x, T* y, std::int64_t n) {
-  constexpr int width = lanes_of<I>;
-  F<I> v, result;
-  std::int64_t i = 0;
-  for (; i + width <= n; i += width) {
-    load<I>(v, x + i);
-    A::template apply<I>(result, v);
-    store<I>(y + i, result);
-  }
-  if (i == n) return;
-  T some[width] = {};
-  for (std::int64_t k = i; k < n; ++k) some[k - i] = x[k];
-  load<I>(v, static_cast<const T*>(some));
-  A::template apply<I>(result, v);
-  store<I>(static_cast<T*>(some), result);
-  for (std::int64_t k = i; k < n; ++k) y[k] = some[k - i];
-}
-TUTTI_DEFINE_DISPATCH(map, map_body);
-
-template <Isa I, class T, class A>
-TUTTI_INLINE void map_backward_body(const T* dy, const T* x, T* dx, std::int64_t n) {
+template <Isa I, class A>
+TUTTI_INLINE void map(const float* dy, const float* x, float* to, std::int64_t n) {
   constexpr int width = lanes_of<I>;
   F<I> d, v, result;
   std::int64_t i = 0;
@@ -112,35 +128,44 @@ TUTTI_INLINE void map_backward_body(const T* dy, const T* x, T* dx, std::int64_t
     load<I>(d, dy + i);
     load<I>(v, x + i);
     A::template apply<I>(result, d, v);
-    store<I>(dx + i, result);
+    store<I>(to + i, result);
   }
   if (i == n) return;
-  T some[width] = {}, in[width] = {};
+  float some[width] = {}, in[width] = {};
   for (std::int64_t k = i; k < n; ++k) {
     some[k - i] = dy[k];
     in[k - i] = x[k];
   }
-  load<I>(d, static_cast<const T*>(some));
-  load<I>(v, static_cast<const T*>(in));
+  load<I>(d, static_cast<const float*>(some));
+  load<I>(v, static_cast<const float*>(in));
   A::template apply<I>(result, d, v);
-  store<I>(static_cast<T*>(some), result);
-  for (std::int64_t k = i; k < n; ++k) dx[k] = some[k - i];
+  store<I>(static_cast<float*>(some), result);
+  for (std::int64_t k = i; k < n; ++k) to[k] = some[k - i];
 }
-TUTTI_DEFINE_DISPATCH(map_backward, map_backward_body);
 
-#define TUTTI_MAP_INSTANCES(T)                                                                                \
-  TUTTI_CORE_INSTANCE(template void map<T, activation::Sigmoid>(Isa, const T*, T*, std::int64_t));            \
-  TUTTI_CORE_INSTANCE(template void map<T, activation::Silu>(Isa, const T*, T*, std::int64_t));               \
-  TUTTI_CORE_INSTANCE(template void map<T, activation::HardSwish>(Isa, const T*, T*, std::int64_t));          \
-  TUTTI_CORE_INSTANCE(                                                                                        \
-      template void map_backward<T, activation::SigmoidBackward>(Isa, const T*, const T*, T*, std::int64_t)); \
-  TUTTI_CORE_INSTANCE(                                                                                        \
-      template void map_backward<T, activation::SiluBackward>(Isa, const T*, const T*, T*, std::int64_t));    \
-  TUTTI_CORE_INSTANCE(                                                                                        \
-      template void map_backward<T, activation::HardSwishBackward>(Isa, const T*, const T*, T*, std::int64_t))
-TUTTI_MAP_INSTANCES(float);
-TUTTI_MAP_INSTANCES(bf16);
-#undef TUTTI_MAP_INSTANCES
+}  // namespace activation
+
+// to = the activation of x, or, if `backward`, dx of dy and x. Forward, dy is read but not used.
+template <Isa I>
+TUTTI_INLINE void activate_body(op::ActivationKind kind, bool backward, const float* dy, const float* x, float* to,
+                                std::int64_t n) {
+  namespace a = activation;
+  switch (kind) {
+    case op::ActivationKind::gelu:
+      return backward ? a::map<I, a::GeluBackward>(dy, x, to, n) : a::map<I, a::Gelu>(dy, x, to, n);
+    case op::ActivationKind::sigmoid:
+      return backward ? a::map<I, a::SigmoidBackward>(dy, x, to, n) : a::map<I, a::Sigmoid>(dy, x, to, n);
+    case op::ActivationKind::silu:
+      return backward ? a::map<I, a::SiluBackward>(dy, x, to, n) : a::map<I, a::Silu>(dy, x, to, n);
+    case op::ActivationKind::hard_swish:
+      return backward ? a::map<I, a::HardSwishBackward>(dy, x, to, n) : a::map<I, a::HardSwish>(dy, x, to, n);
+    case op::ActivationKind::relu6:
+      return backward ? a::map<I, a::Relu6Backward>(dy, x, to, n) : a::map<I, a::Relu6>(dy, x, to, n);
+  }
+}
+TUTTI_DEFINE_READER_DISPATCH(activate, activate_body);
+TUTTI_CORE_INSTANCE(template void activate<>(Isa, op::ActivationKind, bool, const float*, const float*, float*,
+                                             std::int64_t));
 
 }  // namespace tutti::cpu
 

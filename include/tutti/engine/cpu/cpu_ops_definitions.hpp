@@ -15,6 +15,7 @@
 
 #include <tutti/core/span.hpp>
 #include <tutti/engine/cpu/activation_ops.hpp>
+#include <tutti/engine/cpu/channels/channel_ops.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/cpu/elementwise_ops.hpp>
 #include <tutti/engine/cpu/grouped/grouped_ops.hpp>
@@ -57,9 +58,11 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const N
       cpu::SoftmaxCrossEntropy>;
   // clang-format on
   if (auto k = custom_kernel(op)) return k;
+  if (auto k = cpu::ChannelKernel::make(op, shared_, desc)) return k;
   if (auto k = Own::make(op, shared_, desc)) return k;
-  return reference_kernel<false, Own, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
-                          op::LinearBackwardData>(op, desc);
+  return reference_kernel<false, Own, op::Multiply, op::MultiplyBackward, op::Concat, op::ConcatBackward, op::LayerNorm,
+                          op::LayerNormBackward, op::Dropout, op::Conv2d, op::Conv2dBackwardData,
+                          op::Conv2dBackwardWeights, op::Linear, op::LinearBackwardData>(op, desc);
 }
 
 TUTTI_CORE_FUNCTION bool CpuOps::is_by_winograd(const Op& op, const NodeDesc& desc) const {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
-
-#include <tutti/core/separate.hpp>
 #include <tutti/engine/cpu/simd.hpp>
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -58,60 +55,6 @@ TUTTI_INLINE void normal_tail(F<I>& a, F<I>& tail, F<I>& density, const F<I>& x)
   tail = e * t * q;
   density = e * 0.3989422804F;
 }
-
-// y = x * Phi(x) = relu(x) - a * Phi(-a)
-template <Isa I, class T>
-TUTTI_INLINE void gelu_vector(const T* x, T* y) {
-  F<I> v, a, tail, density;
-  load<I>(v, x);
-  normal_tail<I>(a, tail, density, v);
-  const F<I> zero = F<I>{};
-  store<I>(y, (v < zero ? zero : v) - a * tail);
-}
-// dx = dy * (Phi(x) + x * density(x))
-template <Isa I, class T>
-TUTTI_INLINE void gelu_backward_vector(const T* dy, const T* x, T* dx) {
-  F<I> d, v, a, tail, density;
-  load<I>(d, dy);
-  load<I>(v, x);
-  normal_tail<I>(a, tail, density, v);
-  const F<I> left = tail - a * density;  // derivative at -a
-  store<I>(dx, d * (v < F<I>{} ? left : 1.0F - left));
-}
-
-// The last values use the same instructions as the others, so that a result does not depend on its position.
-template <Isa I, class T>
-TUTTI_INLINE void gelu_body(const T* x, T* y, std::int64_t n) {
-  constexpr int width = lanes_of<I>;
-  std::int64_t i = 0;
-  for (; i + width <= n; i += width) gelu_vector<I>(x + i, y + i);
-  if (i == n) return;
-  T in[width] = {}, out[width];
-  for (std::int64_t k = i; k < n; ++k) in[k - i] = x[k];
-  gelu_vector<I>(static_cast<const T*>(in), static_cast<T*>(out));
-  for (std::int64_t k = i; k < n; ++k) y[k] = out[k - i];
-}
-TUTTI_DEFINE_DISPATCH(gelu, gelu_body);
-TUTTI_CORE_INSTANCE(template void gelu<float>(Isa, const float*, float*, std::int64_t));
-TUTTI_CORE_INSTANCE(template void gelu<bf16>(Isa, const bf16*, bf16*, std::int64_t));
-
-template <Isa I, class T>
-TUTTI_INLINE void gelu_backward_body(const T* dy, const T* x, T* dx, std::int64_t n) {
-  constexpr int width = lanes_of<I>;
-  std::int64_t i = 0;
-  for (; i + width <= n; i += width) gelu_backward_vector<I>(dy + i, x + i, dx + i);
-  if (i == n) return;
-  T d[width] = {}, in[width] = {}, out[width];
-  for (std::int64_t k = i; k < n; ++k) {
-    d[k - i] = dy[k];
-    in[k - i] = x[k];
-  }
-  gelu_backward_vector<I>(static_cast<const T*>(d), static_cast<const T*>(in), static_cast<T*>(out));
-  for (std::int64_t k = i; k < n; ++k) dx[k] = out[k - i];
-}
-TUTTI_DEFINE_DISPATCH(gelu_backward, gelu_backward_body);
-TUTTI_CORE_INSTANCE(template void gelu_backward<float>(Isa, const float*, const float*, float*, std::int64_t));
-TUTTI_CORE_INSTANCE(template void gelu_backward<bf16>(Isa, const bf16*, const bf16*, bf16*, std::int64_t));
 
 }  // namespace tutti::cpu
 

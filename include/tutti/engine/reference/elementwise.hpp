@@ -50,6 +50,9 @@ void activation(op::ActivationKind kind, const TensorRef& x, const TensorRef& y)
     const double shifted = v + 3 < 0 ? 0 : v + 3 > 6 ? 6 : v + 3;
     out[i] = static_cast<T>(kind == op::ActivationKind::sigmoid ? sigmoid(v)
                             : kind == op::ActivationKind::silu  ? v / (1 + math::exp(-v))
+                            : kind == op::ActivationKind::relu6 ? (v < 0   ? 0
+                                                                   : v > 6 ? 6
+                                                                           : v)
                                                                 : v * shifted / 6);
   }
 }
@@ -61,6 +64,7 @@ void activation_backward(op::ActivationKind kind, const TensorRef& dy, const Ten
   for (std::size_t i = 0; i < in.size(); ++i) {
     const auto v = static_cast<double>(in[i]);
     const double slope = kind == op::ActivationKind::sigmoid ? v * (1 - v)
+                         : kind == op::ActivationKind::relu6 ? (v <= 0 || v >= 6 ? 0 : 1)
                          : kind == op::ActivationKind::silu  ? sigmoid(v) * (1 + v * sigmoid(-v))
                          : v <= -3                           ? 0
                          : v >= 3                            ? 1

@@ -9,6 +9,7 @@
 
 #include <tutti/engine/host_backend.hpp>
 #include <tutti/engine/kernel_table.hpp>
+#include <tutti/engine/reference/channels.hpp>
 #include <tutti/engine/reference/conv.hpp>
 #include <tutti/engine/reference/elementwise.hpp>
 #include <tutti/engine/reference/loss.hpp>
@@ -100,6 +101,13 @@ class ReferenceLoops {
       }
     });
   }
+  static void run(const op::Multiply&, Call& c) { reference::multiply(c); }
+  static void run(const op::MultiplyBackward&, Call& c) { reference::multiply_backward(c); }
+  static void run(const op::Concat&, Call& c) { reference::concat(c); }
+  static void run(const op::ConcatBackward& o, Call& c) { reference::copy_channels(c.in[0], o.first, c.out[0], 0); }
+  static void run(const op::LayerNorm& o, Call& c) { reference::layer_norm(o, c); }
+  static void run(const op::LayerNormBackward& o, Call& c) { reference::layer_norm_backward(o, c); }
+  static void run(const op::Dropout& o, Call& c) { reference::dropout(o, c); }
   static void run(const op::MaxPool& o, Call& c) {
     float_type<F64>(c.out[0].dtype, [&](auto t) { reference::max_pool<decltype(t)>(o, c.in[0], c.out[0], c.out[1]); });
   }

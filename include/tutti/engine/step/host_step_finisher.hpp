@@ -53,8 +53,11 @@ class HostStepFinisher final : public StepFinisher {
     now() = o;
   }
   [[nodiscard]] const StepScalars* scalars() const override { return &scalars_; }
+  // Sets what the random numbers of the next micro-batch depend on.
+  void set_key(const BatchKey& k) { scalars_.key = k; }
   void begin() override {
-    scalars_ = {rules_.dynamic_loss_scale ? scale_.value() : numbers_.loss_scale, numbers_.inverse_batch};
+    scalars_.loss_scale = rules_.dynamic_loss_scale ? scale_.value() : numbers_.loss_scale;
+    scalars_.inv_global_batch = numbers_.inverse_batch;
     if (integers_ != nullptr) integers_->begin(std::exchange(repeats_, false));
     if (!copies_states()) return;
     if (copied_ == last_ + 1) return restore_states();  // the step is repeated

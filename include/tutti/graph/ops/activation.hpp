@@ -26,13 +26,17 @@ struct Relu {  // x -> y
 // sigmoid: 1 / (1 + exp(-x)).
 // silu: x * sigmoid(x), also known as swish. Elfwing et al. 2017.
 // hard_swish: x * min(max(x + 3, 0), 6) / 6, with a slope of 0 at -3 and 1 at 3. Howard et al. 2019.
-enum class ActivationKind : std::uint8_t { gelu, sigmoid, silu, hard_swish };
+// relu6: min(max(x, 0), 6), with a slope of 0 at 0 and 6. Sandler et al. 2018.
+enum class ActivationKind : std::uint8_t { gelu, sigmoid, silu, hard_swish, relu6 };
 
 // Returns the name of the op, or of its gradient.
 [[nodiscard]] constexpr std::string_view name_of(ActivationKind kind, bool backward) {
-  constexpr std::string_view names[] = {"gelu",          "sigmoid",          "silu",          "hard_swish",
-                                        "gelu_backward", "sigmoid_backward", "silu_backward", "hard_swish_backward"};
-  return names[static_cast<int>(kind) + (backward ? 4 : 0)];
+  constexpr std::string_view names[][2] = {{"gelu", "gelu_backward"},
+                                           {"sigmoid", "sigmoid_backward"},
+                                           {"silu", "silu_backward"},
+                                           {"hard_swish", "hard_swish_backward"},
+                                           {"relu6", "relu6_backward"}};
+  return names[static_cast<int>(kind)][backward ? 1 : 0];
 }
 
 struct ActivationBackward {  // dy, x (of sigmoid: y) -> dx

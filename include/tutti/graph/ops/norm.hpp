@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/ops/op.hpp>
 
 namespace tutti::op {
@@ -66,6 +67,40 @@ struct BatchNormInference {
     fail<UsageError>("differentiate", "a training graph", "a graph for inference");
   }
 };
+
+// dy, x, gamma -> dx, dgamma, dbeta
+struct LayerNormBackward {
+  static constexpr OpInfo info{.name = "layer_norm_backward", .gradient = true};
+  float eps = 1e-6F;
+};
+// x, gamma [C], beta [C] -> y = gamma * (x - mean) / sqrt(var + eps) + beta, with the statistics of each pixel over its
+// channels: PyTorch's LayerNorm of the last axis of NHWC. Ba et al. 2016.
+struct LayerNorm {
+  static constexpr OpInfo info{.name = "layer_norm"};
+  float eps = 1e-6F;
+
+  [[nodiscard]] OpOutputs outputs(const OpInputs& in) const;
+
+  template <class G>
+  void gradient(G& g) const {
+    const ValueId dy = g.incoming();
+    if (dy == no_value) return;
+    const ValueId x = g.recompute(0), dx = g.make(0), dgamma = g.make_or_scratch(1), dbeta = g.make_or_scratch(2);
+    g.add(LayerNormBackward{eps}, {dy, x, g.input(1)}, {dx, dgamma, dbeta});
+    if (g.wanted(0)) g.pass(0, dx);
+  }
+};
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION OpOutputs LayerNorm::outputs(const OpInputs& in) const {
+  const Shape& x = in.activation(0);
+  if (!(eps > 0 && eps < 1)) fail<UsageError>(in.layer(), "an eps over 0 and under 1", eps);
+  for (const std::size_t k : {1U, 2U})
+    if (x.rank() < 2 || in.parameter(k) != Shape{x[1]})
+      fail<ShapeError>(in.layer(), "one value per channel", {to_string(in.shape(k)), " for ", to_string(in[0])});
+  return one_output(in, x);
+}
+#endif
 
 inline OpOutputs BatchNorm::outputs(const OpInputs& in) const {
   const Shape &x = in.activation(0, 4), channels{x[1]};

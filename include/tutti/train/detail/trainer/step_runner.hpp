@@ -16,6 +16,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/core/span_of.hpp>
+#include <tutti/data/sampler.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/step/host_step_finisher.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
@@ -210,11 +211,23 @@ class StepRunner {
     s_.finish();
     if (trace_ != nullptr) trace_->end = since_.seconds();
   }
+  // Returns the first logical rank of this process; without logical ranks, its rank.
+  [[nodiscard]] std::uint64_t first_rank() const {
+    if (o_.logical_ranks == 0) return static_cast<std::uint64_t>(s_.rank());
+    return static_cast<std::uint64_t>(part_of(o_.logical_ranks, s_.rank(), s_.size()).begin);
+  }
   void run_parts(std::uint64_t number, const StepParts& parts) {
     bool begins_rank = false;  // the step itself begins the first one
+    BatchKey key{o_.seed, static_cast<std::uint64_t>(counters_.step), first_rank()};
     for (std::size_t i = 0; i < parts.views.size(); ++i) {
-      if (begins_rank) host_.restore_states();
+      if (begins_rank) {
+        host_.restore_states();
+        ++key.logical_rank;
+        key.first_row = 0;
+      }
       ends_rank_ = begins_rank = !parts.last_of.empty() && parts.last_of[i] != 0;
+      host_.set_key(key);
+      key.first_row += parts.views[i].rows;
       start_part(number, parts.views[i], i == 0, i + 1 == parts.views.size());
     }
   }
