@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from elastic_training import IMAGES, TRAIN, ElasticTrainingCase, check_audit
+from elastic_training import IMAGES, TRAIN, ElasticTrainingCase
 from hosts_case import HostsCase
 from launch_case import wait_until
 
@@ -59,17 +59,6 @@ class Scenarios(ElasticTrainingCase):
         self.job.send_signal(signal.SIGINT)
         self.ended(130)
         self.assertIn("state saved", self.said())
-
-    def count(self):
-        """Returns how many samples were lost, and seen twice. Lost samples of the last, incomplete epoch do not
-        count."""
-        code, said = check_audit(self.run_dir)
-        self.assertIn(code, (0, 3), said)
-        epochs = re.findall(r"^epoch \d+: (\d+) of \d+ samples(?:, (\d+) seen again)?", said, re.M)
-        self.assertTrue(epochs, said)
-        lost = sum(IMAGES - int(there) for there, _ in epochs[:-1])
-        twice = sum(int(again or 0) for _, again in epochs)
-        return lost, twice
 
     def when(self, pattern, since, seconds=60):
         """Waits for a line that matches, and returns its time."""

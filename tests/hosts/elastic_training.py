@@ -13,6 +13,7 @@ from launch_case import wait_until
 TRAIN = str(BUILD / "examples" / "train_cifar10")
 CHECK_AUDIT = str(BUILD / "tools" / "tutti-check-audit")
 IMAGES, BATCH, EPOCHS = 960, 8, 6
+SHORT = 3  # for events before the first step
 LONG = 4 * EPOCHS  # takes longer than the events of a test, even on a busy machine
 
 
@@ -82,6 +83,24 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
             self.fail(self.job.out[-3000:] + self.job.err)
         goal = step() + more
         wait_until(lambda: self.job.poll() is not None or step() >= goal)
+
+    def wait_for_epochs(self, more):
+        """Waits until the job has completed this number of further epochs."""
+        def epoch():
+            return max((e["epoch"] for e in self.events() if e["event"] == "epoch"), default=0)
+        goal = epoch() + more
+        wait_until(lambda: self.job.poll() is not None or epoch() >= goal)
+
+    def count(self):
+        """Returns how many samples were lost, and seen twice. Lost samples of the last, incomplete epoch do not
+        count."""
+        code, said = check_audit(self.run_dir)
+        self.assertIn(code, (0, 3), said)
+        epochs = re.findall(r"^epoch \d+: (\d+) of \d+ samples(?:, (\d+) seen again)?", said, re.M)
+        self.assertTrue(epochs, said)
+        lost = sum(IMAGES - int(there) for there, _ in epochs[:-1])
+        twice = sum(int(again or 0) for _, again in epochs)
+        return lost, twice
 
     def edit(self, hosts):
         new = self.elastic / "new"

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from elastic_training import BATCH, EPOCHS, IMAGES, TRAIN, ElasticTrainingCase, check_audit
+from elastic_training import BATCH, IMAGES, SHORT, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 from launch_case import parent, wait_until
 
@@ -90,12 +90,12 @@ class ElasticTraining(ElasticTrainingCase):
         for number, delay in enumerate((0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
-                self.begin("--elastic-at", "step", "--restart-budget", 0, epochs=EPOCHS)
+                self.begin("--elastic-at", "step", "--restart-budget", 0, epochs=SHORT)
                 victim = number % 2
                 _, pid = wait_until(lambda: self.processes(TRAIN).get(victim))
                 time.sleep(delay)
                 os.kill(pid, signal.SIGKILL)
-                self.check_end(epochs=EPOCHS)
+                self.check_end(epochs=SHORT)
                 self.assertIn(f"warning: worker {victim} on", self.job.err)
                 self.assertEqual(self.events()[0]["event"], "start")
 
