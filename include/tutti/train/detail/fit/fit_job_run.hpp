@@ -60,7 +60,7 @@ class JobRun {
     CoordinatorOptions duties;
     if (checkpoints_) duties.checkpoints = &*checkpoints_;
     if (recipe_.progress) duties.listeners.push_back(&progress_);
-    duties.listeners.insert(duties.listeners.end(), recipe_.listeners.begin(), recipe_.listeners.end());
+    for (FitListener* const l : recipe_.listeners) duties.listeners.push_back(l);
     if (checkpoints_) duties.open = [this](bool takes_over) { return open_logs(takes_over); };
     Coordinator coordinator(trainer_, duties);
     std::fflush(stdout);
@@ -135,6 +135,7 @@ class JobRun {
       l.one_pass = !training;
       l.threads = recipe_.threads;
       l.skip_bad_records = recipe_.skip_damaged;
+      if (training) l.mix = recipe_.mix;
       l.bad_record_hint = "fit .skip_damaged = true continues without the image";
       return make_source(backend_, d, std::move(l));
     };
