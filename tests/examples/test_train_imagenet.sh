@@ -17,7 +17,7 @@ expect 2 "[--data-dir]" --num_epochs 1
 expect 2 "[--num-epochs]" --synthetic
 expect 2 "[--model]" --synthetic --num_batches 1 -m resnet20
 expect 2 "[--loss-scale]" "${tiny[@]}" --num_batches 1 --loss_scale much
-expect 2 "[--eval-size]" "${tiny[@]}" --num_batches 1 --eval-size 64
+expect 2 "[--eval-size]" "${tiny[@]}" --num_batches 1 --eval-size 16
 expect 2 "[--hue]" "${tiny[@]}" --num_batches 1 --hue 2
 expect 2 "[--lr-decay-lrs]" "${tiny[@]}" --num_batches 1 --lr_decay_mode steps --lr_decay_steps 1,2 --lr_decay_lrs 1,2
 expect 2 "[--eval] expected --data-dir" --synthetic --eval

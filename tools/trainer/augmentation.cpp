@@ -41,6 +41,21 @@ void check_augmentation(RunOptions& o) {
   nearest("--erase-mode", o.erase_mode, {"const", "rand", "pixel"});
   detail::number("--erase-count", o.erase_count, 1, 16);
   detail::number("--repeated-aug", o.repeated_aug, 1, 64);
+  if (o.mixup != 0) detail::number("--mixup", o.mixup, 1e-3, 1000);
+  if (o.cutmix != 0) detail::number("--cutmix", o.cutmix, 1e-3, 1000);
+  detail::number("--mix-probability", o.mix_probability, 0, 1);
+  detail::number("--mix-switch", o.mix_switch, 0, 1);
+  nearest("--mix-pairs", o.mix_pairs, {"reversed", "previous"});
+  const bool one = (o.mixup > 0) != (o.cutmix > 0);
+  if (o.mix_probability != 1 && o.mixup == 0 && o.cutmix == 0)
+    fail<UsageError>("--mix-probability", "--mixup or --cutmix together with it", "neither",
+                     "e.g. --mixup 0.2 --cutmix 1");
+  if (o.mix_switch != 0.5 && (one || o.mixup == 0))
+    fail<UsageError>("--mix-switch", "--mixup and --cutmix together with it",
+                     o.mixup > 0    ? "--mixup alone"
+                     : o.cutmix > 0 ? "--cutmix alone"
+                                    : "neither",
+                     "leave it out");
 }
 
 Interpolation interpolation_of(const RunOptions& o) {
@@ -63,6 +78,11 @@ PixelChanges pixel_changes(const RunOptions& o, std::span<const float> mean) {
                                                             : EraseFill::mean,
                                   static_cast<int>(o.erase_count));
   return c;
+}
+
+BatchMix batch_mix(const RunOptions& o) {
+  return {o.mixup, o.cutmix, o.mix_probability, o.mix_switch,
+          o.mix_pairs == "previous" ? MixPairs::previous : MixPairs::reversed};
 }
 
 AnyDataset repeated(const RunOptions& o, AnyDataset training) {

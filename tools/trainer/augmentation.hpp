@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include <tutti/data/augment/mix_options.hpp>
 #include <tutti/data/augment/pixel_options.hpp>
 #include <tutti/data/dataset.hpp>
 
@@ -20,6 +21,9 @@ void check_augmentation(RunOptions& o);
 
 // Returns --interpolation.
 [[nodiscard]] Interpolation interpolation_of(const RunOptions& o);
+
+// Returns how the images of a batch are mixed.
+[[nodiscard]] BatchMix batch_mix(const RunOptions& o);
 
 // Returns the training images in the order of --repeated-aug.
 [[nodiscard]] AnyDataset repeated(const RunOptions& o, AnyDataset training);

@@ -19,6 +19,7 @@
 #include "tools/trainer/check_optimizer.hpp"
 #include "tools/trainer/check_strategy_options.hpp"
 #include "tools/trainer/check_values.hpp"
+#include "tools/trainer/recipes.hpp"
 #include "tools/trainer/trace_window.hpp"
 
 namespace tutti::trainer {
@@ -299,7 +300,7 @@ void check(RunOptions& o, StartedJob job) {
   detail::check_batch_of(o, ranks);
   detail::word("--log-lines", o.log_lines, {"tutti", "mxnet"});
   detail::check_batch(o, ranks);
-  detail::fill_recipe(o);
+  fill_recipe(o);
   detail::check_optimizer(o);
   detail::check_schedule(o);
   check_run(o);

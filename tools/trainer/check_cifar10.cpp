@@ -12,6 +12,7 @@
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "tools/trainer/augmentation.hpp"
+#include "tools/trainer/check_optimizer.hpp"
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/scripted_options.hpp"
 
@@ -123,24 +124,9 @@ void check_cifar10_model(RunOptions& o) {
   word("--initializer", o.initializer, {"he", "xavier"}, {{"default", "he"}, {"msra", "he"}, {"kaiming", "he"}});
   if (o.network == "resnet_imagenet" && o.initializer != "he")
     fail<UsageError>("--initializer", "he for --network resnet_imagenet", o.initializer);
-  number("--label-smoothing", o.label_smoothing, 0, 0.999);
+  check_loss(o);
   number("--top-k", o.top_k, 0, 1 << 20);
   if (o.top_k == 0) o.top_k = 5;
-}
-
-void fill_recipe(RunOptions& o) {
-  if (o.recipe.empty()) return;
-  // The schedule is a triangle: the rate rises from a fifth of the peak to the peak in the first 23 % of the run, and
-  // falls to 7 %.
-  const auto derive = [&o](const char* name, std::optional<double>& option, double value) {
-    if (option) return;
-    option = value;
-    o.derived.emplace_back(name);
-  };
-  derive("lr", o.lr, 1.5 * static_cast<double>(o.global_batch_size) / 1024);
-  if (!o.warmup_epochs) o.warmup_epochs = 0.23 * static_cast<double>(o.epochs);
-  derive("warmup-lr", o.warmup_lr, 0.2 * *o.lr);
-  if (o.lr_schedule == "auto" || o.lr_schedule == "linear") derive("lr-end", o.lr_end, 0.07 * *o.lr);
 }
 
 }  // namespace tutti::trainer::detail

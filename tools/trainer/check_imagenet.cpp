@@ -8,8 +8,11 @@
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "tools/trainer/augmentation.hpp"
+#include "tools/trainer/check_optimizer.hpp"
 #include "tools/trainer/check_values.hpp"
+#include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/mxnet_options.hpp"
+#include "tools/trainer/stochastic_depth.hpp"
 
 namespace tutti::trainer::detail {
 
@@ -24,12 +27,7 @@ void check_imagenet_data(RunOptions& o) {
   // MXNet's scripts pass the number of images in the records, which is not needed.
   if (!o.benchmark && o.num_examples > 0 && !records)
     fail<UsageError>("--num-examples", "--synthetic together with it", "a data set, of which all images are used");
-  number("--image-size", o.image_size, 32, 4096);
-  number("--eval-size", o.eval_size, 0, 4096);
-  if (o.eval_size == 0) o.eval_size = o.image_size;
-  if (o.eval_size != o.image_size)
-    fail<UsageError>("--eval-size", std::to_string(o.image_size) + ", the size of the net's input",
-                     std::to_string(o.eval_size));
+  check_image_sizes(o);
   word("--augmentation", o.augmentation, {"horovod", "torchvision"});
   number("--contrast", o.contrast, 0, 10);
   number("--saturation", o.saturation, 0, 10);
@@ -38,7 +36,7 @@ void check_imagenet_data(RunOptions& o) {
   number("--pca-noise", o.pca_noise, 0, 10);
   check_augmentation(o);
   if (o.crop_pct != 0) number("--crop-pct", o.crop_pct, 0.1, 1);
-  if (o.eval_resize != 0) number("--eval-resize", o.eval_resize, o.image_size, 65536);
+  if (o.eval_resize != 0) number("--eval-resize", o.eval_resize, o.eval_size, 65536);
   if (o.eval_resize != 0 && o.crop_pct != 0)
     fail<UsageError>("--crop-pct", "no --eval-resize together with it", std::to_string(o.eval_resize),
                      "give one of the two");
@@ -68,8 +66,10 @@ void check_imagenet_model(RunOptions& o) {
                       (chosen ? ")" : ", because --image-size is below 64; --stem imagenet has the 7x7 of stride 2)"));
   if (!o.bn_eps) o.bn_eps = o.augmentation == "horovod" ? 1e-4 : 1e-5;
   number("--bn-eps", *o.bn_eps, 1e-12, 1);
+  number("--tta", o.tta, 0, 2);
+  number("--drop-path", o.drop_path, 0, has_drop_path ? 0.999 : 0.0);
   number("--bn-momentum", o.bn_momentum, 0, 0.999999);
-  number("--label-smoothing", o.label_smoothing, 0, 0.999);
+  check_loss(o);
 }
 
 void check_imagenet_run(RunOptions& o) {

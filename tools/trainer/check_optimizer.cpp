@@ -129,6 +129,14 @@ void check_optimizer(RunOptions& o) {
   check_average(o);
 }
 
+void check_loss(RunOptions& o) {
+  number("--label-smoothing", o.label_smoothing, 0, 0.999);
+  if (!o.bce_loss && (o.bce_sum || o.bce_target_thresh))
+    fail<UsageError>(o.bce_sum ? "--bce-sum" : "--bce-target-thresh", "--bce-loss together with it", "none",
+                     "leave it out");
+  if (o.bce_target_thresh) number("--bce-target-thresh", *o.bce_target_thresh, 0, 0.999);
+}
+
 void check_schedule(RunOptions& o) {
   number("--epochs", o.epochs, o.traits().as_horovod ? 0 : 1, 10'000'000);
   number("--max-steps", o.max_steps, 0, std::int64_t{1} << 40);

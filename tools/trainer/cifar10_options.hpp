@@ -49,7 +49,8 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("preset", o.preset,
     "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation; mxnet: those of MXNet's "
     "train_cifar10.py --network resnet --num-layers 50, with its log lines");
-  v("recipe", o.recipe, "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast");
+  v("recipe", o.recipe,
+    "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast; list: describe all");
   v("network", o.network,
     "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images; on images of up to 28 pixels "
     "resnet_preact, as MXNet's scripts), resnet_postact (6n+2), resnet_preact (6n+2, pre-activation; 9n+2 from 164 "
@@ -63,7 +64,7 @@ void describe_cifar10(RunOptions& o, V& v) {
     ".safetensors file with the net's names; the classifier only if it has as many outputs");
   v("initializer", o.initializer, "he or xavier");
   v("zero-gamma", o.zero_gamma, "residual branches start at zero", Scope::training);
-  v("label-smoothing", o.label_smoothing, "0..1", Scope::training);
+  describe_loss(o, v);
   v("top-k", o.top_k, "the second accuracy reported; 0: 5");
 
   v.group("Optimisation");

@@ -34,6 +34,7 @@
 #include "tools/trainer/option_table.hpp"
 #include "tools/trainer/option_values.hpp"
 #include "tools/trainer/preset.hpp"
+#include "tools/trainer/recipes.hpp"
 #include "tools/trainer/scripted_options.hpp"
 
 namespace tutti::trainer {
@@ -170,6 +171,7 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
   apply_scripted_defaults(parsed.options, said);
   apply_preset(parsed.options, said.preset);
   apply_recipe(parsed.options, said.recipe);
+  const RunOptions start = parsed.options;
   const std::string name = name_of(program);
   CLI::App app(traits_of(program).title, name);
   app.get_formatter()->column_width(44);
@@ -224,6 +226,7 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
     else
       parsed.options.notes.push_back("--" + option + " comes from the environment's " + variable);
   }
+  if (!said.recipe.empty()) note_overrides(parsed.options, start, defaults_of(program));
   return parsed;
 }
 
@@ -240,6 +243,10 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
     arguments.insert(arguments.begin(), std::string("--config=") + config);
   Parsed parsed = parse(arguments, program, {}, names);
   if (parsed.help_or_version) return std::nullopt;
+  if (parsed.options.recipe == "list") {
+    std::fputs(recipe_list(program).c_str(), stdout);
+    return std::nullopt;
+  }
   // Parses again, starting with the values that the preset and the recipe set, because explicit options override these.
   if (const RunOptions& o = parsed.options; !o.preset.empty() || !o.recipe.empty() || is_scripted(o))
     parsed = parse(arguments, program, RunOptions(o), names);

@@ -21,18 +21,20 @@
 
 #include "tools/trainer/augmentation.hpp"
 #include "tools/trainer/decoders.hpp"
+#include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/imagenet_table.hpp"
 
 namespace tutti::trainer {
 
 namespace {
 
-ImageAugment imagenet_augment(const RunOptions& o, Split split) {
+// Returns how images are prepared to have this height and width.
+ImageAugment imagenet_augment(const RunOptions& o, Split split, std::int64_t size) {
   const bool torchvision = o.augmentation == "torchvision", train = split == Split::train;
   ImageAugment a = torchvision ? ImageAugment::torchvision(split) : ImageAugment::horovod(split);
-  a.height = a.width = o.image_size;
-  a.short_side = static_cast<int>((o.image_size * 8 + 6) / 7);  // 256 for 224
-  a.canvas = static_cast<int>((o.image_size * 10 + 7) / 8);     // 280
+  a.height = a.width = size;
+  a.short_side = static_cast<int>((size * 8 + 6) / 7);  // 256 for 224
+  a.canvas = static_cast<int>((size * 10 + 7) / 8);     // 280
   if (train && o.increased_aug) {
     // The options have the ranges of yiq(). Converts them to the ranges of torchvision().
     a.colour = torchvision ? ColourJitter::torchvision(o.brightness, 1 - o.contrast, 1 - o.saturation, o.hue / 2)
@@ -41,7 +43,7 @@ ImageAugment imagenet_augment(const RunOptions& o, Split split) {
   if (train) a.colour.lighting = o.pca_noise;
   if (o.eval_resize != 0) a.short_side = static_cast<int>(o.eval_resize);
   if (o.crop_pct != 0) {
-    a.short_side = static_cast<int>(std::floor(static_cast<double>(o.image_size) / o.crop_pct));
+    a.short_side = static_cast<int>(std::floor(static_cast<double>(size) / o.crop_pct));
     a.share = o.crop_pct;
   }
   const auto numbers = [](const char* option, const std::string& text, std::vector<float>& to) {
@@ -81,6 +83,16 @@ imagenet::Opened recordio_of(const char* option, const std::string& given, const
   const io::Path file = given;
   const RecordIoFiles records({file}, file.parent_path() / (file.stem().string() + "-rec.tutti-index"), as.classes);
   return {AnyRecords(records), as.classes, imagenet::Form::recordio, file.parent_path(), {}};
+}
+
+// Returns training images of all sizes of the run. make: makes those of one size.
+template <class F>
+Images of_sizes(const RunOptions& o, F&& make) {
+  const auto sizes = image_size_steps(o);
+  Images all{repeated(o, make(sizes.front().size)), std::nullopt};
+  for (std::size_t i = 1; i < sizes.size(); ++i)
+    all.later.push_back({sizes[i].epoch, repeated(o, make(sizes[i].size))});
+  return all;
 }
 
 // The first caller opens the records; later callers share them.
@@ -129,7 +141,7 @@ struct Imagenet {
     return std::max(found, static_cast<int>(o.num_classes));
   }
   [[nodiscard]] Schema schema(const RunOptions& o) {
-    const ImageAugment a = imagenet_augment(o, Split::train);
+    const ImageAugment a = imagenet_augment(o, Split::train, o.eval_size);
     Schema s;
     s.name = o.dataset;
     s.channels = 3;
@@ -147,24 +159,29 @@ struct Imagenet {
     if (o.benchmark) {
       SyntheticOptions s;
       s.size = o.num_examples > 0 ? o.num_examples : 1281167;
-      s.height = s.width = o.image_size;
       s.classes = classes(o);
       s.seed = o.seed;
-      return {repeated(o, Synthetic(s)), std::nullopt};
+      return of_sizes(o, [&](std::int64_t size) -> AnyDataset {
+        s.height = s.width = size;
+        return Synthetic(s);
+      });
     }
     open(o);
     const ImageDecoders decoders = make_decoders(o.decoder);
-    const auto encoded = [&](const imagenet::Opened& from, Split split) {
-      return AnyDataset(
-          EncodedImages("imagenet " + std::string(name_of(split)), from.records, decoders, imagenet_augment(o, split)));
+    const auto encoded = [&](const imagenet::Opened& from, Split split, std::int64_t size) {
+      return AnyDataset(EncodedImages("imagenet " + std::string(name_of(split)), from.records, decoders,
+                                      imagenet_augment(o, split, size)));
     };
     std::optional<AnyDataset> tests;
-    if (test) tests = encoded(*test, Split::test);
+    if (test) tests = encoded(*test, Split::test, o.eval_size);
     // Scripts of the Horovod trainer evaluate checkpoints after the run.
     const bool evaluates_later = o.eval_interval > 0 || o.num_gpus;
     const bool own = train && train->form == imagenet::Form::image_folder && !evaluates_later;
     // An evaluation uses no training images, but Images::train must not be empty.
-    Images all{train ? repeated(o, encoded(*train, Split::train)) : *tests, tests, own, {}};
+    Images all = train ? of_sizes(o, [&](std::int64_t size) { return encoded(*train, Split::train, size); })
+                       : Images{*tests, std::nullopt};
+    all.test = tests;
+    all.evaluate_each_epoch = own;
     for (const auto* opened : {&train, &test}) {
       if (!*opened) continue;
       if (!(*opened)->left_out.empty())
@@ -184,7 +201,7 @@ Task imagenet_task() {
   task.images = [data](const RunOptions& o, const Schema&) { return data->images(o); };
   task.preparation = [](const RunOptions& o, const Schema& seen) {
     interchange::ImagePreparation p;
-    p.scale = imagenet_augment(o, Split::test);
+    p.scale = imagenet_augment(o, Split::test, o.eval_size);
     p.height = seen.height;
     p.width = seen.width;
     return p;

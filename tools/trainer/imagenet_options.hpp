@@ -19,9 +19,12 @@ void describe_imagenet(RunOptions& o, V& v) {
   describe_mxnet_data(o, v);
   v("synthetic", o.benchmark, "train on synthetic images");
   v("num-examples", o.num_examples, "synthetic images; 0: 1281167", Scope::training);
-  v("image-size", o.image_size, "height and width of the net's input", Scope::training);
-  v("eval-size", o.eval_size,
-    "the same in an evaluation; must be 0 or the value of --image-size, because the net takes no other size");
+  v("image-size", o.image_size, "height and width of training images", Scope::training);
+  v("image-size-steps", o.image_size_steps,
+    "other sizes of training images after some epochs, EPOCH:SIZE,...: 12:192 means 192 pixels after 12 epochs",
+    Scope::training);
+  v("eval-size", o.eval_size, "height and width in an evaluation, and of the saved net; 0: the last size of training",
+    Scope::training);
   v("augmentation", o.augmentation,
     "horovod (a random part of a square canvas; the central 80 % in an evaluation) or torchvision (a random part; "
     "short "
@@ -59,6 +62,8 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("preset", o.preset,
     "torchvision: its recipe for ResNet-50, 90 epochs with the rate divided by 10 every 30; mxnet: the defaults of "
     "train_resnet.py, with MXNet's log lines");
+  v("recipe", o.recipe,
+    "a published recipe for ResNet-50, e.g. torchvision-v2, whose values other options replace; list: describe all");
   v("model", o.model,
     "resnet18, resnet34, resnet50, resnet101 or resnet152; GluonCV's resnet50_v1b is the same net, its resnet50_v1 has "
     "--v1 too",
@@ -68,6 +73,10 @@ void describe_imagenet(RunOptions& o, V& v) {
     Scope::training);
   describe_mxnet_model(o, v);
   v("v1", o.v1, "stride in the first 1x1 of a bottleneck, not in its 3x3", Scope::training);
+  v("blur-pool", o.blur_pool, "blur the input of each strided convolution of 16 channels or more, as FFCV's BlurPool",
+    Scope::training);
+  v("drop-path", o.drop_path, "rate of stochastic depth of the last block, which grows evenly over the blocks, 0..1",
+    Scope::training);
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
     ".safetensors file with torchvision's names; the classifier only if it has as many outputs");
@@ -76,7 +85,7 @@ void describe_imagenet(RunOptions& o, V& v) {
     "initialise convolutions as in He et al. 2015; otherwise as in Glorot and Bengio 2010", Scope::training);
   v("bn-eps", o.bn_eps, "batch norm's epsilon; default: horovod 1e-4, torchvision 1e-5", Scope::training);
   v("bn-momentum", o.bn_momentum, "share of batch norm's running statistics that a step keeps", Scope::training);
-  v("label-smoothing", o.label_smoothing, "0..1", Scope::training);
+  describe_loss(o, v);
 
   v.group("Optimisation");
   v("batch-size", o.batch_size, "images in one pass: per rank, unless --batch-of says otherwise");
@@ -144,6 +153,8 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("evaluate-every", o.evaluate_every,
     "epochs between evaluations while training, and at the end; 0: never; default: 1 with class folders, unless "
     "--eval-interval or --num-gpus is given, else 0");
+  v("tta", o.tta,
+    "views of each test image at the end of the run: 0 the image only, 1 also mirrored, 2 also shifted by a pixel");
   v("eval", o.eval_only,
     "evaluate the newest checkpoint, or the one of --resume, or the weights of --pretrained, instead of training");
   v("eval-interval", o.eval_interval,

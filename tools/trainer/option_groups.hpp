@@ -107,6 +107,28 @@ void describe_augmentation(RunOptions& o, V& v) {
     "views of each image in an epoch, one after another; an epoch then has this fraction of the images",
     Scope::training);
   v("erase-count", o.erase_count, "largest number of erased parts of an image, 1..16", Scope::training);
+  v("mixup", o.mixup, "alpha of mixup, which blends the images of a batch in pairs, e.g. 0.2; 0: no mixup",
+    Scope::training);
+  v("cutmix", o.cutmix, "alpha of cutmix, which copies a part of another image of the batch, e.g. 1; 0: no cutmix",
+    Scope::training);
+  v("mix-probability", o.mix_probability, "probability of mixing a batch, 0..1", Scope::training);
+  v("mix-switch", o.mix_switch, "probability of cutmix in place of mixup if both are on, 0..1", Scope::training);
+  v("mix-pairs", o.mix_pairs,
+    "an image is mixed with reversed (the image at the same distance from the other end of the batch, as timm's) or "
+    "previous (the image before it, as torchvision's)",
+    Scope::training);
+}
+
+template <class V>
+void describe_loss(RunOptions& o, V& v) {
+  v("label-smoothing", o.label_smoothing, "0..1", Scope::training);
+  v("bce-loss", o.bce_loss, "binary cross entropy of each class for itself, as timm's", Scope::training);
+  v("bce-target-thresh", o.bce_target_thresh,
+    "with --bce-loss: a smoothed or mixed target above this counts as 1, another one as 0; default: targets as they "
+    "are",
+    Scope::training);
+  v("bce-sum", o.bce_sum, "with --bce-loss: the loss of an image is the sum over the classes, not their mean",
+    Scope::training);
 }
 
 template <class V>

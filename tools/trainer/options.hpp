@@ -53,6 +53,8 @@ struct RunOptions {
   std::string auto_augment = "none", interpolation = "bilinear", erase_mode = "const";
   double random_erase = 0, jitter_brightness = 0, jitter_contrast = 0;
   std::int64_t erase_count = 1, repeated_aug = 1;
+  double mixup = 0, cutmix = 0, mix_probability = 1, mix_switch = 0.5;
+  std::string mix_pairs = "reversed";
   std::int64_t num_examples = 0, num_classes = 0;
   std::int64_t data_nthreads = 1;
   bool benchmark = false, test_io = false;
@@ -62,6 +64,7 @@ struct RunOptions {
   std::optional<std::int64_t> layers, save_frequency;
   // Data of train_imagenet
   std::int64_t image_size = 224, eval_size = 0, eval_resize = 0;
+  std::string image_size_steps;
   double crop_pct = 0;
   std::string augmentation = "horovod", decoder = "auto", on_bad_record = "fail";
   bool allow_missing_shards = false;
@@ -75,9 +78,12 @@ struct RunOptions {
   std::string initializer = "he";
   bool zero_gamma = false;
   double label_smoothing = 0;
+  bool bce_loss = false, bce_sum = false;
+  std::optional<double> bce_target_thresh;
   std::int64_t top_k = 5;
   std::string model = "resnet50", stem = "auto", pretrained;
-  bool v1 = false, adv_conv_init = true;
+  bool v1 = false, adv_conv_init = true, blur_pool = false;
+  double drop_path = 0;
   std::optional<double> bn_eps;
   double bn_momentum = 0.9;
   // Optimisation

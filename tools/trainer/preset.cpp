@@ -91,32 +91,4 @@ void apply_preset(RunOptions& o, const std::string& name) {
   o.stop_at_train_top1 = 0.92;
 }
 
-void apply_recipe(RunOptions& o, const std::string& name) {
-  if (name.empty()) return;
-  if (name != "fast") fail<UsageError>("--recipe", "fast", name);
-  if (!o.preset.empty()) fail<UsageError>("--recipe", "no --preset together with it", o.preset);
-  o.recipe = name;
-  // The net and the numbers come from Jordan 2024, "94% on CIFAR-10 in 3.29 seconds on a single GPU". 1000 divides the
-  // number of CIFAR-10's images, so that all batches have the same size.
-  o.network = "cifar_fast";
-  o.depth = 8;
-  o.epochs = 10;
-  o.batch_size = 1000;
-  o.mom = 0.85;
-  o.wd = 0.0153 / 11.5;
-  o.label_smoothing = 0.2;
-  o.pad_size = 2;
-  o.pad_mode = "reflect";
-  // For a pixel x, (x - 128) / 64 is exact in bfloat16. Constant padding of 128 becomes zero for the whitening layer.
-  o.rgb_mean = "128";
-  o.rgb_std = "64";
-  o.fill_value = 128;
-  o.precision = "bf16";
-  o.any_half = true;
-  o.tta = 2;
-  o.ema_decay = 0.97;  // replaces Jordan's lookahead
-  // Evaluates only at the end.
-  o.evaluate_every = o.save_period = 1'000'000;
-}
-
 }  // namespace tutti::trainer

@@ -10,7 +10,4 @@ namespace tutti::trainer {
 // Sets the defaults of a preset.
 void apply_preset(RunOptions& o, const std::string& name);
 
-// Sets the defaults of a recipe. fill_recipe() sets those that depend on other options.
-void apply_recipe(RunOptions& o, const std::string& name);
-
 }  // namespace tutti::trainer

@@ -8,15 +8,20 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include <tutti/data/augment/mix.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "tools/trainer/augmentation.hpp"
+#include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/scripted_options.hpp"
+#include "tools/trainer/stochastic_depth.hpp"
 
 namespace tutti::trainer {
 
@@ -123,6 +128,9 @@ TrainerOptions trainer_options(const RunOptions& o, std::int64_t images) {
   t.micro_batch = o.batch_size;
   t.logical_ranks = static_cast<int>(o.logical_ranks);
   t.allow_other_bits = o.allow_other_bits;
+  if (const auto sizes = image_size_steps(o);
+      o.program == Program::train_imagenet && (sizes.size() > 1 || o.image_size != o.eval_size))
+    for (const ImageSizeStep& s : sizes) t.image_sizes.push_back({s.size, s.size});
   t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
   return t;
 }
@@ -144,6 +152,7 @@ LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int w
   l.threads = static_cast<int>(o.data_nthreads);
   l.skip_bad_records = o.on_bad_record == "skip";
   l.bad_record_hint = bad_record_hint(o);
+  if (training) l.mix = mixer(batch_mix(o));
   return l;
 }
 
@@ -206,6 +215,15 @@ std::vector<float> whitening_weights(const RunOptions& o, const AnyDataset& trai
   return models::whitening_weights(moments, schema.mean, inv_std);
 }
 
+// Changes the loss with which a net ends to that of the options.
+static void set_loss(Graph& g, const RunOptions& o) {
+  if (!o.bce_loss) return;
+  auto& loss = std::get<op::SoftmaxCrossEntropy>(g.nodes[static_cast<std::size_t>(g[g.metrics].producer)].op);
+  loss.binary = true;
+  loss.threshold = static_cast<float>(o.bce_target_thresh.value_or(-1));
+  loss.sum_classes = o.bce_sum;
+}
+
 }  // namespace detail
 
 Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train) {
@@ -232,6 +250,8 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
     r.glorot = !o.adv_conv_init;
     r.decay_bias = o.decay_biases;
     r.stride_in_1x1 = o.v1;
+    r.blur = o.blur_pool;
+    set_drop_path(r, o.drop_path);
     if (o.bn_eps) r.bn_eps = static_cast<float>(*o.bn_eps);
     r.bn_momentum = static_cast<float>(1 - o.bn_momentum);
     r.label_smoothing = smoothing;
@@ -249,7 +269,10 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
     r.top_k = static_cast<int>(o.top_k);
     models::resnet_cifar(b, x, r);
   }
-  return std::move(b).take();
+  if (batch_mix(o).any()) b.mix_labels();
+  Graph g = std::move(b).take();
+  detail::set_loss(g, o);
+  return g;
 }
 
 interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,

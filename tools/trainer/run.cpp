@@ -148,13 +148,13 @@ void Run::make_sources() {
   const auto source = [&](const AnyDataset& d, bool training) {
     // If ranks do not wait for each other, rank 0 evaluates alone.
     const bool shared = training || !strategy_.owns_weights();
-    return make_source(backend_, d,
-                       // A worker that joins learns its rank later; its share is about that of the first workers.
-                       loader_options(o_, training, shared ? std::max(strategy_.rank(), 0) : 0,
-                                      !shared  ? 1
-                                      : joins_ ? static_cast<int>(o_.founders)
-                                               : strategy_.size()),
-                       on_device_of(o_), &resident, "--data-on-device");
+    // A worker that joins learns its rank later; its share is about that of the first workers.
+    LoaderOptions l = loader_options(o_, training, shared ? std::max(strategy_.rank(), 0) : 0,
+                                     !shared  ? 1
+                                     : joins_ ? static_cast<int>(o_.founders)
+                                              : strategy_.size());
+    if (training) l.later = images_.later;
+    return make_source(backend_, d, std::move(l), on_device_of(o_), &resident, "--data-on-device");
   };
   if (!o_.eval_only) train_ = source(images_.train, true);
   // If members may change, any rank may become rank 0.

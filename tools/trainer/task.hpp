@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tutti/data/dataset.hpp>
+#include <tutti/data/loader.hpp>
 #include <tutti/interchange/image_preparation.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/train/report.hpp>
@@ -23,6 +24,7 @@ struct Images {
   // Whether each epoch ends with an evaluation if the options do not say otherwise.
   bool evaluate_each_epoch = false;
   std::vector<std::string> notes{};  // shown to the user at the start
+  std::vector<LaterImages> later{};  // training images of other sizes
 };
 
 // The data of a run.

@@ -9,6 +9,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/image_window.hpp>
+#include <tutti/core/mixed_label.hpp>
 #include <tutti/data/sampler.hpp>
 
 namespace tutti {
@@ -18,7 +19,8 @@ struct Schema;  // data/dataset.hpp
 // This rank's part of one step. `count` may be 0 in the short last step of an epoch.
 struct Batch {
   std::span<const std::uint8_t> images;   // [count, height, width, channels], starts at a multiple of 64 bytes
-  std::span<const std::int32_t> labels;   // [count]
+  std::span<const std::int32_t> labels;   // [count], of each image itself
+  std::span<const MixedLabel> mixed{};    // [count], if a loader mixes images (LoaderOptions::mix); else empty
   std::span<const std::int64_t> indices;  // [count], in the data set
   std::int64_t count = 0;
   std::int64_t global_count = 0;  // samples of all ranks together, including skipped ones

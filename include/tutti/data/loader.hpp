@@ -26,9 +26,16 @@
 #include <tutti/core/threads/threads.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/data/dataset.hpp>
+#include <tutti/data/rank_rows.hpp>
 #include <tutti/data/sampler.hpp>
 
 namespace tutti {
+
+// The samples of a data set as images of another size, for batches that begin in or after an epoch.
+struct LaterImages {
+  std::int64_t epoch = 0;
+  AnyDataset images;
+};
 
 struct LoaderOptions {  // Options of a Loader.
   Placement placement;
@@ -44,6 +51,12 @@ struct LoaderOptions {  // Options of a Loader.
   bool skip_bad_records = false;
   // Added to the message about a damaged record that is not skipped; a program names its own option here.
   std::string bad_record_hint = "LoaderOptions::skip_bad_records continues without the record";
+  // The sizes of images in the course of a run, for example for progressive sizes; ascending epochs over 0. A batch has
+  // the size of the epoch of its first sample, which its schema names.
+  std::vector<LaterImages> later{};
+  // Changes the rows of each logical rank together, in a thread of the loader, after they were read, for example
+  // mixer() of data/augment/mix.hpp. Batches then have mixed labels (Batch::mixed).
+  RowMixer mix{};
   // Allocates the images of one slot, aligned to 64 bytes or more; a backend may supply pinned memory.
   std::function<std::shared_ptr<void>(std::size_t bytes)> allocate{};
   // Called before a returned batch may be overwritten: a device may still be reading it.
@@ -115,8 +128,12 @@ class Loader final : public BatchSource {
     std::uint8_t* images = nullptr;
     std::vector<std::int32_t> labels;
     std::vector<std::int64_t> indices, epochs;
+    std::vector<MixedLabel> mixed;
     Batch batch;
-    std::int64_t pending = 0;  // rows not read yet
+    const AnyDataset* images_from = nullptr;
+    std::size_t row_bytes = 0;
+    Position at;               // at which the batch starts
+    std::int64_t pending = 0;  // rows not read yet; 1 while the batch is mixed
     std::exception_ptr error;
     std::int64_t error_row = 0;
     std::vector<Bad> bad;
@@ -143,6 +160,9 @@ class Loader final : public BatchSource {
   // Decides the samples of the next batch.
   void open();
 
+  // Throws UsageError unless all data sets have the same samples.
+  void check_later() const;
+
   // Claims a group of rows and reads them; releases the lock while it reads.
   void run_one(std::unique_lock<std::mutex>& lock);
 
@@ -152,7 +172,13 @@ class Loader final : public BatchSource {
   static bool skip(std::exception_ptr& error, std::int64_t row, std::vector<Bad>& bad);
 
   // Sets label and image of the rows that could not be read, when all other rows are complete.
-  void fill_skipped(Ring& r);
+  void fill_skipped(Ring& r) const;
+
+  // Counts these rows and keeps their messages.
+  void record_skipped(Ring& r);
+
+  // Changes the rows of each logical rank, when all rows are complete.
+  void mix(Ring& r) const noexcept;
 
   // Returns the exception being handled, with the data set and the sample in its message.
   [[nodiscard]] std::exception_ptr explain(std::int64_t index) const noexcept;
@@ -161,6 +187,7 @@ class Loader final : public BatchSource {
 
   AnyDataset dataset_;
   std::shared_ptr<const Schema> schema_;  // of the data set, for the batches
+  std::vector<std::shared_ptr<const Schema>> later_schemas_;
   LoaderOptions options_;
   Sampler sampler_;
   std::size_t row_bytes_, rows_ = 0;

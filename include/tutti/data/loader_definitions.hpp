@@ -33,6 +33,11 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
     fail<UsageError>("loader", "0 to 1024 threads", options_.threads);
   if (options_.slots < 1 || options_.slots > 1024) fail<UsageError>("loader", "1 to 1024 slots", options_.slots);
   if (options_.group < 1) fail<UsageError>("loader", "groups of 1 or more", options_.group);
+  check_later();
+  for (const LaterImages& later : options_.later) {
+    later_schemas_.push_back(std::make_shared<const Schema>(later.images.schema()));
+    row_bytes_ = std::max(row_bytes_, static_cast<std::size_t>(later_schemas_.back()->image_bytes()));
+  }
   ring_.resize(static_cast<std::size_t>(options_.slots));
   reserve();
   workers_.reserve(static_cast<std::size_t>(options_.threads));
@@ -41,6 +46,17 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
   } catch (...) {
     stop();
     throw;
+  }
+}
+
+TUTTI_CORE_FUNCTION void Loader::check_later() const {
+  std::int64_t before = 0;
+  for (const LaterImages& later : options_.later) {
+    const Schema &first = *schema_, &s = later.images.schema();
+    if (later.epoch <= before) fail<UsageError>("loader", {"a later epoch than ", before}, later.epoch);
+    before = later.epoch;
+    if (later.images.size() != dataset_.size() || s.channels != first.channels || s.classes != first.classes)
+      fail<UsageError>("loader", {"images of other sizes of ", first.name}, s.name);
   }
 }
 
@@ -88,7 +104,10 @@ TUTTI_CORE_FUNCTION const Batch& Loader::next() {
   }
   if (!ready()) fail<UsageError>("loader", "start() after the last batch of a pass", "next()");
   if (slot.error) std::rethrow_exception(slot.error);
-  if (!slot.bad.empty()) fill_skipped(slot);
+  if (!slot.bad.empty()) {
+    if (!options_.mix) fill_skipped(slot);
+    record_skipped(slot);
+  }
   ++next_;
   holds_ = true;
   return slot.batch;
@@ -114,6 +133,7 @@ TUTTI_CORE_FUNCTION void Loader::reserve() {
     r.memory = options_.allocate ? options_.allocate(rows * row_bytes_) : aligned(rows * row_bytes_);
     r.images = static_cast<std::uint8_t*>(r.memory.get());
     r.labels.resize(rows);
+    if (options_.mix) r.mixed.resize(rows);
     r.indices.resize(rows);
     if (p.epoch_end == EpochEnd::run_on) r.epochs.reserve(rows);
   }
@@ -134,10 +154,18 @@ TUTTI_CORE_FUNCTION void Loader::open() {
   r.pending = static_cast<std::int64_t>(n);
   r.batch = batch_at(position_, share, sampler_.size(), options_.placement);
   r.batch.schema = schema_;
+  r.images_from = &dataset_;
+  for (std::size_t i = 0; i < options_.later.size() && options_.later[i].epoch <= position_.epoch; ++i) {
+    r.batch.schema = later_schemas_[i];
+    r.images_from = &options_.later[i].images;
+  }
+  r.row_bytes = static_cast<std::size_t>(r.batch.schema->image_bytes());
+  r.at = position_;
   r.epochs.assign(share.epochs.begin(), share.epochs.end());
   r.batch.epochs = span_of(r.epochs);
-  r.batch.images = {r.images, n * row_bytes_};
+  r.batch.images = {r.images, n * r.row_bytes};
   r.batch.labels = {r.labels.data(), n};
+  r.batch.mixed = {r.mixed.data(), options_.mix ? n : 0};
   r.batch.indices = {r.indices.data(), n};
   position_ = r.batch.after;
   exhausted_ = options_.one_pass && r.batch.last_of_epoch;
@@ -168,12 +196,19 @@ TUTTI_CORE_FUNCTION void Loader::run_one(std::unique_lock<std::mutex>& lock) {
   }
   lock.lock();
   for (Bad& b : bad) r.bad.push_back(std::move(b));
-  --busy_;
   if (error && (!r.error || row < r.error_row)) {
     r.error = error;
     r.error_row = row;
   }
   r.pending -= end - begin;
+  if (r.pending == 0 && options_.mix) {
+    r.pending = 1;
+    lock.unlock();
+    mix(r);
+    lock.lock();
+    r.pending = 0;
+  }
+  --busy_;
   if (r.pending == 0 || (busy_ == 0 && !running_)) consumer_.notify_one();
 }
 
@@ -181,7 +216,7 @@ TUTTI_CORE_FUNCTION void Loader::read(Ring& r, std::size_t row) const {
   const std::int64_t index = r.indices[row];
   Rng rng(options_.seed, Purpose::augment, static_cast<std::uint64_t>(r.batch.epoch_of(row)),
           static_cast<std::uint64_t>(index));
-  dataset_.read(index, rng, Sample{{r.images + row * row_bytes_, row_bytes_}, r.labels[row]});
+  r.images_from->read(index, rng, Sample{{r.images + row * r.row_bytes, r.row_bytes}, r.labels[row]});
 }
 
 TUTTI_CORE_FUNCTION bool Loader::skip(std::exception_ptr& error, std::int64_t row, std::vector<Bad>& bad) {
@@ -196,7 +231,7 @@ TUTTI_CORE_FUNCTION bool Loader::skip(std::exception_ptr& error, std::int64_t ro
   }
 }
 
-TUTTI_CORE_FUNCTION void Loader::fill_skipped(Ring& r) {
+TUTTI_CORE_FUNCTION void Loader::fill_skipped(Ring& r) const {
   // Insertion sort: there are few rows, and they are nearly sorted.
   for (std::size_t i = 1; i < r.bad.size(); ++i)
     for (std::size_t j = i; j > 0 && r.bad[j].row < r.bad[j - 1].row; --j) std::swap(r.bad[j], r.bad[j - 1]);
@@ -208,15 +243,44 @@ TUTTI_CORE_FUNCTION void Loader::fill_skipped(Ring& r) {
     const auto row = static_cast<std::size_t>(r.bad[i].row), from = row + 1 < n ? row + 1 : first_good;
     r.labels[row] = ignored_label;
     if (first_good == n)
-      std::fill_n(r.images + row * row_bytes_, row_bytes_, std::uint8_t{0});
+      std::fill_n(r.images + row * r.row_bytes, r.row_bytes, std::uint8_t{0});
     else
-      std::copy_n(r.images + from * row_bytes_, row_bytes_, r.images + row * row_bytes_);
+      std::copy_n(r.images + from * r.row_bytes, r.row_bytes, r.images + row * r.row_bytes);
   }
+}
+
+TUTTI_CORE_FUNCTION void Loader::record_skipped(Ring& r) {
   r.batch.skipped = static_cast<std::int64_t>(r.bad.size());
   skipped_ += r.batch.skipped;
   for (std::size_t i = 0; i < std::min(r.bad.size(), messages_per_batch); ++i)
     if (skip_messages_.size() < most_messages) skip_messages_.push_back(std::move(r.bad[i].message));
   r.bad.clear();
+}
+
+TUTTI_CORE_FUNCTION void Loader::mix(Ring& r) const noexcept {
+  if (r.error) return;
+  try {
+    if (!r.bad.empty()) fill_skipped(r);
+    const auto n = static_cast<std::size_t>(r.batch.count);
+    for (std::size_t row = 0; row < n; ++row) r.mixed[row] = {r.labels[row], r.labels[row], 1};
+    const Placement& p = options_.placement;
+    const Part ranks = p.logical();
+    const std::int64_t total = r.batch.global_count, first = p.rows(total).begin;
+    // A position belongs to one step only, also if the global batch changes. Both numbers are below 2^32.
+    const auto step = static_cast<std::uint64_t>(r.at.epoch) << 32 | static_cast<std::uint64_t>(r.at.consumed);
+    for (std::int64_t v = ranks.begin; v < ranks.begin + ranks.count; ++v) {
+      const Part of = part_of(total, static_cast<int>(v), p.logical_ranks > 0 ? p.logical_ranks : p.world);
+      if (of.count == 0) continue;
+      const auto begin = static_cast<std::size_t>(of.begin - first), count = static_cast<std::size_t>(of.count);
+      RankRows rows{{r.images + begin * r.row_bytes, count * r.row_bytes},
+                    {r.mixed.data() + begin, count},
+                    *r.batch.schema,
+                    batch_rng(options_.seed, Purpose::mixing, step, static_cast<std::uint64_t>(v))};
+      options_.mix(rows);
+    }
+  } catch (...) {
+    r.error = std::current_exception();
+  }
 }
 
 TUTTI_CORE_FUNCTION std::exception_ptr Loader::explain(std::int64_t index) const noexcept {

@@ -33,7 +33,8 @@ struct ExecutorOptions {
   ValueWatcher* watcher = nullptr;
 };
 
-// Runs a model on a backend: owns its arenas, makes a plan for each batch size and mode, and runs the plan's segments.
+// Runs a model on a backend: owns its arenas, makes a plan for each batch size, size of images and mode, and runs the
+// plan's segments. A net that ends with a global pool takes images of any size: BatchView::size says which.
 class Executor {
  public:
   using Options = ExecutorOptions;
@@ -63,12 +64,13 @@ class Executor {
   [[nodiscard]] void* state_data() const noexcept;
   void parameters_changed() noexcept;
 
-  // Makes the plan for a batch size before its first use and allocates its memory.
-  const Plan& prepare(std::int64_t rows, bool training);
+  // Makes the plan for a batch size and a size of images before its first use and allocates its memory. Throws a
+  // ShapeError that names the layer if the net takes no images of this size.
+  const Plan& prepare(std::int64_t rows, bool training, ImageSize size = {});
   // Like prepare() for a training step, if that needs no more memory for runs than is allocated. Returns false if it
   // would need more, or if the plan already existed.
-  bool prepare_within_memory(std::int64_t rows);
-  [[nodiscard]] bool has_plan(std::int64_t rows, bool training) const { return find(rows, training) != nullptr; }
+  bool prepare_within_memory(std::int64_t rows, ImageSize size = {});
+  [[nodiscard]] bool has_plan(std::int64_t rows, bool training, ImageSize size = {}) const;
   // Returns the number of plans.
   [[nodiscard]] std::size_t plans() const noexcept;
   // Returns the ops of a training step of this size that run by the reference loops as a whole on one thread, because
@@ -119,21 +121,27 @@ class Executor {
  private:
   static constexpr std::size_t metrics_bytes = 4 * sizeof(double);
 
-  PreparedPlan& prepared(std::int64_t rows, bool training);
-  [[nodiscard]] PreparedPlan* find(std::int64_t rows, bool training) const;
+  struct Parts;  // executor_definitions.hpp
+  struct Sized;  // the net for one size of images
+
+  // Returns the net for a size of images; makes it at the first call.
+  Sized& sized(ImageSize size);
+  [[nodiscard]] Sized* find_sized(ImageSize size) const;
+  [[nodiscard]] Sized& sized_of(const PreparedPlan& p) const;
+  PreparedPlan& prepared(std::int64_t rows, bool training, Sized& net);
+  [[nodiscard]] PreparedPlan* find(std::int64_t rows, bool training, const Sized& net) const;
   // Makes a plan with its kernels. make_ready() allocates memory for it.
-  std::unique_ptr<PreparedPlan> lay_out(std::int64_t rows, bool training);
+  std::unique_ptr<PreparedPlan> lay_out(std::int64_t rows, bool training, const Sized& net);
   PreparedPlan& make_ready(std::unique_ptr<PreparedPlan> p);
   // Returns the bytes of memory that a run with this plan allocates on a device.
-  [[nodiscard]] std::size_t run_bytes(const Plan& p) const;
+  [[nodiscard]] std::size_t run_bytes(const PreparedPlan& p) const;
   void run(PreparedPlan& p, const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready);
-  void make_key(const PreparedPlan* p);
+  void make_key(const PreparedPlan* p, const Sized& net);
 
   Backend& b_;
   Options options_;
   Graph train_, eval_;
   ArenaLayout parameters_, states_;
-  struct Parts;  // executor_definitions.hpp
   std::unique_ptr<Parts> parts_;
 };
 

@@ -27,15 +27,31 @@
 // Definitions for executor.hpp, which includes this file unless they are compiled separately (core/separate.hpp).
 namespace tutti {
 
+struct Executor::Sized {
+  // train, eval: the graphs; they must outlive this object.
+  Sized(Backend& b, const Arenas& arenas, const BatchSlot& slot, const Graph* train_graph, const Graph* eval_graph)
+      : train(train_graph), eval(eval_graph), packs(b), walk(b, arenas, slot, packs) {
+    const Shape& s = (*train)[train->images].shape;
+    size = {s[2], s[3]};
+  }
+
+  std::array<std::unique_ptr<const Graph>, 2> own{};  // the graphs, for other sizes than the net's own
+  const Graph *train, *eval;
+  ImageSize size;
+  WeightPacks packs;
+  PlanWalk walk;
+};
+
 struct Executor::Parts {
-  Parts(Backend& b, const Graph& train) : arenas(b.memory()), slot(b, train), packs(b), walk(b, arenas, slot, packs) {}
+  Parts(Backend& b, const Graph& train) : arenas(b.memory()), slot(b, train) {}
 
   Arenas arenas;
   BatchSlot slot;
-  WeightPacks packs;
-  PlanWalk walk;
+  Graph fused;
+  std::vector<std::unique_ptr<Sized>> sizes;  // the first one is the net's own
   std::vector<std::unique_ptr<PreparedPlan>> plans;
   PreparedPlan* last = nullptr;
+  PlanWalk::Profile* profile = nullptr;
   Buffer kept;  // metrics of evaluations
   StepScalars scalars;
   std::uint64_t id = next_run_id();
@@ -57,33 +73,65 @@ TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, O
                      name_of(options.compute),
                      options.compute == DType::f16 ? "only the cuda backend supports f16"
                                                    : "only the reference backend supports f64");
-  const Graph fused = fuse(forward);
-  train_ = differentiate(fused);
+  parts_->fused = fuse(forward);
+  train_ = differentiate(parts_->fused);
   b_.rewrite(train_, options.compute);
-  eval_ = inference(fused);
+  eval_ = inference(parts_->fused);
   const DType master = options.compute == DType::f64 ? DType::f64 : DType::f32;
   parameters_ = parameter_layout(train_, master);
   states_ = state_layout(train_, master);
   parts_->arenas.allocate(parameters_, states_, place_gradients);
-  parts_->walk.watch(options.watcher);
+  parts_->sizes.push_back(std::make_unique<Sized>(b_, parts_->arenas, parts_->slot, &train_, &eval_));
+  parts_->sizes.front()->walk.watch(options.watcher);
 }
 
 TUTTI_CORE_FUNCTION Executor::~Executor() = default;
 
-TUTTI_CORE_FUNCTION PreparedPlan* Executor::find(std::int64_t rows, bool training) const {
-  for (const auto& p : parts_->plans)
-    if (p->plan.rows == rows && p->plan.training == training) return p.get();
+TUTTI_CORE_FUNCTION Executor::Sized* Executor::find_sized(ImageSize size) const {
+  if (size == ImageSize{}) return parts_->sizes.front().get();
+  for (const auto& s : parts_->sizes)
+    if (s->size == size) return s.get();
   return nullptr;
 }
 
-TUTTI_CORE_FUNCTION PreparedPlan& Executor::prepared(std::int64_t rows, bool training) {
-  if (PreparedPlan* const p = find(rows, training)) return *p;
-  return make_ready(lay_out(rows, training));
+TUTTI_CORE_FUNCTION Executor::Sized& Executor::sized(ImageSize size) {
+  if (Sized* const s = find_sized(size)) return *s;
+  const Graph forward = with_image_size(parts_->fused, size.height, size.width);
+  auto train = std::make_unique<Graph>(differentiate(forward)), eval = std::make_unique<Graph>(inference(forward));
+  b_.rewrite(*train, options_.compute);
+  auto made = std::make_unique<Sized>(b_, parts_->arenas, parts_->slot, train.get(), eval.get());
+  made->own = {std::move(train), std::move(eval)};
+  made->walk.watch(options_.watcher);
+  made->walk.profile(parts_->profile);
+  return *parts_->sizes.emplace_back(std::move(made));
 }
 
-TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::lay_out(std::int64_t rows, bool training) {
+TUTTI_CORE_FUNCTION Executor::Sized& Executor::sized_of(const PreparedPlan& p) const {
+  for (const auto& s : parts_->sizes)
+    if (p.graph == s->train || p.graph == s->eval) return *s;
+  return *parts_->sizes.front();
+}
+
+TUTTI_CORE_FUNCTION PreparedPlan* Executor::find(std::int64_t rows, bool training, const Sized& net) const {
+  for (const auto& p : parts_->plans)
+    if (p->plan.rows == rows && p->graph == (training ? net.train : net.eval)) return p.get();
+  return nullptr;
+}
+
+TUTTI_CORE_FUNCTION bool Executor::has_plan(std::int64_t rows, bool training, ImageSize size) const {
+  const Sized* const net = find_sized(size);
+  return net != nullptr && find(rows, training, *net) != nullptr;
+}
+
+TUTTI_CORE_FUNCTION PreparedPlan& Executor::prepared(std::int64_t rows, bool training, Sized& net) {
+  if (PreparedPlan* const p = find(rows, training, net)) return *p;
+  return make_ready(lay_out(rows, training, net));
+}
+
+TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::lay_out(std::int64_t rows, bool training,
+                                                                    const Sized& net) {
   auto p = std::make_unique<PreparedPlan>();
-  p->graph = training ? &train_ : &eval_;
+  p->graph = training ? net.train : net.eval;
   PlanOptions o;
   o.compute = options_.compute;
   o.master = parameters_.dtype;
@@ -100,43 +148,46 @@ TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::lay_out(std::int64_t
 TUTTI_CORE_FUNCTION PreparedPlan& Executor::make_ready(std::unique_ptr<PreparedPlan> p) {
   const std::int64_t rows = p->plan.rows;
   const bool training = p->plan.training;
+  Sized& net = sized_of(*p);
   require_room(b_,
-               {rows, run_bytes(p->plan),
-                parts_->arenas.activations().bytes() + parts_->arenas.scratch().bytes() + parts_->packs.bytes() +
+               {rows, run_bytes(*p),
+                parts_->arenas.activations().bytes() + parts_->arenas.scratch().bytes() + net.packs.bytes() +
                     parts_->slot.bytes(),
                 2 * parameters_.bytes() + states_.bytes()},
-               [&](std::int64_t n) { return run_bytes(lay_out(n, training)->plan); });
+               [&](std::int64_t n) { return run_bytes(*lay_out(n, training, net)); });
   prepare_kernels(b_, *p);
-  parts_->slot.reserve(rows);
+  parts_->slot.reserve(rows, *p->graph);
   parts_->arenas.reserve(p->plan, b_.threads());
   if (!training) Arenas::grow(b_.memory(), parts_->kept, kept_metrics * metrics_bytes);
-  if (training && parts_->packs.bytes() < p->plan.packed_bytes)
-    parts_->packs.describe(train_, p->plan, parameters_, parts_->arenas.parameters(), p->kernels);
+  if (training && net.packs.bytes() < p->plan.packed_bytes)
+    net.packs.describe(*net.train, p->plan, parameters_, parts_->arenas.parameters(), p->kernels);
   // Evaluation reads the training plan's packed weights. Forward nodes have the same numbers in both graphs.
-  if (!training && parts_->packs.bytes() < p->plan.packed_bytes) prepared(rows, true);
+  if (!training && net.packs.bytes() < p->plan.packed_bytes) prepared(rows, true, net);
   return *parts_->plans.emplace_back(std::move(p));
 }
 
-TUTTI_CORE_FUNCTION std::size_t Executor::run_bytes(const Plan& p) const {
-  return p.activation_bytes + p.scratch_bytes + p.packed_bytes + parts_->slot.bytes_for(p.rows);
+TUTTI_CORE_FUNCTION std::size_t Executor::run_bytes(const PreparedPlan& made) const {
+  const Plan& p = made.plan;
+  return p.activation_bytes + p.scratch_bytes + p.packed_bytes + parts_->slot.bytes_for(p.rows, *made.graph);
 }
 
 TUTTI_CORE_FUNCTION void Executor::run(PreparedPlan& p, const BatchView& batch, const StepScalars& scalars,
                                        const OnReady& on_ready) {
-  parts_->slot.bind(batch);
+  Sized& net = sized_of(p);
+  parts_->slot.bind(batch, *p.graph);
   parts_->scalars = scalars;
-  parts_->walk.set_scalars(&parts_->scalars);
+  net.walk.set_scalars(&parts_->scalars);
   parts_->last = &p;
   // A run with a callback or a watcher between its segments is not replayed.
-  if (on_ready || options_.watcher != nullptr) return parts_->walk.run(p, on_ready);
-  make_key(&p);
-  b_.replay(span_of(parts_->key), &parts_->scalars, [&] { parts_->walk.run(p, on_ready); });
-  parts_->packs.set_stale(false);
+  if (on_ready || options_.watcher != nullptr) return net.walk.run(p, on_ready);
+  make_key(&p, net);
+  b_.replay(span_of(parts_->key), &parts_->scalars, [&] { net.walk.run(p, on_ready); });
+  net.packs.set_stale(false);
 }
 
 // Sets the key from everything that determines what a walk requests of the backend. p: null for a part without rows.
-TUTTI_CORE_FUNCTION void Executor::make_key(const PreparedPlan* p) {
-  parts_->key.assign({p != nullptr ? p->id : 0, parts_->id, parts_->packs.id(), parts_->packs.stale() ? 1U : 0U});
+TUTTI_CORE_FUNCTION void Executor::make_key(const PreparedPlan* p, const Sized& net) {
+  parts_->key.assign({p != nullptr ? p->id : 0, parts_->id, net.packs.id(), net.packs.stale() ? 1U : 0U});
   for (const void* at :
        {static_cast<const void*>(parts_->slot.images()), static_cast<const void*>(parts_->slot.labels()),
         static_cast<const void*>(parts_->arenas.activations().data()),
@@ -144,17 +195,18 @@ TUTTI_CORE_FUNCTION void Executor::make_key(const PreparedPlan* p) {
     parts_->key.push_back(reinterpret_cast<std::uintptr_t>(at));
 }
 
-TUTTI_CORE_FUNCTION const Plan& Executor::prepare(std::int64_t rows, bool training) {
-  return prepared(rows, training).plan;
+TUTTI_CORE_FUNCTION const Plan& Executor::prepare(std::int64_t rows, bool training, ImageSize size) {
+  return prepared(rows, training, sized(size)).plan;
 }
 
-TUTTI_CORE_FUNCTION bool Executor::prepare_within_memory(std::int64_t rows) {
-  if (find(rows, true) != nullptr) return false;
-  auto made = lay_out(rows, true);
+TUTTI_CORE_FUNCTION bool Executor::prepare_within_memory(std::int64_t rows, ImageSize size) {
+  Sized& net = sized(size);
+  if (find(rows, true, net) != nullptr) return false;
+  auto made = lay_out(rows, true, net);
   const Plan& p = made->plan;
   const Arenas& there = parts_->arenas;
   if (p.activation_bytes > there.activations().bytes() || p.scratch_bytes > there.scratch_stride() ||
-      p.packed_bytes > parts_->packs.bytes() || parts_->slot.bytes_for(rows) > parts_->slot.bytes())
+      p.packed_bytes > net.packs.bytes() || parts_->slot.bytes_for(rows, *made->graph) > parts_->slot.bytes())
     return false;
   make_ready(std::move(made));
   return true;
@@ -163,48 +215,51 @@ TUTTI_CORE_FUNCTION bool Executor::prepare_within_memory(std::int64_t rows) {
 TUTTI_CORE_FUNCTION std::size_t Executor::plans() const noexcept { return parts_->plans.size(); }
 
 TUTTI_CORE_FUNCTION std::vector<std::string> Executor::fallbacks(std::int64_t rows) {
-  return fallbacks_of(b_, prepared(rows, true));
+  return fallbacks_of(b_, prepared(rows, true, *parts_->sizes.front()));
 }
 
 TUTTI_CORE_FUNCTION Metrics Executor::train(const BatchView& batch, const StepScalars& scalars,
                                             const OnReady& on_ready) {
-  run(prepared(batch.rows, true), batch, scalars, on_ready);
+  run(prepared(batch.rows, true, sized(batch.size)), batch, scalars, on_ready);
   return metrics();
 }
 
 TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScalars* scalars,
                                          std::span<const std::uint64_t> key, const OnReady& on_ready,
                                          FunctionRef<void()> begin, FunctionRef<void()> end) {
+  Sized& net = sized(batch.size);
   if (scalars != nullptr) {
     begin();
-    if (batch.rows > 0) run(prepared(batch.rows, true), batch, *scalars, on_ready);
+    if (batch.rows > 0) run(prepared(batch.rows, true, net), batch, *scalars, on_ready);
     return end();
   }
-  PreparedPlan* const p = batch.rows > 0 ? &prepared(batch.rows, true) : nullptr;
+  PreparedPlan* const p = batch.rows > 0 ? &prepared(batch.rows, true, net) : nullptr;
   if (p != nullptr) {
-    parts_->slot.bind(batch);
+    parts_->slot.bind(batch, *p->graph);
     parts_->last = p;
   }
-  parts_->walk.set_scalars(nullptr);
+  net.walk.set_scalars(nullptr);
   // Packs weights that were changed between the steps: this is not part of the capture.
-  parts_->packs.run();
-  make_key(p);
+  net.packs.run();
+  make_key(p, net);
   parts_->key.insert(parts_->key.end(), key.begin(), key.end());
   const auto all = [&] {
     begin();
-    if (p != nullptr) parts_->walk.run(*p, on_ready);
+    if (p != nullptr) net.walk.run(*p, on_ready);
     end();
   };
   if (options_.watcher != nullptr)
     all();
   else
     b_.replay(span_of(parts_->key), nullptr, all);
-  parts_->packs.set_stale(false);
+  // The step may have changed the weights, and packed them for its own size.
+  parameters_changed();
+  net.packs.set_stale(false);
 }
 
 TUTTI_CORE_FUNCTION void Executor::repack() {
-  parts_->packs.set_stale(true);
-  parts_->packs.run();
+  parameters_changed();
+  (parts_->last != nullptr ? sized_of(*parts_->last) : *parts_->sizes.front()).packs.run();
 }
 
 TUTTI_CORE_FUNCTION Metrics Executor::metrics() const {
@@ -215,7 +270,7 @@ TUTTI_CORE_FUNCTION Metrics Executor::metrics() const {
 }
 
 TUTTI_CORE_FUNCTION void Executor::start_evaluation(const BatchView& batch) {
-  run(prepared(batch.rows, false), batch, StepScalars{}, {});
+  run(prepared(batch.rows, false, sized(batch.size)), batch, StepScalars{}, {});
 }
 
 TUTTI_CORE_FUNCTION void Executor::keep_metrics(std::size_t place) {
@@ -234,7 +289,7 @@ TUTTI_CORE_FUNCTION TensorRef Executor::value(ValueId v) const {
   const ValuePlace& at = parts_->last->plan.values[static_cast<std::size_t>(v)];
   if (at.where == ValueStorage::scratch || at.where == ValueStorage::nowhere)
     fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");
-  return {parts_->walk.find(at), at.desc.dtype, at.desc.shape};
+  return {sized_of(*parts_->last).walk.find(at), at.desc.dtype, at.desc.shape};
 }
 
 TUTTI_CORE_FUNCTION void* Executor::parameter_data() const noexcept { return parts_->arenas.parameters().data(); }
@@ -243,21 +298,26 @@ TUTTI_CORE_FUNCTION void* Executor::gradient_data() const noexcept { return part
 
 TUTTI_CORE_FUNCTION void* Executor::state_data() const noexcept { return parts_->arenas.states().data(); }
 
-TUTTI_CORE_FUNCTION void Executor::parameters_changed() noexcept { parts_->packs.set_stale(true); }
+TUTTI_CORE_FUNCTION void Executor::parameters_changed() noexcept {
+  for (const auto& s : parts_->sizes) s->packs.set_stale(true);
+}
 
 TUTTI_CORE_FUNCTION const void* Executor::kept_metrics_data() const noexcept { return parts_->kept.data(); }
 
 TUTTI_CORE_FUNCTION Executor::MemoryUse Executor::memory() const {
+  std::size_t packed = 0;
+  for (const auto& s : parts_->sizes) packed += s->packs.bytes();
   return {parameters_.bytes(),
           parameters_.bytes(),
           states_.bytes(),
           parts_->arenas.activations().bytes(),
           parts_->arenas.scratch().bytes(),
-          parts_->packs.bytes()};
+          packed};
 }
 
 TUTTI_CORE_FUNCTION void Executor::profile(Profile* p) {
-  parts_->walk.profile(p != nullptr ? &p->nodes : nullptr);
+  parts_->profile = p != nullptr ? &p->nodes : nullptr;
+  for (const auto& s : parts_->sizes) s->walk.profile(parts_->profile);
   if (p != nullptr) p->nodes.assign(train_.nodes.size(), {});
 }
 

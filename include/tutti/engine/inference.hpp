@@ -71,7 +71,7 @@ class Inference {
   [[nodiscard]] std::span<const float> logits(const std::uint8_t* images, std::int64_t rows) {
     PreparedPlan& p = prepared(rows);
     labels_.resize(static_cast<std::size_t>(rows));  // not used
-    slot_.bind({images, labels_.data(), rows});
+    slot_.bind({images, labels_.data(), rows}, graph_);
     b_.replay(span_of(key_of(p)), &scalars_, [&] { walk_.run(p, {}); });
     packs_.set_stale(false);
     return copy_out(p);
@@ -108,7 +108,7 @@ class Inference {
     return p;
   }
   [[nodiscard]] std::size_t run_bytes(const Plan& p) const {
-    return p.activation_bytes + p.scratch_bytes + p.packed_bytes + slot_.bytes_for(p.rows);
+    return p.activation_bytes + p.scratch_bytes + p.packed_bytes + slot_.bytes_for(p.rows, graph_);
   }
   PreparedPlan& prepared(std::int64_t rows) {
     for (const auto& p : plans_)
@@ -120,7 +120,7 @@ class Inference {
                   parameters_.bytes() + states_.bytes()},
                  [&](std::int64_t n) { return run_bytes(lay_out(n)->plan); });
     prepare_kernels(b_, *made);
-    slot_.reserve(rows);
+    slot_.reserve(rows, graph_);
     arenas_.reserve(made->plan, b_.threads());
     // Plans for other batch sizes read the weights that the first plan's kernels pack.
     if (plans_.empty()) packs_.describe(graph_, made->plan, parameters_, arenas_.parameters(), made->kernels);

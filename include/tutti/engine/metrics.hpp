@@ -10,7 +10,14 @@
 
 namespace tutti {
 
-// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows]. Or windows [rows] of images in the
+// Height and width of images. {0, 0} is the size that the net was made for.
+struct ImageSize {
+  std::int64_t height = 0, width = 0;
+  friend bool operator==(const ImageSize&, const ImageSize&) = default;
+};
+
+// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows], or mixed
+// labels [rows, 3] in the training of a net that mixes them (Builder::mix_labels). Or windows [rows] of images in the
 // backend's memory, with their labels.
 struct BatchView {
   const std::uint8_t* images = nullptr;
@@ -18,6 +25,7 @@ struct BatchView {
   std::int64_t rows = 0;
   const ResidentImages* resident = nullptr;
   const ImageWindow* windows = nullptr;
+  ImageSize size{};
 };
 
 // The results of a run over some rows. They are sums, so that results of batches and ranks can be added.

@@ -15,6 +15,10 @@ namespace tutti {
 // no other op reads the values between them. g: a forward graph, before differentiate().
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph fuse(Graph g);
 
+// Returns the same forward graph for images of another size. Throws a ShapeError that names the layer if the net takes
+// no images of this size.
+[[nodiscard]] TUTTI_CORE_FUNCTION Graph with_image_size(Graph g, std::int64_t height, std::int64_t width);
+
 // Returns the same forward graph for evaluation: batch norm with its running statistics, dropouts with a rate of 0,
 // labels that are not mixed, no gradients. Nodes keep their numbers.
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph inference(Graph g);
@@ -89,6 +93,24 @@ TUTTI_CORE_FUNCTION Graph without_dropout(Graph g) {
     if (g.logits == from) g.logits = to;
   }
   g.nodes = std::move(kept);
+  return g;
+}
+
+TUTTI_CORE_FUNCTION Graph with_image_size(Graph g, std::int64_t height, std::int64_t width) {
+  const Shape& own = g[g.images].shape;
+  if (own[2] == height && own[3] == width) return g;
+  g[g.images].shape = Shape{1, own[1], height, width};
+  for (const Node& n : g.nodes)
+    std::visit(
+        [&](const auto& op) {
+          const OpInputs in{n.name, g.values, n.inputs};
+          if constexpr (requires { op.outputs(in); }) {
+            const OpOutputs out = op.outputs(in);
+            for (std::size_t i = 0; i < std::min(out.size(), n.outputs.size()); ++i)
+              g[n.outputs[i]].shape = out[i].shape;
+          }
+        },
+        n.op);
   return g;
 }
 

@@ -19,6 +19,7 @@ struct ResnetOptions {
   bool stride_in_1x1 = false;  // the original form (v1); the default is v1.5, with the stride in the 3x3 convolution
   bool zero_gamma = false;     // the last batch norm of a block starts at 0: Goyal et al. 2017
   bool glorot = false;      // convolutions start uniform as in Glorot and Bengio 2010; otherwise as in He et al. 2015
+  bool blur = false;        // strided convolutions of 16 channels or more read a blurred input (nn::ConvOptions)
   bool decay_bias = false;  // weight decay also applies to the classifier's bias
   float bn_eps = 1e-5F;
   float bn_momentum = 0.1F;
@@ -34,7 +35,7 @@ TUTTI_CORE_FUNCTION void resnet(Builder& b, ValueId x, const ResnetOptions& o = 
 namespace detail {
 
 inline nn::ConvOptions resnet_conv(const ResnetOptions& o, std::int64_t out, int kernel, int stride) {
-  return {out, kernel, stride, -1, false, {o.glorot ? Init::xavier_uniform : Init::he_normal, 1}};
+  return {out, kernel, stride, -1, false, {o.glorot ? Init::xavier_uniform : Init::he_normal, 1}, 1, o.blur};
 }
 
 inline ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::string& name, ValueId x, std::int64_t width,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,12 +21,30 @@ struct ConvOptions {  // Options of conv() with a square kernel.
   bool bias = false;
   Initializer init{Init::he_normal, 1};
   int groups = 1;  // as many as there are channels: depthwise
+  // A convolution with a stride and 16 channels or more reads the blurred input, which is name.blur: the rule of FFCV's
+  // and Mosaic ML's BlurPool.
+  bool blur = false;
 };
+
+// Binomial blur of 3x3 pixels, [1, 2, 1] / 4 in both directions, x [N,C,H,W] -> [N,C,H',W']: a depthwise convolution
+// with constant weights, name.weight [C,1,3,3]. Zhang 2019, Making Convolutional Networks Shift-Invariant Again.
+inline ValueId blur(Builder& b, const std::string& name, ValueId x, int stride = 1) {
+  if (b.shape(x).rank() != 4) fail<ShapeError>(name, "an input [N,C,H,W]", to_string(b.shape(x)));
+  const std::int64_t channels = b.shape(x)[1];
+  auto weights = std::make_shared<std::vector<float>>();
+  for (std::int64_t c = 0; c < channels; ++c)
+    for (const float row : {0.25F, 0.5F, 0.25F})
+      for (const float column : {0.25F, 0.5F, 0.25F}) weights->push_back(row * column);
+  const ValueId w =
+      b.parameter(name + ".weight", Shape{channels, 1, 3, 3}, {Init::values, 1, std::move(weights)}, false, false);
+  return b.conv2d(name, x, w, {3, 3, stride, 1}, static_cast<int>(channels));
+}
 
 // Convolution, x [N,C,H,W] -> [N,out,H',W']. Parameters name.weight [out,C/groups,k,k] (and name.bias).
 inline ValueId conv(Builder& b, const std::string& name, ValueId x, const ConvOptions& o) {
   if (b.shape(x).rank() != 4 || o.out < 1)
     fail<ShapeError>(name, "an input [N,C,H,W] and 1 output channel or more", {to_string(b.shape(x)), " and ", o.out});
+  if (o.blur && o.stride > 1 && b.shape(x)[1] >= 16) x = blur(b, name + ".blur", x);
   const std::int64_t inputs = b.shape(x)[1] / std::max(o.groups, 1);
   if (inputs < 1) fail<ShapeError>(name, {b.shape(x)[1], " groups or less"}, o.groups);
   const ValueId w = b.parameter(name + ".weight", Shape{o.out, inputs, o.kernel, o.kernel}, o.init);

@@ -9,6 +9,7 @@
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/data/images/images.hpp>
+#include <tutti/data/rank_rows.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/fit.hpp>
@@ -48,7 +49,9 @@ struct FitRecipe {  // arguments of fit(job, net, ...); only `train` has no defa
   // Each update computes, bit for bit, what this number of ranks would compute, on any number of processes up to it,
   // which may change at any step (TrainerOptions::logical_ranks). 0: each process is a rank.
   int logical_ranks = 0;
-  bool allow_other_bits = false;          // as TrainerOptions::allow_other_bits
+  bool allow_other_bits = false;  // as TrainerOptions::allow_other_bits
+  // Mixes the training images of a batch, for example mixer({.mixup_alpha = 0.2}) of data/augment/mix.hpp.
+  RowMixer mix{};
   BatchMetric metric{};                   // your own metric, which selects the best checkpoint
   std::vector<FitListener*> listeners{};  // called on rank 0; must outlive the call
   // Called on every process before the run begins or continues, for example with load_weights().

@@ -209,6 +209,8 @@ class Trainer {
   }
   [[nodiscard]] static std::int64_t begin_of(std::int64_t i, std::int64_t n, std::int64_t rows) { return rows * i / n; }
   [[nodiscard]] std::int64_t rows_at_a_time(std::int64_t rows) const;
+  // Returns TrainerOptions::image_sizes, or {0, 0} for the net's own size.
+  [[nodiscard]] std::vector<ImageSize> sizes() const;
   [[nodiscard]] MemoryEstimate memory_in_use(std::int64_t rows) const;
 
   struct Parts;  // trainer_definitions.hpp
@@ -220,6 +222,7 @@ class Trainer {
   Executor* executor_ = nullptr;  // belongs to parts_
   std::vector<BatchView> micro_batches_;
   std::vector<BatchView> rank_views_;  // rows of each logical rank of this process
+  ImageSize size_{};                   // of the images of the last batch
   std::vector<std::uint8_t> last_of_;  // for each micro-batch: 1 if it is the last one of its logical rank
   Counters counters_;
   std::int64_t behind_ = 0;

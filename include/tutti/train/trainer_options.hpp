@@ -38,6 +38,9 @@ struct TrainerOptions {  // options of a Trainer
   // Continues checkpoints of another number of logical ranks, or of processes whose bits differ (Backend::
   // bits_depend_on), instead of refusing them.
   bool allow_other_bits = false;
+  // Sizes of the training images in the course of the run, for which plans are made before it begins; empty: the net's
+  // own. Batches have the size of their schema.
+  std::vector<ImageSize> image_sizes{};
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   JobFacts must_agree{};            // other facts that must be equal on all ranks: data, options

@@ -45,6 +45,13 @@ inline void check_recipe(const FitRecipe& r) {
                      std::to_string(r.batch_per_worker), "leave out one of the two");
 }
 
+// Returns the net that the recipe trains: its labels are mixed if the recipe mixes images.
+[[nodiscard]] inline Graph graph_of(const Graph& net, const FitRecipe& r) {
+  Graph g = net;
+  if (r.mix && g.labels != no_value) g[g.labels].shape = Shape{1, 3};
+  return g;
+}
+
 // Throws ShapeError or UsageError if the images have other extents or more classes than the net.
 inline void check_net(const Graph& net, const Schema& images) {
   if (net.metrics == no_value)

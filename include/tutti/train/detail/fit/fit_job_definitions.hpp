@@ -16,18 +16,19 @@ namespace tutti {
 
 TUTTI_CORE_FUNCTION EpochReport fit(TrainingJob& job, const Builder& net, const FitRecipe& recipe) {
   detail::check_recipe(recipe);
-  detail::check_net(net.graph(), recipe.train.schema());
+  const Graph graph = detail::graph_of(net.graph(), recipe);
+  detail::check_net(graph, recipe.train.schema());
   // Loads the data before the processes connect, and before this one joins a running job: loading may be slow.
   const detail::FitImages images = detail::images_of(recipe, job);
   const TrainerOptions options = detail::trainer_options_of(recipe, detail::facts_of(recipe, images));
   const FitOptions how = detail::fit_options_of(recipe);
   JoinOptions join;
   join.facts = options.must_agree;
-  join.make_weights = server_weights(job.backend(), net.graph(), options, how, images.train.size());
+  join.make_weights = server_weights(job.backend(), graph, options, how, images.train.size());
   AnyStrategy& strategy = job.join(join);
   const StopSignals signals;
   try {
-    detail::JobRun run(job, strategy, net.graph(), recipe, images, options, how);
+    detail::JobRun run(job, strategy, graph, recipe, images, options, how);
     return run.train();
   } catch (const RunEnded&) {
     throw;

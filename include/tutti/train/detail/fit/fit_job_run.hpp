@@ -136,6 +136,7 @@ class JobRun {
       l.one_pass = !training;
       l.threads = recipe_.threads;
       l.skip_bad_records = recipe_.skip_damaged;
+      if (training) l.mix = recipe_.mix;
       l.bad_record_hint = "fit .skip_damaged = true continues without the image";
       return make_source(backend_, d, std::move(l));
     };

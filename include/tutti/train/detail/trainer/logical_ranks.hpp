@@ -34,11 +34,12 @@ inline TrainerOptions with_logical_ranks(TrainerOptions o, Backend& backend, Any
   return o;
 }
 
-// Returns the rows [begin, end) of a view of images of so many bytes.
-[[nodiscard]] inline BatchView rows_of(BatchView v, std::int64_t begin, std::int64_t end, std::int64_t image_bytes) {
+// Returns the rows [begin, end) of a view of images of so many bytes, with labels of so many numbers.
+[[nodiscard]] inline BatchView rows_of(BatchView v, std::int64_t begin, std::int64_t end, std::int64_t image_bytes,
+                                       std::int64_t label_numbers) {
   v.rows = end - begin;
   if (v.images != nullptr) v.images += begin * image_bytes;
-  if (v.labels != nullptr) v.labels += begin;
+  if (v.labels != nullptr) v.labels += begin * label_numbers;
   if (v.windows != nullptr) v.windows += begin;
   return v;
 }

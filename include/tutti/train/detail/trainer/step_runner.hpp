@@ -88,8 +88,9 @@ class StepRunner {
   std::uint32_t start(const StepParts& parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
     if (std::exchange(broken_, false)) settled_ = known_ = next_;  // the caller did not roll back
     // Plans that allocate or free memory wait for the device, which may wait for lost ranks.
-    if (runs_ahead() && std::any_of(parts.views.begin(), parts.views.end(),
-                                    [&](const BatchView& p) { return p.rows > 0 && !e_.has_plan(p.rows, true); }))
+    if (runs_ahead() && std::any_of(parts.views.begin(), parts.views.end(), [&](const BatchView& p) {
+          return p.rows > 0 && !e_.has_plan(p.rows, true, p.size);
+        }))
       settle();
     if (next_ >= known_ + StepFinisher::kept) (void)collect(known_);
     send_scale();

@@ -106,6 +106,12 @@ TUTTI_CORE_FUNCTION void Trainer::initialize() {
 
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr, std::uint32_t flags) {
   if (batch.schema != nullptr) training_images_ = batch.schema;
+  const Graph& g = executor_->graph();
+  if (batch.schema != nullptr && batch.resident == nullptr) size_ = {batch.schema->height, batch.schema->width};
+  if (batch.count > 0 && batch.mixed.empty() == (g[g.labels].shape.rank() == 2))
+    fail<UsageError>("trainer", batch.mixed.empty() ? "batches with mixed labels" : "batches with plain labels",
+                     batch.mixed.empty() ? "plain labels" : "mixed labels",
+                     "use Builder::mix_labels() for the net, and LoaderOptions::mix for its training images");
   micro_batches_.clear();
   if (o_.logical_ranks > 0) return step_by_rank(batch, lr, flags);
   const std::int64_t n = micro_batches(batch.count);
@@ -149,13 +155,15 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(const Batch& batch, d
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(std::int64_t global_rows, double lr, std::uint32_t flags) {
   const Graph& g = executor_->graph();
   const Shape& image = g[g.images].shape;
-  const std::int64_t bytes = image[1] * image[2] * image[3];
+  const std::int64_t numbers = g[g.labels].shape.row_numel();
   micro_batches_.clear();
   last_of_.clear();
   for (const BatchView& v : rank_views_) {
+    const std::int64_t pixels = v.size == ImageSize{} ? image[2] * image[3] : v.size.height * v.size.width;
+    const std::int64_t bytes = image[1] * pixels;
     const std::int64_t n = micro_batches(v.rows);
     for (std::int64_t i = 0; i < n; ++i) {
-      micro_batches_.push_back(detail::rows_of(v, begin_of(i, n, v.rows), begin_of(i + 1, n, v.rows), bytes));
+      micro_batches_.push_back(detail::rows_of(v, begin_of(i, n, v.rows), begin_of(i + 1, n, v.rows), bytes, numbers));
       last_of_.push_back(i + 1 == n ? 1 : 0);
     }
   }

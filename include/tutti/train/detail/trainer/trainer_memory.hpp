@@ -16,29 +16,39 @@ TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory(std::int64_t rows, std::int64
   // A device has separate memory; its executor reports the lacking amount before it allocates any.
   if (!b_.memory().on_host()) return prepare(rows, evaluation_rows);
   const std::int64_t most = std::max(rows_at_a_time(rows), evaluation_rows), few = std::min<std::int64_t>(most, 4);
-  executor_->prepare(few, true);
+  const auto all = sizes();
+  for (const ImageSize s : all) executor_->prepare(few, true, s);
+  // A step needs more than an evaluation at another size, which also makes a small training plan of this size.
+  const std::size_t activations = executor_->memory().activations;
+  if (all.front() != ImageSize{}) executor_->prepare(few, false);
   MemoryEstimate m = memory_in_use(rows);
-  m.activations = m.activations * static_cast<std::size_t>(most) / static_cast<std::size_t>(few);
+  m.activations = activations * static_cast<std::size_t>(most) / static_cast<std::size_t>(few);
   return m;
 }
 
 TUTTI_CORE_FUNCTION MemoryEstimate Trainer::prepare(std::int64_t rows, std::int64_t evaluation_rows) {
+  // The first evaluation plan of a size makes a training plan for its packed weights: a small one, if no step needs it.
+  if (!o_.image_sizes.empty()) executor_->prepare(std::min<std::int64_t>(evaluation_rows, 4), false);
   executor_->prepare(evaluation_rows, false);
-  executor_->prepare(rows_at_a_time(rows), true);
+  for (const ImageSize s : sizes()) executor_->prepare(rows_at_a_time(rows), true, s);
   return memory_in_use(rows);
+}
+
+TUTTI_CORE_FUNCTION std::vector<ImageSize> Trainer::sizes() const {
+  return o_.image_sizes.empty() ? std::vector<ImageSize>(1) : o_.image_sizes;
 }
 
 TUTTI_CORE_FUNCTION bool Trainer::plan_ahead(std::int64_t rows) {
   const std::int64_t n = micro_batches(rows);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t of_part = begin_of(i + 1, n, rows) - begin_of(i, n, rows);
-    if (of_part == 0 || executor_->has_plan(of_part, true)) continue;
+    if (of_part == 0 || executor_->has_plan(of_part, true, size_)) continue;
     settle();
     // A share that is computed at once needs more memory with one rank fewer. The host either has it then or fails
     // then, too.
     const bool grows = o_.micro_batch == 0 && b_.memory().on_host();
-    if (grows) executor_->prepare(of_part, true);
-    if (grows || executor_->prepare_within_memory(of_part)) return true;
+    if (grows) executor_->prepare(of_part, true, size_);
+    if (grows || executor_->prepare_within_memory(of_part, size_)) return true;
   }
   return false;
 }

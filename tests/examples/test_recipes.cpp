@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+// Tests the recipes of train_imagenet and the sizes of its images.
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <tutti/optim/schedule_point.hpp>
+
+#include "data/temp_folder.hpp"
+#include "tools/trainer/check.hpp"
+#include "tools/trainer/cli.hpp"
+#include "tools/trainer/image_sizes.hpp"
+#include "tools/trainer/recipe.hpp"
+#include "tools/trainer/recipes.hpp"
+
+using namespace tutti;
+using namespace tutti::trainer;
+using test::contains;
+using test::message_of;
+
+namespace {
+
+RunOptions options(const std::string& line) {
+  std::istringstream in("train_imagenet --synthetic " + line);
+  std::vector<std::string> words;
+  for (std::string w; in >> w;) words.push_back(w);
+  std::vector<char*> argv;
+  for (auto& a : words) argv.push_back(a.data());
+  ::unsetenv("TUTTI_DATA");
+  auto o = parse_command_line(static_cast<int>(argv.size()), argv.data(), Program::train_imagenet);
+  REQUIRE(o);
+  check(*o);
+  return *o;
+}
+std::string error(const std::string& line) {
+  return message_of<UsageError>([&] { options(line); });
+}
+std::string notes(const RunOptions& o) {
+  std::string all;
+  for (const auto& n : o.notes) all += n + "\n";
+  return all;
+}
+
+// The rate of the first step of an epoch, from 0, of runs with 10 steps per epoch.
+double rate(const RunOptions& o, std::int64_t epoch) {
+  return make_schedule(o, 10)(SchedulePoint{10 * epoch, 10, 10 * o.epochs, o.global_batch_size, 1});
+}
+
+}  // namespace
+
+TEST_CASE("every recipe sets its batch, epochs and rate, and is listed with its source") {
+  const std::string list = recipe_list(Program::train_imagenet);
+  for (const Recipe& r : recipes_of(Program::train_imagenet)) {
+    CAPTURE(r.name);
+    const RunOptions o = options(std::string("--recipe ") + r.name);
+    CHECK(o.global_batch_size == r.batch);
+    CHECK(o.epochs == r.epochs);
+    CHECK(*o.lr == r.rate);
+    CHECK_FALSE(contains(notes(o), "in place of"));
+    CHECK(contains(list, r.name));
+    CHECK(contains(list, r.source));
+    CHECK(contains(list, r.published));
+  }
+  CHECK(contains(recipe_list(Program::train_cifar10), "fast"));
+  CHECK_FALSE(contains(recipe_list(Program::train_cifar10), "goyal"));
+  CHECK(contains(error("--recipe rsb-a4"), "rsb-a3"));
+  CHECK(contains(error("--recipe goyal --preset torchvision"), "[--recipe]"));
+}
+
+TEST_CASE("rates of the recipes are those of torchvision's and timm's schedules") {
+  const double pi = 3.14159265358979323846;
+  // LinearLR from 0.01 for 5 epochs, then CosineAnnealingLR(T_max = 595), stepped once per epoch.
+  const RunOptions tv = options("--recipe torchvision-v2");
+  CHECK(rate(tv, 0) == doctest::Approx(0.005));
+  CHECK(rate(tv, 2) == doctest::Approx(0.5 * (0.01 + 0.99 * 2 / 5)));
+  CHECK(rate(tv, 5) == doctest::Approx(0.5));
+  CHECK(rate(tv, 300) == doctest::Approx(0.25 * (1 + std::cos(pi * 295 / 595))));
+  CHECK(tv.ema_schedule == "torchvision");
+  // CosineLRScheduler(t_initial = 100, lr_min = 1e-6, warmup_t = 5, warmup_lr_init = 1e-4), no warmup_prefix.
+  const RunOptions a3 = options("--recipe rsb-a3");
+  CHECK(rate(a3, 0) == doctest::Approx(1e-4));
+  CHECK(rate(a3, 3) == doctest::Approx(1e-4 + 3 * (8e-3 - 1e-4) / 5));
+  CHECK(rate(a3, 5) == doctest::Approx(1e-6 + 0.5 * (8e-3 - 1e-6) * (1 + std::cos(pi * 5 / 100))));
+  CHECK(rate(a3, 99) == doctest::Approx(1e-6 + 0.5 * (8e-3 - 1e-6) * (1 + std::cos(pi * 99 / 100))));
+  const RunOptions g = options("--recipe goyal");
+  CHECK(rate(g, 0) == doctest::Approx(0.1));
+  CHECK(rate(g, 29) == doctest::Approx(3.2));
+  CHECK(rate(g, 30) == doctest::Approx(0.32));
+  CHECK(rate(g, 80) == doctest::Approx(0.0032));
+}
+
+TEST_CASE("FFCV's recipes have the rates and sizes of its files") {
+  struct File {  // rn50_configs: epochs, start_ramp, end_ramp
+    int epochs, start, end;
+  };
+  for (const File& f : {File{16, 11, 13}, {24, 17, 20}, {32, 23, 27}, {40, 29, 34}, {56, 41, 48}, {88, 65, 76}}) {
+    const RunOptions o = options("--recipe ffcv-" + std::to_string(f.epochs));
+    CAPTURE(f.epochs);
+    const auto steps = image_size_steps(o);
+    for (int epoch = 0; epoch < f.epochs; ++epoch) {
+      const double at = std::clamp((epoch - f.start) / static_cast<double>(f.end - f.start), 0.0, 1.0);
+      const auto want = static_cast<std::int64_t>(std::nearbyint((160 + 32 * at) / 32)) * 32;
+      std::int64_t size = 0;
+      for (const auto& s : steps)
+        if (s.epoch <= epoch) size = s.size;
+      CHECK(size == want);
+      const double rises = 1.7 * (1e-4 + (1 - 1e-4) * epoch / 2);
+      CHECK(rate(o, epoch) == doctest::Approx(epoch <= 2 ? rises : 1.7 * (f.epochs - epoch) / (f.epochs - 2.0)));
+    }
+    CHECK(o.eval_size == 256);
+    CHECK(o.blur_pool);
+  }
+}
+
+TEST_CASE("another batch scales the rate by the rule of the recipe, and options replace what it sets") {
+  const RunOptions a3 = options("--recipe rsb-a3 --batch-size 512");
+  CHECK(*a3.lr == doctest::Approx(0.004));
+  CHECK(contains(notes(a3), "512 images per update in place of 2048, so the rate is 0.004 in place of 0.008"));
+  const RunOptions tv = options("--recipe torchvision-v2 --batch-size 256 --mixup 0.4 --num-epochs 3");
+  CHECK(*tv.lr == doctest::Approx(0.125));
+  CHECK(*tv.warmup_lr == doctest::Approx(0.00125));
+  CHECK(tv.mixup == 0.4);
+  CHECK(tv.cutmix == 1);
+  CHECK(contains(notes(tv), "--num-epochs 3 (not 600)"));
+  CHECK(contains(notes(tv), "--mixup 0.4 (not 0.2)"));
+  CHECK_FALSE(contains(notes(tv), "--cutmix"));
+  const RunOptions given = options("--recipe goyal --lr 1");
+  CHECK(*given.lr == 1);
+  CHECK(contains(notes(given), "--lr 1 replaces its rate, 3.2 for 8192"));
+  CHECK(options("--recipe goyal --batch-size 128 --accumulate 4").global_batch_size == 512);
+}
+
+TEST_CASE("sizes of images by epoch") {
+  const RunOptions o = options("--num-epochs 16 --image-size 160 --image-size-steps 11:176,12:192 --eval-size 256");
+  CHECK(image_size_steps(o) == std::vector<ImageSizeStep>{{0, 160}, {11, 176}, {12, 192}});
+  CHECK(trainer_options(o).image_sizes == std::vector<ImageSize>{{160, 160}, {176, 176}, {192, 192}});
+  CHECK(contains(notes(o), "160 pixels on each side, 176 after 11 epochs, 192 after 12 epochs"));
+  CHECK(options("--num-epochs 2 --image-size 160 --image-size-steps 1:192").eval_size == 192);
+  CHECK(options("--num-epochs 2 --image-size 160").eval_size == 160);
+  CHECK(trainer_options(options("--num-epochs 2 --image-size 160")).image_sizes.empty());
+  for (const char* bad : {"0:192", "2:16", "2", "2:192,1:160", "a:192", "2:192x", "2:192,"}) {
+    CAPTURE(bad);
+    CHECK(contains(error(std::string("--num-epochs 3 --image-size-steps ") + bad), "[--image-size-steps]"));
+  }
+  CHECK(contains(error("--num-epochs 3 --eval-size 16"), "[--eval-size]"));
+}
+
+TEST_CASE("options of mixed images and of the loss") {
+  const RunOptions o = options("--num-epochs 1 --mixup-alpha 0.2 --cutmix 1 --mixup-switch-prob 0.3 --bce-loss");
+  CHECK(o.mixup == 0.2);
+  CHECK(o.mix_switch == 0.3);
+  const Schema seen = [] {
+    Schema s;
+    s.channels = 3;
+    s.height = s.width = 32;
+    s.classes = 10;
+    s.mean = s.stddev = {1, 1, 1};
+    return s;
+  }();
+  const Graph g = make_model(o, seen);
+  CHECK(g[g.labels].shape.rank() == 2);
+  CHECK(loader_options(o, true, 0, 1).mix != nullptr);
+  CHECK(loader_options(o, false, 0, 1).mix == nullptr);
+  const RunOptions plain = options("--num-epochs 1");
+  const Graph p = make_model(plain, seen);
+  CHECK(p[p.labels].shape.rank() == 1);
+  for (const auto& [line, option] :
+       std::vector<std::pair<std::string, std::string>>{{"--mixup -1", "--mixup"},
+                                                        {"--mixup nan", "--mixup"},
+                                                        {"--cutmix 1e-5", "--cutmix"},
+                                                        {"--mix-probability 0.5", "--mix-probability"},
+                                                        {"--mixup 1 --mix-switch 0.1", "--mix-switch"},
+                                                        {"--mixup 1 --mix-pairs random", "--mix-pairs"},
+                                                        {"--bce-sum", "--bce-sum"},
+                                                        {"--bce-loss --bce-target-thresh 1", "--bce-target-thresh"}}) {
+    CAPTURE(line);
+    CHECK(contains(error("--num-epochs 1 " + line), "[" + option + "]"));
+  }
+}
