@@ -13,6 +13,7 @@
 
 #include "tools/trainer/augmentation.hpp"
 #include "tools/trainer/check_values.hpp"
+#include "tools/trainer/recipe_finetune.hpp"
 #include "tools/trainer/scripted_options.hpp"
 
 namespace tutti::trainer::detail {
@@ -130,6 +131,7 @@ void check_cifar10_model(RunOptions& o) {
 
 void fill_recipe(RunOptions& o) {
   if (o.recipe.empty()) return;
+  if (o.recipe == "finetune") return fill_finetune(o);
   // The schedule is a triangle: the rate rises from a fifth of the peak to the peak in the first 23 % of the run, and
   // falls to 7 %.
   const auto derive = [&o](const char* name, std::optional<double>& option, double value) {

@@ -7,6 +7,8 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
+#include "tools/trainer/recipe_finetune.hpp"
+
 namespace tutti::trainer {
 
 namespace {
@@ -69,7 +71,7 @@ void apply_preset(RunOptions& o, const std::string& name) {
   o.preset = name;
   if (name == "mxnet") {
     o.log_lines = "mxnet";
-    return o.program == Program::train_imagenet ? preset_train_resnet(o) : preset_train_cifar10(o);
+    return o.program != Program::train_cifar10 ? preset_train_resnet(o) : preset_train_cifar10(o);
   }
   if (name == "torchvision") {
     o.augmentation = name;
@@ -93,8 +95,11 @@ void apply_preset(RunOptions& o, const std::string& name) {
 
 void apply_recipe(RunOptions& o, const std::string& name) {
   if (name.empty()) return;
-  if (name != "fast") fail<UsageError>("--recipe", "fast", name);
+  const bool small = o.program == Program::train_cifar10;
+  if (name != "finetune" && (name != "fast" || !small))
+    fail<UsageError>("--recipe", small ? "fast or finetune" : "finetune", "'" + printable(name) + "'");
   if (!o.preset.empty()) fail<UsageError>("--recipe", "no --preset together with it", o.preset);
+  if (name == "finetune") return recipe_finetune(o);
   o.recipe = name;
   // The net and the numbers come from Jordan 2024, "94% on CIFAR-10 in 3.29 seconds on a single GPU". 1000 divides the
   // number of CIFAR-10's images, so that all batches have the same size.

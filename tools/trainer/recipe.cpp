@@ -16,6 +16,7 @@
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "tools/trainer/fine_tuning.hpp"
 #include "tools/trainer/scripted_options.hpp"
 
 namespace tutti::trainer {
@@ -185,6 +186,7 @@ FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   if (is_scripted(o)) f.save_last = true;
   f.evaluation_batch = o.evaluation_batch.value();
   f.stop_at_train_top1 = o.stop_at_train_top1;
+  f.patience = o.patience;
   return f;
 }
 
@@ -249,7 +251,9 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
     r.top_k = static_cast<int>(o.top_k);
     models::resnet_cifar(b, x, r);
   }
-  return std::move(b).take();
+  Graph model = std::move(b).take();
+  group_parameters(model, o);
+  return model;
 }
 
 interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,
