@@ -43,7 +43,8 @@ BACKENDS = {
 # "tools/<application>/...".
 ROOMS = {"command_line": set(), "trainer": {"command_line"}, "launch": {"command_line"}, "data": {"command_line"},
          "report": {"command_line"}, "predict": {"command_line", "data"}, "export": {"command_line", "predict"},
-         "generate_trainer": {"command_line", "launch"}}
+         "generate_trainer": {"command_line", "launch"},
+         "train": {"command_line", "trainer", "report", "predict", "export"}}
 # The folders of tools/launch, from the lowest one. Each folder may include itself and the folders before it.
 LAUNCH = ("host", "agent", "cli", "job", "elastic", "mpi", "")
 

@@ -9,7 +9,9 @@ programs=(tutti-launch tutti-check-audit tutti-report generate-trainer)
 for program in train_cifar10 train_imagenet; do
   [[ ! -x $TUTTI_BUILD_DIR/examples/$program ]] || programs+=("$program")
 done
-[[ ! -x $TUTTI_BUILD_DIR/tools/tutti-data ]] || programs+=(tutti-data)
+for program in tutti-data tutti-train; do
+  [[ ! -x $TUTTI_BUILD_DIR/tools/$program ]] || programs+=("$program")
+done
 prefix="$work/pre fix"
 install_moved "$prefix"
 

@@ -99,7 +99,7 @@ constexpr Spelling spellings[] = {
 
 unsigned bit_of(std::string_view program) {
   if (program == "train_cifar10") return cifar10;
-  if (program == "train_imagenet") return imagenet;
+  if (program == "train_imagenet" || program == "tutti-train") return imagenet;
   return program == "tutti-launch" ? launch : program == "tutti-data" ? data : 0;
 }
 

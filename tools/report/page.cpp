@@ -91,6 +91,7 @@ io::Json page_data(const RunData& r, std::size_t points) {
                                     {"more_warnings", r.more_warnings},
                                     {"views", r.views},
                                     {"evaluation", r.evaluation},
+                                    {"find_lr", r.find_lr},
                                     {"problems", texts(r.problems)},
                                     {"notes", texts(r.notes)}});
   return data.set("changes", std::move(changes)).set("resumed", std::move(resumed));

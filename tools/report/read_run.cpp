@@ -12,6 +12,7 @@
 #include <tutti/core/printable.hpp>
 
 #include "tools/report/read_evaluation.hpp"
+#include "tools/report/read_find_lr.hpp"
 #include "tools/report/read_log.hpp"
 
 namespace tutti::report_tool {
@@ -29,13 +30,15 @@ RunData read_run(const std::string& named, std::size_t most_images) {
   run.name = fs::absolute(folder / "x").lexically_normal().parent_path().filename().string();
   const fs::path log = folder / "log.jsonl";
   const bool has_log = fs::exists(fs::symlink_status(log, none_there));
-  if (!has_log && !fs::is_directory(folder / "checkpoints", none_there))
+  const fs::path ramp = folder / "find_lr.json";
+  const bool has_ramp = fs::exists(fs::symlink_status(ramp, none_there));
+  if (!has_log && !has_ramp && !fs::is_directory(folder / "checkpoints", none_there))
     fail<DataError>(printable(named), "a run's folder, with log.jsonl", "a folder without log.jsonl",
                     "if the training used --log-dir, give that folder");
   try {
     if (has_log)
       LogReader(run).read(log);
-    else
+    else if (!has_ramp)
       run.problems.push_back("there is no " + log.string() + ", so there are no curves");
   } catch (const Error& e) {
     run.problems.emplace_back(e.what());
@@ -46,6 +49,11 @@ RunData read_run(const std::string& named, std::size_t most_images) {
       run.evaluation = read_evaluation(evaluation, most_images);
   } catch (const Error& e) {
     run.problems.push_back("there is no confusion matrix: " + std::string(e.what()));
+  }
+  try {
+    if (has_ramp) run.find_lr = read_find_lr(ramp);
+  } catch (const Error& e) {
+    run.problems.push_back("there is no curve of --find-lr: " + std::string(e.what()));
   }
   return run;
 }

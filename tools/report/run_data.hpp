@@ -40,6 +40,7 @@ struct RunData {
   std::int64_t more_warnings = 0;
   io::Json views;                     // the last line of event "views"
   io::Json evaluation;                // evaluation.json, in the form that the page shows
+  io::Json find_lr;                   // find_lr.json, in the form that the page shows
   std::vector<std::string> problems;  // what could not be read
   std::vector<std::string> notes;     // other remarks for the reader
 };

@@ -19,6 +19,7 @@
 #include "tools/trainer/check_optimizer.hpp"
 #include "tools/trainer/check_strategy_options.hpp"
 #include "tools/trainer/check_values.hpp"
+#include "tools/trainer/fine_tuning.hpp"
 #include "tools/trainer/recipes.hpp"
 #include "tools/trainer/trace_window.hpp"
 
@@ -273,7 +274,7 @@ void check_distribution(RunOptions& o, const StartedJob& job) {
 void check(RunOptions& o, StartedJob job) {
   detail::check_backend(o);
   job.gpu = job.gpu && !detail::wants_no_gpu(o);
-  if (o.program == Program::train_imagenet) {
+  if (o.program != Program::train_cifar10) {
     detail::check_imagenet_data(o);
     detail::check_imagenet_model(o);
     detail::check_imagenet_run(o);
@@ -304,6 +305,10 @@ void check(RunOptions& o, StartedJob job) {
   detail::check_optimizer(o);
   detail::check_schedule(o);
   check_run(o);
+  detail::check_fine_tuning(o);
+  if (o.batch_auto && job.elastic)
+    fail<UsageError>("--batch-size", "a number with tutti-launch --elastic, because workers that join must use it too",
+                     "auto");
   (void)detail::gradient_threshold(o);
 }
 

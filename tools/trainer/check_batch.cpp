@@ -60,6 +60,9 @@ void check_batch_of(RunOptions& o, std::int64_t world) {
 
 void check_batch(RunOptions& o, std::int64_t world) {
   constexpr std::int64_t most = 1'000'000;
+  if (o.batch_auto && (o.global_batch_size > 0 || o.macrobatch_size > 0))
+    fail<UsageError>(o.global_batch_size > 0 ? "--global-batch-size" : "--macrobatch-size",
+                     "no --batch-size auto together with it", "both", "leave one of the two out");
   number("--batch-size", o.batch_size, 1, most);
   number("--accumulate", o.accumulate, 1, most);
   number("--macrobatch-size", o.macrobatch_size, 0, most);

@@ -50,7 +50,8 @@ void describe_cifar10(RunOptions& o, V& v) {
     "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation; mxnet: those of MXNet's "
     "train_cifar10.py --network resnet --num-layers 50, with its log lines");
   v("recipe", o.recipe,
-    "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast; list: describe all");
+    "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast; finetune: those for "
+    "--pretrained weights and few images; list: describe all");
   v("network", o.network,
     "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images; on images of up to 28 pixels "
     "resnet_preact, as MXNet's scripts), resnet_postact (6n+2), resnet_preact (6n+2, pre-activation; 9n+2 from 164 "
@@ -62,6 +63,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
     ".safetensors file with the net's names; the classifier only if it has as many outputs");
+  describe_fine_tuning(o, v);
   v("initializer", o.initializer, "he or xavier");
   v("zero-gamma", o.zero_gamma, "residual branches start at zero", Scope::training);
   describe_loss(o, v);
@@ -111,6 +113,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   describe_curves(o, v);
   v("stop-at-train-top1", o.stop_at_train_top1,
     "end after the epoch that reaches this training accuracy, 0..1; 0: never");
+  describe_stopping(o, v);
 
   v.group("Run");
   v("run-dir", o.run_dir, "folder of the checkpoints and logs; default: --log-dir, else a new one in runs/",

@@ -30,6 +30,7 @@
 #include "tools/trainer/check.hpp"
 #include "tools/trainer/config_file.hpp"
 #include "tools/trainer/environment.hpp"
+#include "tools/trainer/folder_choices.hpp"
 #include "tools/trainer/option_names.hpp"
 #include "tools/trainer/option_table.hpp"
 #include "tools/trainer/option_values.hpp"
@@ -171,6 +172,7 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
   apply_scripted_defaults(parsed.options, said);
   apply_preset(parsed.options, said.preset);
   apply_recipe(parsed.options, said.recipe);
+  if (program == Program::tutti_train) choose_for_folder(parsed.options, said);
   const RunOptions start = parsed.options;
   const std::string name = name_of(program);
   CLI::App app(traits_of(program).title, name);
@@ -248,7 +250,8 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
     return std::nullopt;
   }
   // Parses again, starting with the values that the preset and the recipe set, because explicit options override these.
-  if (const RunOptions& o = parsed.options; !o.preset.empty() || !o.recipe.empty() || is_scripted(o))
+  if (const RunOptions& o = parsed.options;
+      !o.preset.empty() || !o.recipe.empty() || is_scripted(o) || program == Program::tutti_train)
     parsed = parse(arguments, program, RunOptions(o), names);
   if (parsed.print_config) {
     RunOptions checked = parsed.options;

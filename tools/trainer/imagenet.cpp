@@ -23,6 +23,7 @@
 #include "tools/trainer/decoders.hpp"
 #include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/imagenet_table.hpp"
+#include "tools/trainer/record_split.hpp"
 
 namespace tutti::trainer {
 
@@ -41,6 +42,7 @@ ImageAugment imagenet_augment(const RunOptions& o, Split split, std::int64_t siz
                            : ColourJitter::yiq(o.brightness, o.contrast, o.saturation, o.hue);
   }
   if (train) a.colour.lighting = o.pca_noise;
+  if (train && torchvision && o.crop_area > 0) a.least_area = o.crop_area;
   if (o.eval_resize != 0) a.short_side = static_cast<int>(o.eval_resize);
   if (o.crop_pct != 0) {
     a.short_side = static_cast<int>(std::floor(static_cast<double>(size) / o.crop_pct));
@@ -98,6 +100,7 @@ Images of_sizes(const RunOptions& o, F&& make) {
 // The first caller opens the records; later callers share them.
 struct Imagenet {
   std::optional<imagenet::Opened> train, test;
+  bool splits = false;  // the test images were taken from those for training
   ImagenetEvaluation evaluation;
 
   void open(const RunOptions& o) {
@@ -108,7 +111,12 @@ struct Imagenet {
     if (!o.data_train.empty() || !o.data_val.empty()) return open_records(o, as);
     if (o.use_rec) as.form = imagenet::Form::recordio;
     if (o.eval_only) {
-      test = open_imagenet(o.data_dir, Split::test, as);
+      test = find_imagenet(o.data_dir, Split::test, as);
+      if (!test && o.validation_share > 0) {
+        auto all = open_imagenet(o.data_dir, Split::train, as);
+        test = split_off(all, o.validation_share, o.seed);
+      }
+      if (!test) test = open_imagenet(o.data_dir, Split::test, as);  // throws
       return;
     }
     train = open_imagenet(o.data_dir, Split::train, as);
@@ -116,6 +124,9 @@ struct Imagenet {
     const bool tells = train->form == imagenet::Form::packed || train->form == imagenet::Form::image_folder;
     if (!tells) as.classes = train->classes;
     test = find_imagenet(o.data_dir, Split::test, as);  // training continues without them
+    if (test || o.validation_share == 0) return;
+    test = split_off(*train, o.validation_share, o.seed);
+    splits = true;
   }
   // Opens the images of --data-train and --data-val.
   void open_records(const RunOptions& o, imagenet::OpenOptions as) {
@@ -188,6 +199,13 @@ struct Imagenet {
         all.notes.push_back((*opened)->folder.string() + ": " + image_folder::describe((*opened)->left_out));
       if (!(*opened)->missing.empty()) all.notes.push_back("--allow-missing-shards: " + (*opened)->missing);
     }
+    if (splits)
+      all.notes.push_back("there are no validation images: " + std::to_string(test->records.size()) + " of " +
+                          std::to_string(test->records.size() + train->records.size()) +
+                          " images, the same share of each class, are held out by seed " + std::to_string(o.seed));
+    if (train) all.class_counts = [set = *train] { return counts_of(set); };
+    if (test && test->form == imagenet::Form::image_folder)
+      all.test_file = [records = test->records](std::int64_t i) { return records.where(i); };
     return all;
   }
 };

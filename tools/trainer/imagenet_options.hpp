@@ -30,6 +30,13 @@ void describe_imagenet(RunOptions& o, V& v) {
     "short "
     "side scaled to 8/7 of the size, and the centre)",
     Scope::training);
+  v("crop-area", o.crop_area,
+    "with --augmentation torchvision: smallest random part of a training image, as a share of its area; 0: 0.08",
+    Scope::training);
+  v("validation-share", o.validation_share,
+    "if there are no validation images: the share of each class that is not used for training but for evaluation, "
+    "chosen by --seed; 0: none",
+    Scope::training);
   v("increased-aug", o.increased_aug, "change colours too", Scope::training);
   v("contrast", o.contrast, "of --increased-aug");
   v("saturation", o.saturation, "of --increased-aug");
@@ -63,7 +70,8 @@ void describe_imagenet(RunOptions& o, V& v) {
     "torchvision: its recipe for ResNet-50, 90 epochs with the rate divided by 10 every 30; mxnet: the defaults of "
     "train_resnet.py, with MXNet's log lines");
   v("recipe", o.recipe,
-    "a published recipe for ResNet-50, e.g. torchvision-v2, whose values other options replace; list: describe all");
+    "a published recipe for ResNet-50, e.g. torchvision-v2, or finetune, for --pretrained weights and few images; other "
+    "options replace its values; list: describe all");
   v("model", o.model,
     "resnet18, resnet34, resnet50, resnet101 or resnet152; GluonCV's resnet50_v1b is the same net, its resnet50_v1 has "
     "--v1 too",
@@ -80,6 +88,7 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
     ".safetensors file with torchvision's names; the classifier only if it has as many outputs");
+  describe_fine_tuning(o, v);
   v("adv-bn-init", o.zero_gamma, "residual branches start at zero", Scope::training);
   v("adv-conv-init", o.adv_conv_init,
     "initialise convolutions as in He et al. 2015; otherwise as in Glorot and Bengio 2010", Scope::training);
@@ -138,6 +147,7 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Scope::training);
   v("warmup-lr", o.warmup_lr, "rate at the start of the warmup; default: 0.001", Scope::training);
   describe_curves(o, v);
+  describe_stopping(o, v);
 
   v.group("Run");
   v("log-dir", o.run_dir, "folder of the logs and checkpoints; a run in it continues", Scope::rank);

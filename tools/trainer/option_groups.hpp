@@ -67,6 +67,33 @@ void describe_average(RunOptions& o, V& v) {
 }
 
 template <class V>
+void describe_fine_tuning(RunOptions& o, V& v) {
+  v("freeze", o.freeze,
+    "patterns of parameters that stay as they are, separated by commas: layer1, conv1.weight, *.bn?.*; !PATTERN takes "
+    "some out again: '*,!fc' trains the classifier only",
+    Scope::training);
+  v("freeze-statistics", o.freeze_statistics,
+    "batch norm uses its running statistics in training too, and does not change them", Scope::training);
+  v("rate-of", o.rate_of,
+    "factors of the learning rate, PATTERN=FACTOR separated by commas, e.g. fc=10,layer1=0.1; --freeze is for 0",
+    Scope::training);
+  v("class-weights", o.class_weights,
+    "weights of the classes in the loss: auto (in inverse proportion to their images), NAME=WEIGHT,... (others: 1), or "
+    "a file with a line NAME WEIGHT for each",
+    Scope::training);
+}
+
+template <class V>
+void describe_stopping(RunOptions& o, V& v) {
+  v("patience", o.patience,
+    "end after so many evaluations in succession that are not better than the best one; 0: never", Scope::training);
+  v("find-lr", o.find_lr,
+    "do not train: raise the rate from step to step, write the losses to find_lr.json in the run's folder for "
+    "tutti-report, and suggest a rate");
+  v("find-lr-steps", o.find_lr_steps, "steps of --find-lr, 20 to 100000");
+}
+
+template <class V>
 void describe_curves(RunOptions& o, V& v) {
   v("cosine-alpha", o.cosine_alpha, "last rate of cosine as a fraction of the peak");
   v("cdr-first-decay-ratio", o.cdr_first_decay_ratio, "cosine_restarts: length of the first period, 0..1");
@@ -133,6 +160,10 @@ void describe_loss(RunOptions& o, V& v) {
 
 template <class V>
 void describe_batch_of(RunOptions& o, V& v) {
+  v("batch-auto", o.batch_auto,
+    "another way to write --batch-size auto: the largest power of 2 that fits the memory, up to 1024 and a twentieth "
+    "of "
+    "the training images");
   v("batch-of", o.batch_of,
     "what --batch-size counts: rank (the images of each rank), worker (of the ranks of one --gpus list together, as "
     "MXNet's scripts count) or job (of all ranks together); default: rank");

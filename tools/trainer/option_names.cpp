@@ -65,7 +65,9 @@ void unknown(const std::string& where, const std::string& name, const KnownNames
 std::vector<std::string> normalised(int argc, char** argv, const KnownNames& names) {
   std::vector<std::string> out;
   OneName one;
-  const auto add = [&](const std::string& name, const std::string& value) {
+  const auto add = [&](const std::string& given, const std::string& said) {
+    const bool fits_memory = names.all.at(given) == "batch-size" && said == "auto";
+    const std::string name = fits_memory ? "batch-auto" : given, value = fits_memory ? "true" : said;
     const std::string& first = names.all.at(name);
     one.add("", first, name, value);
     // An empty value stays a separate word: after '=' CLI11 would take the next argument instead.

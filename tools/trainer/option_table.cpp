@@ -16,12 +16,12 @@ constexpr std::string_view common[] = {
     "data", "data-dir", "dataset", "data-train", "data-val", "image-shape", "image-size", "augmentation", "random-crop",
     "random-mirror", "num-examples", "num-classes", "data-nthreads", "num-parallel-calls", "benchmark", "synthetic",
     // Model
-    "preset", "recipe", "network", "model", "depth", "pretrained", "label-smoothing",
+    "preset", "recipe", "network", "model", "depth", "pretrained", "freeze", "label-smoothing",
     // Optimisation
     "batch-size", "global-batch-size", "accumulate", "optimizer", "lr", "mom", "wd", "wdecay", "ema-decay",
     // Schedule
     "epochs", "num-epochs", "max-steps", "num-batches", "lr-schedule", "lr-decay-mode", "lr-step-epochs",
-    "lr-decay-steps", "lr-factor", "lr-decay-factor", "warmup-epochs",
+    "lr-decay-steps", "lr-factor", "lr-decay-factor", "warmup-epochs", "patience", "find-lr",
     // Run
     "run-dir", "log-dir", "resume", "keep", "save-period", "save-frequency", "save-checkpoints-steps", "evaluate-every",
     "eval-only", "eval", "disp-batches", "display-every", "precision", "backend", "threads", "seed", "trace", "dry-run",

@@ -19,7 +19,9 @@ void describe(RunOptions& o, V&& v) {
 }
 
 [[nodiscard]] inline RunOptions defaults_of(Program p) {
-  return p == Program::train_cifar10 ? RunOptions{} : imagenet_defaults();
+  RunOptions o = p == Program::train_cifar10 ? RunOptions{} : imagenet_defaults();
+  o.program = p;
+  return o;
 }
 
 [[nodiscard]] std::span<const NeutralOption> neutral_options(Program p);

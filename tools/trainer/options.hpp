@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -13,7 +14,7 @@
 // imagenet_options.hpp; check.hpp checks the values.
 namespace tutti::trainer {
 
-enum class Program : std::uint8_t { train_cifar10, train_imagenet };
+enum class Program : std::uint8_t { train_cifar10, train_imagenet, tutti_train };
 
 // How a program differs apart from its table of options.
 struct ProgramTraits {
@@ -27,6 +28,14 @@ struct ProgramTraits {
 [[nodiscard]] constexpr ProgramTraits traits_of(Program p) noexcept {
   if (p == Program::train_imagenet)
     return {"train_imagenet", "Trains a ResNet on ImageNet.", {"torchvision", "mxnet"}, 256, true};
+  if (p == Program::tutti_train)
+    return {
+        "tutti-train",
+        "Trains a net on a folder of images: tutti-train FOLDER [OPTIONS]. It chooses what no option says, and prints "
+        "each choice.\nThe options are those of train_imagenet.",
+        {"torchvision", "mxnet"},
+        256,
+        true};
   return {"train_cifar10", "Trains a ResNet on small images.", {"cifar-resnet50-28", "mxnet"}, 64, false};
 }
 [[nodiscard]] constexpr const char* name_of(Program p) noexcept { return traits_of(p).name; }
@@ -70,6 +79,8 @@ struct RunOptions {
   bool allow_missing_shards = false;
   bool increased_aug = false;
   double contrast = 0.6, saturation = 0.6, hue = 0.13, brightness = 0.3, pca_noise = 0;
+  double crop_area = 0;  // 0: the augmentation's
+  double validation_share = 0;
   // Model
   std::string preset, recipe;
   std::string network = "resnet";
@@ -80,6 +91,9 @@ struct RunOptions {
   double label_smoothing = 0;
   bool bce_loss = false, bce_sum = false;
   std::optional<double> bce_target_thresh;
+  // Fine-tuning, see fine_tuning.hpp
+  std::string freeze, rate_of, class_weights;
+  bool freeze_statistics = false;
   std::int64_t top_k = 5;
   std::string model = "resnet50", stem = "auto", pretrained;
   bool v1 = false, adv_conv_init = true, blur_pool = false;
@@ -88,6 +102,7 @@ struct RunOptions {
   double bn_momentum = 0.9;
   // Optimisation
   std::int64_t batch_size = 64, global_batch_size = 0, accumulate = 1, macrobatch_size = 0;
+  bool batch_auto = false;
   std::string batch_of;  // what --batch-size counts: the images of a rank, of a worker, or of the job
   std::string optimizer = "nag";
   std::optional<double> lr;
@@ -125,6 +140,9 @@ struct RunOptions {
   bool warmup_prefix = true;
   double lc_periods = 0.47, lc_alpha = 0, lc_beta = 1e-5;
   double stop_at_train_top1 = 0;
+  std::int64_t patience = 0;
+  bool find_lr = false;
+  std::int64_t find_lr_steps = 200;
   // Run
   std::string run_dir, log_dir, resume, model_prefix;
   std::optional<std::int64_t> load_epoch;
@@ -183,6 +201,9 @@ struct RunOptions {
   std::vector<std::string> derived;
   std::int64_t founders = 1;         // number of first workers, if others may join or leave
   std::optional<RunHandoff> kept{};  // set if these processes continue a run of this job
+  std::vector<std::string> choices;  // that tutti-train made, see folder_choices.hpp
+  // Returns these options, checked anew, for another batch size: for --batch-auto. Empty until they are checked.
+  std::function<RunOptions(std::int64_t)> with_batch{};
 };
 
 // Returns how many steps a pass of all ranks over the global batch counts as: one, or one for each rank if servers own

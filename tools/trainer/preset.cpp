@@ -7,6 +7,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
+
 namespace tutti::trainer {
 
 namespace {
@@ -69,7 +70,7 @@ void apply_preset(RunOptions& o, const std::string& name) {
   o.preset = name;
   if (name == "mxnet") {
     o.log_lines = "mxnet";
-    return o.program == Program::train_imagenet ? preset_train_resnet(o) : preset_train_cifar10(o);
+    return o.program != Program::train_cifar10 ? preset_train_resnet(o) : preset_train_cifar10(o);
   }
   if (name == "torchvision") {
     o.augmentation = name;

@@ -16,7 +16,9 @@
 #include <tutti/train/trainer.hpp>
 
 #include "tools/trainer/agreement.hpp"
+#include "tools/trainer/batch_choice.hpp"
 #include "tools/trainer/elastic_member.hpp"
+#include "tools/trainer/folder_choices.hpp"
 #include "tools/trainer/recipe.hpp"
 #include "tools/trainer/run.hpp"
 #include "tools/trainer/start.hpp"
@@ -49,6 +51,11 @@ int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task
   const Schema seen = before ? before->seen : schema_of(o, task);
   const bool coordinator = strategy.rank() == 0;
   if (coordinator) print_start(backend, o, strategy.size());
+  if (coordinator && o.program == Program::tutti_train) print_choices(o);
+  if (o.batch_auto) {
+    if (!before) before = Loaded{seen, task.images(o, seen)};
+    choose_batch_size(backend, strategy, o, seen, before->images.train.size());
+  }
   if (o.test_io) {
     Loader loader(task.images(o, seen).train, loader_options(o, true, strategy.rank(), strategy.size()));
     return test_io(o, loader);

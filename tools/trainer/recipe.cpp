@@ -19,6 +19,7 @@
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "tools/trainer/augmentation.hpp"
+#include "tools/trainer/fine_tuning.hpp"
 #include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/scripted_options.hpp"
 #include "tools/trainer/stochastic_depth.hpp"
@@ -194,6 +195,7 @@ FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   if (is_scripted(o)) f.save_last = true;
   f.evaluation_batch = o.evaluation_batch.value();
   f.stop_at_train_top1 = o.stop_at_train_top1;
+  f.patience = o.patience;
   return f;
 }
 
@@ -270,9 +272,10 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
     models::resnet_cifar(b, x, r);
   }
   if (batch_mix(o).any()) b.mix_labels();
-  Graph g = std::move(b).take();
-  detail::set_loss(g, o);
-  return g;
+  Graph model = std::move(b).take();
+  detail::set_loss(model, o);
+  group_parameters(model, o);
+  return model;
 }
 
 interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,

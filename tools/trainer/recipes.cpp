@@ -15,6 +15,7 @@
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/imagenet_recipes.hpp"
 #include "tools/trainer/options_json.hpp"
+#include "tools/trainer/recipe_finetune.hpp"
 
 namespace tutti::trainer {
 
@@ -78,7 +79,15 @@ std::vector<Recipe> recipes_of(Program p) {
                            .complete = complete_fast,
                            .differs = "an average of the weights in place of lookahead; a net of tutti"}};
   add_imagenet_recipes(all);
-  std::erase_if(all, [p](const Recipe& r) { return r.program != p; });
+  const Program options = p == Program::tutti_train ? Program::train_imagenet : p;
+  std::erase_if(all, [options](const Recipe& r) { return r.program != options; });
+  all.push_back({.name = "finetune",
+                 .source = "tutti, for --pretrained weights and few images",
+                 .published = "other accuracies for other images",
+                 .epochs = 15,
+                 .program = options,
+                 .apply = recipe_finetune,
+                 .complete = detail::fill_finetune});
   return all;
 }
 

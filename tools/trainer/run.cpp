@@ -23,6 +23,8 @@
 
 #include "tools/trainer/agreement.hpp"
 #include "tools/trainer/evaluate_run.hpp"
+#include "tools/trainer/find_lr.hpp"
+#include "tools/trainer/fine_tuning.hpp"
 #include "tools/trainer/mxnet_lines.hpp"
 #include "tools/trainer/options_json.hpp"
 #include "tools/trainer/recipe.hpp"
@@ -41,7 +43,7 @@ Run::Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& tas
       task_(task),
       images_(std::move(loaded.images)),
       model_(make_model(o, loaded.seen, &images_.train)),
-      trainer_(backend, strategy, model_, options()),
+      trainer_(backend, strategy, trained_net(model_, o, loaded.seen, backend, images_), options()),
       joins_(strategy.rank() < 0) {
   if (!o.evaluate_every) o.evaluate_every = images_.evaluate_each_epoch ? 1 : 0;
   const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
@@ -66,6 +68,12 @@ void Run::evaluate() {
 
 int Run::train() {
   FitOptions how = fit_options(o_, images_.train.size());
+  if (o_.find_lr) {
+    if (strategy_.members() != nullptr)
+      fail<UsageError>("--find-lr", "a job whose members stay the same", "tutti-launch --elastic",
+                       "find the rate with one process");
+    return find_rate(trainer_, *train_, o_);
+  }
   // If members may change, a signal stops only the process that gets it. The whole job is stopped over its channel, or
   // by SIGINT if it has no channel.
   ElasticMembership* const members = strategy_.members();
@@ -210,6 +218,7 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
   // A rank that was lost may not have written to the log yet.
   const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
   auto log = std::make_unique<RunLog>(folder, o_.top_k, complain, trainer_.counters().generation);
+  if (images_.test) log->name_classes(images_.test->schema().class_names);
   if (!begun) {
     io::Json facts = io::Json::object({{"version", version},
                                        {"backend", backend_.name()},
@@ -236,7 +245,7 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
                        how.summary_every};
   if (task_.listeners && o_.log_lines != "mxnet")
     for (auto& l : task_.listeners(o_, start, [this] { return trainer_.l2_penalty(); })) all.push_back(std::move(l));
-  if (images_.test) all.push_back(std::make_unique<EvaluationFile>(folder, *images_.test, complain));
+  if (images_.test) all.push_back(std::make_unique<EvaluationFile>(folder, *images_.test, complain, images_.test_file));
   if (!o_.tensorboard) return all;
   auto board =
       std::make_unique<TensorboardRun>(folder, complain, how.summary_every > 0, options_json(o_), tensorboard_);
@@ -276,7 +285,14 @@ int Run::end(const FitResult& result, const std::optional<ViewsReport>& of_views
   }
   if (result.last && result.last->test) print_evaluation("test", *result.last->test, o_.top_k);
   if (of_views) print_views(*of_views, o_.top_k);
+  if (result.stale)
+    std::printf("the last %lld evaluations were not better than an earlier one, so the run ends (--patience)\n",
+                static_cast<long long>(o_.patience));
   std::printf("done: %lld steps%s; files in %s\n", steps, result.lost ? ", state NOT SAVED" : "", o_.run_dir.c_str());
+  if (task_.finished && !result.lost) {
+    std::fflush(stdout);
+    task_.finished(o_);
+  }
   return result.lost ? static_cast<int>(ExitCode::data) : 0;
 }
 

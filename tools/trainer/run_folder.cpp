@@ -24,9 +24,12 @@ namespace tutti::trainer {
 
 namespace {
 
+// The file of --find-lr does not count: a training may follow in its folder.
 bool is_empty_folder(const io::Path& path) {
   std::error_code error;
-  const bool empty = std::filesystem::is_empty(path, error);
+  bool empty = true;
+  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
+    empty = empty && it->path().filename() == "find_lr.json";
   if (error) io::fail_file("list the folder", path, error.value());
   return empty;
 }

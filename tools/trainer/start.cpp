@@ -75,8 +75,10 @@ void load_pretrained(Trainer& trainer, const RunOptions& o) {
       throw DataError(message + " These weights have the other stem: --stem " + other + ".");
     }
   }();
-  std::printf("%zu tensors from %s%s\n", w.loaded, o.pretrained.c_str(),
-              w.skipped.empty() ? "" : "; the classifier starts from random weights, for another number of classes");
+  std::string fresh;
+  for (const std::string& name : w.skipped) fresh += (fresh.empty() ? ": " : ", ") + name;
+  if (!fresh.empty()) fresh = "; the classifier starts from random weights, for another number of classes" + fresh;
+  std::printf("%zu tensors from %s%s\n", w.loaded, o.pretrained.c_str(), fresh.c_str());
 }
 
 void print_net(const Graph& model, const MemoryEstimate& memory, const RunOptions& o, const Schema& seen) {

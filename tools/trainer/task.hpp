@@ -25,6 +25,10 @@ struct Images {
   bool evaluate_each_epoch = false;
   std::vector<std::string> notes{};  // shown to the user at the start
   std::vector<LaterImages> later{};  // training images of other sizes
+  // Returns the number of training images of each class; empty: they must be read.
+  std::function<std::vector<std::int64_t>()> class_counts{};
+  // Returns the file of a test image; empty: the images have no files of their own.
+  std::function<std::string(std::int64_t index)> test_file{};
 };
 
 // The data of a run.
@@ -65,6 +69,8 @@ struct Task {
   std::function<void(const RunOptions&, std::int64_t images)> evaluating;
   std::function<void(const EvaluationReport&, const EvaluatedCheckpoint&)> evaluated;
   std::function<void()> evaluation_done;
+  // Called on rank 0 when a run has done its last step and saved it.
+  std::function<void(const RunOptions&)> finished;
   bool shows_progress = true;  // shows the common progress display, even if RunOptions::as_table is set
 };
 

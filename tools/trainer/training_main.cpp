@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -91,8 +92,21 @@ int train(RunOptions& o, const Task& task) {
   if (start.new_worker && job.channel != nullptr) take_run(*job.channel, o);
   if (!start.kept.empty()) take_kept_run(o, start.kept);
   naming_variables(o, [&] {
-    check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic, start.mpi,
-              is_built("cuda")});
+    const StartedJob as{static_cast<int>(o.founders),
+                        built_strategies(),
+                        gpu,
+                        start.servers,
+                        start.elastic,
+                        start.mpi,
+                        is_built("cuda")};
+    const RunOptions before = o;
+    check(o, as);
+    o.with_batch = [before, as](std::int64_t batch) {
+      RunOptions with = before;
+      with.batch_size = batch;
+      check(with, as);
+      return with;
+    };
   });
   if (trains && start.local_rank == 0 && !is_launcher_query())
     for (const std::string& w : o.warnings) warn(w);

@@ -28,9 +28,14 @@ class EvaluationFile : public FitListener {
  public:
   static constexpr std::int64_t format = 1, most_pixels = 72;  // most_pixels: for each side
 
-  // test: the evaluated data. An unreadable image is listed without its picture.
-  EvaluationFile(const io::Path& run_dir, AnyDataset test, std::function<void(const std::string&)> complain)
-      : path_(run_dir / "evaluation.json"), test_(std::move(test)), careful_(path_.string(), std::move(complain)) {}
+  // test: the evaluated data. An unreadable image is listed without its picture. where: returns the file of an image,
+  // for its "path"; may be empty.
+  EvaluationFile(const io::Path& run_dir, AnyDataset test, std::function<void(const std::string&)> complain,
+                 std::function<std::string(std::int64_t)> where = {})
+      : path_(run_dir / "evaluation.json"),
+        test_(std::move(test)),
+        careful_(path_.string(), std::move(complain)),
+        where_(std::move(where)) {}
 
   void mistakes(const Mistakes& m) override {
     // Does not wait for the disk: the other ranks may wait for this one, and the disk may be slow.
@@ -50,13 +55,15 @@ class EvaluationFile : public FitListener {
       const auto label = static_cast<std::int64_t>(at) / m.classes, said = static_cast<std::int64_t>(at) % m.classes;
       for (const std::int64_t v : {label, said, static_cast<std::int64_t>(m.confusion[at])}) confusion.emplace_back(v);
     }
-    for (const WrongImage& w : m.worst)
+    for (const WrongImage& w : m.worst) {
       worst.push_back(io::Json::object({{"index", w.index},
                                         {"label", w.label},
                                         {"said", w.said},
                                         {"loss", detail::finite(w.loss)},
                                         {"sure", detail::finite(w.sure)},
                                         {"png", picture(w.index)}}));
+      if (where_) worst.back().set("path", utf8_text(where_(w.index)));
+    }
     return io::Json::object({{"format", format},
                              {"epoch", m.epoch},
                              {"step", m.step},
@@ -84,6 +91,7 @@ class EvaluationFile : public FitListener {
   io::Path path_;
   AnyDataset test_;
   detail::FaultTolerantWriter careful_;
+  std::function<std::string(std::int64_t)> where_;
 };
 
 }  // namespace tutti

@@ -14,6 +14,7 @@
 #include <tutti/io/json/json_lines.hpp>
 #include <tutti/io/tfevents.hpp>
 #include <tutti/io/utf8.hpp>
+#include <tutti/train/class_scores.hpp>
 #include <tutti/train/report.hpp>
 
 namespace tutti {
@@ -62,8 +63,9 @@ inline void set_shares(io::Json& line, double data_wait, const std::optional<dou
 // reports the evaluation by several views of each image that may follow the last epoch: their number, and test_* or
 // test_ema_*. If a run returns to an earlier step, the later lines stay before the line {"event":"resume","step":N}. If
 // the members of the job change, each line has the generation that wrote it, and "members" begins a generation. Later
-// lines of an earlier generation do not count: a process that the job had removed wrote them. If the disk is full, the
-// log complains, and training continues.
+// lines of an earlier generation do not count: a process that the job had removed wrote them. "end" has the precision,
+// recall and F1 of each class in the best evaluation of this process, that of step "classes_step", if
+// FitOptions::mistakes is set. If the disk is full, the log complains, and training continues.
 class RunLog : public FitListener {
  public:
   // Throws io::FileError if the file cannot be opened. generation: generation of the members, if they may change
@@ -75,6 +77,8 @@ class RunLog : public FitListener {
         lines_(run_dir / "log.jsonl"),
         generation_(generation) {}
 
+  // The names of the classes in the last line: one per class, or an empty list.
+  void name_classes(std::vector<std::string> names) { class_names_ = std::move(names); }
   // `facts`: version, backend, options and other facts that identify the run.
   void start(const io::Json& facts) {
     io::Json line = event("start");
@@ -96,7 +100,14 @@ class RunLog : public FitListener {
     detail::set_shares(line, r.data_wait, r.comm_wait, r.gpu_utilisation);
     write(line.set("seconds", detail::finite(r.seconds)));
   }
+  void mistakes(const Mistakes& m) override { last_scores_ = class_scores(m); }
   void epoch(const EpochReport& r) override {
+    if (!last_scores_.empty() && (r.best || !scores_of_best_)) {
+      scores_ = std::move(last_scores_);
+      scores_step_ = r.step;
+      scores_of_best_ = r.best;
+    }
+    last_scores_.clear();
     io::Json line = event("epoch")
                         .set("epoch", r.epoch)
                         .set("step", r.step)
@@ -129,10 +140,24 @@ class RunLog : public FitListener {
   void ended(const RunEnd& e) override {
     io::Json line = event("end").set("status", e.status).set("step", e.step);
     if (!e.message.empty()) line.set("message", utf8_text(e.message));
+    if (!scores_.empty()) set_scores(line);
     write(line);
   }
 
  private:
+  void set_scores(io::Json& line) const {
+    io::Json::Array classes;
+    for (std::size_t k = 0; k < scores_.size(); ++k) {
+      const ClassScore& s = scores_[k];
+      classes.push_back(
+          io::Json::object({{"class", k < class_names_.size() ? utf8_text(class_names_[k]) : std::to_string(k)},
+                            {"images", s.images},
+                            {"precision", s.precision},
+                            {"recall", s.recall},
+                            {"f1", s.f1}}));
+    }
+    line.set("classes_step", scores_step_).set("mean_f1", mean_f1(scores_)).set("classes", std::move(classes));
+  }
   void set_evaluation(io::Json& line, const std::string& name, const std::optional<EvaluationReport>& e) const {
     line.set(name + "_loss", e ? detail::finite(e->loss) : io::Json());
     line.set(name + "_top1", e ? detail::finite(e->top1) : io::Json());
@@ -148,6 +173,10 @@ class RunLog : public FitListener {
   detail::FaultTolerantWriter careful_;
   io::JsonLines lines_;
   std::int64_t generation_;
+  std::vector<std::string> class_names_;
+  std::vector<ClassScore> scores_, last_scores_;  // of the best evaluation, and of one without its report yet
+  std::int64_t scores_step_ = 0;
+  bool scores_of_best_ = false;
 };
 
 // The same curves for TensorBoard: RUN/events.out.tfevents.*.

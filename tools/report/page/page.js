@@ -379,6 +379,12 @@
     const usual = wrong.slice(0, n <= 20 ? 10 : 30), worst = [...Array(n).keys()].filter((c) => of[c] > 0).sort((a, b) => rateOf(a) - rateOf(b)).slice(0, 30);
     if (usual.length) parts.push(el("details", n > 20 ? { open: "" } : {}, el("summary", {}, "Most frequent confusions"), table("Pairs of classes", ["is", "taken for", "images", "of its class"],
       usual.map(([label, said, count]) => [className(v, label), className(v, said), number(count), percent(count / of[label])]))));
+    // Precision is the share of what was taken for the class, recall the share of its images.
+    const takenFor = new Array(n).fill(0), share = (part, all) => (all > 0 ? part / all : 0);
+    for (const [at, count] of cells) takenFor[at % n] += count;
+    const scored = [...Array(n).keys()].filter((c) => of[c] > 0 || takenFor[c] > 0);
+    parts.push(el("details", n <= 20 ? { open: "" } : {}, el("summary", {}, "Precision, recall and F1"), table("Scores of each class", ["class", "images", "precision", "recall", "F1"],
+      scored.map((c) => [className(v, c), number(of[c]), percent(share(right[c], takenFor[c])), percent(share(right[c], of[c])), number(share(2 * right[c], of[c] + takenFor[c]), 3)]))));
     if (n > 20) parts.push(el("details", { open: "" }, el("summary", {}, "Classes least recognised"), table("Classes by the share of their images that was recognised", ["class", "right", "images"],
       worst.map((c) => [className(v, c), percent(rateOf(c)), number(of[c])]))));
     return parts;
@@ -393,9 +399,31 @@
       ...faces.flatMap((run) => [el("h3", {}, told(run)), el("ul", { class: "faces" }, ...run.evaluation.worst.map((w) => {
         const is_ = className(run.evaluation, w.label), said = className(run.evaluation, w.said);
         return el("li", {}, w.png ? el("img", { src: "data:image/png;base64," + w.png, alt: "image " + w.index + ": " + is_ + ", taken for " + said, title: "image " + w.index })
-          : el("div", { class: "quiet" }, "image " + w.index + " cannot be read"), el("strong", {}, is_), el("br"), "taken for " + said, el("br"), el("span", { class: "quiet" }, percent(w.sure) + " sure, loss " + number(w.loss, 3)));
+          : el("div", { class: "quiet" }, "image " + w.index + " cannot be read"), el("strong", {}, is_), el("br"), "taken for " + said, el("br"), el("span", { class: "quiet" }, percent(w.sure) + " sure, loss " + number(w.loss, 3)),
+          ...(w.path ? [el("br"), el("span", { class: "quiet path", title: w.path }, w.path.split("/").slice(-2).join("/"))] : []));
       }))]));
   }
+
+  // The losses at rising rates, on a logarithmic axis.
+  function ramp(run) {
+    const f = run.find_lr, width = 640, height = 260, left = 52, right = 10, up = 10, down = 34;
+    const lows = f.smooth.filter(is), y0 = Math.min(...lows), y1 = Math.min(Math.max(...lows), y0 + 2 * Math.max(f.smooth[0] - y0, 0.1));
+    const x0 = Math.log(f.lr[0]), x1 = Math.log(f.lr[f.lr.length - 1]);
+    const X = (v) => left + (Math.log(v) - x0) / (x1 - x0 || 1) * (width - left - right);
+    const Y = (v) => up + (1 - (Math.min(v, y1) - y0) / (y1 - y0 || 1)) * (height - up - down);
+    const line = (values) => "M" + f.lr.map((v, i) => X(v).toFixed(1) + "," + Y(values[i]).toFixed(1)).join("L");
+    const said = f.suggested > 0 ? "suggested: " + number(f.suggested, 2) : "no rate is suggested";
+    const picture = svg("svg", { viewBox: "0 0 " + width + " " + height, height, role: "img", "aria-label": "Loss over the learning rate, " + said });
+    for (const v of ticks(y0, y1, 5)) picture.append(svg("line", { class: "gridline", x1: left, x2: width - right, y1: Y(v), y2: Y(v) }), svg("text", { x: left - 6, y: Y(v) + 4, "text-anchor": "end" }, number(v, 3)));
+    for (const v of logTicks(f.lr[0], f.lr[f.lr.length - 1])) picture.append(svg("text", { x: X(v), y: height - down + 14, "text-anchor": "middle" }, number(v, 3)));
+    picture.append(svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "learning rate"),
+      svg("path", { d: line(f.loss), fill: "none", stroke: "var(--c0)", "stroke-width": 1, opacity: 0.35 }),
+      svg("path", { class: "curve", d: line(f.smooth), fill: "none", stroke: "var(--c0)", "stroke-width": 2 }));
+    if (f.suggested > 0) picture.append(svg("line", { class: "mark", x1: X(f.suggested), x2: X(f.suggested), y1: up, y2: height - down }));
+    return el("figure", { class: "chart ramp" }, el("figcaption", {}, (several ? run.name + ": " : "") + "loss of a step at each rate, and its mean; " + said), picture);
+  }
+  const ramps = data.runs.filter((r) => r.find_lr && r.find_lr.lr.length > 1);
+  if (ramps.length) section("Learning rate", ...ramps.map(ramp));
 
   // Options.
   const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.options || {})))];

@@ -177,6 +177,10 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
     data.counters.set("report_loss", c.report_loss)
         .set("report_top1_hits", c.report_top1_hits)
         .set("report_rows", c.report_rows);
+  if (c.evaluated_step > 0)
+    data.counters.set("best_value", c.best_value)
+        .set("evaluations_since_best", c.evaluations_since_best)
+        .set("evaluated_step", c.evaluated_step);
   data.options = parts_->options;
   data.metadata = detail::with_card(parts_->metadata, trainer);
   data.model = detail::records(trainer.committed_tensors(false), c.batches);
@@ -265,6 +269,12 @@ TUTTI_CORE_FUNCTION void Checkpoints::begin_restore(Trainer& trainer, const io::
     c.report_loss = real("report_loss", 1e300);
     c.report_top1_hits = real("report_top1_hits", 1e15);
     c.report_rows = real("report_rows", 1e15);
+  }
+  if (loaded.counters().find("evaluated_step") != nullptr) {
+    const std::string where = "checkpoint " + loaded.path().string() + " counters";
+    c.best_value = loaded.counters().at("best_value", where).as_double(where);
+    c.evaluations_since_best = std::max<std::int64_t>(number("evaluations_since_best"), 0);
+    c.evaluated_step = std::max<std::int64_t>(number("evaluated_step"), 0);
   }
   c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
   trainer.prepare_restore(c);

@@ -56,6 +56,9 @@ struct FitOptions {  // options of fit()
   // both are of the averaged weights.
   bool mistakes = false;
   double stop_at_train_top1 = 0;  // end after the first epoch that reaches it; 0: never
+  // Early stopping: end after so many evaluations in succession that are not better than the best one so far, by the
+  // value that selects the best checkpoint. A resumed run counts on. 0: never. Not for servers that own the weights.
+  std::int64_t patience = 0;
   // Larger is better: the best checkpoint is that with the largest value. Default: the top-1 of the test images.
   BatchMetric metric{};
   // Called on each rank: after each step, and after each epoch with its evaluation and its checkpoint.
@@ -75,6 +78,7 @@ struct FitResult {
   bool changes = false;      // the members change, and other processes continue from the saved state: exit with 75
   bool saved = false;        // the last checkpoint, with the state at the interruption, was written here
   bool lost = false;         // the last checkpoint could not be written
+  bool stale = false;        // ended early, because of FitOptions::patience
   Counters counters;
   std::optional<EpochReport> last;
 };

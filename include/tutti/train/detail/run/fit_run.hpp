@@ -145,6 +145,9 @@ inline void require_logical_ranks(const RunContext& run) {
 // Runs fit() with the class for the members that the strategy has.
 inline FitResult run_fit(RunParts& parts) {
   AnyStrategy& strategy = parts.run.strategy;
+  if (parts.run.options.patience > 0 && strategy.owns_weights())
+    fail<UsageError>("fit", "no early stopping with servers that own the weights, because only one worker evaluates",
+                     {"a patience of ", parts.run.options.patience}, "use --strategy ps, or leave the patience out");
   require_logical_ranks(parts.run);
   ElasticMembership* const members = strategy.members();
   if (members == nullptr) {

@@ -63,10 +63,14 @@ class RunSchedule {
     detail::follow_batch(at, global_batch(), of_rate, o.ramp_steps);
   }
 
+  // Returns whether the last evaluations were not better than an earlier one, so often that the run ends.
+  [[nodiscard]] bool is_stale() const {
+    return run_.options.patience > 0 && run_.at.evaluations_since_best >= run_.options.patience;
+  }
   // Returns whether no step is left at the run's position.
   [[nodiscard]] bool ends() const {
     const FitOptions& o = run_.options;
-    return run_.train().steps_left(run_.position(), o.epochs) <= 0 ||
+    return is_stale() || run_.train().steps_left(run_.position(), o.epochs) <= 0 ||
            (o.max_steps > 0 && run_.at.step >= o.max_steps) ||
            (o.batch_per_worker > 0 && o.total_steps > 0 && step() >= o.total_steps);
   }

@@ -84,12 +84,25 @@ class StepEnd {
     bool saves = due(o.save_every) || (o.save_last && last_epoch) || parts_.checkpoints.due_by_steps();
     std::optional<double> metric;
     if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
+    if (metric) count_evaluation(*metric);
+    const bool stale = parts_.schedule.is_stale();
+    if (stale) saves = saves || o.save_every > 0 || o.save_last;
     if (!saves && metric) saves = parts_.checkpoints.due_as_best(*metric);
     if (saves) r.best = parts_.checkpoints.save(metric);
     r.seconds = parts_.reports.epoch_seconds();
     run_.coordinator.tell([&](FitListener& l) { l.epoch(r); });
     run_.result.last = r;
-    return reached;
+    run_.result.stale = stale;
+    return reached || stale;
+  }
+  // All ranks have the same value. A step that is repeated after the loss of a rank counts once.
+  void count_evaluation(double value) {
+    Counters& at = run_.at;
+    if (at.evaluated_step == at.step) return;
+    const bool better = at.evaluated_step == 0 || value > at.best_value;
+    at.evaluated_step = at.step;
+    at.evaluations_since_best = better ? 0 : at.evaluations_since_best + 1;
+    if (better) at.best_value = value;
   }
   // If workers do not wait for each other, rank 0 evaluates for all workers.
   [[nodiscard]] bool evaluates() const {

@@ -38,6 +38,10 @@ struct Counters {
   double epoch_loss = 0, epoch_top1_hits = 0, epoch_topk_hits = 0, epoch_rows = 0, epoch_skipped = 0;
   // The same since the last report of a step.
   double report_loss = 0, report_top1_hits = 0, report_rows = 0;
+  // Of the evaluations so far: the best value, the number since the one that had it, and the step of the last one. 0
+  // steps: there was none.
+  double best_value = 0;
+  std::int64_t evaluations_since_best = 0, evaluated_step = 0;
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 

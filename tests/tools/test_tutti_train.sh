@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# processors: 2
+# Tests tutti-train: its choices, its split, what it leaves in the run's folder, fine-tuning, several ranks, and folders
+# with too few classes or images. Takes half a minute of processor time.
+set -euo pipefail
+train=${TUTTI_BUILD_DIR:?}/tools/tutti-train
+if [[ ! -x $train ]]; then
+  echo "SKIP: no $train; CLI11 is missing"
+  exit 77
+fi
+unset TUTTI_DATA
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+failures=0
+complain() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+# expect STATUS TEXT ARGUMENT...: checks that tutti-train ends with the status and prints the text.
+expect() {
+  local status=$1 text=$2 got=0
+  shift 2
+  "$train" "$@" >out 2>&1 || got=$?
+  [[ $got == "$status" ]] || complain "$*: status $got instead of $status: $(tail -n 3 out)"
+  grep -qF -e "$text" out || complain "$*: no '$text' in: $(cat out)"
+}
+says() { grep -qF -e "$1" out || complain "no '$1' in: $(cat out)"; }
+
+"$TUTTI_BUILD_DIR/examples/save_images" drawn 10 >/dev/null
+mv drawn/train shapes  # class folders without validation images
+
+# Too few classes or images: what is needed, before anything is written.
+mkdir one two none
+cp -r shapes/circle one
+cp -r shapes/circle shapes/cross two
+find two/cross -name '*.png' | sort | tail -n +3 | xargs rm
+expect 3 "expected images of two classes or more, each in a folder of its own, got one class 'circle'" one
+expect 3 "expected 5 images or more of each class, of which a fifth is held out for validation, got 2 of class 'cross'" two
+expect 3 "expected a folder of images for each class" none
+expect 2 "[--data-dir]"
+expect 2 "did you mean --num-epochs" shapes --num-epoch 1
+[[ ! -e runs ]] || complain "it wrote before it refused: $(ls runs)"
+
+# It splits, chooses and says so; an option goes before a choice. It leaves the report, the net and the worst images.
+tiny=(--image-size 32 --num-epochs 2 --threads 2 --no-tensorboard)
+expect 0 "done: " shapes "${tiny[@]}"
+says "choice: the net is resnet18"
+says "8 of 40 images, the same share of each class, are held out by seed 1"
+says "the options that count, yours before the choices: --model resnet18 --image-size 32 --stem small --batch-size 8 --num-epochs 2"
+says "mean F1"
+says "predict:     tutti-predict runs/shapes IMAGE..."
+for file in report.html net.onnx worst.txt log.jsonl evaluation.json; do
+  [[ -s runs/shapes/$file ]] || complain "no $file: $(ls runs/shapes)"
+done
+grep -q "^shapes/[a-z]*/[0-9]*.png: is " runs/shapes/worst.txt || complain "worst.txt: $(cat runs/shapes/worst.txt)"
+grep -q '"status":"finished"' runs/shapes/report.html || complain "the report tells no end"
+# The same command has nothing left to do; more epochs go on with the same split.
+expect 0 "going on from runs/shapes/checkpoints" shapes --image-size 32 --num-epochs 3 --threads 2 --no-tensorboard
+[[ $(grep -c '"event":"epoch"' runs/shapes/log.jsonl) == 3 ]] || complain "epochs: $(grep -c epoch runs/shapes/log.jsonl)"
+
+# The printed commands work.
+"$TUTTI_BUILD_DIR/tools/tutti-predict" runs/shapes "$(find shapes -name '*.png' | sort | head -n 1)" >out 2>&1 || complain "predict: $(cat out)"
+grep -q "circle" out || complain "predict: $(cat out)"
+
+# Fine-tuning takes net and size from the weights, with another head.
+mkdir pair
+cp -r shapes/circle shapes/square pair
+expect 0 "for another number of classes: fc.weight, fc.bias" pair --pretrained runs/shapes --num-epochs 1 --threads 2 --no-tensorboard --freeze layer1
+says "choice: the net is resnet18, because the weights are of it"
+says "choice: the images have the size with which these weights were trained"
+says "--lr 0.000625"
+expect 3 "no such path" pair --pretrained nowhere
+
+# Several ranks: the split is the same, and one rank writes.
+if [[ -x $(command -v mpirun) ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  if "$TUTTI_BUILD_DIR/tools/tutti-launch" -n 2 "$train" shapes --image-size 32 --num-epochs 1 --batch-size 8 --threads 1 \
+    --no-tensorboard --log-dir ranks >out 2>&1; then
+    says "2 ranks"
+    [[ $(grep -c "^predict: \|predict:     tutti-predict ranks" out) == 1 ]] || complain "not one rank writes: $(cat out)"
+    [[ -s ranks/net.onnx ]] || complain "no net of two ranks"
+  elif ! grep -q "strategies of this build\|install " out; then
+    complain "two ranks: $(cat out)"
+  fi
+fi
+((failures == 0)) || exit 1
+echo "all good"

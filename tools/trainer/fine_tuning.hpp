@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <tutti/engine/backend.hpp>
+#include <tutti/graph/graph.hpp>
+
+#include "tools/trainer/options.hpp"
+#include "tools/trainer/task.hpp"
+
+// The options of fine-tuning: parameters that stay, rates of groups, frozen statistics and weights of classes.
+namespace tutti::trainer {
+
+namespace detail {
+
+// Returns the weight of each class. text: the value of --class-weights. names: of the classes; images: of each class.
+// Throws UsageError that names the nearest classes.
+std::vector<float> class_weights(const std::string& text, const std::vector<std::string>& names,
+                                 const std::vector<std::int64_t>& images);
+
+void check_fine_tuning(RunOptions& o);
+
+}  // namespace detail
+
+// Applies --freeze and --rate-of to a net.
+void group_parameters(Graph& model, const RunOptions& o);
+
+// Returns the net that the trainer gets: with frozen statistics and weights of classes. Adds to the notes of `images`
+// what is frozen and weighted.
+Graph trained_net(const Graph& model, const RunOptions& o, const Schema& seen, const Backend& backend, Images& images);
+
+}  // namespace tutti::trainer

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+#include "tools/trainer/folder_choices.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/make.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/data/images/image_header.hpp>
+#include <tutti/interchange/model_file.hpp>
+
+#include "tools/trainer/recipe_finetune.hpp"
+#include "tools/trainer/record_split.hpp"
+
+namespace tutti::trainer {
+
+namespace {
+
+constexpr double share = 0.2;               // of a class that is held out if there are no validation images
+constexpr std::int64_t least_to_split = 5;  // images of a class that is split
+constexpr std::int64_t least_to_train = 2;  // training images of a class, if there are validation images
+
+// The facts on which the choices depend.
+struct Found {
+  std::int64_t images = 0;  // for training
+  int classes = 0;
+  std::int64_t side = 0;  // median of the images' short sides
+  bool splits = false;
+};
+
+[[noreturn]] void too_few(const RunOptions& o, const std::string& expected, const std::string& got,
+                          const std::string& hint) {
+  fail<DataError>("tutti-train " + o.data_dir, expected, got, hint);
+}
+
+// Returns the median of the short sides of some images, spread over the set.
+std::int64_t median_side(const AnyRecords& records) {
+  std::vector<std::int64_t> sides;
+  std::vector<std::uint8_t> bytes;
+  const std::int64_t count = std::min<std::int64_t>(records.size(), 25);
+  for (std::int64_t i = 0; i < count; ++i) try {
+      const std::int64_t at = i * records.size() / count;
+      (void)records.read(at, bytes);
+      const ImageHeader h = read_image_header(bytes, records.where(at), {});
+      sides.push_back(std::min(h.width, h.height));
+    } catch (const DataError&) {  // the training reports it
+    }
+  if (sides.empty()) return 0;
+  std::sort(sides.begin(), sides.end());
+  return sides[sides.size() / 2];
+}
+
+Found look(const RunOptions& o) {
+  auto train = find_imagenet(o.data_dir, Split::train);
+  if (!train)
+    too_few(o, "a folder of images for each class, such as cat/*.jpg and dog/*.jpg", contents_of(o.data_dir),
+            "put the images of each class into a folder of its own");
+  const bool has_test = find_imagenet(o.data_dir, Split::test).has_value();
+  Found f;
+  f.classes = train->classes;
+  f.images = train->records.size();
+  if (f.classes < 2)
+    too_few(o, "images of two classes or more, each in a folder of its own",
+            "one class" + (train->class_names.empty() ? std::string() : " '" + printable(train->class_names[0]) + "'"),
+            "add a folder with images of another class, for example of everything else");
+  const std::vector<std::int64_t> counts = counts_of(*train);
+  const auto least = std::min_element(counts.begin(), counts.end());
+  const std::int64_t needed = has_test ? least_to_train : least_to_split;
+  if (*least < needed) {
+    const auto k = static_cast<std::size_t>(least - counts.begin());
+    too_few(o,
+            std::to_string(needed) + " images or more of each class" +
+                (has_test ? "" : ", of which a fifth is held out for validation"),
+            std::to_string(*least) + " of class '" +
+                (k < train->class_names.size() ? printable(train->class_names[k]) : std::to_string(k)) + "'",
+            "add images of this class, 100 or more if you can, or remove its folder");
+  }
+  f.splits = !has_test;
+  if (f.splits) f.images -= std::llround(share * static_cast<double>(f.images));
+  f.side = median_side(train->records);
+  return f;
+}
+
+// Returns the number of tensors whose names begin with "layer3." and end with ".conv1.weight": blocks of that stage.
+int blocks_of_stage(const io::Safetensors& file) {
+  int blocks = 0;
+  for (const io::SafetensorsEntry& e : file.entries())
+    blocks += e.name.starts_with("layer3.") && e.name.ends_with(".conv1.weight") ? 1 : 0;
+  return blocks;
+}
+
+// Takes net and size of images from the weights that the run begins with.
+void follow_weights(RunOptions& o, const std::string& pretrained) {
+  const interchange::ModelFile m = interchange::open_model(pretrained);
+  const io::SafetensorsEntry* const stem = m.file->find("conv1.weight");
+  if (stem == nullptr || stem->shape.size() != 4 || m.file->find("layer1.0.conv1.weight") == nullptr)
+    fail<DataError>("--pretrained " + pretrained, "weights of a ResNet with torchvision's names", "other tensors",
+                    "train_cifar10 has the nets of small images");
+  o.stem = stem->shape[2] == 3 ? "small" : "imagenet";
+  const bool deep = m.file->find("layer1.0.conv3.weight") != nullptr;
+  const int blocks = blocks_of_stage(*m.file);
+  o.model = blocks <= 2    ? "resnet18"
+            : blocks == 6  ? (deep ? "resnet50" : "resnet34")
+            : blocks == 23 ? "resnet101"
+                           : "resnet152";
+  o.choices.push_back("the net is " + o.model + ", because the weights are of it");
+  if (m.card && m.card->image.height == m.card->image.width && m.card->image.height >= 32) {
+    o.image_size = m.card->image.height;
+    o.choices.push_back("the images have the size with which these weights were trained");
+    return;
+  }
+  o.image_size = o.stem == "small" ? 32 : 224;
+  o.choices.emplace_back("the images have the usual size of such a net, because the weights do not name theirs");
+}
+
+void choose_net(RunOptions& o, const Found& f, bool gpu) {
+  const bool large = gpu && f.images >= 20'000;
+  o.image_size = f.side <= 40 ? 32 : f.side <= 96 ? 64 : f.side <= 160 || !gpu ? 128 : 224;
+  o.model = large ? "resnet50" : "resnet18";
+  o.choices.push_back("the net is " + o.model + ": " +
+                      (large ? "there are many images, and a GPU"
+                       : gpu ? "there are few images for a deeper one"
+                             : "a deeper one takes long on a processor"));
+  o.choices.push_back("the images are scaled to " + std::to_string(o.image_size) + " pixels: their short sides have " +
+                      std::to_string(f.side) + (gpu ? "" : ", and a processor computes"));
+}
+
+std::string folder_name(const std::string& folder) {
+  const auto path = (std::filesystem::absolute(folder) / "").lexically_normal().parent_path();
+  return path.filename().string();
+}
+
+}  // namespace
+
+void choose_for_folder(RunOptions& o, const RunOptions& said) {
+  if (said.data_dir.empty()) return;
+  const Found f = look(said);
+  const bool processor = said.gpus && said.gpus->empty();
+  const bool gpu = said.backend == "cuda" || (said.backend == "auto" && !processor && automatic_backend() == "cuda");
+  const bool tunes = !said.pretrained.empty() || said.recipe == "finetune";
+  o.run_dir = "runs/" + folder_name(said.data_dir);
+  o.keep = 2;
+  o.evaluate_every = 1;
+  o.data_nthreads = 2;
+  if (f.splits) o.validation_share = share;
+  if (!said.recipe.empty() && !tunes) {
+    o.choices.push_back("the net, the size, the batch, the rate and the epochs are those of --recipe " + said.recipe);
+    return;
+  }
+  o.augmentation = "torchvision";
+  o.crop_area = 0.35;
+  o.lr_schedule = "cosine";
+  o.label_smoothing = 0.1;
+  o.batch_size = f.images < 2000 ? 32 : f.images < 20'000 ? 64 : 128;
+  if (tunes) {
+    recipe_finetune(o);
+    o.batch_size = f.images < 20'000 ? 32 : 64;
+    if (said.pretrained.empty())
+      choose_net(o, f, gpu);
+    else
+      follow_weights(o, said.pretrained);
+  } else {
+    choose_net(o, f, gpu);
+    o.warmup_epochs = 2;
+  }
+  while (o.batch_size > 4 && 4 * o.batch_size > f.images) o.batch_size /= 2;
+  // A number of images is seen in all, so that a small set gets more epochs than a large one.
+  const double seen = tunes ? 15'000 : 48'000;
+  const auto epochs = std::llround(seen / static_cast<double>(std::max<std::int64_t>(f.images, 1)));
+  o.epochs = tunes ? std::clamp<std::int64_t>(epochs, 5, 30) : std::clamp<std::int64_t>(epochs, 10, 100);
+  o.choices.push_back(std::to_string(o.epochs) + " epochs in batches of " + std::to_string(o.batch_size) +
+                      ": there are " + std::to_string(f.images) + " training images of " + std::to_string(f.classes) +
+                      " classes");
+  if (tunes && !said.pretrained.empty())
+    o.choices.emplace_back("the recipe is finetune, because --pretrained names weights");
+  else if (!tunes)
+    o.choices.emplace_back(
+        "the net begins with random weights; --pretrained FILE|RUN needs fewer images and less time");
+}
+
+void print_choices(const RunOptions& o) {
+  for (const std::string& why : o.choices) std::printf("choice: %s\n", why.c_str());
+  std::string line = "--model " + o.model + " --image-size " + std::to_string(o.image_size) + " --stem " + o.stem +
+                     " --batch-size " + std::to_string(o.batch_size) + " --num-epochs " + std::to_string(o.epochs) +
+                     " --optimizer " + o.optimizer;
+  char rate[64];
+  std::snprintf(rate, sizeof rate, " --lr %.3g --wdecay %.3g", o.lr.value_or(0), o.wd.value_or(0));
+  line += rate + (" --lr-decay-mode " + o.lr_schedule);
+  std::printf("the options that count, yours before the choices: %s\n", line.c_str());
+}
+
+}  // namespace tutti::trainer
