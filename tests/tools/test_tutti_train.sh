@@ -72,6 +72,11 @@ says "choice: the net is resnet18, because the weights are of it"
 says "choice: the images have the size with which these weights were trained"
 says "--lr 0.000625"
 expect 3 "no such path" pair --pretrained nowhere
+# A classifier of as many classes comes too. A note says that they are others.
+mkdir others
+cp -r shapes/cross shapes/triangle others
+expect 0 "note: the classifier was loaded too, and it is that of other classes: circle ..." others --pretrained runs/pair --num-epochs 1 \
+  --threads 2 --no-tensorboard
 
 # Several ranks: the split is the same, and one rank writes.
 if [[ -x $(command -v mpirun) ]]; then

@@ -15,6 +15,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/graph/parameter_groups.hpp>
+#include <tutti/interchange/model_file.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/nn/class_weights.hpp>
 #include <tutti/nn/frozen_statistics.hpp>
@@ -162,8 +163,25 @@ void group_parameters(Graph& model, const RunOptions& o) {
   if (!o.freeze.empty()) (void)freeze(model, o.freeze, "--freeze");
 }
 
+namespace {
+
+// A classifier of the same size may be that of other classes. Ranks other than 0 may lack the file.
+void note_other_classes(const RunOptions& o, const Schema& seen, Images& images) {
+  if (o.pretrained.empty() || o.eval_only || seen.class_names.empty()) return;
+  try {
+    const auto card = interchange::open_model(o.pretrained).card;
+    if (!card || card->classes.size() != seen.class_names.size() || card->classes == seen.class_names) return;
+    images.notes.push_back("the classifier was loaded too, and it is that of other classes: " +
+                           printable(card->classes.front()) + " ...; it learns yours");
+  } catch (const DataError&) {  // loading the weights reports it
+  }
+}
+
+}  // namespace
+
 Graph trained_net(const Graph& model, const RunOptions& o, const Schema& seen, const Backend& backend, Images& images) {
   Graph net = model;
+  note_other_classes(o, seen, images);
   const auto require_host = [&](const char* option) {
     if (backend.name() == "cuda")
       fail<UsageError>(option, "a backend on the processor", "cuda", "leave the option out, or use --gpus ''");
