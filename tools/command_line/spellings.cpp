@@ -18,7 +18,7 @@ struct Spelling {
 
 // The names come from the scripts of MXNet and GluonCV (num-layers, lr-mode, last-gamma, save-frequency, rec-train), of
 // TensorFlow (train-dir, save-secs), of the Horovod trainer (data-dir, leta, wdecay, lr-decay-mode, display-every), of
-// timm and torchvision (aa, reprob, remode, recount, aug-repeats, mixup-alpha, mixup-prob, smoothing,
+// timm and torchvision (aa, reprob, remode, recount, aug-repeats, mixup-alpha, mixup-prob,
 // train-interpolation, val-resize-size), and of the tools that resize ImageNet's TFRecord files (subset-name,
 // start-offset, num-preprocess-threads).
 constexpr Spelling spellings[] = {
@@ -47,7 +47,6 @@ constexpr Spelling spellings[] = {
     {trainers, "cutmix", "cutmix-alpha"},
     {trainers, "mix-probability", "mixup-prob"},
     {trainers, "mix-switch", "mixup-switch-prob"},
-    {trainers, "label-smoothing", "smoothing"},
     {imagenet, "interpolation", "train-interpolation"},
     {imagenet, "eval-resize", "val-resize-size"},
     {trainers, "mom", "momentum"},
