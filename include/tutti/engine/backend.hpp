@@ -66,6 +66,9 @@ class Backend {
   // From now on, the bits of a result depend on neither the number of threads nor the free memory: work is divided as
   // for 4 threads, and libraries compute deterministically. Called before the first plan is made, for logical ranks.
   virtual void fix_division() {}
+  // From now on, weights are read several times between two updates, so more memory for prepared weights is worth it.
+  // Does not change bits. Called before the first plan is made.
+  virtual void reuse_weights() {}
   // Returns everything that the bits of a result depend on, except for the rows and the model: the backend, its
   // libraries with versions, the instruction set, sizes of caches and the algorithms in use. Two processes with equal
   // facts compute equal bits after fix_division(). The facts do not change while a process runs.

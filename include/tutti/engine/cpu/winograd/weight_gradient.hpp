@@ -89,6 +89,11 @@ TUTTI_INLINE void weight_product(const WeightProductArgs& a, const PointRun& run
     for (int j = 0; j < N; ++j) store<I>(to + (i * N + j) * lanes, sum[i][j]);
 }
 
+// Prefetches bytes that will be written.
+TUTTI_INLINE void fetch_for_writing(const std::byte* p, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64) asm volatile("prefetchw %0" : : "m"(p[i]));  // see fetch_ahead()
+}
+
 // A block of the gradient: inputs [c, c_end) in whole registers, outputs [k, k_end).
 struct WeightBlock {
   std::int64_t c, c_end, k, k_end;
@@ -180,6 +185,9 @@ TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock
             [&](const V& v, int p, int q) TUTTI_LAMBDA { put(v, p * 3 + q); });
       };
       if (a.sums == nullptr) {
+        // The next output's gradient is far away in memory, and the hardware's prefetchers do not follow the blocks.
+        const auto* const ahead = reinterpret_cast<const std::byte*>(a.dw + ((i + 1) * a.inputs + first) * 9);
+        if (i + 1 < std::min(b.k_end, a.outputs)) fetch_for_writing(ahead, 9 * sizeof(V));
         V nine[lanes > 9 ? lanes : 9] = {};
         transform([&](const V& v, int place) TUTTI_LAMBDA { nine[place] = v; });
         put_places<I>(nine, a.dw + (i * a.inputs + first) * 9, a.inputs - first);
