@@ -76,6 +76,8 @@ class Backend {
   // The two conversions of sums of logical ranks (IntegerSums). All backends compute the same bits.
   TUTTI_CORE_FUNCTION virtual void to_integers(const ToIntegers& c);
   TUTTI_CORE_FUNCTION virtual void from_integers(const FromIntegers& c);
+  // Like to_integers(), for one block or a part of it, on the calling thread. For memory of the host.
+  TUTTI_CORE_FUNCTION virtual void piece_to_integers(const ToIntegers& c);
 
   // Passes over the arenas between backward and the next step.
   virtual void update(const UpdateOp& op, const UpdateCall& u) = 0;
@@ -157,6 +159,7 @@ TUTTI_CORE_FUNCTION std::vector<BitFact> Backend::bits_depend_on() const {
 }
 TUTTI_CORE_FUNCTION void Backend::to_integers(const ToIntegers&) { detail::fail_without_integers(*this); }
 TUTTI_CORE_FUNCTION void Backend::from_integers(const FromIntegers&) { detail::fail_without_integers(*this); }
+TUTTI_CORE_FUNCTION void Backend::piece_to_integers(const ToIntegers&) { detail::fail_without_integers(*this); }
 #endif
 
 }  // namespace tutti

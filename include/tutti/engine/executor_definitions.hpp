@@ -202,6 +202,10 @@ TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScala
   parts_->packs.set_stale(false);
 }
 
+TUTTI_CORE_FUNCTION void Executor::give_gradients_to(GradientSink* sink) noexcept {
+  parts_->walk.give_gradients_to(sink);
+}
+
 TUTTI_CORE_FUNCTION void Executor::repack() {
   parts_->packs.set_stale(true);
   parts_->packs.run();

@@ -56,6 +56,7 @@ class CpuOps : public HostBackend {
   TUTTI_CORE_FUNCTION void accumulate(DType t, void* to, const void* from, std::size_t n) override;
   TUTTI_CORE_FUNCTION void to_integers(const ToIntegers& c) override;
   TUTTI_CORE_FUNCTION void from_integers(const FromIntegers& c) override;
+  TUTTI_CORE_FUNCTION void piece_to_integers(const ToIntegers& c) override;
 
   [[nodiscard]] cpu::Isa isa() const noexcept { return shared_.isa; }
   // Returns whether Winograd's algorithm computes this op; for `tune`, whether it was chosen.
