@@ -91,11 +91,6 @@ TUTTI_INLINE void weight_product(const WeightProductArgs& a, const PointRun& run
     for (int j = 0; j < N; ++j) store<I>(to + (i * N + j) * lanes, sum[i][j]);
 }
 
-// Prefetches bytes that will be written.
-TUTTI_INLINE void fetch_for_writing(const std::byte* p, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 64) asm volatile("prefetchw %0" : : "m"(p[i]));  // see fetch_ahead()
-}
-
 // A block of the gradient: inputs [c, c_end) in whole registers, outputs [k, k_end).
 struct WeightBlock {
   std::int64_t c, c_end, k, k_end;
@@ -190,7 +185,7 @@ TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock
         float* const to = a.dw + (i - a.first_output) * a.dw_step + (first - a.first_input) * 9;
         // The next output's gradient is far away in memory, and the hardware's prefetchers do not follow the blocks.
         const auto* const ahead = reinterpret_cast<const std::byte*>(to + a.dw_step);
-        if (i + 1 < std::min(b.k_end, a.outputs)) fetch_for_writing(ahead, 9 * sizeof(V));
+        for (std::size_t at = 0; at < 9 * sizeof(V); at += 64) fetch_for_writing(ahead + at);
         V nine[lanes > 9 ? lanes : 9] = {};
         transform([&](const V& v, int place) TUTTI_LAMBDA { nine[place] = v; });
         put_places<I>(nine, to, a.inputs - first);

@@ -35,7 +35,7 @@ class Convolution : public NativeKernel {
   }
   void pack(const TensorRef& w, void* to) override {
     pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, 0, weights_.panels,
-                        static_cast<float*>(to)});
+                        static_cast<float*>(to), is_deep(w.shape[0], w.shape[1])});
   }
   void prepare(const PrepareInfo& i) override {
     std::int64_t floats = 0;
