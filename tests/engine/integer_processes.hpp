@@ -164,7 +164,7 @@ class IntegerProcesses {
       }
     }
   }
-  // The arena has other values where take() gets them.
+  // The arena has other values where take() gets them. The last tensor is not trained.
   void give(IntegerSums& s, bool last, const std::vector<float>& gradients, float* arena) {
     s.begin_part(last, arena);
     const auto pieces = [&](std::size_t first) {
@@ -173,7 +173,7 @@ class IntegerProcesses {
         const Slice& slice = layout_.slices[k];
         for (std::size_t at = first * piece; at < slice.count; at += 2 * piece) {
           const std::size_t count = std::min(piece, slice.count - at), from = slice.offset + at;
-          std::fill_n(arena + from, count, 1e30F);
+          if (k < trained_for_sums) std::fill_n(arena + from, count, 1e30F);
           s.take(arena + from, gradients.data() + from, count);
         }
       }

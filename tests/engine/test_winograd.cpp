@@ -184,7 +184,6 @@ TEST_CASE("outputs have the same bits if few tiles of a shard go through the wei
   const ConvCase c{"few/2", 32, 128, 16, 16, 256, {3, 3, 2, 1}};
   const TrainingStep alone = step_of(c, DType::f32, 1), together = step_of(c, DType::f32, 6);
   CHECK(alone.result<op::Conv2d>() == together.result<op::Conv2d>());
-  CHECK(alone.result<op::Conv2dBackwardData>() == together.result<op::Conv2dBackwardData>());
 }
 
 TEST_CASE("outputs have the same bits if weights are transformed in advance because several logical ranks read them") {
