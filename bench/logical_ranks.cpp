@@ -3,10 +3,13 @@
 // rounds. One process compares V logical ranks with a plain step of the same batch, with micro-batches, and with the
 // bare compute of V small batches; several processes under mpirun or tutti-launch compare one logical rank for each
 // process with plain ranks. Prints one line of JSON for each variant: median, smallest and largest milliseconds of a
-// step, and a hash of the weights, which for V logical ranks is the same with any number of processes.
+// step, CPU time of all threads of rank 0 (for a busy machine), and a hash of the weights, which for V logical ranks is
+// the same with any number of processes.
 //
 //   --batch N (of all processes, default 64)  --threads N (per process)  --precision f32|bf16  --rounds N  --steps N
 //   (of a round)  --backend NAME
+#include <time.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -88,7 +91,7 @@ struct Way {
   std::unique_ptr<Trainer> trainer;
   std::vector<BatchView> parts;
   bool updates = true;
-  std::vector<double> ms{};
+  std::vector<double> ms{}, cpu_ms{};
 
   void run(int steps, std::int64_t batch) {
     for (int i = 0; i < steps; ++i) {
@@ -99,6 +102,13 @@ struct Way {
     }
   }
 };
+
+// Returns the seconds of CPU time of this process.
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
 
 int measure(const Args& a) {
   const LaunchEnvironment start = read_launch_environment();
@@ -144,8 +154,10 @@ int measure(const Args& a) {
   for (int round = 0; round < a.rounds; ++round)
     for (auto& w : ways) {
       comm.barrier(std::chrono::seconds(600));
+      const double cpu = cpu_seconds();
       const Stopwatch watch;
       w->run(a.steps, a.batch);
+      w->cpu_ms.push_back(1e3 * (cpu_seconds() - cpu) / a.steps);
       comm.barrier(std::chrono::seconds(600));
       w->ms.push_back(1e3 * watch.seconds() / a.steps);
     }
@@ -154,18 +166,22 @@ int measure(const Args& a) {
     return v[v.size() / 2];
   };
   for (const auto& w : ways) {
-    std::vector<double> ratio;
-    for (std::size_t i = 0; i < w->ms.size(); ++i) ratio.push_back(w->ms[i] / ways[0]->ms[i]);
+    std::vector<double> ratio, cpu_ratio;
+    for (std::size_t i = 0; i < w->ms.size(); ++i) {
+      ratio.push_back(w->ms[i] / ways[0]->ms[i]);
+      cpu_ratio.push_back(w->cpu_ms[i] / ways[0]->cpu_ms[i]);
+    }
     const ArenaLayout& p = w->trainer->executor().parameters();
     const auto* const weights = static_cast<const char*>(w->trainer->executor().parameter_data());
     const auto hash = static_cast<unsigned long long>(xxh64({weights, p.bytes()}));
     if (rank == 0)
       std::printf(
           "{\"way\": \"%s\", \"ranks\": %d, \"batch\": %d, \"precision\": \"%s\", \"ms\": %.2f, \"least\": %.2f, "
-          "\"most\": %.2f, \"to_plain\": %.4f, \"weights\": \"%016llx\"}\n",
+          "\"most\": %.2f, \"to_plain\": %.4f, \"cpu_ms\": %.2f, \"least_cpu\": %.2f, \"cpu_to_plain\": %.4f, "
+          "\"weights\": \"%016llx\"}\n",
           w->name.c_str(), world, a.batch, a.precision.c_str(), median(w->ms),
           *std::min_element(w->ms.begin(), w->ms.end()), *std::max_element(w->ms.begin(), w->ms.end()), median(ratio),
-          hash);
+          median(w->cpu_ms), *std::min_element(w->cpu_ms.begin(), w->cpu_ms.end()), median(cpu_ratio), hash);
   }
   return 0;
 }

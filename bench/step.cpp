@@ -326,6 +326,7 @@ int main(int argc, char** argv) try {
   o.convolution = a.convolution;
   o.where = "--backend";
   const auto backend = make_backend(a.backend, o);
+  if (a.reuse_weights) backend->reuse_weights();
   if (a.dump.empty())
     measure(*backend, a);
   else

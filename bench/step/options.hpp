@@ -15,7 +15,7 @@ inline constexpr const char* help_text =
     "usage: tutti_step [--model resnet20|resnet56|resnet110|resnet18|resnet50|resnet50-32|cifar_fast] [--batch 128]\n"
     "                  [--precision f32|bf16|f16] [--dump FILE]\n"
     "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
-    "                  [--convolution auto|direct|winograd|tune]\n"
+    "                  [--convolution auto|direct|winograd|tune] [--reuse-weights]\n"
     "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
     "                  [--no-graph] [--nccl]\n"
     "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. Only cuda has f16 and the\n"
@@ -24,13 +24,15 @@ inline constexpr const char* help_text =
     "over\n"
     "NCCL. --profile prints the time of each kind of op, on the processor. --dump writes the weights, images and "
     "labels\n"
-    "of its start, and the logits, the loss and the weights of one step, as safetensors, without a measurement.\n";
+    "of its start, and the logits, the loss and the weights of one step, as safetensors, without a measurement.\n"
+    "--reuse-weights: as in a process with several logical ranks.\n";
 
 struct Args {
   std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto", convolution = "auto", dump;
   int batch = 128, threads = 0, device = 0;
   double seconds = 5;
   bool profile = false, tf32 = false, autotune = false, recompute = false, graph = true, nccl = false;
+  bool reuse_weights = false;
 };
 
 inline DType dtype_of_words(const std::string& precision) {
@@ -57,6 +59,8 @@ inline Args parse(int argc, char** argv) {
     bool known = true;
     if (flag == "--profile")
       a.profile = true;
+    else if (flag == "--reuse-weights")
+      a.reuse_weights = true;
     else if (flag == "--tf32")
       a.tf32 = true;
     else if (flag == "--autotune")

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -72,9 +73,11 @@ struct StepSums {
 
 class IntegerProcesses {
  public:
-  // ranks_of: the number of logical ranks of each process, in order; 0 is possible.
-  IntegerProcesses(Backend& backend, const ArenaLayout& layout, std::size_t states, std::vector<int> ranks_of)
-      : b_(backend), layout_(layout), states_(states), ranks_of_(std::move(ranks_of)) {
+  // ranks_of: the number of logical ranks of each process, in order; 0 is possible. gives: two threads give every
+  // second tensor to take(), in pieces, on a backend of the host.
+  IntegerProcesses(Backend& backend, const ArenaLayout& layout, std::size_t states, std::vector<int> ranks_of,
+                   bool gives = false)
+      : b_(backend), layout_(layout), states_(states), ranks_of_(std::move(ranks_of)), gives_(gives) {
     const int ranks = std::accumulate(ranks_of_.begin(), ranks_of_.end(), 0);
     for (std::size_t p = 0; p < ranks_of_.size(); ++p) {
       sums_.push_back(std::make_unique<IntegerSums>(b_, layout_, trained_for_sums, states_, ranks));
@@ -148,6 +151,7 @@ class IntegerProcesses {
         const LogicalRank& rank = ranks[next];
         for (std::size_t i = 0; i < rank.parts.size(); ++i) {
           b_.memory().copy_in(arena, rank.parts[i].data(), layout_.bytes());
+          if (gives_) give(s, next + 1 == end && i + 1 == rank.parts.size(), rank.parts[i], static_cast<float*>(arena));
           if (next + 1 == end && i + 1 == rank.parts.size())
             convert();
           else if (bucket % 2 == 0)
@@ -159,6 +163,24 @@ class IntegerProcesses {
         s.end_rank(states_buffer_.data());
       }
     }
+  }
+  // The arena has other values where take() gets them. The last tensor is not trained.
+  void give(IntegerSums& s, bool last, const std::vector<float>& gradients, float* arena) {
+    s.begin_part(last, arena);
+    const auto pieces = [&](std::size_t first) {
+      constexpr std::size_t piece = 720;
+      for (std::size_t k = 0; k <= trained_for_sums; k += 2) {
+        const Slice& slice = layout_.slices[k];
+        for (std::size_t at = first * piece; at < slice.count; at += 2 * piece) {
+          const std::size_t count = std::min(piece, slice.count - at), from = slice.offset + at;
+          if (k < trained_for_sums) std::fill_n(arena + from, count, 1e30F);
+          s.take(arena + from, gradients.data() + from, count);
+        }
+      }
+    };
+    std::thread other([&] { pieces(1); });
+    pieces(0);
+    other.join();
   }
   // The sums over the processes, the last one first.
   void add_up() {
@@ -180,6 +202,7 @@ class IntegerProcesses {
   ArenaLayout layout_;
   std::size_t states_;
   std::vector<int> ranks_of_;
+  bool gives_;
   std::vector<std::unique_ptr<IntegerSums>> sums_;
   std::vector<Buffer> arenas_;
   Buffer states_buffer_;

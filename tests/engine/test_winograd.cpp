@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/convolution_errors.hpp"
@@ -177,6 +178,27 @@ TEST_CASE("outputs have the same bits for any division of deep convolutions amon
   const ConvCase c = square_conv("deep, in parts", 45, 512, 10, 128, 3, 1);
   for (const DType t : {DType::f32, DType::bf16})
     CHECK(step_of(c, t, 1).result<op::Conv2d>() == step_of(c, t, 6).result<op::Conv2d>());
+}
+
+TEST_CASE("outputs have the same bits if few tiles of a shard go through the weights with those of other shards") {
+  const ConvCase c{"few/2", 32, 128, 16, 16, 256, {3, 3, 2, 1}};
+  const TrainingStep alone = step_of(c, DType::f32, 1), together = step_of(c, DType::f32, 6);
+  CHECK(alone.result<op::Conv2d>() == together.result<op::Conv2d>());
+}
+
+TEST_CASE("outputs have the same bits if weights are transformed in advance because several logical ranks read them") {
+  for (const DType t : {DType::f32, DType::bf16})
+    for (const char* isa : instruction_sets(t))
+      for (const ConvCase& c :
+           {square_conv("deep, one block", 8, 256, 4, 272, 3, 1), two_schedules()[1], two_schedules()[3]}) {
+        const testing::IsaGuard guard(isa);
+        auto backend = std::make_unique<WinogradBackend>(2);
+        backend->reuse_weights();
+        const TrainingStep once = step_of(c, t, 2), reused(c, t, std::move(backend));
+        CHECK(once.result<op::Conv2d>() == reused.result<op::Conv2d>());
+        CHECK(once.result<op::Conv2dBackwardData>() == reused.result<op::Conv2dBackwardData>());
+        CHECK(once.result<op::Conv2dBackwardWeights>() == reused.result<op::Conv2dBackwardWeights>());
+      }
 }
 
 TEST_CASE("without AVX2 the direct algorithm is used") {

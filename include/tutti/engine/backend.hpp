@@ -66,6 +66,9 @@ class Backend {
   // From now on, the bits of a result depend on neither the number of threads nor the free memory: work is divided as
   // for 4 threads, and libraries compute deterministically. Called before the first plan is made, for logical ranks.
   virtual void fix_division() {}
+  // From now on, weights are read several times between two updates, so more memory for prepared weights is worth it.
+  // Does not change bits. Called before the first plan is made.
+  virtual void reuse_weights() {}
   // Returns everything that the bits of a result depend on, except for the rows and the model: the backend, its
   // libraries with versions, the instruction set, sizes of caches and the algorithms in use. Two processes with equal
   // facts compute equal bits after fix_division(). The facts do not change while a process runs.
@@ -73,6 +76,8 @@ class Backend {
   // The two conversions of sums of logical ranks (IntegerSums). All backends compute the same bits.
   TUTTI_CORE_FUNCTION virtual void to_integers(const ToIntegers& c);
   TUTTI_CORE_FUNCTION virtual void from_integers(const FromIntegers& c);
+  // Like to_integers(), for one block or a part of it, on the calling thread. For memory of the host.
+  TUTTI_CORE_FUNCTION virtual void piece_to_integers(const ToIntegers& c);
 
   // Passes over the arenas between backward and the next step.
   virtual void update(const UpdateOp& op, const UpdateCall& u) = 0;
@@ -154,6 +159,7 @@ TUTTI_CORE_FUNCTION std::vector<BitFact> Backend::bits_depend_on() const {
 }
 TUTTI_CORE_FUNCTION void Backend::to_integers(const ToIntegers&) { detail::fail_without_integers(*this); }
 TUTTI_CORE_FUNCTION void Backend::from_integers(const FromIntegers&) { detail::fail_without_integers(*this); }
+TUTTI_CORE_FUNCTION void Backend::piece_to_integers(const ToIntegers&) { detail::fail_without_integers(*this); }
 #endif
 
 }  // namespace tutti

@@ -11,6 +11,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/engine/plan/plan.hpp>
+#include <tutti/engine/step/gradient_sink.hpp>
 #include <tutti/graph/ops/dropout.hpp>
 #include <tutti/tensor/view.hpp>
 
@@ -40,6 +41,7 @@ struct Call {
   std::size_t partial_stride = 0;
   void* prepared = nullptr;              // what prepare() made for this node
   const StepScalars* scalars = nullptr;  // null: the backend has them already (StepFinisher::begin)
+  GradientSink* sink = nullptr;          // if not null, it may get a gradient of weights instead of the output
   std::string_view node;                 // name of the node's layer
 
   [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }

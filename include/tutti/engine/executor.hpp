@@ -92,6 +92,9 @@ class Executor {
   // would do other work than before. This call does not wait, and end() repacks the weights that it changes.
   void start(const BatchView& batch, const StepScalars* scalars, std::span<const std::uint64_t> key,
              const OnReady& on_ready, FunctionRef<void()> begin, FunctionRef<void()> end);
+  // Kernels on the host may give gradients of weights to this object in the following calls of start(), and then do not
+  // write them to the arena (Call::sink). Null: all gradients are in the arena after a run.
+  void give_gradients_to(GradientSink* sink) noexcept;
   // Packs the weights after they have changed, in the order of the backend's work.
   void repack();
   // Runs forward with the running statistics.

@@ -257,6 +257,10 @@ TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScala
   net.packs.set_stale(false);
 }
 
+TUTTI_CORE_FUNCTION void Executor::give_gradients_to(GradientSink* sink) noexcept {
+  parts_->walk.give_gradients_to(sink);
+}
+
 TUTTI_CORE_FUNCTION void Executor::repack() {
   parameters_changed();
   (parts_->last != nullptr ? sized_of(*parts_->last) : *parts_->sizes.front()).packs.run();

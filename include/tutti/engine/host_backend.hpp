@@ -40,6 +40,7 @@ class HostBackend : public Backend, public HostMemory {
   // Simple loops.
   TUTTI_CORE_FUNCTION void to_integers(const ToIntegers& c) override;
   TUTTI_CORE_FUNCTION void from_integers(const FromIntegers& c) override;
+  TUTTI_CORE_FUNCTION void piece_to_integers(const ToIntegers& c) override;
 
  protected:
   // Returns a custom op's code for this backend, or for any backend on the host.
@@ -53,6 +54,7 @@ class HostBackend : public Backend, public HostMemory {
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void HostBackend::to_integers(const ToIntegers& c) { reference::to_integers(c); }
 TUTTI_CORE_FUNCTION void HostBackend::from_integers(const FromIntegers& c) { reference::from_integers(c); }
+TUTTI_CORE_FUNCTION void HostBackend::piece_to_integers(const ToIntegers& c) { reference::to_integers(c); }
 #endif
 
 // A kernel that reads its weights, if it has any, in the compute type. Does not pack if the master weights already have

@@ -45,6 +45,7 @@ class CpuOps : public HostBackend {
   // Returns the number of threads that determines how work is divided: 4 after fix_division().
   [[nodiscard]] int threads_of_division() const noexcept { return fixed_ ? 4 : threads(); }
   void fix_division() override { fixed_ = true; }
+  void reuse_weights() override { shared_.reuses_weights = true; }
   [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<BitFact> bits_depend_on() const override;
   using Backend::parallel;
   void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override { pool_->run_loops(loops, f); }
@@ -55,6 +56,7 @@ class CpuOps : public HostBackend {
   TUTTI_CORE_FUNCTION void accumulate(DType t, void* to, const void* from, std::size_t n) override;
   TUTTI_CORE_FUNCTION void to_integers(const ToIntegers& c) override;
   TUTTI_CORE_FUNCTION void from_integers(const FromIntegers& c) override;
+  TUTTI_CORE_FUNCTION void piece_to_integers(const ToIntegers& c) override;
 
   [[nodiscard]] cpu::Isa isa() const noexcept { return shared_.isa; }
   // Returns whether Winograd's algorithm computes this op; for `tune`, whether it was chosen.

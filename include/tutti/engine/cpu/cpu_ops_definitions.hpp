@@ -176,14 +176,15 @@ void CpuOps::integer_blocks(std::size_t count, F&& f) {
   });
 }
 TUTTI_CORE_FUNCTION void CpuOps::to_integers(const ToIntegers& c) {
+  integer_blocks(c.count, [&](std::size_t i) {
+    piece_to_integers({c.blocks + i, 1, c.from, c.to, c.plus, c.maxima + i});
+  });
+}
+TUTTI_CORE_FUNCTION void CpuOps::piece_to_integers(const ToIntegers& c) {
   if (c.plus != nullptr)
-    integer_blocks(c.count, [&](std::size_t i) {
-      cpu::to_integers<std::true_type>(shared_.isa, c.blocks[i], c.from, c.to, c.plus, c.maxima + i);
-    });
+    cpu::to_integers<std::true_type>(shared_.isa, *c.blocks, c.from, c.to, c.plus, c.maxima);
   else
-    integer_blocks(c.count, [&](std::size_t i) {
-      cpu::to_integers<std::false_type>(shared_.isa, c.blocks[i], c.from, c.to, c.plus, c.maxima + i);
-    });
+    cpu::to_integers<std::false_type>(shared_.isa, *c.blocks, c.from, c.to, c.plus, c.maxima);
 }
 TUTTI_CORE_FUNCTION void CpuOps::from_integers(const FromIntegers& c) {
   integer_blocks(c.count, [&](std::size_t i) { cpu::from_integers(shared_.isa, c.blocks[i], c.from, c.to); });

@@ -59,6 +59,7 @@ struct Shared {
   Isa isa = detect_isa();
   ChannelFactors factors;
   WorkerRoom room;
+  bool reuses_weights = false;  // Backend::reuse_weights
 };
 
 // Returns the number of tasks that add up the shards' partial sums of `floats` floats, at most `most`. Each task reads

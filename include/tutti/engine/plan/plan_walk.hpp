@@ -39,6 +39,8 @@ class PlanWalk {
 
   // Sets the scalars of the following runs; null: the backend gets them elsewhere.
   void set_scalars(const StepScalars* s) noexcept { scalars_ = s; }
+  // Kernels may give gradients of weights to the sink in the following runs; null: they write them to the arena.
+  void give_gradients_to(GradientSink* s) noexcept { sink_ = s; }
   void profile(Profile* p) noexcept { profile_ = p; }
   // Sets the watcher, for plans with ops that run one by one and keep what they compute.
   void watch(ValueWatcher* w) noexcept { watcher_ = w; }
@@ -119,6 +121,7 @@ class PlanWalk {
     c.first_row = row;
     c.count_rows = p.plan.rows;
     c.scalars = scalars_;
+    c.sink = watcher_ == nullptr ? sink_ : nullptr;
     c.node = nd.name;
     c.partial_stride = (p.plan.partitions[i].partial_bytes + 63) / 64 * 64;
     c.partial = arenas_.activations().at(p.plan.partial_offset[i]);
@@ -200,6 +203,7 @@ class PlanWalk {
   const BatchSlot& slot_;
   WeightPacks& packs_;
   const StepScalars* scalars_ = nullptr;
+  GradientSink* sink_ = nullptr;
   Profile* profile_ = nullptr;
   ValueWatcher* watcher_ = nullptr;
   std::vector<int> loops_;

@@ -9,6 +9,7 @@
 
 #include <tutti/core/separate.hpp>
 #include <tutti/engine/backend.hpp>
+#include <tutti/engine/step/gradient_sink.hpp>
 #include <tutti/engine/step/integer_block.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
@@ -40,7 +41,10 @@ enum class SumCheck : std::uint8_t {
 //   sums.take_states(states);                    // the mean of the running statistics
 // A process without rows sets its arena to zero and calls convert() for all slices; one without logical ranks too, and
 // has no call of end_rank(). Does not allocate memory after the first step, if add() was called in it.
-class IntegerSums {
+//
+// On the host, kernels may give gradients to the sums themselves (begin_part), tensor by tensor; add() and convert()
+// then leave these out.
+class IntegerSums final : public GradientSink {
  public:
   // parameters: the layout of the gradient arena, of f32; slices: the first ones, which are trained; states: the number
   // of elements of the statistics' arena, of f32. The backend outlives this object; the layout need not.
@@ -49,6 +53,10 @@ class IntegerSums {
 
   // Begins an attempt. Not a repetition: the units are those of levels(), which may have been replaced from outside.
   void begin(bool repeats);
+  // Begins a part whose gradients take() may get, in the host's memory, until it ends with add() or convert() of the
+  // last slice. last: it is the last part of this process.
+  void begin_part(bool last, void* gradients);
+  void take(const float* place, const float* values, std::size_t count) override;
   // Adds the gradients of a part that is not the last of this process.
   void add(const void* gradients) { add(0, first_block_.size() - 1, gradients); }
   // The same for slices [first, last), which follow those of the call before; the last call of a part ends at the last
@@ -90,6 +98,8 @@ class IntegerSums {
   static constexpr int most_attempts = 12;
 
  private:
+  void reserve_earlier();
+  void convert_blocks(std::size_t begin, std::size_t end, const void* gradients, std::int32_t* to);
   void use_levels();
   void upload_units();
   void collect_maxima();
@@ -106,10 +116,13 @@ class IntegerSums {
   Buffer levels_, units_, maxima_, earlier_;  // in the backend's memory; units_: blocks_
   std::vector<std::uint32_t> host_maxima_;
   std::vector<float> host_states_;
-  std::vector<std::int64_t> tail_;  // values that are not finite, a bound per block, two limbs per statistic, metrics
-  std::int64_t left_out_ = 0;       // rows
-  bool added_ = false;              // earlier_ has integers of this attempt
-  bool waiting_ = false;            // maxima_ has maxima that tail_ lacks
+  std::vector<std::int64_t> tail_;   // values that are not finite, a bound per block, two limbs per statistic, metrics
+  std::int64_t left_out_ = 0;        // rows
+  bool added_ = false;               // earlier_ has integers of this attempt
+  bool waiting_ = false;             // maxima_ has maxima that tail_ lacks
+  std::vector<std::uint8_t> taken_;  // per block: take() has got its gradients in this part
+  const float* taken_from_ = nullptr;  // the arena of the part whose gradients it gets
+  std::int32_t* taken_to_ = nullptr;
   int attempts_ = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -56,6 +57,7 @@ TUTTI_CORE_FUNCTION IntegerSums::IntegerSums(Backend& backend, const ArenaLayout
   layout_.append("levels", Shape{static_cast<std::int64_t>(blocks_.size())}, false, false);
   host_levels_.resize(layout_.count);
   provisional_.resize(blocks_.size());
+  taken_.resize(blocks_.size());
   host_maxima_.resize(blocks_.size());
   host_states_.resize(states);
   tail_.resize(1 + blocks_.size() + 2 * states + 4);
@@ -88,28 +90,73 @@ TUTTI_CORE_FUNCTION void IntegerSums::upload_units() {
   b_.memory().copy_in(units_.data(), blocks_.data(), units_.bytes());
 }
 
+TUTTI_CORE_FUNCTION void IntegerSums::reserve_earlier() {
+  if (earlier_.bytes() == 0) earlier_ = Buffer(b_.memory(), elements_ * sizeof(std::int32_t));
+}
+
+TUTTI_CORE_FUNCTION void IntegerSums::begin_part(bool last, void* gradients) {
+  if (blocks_.empty()) return;
+  collect_maxima();
+  if (!last) reserve_earlier();
+  std::fill(taken_.begin(), taken_.end(), std::uint8_t{0});
+  b_.memory().zero(maxima_.data(), maxima_.bytes());
+  taken_from_ = static_cast<const float*>(gradients);
+  taken_to_ = static_cast<std::int32_t*>(last ? gradients : earlier_.data());
+}
+
+TUTTI_CORE_FUNCTION void IntegerSums::take(const float* place, const float* values, std::size_t count) {
+  const auto begin = static_cast<std::size_t>(place - taken_from_), end = begin + count;
+  const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), begin,
+                                      [](std::size_t e, const IntegerBlock& b) { return e < b.begin; });
+  auto i = static_cast<std::size_t>(after - blocks_.begin()) - 1;
+  auto* const maxima = static_cast<std::uint32_t*>(maxima_.data());
+  for (std::size_t at = begin; at < end; ++i) {
+    if (i >= blocks_.size() || at >= blocks_[i].begin + blocks_[i].count) return;  // not trained
+    IntegerBlock piece = blocks_[i];
+    const std::size_t stop = std::min<std::size_t>(end, piece.begin + piece.count);
+    piece.begin = 0;
+    piece.count = static_cast<std::uint32_t>(stop - at);
+    std::uint32_t greatest = 0;
+    const std::int32_t* const plus = added_ ? static_cast<const std::int32_t*>(earlier_.data()) + at : nullptr;
+    b_.piece_to_integers({&piece, 1, values + (at - begin), taken_to_ + at, plus, &greatest});
+    std::atomic_ref<std::uint8_t>(taken_[i]).store(1, std::memory_order_relaxed);
+    const std::atomic_ref<std::uint32_t> most(maxima[i]);
+    for (std::uint32_t known = most.load(std::memory_order_relaxed);
+         known < greatest && !most.compare_exchange_weak(known, greatest, std::memory_order_relaxed);) {
+    }
+    at = stop;
+  }
+}
+
+// Converts blocks [begin, end) that take() has not got.
+TUTTI_CORE_FUNCTION void IntegerSums::convert_blocks(std::size_t begin, std::size_t end, const void* gradients,
+                                                     std::int32_t* to) {
+  const auto* const plus = added_ ? static_cast<const std::int32_t*>(earlier_.data()) : nullptr;
+  for (std::size_t i = begin; i < end;) {
+    const std::size_t first = i;
+    while (i < end && taken_[i] == taken_[first]) ++i;
+    if (taken_[first] == 0)
+      b_.to_integers({static_cast<const IntegerBlock*>(units_.data()) + first, i - first,
+                      static_cast<const float*>(gradients), to, plus,
+                      static_cast<std::uint32_t*>(maxima_.data()) + first});
+  }
+  if (end < blocks_.size()) return;
+  waiting_ = true;
+  std::fill(taken_.begin(), taken_.end(), std::uint8_t{0});
+}
+
 TUTTI_CORE_FUNCTION void IntegerSums::add(std::size_t first, std::size_t last, const void* gradients) {
   if (first >= last) return;
   if (first == 0) collect_maxima();
-  if (earlier_.bytes() == 0) earlier_ = Buffer(b_.memory(), elements_ * sizeof(std::int32_t));
-  const std::size_t begin = first_block_[first], end = first_block_[last];
-  auto* const sums = static_cast<std::int32_t*>(earlier_.data());
-  b_.to_integers({static_cast<const IntegerBlock*>(units_.data()) + begin, end - begin,
-                  static_cast<const float*>(gradients), sums, added_ ? sums : nullptr,
-                  static_cast<std::uint32_t*>(maxima_.data()) + begin});
-  if (end < blocks_.size()) return;
-  added_ = waiting_ = true;
+  reserve_earlier();
+  convert_blocks(first_block_[first], first_block_[last], gradients, static_cast<std::int32_t*>(earlier_.data()));
+  if (first_block_[last] == blocks_.size()) added_ = true;
 }
 
 TUTTI_CORE_FUNCTION void IntegerSums::convert(std::size_t first, std::size_t last, void* gradients) {
   if (first >= last) return;
   if (first == 0) collect_maxima();
-  const std::size_t begin = first_block_[first], end = first_block_[last];
-  b_.to_integers({static_cast<const IntegerBlock*>(units_.data()) + begin, end - begin,
-                  static_cast<const float*>(gradients), static_cast<std::int32_t*>(gradients),
-                  added_ ? static_cast<const std::int32_t*>(earlier_.data()) : nullptr,
-                  static_cast<std::uint32_t*>(maxima_.data()) + begin});
-  waiting_ = true;
+  convert_blocks(first_block_[first], first_block_[last], gradients, static_cast<std::int32_t*>(gradients));
 }
 
 // Adds the maxima of the last part to the bounds.

@@ -59,9 +59,16 @@ class Json {
   [[nodiscard]] bool is_array() const noexcept { return kind_ == Kind::array; }
 
   [[nodiscard]] std::string_view kind() const noexcept {
-    constexpr std::string_view names[] = {"null",     "a bool",   "an integer", "a double",
-                                          "a string", "an array", "an object"};
-    return names[static_cast<std::size_t>(kind_)];
+    switch (kind_) {
+      case Kind::null: return "null";
+      case Kind::boolean: return "a bool";
+      case Kind::integer: return "an integer";
+      case Kind::number: return "a double";
+      case Kind::string: return "a string";
+      case Kind::array: return "an array";
+      case Kind::object: break;
+    }
+    return "an object";
   }
 
   // Each of these throws DataError if the value is of another kind. where: names the value in the message.

@@ -15,6 +15,7 @@ struct OutputArgs {
   const float* tiles = nullptr;    // of one group, transformed
   const float* weights = nullptr;  // of one panel
   float* products = nullptr;       // memory for the products of the group
+  bool streams = false;            // the weights are far away in memory
   WriteTiles outputs;              // destination of the group's tiles, from the panel's first channel on
 };
 
@@ -35,12 +36,14 @@ inline void transform_tiles(Isa isa, ReadTiles from, const TileLayout& l, float*
 
 // Multiplies a group of tiles by a panel of weights and transforms the products to outputs.
 inline void multiply_tiles(Isa isa, OutputArgs a, const WeightLayout& w, const TileLayout& l) {
-  const Multiply multiply = multiply_of(isa, l.block, w.registers);
+  const Multiply first = multiply_of(isa, l.block, w.registers, a.streams);
+  const Multiply next = multiply_of(isa, l.block, w.registers);
   for (std::size_t i = 0; i < static_cast<std::size_t>(l.order.count); ++i) {
     const std::int64_t point = l.order.tiles[i];
     for (std::int64_t b = 0; b * l.block < a.outputs.count; ++b)
-      multiply(w.channels, a.tiles + point * l.plane + b * l.block_floats, a.weights + l.order.weights[i] * w.plane,
-               a.products + point * l.products + b * l.block * w.width);
+      (b == 0 ? first : next)(w.channels, a.tiles + point * l.plane + b * l.block_floats,
+                              a.weights + l.order.weights[i] * w.plane,
+                              a.products + point * l.products + b * l.block * w.width);
   }
   a.outputs.end_channel = a.outputs.first_channel + w.width;
   a.outputs.from = a.products;

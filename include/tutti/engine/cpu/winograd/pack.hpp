@@ -27,6 +27,7 @@ struct PackArgs {
   bool strided = false;
   std::int64_t first_panel = 0, panels = 0;
   float* to = nullptr;  // destination of the first of these panels
+  bool far = false;     // the destination is far away in memory
 };
 
 #if defined(__x86_64__)
@@ -129,13 +130,18 @@ TUTTI_INLINE void pack_body(const PackArgs& a) {
         if (a.bf16)
           for (std::int64_t i = 0; i < 9 * lanes * lanes; i += lanes) round_to_bf16<I>(static_cast<float*>(block) + i);
         float* const to = a.to + p * l.panel + c * l.width + r * lanes;
-        for (std::int64_t k = 0; k < lanes; ++k)
+        for (std::int64_t k = 0; k < lanes; ++k) {
+          // There are more points than the hardware's prefetchers can follow.
+          if (a.far)
+            for (std::int64_t i = 0; i < points; ++i)
+              fetch_for_writing(reinterpret_cast<const std::byte*>(to + i * l.plane + (k + 4) * l.width));
           in_two_dimensions<F<I>, 3, patch>(
               [&](F<I>* w) TUTTI_LAMBDA { a.strided ? strided_weights_1d(w) : weights_1d(w); },
               [&](F<I>& v, int i, int j)
                   TUTTI_LAMBDA { load<I>(v, static_cast<const float*>(block + ((i * 3 + j) * lanes + k) * lanes)); },
               [&](const F<I>& v, int i, int j)
                   TUTTI_LAMBDA { store<I>(to + (i * patch + j) * l.plane + k * l.width, v); });
+        }
       }
 }
 

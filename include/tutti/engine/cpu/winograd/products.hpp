@@ -24,8 +24,9 @@ using Multiply = void (*)(std::int64_t channels, const float* tiles, const float
 
 namespace detail {
 
-// to [Tiles][Width registers] = tiles [channels / lanes][Tiles][lanes] * weights [channels][Width registers].
-template <Isa I, int Tiles, int Width>
+// to [Tiles][Width registers] = tiles [channels / lanes][Tiles][lanes] * weights [channels][Width registers]. Streams:
+// prefetches the weights, which are far away in memory, and not the tiles.
+template <Isa I, int Tiles, int Width, bool Streams>
 TUTTI_INLINE void multiply_block(std::int64_t channels, const float* tiles, const float* weights, float* to) {
   constexpr int lanes = lanes_of<I>;
   F<I> sum[Tiles][Width];
@@ -34,13 +35,17 @@ TUTTI_INLINE void multiply_block(std::int64_t channels, const float* tiles, cons
 #pragma GCC unroll 2
     for (int j = 0; j < Width; ++j) sum[i][j] = F<I>{};
   // Prefetches tiles of the next block; with many channels they are far away in memory.
+  constexpr std::int64_t ahead = 64 * Width * lanes;
   const float* next = tiles + channels * Tiles;
   for (std::int64_t c = 0; c < channels; c += lanes, tiles += Tiles * lanes, next += Tiles * lanes)
     for (int k = 0; k < lanes; ++k, weights += Width * lanes) {
-      __builtin_prefetch(next + k * lanes, 0, 2);
       F<I> w[Width];
 #pragma GCC unroll 2
-      for (int j = 0; j < Width; ++j) load<I>(w[j], weights + j * lanes);
+      for (int j = 0; j < Width; ++j) {
+        if constexpr (Streams) __builtin_prefetch(weights + ahead + j * lanes, 0, 2);
+        load<I>(w[j], weights + j * lanes);
+      }
+      if constexpr (!Streams) __builtin_prefetch(next + k * lanes, 0, 2);
 #pragma GCC unroll 28
       for (int i = 0; i < Tiles; ++i) {
         F<I> t;
@@ -55,13 +60,13 @@ TUTTI_INLINE void multiply_block(std::int64_t channels, const float* tiles, cons
     for (int j = 0; j < Width; ++j) store<I>(to + (i * Width + j) * lanes, sum[i][j]);
 }
 
-template <int Tiles, int Width>
+template <int Tiles, int Width, bool Streams = false>
 TUTTI_TARGET_AVX512 void multiply_avx512(std::int64_t channels, const float* tiles, const float* weights, float* to) {
-  multiply_block<Isa::avx512, Tiles, Width>(channels, tiles, weights, to);
+  multiply_block<Isa::avx512, Tiles, Width, Streams>(channels, tiles, weights, to);
 }
-template <int Tiles, int Width>
+template <int Tiles, int Width, bool Streams = false>
 TUTTI_TARGET_AVX2 void multiply_avx2(std::int64_t channels, const float* tiles, const float* weights, float* to) {
-  multiply_block<Isa::avx2, Tiles, Width>(channels, tiles, weights, to);
+  multiply_block<Isa::avx2, Tiles, Width, Streams>(channels, tiles, weights, to);
 }
 
 }  // namespace detail
@@ -79,12 +84,14 @@ struct BlockRange {
   return width == 1 ? BlockRange{16, 28, 12} : BlockRange{8, 14, 2};
 }
 
-// Returns the kernel for blocks of `tiles` tiles, a size of a BlockRange, times a panel of `width` registers.
-TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width);
+// Returns the kernel for blocks of `tiles` tiles, a size of a BlockRange, times a panel of `width` registers. streams:
+// the weights are far away in memory; matters for the smallest block of a wide panel, which computes less than a
+// processor can fetch meanwhile. Does not change bits.
+TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width, bool streams = false);
 
 #if TUTTI_CORE_DEFINITIONS
 #if defined(__x86_64__)
-TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width) {
+TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width, bool streams) {
   using namespace detail;
   constexpr std::array<Multiply, 4> wide{multiply_avx512<8, 2>, multiply_avx512<10, 2>, multiply_avx512<12, 2>,
                                          multiply_avx512<14, 2>};
@@ -92,12 +99,14 @@ TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64
   constexpr std::array<Multiply, 3> wide_avx2{multiply_avx2<4, 2>, multiply_avx2<5, 2>, multiply_avx2<6, 2>};
   constexpr std::array<Multiply, 2> narrow_avx2{multiply_avx2<8, 1>, multiply_avx2<12, 1>};
   const BlockRange r = block_range(isa, width);
+  if (streams && width == 2 && tiles == r.least)
+    return isa == Isa::avx2 ? Multiply{multiply_avx2<4, 2, true>} : Multiply{multiply_avx512<8, 2, true>};
   const auto i = static_cast<std::size_t>((tiles - r.least) / r.step);
   if (isa == Isa::avx2) return width == 1 ? narrow_avx2[i] : wide_avx2[i];
   return width == 1 ? narrow[i] : wide[i];
 }
 #else
-TUTTI_CORE_FUNCTION Multiply multiply_of(Isa, std::int64_t, std::int64_t) {
+TUTTI_CORE_FUNCTION Multiply multiply_of(Isa, std::int64_t, std::int64_t, bool) {
   fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
 }
 #endif

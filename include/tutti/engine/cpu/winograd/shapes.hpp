@@ -83,7 +83,8 @@ struct Problem {
 }
 
 // Deep convolutions have few tiles and many weights, and transformed weights take four times as much memory. It is
-// faster to transform them when they are used, once for all tiles, than to read them from memory for each tile.
+// faster to transform them when they are used, once for all tiles, than to read them from memory for each tile, or to
+// write them for a single use.
 [[nodiscard]] constexpr bool is_deep(std::int64_t channels, std::int64_t outputs) {
   return channels * outputs >= 256 * 256;
 }

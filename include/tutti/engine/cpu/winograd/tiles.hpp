@@ -95,6 +95,11 @@ struct TilePlace {
   return ((at.row * s.h + at.y + dy) * s.w + at.x + dx) * s.channels;
 }
 
+// Prefetches a cache line that will be written.
+TUTTI_INLINE void fetch_for_writing(const std::byte* p) {
+  asm volatile("prefetchw %0" : : "m"(*p));  // the builtin would need a target of its own
+}
+
 // Prefetches pixels, side x side of them, that the tile after next will be the first to use: the hardware's prefetchers
 // do not follow tiles of NHWC. At an edge some addresses lie outside, which is allowed for a prefetch.
 template <bool Write>
@@ -105,7 +110,7 @@ TUTTI_INLINE void fetch_ahead(const std::byte* p, std::int64_t side, std::int64_
       for (int k = 0; k < tile; ++k) {
         const std::byte* const at = p + i * line + (j + k) * pixel;
         if constexpr (Write)
-          asm volatile("prefetchw %0" : : "m"(*at));  // the builtin would need a target of its own
+          fetch_for_writing(at);
         else
           __builtin_prefetch(at);
       }

@@ -27,10 +27,12 @@ struct WeightProductArgs {
   // the part that is computed, in whole registers
   std::int64_t first_input = 0, end_input = 0, first_output = 0, end_output = 0;
   float* products = nullptr;  // memory for weight_product_floats()
-  // The destination: sums [outputs][9][inputs, whole registers], set or added to, or else dw [outputs][inputs][9].
+  // The destination: sums [outputs][9][inputs, whole registers], set or added to, or else dw, of the computed part:
+  // [outputs][inputs][9], with dw_step floats from one output to the next.
   float* sums = nullptr;
   bool add = false;
   float* dw = nullptr;
+  std::int64_t dw_step = 0;
 };
 
 // The amount that is multiplied at once, of all points: a block of the gradient with products that stay in the
@@ -180,9 +182,13 @@ TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock
             [&](const V& v, int p, int q) TUTTI_LAMBDA { put(v, p * 3 + q); });
       };
       if (a.sums == nullptr) {
+        float* const to = a.dw + (i - a.first_output) * a.dw_step + (first - a.first_input) * 9;
+        // The next output's gradient is far away in memory, and the hardware's prefetchers do not follow the blocks.
+        const auto* const ahead = reinterpret_cast<const std::byte*>(to + a.dw_step);
+        for (std::size_t at = 0; at < 9 * sizeof(V); at += 64) fetch_for_writing(ahead + at);
         V nine[lanes > 9 ? lanes : 9] = {};
         transform([&](const V& v, int place) TUTTI_LAMBDA { nine[place] = v; });
-        put_places<I>(nine, a.dw + (i * a.inputs + first) * 9, a.inputs - first);
+        put_places<I>(nine, to, a.inputs - first);
       } else {
         float* const to = a.sums + i * 9 * row + first;
         const bool add = a.add;

@@ -49,7 +49,9 @@ class Conv2dBackwardWeights final : public Kernel {
 
   void prepare(const PrepareInfo& i) override {
     std::int64_t floats = products_floats();
-    if (!whole_batch()) {
+    if (whole_batch()) {
+      floats += block_floats;
+    } else {
       const std::int64_t rows = *std::max_element(i.chunk_rows.begin(), i.chunk_rows.end());
       const std::int64_t tiles = std::min(most_tiles(), rows * x_.tiles_per_row());
       floats += order_.count * (plane(inputs_, tiles) + plane(outputs_, tiles));
@@ -75,6 +77,7 @@ class Conv2dBackwardWeights final : public Kernel {
   [[nodiscard]] static std::int64_t plane(std::int64_t channels, std::int64_t tiles) {
     return plane_stride(channels * tiles);
   }
+  static constexpr std::int64_t block_floats = weight_block * weight_block * 9;  // of a gradient
   [[nodiscard]] static std::int64_t products_floats() { return (weight_product_floats() + 15) / 16 * 16; }
 
   [[nodiscard]] std::int64_t sums() const { return dy_.channels * 9 * inputs_; }
@@ -152,12 +155,18 @@ class Conv2dBackwardWeights final : public Kernel {
     a.x = transformed(c.partial, inputs_, rows_ * x_.tiles_per_row());
     a.dy = behind(a.x, outputs_);
     a.tiles = a.x.tiles;
-    a.dw = static_cast<float*>(c.out[0].data);
     a.first_input = c.task % panels() * weight_block;
     a.end_input = std::min(inputs_, a.first_input + weight_block);
     a.first_output = c.task / panels() * weight_block;
     a.end_output = std::min(outputs_, a.first_output + weight_block);
+    float* const out = static_cast<float*>(c.out[0].data) + (a.first_output * a.inputs + a.first_input) * 9;
+    a.dw = c.sink == nullptr ? out : a.products + products_floats();
+    a.dw_step = (c.sink == nullptr ? a.inputs : weight_block) * 9;
     weight_products(b_.isa, a);
+    if (c.sink == nullptr) return;
+    const auto count = static_cast<std::size_t>((std::min(a.end_input, a.inputs) - a.first_input) * 9);
+    for (std::int64_t k = 0; k < std::min(a.end_output, a.outputs) - a.first_output; ++k)
+      c.sink->take(out + k * a.inputs * 9, a.dw + k * a.dw_step, count);
   }
 
   // [outputs][9][inputs] of each shard -> their sum, [outputs][inputs][9]

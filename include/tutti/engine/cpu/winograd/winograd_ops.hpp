@@ -15,31 +15,32 @@
 #include <tutti/engine/cpu/winograd/weight_gradient_ops.hpp>
 
 // Convolutions forward and the gradient of their input by Winograd's algorithm. A convolution with few weights reads
-// them transformed, which happens once for each update, and takes any rows. A deep one first transforms all tiles of
-// the batch into the shards' partial results; then each task transforms one panel of weights and multiplies all tiles
-// by it.
+// them transformed, which happens once for each update, and takes any rows. A deep one, or one whose shards have few
+// tiles, first transforms all tiles of the batch into the shards' partial results; then each task multiplies all tiles
+// by one panel of weights. A deep one transforms the panel itself, unless weights are read several times between
+// updates. The bits of a tile depend on none of these choices.
 namespace tutti::cpu::winograd {
 
 class Convolution : public NativeKernel {
  public:
   [[nodiscard]] Partition cut() override {
-    if (!deep_) return {Division::rows};
-    const TileLayout l = deep_layout();
+    if (!whole_) return {Division::rows};
+    const TileLayout l = whole_layout();
     const std::int64_t all = l.groups * l.group_floats() * static_cast<std::int64_t>(sizeof(float));
     return {Division::reduce, static_cast<int>(weights_.panels * parts()),
             static_cast<std::size_t>((all + desc_.shards - 1) / desc_.shards), true};
   }
   [[nodiscard]] std::size_t packed_bytes() override {
-    return deep_ ? 0 : static_cast<std::size_t>(weights_.panels * weights_.panel) * sizeof(float);
+    return packs_ ? static_cast<std::size_t>(weights_.panels * weights_.panel) * sizeof(float) : 0;
   }
   void pack(const TensorRef& w, void* to) override {
     pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, 0, weights_.panels,
-                        static_cast<float*>(to)});
+                        static_cast<float*>(to), is_deep(w.shape[0], w.shape[1])});
   }
   void prepare(const PrepareInfo& i) override {
     std::int64_t floats = 0;
-    if (deep_) {
-      floats = weights_.panel + deep_layout().product_floats();
+    if (whole_) {
+      floats = (packs_ ? 0 : weights_.panel) + whole_layout().product_floats();
     } else {
       for (const std::int64_t rows : i.chunk_rows) {
         const TileLayout l = chunk_layout(rows);
@@ -49,7 +50,7 @@ class Convolution : public NativeKernel {
     shared_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
   }
   void run(Call& c) override {
-    if (!deep_) return run_rows(c);
+    if (!whole_) return run_rows(c);
     c.phase == Phase::reduce ? transform(c) : multiply(c);
   }
 
@@ -61,12 +62,13 @@ class Convolution : public NativeKernel {
         backward_(backward),
         bf16_(d.in[0].dtype == DType::bf16),
         strided_(window.stride == 2),
-        deep_(is_deep(d.in[0].shape[1], d.out[0].shape[1])),
-        weights_(isa_, d.in[0].shape[1], d.out[0].shape[1]) {}
+        weights_(isa_, d.in[0].shape[1], d.out[0].shape[1]),
+        packs_(b.reuses_weights || !is_deep(d.in[0].shape[1], d.out[0].shape[1])),
+        whole_(is_deep(d.in[0].shape[1], d.out[0].shape[1]) || has_few_tiles()) {}
 
  private:
-  // Tiles of a group. Deep convolutions with stride 2 take half as many, because their tiles have twice the points.
-  static constexpr std::int64_t chunk_tiles = 28, deep_tiles = 84;
+  // Tiles of a group. With stride 2 a group of the whole batch has half as many, because they have twice the points.
+  static constexpr std::int64_t chunk_tiles = 28, whole_tiles = 84;
 
   // For inputs with stride 2 a tile has 8x8 pixels.
   [[nodiscard]] static Images images_of(const Shape& s, bool wide) {
@@ -78,22 +80,28 @@ class Convolution : public NativeKernel {
     return {isa_, weights_, order_of(strided_), rows * input_images(desc_.in[0].shape).tiles_per_row(), at_once};
   }
   [[nodiscard]] TileLayout chunk_layout(std::int64_t rows) const { return layout(rows, chunk_tiles); }
-  // Returns into how many parts a deep convolution divides the groups of tiles. There are as many tasks as shards if
-  // there are enough groups.
+  // Returns whether each shard would multiply most of the weights by less than two blocks of tiles.
+  [[nodiscard]] bool has_few_tiles() const {
+    const std::int64_t rows = (desc_.in[0].shape[0] + desc_.shards - 1) / desc_.shards;
+    return weights_.channels * weights_.width * weights_.panels >= 128 * 256 &&
+           rows * input_images(desc_.in[0].shape).tiles_per_row() < 2 * block_range(isa_, weights_.registers).least;
+  }
+  // Returns into how many parts the groups of tiles of the whole batch are divided. There are as many tasks as shards
+  // if there are enough groups.
   [[nodiscard]] std::int64_t parts() const {
     return std::clamp<std::int64_t>(desc_.shards / weights_.panels, 1, fewest_groups());
   }
-  [[nodiscard]] std::int64_t deep_tile_count() const {
+  [[nodiscard]] std::int64_t tile_count() const {
     return desc_.in[0].shape[0] * input_images(desc_.in[0].shape).tiles_per_row();
   }
   [[nodiscard]] std::int64_t fewest_groups() const {
-    const std::int64_t most = strided_ ? deep_tiles / 2 : deep_tiles;
-    return (deep_tile_count() + most - 1) / most;
+    const std::int64_t most = strided_ ? whole_tiles / 2 : whole_tiles;
+    return (tile_count() + most - 1) / most;
   }
   // Each part has the same number of groups.
-  [[nodiscard]] TileLayout deep_layout() const {
+  [[nodiscard]] TileLayout whole_layout() const {
     const std::int64_t groups = (fewest_groups() + parts() - 1) / parts() * parts();
-    return layout(desc_.in[0].shape[0], (deep_tile_count() + groups - 1) / groups);
+    return layout(desc_.in[0].shape[0], (tile_count() + groups - 1) / groups);
   }
   [[nodiscard]] float* room(const Call& c) const { return reinterpret_cast<float*>(shared_.room.of(c.worker)); }
 
@@ -115,7 +123,7 @@ class Convolution : public NativeKernel {
       for (std::int64_t p = 0; p < weights_.panels; ++p)
         multiply_tiles(isa_,
                        {tiles, static_cast<const float*>(c.in[1].data) + p * weights_.panel, tiles + l.group_floats(),
-                        outputs(c, first, count, p)},
+                        false, outputs(c, first, count, p)},
                        weights_, l);
     }
   }
@@ -123,27 +131,32 @@ class Convolution : public NativeKernel {
   void transform(const Call& c) const {
     auto* const all = reinterpret_cast<float*>(c.partial - static_cast<std::size_t>(c.shard) * c.partial_stride);
     const Images rows = input_images(c.in[0].shape);
-    transform_tiles(isa_, inputs(c, 0, rows.tiles(), c.first_row * rows.tiles_per_row()), deep_layout(), all);
+    transform_tiles(isa_, inputs(c, 0, rows.tiles(), c.first_row * rows.tiles_per_row()), whole_layout(), all);
   }
   // Computes all outputs of a panel, for a part of the groups of tiles.
   void multiply(const Call& c) const {
-    const TileLayout l = deep_layout();
+    const TileLayout l = whole_layout();
     const std::int64_t parts = c.tasks / weights_.panels, panel = c.task / parts, part = c.task % parts;
-    float* const weights = room(c);
+    float* products = room(c);
     const TensorRef& w = c.in[1];
-    pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, panel, 1, weights});
+    const float* weights = static_cast<const float*>(w.data) + panel * weights_.panel;
+    if (!packs_) {
+      pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, panel, 1, products});
+      weights = products;
+      products += weights_.panel;
+    }
     for (std::int64_t g = l.groups * part / parts; g < l.groups * (part + 1) / parts; ++g)
-      multiply_tiles(
-          isa_,
-          {reinterpret_cast<const float*>(c.partial) + g * l.group_floats(), weights, weights + weights_.panel,
-           outputs(c, g * l.group, std::min(l.group, l.tiles - g * l.group), panel)},
-          weights_, l);
+      multiply_tiles(isa_,
+                     {reinterpret_cast<const float*>(c.partial) + g * l.group_floats(), weights, products, packs_,
+                      outputs(c, g * l.group, std::min(l.group, l.tiles - g * l.group), panel)},
+                     weights_, l);
   }
 
   Shared& shared_;
   NodeDesc desc_;
-  bool backward_, bf16_, strided_, deep_;
+  bool backward_, bf16_, strided_;
   WeightLayout weights_;
+  bool packs_, whole_;  // whether it reads transformed weights; multiplies the tiles of the whole batch
 };
 
 class Conv2d final : public Convolution {

@@ -31,6 +31,7 @@ inline TrainerOptions with_logical_ranks(TrainerOptions o, Backend& backend, Any
     fail<UsageError>(where, {"at most ", o.logical_ranks, " processes, one for each logical rank"}, strategy.size(),
                      "start fewer processes or give --logical-ranks a larger number");
   backend.fix_division();
+  if (o.logical_ranks > strategy.size()) backend.reuse_weights();
   return o;
 }
 

@@ -249,11 +249,13 @@ class StepRunner {
     const bool caches = integers_ != nullptr && b_.memory().on_host();
     const bool listens = part.rows > 0 && (caches || (whole && !exchange_.alone()));
     if (!sole && integers_ == nullptr) sum_.reserve(e_.parameters());
+    e_.give_gradients_to(caches ? integers_ : nullptr);
     key_.assign({(first ? 1U : 0U) + (last ? 2U : 0U), s_.membership().generation, end_->variant(number)});
     e_.start(
         part, end_->scalars(), span_of(key_), listens ? on_ready_ : silent_,
         [&] {
           if (first) end_->begin();
+          if (caches) integers_->begin_part(last, e_.gradient_data());
         },
         [&] { end_part(sole); });
   }
