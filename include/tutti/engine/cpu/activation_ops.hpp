@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <variant>
-
 #include <tutti/engine/cpu/activation_kernels.hpp>
 #include <tutti/engine/cpu/gelu_kernels.hpp>
 #include <tutti/engine/cpu/native_kernel.hpp>
@@ -10,17 +8,16 @@
 // Activations except relu.
 namespace tutti::cpu {
 
-class Activation final : public RowKernel {
+class Activation final : public RowKernelOf<op::Activation> {
  public:
-  using For = op::Activation;
-  using RowKernel::RowKernel;
+  using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       const auto n = c.out[0].shape.numel();
       const T* const x = static_cast<const T*>(c.in[0].data);
       T* const y = static_cast<T*>(c.out[0].data);
-      switch (std::get_if<For>(&op_)->kind) {
+      switch (o_.kind) {
         case op::ActivationKind::gelu:
           return gelu<T>(isa_, x, y, n);
         case op::ActivationKind::sigmoid:
@@ -33,17 +30,16 @@ class Activation final : public RowKernel {
     });
   }
 };
-class ActivationBackward final : public RowKernel {
+class ActivationBackward final : public RowKernelOf<op::ActivationBackward> {
  public:
-  using For = op::ActivationBackward;
-  using RowKernel::RowKernel;
+  using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       const auto n = c.out[0].shape.numel();
       const T *const dy = static_cast<const T*>(c.in[0].data), *const x = static_cast<const T*>(c.in[1].data);
       T* const dx = static_cast<T*>(c.out[0].data);
-      switch (std::get_if<For>(&op_)->kind) {
+      switch (o_.kind) {
         case op::ActivationKind::gelu:
           return gelu_backward<T>(isa_, dy, x, dx, n);
         case op::ActivationKind::sigmoid:
