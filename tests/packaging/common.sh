@@ -48,13 +48,32 @@ headers() {
   (cd "$TUTTI_BUILD_DIR/include" && find -L tutti/datasets -name '*.hpp' | sort)
 }
 
+# built_libraries: prints the paths of the build's libraries with tutti's large functions, in the order for the linker, one a
+# line. Prints nothing if the build has none, or has sanitizers.
+built_libraries() {
+  local component
+  [[ -z ${TUTTI_SANITIZE:-} && -f $TUTTI_BUILD_DIR/libtutti_compiled_core.a ]] || return 0
+  for component in onednn eigen core; do
+    [[ ! -f $TUTTI_BUILD_DIR/libtutti_compiled_$component.a ]] || echo "$TUTTI_BUILD_DIR/libtutti_compiled_$component.a"
+  done
+}
+
 # downstream BUILD_DIR OPTION...: configures, builds and runs examples/downstream with each component. The build is not
-# optimised, because finding and linking do not depend on it. test_compilers.sh tests the rest.
+# optimised, and takes tutti's large functions from the libraries of the build, because finding and linking do not
+# depend on them. test_compilers.sh compiles them in the program, and test_compiled.sh in each other way.
 downstream() {
-  local build=$1
+  local build=$1 libraries taken=()
   shift
+  mapfile -t libraries < <(built_libraries)
+  if ((${#libraries[@]})) && [[ " $*" != *" DOWNSTREAM_"*=ON* ]]; then
+    {
+      echo "add_compile_definitions(TUTTI_SEPARATE_COMPILATION)"
+      printf 'link_libraries("%s")\n' "${libraries[@]}"
+    } >"$work/taken.cmake"
+    taken=(-D "CMAKE_PROJECT_downstream_INCLUDE=$work/taken.cmake")
+  fi
   if ! { cmake -S "$TUTTI_SOURCE_DIR/examples/downstream" -B "$build" -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_FLAGS_RELEASE=-O0 \
-    -D "DOWNSTREAM_COMPONENTS=$(components)" "$@" && cmake --build "$build" --parallel 2; } >"$work/log" 2>&1; then
+    -D "DOWNSTREAM_COMPONENTS=$(components)" "${taken[@]}" "$@" && cmake --build "$build" --parallel 2; } >"$work/log" 2>&1; then
     cat "$work/log"
     fail "the downstream project does not build"
   fi

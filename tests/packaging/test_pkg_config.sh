@@ -15,8 +15,11 @@ want=$(sed -n 's/.*version = "\(.*\)";/\1/p' "$TUTTI_SOURCE_DIR/include/tutti/ve
 modules=(tutti)
 IFS=';' read -ra found <<<"$(components)"
 for component in "${found[@]}"; do modules+=("tutti-$component"); done
+# Takes tutti's large functions from the libraries of the build, as downstream() does.
+mapfile -t taken < <(built_libraries)
+if ((${#taken[@]})); then taken+=(-D TUTTI_SEPARATE_COMPILATION); fi
 # The shell must split the flags into words.
 # shellcheck disable=SC2046
-"$CXX" -std=c++20 -O0 "$TUTTI_SOURCE_DIR"/examples/downstream/{main,report}.cpp -o downstream \
+"$CXX" -std=c++20 -O0 "$TUTTI_SOURCE_DIR"/examples/downstream/{main,report}.cpp -o downstream "${taken[@]}" \
   $(pkg-config --cflags --libs "${modules[@]}")
 ./downstream || fail "the downstream program fails"

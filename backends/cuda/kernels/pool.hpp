@@ -10,13 +10,22 @@ struct Pool {
   int height, width, channels, out_h, out_w, kernel_h, kernel_w, stride, padding;
 };
 
+// The image, row, column and first channel of vector k of an array [n, height, width, groups * V].
+struct Place {
+  i64 image;
+  int row, column, channel;
+};
+template <int V>
+inline Place place_of(i64 k, int groups, int height, int width) {
+  const i64 pixel = quotient(k, groups), line = quotient(pixel, width), image = quotient(line, height);
+  return {image, (int)(line - image * height), (int)(pixel - line * width), (int)(k - pixel * groups) * V};
+}
+
 template <class T, int V>
 __global__ void max_pool(const T* x, T* y, u8* which, Pool p, i64 vectors) {
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
-    const i64 pixel = quotient(k, groups), line = quotient(pixel, p.out_w), image = quotient(line, p.out_h);
-    const int c = (int)(k - pixel * groups) * V;
-    const int q = (int)(pixel - line * p.out_w), row = (int)(line - image * p.out_h);
+    const auto [image, row, q, c] = place_of<V>(k, groups, p.out_h, p.out_w);
     float best[V];
     int place[V];
     #pragma unroll
@@ -53,9 +62,7 @@ template <class T, int V>
 __global__ void max_pool_backward(const T* dy, const u8* which, T* dx, Pool p, i64 vectors) {
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
-    const i64 pixel = quotient(k, groups), line = quotient(pixel, p.width), image = quotient(line, p.height);
-    const int c = (int)(k - pixel * groups) * V;
-    const int w = (int)(pixel - line * p.width), h = (int)(line - image * p.height);
+    const auto [image, h, w, c] = place_of<V>(k, groups, p.height, p.width);
     // The windows that contain the pixel: if the pixel is at row i of a window, the window's row is (h + padding - i) /
     // stride, which must be an integer.
     const int low = (h + p.padding) / p.stride, left = (w + p.padding) / p.stride;
@@ -95,9 +102,7 @@ template <class T, int V>
 __global__ void window_average(const T* x, T* y, Pool p, int count_padding, i64 vectors) {
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
-    const i64 pixel = quotient(k, groups), line = quotient(pixel, p.out_w), image = quotient(line, p.out_h);
-    const int c = (int)(k - pixel * groups) * V;
-    const int q = (int)(pixel - line * p.out_w), row = (int)(line - image * p.out_h);
+    const auto [image, row, q, c] = place_of<V>(k, groups, p.out_h, p.out_w);
     float sum[V];
     #pragma unroll
     for (int j = 0; j < V; ++j) sum[j] = 0;
@@ -123,9 +128,7 @@ template <class T, int V>
 __global__ void window_average_backward(const T* dy, T* dx, Pool p, int count_padding, i64 vectors) {
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
-    const i64 pixel = quotient(k, groups), line = quotient(pixel, p.width), image = quotient(line, p.height);
-    const int c = (int)(k - pixel * groups) * V;
-    const int w = (int)(pixel - line * p.width), h = (int)(line - image * p.height);
+    const auto [image, h, w, c] = place_of<V>(k, groups, p.height, p.width);
     const int low = (h + p.padding) / p.stride, left = (w + p.padding) / p.stride;
     float sum[V];
     #pragma unroll

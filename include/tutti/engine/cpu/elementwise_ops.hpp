@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
-#include <variant>
 #include <vector>
 
 #include <tutti/engine/cpu/native_kernel.hpp>
@@ -15,10 +14,9 @@
 // Element-wise ops, and the gradient of a bias.
 namespace tutti::cpu {
 
-class Normalize final : public RowKernel {
+class Normalize final : public RowKernelOf<op::Normalize> {
  public:
-  using For = op::Normalize;
-  using RowKernel::RowKernel;
+  using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
     const TensorRef& x = c.in[0];
     float_type(c.out[0].dtype, [&](auto t) {
@@ -27,14 +25,10 @@ class Normalize final : public RowKernel {
                         x.shape[1], o_.mean.data(), o_.inv_std.data());
     });
   }
-
- private:
-  const For& o_ = *std::get_if<For>(&op_);
 };
-class Add final : public RowKernel {
+class Add final : public RowKernelOf<op::Add> {
  public:
-  using For = op::Add;
-  using RowKernel::RowKernel;
+  using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);

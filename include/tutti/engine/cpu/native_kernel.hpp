@@ -27,6 +27,17 @@ class RowKernel : public NativeKernel {
   [[nodiscard]] Partition cut() override { return {Division::rows}; }
 };
 
+// Like RowKernel, for an op of type O, `o_`.
+template <class O>
+class RowKernelOf : public RowKernel {
+ public:
+  using For = O;
+  using RowKernel::RowKernel;
+
+ protected:
+  const O& o_ = *std::get_if<O>(&op_);
+};
+
 // Like RowKernel, but runs the reference loop.
 template <class O>
 class RowLoop final : public HostKernel<> {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <variant>
 
 #include <tutti/engine/cpu/native_kernel.hpp>
 #include <tutti/engine/cpu/pool/avg_pool_kernels.hpp>
@@ -27,33 +26,25 @@ template <class T>
           which.as<std::uint8_t>()};
 }
 
-class MaxPool final : public RowKernel {
+class MaxPool final : public RowKernelOf<op::MaxPool> {
  public:
-  using For = op::MaxPool;
-  using RowKernel::RowKernel;
+  using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
     float_type(c.in[0].dtype, [&](auto t) {
       using T = decltype(t);
       cpu::max_pool<T>(isa_, pool_args<T>(o_, c.in[0], c.out[0], c.out[1]));
     });
   }
-
- private:
-  const For& o_ = *std::get_if<For>(&op_);
 };
-class MaxPoolBackward final : public RowKernel {
+class MaxPoolBackward final : public RowKernelOf<op::MaxPoolBackward> {
  public:
-  using For = op::MaxPoolBackward;
-  using RowKernel::RowKernel;
+  using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       cpu::max_pool_backward<T>(isa_, pool_args<T>(o_, c.out[0], c.in[0], c.in[1]));
     });
   }
-
- private:
-  const For& o_ = *std::get_if<For>(&op_);
 };
 template <class T>
 [[nodiscard]] AvgPoolArgs<T> avg_pool_args(const op::AvgWindow& o, const TensorRef& x, const TensorRef& y) {
@@ -68,10 +59,9 @@ template <class T>
           static_cast<T*>(x.data),
           static_cast<T*>(y.data)};
 }
-class AvgPool final : public RowKernel {
+class AvgPool final : public RowKernelOf<op::AvgPool> {
  public:
-  using For = op::AvgPool;
-  using RowKernel::RowKernel;
+  using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
     const Shape& s = c.in[0].shape;
     float_type(c.out[0].dtype, [&](auto t) {
@@ -81,14 +71,10 @@ class AvgPool final : public RowKernel {
                               s[2] * s[3], s[1]);
     });
   }
-
- private:
-  const For& o_ = *std::get_if<For>(&op_);
 };
-class AvgPoolBackward final : public RowKernel {
+class AvgPoolBackward final : public RowKernelOf<op::AvgPoolBackward> {
  public:
-  using For = op::AvgPoolBackward;
-  using RowKernel::RowKernel;
+  using RowKernelOf::RowKernelOf;
   void run(Call& c) override {
     const Shape& s = c.out[0].shape;
     float_type(c.out[0].dtype, [&](auto t) {
@@ -98,9 +84,6 @@ class AvgPoolBackward final : public RowKernel {
                                        s[2] * s[3], s[1]);
     });
   }
-
- private:
-  const For& o_ = *std::get_if<For>(&op_);
 };
 
 }  // namespace tutti::cpu
