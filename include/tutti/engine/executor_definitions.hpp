@@ -52,6 +52,7 @@ struct Executor::Parts {
   std::vector<std::unique_ptr<PreparedPlan>> plans;
   PreparedPlan* last = nullptr;
   PlanWalk::Profile* profile = nullptr;
+  GradientSink* sink = nullptr;
   Buffer kept;  // metrics of evaluations
   StepScalars scalars;
   std::uint64_t id = next_run_id();
@@ -103,6 +104,7 @@ TUTTI_CORE_FUNCTION Executor::Sized& Executor::sized(ImageSize size) {
   made->own = {std::move(train), std::move(eval)};
   made->walk.watch(options_.watcher);
   made->walk.profile(parts_->profile);
+  made->walk.give_gradients_to(parts_->sink);
   return *parts_->sizes.emplace_back(std::move(made));
 }
 
@@ -258,7 +260,8 @@ TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScala
 }
 
 TUTTI_CORE_FUNCTION void Executor::give_gradients_to(GradientSink* sink) noexcept {
-  parts_->walk.give_gradients_to(sink);
+  parts_->sink = sink;
+  for (const auto& s : parts_->sizes) s->walk.give_gradients_to(sink);
 }
 
 TUTTI_CORE_FUNCTION void Executor::repack() {
