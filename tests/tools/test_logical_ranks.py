@@ -133,22 +133,6 @@ class SameBits(RunsCase):
         plain = self.train(*SMALL, *CLIPPED, "--threads", 1, "--save-steps", 4, "--keep", 20)
         self.assertNotEqual(differences(plain, self.quiet), [])
 
-    def test_sizes_of_images(self):
-        """Two sizes in training and another one in the evaluation, resumed in an epoch with the second size."""
-        self.PROGRAM = IMAGENET
-        images = self.folder / "images"
-        status, said = execute([str(BUILD / "examples" / "save_images"), str(images), "12"], self.folder)
-        self.assertEqual(status, 0, said)
-        options = ("--data_dir", images, "-m", "resnet18", "--stem", "imagenet", "--augmentation", "torchvision", "--image-size", 32,
-                   "--image-size-steps", "1:48", "--eval-size", 64, "--logical-ranks", 3, "-b", 2, "--num_epochs", 3, "--mixup", 0.2,
-                   "--display_every", 1, "--evaluation-batch", 5, "--evaluate-every", 1, "--nofp16", "--threads", 1,
-                   "--save-checkpoints-steps", 1)
-        self.check(*options)
-        self.assertIn("test_top1", str(list(log_lines(self.quiet).values())))
-        self.check(*options, strategy="gloo", ranks=2)
-        run = self.train(*options, "--max-steps", 3)
-        self.check(*options, f"--resume={newest(run)}", strategy="gloo", ranks=3)
-
 
 class Refused(RunsCase):
     def refuse(self, text, *options, **how):
