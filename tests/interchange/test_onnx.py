@@ -34,6 +34,10 @@ NETS = {
     "resnet50": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet50"], 0),
     "resnet50 v1": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet50", "--v1"], 0),
     "resnet101": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet101"], 0),
+    "resnet50d": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet50d"], 0),
+    "seresnet50": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "seresnet50"], 0),
+    "mobilenet_v2": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "mobilenet_v2"], 0),
+    "convnext_tiny": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "convnext_tiny"], 0),
     "resnet152": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet152"], 0),
 }
 

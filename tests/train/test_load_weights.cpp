@@ -69,6 +69,24 @@ TEST_CASE("loading restores weights, whatever their values were") {
   CHECK(to.trainer.counters() == Counters{});
 }
 
+TEST_CASE("weights of a fully connected layer fit a 1x1 convolution, and no other one") {
+  const test::TempFolder folder;
+  Run from(10, {.seed = 1}), to(10, {.seed = 2});
+  std::vector<io::TensorRecord> records = from.records();
+  io::TensorRecord& w = const_cast<io::TensorRecord&>(find(records, "layer2.0.downsample.0.weight"));
+  REQUIRE(w.shape == Shape{8, 4, 1, 1});
+  w.shape = Shape{8, 4};
+  io::save_safetensors(folder / "w.safetensors", records);
+  load_weights(to.trainer, folder / "w.safetensors");
+  CHECK(from.values() == to.values());
+  for (const Shape& other : {Shape{8, 4, 1}, Shape{4, 8}, Shape{32}, Shape{1, 1, 8, 4}}) {
+    w.shape = other;
+    io::save_safetensors(folder / "w.safetensors", records);
+    CHECK_THROWS_WITH_AS(load_weights(to.trainer, folder / "w.safetensors"), doctest::Contains("of another shape"),
+                         DataError);
+  }
+}
+
 TEST_CASE("a checkpoint's folder is accepted too, with its number of batches") {
   const test::TempFolder folder;
   Run from(10, {.seed = 1}), to(10, {.seed = 2});

@@ -49,7 +49,9 @@ std::vector<command_line::Option> model_option_table(ModelOptions& o) {
       {"--classes", "FILE", text(o.classes),
        "file with the names of the classes, one on each line  [the names in MODEL, otherwise numbers]", group},
       {"--model", "NAME", text(o.net.name),
-       "net of a MODEL that does not name its net: resnet18, resnet34, resnet50, resnet101 or resnet152. Images are "
+       "net of a MODEL that does not name its net: resnet18, resnet34, resnet50, resnet101, resnet152, "
+       "resnext50_32x4d, "
+       "wide_resnet50_2, mobilenet_v2 or convnext_tiny of torchvision; resnet50d or seresnet50 of timm. Images are "
        "prepared as torchvision evaluates ImageNet; the next four options change this",
        group},
       {"--image-size", "N", integer(o.net.image_size, 1, 4096, "a number"),
@@ -107,10 +109,9 @@ OpenedModel open_model(const ModelOptions& o) {
   } else if (m.file.card) {
     m.card = *m.file.card;
   } else {
-    fail<DataError>(
-        "model " + m.file.path.string(), "a file that names its net", "a file that does not",
-        "for files of other programs give --model, resnet18 to resnet152; checkpoints of tutti name their net "
-        "themselves");
+    fail<DataError>("model " + m.file.path.string(), "a file that names its net", "a file that does not",
+                    "for files of other programs give --model, such as resnet50; checkpoints of tutti name their net "
+                    "themselves");
   }
   if (!m.card.graph)
     fail<DataError>("model " + m.file.path.string(), "a net of tutti's own ops",

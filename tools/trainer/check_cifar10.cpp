@@ -95,12 +95,17 @@ double image_side(const RunOptions& o) {
 }  // namespace
 
 void check_cifar10_model(RunOptions& o) {
-  word("--network", o.network, {"resnet", "resnet_postact", "resnet_preact", "resnet_imagenet", "cifar_fast"}, {},
+  word("--network", o.network,
+       {"resnet", "resnet_postact", "resnet_preact", "resnet_imagenet", "cifar_fast", "wide_resnet"}, {},
        "docs/how-to/own-model.md shows how to train another net");
   number("--width", o.width, 1e-3, 64.0);
   number("--tta", o.tta, 0, 2);
-  if (o.network != "cifar_fast" && o.width != 1)
-    fail<UsageError>("--width", "1, or --network cifar_fast", text_of(o.width));
+  const bool wide = o.network == "wide_resnet";
+  if (!wide && o.network != "cifar_fast" && o.width != 1)
+    fail<UsageError>("--width", "1, or --network cifar_fast or wide_resnet", text_of(o.width));
+  if (wide && o.width != std::floor(o.width)) fail<UsageError>("--width", "a whole number", text_of(o.width));
+  if (wide && (o.depth < 10 || o.depth > 10000 || (o.depth - 4) % 6 != 0))
+    fail<UsageError>("--depth", "6n+4 (10, 16, 28, 40) for --network wide_resnet", std::to_string(o.depth));
   if (o.network == "cifar_fast") {
     // cifar_fast has one depth, which the user need not give.
     if (o.depth != 20 && o.depth != 8)
@@ -114,10 +119,10 @@ void check_cifar10_model(RunOptions& o) {
   const bool bottleneck = o.network == "resnet_preact" && o.depth >= 164 && (o.depth - 2) % 9 == 0;
   if (o.network == "resnet_imagenet") {
     if (!imagenet && o.depth != 50) fail<UsageError>("--depth", "18, 34, 50, 101 or 152", std::to_string(o.depth));
-  } else if (o.network == "cifar_fast") {
+  } else if (o.network == "cifar_fast" || wide) {
     for (const auto& [option, value] :
          {std::pair{"--initializer", o.initializer != "he"}, {"--zero-gamma", o.zero_gamma}})
-      if (value) fail<UsageError>(option, "its default for --network cifar_fast", "another value");
+      if (value) fail<UsageError>(option, "its default for --network " + o.network, "another value");
   } else if (o.depth < 8 || ((o.depth - 2) % 6 != 0 && !bottleneck) || o.depth > 10000) {
     fail<UsageError>("--depth", "6n+2 (8, 20, 32, 44, 50, 56, 110, ...) or 18, 34, 101, 152", std::to_string(o.depth));
   }

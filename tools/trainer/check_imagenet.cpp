@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "tools/trainer/check_imagenet.hpp"
 
+#include <cctype>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include <tutti/models/imagenet_net.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "tools/trainer/augmentation.hpp"
@@ -58,9 +61,19 @@ void check_imagenet_data(RunOptions& o) {
 
 void check_imagenet_model(RunOptions& o) {
   check_mxnet_model(o);
-  word("--model", o.model, {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"});
-  o.network = "resnet_imagenet";
-  o.depth = std::stoll(o.model.substr(6));
+  word("--model", o.model,
+       std::vector<std::string>(std::begin(models::imagenet_nets), std::end(models::imagenet_nets)));
+  // torchvision's plain ResNets have a depth; the name of another net says everything.
+  const bool plain = o.model.starts_with("resnet") && std::isdigit(static_cast<unsigned char>(o.model.back())) != 0;
+  const bool residual = o.model != "mobilenet_v2" && o.model != "convnext_tiny";
+  o.network = plain ? "resnet_imagenet" : o.model;
+  o.depth = plain ? std::stoll(o.model.substr(6)) : 0;
+  if (!plain && o.v1) fail<UsageError>("--v1", "a plain ResNet", o.model);
+  if (!residual) {
+    const std::string why = "its default for --model " + o.model;
+    if (o.stem == "small") fail<UsageError>("--stem", why, o.stem);
+    o.stem = "imagenet";
+  }
   word("--stem", o.stem, {"auto", "imagenet", "small"});
   const bool chosen = o.stem != "auto";
   if (!chosen) o.stem = o.image_size < 64 ? "small" : "imagenet";

@@ -56,10 +56,12 @@ void describe_cifar10(RunOptions& o, V& v) {
     "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images; on images of up to 28 pixels "
     "resnet_preact, as MXNet's scripts), resnet_postact (6n+2), resnet_preact (6n+2, pre-activation; 9n+2 from 164 "
     "on), "
-    "resnet_imagenet, cifar_fast (8 layers, the first one whitens the images)",
+    "resnet_imagenet, cifar_fast (8 layers, the first one whitens the images), wide_resnet (6n+4: with --depth 28 "
+    "--width 10 Wide-ResNet-28-10)",
     Scope::training);
   v("depth", o.depth, "layers of the net", Scope::training);
-  v("width", o.width, "channels of cifar_fast as a fraction of 64, 256 and 256");
+  v("width", o.width,
+    "channels of cifar_fast as a fraction of 64, 256 and 256, or of wide_resnet as a multiple of 16, 32 and 64");
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
     ".safetensors file with the net's names; the classifier only if it has as many outputs");

@@ -73,8 +73,9 @@ void describe_imagenet(RunOptions& o, V& v) {
     "a published recipe for ResNet-50, e.g. torchvision-v2, or finetune, for --pretrained weights and few images; other "
     "options replace its values; list: describe all");
   v("model", o.model,
-    "resnet18, resnet34, resnet50, resnet101 or resnet152; GluonCV's resnet50_v1b is the same net, its resnet50_v1 has "
-    "--v1 too",
+    "resnet18, resnet34, resnet50, resnet101 or resnet152; resnext50_32x4d, wide_resnet50_2, mobilenet_v2 or "
+    "convnext_tiny as in torchvision; resnet50d or seresnet50 as in timm. GluonCV's resnet50_v1b is resnet50, its "
+    "resnet50_v1 has --v1 too",
     Scope::training);
   v("stem", o.stem,
     "imagenet (7x7 of stride 2 and pooling) or small (3x3 of stride 1); auto: small below 64 pixels, else imagenet",

@@ -14,8 +14,10 @@
 #include <tutti/data/augment/mix.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/models/cifar_fast.hpp>
+#include <tutti/models/imagenet_net.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/models/wide_resnet.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "tools/trainer/augmentation.hpp"
@@ -243,9 +245,15 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
     r.label_smoothing = smoothing;
     r.top_k = static_cast<int>(o.top_k);
     models::cifar_fast(b, x, r);
-  } else if (o.network == "resnet_imagenet") {
+  } else if (o.network == "wide_resnet") {
+    models::wide_resnet(b, x,
+                        {.depth = depth,
+                         .widen = std::llround(o.width),
+                         .classes = schema.classes,
+                         .label_smoothing = smoothing,
+                         .top_k = static_cast<int>(o.top_k)});
+  } else if (o.network == "resnet_imagenet" || depth == 0) {
     models::ResnetOptions r;
-    r.depth = depth;
     r.classes = schema.classes;
     r.cifar_stem = o.stem == "small" || (o.stem == "auto" && schema.height < 64);
     r.zero_gamma = o.zero_gamma;
@@ -258,7 +266,7 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
     r.bn_momentum = static_cast<float>(1 - o.bn_momentum);
     r.label_smoothing = smoothing;
     r.top_k = static_cast<int>(o.top_k);
-    models::resnet(b, x, r);
+    models::imagenet_net(b, x, depth > 0 ? "resnet" + std::to_string(depth) : o.network, r);
   } else {
     models::ResnetCifarOptions r;
     r.depth = depth;
@@ -280,8 +288,10 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
 
 interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,
                                      const interchange::ImagePreparation& image) {
-  const std::string depth = o.network == "cifar_fast" ? "" : "-" + std::to_string(o.depth);
-  return interchange::model_metadata(o.network + depth, model, image, seen.class_names);
+  std::string name = o.network;
+  if (o.depth > 0 && o.network != "cifar_fast") name += "-" + std::to_string(o.depth);
+  if (o.network == "wide_resnet") name += "-" + std::to_string(std::llround(o.width));
+  return interchange::model_metadata(name, model, image, seen.class_names);
 }
 
 }  // namespace tutti::trainer

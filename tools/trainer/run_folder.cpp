@@ -45,7 +45,8 @@ std::string new_run_name(const RunOptions& o) {
   std::tm local{};
   ::localtime_r(&now, &local);
   std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &local);
-  const io::Path base = "runs/" + o.dataset + "-" + o.network + std::to_string(o.depth) + "-" + time;
+  const io::Path base =
+      "runs/" + o.dataset + "-" + o.network + (o.depth > 0 ? std::to_string(o.depth) : "") + "-" + time;
   io::Path path = base;
   for (int i = 2; io::path_exists(path); ++i) path = base.string() + "-" + std::to_string(i);
   return path.string();

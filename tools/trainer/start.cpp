@@ -11,6 +11,7 @@
 #include <tutti/core/free_memory.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/graph/summary.hpp>
+#include <tutti/models/imagenet_net.hpp>
 #include <tutti/train/load_weights.hpp>
 #include <tutti/version.hpp>
 
@@ -64,7 +65,9 @@ MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& se
 void load_pretrained(Trainer& trainer, const RunOptions& o) {
   const LoadedWeights w = [&] {
     try {
-      return load_weights(trainer, o.pretrained, {.skip_classifier = !o.eval_only});
+      return load_weights(
+          trainer, o.pretrained,
+          {.skip_classifier = !o.eval_only, .classifier = concat({models::classifier_of(o.network), "."})});
     } catch (const DataError& e) {
       const std::string message = e.what();
       const std::string other = o.stem == "small" ? "imagenet" : "small";
@@ -88,10 +91,10 @@ void print_net(const Graph& model, const MemoryEstimate& memory, const RunOption
         ": " + std::to_string(o.batch_size * o.accumulate) + " for each worker; the rate follows the number of workers";
     if (o.elastic_ramp_steps > 0) batch += " within " + std::to_string(o.elastic_ramp_steps) + " steps";
   }
-  std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images per update%s\n%s%s\n", o.network.c_str(),
-              static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
-              static_cast<long long>(seen.height), static_cast<long long>(seen.width),
-              static_cast<long long>(o.global_batch_size), batch.c_str(),
+  const std::string depth = o.depth > 0 ? " " + std::to_string(o.depth) : "";
+  std::printf("%s%s on %s images %lldx%lldx%lld, %lld images per update%s\n%s%s\n", o.network.c_str(), depth.c_str(),
+              o.dataset.c_str(), static_cast<long long>(seen.channels), static_cast<long long>(seen.height),
+              static_cast<long long>(seen.width), static_cast<long long>(o.global_batch_size), batch.c_str(),
               (o.dry_run ? summary(model) : totals(model)).c_str(), to_string(memory).c_str());
 }
 

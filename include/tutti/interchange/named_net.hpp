@@ -1,44 +1,48 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/text_part.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/interchange/model_card.hpp>
 #include <tutti/interchange/model_file.hpp>
-#include <tutti/models/resnet.hpp>
+#include <tutti/models/imagenet_net.hpp>
 
 namespace tutti::interchange {
 
 // Describes the net of a file that does not describe it.
 struct NamedNet {
-  std::string name;             // a name of torchvision and timm: resnet18, resnet34, resnet50, resnet101 or resnet152
-  std::int64_t image_size = 0;  // size of the net's input; 0: 224
-  std::int64_t short_side = 0;  // images are scaled to this short side; 0: 8/7 of image_size, or 256 for 224
+  std::string name;                     // a name of torchvision or timm, one of models::imagenet_nets
+  std::int64_t image_size = 0;          // size of the net's input; 0: 224
+  std::int64_t short_side = 0;          // images are scaled to this short side; 0: 8/7 of image_size, or 256 for 224
   std::vector<float> mean{}, stddev{};  // for pixels from 0 to 255; empty: ImageNet's, as torchvision has them
 };
 
 // Returns a card with the net of that name, with as many classes as the classifier in the file, and with torchvision's
 // evaluation for ImageNet. Throws UsageError for an unknown name, and DataError if the file has no classifier.
 [[nodiscard]] inline ModelCard card_of(const NamedNet& n, const ModelFile& m) {
-  constexpr std::pair<const char*, int> known[] = {
-      {"resnet18", 18}, {"resnet34", 34}, {"resnet50", 50}, {"resnet101", 101}, {"resnet152", 152}};
   models::ResnetOptions o;
-  o.depth = 0;
-  for (const auto& [name, depth] : known)
-    if (n.name == name) o.depth = depth;
-  if (o.depth == 0)
-    fail<UsageError>("--model", "resnet18, resnet34, resnet50, resnet101 or resnet152", n.name,
+  if (std::ranges::find(models::imagenet_nets, n.name) == std::end(models::imagenet_nets)) {
+    std::string all;
+    for (const std::string_view name : models::imagenet_nets) all += concat({all.empty() ? "" : ", ", name});
+    fail<UsageError>("--model", {"one of ", all}, n.name,
                      "files written by tutti's training contain their net and need no --model");
-  const io::SafetensorsEntry* const fc = m.file->find("fc.weight");
+  }
+  const std::string classifier = concat({models::classifier_of(n.name), ".weight"});
+  const io::SafetensorsEntry* const fc = m.file->find(classifier);
   if (fc == nullptr || fc->shape.size() != 2 || fc->shape[0] < 1 || fc->shape[0] > (1 << 24))
-    fail<DataError>({"model ", m.path.native()}, "a tensor fc.weight [classes, channels]",
-                    fc == nullptr ? "no such tensor" : "another shape", "use the state dictionary of a ResNet");
+    fail<DataError>({"model ", m.path.native()}, {"a tensor ", classifier, " [classes, channels]"},
+                    fc == nullptr ? "no such tensor" : "another shape",
+                    {"use the state dictionary of ", n.name, ", or name its net"});
   o.classes = static_cast<int>(fc->shape[0]);
   ModelCard card;
   card.name = n.name;
@@ -53,7 +57,7 @@ struct NamedNet {
   Builder b(3, scale.height, scale.width);
   std::vector<float> inverse;
   for (const float s : scale.stddev) inverse.push_back(1 / s);
-  models::resnet(b, b.normalize(scale.mean, inverse), o);
+  models::imagenet_net(b, b.normalize(scale.mean, inverse), n.name, o);
   card.graph = std::move(b).take();
   return card;
 }

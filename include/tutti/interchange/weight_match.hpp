@@ -79,8 +79,11 @@ class WeightMatch {
       if (s.name == name) return &s;
     return nullptr;
   }
+  // Returns whether a file's shape fits. [O, I] fits the weights of a 1x1 convolution, [O, I, 1, 1].
   static bool same(std::span<const std::int64_t> a, const Shape& b) {
-    return std::equal(a.begin(), a.end(), b.dims().begin(), b.dims().end());
+    const auto dims = b.dims();
+    const bool linear = a.size() == 2 && dims.size() == 4 && dims[2] == 1 && dims[3] == 1;
+    return std::equal(a.begin(), a.end(), dims.begin(), linear ? dims.begin() + 2 : dims.end());
   }
   static std::string text(const std::vector<std::int64_t>& shape) {
     std::string r = "[";
