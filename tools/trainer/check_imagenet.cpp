@@ -15,7 +15,6 @@
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/mxnet_options.hpp"
-#include "tools/trainer/stochastic_depth.hpp"
 
 namespace tutti::trainer::detail {
 
@@ -84,7 +83,11 @@ void check_imagenet_model(RunOptions& o) {
   if (!o.bn_eps) o.bn_eps = o.augmentation == "horovod" ? 1e-4 : 1e-5;
   number("--bn-eps", *o.bn_eps, 1e-12, 1);
   number("--tta", o.tta, 0, 2);
-  number("--drop-path", o.drop_path, 0, has_drop_path ? 0.999 : 0.0);
+  if (o.drop_path) number("--drop-path", *o.drop_path, 0, 0.999);
+  if (o.model == "mobilenet_v2" && o.drop_path && *o.drop_path > 0)
+    fail<UsageError>("--drop-path", "a net with residual branches that may be left out, such as resnet50", o.model);
+  if (o.blur_pool && (o.model == "mobilenet_v2" || o.model == "convnext_tiny"))
+    fail<UsageError>("--blur-pool", "a ResNet", o.model);
   number("--bn-momentum", o.bn_momentum, 0, 0.999999);
   check_loss(o);
 }

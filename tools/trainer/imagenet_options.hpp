@@ -70,7 +70,8 @@ void describe_imagenet(RunOptions& o, V& v) {
     "torchvision: its recipe for ResNet-50, 90 epochs with the rate divided by 10 every 30; mxnet: the defaults of "
     "train_resnet.py, with MXNet's log lines");
   v("recipe", o.recipe,
-    "a published recipe for ResNet-50, e.g. torchvision-v2, or finetune, for --pretrained weights and few images; other "
+    "a published recipe for ResNet-50, e.g. torchvision-v2, or finetune, for --pretrained weights and few images; "
+    "other "
     "options replace its values; list: describe all");
   v("model", o.model,
     "resnet18, resnet34, resnet50, resnet101 or resnet152; resnext50_32x4d, wide_resnet50_2, mobilenet_v2 or "
@@ -84,7 +85,8 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("v1", o.v1, "stride in the first 1x1 of a bottleneck, not in its 3x3", Scope::training);
   v("blur-pool", o.blur_pool, "blur the input of each strided convolution of 16 channels or more, as FFCV's BlurPool",
     Scope::training);
-  v("drop-path", o.drop_path, "rate of stochastic depth of the last block, which grows evenly over the blocks, 0..1",
+  v("drop-path", o.drop_path,
+    "rate of stochastic depth of the last block, which grows evenly over the blocks, 0..1; default: 0, ConvNeXt 0.1",
     Scope::training);
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "

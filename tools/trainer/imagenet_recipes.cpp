@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "tools/trainer/stochastic_depth.hpp"
-
 namespace tutti::trainer {
 
 namespace {
@@ -203,10 +201,8 @@ void add_imagenet_recipes(std::vector<Recipe>& to) {
                 .rule = RateRule::linear,
                 .complete = complete_torchvision_v2,
                 .differs = "the views of an image go to one rank, one after another, there to different ranks"});
-  if constexpr (has_drop_path) {
-    to.push_back(rsb_recipe("rsb-a1", "80.4 % top-1", 600, 0.005, rsb_a1));
-    to.push_back(rsb_recipe("rsb-a2", "79.8 % top-1", 300, 0.005, rsb_a2));
-  }
+  to.push_back(rsb_recipe("rsb-a1", "80.4 % top-1", 600, 0.005, rsb_a1));
+  to.push_back(rsb_recipe("rsb-a2", "79.8 % top-1", 300, 0.005, rsb_a2));
   to.push_back(rsb_recipe("rsb-a3", "78.1 % top-1", 100, 0.008, rsb_a3));
   to.push_back(ffcv_recipe("ffcv-16", "73.8 % top-1", 16, ffcv_of<16, 12>));
   to.push_back(ffcv_recipe("ffcv-24", "75.6 % top-1", 24, ffcv_of<24, 19>));

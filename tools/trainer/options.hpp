@@ -97,7 +97,7 @@ struct RunOptions {
   std::int64_t top_k = 5;
   std::string model = "resnet50", stem = "auto", pretrained;
   bool v1 = false, adv_conv_init = true, blur_pool = false;
-  double drop_path = 0;
+  std::optional<double> drop_path;
   std::optional<double> bn_eps;
   double bn_momentum = 0.9;
   // Optimisation

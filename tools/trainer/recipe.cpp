@@ -24,7 +24,6 @@
 #include "tools/trainer/fine_tuning.hpp"
 #include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/scripted_options.hpp"
-#include "tools/trainer/stochastic_depth.hpp"
 
 namespace tutti::trainer {
 
@@ -261,12 +260,11 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
     r.decay_bias = o.decay_biases;
     r.stride_in_1x1 = o.v1;
     r.blur = o.blur_pool;
-    set_drop_path(r, o.drop_path);
     if (o.bn_eps) r.bn_eps = static_cast<float>(*o.bn_eps);
     r.bn_momentum = static_cast<float>(1 - o.bn_momentum);
     r.label_smoothing = smoothing;
     r.top_k = static_cast<int>(o.top_k);
-    models::imagenet_net(b, x, depth > 0 ? "resnet" + std::to_string(depth) : o.network, r);
+    models::imagenet_net(b, x, depth > 0 ? "resnet" + std::to_string(depth) : o.network, r, o.drop_path);
   } else {
     models::ResnetCifarOptions r;
     r.depth = depth;

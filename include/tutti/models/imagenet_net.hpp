@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,8 +24,10 @@ inline constexpr std::string_view imagenet_nets[] = {"resnet18",   "resnet34",  
 }
 
 // Records a net by its name, and its loss. Nets other than ResNets use from the options only those that they have too:
-// classes, loss and batch norm. Throws UsageError for an unknown name.
-inline void imagenet_net(Builder& b, ValueId x, std::string_view name, ResnetOptions o = {}) {
+// classes, loss and batch norm. drop_path: rate of stochastic depth of the last block of ResNets and ConvNeXt; default:
+// that of the options, and ConvNeXt's own. Throws UsageError for an unknown name.
+inline void imagenet_net(Builder& b, ValueId x, std::string_view name, ResnetOptions o = {},
+                         std::optional<double> drop_path = {}) {
   if (name == "mobilenet_v2")
     return mobilenet_v2(b, x,
                         {.classes = o.classes,
@@ -32,8 +35,12 @@ inline void imagenet_net(Builder& b, ValueId x, std::string_view name, ResnetOpt
                          .bn_momentum = o.bn_momentum,
                          .label_smoothing = o.label_smoothing,
                          .top_k = o.top_k});
-  if (name == "convnext_tiny")
-    return convnext(b, x, {.classes = o.classes, .label_smoothing = o.label_smoothing, .top_k = o.top_k});
+  if (name == "convnext_tiny") {
+    ConvnextOptions own{.classes = o.classes, .label_smoothing = o.label_smoothing, .top_k = o.top_k};
+    if (drop_path) own.drop_path = *drop_path;
+    return convnext(b, x, own);
+  }
+  if (drop_path) o.drop_path = *drop_path;
   if (!resnet_variant(name, o)) {
     if (std::find(std::begin(imagenet_nets), std::end(imagenet_nets), name) == std::end(imagenet_nets))
       fail<UsageError>("net", "a net of --model", name);
