@@ -34,8 +34,8 @@ from logical_runs import command, differences, execute, hashes, log_lines, newes
 
 EVENTS, SEED, ONLY, OPTIONS = 200, int(time.time()), (), []
 HOSTS = 4
-TIMEOUT = 2.0  # the value of --rank-timeout. A server whose host is silent for longer ends the job.
-TIMEOUT_WITH_SERVERS = 6.0  # time for a new connection to the host of a server, also on a busy machine
+TIMEOUT = 2.0  # the value of --rank-timeout
+TIMEOUT_WITH_SERVERS = 6.0  # a server that is silent for this time, also because the machine is busy, does not return
 
 
 class Resources:
@@ -187,12 +187,14 @@ class Soak(ElasticTrainingCase):
     def cut(self):
         host = self.victim()
         self.cluster.cut(host)
-        time.sleep(0.5 if host in self.server_hosts else self.random.choice((0.5, self.timeout + 1.5)))
+        time.sleep(0.5 if host == self.last_server else self.random.choice((0.5, self.timeout + 1.5)))
         self.cluster.heal(host)
 
     def connection_killed(self):
         """Kills the ssh connection to a worker, which continues until its lease has expired."""
         host, pids = self.victim(), self.workers()
+        if host == self.last_server:
+            return self.kill_one()
         address = self.cluster.address(host).encode()
         for child in Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split():
             words = Path(f"/proc/{child}/cmdline").read_bytes()
@@ -261,9 +263,9 @@ class Soak(ElasticTrainingCase):
         self.STRATEGY = ["--disp-batches", 20, *OPTIONS[split + 1:]]
         logical = "--logical-ranks" in self.STRATEGY
         launcher = OPTIONS[:split]
-        # The first hosts have a server each.
-        self.server_hosts = set(range(int(launcher[launcher.index("-s") + 1]))) if "-s" in launcher else set()
-        self.timeout = TIMEOUT_WITH_SERVERS if self.server_hosts else TIMEOUT
+        # Without a server the job ends, so that of the first host stays.
+        self.last_server = 0 if "-s" in launcher else None
+        self.timeout = TIMEOUT if self.last_server is None else TIMEOUT_WITH_SERVERS
         self.begin("--elastic-at", "step", "--rank-timeout", self.timeout, "--restart-budget", 1000, *launcher,
                    epochs=1000000)
         shm = shared_files()
