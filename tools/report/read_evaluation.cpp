@@ -82,8 +82,8 @@ io::Json read_evaluation(const io::Path& path, std::size_t most_images) {
                                        {"said", detail::number_below(w.at("said"), classes, "said")},
                                        {"loss", short_number(w.at("loss").as_double("loss"))},
                                        {"sure", short_number(w.at("sure").as_double("sure"))}});
-    if (const io::Json* path = w.find("path"); path != nullptr && path->as_string("path").size() <= 4096)
-      shown.set("path", utf8_text(path->as_string("path")));
+    if (const io::Json* file = w.find("path"); file != nullptr && file->as_string("path").size() <= 4096)
+      shown.set("path", utf8_text(file->as_string("path")));
     if (const io::Json* png = w.find("png"); png != nullptr && detail::is_picture(*png)) shown.set("png", *png);
     worst.push_back(std::move(shown));
   }
