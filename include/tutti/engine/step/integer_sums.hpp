@@ -56,7 +56,7 @@ class IntegerSums final : public GradientSink {
   // Begins a part whose gradients take() may get, in the host's memory, until it ends with add() or convert() of the
   // last slice. last: it is the last part of this process.
   void begin_part(bool last, void* gradients);
-  void take(const float* place, const float* values, std::size_t count) override;
+  TUTTI_CORE_FUNCTION void take(const float* place, const float* values, std::size_t count) override;
   // Adds the gradients of a part that is not the last of this process.
   void add(const void* gradients) { add(0, first_block_.size() - 1, gradients); }
   // The same for slices [first, last), which follow those of the call before; the last call of a part ends at the last
