@@ -68,6 +68,7 @@ void choose_batch_size(Backend& backend, AnyStrategy& strategy, RunOptions& o, c
   o.rest_lr = with.rest_lr;
   o.warmup_lr = with.warmup_lr;
   o.lr_end = with.lr_end;
+  o.cosine_alpha = with.cosine_alpha;
   if (strategy.rank() != 0) return;
   std::printf("--batch-size auto: %s images per rank fit the memory, %lld per update; rate %g\n", chosen.c_str(),
               static_cast<long long>(o.global_batch_size), o.lr.value_or(0));
