@@ -134,12 +134,18 @@ TEST_CASE("another batch scales the rate by the rule of the recipe, and options 
   CHECK(*given.lr == 1);
   CHECK(contains(notes(given), "--lr 1 replaces its rate, 3.2 for 8192"));
   CHECK(options("--recipe goyal --batch-size 128 --accumulate 4").global_batch_size == 512);
+  CHECK(contains(error("--recipe rsb-a3 --batch-size auto"), "[--batch-size] expected a number with --batch-of job"));
 }
 
 TEST_CASE("sizes of images by epoch") {
   const RunOptions o = options("--num-epochs 16 --image-size 160 --image-size-steps 11:176,12:192 --eval-size 256");
   CHECK(image_size_steps(o) == std::vector<ImageSizeStep>{{0, 160}, {11, 176}, {12, 192}});
   CHECK(trainer_options(o).image_sizes == std::vector<ImageSize>{{160, 160}, {176, 176}, {192, 192}});
+  RunOptions of_folder = o;
+  of_folder.program = Program::tutti_train;
+  CHECK(trainer_options(of_folder).image_sizes.size() == 3);
+  CHECK_FALSE(contains(notes(o), "--image-size-steps: "));
+  CHECK(contains(notes(options("--num-epochs 12 --image-size-steps 12:192")), "the run ends after epoch 12"));
   CHECK(contains(notes(o), "160 pixels on each side, 176 after 11 epochs, 192 after 12 epochs"));
   CHECK(options("--num-epochs 2 --image-size 160 --image-size-steps 1:192").eval_size == 192);
   CHECK(options("--num-epochs 2 --image-size 160").eval_size == 160);
@@ -170,6 +176,10 @@ TEST_CASE("options of mixed images and of the loss") {
   const RunOptions plain = options("--num-epochs 1");
   const Graph p = make_model(plain, seen);
   CHECK(p[p.labels].shape.rank() == 1);
+  const RunOptions other = options("--num-epochs 1 --model mobilenet_v2");
+  const Graph m = make_model(other, seen);
+  for (const Value& v : m.values)
+    if (v.name == "classifier.1.bias") CHECK(v.decay == other.decay_biases);
   for (const auto& [line, option] :
        std::vector<std::pair<std::string, std::string>>{{"--mixup -1", "--mixup"},
                                                         {"--mixup nan", "--mixup"},
@@ -178,6 +188,8 @@ TEST_CASE("options of mixed images and of the loss") {
                                                         {"--mixup 1 --mix-switch 0.1", "--mix-switch"},
                                                         {"--mixup 1 --mix-pairs random", "--mix-pairs"},
                                                         {"--bce-sum", "--bce-sum"},
+                                                        {"--model mobilenet_v2 --noadv-conv-init", "--adv-conv-init"},
+                                                        {"--model convnext_tiny --bn-momentum 0.8", "--bn-momentum"},
                                                         {"--bce-loss --bce-target-thresh 1", "--bce-target-thresh"}}) {
     CAPTURE(line);
     CHECK(contains(error("--num-epochs 1 " + line), "[" + option + "]"));

@@ -57,7 +57,7 @@ done
 grep -q "^shapes/[a-z]*/[0-9]*.png: is " runs/shapes/worst.txt || complain "worst.txt: $(cat runs/shapes/worst.txt)"
 grep -q '"status":"finished"' runs/shapes/report.html || complain "the report tells no end"
 # The same command has nothing left to do; more epochs go on with the same split.
-expect 0 "going on from runs/shapes/checkpoints" shapes --image-size 32 --num-epochs 3 --threads 2 --no-tensorboard
+expect 0 "this run continues from runs/shapes/checkpoints" shapes --image-size 32 --num-epochs 3 --threads 2 --no-tensorboard
 [[ $(grep -c '"event":"epoch"' runs/shapes/log.jsonl) == 3 ]] || complain "epochs: $(grep -c epoch runs/shapes/log.jsonl)"
 
 # The printed commands work.
@@ -77,6 +77,10 @@ mkdir others
 cp -r shapes/cross shapes/triangle others
 expect 0 "note: the classifier was loaded too, and it is that of other classes: circle ..." others --pretrained runs/pair --num-epochs 1 \
   --threads 2 --no-tensorboard
+# The weights tell the net, also if it is not a ResNet.
+expect 0 "done: " pair --model mobilenet_v2 --image-size 32 --num-epochs 1 --threads 2 --no-tensorboard --log-dir mobile
+expect 0 "choice: the net is mobilenet_v2, because the weights are of it" others --pretrained mobile --num-epochs 1 --threads 2 \
+  --no-tensorboard --log-dir tuned
 
 # Several ranks: the split is the same, and one rank writes.
 if [[ -x $(command -v mpirun) ]]; then

@@ -56,6 +56,9 @@ void check_augmentation(RunOptions& o) {
                      : o.cutmix > 0 ? "--cutmix alone"
                                     : "neither",
                      "leave it out");
+  if (o.stop_at_train_top1 > 0 && batch_mix(o).any())
+    o.notes.emplace_back(
+        "--stop-at-train-top1: mixed images lower the training accuracy, so the run may not end before its last epoch");
 }
 
 Interpolation interpolation_of(const RunOptions& o) {

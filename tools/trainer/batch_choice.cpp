@@ -28,8 +28,13 @@ bool fits(Trainer& probe, const RunOptions& o, const Schema& seen, std::int64_t 
   RunOptions with = o;
   with.batch_size = batch;
   try {
-    MemoryEstimate m = probe.memory(batch * o.accumulate, batch);
-    m.batches = static_cast<std::size_t>(batch * (o.accumulate + 1) * LoaderOptions{}.slots * seen.image_bytes());
+    MemoryEstimate m = probe.memory(batch, batch);
+    // The sums of the passes of a step, and the images of all passes and of an evaluation.
+    if (o.accumulate > 1 && o.logical_ranks == 0) m.gradients *= 2;
+    std::int64_t image_bytes = seen.image_bytes();
+    for (const ImageSize s : probe.options().image_sizes)
+      image_bytes = std::max(image_bytes, seen.channels * s.height * s.width);
+    m.batches = static_cast<std::size_t>(batch * (o.accumulate + 1) * LoaderOptions{}.slots * image_bytes);
     return !probe.executor().backend().memory().on_host() || !memory_shortage(m, with, launched().local_size);
   } catch (const DeviceError&) {
     return false;
@@ -68,6 +73,7 @@ void choose_batch_size(Backend& backend, AnyStrategy& strategy, RunOptions& o, c
   o.rest_lr = with.rest_lr;
   o.warmup_lr = with.warmup_lr;
   o.lr_end = with.lr_end;
+  o.cosine_alpha = with.cosine_alpha;
   if (strategy.rank() != 0) return;
   std::printf("--batch-size auto: %s images per rank fit the memory, %lld per update; rate %g\n", chosen.c_str(),
               static_cast<long long>(o.global_batch_size), o.lr.value_or(0));

@@ -42,6 +42,9 @@ void check_batch_of(RunOptions& o, std::int64_t world) {
   word("--batch-of", o.batch_of, {"rank", "worker", "job"},
        {{"machine", "worker"}, {"host", "worker"}, {"global", "job"}});
   if (o.batch_of == "rank" || o.global_batch_size > 0) return;
+  if (o.batch_auto)
+    fail<UsageError>("--batch-size", "a number with --batch-of " + o.batch_of + ", which a recipe may have set", "auto",
+                     "--batch-of rank together with auto finds the batch of a rank");
   if (o.elastic_batch == "worker")
     fail<UsageError>("--batch-of", "rank with --elastic-batch worker, because each process keeps its batch", o.batch_of,
                      "leave one of the two out");

@@ -71,6 +71,7 @@ void check_imagenet_model(RunOptions& o) {
   if (!residual) {
     const std::string why = "its default for --model " + o.model;
     if (o.stem == "small") fail<UsageError>("--stem", why, o.stem);
+    if (!o.adv_conv_init) fail<UsageError>("--adv-conv-init", why, "false");
     o.stem = "imagenet";
   }
   word("--stem", o.stem, {"auto", "imagenet", "small"});
@@ -89,6 +90,8 @@ void check_imagenet_model(RunOptions& o) {
   if (o.blur_pool && (o.model == "mobilenet_v2" || o.model == "convnext_tiny"))
     fail<UsageError>("--blur-pool", "a ResNet", o.model);
   number("--bn-momentum", o.bn_momentum, 0, 0.999999);
+  if (o.model == "convnext_tiny" && o.bn_momentum != 0.9)
+    fail<UsageError>("--bn-momentum", "a net with batch norm, or 0.9", text_of(o.bn_momentum));
   check_loss(o);
 }
 

@@ -97,20 +97,35 @@ int blocks_of_stage(const io::Safetensors& file) {
   return blocks;
 }
 
+// Returns the net of --model that has such tensors; empty if there is none.
+std::string net_of(const io::Safetensors& file) {
+  if (file.find("features.18.0.weight") != nullptr) return "mobilenet_v2";
+  if (file.find("features.7.2.layer_scale") != nullptr) return "convnext_tiny";
+  if (file.find("layer1.0.conv1.weight") == nullptr) return "";
+  if (file.find("conv1.0.weight") != nullptr) return "resnet50d";
+  if (file.find("conv1.weight") == nullptr || file.find("conv1.weight")->shape.size() != 4) return "";
+  if (file.find("layer1.0.se.fc1.weight") != nullptr) return "seresnet50";
+  const io::SafetensorsEntry* const middle = file.find("layer1.0.conv2.weight");
+  const bool deep = file.find("layer1.0.conv3.weight") != nullptr;
+  if (deep && middle != nullptr && middle->shape.size() == 4 && middle->shape[0] == 128)
+    return middle->shape[1] == 4 ? "resnext50_32x4d" : "wide_resnet50_2";
+  const int blocks = blocks_of_stage(file);
+  if (blocks <= 2) return "resnet18";
+  if (blocks == 6) return deep ? "resnet50" : "resnet34";
+  return blocks == 23 ? "resnet101" : "resnet152";
+}
+
 // Takes net and size of images from the weights that the run begins with.
 void follow_weights(RunOptions& o, const std::string& pretrained) {
   const interchange::ModelFile m = interchange::open_model(pretrained);
+  const std::string net = net_of(*m.file);
+  if (net.empty())
+    fail<DataError>("--pretrained " + pretrained, "weights of a net of --model, with torchvision's or timm's names",
+                    "other tensors", "train_cifar10 has the nets of small images");
   const io::SafetensorsEntry* const stem = m.file->find("conv1.weight");
-  if (stem == nullptr || stem->shape.size() != 4 || m.file->find("layer1.0.conv1.weight") == nullptr)
-    fail<DataError>("--pretrained " + pretrained, "weights of a ResNet with torchvision's names", "other tensors",
-                    "train_cifar10 has the nets of small images");
-  o.stem = stem->shape[2] == 3 ? "small" : "imagenet";
-  const bool deep = m.file->find("layer1.0.conv3.weight") != nullptr;
-  const int blocks = blocks_of_stage(*m.file);
-  o.model = blocks <= 2    ? "resnet18"
-            : blocks == 6  ? (deep ? "resnet50" : "resnet34")
-            : blocks == 23 ? "resnet101"
-                           : "resnet152";
+  // Other weights than those of a first convolution have the same shapes with both stems.
+  if (stem != nullptr) o.stem = stem->shape[2] == 3 ? "small" : "imagenet";
+  o.model = net;
   o.choices.push_back("the net is " + o.model + ", because the weights are of it");
   if (m.card && m.card->image.height == m.card->image.width && m.card->image.height >= 32) {
     o.image_size = m.card->image.height;

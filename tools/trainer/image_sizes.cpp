@@ -59,6 +59,9 @@ void check_image_sizes(RunOptions& o) {
     note += ", " + std::to_string(steps[i].size) + " after " + std::to_string(steps[i].epoch) +
             (steps[i].epoch == 1 ? " epoch" : " epochs");
   o.notes.push_back(note + "; an evaluation, and the saved net, have " + std::to_string(o.eval_size));
+  if (o.epochs > 0 && steps.back().epoch >= o.epochs)
+    o.notes.push_back("--image-size-steps: the run ends after epoch " + std::to_string(o.epochs) +
+                      ", before training images have " + std::to_string(steps.back().size) + " pixels");
 }
 
 }  // namespace tutti::trainer

@@ -7,7 +7,6 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
-
 namespace tutti::trainer {
 
 namespace {

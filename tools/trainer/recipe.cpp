@@ -131,7 +131,7 @@ TrainerOptions trainer_options(const RunOptions& o, std::int64_t images) {
   t.logical_ranks = static_cast<int>(o.logical_ranks);
   t.allow_other_bits = o.allow_other_bits;
   if (const auto sizes = image_size_steps(o);
-      o.program == Program::train_imagenet && (sizes.size() > 1 || o.image_size != o.eval_size))
+      o.program != Program::train_cifar10 && (sizes.size() > 1 || o.image_size != o.eval_size))
     for (const ImageSizeStep& s : sizes) t.image_sizes.push_back({s.size, s.size});
   t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
   return t;

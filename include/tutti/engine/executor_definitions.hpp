@@ -51,6 +51,7 @@ struct Executor::Parts {
   std::vector<std::unique_ptr<Sized>> sizes;  // the first one is the net's own
   std::vector<std::unique_ptr<PreparedPlan>> plans;
   PreparedPlan* last = nullptr;
+  Sized* active = nullptr;  // of the last run or part, which may have had no rows
   PlanWalk::Profile* profile = nullptr;
   GradientSink* sink = nullptr;
   Buffer kept;  // metrics of evaluations
@@ -176,6 +177,7 @@ TUTTI_CORE_FUNCTION std::size_t Executor::run_bytes(const PreparedPlan& made) co
 TUTTI_CORE_FUNCTION void Executor::run(PreparedPlan& p, const BatchView& batch, const StepScalars& scalars,
                                        const OnReady& on_ready) {
   Sized& net = sized_of(p);
+  parts_->active = &net;
   parts_->slot.bind(batch, *p.graph);
   parts_->scalars = scalars;
   net.walk.set_scalars(&parts_->scalars);
@@ -230,6 +232,7 @@ TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScala
                                          std::span<const std::uint64_t> key, const OnReady& on_ready,
                                          FunctionRef<void()> begin, FunctionRef<void()> end) {
   Sized& net = sized(batch.size);
+  parts_->active = &net;
   if (scalars != nullptr) {
     begin();
     if (batch.rows > 0) run(prepared(batch.rows, true, net), batch, *scalars, on_ready);
@@ -266,7 +269,7 @@ TUTTI_CORE_FUNCTION void Executor::give_gradients_to(GradientSink* sink) noexcep
 
 TUTTI_CORE_FUNCTION void Executor::repack() {
   parameters_changed();
-  (parts_->last != nullptr ? sized_of(*parts_->last) : *parts_->sizes.front()).packs.run();
+  (parts_->active != nullptr ? *parts_->active : *parts_->sizes.front()).packs.run();
 }
 
 TUTTI_CORE_FUNCTION Metrics Executor::metrics() const {

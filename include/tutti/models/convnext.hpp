@@ -24,6 +24,7 @@ struct ConvnextOptions {
   double layer_scale = 1e-6;  // initial factors
   float label_smoothing = 0;
   int top_k = 5;
+  bool decay_bias = false;  // weight decay also applies to the classifier's bias
 };
 
 namespace detail {
@@ -64,7 +65,7 @@ inline void convnext(Builder& b, ValueId x, const ConvnextOptions& o = {}) {
                                  all > 1 ? o.drop_path * block++ / (all - 1) : 0);
   }
   x = nn::layer_norm(b, "classifier.0", b.global_avg_pool("avgpool", x));
-  b.softmax_cross_entropy(nn::linear(b, "classifier.2", x, o.classes, init), o.label_smoothing, o.top_k);
+  b.softmax_cross_entropy(nn::linear(b, "classifier.2", x, o.classes, init, o.decay_bias), o.label_smoothing, o.top_k);
 }
 
 }  // namespace tutti::models

@@ -24,8 +24,8 @@ inline constexpr std::string_view imagenet_nets[] = {"resnet18",   "resnet34",  
 }
 
 // Records a net by its name, and its loss. Nets other than ResNets use from the options only those that they have too:
-// classes, loss and batch norm. drop_path: rate of stochastic depth of the last block of ResNets and ConvNeXt; default:
-// that of the options, and ConvNeXt's own. Throws UsageError for an unknown name.
+// classes, loss, batch norm and decay_bias. drop_path: rate of stochastic depth of the last block of ResNets and
+// ConvNeXt; default: that of the options, and ConvNeXt's own. Throws UsageError for an unknown name.
 inline void imagenet_net(Builder& b, ValueId x, std::string_view name, ResnetOptions o = {},
                          std::optional<double> drop_path = {}) {
   if (name == "mobilenet_v2")
@@ -34,9 +34,11 @@ inline void imagenet_net(Builder& b, ValueId x, std::string_view name, ResnetOpt
                          .bn_eps = o.bn_eps,
                          .bn_momentum = o.bn_momentum,
                          .label_smoothing = o.label_smoothing,
-                         .top_k = o.top_k});
+                         .top_k = o.top_k,
+                         .decay_bias = o.decay_bias});
   if (name == "convnext_tiny") {
-    ConvnextOptions own{.classes = o.classes, .label_smoothing = o.label_smoothing, .top_k = o.top_k};
+    ConvnextOptions own{
+        .classes = o.classes, .label_smoothing = o.label_smoothing, .top_k = o.top_k, .decay_bias = o.decay_bias};
     if (drop_path) own.drop_path = *drop_path;
     return convnext(b, x, own);
   }

@@ -19,6 +19,7 @@ struct MobilenetV2Options {
   float bn_momentum = 0.1F;
   float label_smoothing = 0;
   int top_k = 5;
+  bool decay_bias = false;  // weight decay also applies to the classifier's bias
 };
 
 namespace detail {
@@ -42,8 +43,8 @@ class MobilenetV2 {
         x = block(concat({"features.", n++, ".conv."}), x, s.out, s.expansion, i == 0 ? s.stride : 1);
     x = conv("features.18.0", "features.18.1", x, {.out = 1280, .kernel = 1});
     x = nn::dropout(b_, "classifier.0", b_.global_avg_pool("avgpool", x), o_.dropout);
-    b_.softmax_cross_entropy(nn::linear(b_, "classifier.1", x, o_.classes, {Init::normal, 0.01}), o_.label_smoothing,
-                             o_.top_k);
+    b_.softmax_cross_entropy(nn::linear(b_, "classifier.1", x, o_.classes, {Init::normal, 0.01}, o_.decay_bias),
+                             o_.label_smoothing, o_.top_k);
   }
 
  private:
