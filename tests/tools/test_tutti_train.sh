@@ -57,7 +57,7 @@ done
 grep -q "^shapes/[a-z]*/[0-9]*.png: is " runs/shapes/worst.txt || complain "worst.txt: $(cat runs/shapes/worst.txt)"
 grep -q '"status":"finished"' runs/shapes/report.html || complain "the report tells no end"
 # The same command has nothing left to do; more epochs go on with the same split.
-expect 0 "going on from runs/shapes/checkpoints" shapes --image-size 32 --num-epochs 3 --threads 2 --no-tensorboard
+expect 0 "this run continues from runs/shapes/checkpoints" shapes --image-size 32 --num-epochs 3 --threads 2 --no-tensorboard
 [[ $(grep -c '"event":"epoch"' runs/shapes/log.jsonl) == 3 ]] || complain "epochs: $(grep -c epoch runs/shapes/log.jsonl)"
 
 # The printed commands work.
