@@ -51,6 +51,7 @@ says "8 of 40 images, the same share of each class, are held out by seed 1"
 says "the options that count, yours before the choices: --model resnet18 --image-size 32 --stem small --batch-size 8 --num-epochs 2"
 says "mean F1"
 says "predict:     tutti-predict runs/shapes IMAGE..."
+says "go on:       tutti-train shapes --image-size 32 --threads 2 --no-tensorboard --num-epochs 4"
 for file in report.html net.onnx worst.txt log.jsonl evaluation.json; do
   [[ -s runs/shapes/$file ]] || complain "no $file: $(ls runs/shapes)"
 done
@@ -63,6 +64,11 @@ expect 0 "this run continues from runs/shapes/checkpoints" shapes --image-size 3
 # The printed commands work.
 "$TUTTI_BUILD_DIR/tools/tutti-predict" runs/shapes "$(find shapes -name '*.png' | sort | head -n 1)" >out 2>&1 || complain "predict: $(cat out)"
 grep -q "circle" out || complain "predict: $(cat out)"
+
+# A preset, another recipe and a number of steps win against the choices, also with weights to begin from.
+expect 0 'lr-decay-mode = "steps"' shapes --preset torchvision --print-config
+expect 0 'optimizer = "lamb"' shapes --recipe rsb-a3 --pretrained runs/shapes --print-config
+expect 0 "num-epochs = 0" shapes --num-batches 3 --augmentation horovod --print-config
 
 # Fine-tuning takes net and size from the weights, with another head.
 mkdir pair
