@@ -43,6 +43,9 @@ expect 2 "[--data-dir]"
 expect 2 "did you mean --num-epochs" shapes --num-epoch 1
 [[ ! -e runs ]] || complain "it wrote before it refused: $(ls runs)"
 
+# A run inside the folder of the images would be a class of the next one.
+expect 2 "[--log-dir] expected a folder outside the images" shapes --log-dir shapes/run
+
 # It splits, chooses and says so; an option goes before a choice. It leaves the report, the net and the worst images.
 tiny=(--image-size 32 --num-epochs 2 --threads 2 --no-tensorboard)
 expect 0 "done: " shapes "${tiny[@]}"

@@ -35,6 +35,7 @@ struct Found {
   std::int64_t images = 0;  // for training
   int classes = 0;
   std::int64_t side = 0;  // median of the images' short sides
+  io::Path folder;        // of the class folders; empty for other forms
   bool splits = false;
 };
 
@@ -72,6 +73,7 @@ Found look(const RunOptions& o) {
   Found f;
   f.classes = train->classes;
   f.images = train->records.size();
+  if (train->form == imagenet::Form::image_folder) f.folder = train->folder;
   if (f.classes < 2)
     too_few(o, "images of two classes or more, each in a folder of its own",
             "one class" + (train->class_names.empty() ? std::string() : " '" + printable(train->class_names[0]) + "'"),
@@ -158,9 +160,16 @@ void choose_net(RunOptions& o, const Found& f, bool gpu) {
                       std::to_string(f.side) + (gpu ? "" : ", and a processor computes"));
 }
 
-std::string folder_name(const std::string& folder) {
-  const auto path = (std::filesystem::absolute(folder) / "").lexically_normal().parent_path();
-  return path.filename().string();
+io::Path full_path(const io::Path& folder) {
+  return (std::filesystem::absolute(folder) / "").lexically_normal().parent_path();
+}
+
+// Returns whether a run in this folder would be taken for a class, or for images of one.
+bool lies_in(const io::Path& run, const io::Path& classes) {
+  if (classes.empty()) return false;
+  const io::Path inner = full_path(run), outer = full_path(classes);
+  const auto [end, below] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return end == outer.end() && below != inner.end() && !below->string().starts_with('.');
 }
 
 }  // namespace
@@ -175,7 +184,12 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
                                                    : "--recipe " + said.recipe;
   const bool tunes = said.recipe == "finetune" || (others.empty() && !said.pretrained.empty());
   const std::string named = said.model == RunOptions().model ? "" : said.model;
-  o.run_dir = "runs/" + folder_name(said.data_dir);
+  const std::string name = full_path(said.data_dir).filename().string();
+  const std::string chosen = "runs/" + name, run = said.run_dir == o.run_dir ? chosen : said.run_dir;
+  o.run_dir = chosen;
+  if (lies_in(run, f.folder))
+    fail<UsageError>("--log-dir", "a folder outside the images, because it would become one of their classes",
+                     "'" + printable(run) + "'", "for example --log-dir ../runs/" + printable(name));
   o.keep = 2;
   o.evaluate_every = 1;
   o.data_nthreads = 2;
