@@ -16,6 +16,8 @@ expect 2 "--freeze fc" "${tiny[@]}" --num-batches 1 --log-dir none --rate-of fc=
 expect 2 "the nearest are circle" "${tiny[@]}" --num-batches 1 --log-dir none --class-weights circel=2
 expect 2 "and no such file" "${tiny[@]}" --num-batches 1 --log-dir none --class-weights nowhere.txt
 expect 2 "[--patience]" "${tiny[@]}" --num-epochs 1 --log-dir none --patience 2 --evaluate-every 0
+expect 2 "[--find-lr-steps] expected --find-lr" "${tiny[@]}" --num-epochs 1 --log-dir none --find-lr-steps 50
+expect 2 "[--validation-share]" --synthetic --num-batches 1 --log-dir none --validation-share 0.2
 expect 2 "[--recipe] expected goyal" "${tiny[@]}" --num-batches 1 --recipe fast
 expect 2 "[--crop-area]" --synthetic --num-batches 1 --crop-area 0.3
 
@@ -56,6 +58,7 @@ expect 0 "done: 12 steps" "${tiny[@]}" --num-epochs 9 --log-dir stale --lr 0 --l
 # Images that are held out by the seed.
 mkdir one
 ln -s "$PWD/images/train/"* one/
+expect 3 "[--patience] expected validation images" --data-dir one "${tiny[@]:2}" --num-epochs 1 --log-dir none --patience 2
 expect 0 "are held out by seed 3" --data-dir one "${tiny[@]:2}" --num-epochs 1 --log-dir held --validation-share 0.25
 grep -q "24 training and 8 test images" out || complain "the split: $(cat out)"
 

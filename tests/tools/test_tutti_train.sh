@@ -43,6 +43,9 @@ expect 2 "[--data-dir]"
 expect 2 "did you mean --num-epochs" shapes --num-epoch 1
 [[ ! -e runs ]] || complain "it wrote before it refused: $(ls runs)"
 
+# A run inside the folder of the images would be a class of the next one.
+expect 2 "[--log-dir] expected a folder outside the images" shapes --log-dir shapes/run
+
 # It splits, chooses and says so; an option goes before a choice. It leaves the report, the net and the worst images.
 tiny=(--image-size 32 --num-epochs 2 --threads 2 --no-tensorboard)
 expect 0 "done: " shapes "${tiny[@]}"
@@ -51,6 +54,7 @@ says "8 of 40 images, the same share of each class, are held out by seed 1"
 says "the options that count, yours before the choices: --model resnet18 --image-size 32 --stem small --batch-size 8 --num-epochs 2"
 says "mean F1"
 says "predict:     tutti-predict runs/shapes IMAGE..."
+says "go on:       tutti-train shapes --image-size 32 --threads 2 --no-tensorboard --num-epochs 4"
 for file in report.html net.onnx worst.txt log.jsonl evaluation.json; do
   [[ -s runs/shapes/$file ]] || complain "no $file: $(ls runs/shapes)"
 done
@@ -63,6 +67,11 @@ expect 0 "this run continues from runs/shapes/checkpoints" shapes --image-size 3
 # The printed commands work.
 "$TUTTI_BUILD_DIR/tools/tutti-predict" runs/shapes "$(find shapes -name '*.png' | sort | head -n 1)" >out 2>&1 || complain "predict: $(cat out)"
 grep -q "circle" out || complain "predict: $(cat out)"
+
+# A preset, another recipe and a number of steps win against the choices, also with weights to begin from.
+expect 0 'lr-decay-mode = "steps"' shapes --preset torchvision --print-config
+expect 0 'optimizer = "lamb"' shapes --recipe rsb-a3 --pretrained runs/shapes --print-config
+expect 0 "num-epochs = 0" shapes --num-batches 3 --augmentation horovod --print-config
 
 # Fine-tuning takes net and size from the weights, with another head.
 mkdir pair

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "tools/train/results.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -80,6 +82,33 @@ void write_worst(const io::Path& evaluation, const io::Path& to) {
   io::atomic_write_file(to, text);
 }
 
+// Returns a word as a shell reads it.
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=,:+@%";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return printable(text + "'");
+}
+
+// Returns the command that trains twice as long. words: those of the command so far.
+std::string longer(const trainer::RunOptions& o, const std::vector<std::string>& words) {
+  std::string text = "tutti-train";
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::string name = words[i].substr(0, words[i].find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto replaced = {"--clear-log", "--epochs", "--max-steps", "--num-batches", "--num-epochs"};
+    if (std::find(replaced.begin(), replaced.end(), name) == replaced.end()) {
+      text += " " + shell_word(words[i]);
+      continue;
+    }
+    const bool value_follows = words[i].size() == name.size() && i + 1 < words.size() && !words[i + 1].starts_with('-');
+    if (value_follows) ++i;
+  }
+  return text + (o.num_batches > 0 ? " --num-batches " + std::to_string(2 * o.num_batches)
+                                   : " --num-epochs " + std::to_string(2 * o.epochs));
+}
+
 void write_page(const io::Path& run, const report_tool::PageParts& parts) {
   std::vector<report_tool::RunData> runs{report_tool::read_run(run.string(), report_tool::images_of_each(1))};
   const std::string page = report_tool::make_page(parts, runs, runs.front().name, "");
@@ -88,7 +117,8 @@ void write_page(const io::Path& run, const report_tool::PageParts& parts) {
 
 }  // namespace
 
-void write_results(const trainer::RunOptions& o, const report_tool::PageParts& page) {
+void write_results(const trainer::RunOptions& o, const std::vector<std::string>& words,
+                   const report_tool::PageParts& page) {
   const io::Path run = o.run_dir, logs = o.log_dir.empty() ? o.run_dir : o.log_dir;
   careful("the table of classes", [&] { print_scores(logs / "log.jsonl"); });
   careful((run / "report.html").string(), [&] { write_page(logs, page); });
@@ -99,14 +129,15 @@ void write_results(const trainer::RunOptions& o, const report_tool::PageParts& p
     as.out = (run / "net.onnx").string();
     (void)export_tool::write(as);
   });
-  const char* const folder = o.run_dir.c_str();
+  const std::string quoted = shell_word(o.run_dir);
+  const char *const folder = o.run_dir.c_str(), *const word = quoted.c_str();
   std::printf(
       "%s/report.html: curves, confusion matrix and the worst images; %s/worst.txt: their files\n"
       "predict:     tutti-predict %s IMAGE...\n"
       "export:      tutti-export %s FILE.onnx\n"
-      "go on:       tutti-train %s --log-dir %s --num-epochs %lld\n"
+      "go on:       %s\n"
       "fine-tune:   tutti-train OTHER_FOLDER --pretrained %s\n",
-      folder, folder, folder, folder, o.data_dir.c_str(), folder, static_cast<long long>(2 * o.epochs), folder);
+      folder, folder, word, word, longer(o, words).c_str(), word);
 }
 
 }  // namespace tutti::train_tool

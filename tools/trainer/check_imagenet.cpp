@@ -41,6 +41,9 @@ void check_imagenet_data(RunOptions& o) {
   if (o.crop_area != 0 && o.augmentation != "torchvision")
     fail<UsageError>("--crop-area", "--augmentation torchvision together with it", o.augmentation, "leave it out");
   if (o.validation_share != 0) number("--validation-share", o.validation_share, 0.001, 0.9);
+  if (o.validation_share != 0 && (o.benchmark || records))
+    fail<UsageError>("--validation-share", "--data-dir with images to divide", o.benchmark ? "--synthetic" : "records",
+                     "leave it out");
   if (o.crop_pct != 0) number("--crop-pct", o.crop_pct, 0.1, 1);
   if (o.eval_resize != 0) number("--eval-resize", o.eval_resize, o.eval_size, 65536);
   if (o.eval_resize != 0 && o.crop_pct != 0)

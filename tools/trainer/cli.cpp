@@ -173,6 +173,8 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
   apply_preset(parsed.options, said.preset);
   apply_recipe(parsed.options, said.recipe);
   if (program == Program::tutti_train) choose_for_folder(parsed.options, said);
+  // The epochs of a preset, a recipe or a choice give way to the user's number of steps.
+  if (traits_of(program).as_horovod && said.num_batches > 0) parsed.options.epochs = 0;
   const RunOptions start = parsed.options;
   const std::string name = name_of(program);
   CLI::App app(traits_of(program).title, name);
@@ -228,6 +230,9 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
     else
       parsed.options.notes.push_back("--" + option + " comes from the environment's " + variable);
   }
+  // Such a default would contradict the user's --augmentation.
+  if (start.crop_area > 0 && said.crop_area == 0 && parsed.options.augmentation == "horovod")
+    parsed.options.crop_area = 0;
   if (!said.recipe.empty()) note_overrides(parsed.options, start, defaults_of(program));
   return parsed;
 }

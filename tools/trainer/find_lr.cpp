@@ -104,7 +104,9 @@ int find_rate(Trainer& trainer, BatchSource& train, const RunOptions& o) {
     if (points.size() < first) throw;
   }
   train.release();
-  if (stopped) return StopSignals::exit_code();
+  // The signal may have been sent only to another rank.
+  if (stopped)
+    return StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
   if (!here) return 0;
   const double suggested = detail::suggested_rate(points);
   write(o, points, suggested);

@@ -140,6 +140,8 @@ void check_fine_tuning(RunOptions& o) {
   (void)rates_of(o);
   number("--patience", o.patience, 0, 1'000'000);
   number("--find-lr-steps", o.find_lr_steps, 20, 100'000);
+  if (!o.find_lr && o.find_lr_steps != RunOptions().find_lr_steps)
+    fail<UsageError>("--find-lr-steps", "--find-lr together with it", std::to_string(o.find_lr_steps), "leave it out");
   if (o.patience > 0 && o.evaluate_every == 0)
     fail<UsageError>("--patience", "evaluations while training", "--evaluate-every 0", "leave one of the two out");
   if (o.patience > 0 && o.strategy == "ps_async")

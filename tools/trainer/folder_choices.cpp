@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/data/images/image_header.hpp>
 #include <tutti/interchange/model_file.hpp>
+#include <tutti/models/imagenet_net.hpp>
 
 #include "tools/trainer/recipe_finetune.hpp"
 #include "tools/trainer/record_split.hpp"
@@ -33,6 +35,7 @@ struct Found {
   std::int64_t images = 0;  // for training
   int classes = 0;
   std::int64_t side = 0;  // median of the images' short sides
+  io::Path folder;        // of the class folders; empty for other forms
   bool splits = false;
 };
 
@@ -59,22 +62,28 @@ std::int64_t median_side(const AnyRecords& records) {
 }
 
 Found look(const RunOptions& o) {
-  auto train = find_imagenet(o.data_dir, Split::train);
+  imagenet::OpenOptions as;
+  as.missing_shards = o.allow_missing_shards;
+  if (o.num_classes > 0) as.classes = static_cast<int>(o.num_classes);
+  auto train = find_imagenet(o.data_dir, Split::train, as);
   if (!train)
     too_few(o, "a folder of images for each class, such as cat/*.jpg and dog/*.jpg", contents_of(o.data_dir),
             "put the images of each class into a folder of its own");
-  const bool has_test = find_imagenet(o.data_dir, Split::test).has_value();
+  const bool has_test = find_imagenet(o.data_dir, Split::test, as).has_value();
   Found f;
   f.classes = train->classes;
   f.images = train->records.size();
+  if (train->form == imagenet::Form::image_folder) f.folder = train->folder;
   if (f.classes < 2)
     too_few(o, "images of two classes or more, each in a folder of its own",
             "one class" + (train->class_names.empty() ? std::string() : " '" + printable(train->class_names[0]) + "'"),
             "add a folder with images of another class, for example of everything else");
-  const std::vector<std::int64_t> counts = counts_of(*train);
+  // Other forms than class folders have to be read for their labels, which the split does anyway.
+  std::vector<std::int64_t> counts;
+  if (!has_test || train->form == imagenet::Form::image_folder) counts = counts_of(*train);
   const auto least = std::min_element(counts.begin(), counts.end());
   const std::int64_t needed = has_test ? least_to_train : least_to_split;
-  if (*least < needed) {
+  if (least != counts.end() && *least < needed) {
     const auto k = static_cast<std::size_t>(least - counts.begin());
     too_few(o,
             std::to_string(needed) + " images or more of each class" +
@@ -97,36 +106,45 @@ int blocks_of_stage(const io::Safetensors& file) {
   return blocks;
 }
 
-// Returns the net of --model that has such tensors; empty if there is none.
-std::string net_of(const io::Safetensors& file) {
-  if (file.find("features.18.0.weight") != nullptr) return "mobilenet_v2";
-  if (file.find("features.7.2.layer_scale") != nullptr) return "convnext_tiny";
-  if (file.find("layer1.0.conv1.weight") == nullptr) return "";
-  if (file.find("conv1.0.weight") != nullptr) return "resnet50d";
-  if (file.find("conv1.weight") == nullptr || file.find("conv1.weight")->shape.size() != 4) return "";
-  if (file.find("layer1.0.se.fc1.weight") != nullptr) return "seresnet50";
-  const io::SafetensorsEntry* const middle = file.find("layer1.0.conv2.weight");
-  const bool deep = file.find("layer1.0.conv3.weight") != nullptr;
-  if (deep && middle != nullptr && middle->shape.size() == 4 && middle->shape[0] == 128)
-    return middle->shape[1] == 4 ? "resnext50_32x4d" : "wide_resnet50_2";
-  const int blocks = blocks_of_stage(file);
-  if (blocks <= 2) return "resnet18";
-  if (blocks == 6) return deep ? "resnet50" : "resnet34";
-  return blocks == 23 ? "resnet101" : "resnet152";
+// Returns the net of --model that has these weights; empty if there is none.
+std::string net_of(const interchange::ModelFile& m) {
+  if (m.card)  // of a run with another net than a plain ResNet
+    for (const std::string_view name : models::imagenet_nets)
+      if (m.card->name == name) return m.card->name;
+  const auto shape = [&](const char* name) {
+    const io::SafetensorsEntry* const e = m.file->find(name);
+    return e == nullptr ? std::vector<std::int64_t>() : std::vector<std::int64_t>(e->shape.begin(), e->shape.end());
+  };
+  if (!shape("features.18.0.weight").empty()) return "mobilenet_v2";
+  if (!shape("features.7.2.layer_scale").empty()) return "convnext_tiny";
+  if (shape("layer1.0.conv1.weight").size() != 4) return {};
+  if (!shape("conv1.0.weight").empty()) return "resnet50d";
+  if (shape("conv1.weight").size() != 4) return {};
+  if (!shape("layer1.0.se.fc1.weight").empty()) return "seresnet50";
+  const auto in_block = shape("layer1.0.conv2.weight");  // [128, 4, 3, 3] with 32 groups, [128, 128, 3, 3] if wide
+  const bool deep = !shape("layer1.0.conv3.weight").empty();
+  if (deep && in_block.size() == 4 && in_block[0] == 128)
+    return in_block[1] == 4 ? "resnext50_32x4d" : "wide_resnet50_2";
+  const int blocks = blocks_of_stage(*m.file);
+  return blocks <= 2    ? "resnet18"
+         : blocks == 6  ? (deep ? "resnet50" : "resnet34")
+         : blocks == 23 ? "resnet101"
+                        : "resnet152";
 }
 
-// Takes net and size of images from the weights that the run begins with.
-void follow_weights(RunOptions& o, const std::string& pretrained) {
+// Takes the net and, if `sizes`, the size of images from the weights that the run begins with. named: the user's
+// --model, or empty.
+void follow_weights(RunOptions& o, const std::string& pretrained, const std::string& named, bool sizes) {
   const interchange::ModelFile m = interchange::open_model(pretrained);
-  const std::string net = net_of(*m.file);
-  if (net.empty())
+  const std::string net = net_of(m);
+  if (net.empty() && named.empty())
     fail<DataError>("--pretrained " + pretrained, "weights of a net of --model, with torchvision's or timm's names",
-                    "other tensors", "train_cifar10 has the nets of small images");
+                    "other tensors", "--model names the net of other weights; train_cifar10 has those of small images");
+  if (!net.empty()) o.model = net;
   const io::SafetensorsEntry* const stem = m.file->find("conv1.weight");
-  // Other weights than those of a first convolution have the same shapes with both stems.
-  if (stem != nullptr) o.stem = stem->shape[2] == 3 ? "small" : "imagenet";
-  o.model = net;
-  o.choices.push_back("the net is " + o.model + ", because the weights are of it");
+  o.stem = stem != nullptr && stem->shape.size() == 4 && stem->shape[2] == 3 ? "small" : "imagenet";
+  if (!net.empty()) o.choices.push_back("the net is " + o.model + ", because the weights are of it");
+  if (!sizes) return;
   if (m.card && m.card->image.height == m.card->image.width && m.card->image.height >= 32) {
     o.image_size = m.card->image.height;
     o.choices.push_back("the images have the size with which these weights were trained");
@@ -148,9 +166,16 @@ void choose_net(RunOptions& o, const Found& f, bool gpu) {
                       std::to_string(f.side) + (gpu ? "" : ", and a processor computes"));
 }
 
-std::string folder_name(const std::string& folder) {
-  const auto path = (std::filesystem::absolute(folder) / "").lexically_normal().parent_path();
-  return path.filename().string();
+io::Path full_path(const io::Path& folder) {
+  return (std::filesystem::absolute(folder) / "").lexically_normal().parent_path();
+}
+
+// Returns whether a run in this folder would be taken for a class, or for images of one.
+bool lies_in(const io::Path& run, const io::Path& classes) {
+  if (classes.empty()) return false;
+  const io::Path inner = full_path(run), outer = full_path(classes);
+  const auto [end, below] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return end == outer.end() && below != inner.end() && !below->string().starts_with('.');
 }
 
 }  // namespace
@@ -160,14 +185,25 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
   const Found f = look(said);
   const bool processor = said.gpus && said.gpus->empty();
   const bool gpu = said.backend == "cuda" || (said.backend == "auto" && !processor && automatic_backend() == "cuda");
-  const bool tunes = !said.pretrained.empty() || said.recipe == "finetune";
-  o.run_dir = "runs/" + folder_name(said.data_dir);
+  const std::string others = !said.preset.empty()  ? "--preset " + said.preset
+                             : said.recipe.empty() ? ""
+                                                   : "--recipe " + said.recipe;
+  const bool tunes = said.recipe == "finetune" || (others.empty() && !said.pretrained.empty());
+  const std::string named = said.model == RunOptions().model ? "" : said.model;
+  const std::string name = full_path(said.data_dir).filename().string();
+  const std::string chosen = "runs/" + name, run = said.run_dir == o.run_dir ? chosen : said.run_dir;
+  o.run_dir = chosen;
+  if (lies_in(run, f.folder))
+    fail<UsageError>("--log-dir", "a folder outside the images, because it would become one of their classes",
+                     "'" + printable(run) + "'", "for example --log-dir ../runs/" + printable(name));
   o.keep = 2;
   o.evaluate_every = 1;
   o.data_nthreads = 2;
   if (f.splits) o.validation_share = share;
-  if (!said.recipe.empty() && !tunes) {
-    o.choices.push_back("the net, the size, the batch, the rate and the epochs are those of --recipe " + said.recipe);
+  if (!others.empty() && !tunes) {
+    if (!said.pretrained.empty()) follow_weights(o, said.pretrained, named, false);
+    o.choices.push_back((said.pretrained.empty() ? "the net, the size" : "the size") +
+                        (", the batch, the rate and the epochs are those of " + others));
     return;
   }
   o.augmentation = "torchvision";
@@ -181,7 +217,7 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
     if (said.pretrained.empty())
       choose_net(o, f, gpu);
     else
-      follow_weights(o, said.pretrained);
+      follow_weights(o, said.pretrained, named, true);
   } else {
     choose_net(o, f, gpu);
     o.warmup_epochs = 2;
@@ -194,7 +230,7 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
   o.choices.push_back(std::to_string(o.epochs) + " epochs in batches of " + std::to_string(o.batch_size) +
                       ": there are " + std::to_string(f.images) + " training images of " + std::to_string(f.classes) +
                       " classes");
-  if (tunes && !said.pretrained.empty())
+  if (tunes && said.recipe.empty())
     o.choices.emplace_back("the recipe is finetune, because --pretrained names weights");
   else if (!tunes)
     o.choices.emplace_back(
@@ -204,7 +240,9 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
 void print_choices(const RunOptions& o) {
   for (const std::string& why : o.choices) std::printf("choice: %s\n", why.c_str());
   std::string line = "--model " + o.model + " --image-size " + std::to_string(o.image_size) + " --stem " + o.stem +
-                     " --batch-size " + std::to_string(o.batch_size) + " --num-epochs " + std::to_string(o.epochs) +
+                     " --batch-size " + std::to_string(o.batch_size) +
+                     (o.num_batches > 0 ? " --num-batches " + std::to_string(o.num_batches)
+                                        : " --num-epochs " + std::to_string(o.epochs)) +
                      " --optimizer " + o.optimizer;
   char rate[64];
   std::snprintf(rate, sizeof rate, " --lr %.3g --wdecay %.3g", o.lr.value_or(0), o.wd.value_or(0));

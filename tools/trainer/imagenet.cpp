@@ -203,6 +203,8 @@ struct Imagenet {
       all.notes.push_back("there are no validation images: " + std::to_string(test->records.size()) + " of " +
                           std::to_string(test->records.size() + train->records.size()) +
                           " images, the same share of each class, are held out by seed " + std::to_string(o.seed));
+    if (o.validation_share > 0 && test && !splits && !o.eval_only)
+      all.notes.push_back("no effect: --validation-share, because there are validation images");
     if (train) all.class_counts = [set = *train] { return counts_of(set); };
     if (test && test->form == imagenet::Form::image_folder)
       all.test_file = [records = test->records](std::int64_t i) { return records.where(i); };

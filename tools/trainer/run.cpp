@@ -45,6 +45,8 @@ Run::Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& tas
       model_(make_model(o, loaded.seen, &images_.train)),
       trainer_(backend, strategy, trained_net(model_, o, loaded.seen, backend, images_), options()),
       joins_(strategy.rank() < 0) {
+  if (o.patience > 0 && !o.eval_only && !images_.test)
+    fail<DataError>("--patience", "validation images, whose accuracy it follows", "none", "leave the option out");
   if (!o.evaluate_every) o.evaluate_every = images_.evaluate_each_epoch ? 1 : 0;
   const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
   if (!o.pretrained.empty() && here()) load_pretrained(trainer_, o);

@@ -62,7 +62,9 @@ namespace detail {
 }  // namespace detail
 
 // Changes a recorded model: in training the loss of an image counts with the weight of its class, as in PyTorch's
-// CrossEntropyLoss(weight) but divided by the number of images. The loss in metrics and reports stays without weights.
+// CrossEntropyLoss(weight) but divided by the number of images. Of a mixed image the whole loss counts with the mean of
+// the two weights by their shares, and smoothing does not change the weight. The loss in metrics and reports stays
+// without weights.
 // weights: one for each class, from 0. For backends on the host. Throws UsageError.
 inline void weigh_classes(Graph& g, std::vector<float> weights) {
   if (g.metrics == no_value || g.nodes.empty() || g.nodes.back().outputs.front() != g.metrics)
