@@ -60,13 +60,20 @@ class Json {
 
   [[nodiscard]] std::string_view kind() const noexcept {
     switch (kind_) {
-      case Kind::null: return "null";
-      case Kind::boolean: return "a bool";
-      case Kind::integer: return "an integer";
-      case Kind::number: return "a double";
-      case Kind::string: return "a string";
-      case Kind::array: return "an array";
-      case Kind::object: break;
+      case Kind::null:
+        return "null";
+      case Kind::boolean:
+        return "a bool";
+      case Kind::integer:
+        return "an integer";
+      case Kind::number:
+        return "a double";
+      case Kind::string:
+        return "a string";
+      case Kind::array:
+        return "an array";
+      case Kind::object:
+        break;
     }
     return "an object";
   }
