@@ -175,7 +175,7 @@ OF_DEFINITIONS = [
     ("States/C/Choices/0/NumericEquals", "1", "NumericEquals of '1'"),
     ("States/C/Choices/0/NumericIs", 1, "a choice has one test"),
     ("States/C/Choices/0", {"Variable": "$.B", "NumericIs": 1, "Next": "S"}, "there is no test NumericIs"),
-    ("States/C/Choices/0/Next", DELETE, "a choice has a Next"),
+    ("States/C/Choices/0/Next", DELETE, "a choice needs a Next"),
     ("States/F/CausePath", "States.MathAdd(1, 2)", "there is no function States.MathAdd here"),
     ("States/F/ErrorPath", "$.B", "either Error or ErrorPath"),
     ("States/T/Retry/0/MaxAttempts", -1, "MaxAttempts of a Retry"),
