@@ -66,7 +66,7 @@ TEST_CASE("logits and gradients of large nets are those of PyTorch, in f64" * do
 TEST_CASE("logits and gradients of nets are those of PyTorch, in f32") {
   CpuBackend backend({2});
   // If rounding moves the input of a relu to the other side of zero, single gradients change by several percent.
-  for (const char* name : {"resnext50_32x4d", "resnet50d", "seresnet50", "mobilenet_v2"})
+  for (const char* name : {"resnext50_32x4d", "seresnet50", "mobilenet_v2"})
     check(backend, DType::f32, name, {1e-4, 1e-4, 0.1});
   check(backend, DType::f32, "convnext_tiny", {1e-4, 1e-4, 1e-4});
   check(backend, DType::f32, "wide_resnet_16_2", {1e-4, 1e-4, 0.1});
