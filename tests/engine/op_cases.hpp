@@ -249,7 +249,7 @@ inline OpCase linear_case(const std::string& name, std::int64_t rows, std::int64
 inline std::vector<OpCase> blur_cases() {
   return {{"blur", 3, 17, 9, 8, [](Builder& b, ValueId x) { return nn::blur(b, "blur", x, 2); }},
           {"convolution of a blur", 3, 16, 9, 8,
-           [](Builder& b, ValueId x) { return nn::blurred_conv(b, "c", x, {.out = 5, .stride = 2}); }}};
+           [](Builder& b, ValueId x) { return nn::conv(b, "c", x, {.out = 5, .stride = 2, .blur = true}); }}};
 }
 
 // Returns activations and average pools in every width of channels.

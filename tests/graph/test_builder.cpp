@@ -109,11 +109,11 @@ TEST_CASE("builder: a call with a wrong shape fails, and the error names the lay
 
 TEST_CASE("a strided convolution of 16 channels or more reads the blurred input, and the blur is not trained") {
   Net n;
-  const ValueId few = nn::blurred_conv(n.b, "few", n.x, {.out = 16, .stride = 2});
+  const ValueId few = nn::conv(n.b, "few", n.x, {.out = 16, .stride = 2, .blur = true});
   CHECK(count<op::Conv2d>(n.b.graph()) == 1);
-  const ValueId same = nn::blurred_conv(n.b, "same", few, {.out = 16});
+  const ValueId same = nn::conv(n.b, "same", few, {.out = 16, .blur = true});
   CHECK(count<op::Conv2d>(n.b.graph()) == 2);
-  n.finish(nn::blurred_conv(n.b, "down", same, {.out = 24, .stride = 2}));
+  n.finish(nn::conv(n.b, "down", same, {.out = 24, .stride = 2, .blur = true}));
   const Graph g = differentiate(fuse(n.b.graph()));
   CHECK(count<op::Conv2d>(g) == 4);
   CHECK(count<op::Conv2dBackwardWeights>(g) == 3);

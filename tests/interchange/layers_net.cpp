@@ -30,7 +30,7 @@ Graph net(std::int64_t size, int classes) {
   x = b.gelu("gelu", nn::conv(b, "grouped", x, {.out = 48, .bias = true, .groups = 4}));
   x = nn::squeeze_excitation(b, "se", nn::relu6(b, "act2", x), 4);
   x = b.add("sum", x, nn::drop_path(b, "path", nn::layer_scale(b, "scale", nn::layer_norm(b, "ln", x), 0.5), 0.3));
-  x = nn::blurred_conv(b, "down", nn::concat(b, "concat", {x, b.relu("copy", x)}), {.out = 24, .stride = 2});
+  x = nn::conv(b, "down", nn::concat(b, "concat", {x, b.relu("copy", x)}), {.out = 24, .stride = 2, .blur = true});
   x = nn::dropout(b, "drop", b.global_avg_pool("pool", x), 0.2);
   x = nn::layer_norm(b, "last_norm", nn::linear(b, "hidden", x, 20, Init::he_uniform));
   b.softmax_cross_entropy(nn::linear(b, "fc", x, classes, Init::he_uniform));

@@ -42,7 +42,7 @@ void complete_goyal(RunOptions& o) {
   o.derived.emplace_back("warmup-lr");
 }
 
-// pytorch/vision, the command for ResNet50_Weights.IMAGENET1K_V2 (issue 3995) and the defaults of
+// pytorch/vision, the command for ResNet50_Weights.IMAGENET1K_V2 (vision/3995) and the defaults of
 // references/classification/train.py.
 void torchvision_v2(RunOptions& o) {
   common(o, 1024, 600);

@@ -1,27 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <tutti/nn/layers.hpp>
 
-// Average pooling, and convolutions with a blur.
+// Average pooling.
 namespace tutti::nn {
 
 // Average over a window, x [N,C,H,W] -> [N,C,H',W']. count_padding: the padding's zeros count, as in PyTorch by
 // default. A last window that does not fit into the image is left out.
 inline ValueId avg_pool(Builder& b, const std::string& name, ValueId x, op::Window window, bool count_padding = true) {
   return b.record(name, op::AvgPool{{window, count_padding}}, {x});
-}
-
-// Convolution with ConvOptions::blur.
-inline ValueId blurred_conv(Builder& b, const std::string& name, ValueId x, ConvOptions o) {
-  o.blur = true;
-  return conv(b, name, x, o);
 }
 
 }  // namespace tutti::nn

@@ -71,7 +71,7 @@ Graph small_grouped_net(std::int64_t size) {
   x = nn::conv_bn(b, "depthwise", "bn1", x, {.out = 16, .groups = 16}, {.relu = true, .residual = x});
   x = nn::avg_pool(b, "avg", nn::hard_swish(b, "act", nn::silu(b, "act1", x)), {3, 3, 1, 1}, false);
   x = nn::conv_bn(b, "grouped", "bn2", x, {.out = 32, .stride = 2, .groups = 4}, {.relu = true});
-  x = nn::blurred_conv(b, "down", x, {.out = 24, .stride = 2});
+  x = nn::conv(b, "down", x, {.out = 24, .stride = 2, .blur = true});
   x = nn::concat(b, "concat", {x, nn::layer_scale(b, "gamma", nn::squeeze_excitation(b, "se", x, 4), 0.5)});
   x = b.add("sum", x, nn::drop_path(b, "path", nn::layer_norm(b, "ln", nn::relu6(b, "r6", x)), 0.3));
   x = nn::dropout(b, "drop", b.global_avg_pool("pool", x), 0.2);
