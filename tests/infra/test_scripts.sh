@@ -95,7 +95,7 @@ for s in runclust copyclust train.sh train_more_aug.sh; do
   check "$s without arguments" 1 $?
 done
 
-run() { "$scripts/$@" 2>/dev/null; }
+run() { "$scripts/$1" "${@:2}" 2>/dev/null; }
 base="-mca plm_rsh_no_tree_spawn 1 -bind-to socket -map-by slot -mca pml ob1 -mca btl ^openib -mca btl_tcp_if_exclude lo,docker0 -x PATH -x LD_LIBRARY_PATH"
 export DATA_DIR=/d LOG_DIR=/l LD_LIBRARY_PATH=/libraries
 memory() { stand_in nvidia-smi <<<"echo $1; echo $1"; }
