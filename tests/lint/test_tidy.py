@@ -26,11 +26,13 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         # Checks known errors first, to show that the configuration finds errors.
         bad = Path(work) / "bad.hpp"
-        bad.write_text("#pragma once\n#include <string>\ninline int BadName(std::string s) { return s == \"\" ? NULL : 1; }\n")
+        bad.write_text("#pragma once\n#include <string>\ninline int BadName(std::string s) { return s == \"\" ? NULL : 1; }\n"
+                       "#define _Reserved 1\ninline int reserved__() { return 1; }\n")
         source = Path(work) / "bad.cpp"
         source.write_text(f"#include \"{bad}\"\n")
         status, output = check(program, source, r".*/bad\.hpp$")
-        assert status != 0 and "identifier-naming" in output and "performance-" in output, output
+        for name in ("identifier-naming", "performance-", "reserved-identifier", "reserved-macro-identifier"):
+            assert status != 0 and name in output, output
         files = headers()
         version = subprocess.run([program, "--version"], text=True, stdout=subprocess.PIPE).stdout
         passed = Passed("tidy", version)
