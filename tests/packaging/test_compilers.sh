@@ -89,16 +89,18 @@ for compiler in "${compilers[@]}"; do
     jobs+=("$compiler $standard")
   done
 done
-for ((i = 0; i < ${#jobs[@]}; i += 2)); do
-  pids=()
-  for job in "${jobs[@]:i:2}"; do
-    # The shell must split a compiler and a standard into two words.
-    # shellcheck disable=SC2086
-    build $job &
-    pids+=($!)
-  done
-  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+running=0
+for job in "${jobs[@]}"; do
+  if ((running == 2)); then
+    wait -n || failed=1
+    running=1
+  fi
+  # The shell must split a compiler and a standard into two words.
+  # shellcheck disable=SC2086
+  build $job &
+  running=$((running + 1))
 done
+for ((; running > 0; --running)); do wait -n || failed=1; done
 for job in "${jobs[@]}"; do
   # shellcheck disable=SC2086
   check $job
