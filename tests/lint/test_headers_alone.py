@@ -5,10 +5,11 @@
 """Every header compiles alone. A header is checked again if it, or a header that it includes, has changed since it
 passed in this build folder. TUTTI_CHECK_ALL=1 checks all.
 
-Most of the time is spent on headers that other headers include. So that clang++ parses them once, a check begins with
-a precompiled header: one of tutti's that the checked header always includes, directly or indirectly. The checked header
-sees the same declarations as without it. Such a check could miss only an error of order: a header needs what another
-header of the same #include list includes. That other header is checked too, and fails.
+Most of the time is spent on headers that other headers include. So that clang++ parses them once, the headers form
+groups, and the checks of a group begin with a precompiled header: headers of tutti and of the standard library that
+each header of the group always includes, directly or indirectly. The checked header sees the same declarations as
+without it. Such a check could miss only an error of order: a header needs what another header of the same #include list
+includes. That other header is checked too, and fails.
 """
 import re
 import shutil
@@ -21,37 +22,59 @@ from pathlib import Path
 from headers import RECORDS, Includes, Passed, headers, include_options
 from sources import skip
 
-MOST_PRECOMPILED = 24
-# Relative compile time of a header of the standard library (4 if it is not listed), and of a header of another library.
-STANDARD = {"regex": 40, "filesystem": 20, "future": 15, "functional": 15, "chrono": 15, "random": 15, "algorithm": 12,
-            "iostream": 10, "fstream": 10, "sstream": 10, "thread": 12, "condition_variable": 12, "memory": 12, "ranges": 15}
+# Relative compile time of headers of the standard library and of POSIX (others: 2), and of other libraries (others: OTHER).
+KNOWN = {"regex": 40, "filesystem": 20, "future": 15, "functional": 15, "chrono": 15, "random": 15, "algorithm": 12,
+         "iostream": 10, "fstream": 10, "sstream": 10, "thread": 12, "condition_variable": 12, "memory": 12, "ranges": 15,
+         "Eigen/Core": 60}
+OTHER = 12
+# A precompiled header takes its parts' time times MAKE, because it adds to another one, plus START. A check with it saves their
+# time times SAVED.
+MAKE, SAVED, START = 0.7, 0.95, 8
+
+
+def is_standard(name):
+    return re.fullmatch(r"\w+|(sys/|netinet/|arpa/)?\w+\.h", name) is not None
 
 
 def weight(name, files):
     if name in files:
         return 1 + files[name].stat().st_size / 4000
-    return STANDARD.get(name, 4) if re.fullmatch(r"\w+", name) else 20
+    return KNOWN.get(name, 2 if is_standard(name) else OTHER)
 
 
-def choose(names, files, includes):
-    """Returns {header to check: precompiled header to begin with}, if one saves time."""
-    closures = {n: includes.closure(n, includes.always) for n in files}
-    cost = {n: weight(n, files) + sum(weight(c, files) for c in closures[n]) for n in files}
+def groups_of(names, files, includes):
+    """Returns [(headers to check, headers to precompile for them)]. Takes the precompiled header that saves most until no further
+    one saves time. Each may begin the check of all headers that always include its parts."""
+    # Precompiles headers of other libraries only as parts of tutti's, which may define macros for them.
+    closures = {n: frozenset(c for c in includes.closure(n, includes.always) if c in files or is_standard(c)) for n in files}
+
+    def cost(candidate):
+        others = {o for c in candidate & files.keys() for o in includes.always[c] if o not in files and not is_standard(o)}
+        return sum(weight(c, files) for c in candidate | others)
+
+    candidates = {*closures.values(), *(closure | {n} for n, closure in closures.items()),
+                  *(frozenset(c for c in closure if c not in files) for closure in closures.values())}
     users = {}
-    for name in names:
-        for other in closures[name] & files.keys():
-            users.setdefault(other, []).append(name)
+    for candidate in candidates:
+        of = [n for n in names if candidate <= closures[n]]
+        if len(of) > 1:
+            users[candidate] = cost(candidate), of
     saved, begin = dict.fromkeys(names, 0), {}
-    for _ in range(MOST_PRECOMPILED):
-        def gain(candidate):
-            return sum(max(0, 0.8 * cost[candidate] - saved[n]) for n in users[candidate]) - 1.5 * cost[candidate]
-        best = max(users, key=gain, default=None)
-        if best is None or gain(best) <= 0:
-            break
-        for name in users.pop(best):
-            if 0.8 * cost[best] > saved[name]:
-                saved[name], begin[name] = 0.8 * cost[best], best
-    return begin
+
+    def gain(candidate):
+        total, of = users[candidate]
+        return sum(max(0, SAVED * total - saved[n]) for n in of) - MAKE * total - START
+
+    while (best := max(users, key=gain, default=None)) is not None and gain(best) > 0:
+        total, of = users.pop(best)
+        for name in of:
+            if SAVED * total > saved[name]:
+                saved[name], begin[name] = SAVED * total, best
+    groups = {}
+    for name in names:
+        groups.setdefault(begin.get(name, frozenset()), []).append(name)
+    alone = groups.pop(frozenset(), [])
+    return [(members, sorted(parts)) for parts, members in groups.items()] + [([name], []) for name in alone]
 
 
 class Compiler:
@@ -64,11 +87,30 @@ class Compiler:
                               stderr=subprocess.STDOUT)
         return done.returncode == 0, done.stdout
 
-    def precompile(self, name):
-        source = self.work / (re.sub(r"\W", "_", name) + "_all.hpp")
-        source.write_text(f"#include <{name}>\n")
-        done, _ = self._run("-x", "c++-header", source, "-o", source.with_suffix(".pch"))
-        return source.with_suffix(".pch") if done else None
+    def precompile(self, names, number, base=None):
+        """Returns a precompiled header of these names, which adds to another one (base), or `None`."""
+        source = self.work / f"group{number}.hpp"
+        source.write_text("".join(f"#include <{n}>\n" for n in names))
+        # Instantiates the templates once, and not in each check.
+        # clang 14 cannot add some large groups to another precompiled header, so it makes these without one.
+        for begin in (("-include-pch", base), ()) if base else ((),):
+            if self._run("-Xclang", "-fpch-instantiate-templates", *begin, "-x", "c++-header", source, "-o",
+                         source.with_suffix(".pch"))[0]:
+                return source.with_suffix(".pch")
+        return None
+
+    def precompile_all(self, groups, pool):
+        """Returns a precompiled header for each group, or `None`. Each adds to the largest other one whose parts it has, too."""
+        made = []
+
+        def make(number, parts, base):
+            return self.precompile(parts, number, base and base.result())
+        for number, (_, parts) in enumerate(groups):
+            # The pool begins in this order, so that no task waits for one that has not begun.
+            bases = [other for other, (_, fewer) in enumerate(groups[:number]) if fewer and set(fewer) < set(parts)]
+            base = made[max(bases, key=lambda other: len(groups[other][1]))] if bases else None
+            made.append(pool.submit(make, number, parts, base) if parts else None)
+        return [future and future.result() for future in made]
 
     def check(self, name, precompiled=None):
         source = self.work / (re.sub(r"\W", "_", name) + ".cpp")
@@ -97,17 +139,19 @@ def main():
         bad = Path(work) / "bad.hpp"
         bad.write_text("#pragma once\ninline std::vector<int> numbers() { return {}; }\n")
         assert not compiler.check(str(bad))[0], "a header without its #include passes"
-        begin = choose(names, files, includes)
-        precompiled = dict(zip(sorted(set(begin.values())), pool.map(compiler.precompile, sorted(set(begin.values())))))
+        groups = groups_of(names, files, includes)
+        groups.sort(key=lambda g: len(g[1]))
+        begin = {name: header for (members, _), header in zip(groups, compiler.precompile_all(groups, pool)) for name in members}
         good, bad = {}, 0
-        for name, (done, said) in zip(names, pool.map(lambda n: compiler.check(n, precompiled.get(begin.get(n))), names)):
+        for name, (done, said) in zip(names, pool.map(lambda n: compiler.check(n, begin[n]), names)):
             if done:
                 good[name] = digests[name]
             else:
                 bad += 1
                 print(f"{name} does not compile alone:\n{said}")
         passed.add(good)
-    print(f"{len(files)} headers, {len(names)} checked with {len(precompiled)} precompiled headers, {bad} do not compile alone")
+    precompiled = sum(1 for _, to_precompile in groups if to_precompile)
+    print(f"{len(files)} headers, {len(names)} checked with {precompiled} precompiled headers, {bad} do not compile alone")
     return 1 if bad or not files else 0
 
 
