@@ -138,6 +138,28 @@ TEST_CASE("random levels are normally distributed with the data set's mean and d
   for (int i = 0; i < 100; ++i) REQUIRE(narrow(rng.next()) == 77);
 }
 
+TEST_CASE("a cutout is one square inside each image, at places that are equally likely") {
+  const RandomErasing e = RandomErasing::cutout(12);
+  std::vector<double> tops(21), lefts(21);
+  for (std::uint64_t i = 0; i < 20'000; ++i) {
+    Rng rng = stream(i);
+    const EraseDraw d = draw_erasing(e, 32, 32, rng);
+    REQUIRE(d.count == 1);
+    REQUIRE(d.boxes[0].height == 12);
+    REQUIRE(d.boxes[0].width == 12);
+    ++tops.at(static_cast<std::size_t>(d.boxes[0].top));
+    ++lefts.at(static_cast<std::size_t>(d.boxes[0].left));
+  }
+  const std::vector<double> equal(21, 1 / 21.0);
+  CHECK(chi_square(tops, equal).passes());
+  CHECK(chi_square(lefts, equal).passes());
+  Rng rng = stream(1);
+  const EraseDraw large = draw_erasing(RandomErasing::cutout(100), 32, 24, rng);
+  CHECK(large.boxes[0].height == 24);
+  CHECK(large.boxes[0].width == 32);
+  CHECK(draw_erasing(RandomErasing::cutout(0), 32, 32, rng).count == 0);
+}
+
 TEST_CASE("erasing that is off takes no random numbers, and wrong options are refused") {
   Rng rng = stream(1);
   CHECK(draw_erasing({}, width, height, rng).count == 0);

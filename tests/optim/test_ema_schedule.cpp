@@ -47,6 +47,19 @@ TEST_CASE("torchvision's average counts its steps in each epoch, and is a copy d
   CHECK(EmaSchedule::torchvision_decay(0.5, 1024, 32, 1) == 0);
 }
 
+TEST_CASE("with lookahead the weights become the average after each update and after the last step") {
+  const EmaSchedule s = EmaSchedule::airbench(5, 12);
+  CHECK(s.remaining(0.8, 4) == 1);
+  CHECK(s.remaining(0.8, 5) == doctest::Approx(0.8 * 125 / 1728));
+  CHECK(s.remaining(0.8, 10) == doctest::Approx(0.8 * 1000 / 1728));
+  CHECK_FALSE(s.returns(4));
+  CHECK(s.returns(5));
+  CHECK_FALSE(s.returns(11));
+  CHECK(s.returns(12));
+  CHECK_FALSE(EmaSchedule{}.returns(5));
+  CHECK_THROWS_AS(EmaSchedule::airbench(5, 0).require_valid(), UsageError);
+}
+
 TEST_CASE("numbers that an average cannot use are an error") {
   const auto refused = [](const EmaSchedule& s, const char* text) {
     CHECK_THROWS_WITH_AS(s.require_valid(), doctest::Contains(text), UsageError);

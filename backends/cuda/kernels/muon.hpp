@@ -8,7 +8,7 @@ namespace tutti::cuda::kernels {
 inline constexpr char muon[] = R"cuda(
 struct Muon {
   float momentum, a, b, c, scale, eps;
-  int nesterov, limit_eps, normalize, half;  // half: rounds matrices to bf16
+  int nesterov, limit_eps, normalize, half;  // normalize: 2: the decay follows; half: rounds matrices to bf16
 };
 struct Matrix {
   int rows, cols;  // of the weights; the other matrices lie with the longer side as columns
@@ -82,7 +82,7 @@ __global__ void muon_step(float* w, const float* x, Matrix m, Numbers u, Muon o,
                           const double* norms) {
   if (!muon_numbers(u, s, run)) return;
   float keep = fmaf(-u.lr, u.weight_decay, 1.0f);
-  if (o.normalize) keep = norms[0] > 0 ? (float)sqrt(m.rows / norms[0]) : 1.0f;
+  if (o.normalize) keep = (o.normalize == 2 ? keep : 1.0f) * (norms[0] > 0 ? (float)sqrt(m.rows / norms[0]) : 1.0f);
   const float rate = __fmul_rn(u.lr, o.scale);
   const i64 n = (i64)m.rows * m.cols;
   for (i64 i = first_index(); i < n; i += index_step()) w[i] = fmaf(-rate, x[muon_place(i, m)], __fmul_rn(w[i], keep));

@@ -18,21 +18,25 @@ namespace tutti::cuda {
 // kernels/muon.hpp
 struct MuonNumbers {
   float momentum, a, b, c, scale, eps;
-  std::int32_t nesterov, limit_eps, normalize, half;
+  std::int32_t nesterov, limit_eps, normalize, half;  // normalize: 2 if the decay follows
 };
 struct MuonMatrix {
   std::int32_t rows, cols;
 };
-[[nodiscard]] inline MuonNumbers muon_numbers(const MuonUpdate& o, std::size_t rows, std::size_t cols) {
+[[nodiscard]] inline MuonNumbers muon_numbers(const MuonUpdate& o, const UpdateCall& u) {
+  const bool sparse = o.normalize && o.sparse_steps > 0;
+  const double kept = sparse ? 1 - u.lr * u.weight_decay : 1;
   return {static_cast<float>(o.momentum),
           static_cast<float>(o.a),
           static_cast<float>(o.b),
           static_cast<float>(o.c),
-          static_cast<float>(o.scale_of(static_cast<double>(rows), static_cast<double>(cols))),
+          static_cast<float>(o.scale_of(static_cast<double>(u.rows), static_cast<double>(u.cols)) * kept),
           static_cast<float>(o.eps),
           o.nesterov ? 1 : 0,
           o.limit_eps ? 1 : 0,
-          o.normalize ? 1 : 0,
+          !o.normalizes(u.step) ? 0
+          : sparse              ? 2
+                                : 1,
           o.bf16 ? 1 : 0};
 }
 
@@ -52,7 +56,7 @@ class MuonRoom {
   void step(Launcher& l, const MuonUpdate& o, const UpdateCall& u, double* sums, const void* state, const void* run) {
     const auto n = static_cast<std::int64_t>(u.rows * u.cols), r = static_cast<std::int64_t>(std::min(u.rows, u.cols)),
                c = static_cast<std::int64_t>(std::max(u.rows, u.cols));
-    const MuonNumbers numbers = muon_numbers(o, u.rows, u.cols);
+    const MuonNumbers numbers = muon_numbers(o, u);
     const MuonMatrix matrix{static_cast<std::int32_t>(u.rows), static_cast<std::int32_t>(u.cols)};
     auto* x = static_cast<float*>(room_.data());
     float* next = x + numbers_;

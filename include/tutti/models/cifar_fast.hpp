@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/math.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/text_part.hpp>
+#include <tutti/nn/activations.hpp>
 #include <tutti/nn/layers.hpp>
 
 namespace tutti::models {
@@ -18,7 +20,9 @@ namespace tutti::models {
 // A small net for small images that learns in few epochs, after Jordan 2024 ("94% on CIFAR-10 in 3.29 seconds on a
 // single GPU"). The first layer whitens 2x2 patches, and only its biases are learned (models/whitening.hpp). Three
 // blocks follow, each of convolution, max pooling, batch norm, GELU, convolution, batch norm, GELU, and then a linear
-// layer. The weights of the linear layer, and their learning rate, include the scale of the output.
+// layer. A third convolution and batch norm of each block are optional; then the output of the block's first GELU is
+// added to theirs before the last GELU. The weights of the linear layer, and their learning rate, include the scale of
+// the output.
 struct CifarFastOptions {
   int classes = 10;
   std::array<std::int64_t, 3> widths{64, 256, 256};
@@ -30,6 +34,51 @@ struct CifarFastOptions {
   float bn_momentum = 0.4F;
   float label_smoothing = 0;
   int top_k = 5;
+  bool third_conv = false;
+  bool silu = false;  // in the blocks, in place of GELU
+  // Standard deviation of the linear layer's weights before the scale of the output; 0: PyTorch's default.
+  double fc_deviation = 0;
+  double fc_lr_scale = 1;       // multiplies the linear layer's rate
+  bool uniform_biases = false;  // of the first layer: PyTorch's default in place of zeros
+
+  // The nets of KellerJordan/cifar10-airbench, with the rates of their recipes.
+  [[nodiscard]] static CifarFastOptions airbench94() {
+    CifarFastOptions o;
+    o.bn_eps = 1e-12F;
+    return o;
+  }
+  [[nodiscard]] static CifarFastOptions airbench96() {
+    CifarFastOptions o = airbench94();
+    o.widths = {128, 384, 512};
+    o.bn_momentum = 0.1F;
+    o.third_conv = true;
+    return o;
+  }
+  // The net that chooses images in airbench96_faster.py.
+  [[nodiscard]] static CifarFastOptions airbench96_proxy() {
+    CifarFastOptions o = airbench96();
+    o.widths = {32, 64, 64};
+    o.third_conv = false;
+    return o;
+  }
+  // airbench94_muon.py. The head's rate is in units of that of the biases.
+  [[nodiscard]] static CifarFastOptions airbench94_muon() {
+    CifarFastOptions o = airbench94();
+    o.output_scale = 1.0 / 256;
+    o.beta_lr_scale = 1;
+    o.fc_deviation = 1;
+    o.fc_lr_scale = 0.67 / 0.053;
+    o.uniform_biases = true;
+    return o;
+  }
+  // hiverge/cifar10-speedrun.
+  [[nodiscard]] static CifarFastOptions hive94() {
+    CifarFastOptions o = airbench94_muon();
+    o.bn_momentum = 1 - 0.5566F;
+    o.fc_lr_scale = 0.5415 / 0.0573;
+    o.silu = true;
+    return o;
+  }
 };
 
 // Records the network and its loss on the builder's images, which must have 15 pixels or more on each side.
@@ -50,9 +99,15 @@ inline ValueId cifar_fast_block(Builder& b, const CifarFastOptions& o, const std
                                 .fixed_gamma = true,
                                 .beta_decay = true,
                                 .beta_lr_scale = o.beta_lr_scale};
+  const auto activation = [&](const char* which, ValueId v) {
+    return o.silu ? nn::silu(b, name + ".silu" + which, v) : b.gelu(name + ".gelu" + which, v);
+  };
   x = b.max_pool(name + ".pool", nn::conv(b, name + ".conv1", x, conv), {2, 2, 2, 0});
-  x = b.gelu(name + ".gelu1", nn::batch_norm(b, name + ".bn1", x, bn));
-  return b.gelu(name + ".gelu2", nn::conv_bn(b, name + ".conv2", name + ".bn2", x, conv, bn));
+  x = activation("1", nn::batch_norm(b, name + ".bn1", x, bn));
+  nn::BatchNormOptions last = bn;
+  last.residual = x;
+  x = activation("2", nn::conv_bn(b, name + ".conv2", name + ".bn2", x, conv, bn));
+  return o.third_conv ? activation("3", nn::conv_bn(b, name + ".conv3", name + ".bn3", x, conv, last)) : x;
 }
 
 }  // namespace detail
@@ -62,6 +117,7 @@ TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOption
   if (o.classes < 2 || *std::min_element(o.widths.begin(), o.widths.end()) < 1)
     fail<UsageError>("cifar_fast", "2 classes or more and 1 channel or more",
                      {o.classes, " classes, ", *std::min_element(o.widths.begin(), o.widths.end()), " channels"});
+  if (o.fc_deviation < 0) fail<UsageError>("cifar_fast", "a deviation of 0 or more", o.fc_deviation);
   if (!(o.output_scale > 0)) fail<UsageError>("cifar_fast", "an output scale over 0", o.output_scale);
   Initializer init{Init::he_normal, 1};
   if (!o.whitening.empty()) {
@@ -70,7 +126,9 @@ TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOption
     init = {Init::values, 1, std::make_shared<const std::vector<float>>(o.whitening)};
   }
   const ValueId w = b.parameter("whitening.weight", Shape{2 * patch, channels, 2, 2}, std::move(init), false, false);
-  const ValueId bias = b.parameter("whitening.bias", Shape{2 * patch}, {Init::zeros});
+  const Initializer biases = o.uniform_biases ? Initializer{Init::uniform, 1 / math::sqrt(static_cast<double>(patch))}
+                                              : Initializer{Init::zeros};
+  const ValueId bias = b.parameter("whitening.bias", Shape{2 * patch}, biases);
   x = b.gelu("whitening.gelu", b.bias("whitening.sum", b.conv2d("whitening", x, w, {2, 2, 1, 0}), bias));
   for (std::size_t i = 0; i < o.widths.size(); ++i)
     x = detail::cifar_fast_block(b, o, concat({"layer", i + 1}), x, o.widths[i]);
@@ -79,8 +137,9 @@ TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOption
   // With SGD, a factor s after a layer equals weights that are s times as large, with a rate that is s * s times as
   // high.
   const double s = o.output_scale;
-  const ValueId fc = b.parameter("fc.weight", Shape{o.classes, b.shape(x)[1]},
-                                 {Init::he_uniform, s * detail::torch_gain}, true, true, s * s);
+  const Initializer head = o.fc_deviation > 0 ? Initializer{Init::uniform, s * o.fc_deviation * math::sqrt(3.0)}
+                                              : Initializer{Init::he_uniform, s * detail::torch_gain};
+  const ValueId fc = b.parameter("fc.weight", Shape{o.classes, b.shape(x)[1]}, head, true, true, s * s * o.fc_lr_scale);
   const ValueId none = b.parameter("fc.bias", Shape{o.classes}, {Init::zeros}, false, false);
   b.softmax_cross_entropy(b.linear("fc", x, fc, none), o.label_smoothing, o.top_k);
 }

@@ -106,6 +106,7 @@ struct Muon {
   static constexpr bool per_tensor = true;
   MuonUpdate rule{};
   double rest_momentum = 0.9, rest_rate = 1;
+  std::optional<double> rest_decay{};  // weight decay of the other parameters; default: that of the matrices
 
   [[nodiscard]] UpdateOp update_op() const {
     MuonUpdate o = rule;
@@ -120,6 +121,7 @@ struct MuonAdamw {  // Muon, with AdamW for all other parameters.
   static constexpr bool per_tensor = true;
   MuonUpdate rule{};
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, rest_rate = 1;
+  std::optional<double> rest_decay{};
 
   [[nodiscard]] UpdateOp update_op() const {
     MuonUpdate o = rule;
@@ -145,6 +147,7 @@ class AnyOptimizer {
     if constexpr (requires { o.trust_ratio(); }) trust_ = o.trust_ratio();
     if constexpr (requires { o.max_grad_norm; }) max_grad_norm_ = o.max_grad_norm;
     if constexpr (requires { o.rest_rate; }) rest_rate_ = o.rest_rate;
+    if constexpr (requires { o.rest_decay; }) rest_decay_ = o.rest_decay;
   }
 
   [[nodiscard]] int slots() const noexcept { return slots_; }
@@ -154,6 +157,8 @@ class AnyOptimizer {
   [[nodiscard]] double max_grad_norm() const noexcept { return max_grad_norm_; }
   // Returns the rate of the parameters that Muon does not orthogonalise, in units of its own.
   [[nodiscard]] double rest_rate() const noexcept { return rest_rate_; }
+  // Returns the weight decay of these parameters; no value: that of all.
+  [[nodiscard]] std::optional<double> rest_decay() const noexcept { return rest_decay_; }
   [[nodiscard]] const UpdateOp& update_op() const noexcept { return op_; }
   // Returns a value only for a per-tensor optimizer that has trust_ratio().
   [[nodiscard]] const std::optional<TrustRatio>& trust_ratio() const noexcept { return trust_; }
@@ -165,6 +170,7 @@ class AnyOptimizer {
   double max_grad_norm_ = 0, rest_rate_ = 1;
   UpdateOp op_;
   std::optional<TrustRatio> trust_;
+  std::optional<double> rest_decay_;
   std::function<double(const SquaredNorms&, double)> factor_;
 };
 

@@ -3,13 +3,32 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <tutti/optim/update.hpp>
 
 namespace tutti {
+
+// Parameters that only the first steps of a run train. In later steps they stay as they are, without decay.
+struct EarlyTraining {
+  std::string parameters{};  // patterns of their names, as of graph/parameter_groups.hpp
+  std::int64_t steps = 0;    // 0: all parameters are trained in every step
+  // The steps of the run, if the rate of these parameters falls linearly from its peak to 0 in `steps`. The schedule
+  // must fall linearly from its peak to 0 in the run. 0: their rate follows the schedule.
+  std::int64_t of_steps = 0;
+
+  // Returns the factor of their rate in step `step`, from 1; 0: the step does not train them.
+  [[nodiscard]] double factor(std::int64_t step) const {
+    if (step > steps) return 0;
+    if (of_steps == 0) return 1;
+    const auto done = static_cast<double>(step - 1);
+    return (1 - done / static_cast<double>(steps)) / (1 - done / static_cast<double>(of_steps));
+  }
+};
 
 // How a step changes a model's weights. Constant during training.
 struct UpdateRules {
@@ -18,6 +37,7 @@ struct UpdateRules {
     std::size_t begin = 0, end = 0;
     double lr_scale = 1, weight_decay = 0;
     std::size_t rows = 0, cols = 0;  // of a matrix that Muon updates; 0: not one
+    bool early = false;              // only steps of UpdateRules::early train it
   };
   std::vector<Run> runs;
   UpdateOp op;
@@ -28,6 +48,14 @@ struct UpdateRules {
   double clip_norm = 0;             // largest norm of all runs' gradients; 0: no clipping
   double max_grad_norm = 0;         // the optimizer's own limit, after clip_norm; 0: no limit
   bool dynamic_loss_scale = false;  // the StepFinisher holds its exponent
+  EarlyTraining early{};
+
+  // Returns the rate of a run in step `step`, from 1, or a negative number if the step does not train it.
+  [[nodiscard]] double rate(const Run& r, double lr, std::int64_t step) const {
+    if (!r.early) return lr * r.lr_scale;
+    const double share = early.factor(step);
+    return share > 0 ? lr * r.lr_scale * share : -1;
+  }
 };
 
 // Returns the factor of all gradients, which have the global norm `norm`: clip_norm in PyTorch's form, with its guard

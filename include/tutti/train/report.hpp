@@ -110,6 +110,7 @@ struct ViewsReport {
   std::int64_t step = 0, views = 0;
   bool averaged = false;  // the averaged weights were evaluated
   EvaluationReport test;
+  double share = 1;  // of the images, the least certain ones, of which all views were evaluated
 };
 
 // A change of the job's ranks, which takes effect after `step`.

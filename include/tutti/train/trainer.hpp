@@ -157,6 +157,8 @@ class Trainer {
   // Runs f with the EMA weights (and the statistics averaged with them) in place of the weights.
   void with_ema(FunctionRef<void()> f);
   [[nodiscard]] bool has_ema() const noexcept { return o_.ema_decay > 0; }
+  // Returns whether the average is evaluated too. With lookahead, the weights become the average.
+  [[nodiscard]] bool evaluates_ema() const noexcept { return has_ema() && !o_.ema.lookahead; }
 
   // Copies the current weights and optimizer state from the servers that own them (OwnsWeights). Otherwise has no
   // effect.

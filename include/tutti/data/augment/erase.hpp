@@ -38,6 +38,7 @@ inline void check(const RandomErasing& e) {
   require(e.most_boxes >= 1 && e.most_boxes <= most_erase_boxes, "1 to 16 boxes", e.most_boxes);
   require(e.least_area > 0 && e.least_area <= e.most_area, "areas over 0 in rising order", e.least_area);
   require(e.most_area <= 1, "areas of at most 1", e.most_area);
+  require(e.side >= 0 && e.side <= 65536, "a side of 0 to 65536 pixels", e.side);
   require(e.least_aspect > 0 && e.least_aspect <= e.most_aspect, "aspect ratios over 0 in rising order",
           e.least_aspect);
   require(e.most_aspect <= 100, "aspect ratios of at most 100", e.most_aspect);
@@ -48,6 +49,14 @@ inline void check(const RandomErasing& e) {
 [[nodiscard]] inline EraseDraw draw_erasing(const RandomErasing& e, int width, int height, Rng& rng) {
   EraseDraw draw;
   if (e.probability <= 0 || rng.uniform53() >= e.probability) return draw;
+  if (e.side > 0) {
+    ImageBox& b = draw.boxes[static_cast<std::size_t>(draw.count++)];
+    b.height = std::min(e.side, height);
+    b.width = std::min(e.side, width);
+    b.top = static_cast<int>(rng.below(static_cast<std::uint32_t>(height - b.height + 1)));
+    b.left = static_cast<int>(rng.below(static_cast<std::uint32_t>(width - b.width + 1)));
+    return draw;
+  }
   const int boxes = e.most_boxes > 1 ? 1 + static_cast<int>(rng.below(static_cast<std::uint32_t>(e.most_boxes))) : 1;
   const double area = static_cast<double>(width) * height / boxes;
   const double low = std::log(e.least_aspect), high = std::log(e.most_aspect);

@@ -17,6 +17,7 @@ struct RandomErasing {
   int most_boxes = 1;  // of an image; the number is drawn from 1 to this, and the areas are divided by it
   double least_area = 0.02, most_area = 1.0 / 3;     // of all boxes together, shares of the image
   double least_aspect = 0.3, most_aspect = 1 / 0.3;  // height over width
+  int side = 0;  // of a square inside the image, in place of areas and aspect ratios; 0: not a square
 
   // timm's --reprob, --remode and --recount.
   [[nodiscard]] static RandomErasing timm(double probability, EraseFill fill = EraseFill::mean, int most_boxes = 1) {
@@ -31,6 +32,13 @@ struct RandomErasing {
     RandomErasing e = timm(probability, fill);
     e.most_area = 0.33;
     e.most_aspect = 3.3;
+    return e;
+  }
+  // The cutout of airbench96: one square of the mean colour in each image, inside the image.
+  [[nodiscard]] static RandomErasing cutout(int side) {
+    RandomErasing e;
+    e.probability = side > 0 ? 1 : 0;
+    e.side = side;
     return e;
   }
   friend bool operator==(const RandomErasing&, const RandomErasing&) = default;

@@ -177,7 +177,7 @@ TUTTI_CORE_FUNCTION void MuonRoom::step(Isa isa, Parallel parallel, const MuonUp
       muon_product(isa, &p, panel);
     });
   };
-  const auto inverse = static_cast<float>(o.inverse_norm(norms.gradients));
+  const auto inverse = static_cast<float>(o.inverse_norm(norms.gradients, u.step));
   strips(u.rows, [&](std::size_t begin, std::size_t end) {
     detail::muon_copy(x_.data(), cols, flat_.data(), begin, end, u.cols, turned, inverse, o.bf16);
   });
@@ -192,8 +192,8 @@ TUTTI_CORE_FUNCTION void MuonRoom::step(Isa isa, Parallel parallel, const MuonUp
     x_.swap(next_);
   }
   const auto height = static_cast<double>(u.rows), width = static_cast<double>(u.cols);
-  const auto keep = static_cast<float>(o.keep(height, norms.weights, u.lr, u.weight_decay));
-  const auto rate = static_cast<float>(u.lr * o.scale_of(height, width));
+  const auto keep = static_cast<float>(o.keep(height, norms.weights, u.lr, u.weight_decay, u.step));
+  const auto rate = static_cast<float>(o.rate(height, width, u.lr, u.weight_decay));
   auto* const w = static_cast<float*>(u.weights);
   strips(u.rows, [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i)

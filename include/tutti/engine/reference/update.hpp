@@ -105,7 +105,7 @@ void update(const MuonUpdate& o, const UpdateCall& u) {
     squares += d * d;
     weights += static_cast<double>(w[i]) * static_cast<double>(w[i]);
   }
-  const double inverse = o.inverse_norm(squares);
+  const double inverse = o.inverse_norm(squares, u.step);
   for (double& d : x) d = o.bf16 ? static_cast<double>(static_cast<float>(bf16(d * inverse))) : d * inverse;
   for (int step = 0; step < o.steps; ++step) {
     multiply(gram, x, x, x, r, c, r, true, 1, 0, o.bf16);
@@ -114,7 +114,8 @@ void update(const MuonUpdate& o, const UpdateCall& u) {
     x.swap(next);
   }
   const auto rows = static_cast<double>(u.rows), cols = static_cast<double>(u.cols);
-  const double keep = o.keep(rows, weights, u.lr, u.weight_decay), rate = u.lr * o.scale_of(rows, cols);
+  const double keep = o.keep(rows, weights, u.lr, u.weight_decay, u.step),
+               rate = o.rate(rows, cols, u.lr, u.weight_decay);
   for (std::size_t i = 0; i < n; ++i) w[i] = static_cast<M>(static_cast<double>(w[i]) * keep - rate * x[place(i)]);
 }
 

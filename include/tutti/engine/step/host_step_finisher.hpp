@@ -167,6 +167,10 @@ class HostStepFinisher final : public StepFinisher {
     StepOutcome& o = now();
     average(m_.average, m_.weights, m_.count);
     average(m_.state_average, m_.states, m_.state_count);
+    if (numbers_.takes_average) {
+      b_.memory().copy(m_.weights, m_.average, m_.count * size_of(m_.dtype));
+      b_.memory().copy(m_.states, m_.state_average, state_bytes());
+    }
     for (std::size_t i = 0; i < o.sums.size(); ++i) o.sums[i] += o.metrics[i];
   }
 
@@ -186,7 +190,8 @@ class HostStepFinisher final : public StepFinisher {
     const double clip = clips ? clip_factor(rules_, math::sqrt(squared_norm())) : 1;
     for (const UpdateRules::Run& r : rules_.runs) {
       UpdateCall u = call(r.begin, r.end);
-      u.lr = numbers_.lr * r.lr_scale;
+      u.lr = rules_.rate(r, numbers_.lr, numbers_.step);
+      if (u.lr < 0) continue;
       u.weight_decay = r.weight_decay;
       u.rows = r.rows;
       u.cols = r.cols;

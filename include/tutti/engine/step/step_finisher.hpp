@@ -52,6 +52,8 @@ struct StepNumbers {
   std::int64_t step = 1;     // from 1
   std::uint32_t flags = 0;   // of this rank
   bool begins_sums = false;  // this step begins new sums of metrics
+  bool takes_average =
+      false;  // weights and statistics become their average at the end of the step; only HostStepFinisher
 };
 
 // The reason that a run cannot continue. `loss`: this rank's own loss is not finite.

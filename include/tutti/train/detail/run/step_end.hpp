@@ -115,9 +115,10 @@ class StepEnd {
     trainer.pull();
     const Graph& g = trainer.executor().graph();
     MistakeSum seen(o.mistakes ? g[g.logits].shape[1] : 0);
-    MistakeSum *const wanted = o.mistakes ? &seen : nullptr, *const of_plain = trainer.has_ema() ? nullptr : wanted;
+    const bool averages = trainer.evaluates_ema();
+    MistakeSum *const wanted = o.mistakes ? &seen : nullptr, *const of_plain = averages ? nullptr : wanted;
     r.test = evaluate(trainer, test, o.metric, of_plain);
-    if (trainer.has_ema()) trainer.with_ema([&] { r.test_ema = evaluate(trainer, test, o.metric, wanted); });
+    if (averages) trainer.with_ema([&] { r.test_ema = evaluate(trainer, test, o.metric, wanted); });
     if (o.mistakes) tell_mistakes(seen, r);
     parts_.reports.name_skipped(test);
   }

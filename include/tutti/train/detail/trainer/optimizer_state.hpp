@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include <tutti/engine/executor.hpp>
+#include <tutti/graph/parameter_groups.hpp>
 #include <tutti/optim/update_rules.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
 #include <tutti/train/trainer_options.hpp>
 
 namespace tutti {
+
+namespace detail {
+// Returns whether one of the patterns, which commas separate, matches the parameter.
+[[nodiscard]] inline bool is_early(const EarlyTraining& early, const std::string& name) {
+  if (early.steps == 0) return false;
+  const std::vector<std::string> patterns = split_at_commas(early.parameters);
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& p) { return matches_parameter(p, name); });
+}
+}  // namespace detail
 
 // Returns the rules by which a step updates the trainable parameters. trainable: number of slices, which come first.
 [[nodiscard]] inline UpdateRules make_update_rules(const ArenaLayout& p, const TrainerOptions& o,
@@ -25,23 +38,26 @@ namespace tutti {
     rules.trust = o.optimizer.trust_ratio();
     rules.factor = [optimizer = o.optimizer](const SquaredNorms& n, double lr) { return optimizer.factor(n, lr); };
   }
+  rules.early = o.early;
+  const bool muon = std::holds_alternative<MuonUpdate>(rules.op);
   std::vector<UpdateRules::Run>& runs = rules.runs;
   for (std::size_t i = 0; i < trainable; ++i) {
     const Slice& s = p.slices[i];
-    const double decay = s.decay || o.decay_all ? o.weight_decay / s.lr_scale : 0;
+    const bool matrix = muon && s.shape.rank() == 4, early = detail::is_early(o.early, s.name);
+    const double usual = muon && !matrix ? o.optimizer.rest_decay().value_or(o.weight_decay) : o.weight_decay;
+    const double decay = s.decay || o.decay_all ? usual / s.lr_scale : 0;
     const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
-    if (std::holds_alternative<MuonUpdate>(rules.op)) {
-      const bool matrix = s.shape.rank() == 4;
+    if (muon) {
       const auto rows = static_cast<std::size_t>(matrix ? s.shape[0] : 0);
       runs.push_back({s.offset, end, s.lr_scale * (matrix ? 1 : o.optimizer.rest_rate()), decay, rows,
-                      rows > 0 ? s.count / rows : 0});
+                      rows > 0 ? s.count / rows : 0, early});
       continue;
     }
     if (!runs.empty() && !o.optimizer.per_tensor() && runs.back().lr_scale == s.lr_scale &&
-        runs.back().weight_decay == decay)
+        runs.back().weight_decay == decay && runs.back().early == early)
       runs.back().end = end;
     else
-      runs.push_back({s.offset, end, s.lr_scale, decay});
+      runs.push_back({s.offset, end, s.lr_scale, decay, 0, 0, early});
   }
   return rules;
 }

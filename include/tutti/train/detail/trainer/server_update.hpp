@@ -25,7 +25,8 @@ class ServerUpdate {
     const double lr = lr_(p.step);
     for (const UpdateRules::Run& r : rules_.runs) {
       const std::size_t begin = std::max(r.begin, p.begin), end = std::min(r.end, p.end);
-      if (begin >= end) continue;
+      const double rate = rules_.rate(r, lr, p.step + 1);
+      if (begin >= end || rate < 0) continue;
       const std::size_t at = (begin - p.begin) * size_of(p.dtype);
       UpdateCall u;
       u.dtype = p.dtype;
@@ -35,7 +36,7 @@ class ServerUpdate {
         if (p.slots[i] != nullptr) u.slots[i] = static_cast<std::byte*>(p.slots[i]) + at;
       u.count = end - begin;
       u.step = p.step + 1;
-      u.lr = lr * r.lr_scale;
+      u.lr = rate;
       u.weight_decay = r.weight_decay;
       u.gradient_scale = 1 / loss_scale_;
       b_.update(rules_.op, u);

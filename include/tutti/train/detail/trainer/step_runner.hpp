@@ -197,7 +197,8 @@ class StepRunner {
     const std::int64_t step = counters_.step + 1;
     s_.begin_step(step, runs_ahead());
     end_->send(number, {lr, 1.0 / static_cast<double>(global_rows), o_.loss_scale,
-                        o_.ema_decay > 0 ? o_.ema.remaining(o_.ema_decay, step) : 1, step, flags, begins_sums_});
+                        o_.ema_decay > 0 ? o_.ema.remaining(o_.ema_decay, step) : 1, step, flags, begins_sums_,
+                        o_.ema_decay > 0 && o_.ema.returns(step)});
     if (std::exchange(begins_sums_, false)) sums_since_ = number;
     if (trace_ != nullptr) {
       *trace_ = {};

@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -73,10 +74,14 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   o_.ema.require_valid();
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);
   parts_->state = model_state();
-  // A device supports neither a user's own optimizer nor servers.
-  const bool on_host = o_.logical_ranks > 0 || s_.owns_weights() || parts_->exchange.staged() ||
+  // A device supports neither a user's own optimizer nor servers, and no parts that change in the course of a run.
+  const auto* const muon = std::get_if<MuonUpdate>(&parts_->optimizer.rules().op);
+  const bool changes = o_.ema.lookahead || o_.early.steps > 0 || (muon != nullptr && muon->sparse_steps > 0);
+  const bool on_host = changes || o_.logical_ranks > 0 || s_.owns_weights() || parts_->exchange.staged() ||
                        (o_.optimizer.has_factor() && !o_.optimizer.trust_ratio());
   const UpdateRules& rules = parts_->optimizer.rules();
+  if (s_.owns_weights() && o_.ema.lookahead)
+    fail<UsageError>("trainer", "no lookahead, because servers own the weights", "lookahead", "use --strategy mpi");
   parts_->steps = std::make_unique<StepRunner>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state,
                                                rules, on_host ? nullptr : b_.step_finisher(parts_->state, rules));
   initialize();

@@ -29,10 +29,10 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
     f.add("optimizer", {"lamb ", lamb->beta1, " ", lamb->beta2, lamb->trust_clip ? " clip " : " ",
                         lamb->always_adapt ? "all " : "", o_.optimizer.max_grad_norm()});
   else if (const auto* muon = std::get_if<MuonUpdate>(&op))
-    f.add("optimizer",
-          {"muon ", muon->momentum, muon->nesterov ? " nesterov " : " ", muon->steps, " ", muon->a, " ", muon->b, " ",
-           muon->c, " ", static_cast<int>(muon->scale), muon->normalize ? " normalize" : "", muon->bf16 ? " bf16" : "",
-           muon->rest.index() == 0 ? " sgd " : " adamw ", o_.optimizer.rest_rate()});
+    f.add("optimizer", {"muon ", muon->momentum, muon->nesterov ? " nesterov " : " ", muon->steps, " ", muon->a, " ",
+                        muon->b, " ", muon->c, " ", static_cast<int>(muon->scale), muon->normalize ? " normalize" : "",
+                        muon->sparse_steps, muon->bf16 ? " bf16" : "", muon->rest.index() == 0 ? " sgd " : " adamw ",
+                        o_.optimizer.rest_rate(), " ", o_.optimizer.rest_decay().value_or(o_.weight_decay)});
   for (const auto& [name, value] : {std::pair{"weight decay", o_.weight_decay},
                                     {"decay of all parameters", o_.decay_all ? 1.0 : 0.0},
                                     {"loss scale", o_.dynamic_loss_scale ? 0 : o_.loss_scale},
@@ -40,8 +40,11 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
                                     {"EMA decay", o_.ema_decay}})
     f.add(name, value);
   if (has_ema())
-    f.add("EMA schedule", {static_cast<int>(o_.ema.warmup), " ", o_.ema.every, " ", o_.ema.epoch, " ", o_.ema.copies,
-                           " ", o_.ema.gamma, " ", o_.ema.power, " ", o_.ema.min_decay});
+    f.add("EMA schedule",
+          {static_cast<int>(o_.ema.warmup), " ", o_.ema.every, " ", o_.ema.epoch, " ", o_.ema.copies, " ", o_.ema.gamma,
+           " ", o_.ema.power, " ", o_.ema.min_decay, " ", o_.ema.total, o_.ema.lookahead ? " lookahead" : ""});
+  if (o_.early.steps > 0)
+    f.add("early training", {o_.early.steps, " of ", o_.early.of_steps, " ", o_.early.parameters});
   f.add("seed", o_.seed);
   if (o_.logical_ranks > 0) {
     f.add("logical ranks", std::int64_t{o_.logical_ranks});
