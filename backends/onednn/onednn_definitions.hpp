@@ -20,12 +20,15 @@ namespace tutti {
 
 TUTTI_CORE_FUNCTION OnednnBackend::OnednnBackend(CpuOptions o)
     : CpuOps(std::move(o), &onednn::OneOmpThread::for_this_thread),
-      shared_(std::make_unique<onednn::Shared>(*this, shared().room)) {}
+      shared_(std::make_unique<onednn::Shared>(*this, shared().room)) {
+  shared().direct_by_amx = onednn::has_amx();
+}
 
 TUTTI_CORE_FUNCTION OnednnBackend::~OnednnBackend() = default;
 
 TUTTI_CORE_FUNCTION std::string OnednnBackend::description() const {
-  return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa()));
+  return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa())) +
+         (shared_->amx ? " with AMX" : "");
 }
 
 // oneDNN chooses kernels and the sizes of their blocks by the instruction set that it may use and by the caches. It

@@ -15,6 +15,7 @@ class Shared {
       : engine(dnnl::engine::kind::cpu, 0),
         convolutions(engine, b.threads()),
         isa(b.isa()),
+        amx(cpu::detect_amx()),
         threads(b.threads()),
         cpu_(b),
         room_(room) {}
@@ -29,6 +30,7 @@ class Shared {
   dnnl::engine engine;
   Convolutions convolutions;
   cpu::Isa isa;
+  bool amx;  // whether kernels may use its tiles
   int threads;
 
  private:

@@ -20,10 +20,10 @@ namespace tutti::onednn {
 //
 // If tutti has a kernel of its own for this processor, the kernel computes the weight gradients of 1x1 convolutions and
 // of convolutions with a stride: its matrix products reach 80 % of the peak, oneDNN's convolutions 50 to 70. It also
-// computes large gradients in bf16. A large gradient is cut into parts of its input channels, and with many threads
-// also of its output channels. Each part is a task over all rows of the batch: with shards, each shard would need a
-// partial sum of megabytes, which costs more than it saves. The cut does not change the order in which an element is
-// summed.
+// computes large gradients in bf16, and all of them if the processor has AMX. A large gradient is cut into parts of its
+// input channels, and with many threads also of its output channels. Each part is a task over all rows of the batch:
+// with shards, each shard would need a partial sum of megabytes, which costs more than it saves. The cut does not
+// change the order in which an element is summed.
 class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;
@@ -96,7 +96,7 @@ class Conv2dBackwardWeights final : public Kernel {
  private:
   [[nodiscard]] bool is_own() const {
     const Problem& p = problem_;
-    if (p.window.stride == 1 && p.w[2] * p.w[3] > 1 && !(p.bf16 && by_channels())) return false;
+    if (p.window.stride == 1 && p.w[2] * p.w[3] > 1 && !(p.bf16 && (b_.amx || by_channels()))) return false;
     return p.bf16 ? cpu::has_weight_gradient<bf16>(b_.isa, p.w[1], p.w[0])
                   : cpu::has_weight_gradient<float>(b_.isa, p.w[1], p.w[0]);
   }
@@ -146,6 +146,7 @@ class Conv2dBackwardWeights final : public Kernel {
     g.x = static_cast<const T*>(x.data);
     g.dy = static_cast<const T*>(dy.data);
     g.columns = reinterpret_cast<float*>(b_.scratch(c.worker));
+    g.amx = b_.amx;
     if (c.phase == Phase::reduce) {
       g.add = !c.first_chunk;
       g.dw = reinterpret_cast<float*>(c.partial);

@@ -12,6 +12,11 @@ NETS = {"resnet20": (32, 10, (3, 3, 3), 16, False, True), "resnet56": (32, 10, (
         "resnet110": (32, 10, (18, 18, 18), 16, False, True), "resnet18": (32, 10, (2, 2, 2, 2), 64, False, True),
         "resnet50": (224, 1000, (3, 4, 6, 3), 64, True, False)}
 PARAMETERS = {"resnet20": 272474, "resnet56": 855770, "resnet110": 1730714, "resnet18": 11173962, "resnet50": 25557032}
+# Nets for images of 224x224 by torchvision's or timm's name, and the Wide ResNet for small images. Only PyTorch has them.
+TORCH_NETS = {"wrn28_10": (32, 10), **{name: (224, 1000) for name in (
+    "resnext50_32x4d", "wide_resnet50_2", "resnet50d", "seresnet50", "mobilenet_v2", "convnext_tiny")}}
+PARAMETERS.update(wrn28_10=36479194, resnext50_32x4d=25028904, wide_resnet50_2=68883240, resnet50d=25576264, seresnet50=28088024,
+                  mobilenet_v2=3504872, convnext_tiny=28589128)
 
 
 def blocks_of(model):
@@ -26,9 +31,9 @@ def blocks_of(model):
     return blocks, bottleneck
 
 
-def parser(description, precisions):
+def parser(description, precisions, nets=tuple(NETS)):
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--model", choices=NETS, default="resnet20")
+    p.add_argument("--model", choices=nets, default="resnet20")
     p.add_argument("--batch", type=int, default=128)
     p.add_argument("--precision", choices=precisions, default="f32")
     p.add_argument("--threads", type=int, default=0, help="0: the default of the framework")

@@ -20,14 +20,29 @@ from torchvision_resnet import CifarResNet, ResNet  # noqa: E402
 
 NETS = {"resnet18": lambda: ResNet(18, 10, cifar_stem=True), "resnet50": lambda: ResNet(50, 1000),
         **{f"resnet{depth}": lambda depth=depth: CifarResNet(depth) for depth in (20, 56, 110)}}
+SIZES = {**peer_step.TORCH_NETS, **{name: found[:2] for name, found in peer_step.NETS.items()}}
+
+
+def net_of(name):
+    """Builds a net: those of tests/golden, the Wide ResNet of tests/golden, timm's or torchvision's."""
+    if name in NETS:
+        return NETS[name]()
+    if name == "wrn28_10":
+        from make_nets import WideResNet
+        return WideResNet(28, 10, SIZES[name][1])
+    if name in ("resnet50d", "seresnet50"):
+        import timm
+        return timm.create_model(name)
+    import torchvision
+    return torchvision.models.get_model(name)
 
 
 class Steps:
     def __init__(self, args):
         self.batch = args.batch
-        size, classes = peer_step.NETS[args.model][:2]
+        size, classes = SIZES[args.model]
         torch.manual_seed(1)
-        self.model = NETS[args.model]().to(memory_format=torch.channels_last).train()
+        self.model = net_of(args.model).to(memory_format=torch.channels_last).train()
         pure = args.precision == "bf16" and args.bf16 == "pure"
         self.cast = torch.bfloat16 if args.precision == "bf16" and not pure else None
         if pure:
@@ -110,7 +125,7 @@ def check(args):
 
 
 def main():
-    parser = peer_step.parser(__doc__, ("f32", "bf16"))
+    parser = peer_step.parser(__doc__, ("f32", "bf16"), tuple(SIZES))
     parser.add_argument("--bf16", choices=("autocast", "pure"), default="autocast", help="pure: weights and momentum too")
     parser.add_argument("--optimizer", choices=("foreach", "fused"), default="fused")
     parser.add_argument("--way", choices=("eager", "compile"), default="eager")

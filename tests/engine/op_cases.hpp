@@ -155,6 +155,11 @@ inline std::vector<ConvCase> grouped_conv_cases() {
   add(2, 32, 8, 8, 64, 2, {1, 1, 1, 0});
   add(2, 64, 8, 8, 32, 4, {3, 3, 2, 1});
   add(9, 128, 8, 8, 128, 32, {3, 3, 1, 1});
+  // Lines that are computed in blocks of 14, 7 and 4 pixels.
+  add(1, 16, 8, 25, 16, 16, {7, 7, 1, 3});
+  for (int groups : {4, 8, 16}) add(2, 32, 5, 25, 32, groups, {3, 3, 1, 1});
+  add(2, 32, 9, 43, 32, 4, {3, 3, 2, 1});
+  for (int groups : {8, 32, 256}) add(1, 256, 4, 5, 256, groups, {3, 3, 1, 1});  // a kilobyte from pixel to pixel
   return cases;
 }
 

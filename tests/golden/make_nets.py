@@ -37,7 +37,7 @@ class WideBlock(nn.Module):
 class WideResNet(nn.Module):
     """As resnet.py of the authors' program (szagoruyko/wide-residual-networks, pytorch)."""
 
-    def __init__(self, depth, widen):
+    def __init__(self, depth, widen, classes=CLASSES):
         super().__init__()
         blocks, last = (depth - 4) // 6, 16
         self.conv0 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
@@ -47,7 +47,7 @@ class WideResNet(nn.Module):
                 members.add_module(f"block{k}", WideBlock(last, 16 * widen << group, 2 if group > 0 and k == 0 else 1, k == 0))
                 last = 16 * widen << group
             self.add_module(f"group{group}", members)
-        self.bn, self.fc = nn.BatchNorm2d(last), nn.Linear(last, CLASSES)
+        self.bn, self.fc = nn.BatchNorm2d(last), nn.Linear(last, classes)
 
     def forward(self, x):
         x = self.conv0(x)

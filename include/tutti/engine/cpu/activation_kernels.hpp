@@ -113,8 +113,8 @@ struct Relu6Backward {
   template <Isa I>
   static TUTTI_INLINE void apply(F<I>& dx, const F<I>& dy, const F<I>& x) {
     const F<I> zero = F<I>{}, six = zero + 6.0F;
-    dx = x <= zero ? zero : dy;
-    dx = x >= six ? zero : dx;
+    const F<I> above = x <= zero ? zero : dy, below = x >= six ? zero : dy;
+    dx = (F<I>)((typename Vec<I>::U)above & (typename Vec<I>::U)below);
   }
 };
 

@@ -69,6 +69,8 @@ TUTTI_CORE_FUNCTION bool CpuOps::is_by_winograd(const Op& op, const NodeDesc& de
   const auto problem = cpu::winograd::problem_of(op, desc);
   if (!problem || !cpu::winograd::has_code(shared_.isa, *problem)) return false;
   if (tuner_) return tuner_->chosen(op, *problem) == cpu::ConvolutionAlgorithm::winograd;
+  // Winograd's products are in f32. With AMX, those of direct convolutions in bf16 are several times as fast.
+  if (convolution_ == cpu::ConvolutionAlgorithm::automatic && problem->bf16 && shared_.direct_by_amx) return false;
   return cpu::winograd::uses(convolution_, shared_.isa, *problem) && !is_by_pairs(op, desc);
 }
 
@@ -194,7 +196,7 @@ TUTTI_CORE_FUNCTION void CpuOps::from_integers(const FromIntegers& c) {
 // processor.
 TUTTI_CORE_FUNCTION std::vector<BitFact> CpuOps::bits_depend_on() const {
   std::vector<BitFact> facts = HostBackend::bits_depend_on();
-  facts.push_back({"instruction set", std::string(cpu::name_of(isa()))});
+  facts.push_back({"instruction set", std::string(cpu::name_of(isa())) + (shared_.amx ? " with amx" : "")});
   facts.push_back({"convolution", std::string(cpu::name_of(convolution_))});
   facts.push_back({"compiler", __VERSION__});
 #if defined(_CS_GNU_LIBC_VERSION)

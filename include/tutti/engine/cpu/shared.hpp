@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/core/isa.hpp>
+#include <tutti/engine/cpu/amx.hpp>
 #include <tutti/tensor/memory.hpp>
 
 // Data that tutti's own kernels of one backend share.
@@ -57,6 +58,8 @@ class WorkerRoom {
 
 struct Shared {
   Isa isa = detect_isa();
+  bool amx = detect_amx();
+  bool direct_by_amx = false;  // the backend computes direct convolutions in bf16 with AMX
   ChannelFactors factors;
   WorkerRoom room;
   bool reuses_weights = false;  // Backend::reuse_weights

@@ -9,6 +9,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/engine/cpu/amx.hpp>
 #include <tutti/engine/cpu/simd.hpp>
 #include <tutti/graph/ops.hpp>
 
@@ -20,7 +21,8 @@
 // Weight gradients of convolutions as matrix products: dw [outputs, inputs] of one position of the window is dy^T x
 // over all pixels. The operands are copied, one block of pixels after the other, into columns of 16 channels. If dy is
 // f32 and all its channels are used, it is read in place instead. A tile of 8 outputs by 32 inputs is kept in
-// registers. There is code for AVX-512; in bf16 it uses products of pairs.
+// registers. There is code for AVX-512; in bf16 it uses products of pairs. On processors with AMX, bf16 uses tiles of
+// 32 outputs by 32 inputs, for which blocks of the outputs' columns are transposed.
 namespace tutti::cpu {
 
 template <class T>
@@ -36,6 +38,7 @@ struct WeightGradientArgs {
   float* dw = nullptr;  // [part_outputs][position in the window][inputs]; the first two have these steps:
   std::int64_t dw_output = 0, dw_place = 0;
   bool add = false;          // add to the present values of dw
+  bool amx = false;          // use tiles of AMX, in bf16; requires detect_amx()
   float* columns = nullptr;  // weight_gradient_floats() floats, aligned to 64 bytes
 };
 
@@ -162,6 +165,41 @@ TUTTI_INLINE void gradient_tile(TileOutputs outputs, const float* inputs, std::i
     }
 }
 
+#ifdef TUTTI_HAS_AMX
+// The same for M columns of outputs, in transposed blocks, and N of inputs, over n blocks of 16 pairs.
+template <int M, int N>
+TUTTI_INLINE void gradient_tiles(const float* outputs, const float* inputs, std::int64_t n, float* dw,
+                                 std::int64_t step, bool add) {
+  constexpr std::int64_t bytes = 64, tile = amx::side * amx::side;
+  const std::int64_t row = step * 4, below = amx::side * step;
+  if (add) {
+    amx::load<0>(dw, row);
+    if constexpr (N == 2) amx::load<1>(dw + amx::side, row);
+    if constexpr (M == 2) amx::load<2>(dw + below, row);
+    if constexpr (M == 2 && N == 2) amx::load<3>(dw + below + amx::side, row);
+  } else {
+    amx::zero<0>();
+    amx::zero<1>();
+    amx::zero<2>();
+    amx::zero<3>();
+  }
+  for (std::int64_t k = 0; k < n; ++k, outputs += tile, inputs += tile) {
+    amx::load<4>(outputs, bytes);
+    amx::load<6>(inputs, bytes);
+    if constexpr (N == 2) amx::load<7>(inputs + column_floats, bytes);
+    if constexpr (M == 2) amx::load<5>(outputs + column_floats, bytes);
+    amx::multiply_add<0, 4, 6>();
+    if constexpr (N == 2) amx::multiply_add<1, 4, 7>();
+    if constexpr (M == 2) amx::multiply_add<2, 5, 6>();
+    if constexpr (M == 2 && N == 2) amx::multiply_add<3, 5, 7>();
+  }
+  amx::store<0>(dw, row);
+  if constexpr (N == 2) amx::store<1>(dw + amx::side, row);
+  if constexpr (M == 2) amx::store<2>(dw + below, row);
+  if constexpr (M == 2 && N == 2) amx::store<3>(dw + below + amx::side, row);
+}
+#endif
+
 // A block of pixels and a position in the window.
 struct GradientStep {
   std::int64_t first, count;
@@ -190,18 +228,23 @@ TUTTI_INLINE void ask_for(const T* from, std::int64_t channels) {
     __builtin_prefetch(from + c, 0, 2);
 }
 
-template <Isa I, class T>
+template <Isa I, class T, bool Amx = false>
 TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
   constexpr bool pairs = std::is_same_v<T, bf16>;
   constexpr std::int64_t at_once = pairs ? 2 : 1, block = gradient_block * at_once;
   const int places = g.window.kernel_h * g.window.kernel_w;
   const std::int64_t pixels = g.rows * g.out_h * g.out_w;
-  const std::int64_t blocks = (pixels + block - 1) / block, size = ((pixels + blocks - 1) / blocks + 1) / 2 * 2;
+  // Blocks of pixels are multiples of a pair, or of a tile. Tiles end with pixels of zeros.
+  constexpr std::int64_t multiple = Amx ? 32 : 2;
+  const auto filled = [&](std::int64_t n) { return (n + multiple - 1) / multiple * multiple; };
+  const std::int64_t blocks = (pixels + block - 1) / block, size = filled((pixels + blocks - 1) / blocks);
   // Copies parts of pixels: at a distance of a power of two, they would evict each other from the cache.
   const bool copies = pairs || g.part_outputs < g.outputs;
   float* const output_columns = g.columns;
   float* const input_columns = g.columns + g.part_outputs / 16 * column_floats;
-  const std::int64_t tiles = (g.inputs / 16 + tile_columns - 1) / tile_columns * (g.part_outputs / tile_outputs);
+  constexpr std::int64_t tile_rows = Amx ? 32 : tile_outputs;
+  const std::int64_t tiles =
+      (g.inputs / 16 + tile_columns - 1) / tile_columns * ((g.part_outputs + tile_rows - 1) / tile_rows);
   const T* inputs_of[2][block];
   GradientStep at{}, next{};
   for (std::int64_t n = 0; n <= blocks * places; ++n) {
@@ -211,21 +254,29 @@ TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
     next.place = static_cast<int>(n % places);
     const T** const next_inputs = inputs_of[n % 2];
     find_inputs(g, next, next_inputs);
+    if constexpr (Amx) std::fill(next_inputs + next.count, next_inputs + filled(next.count), nullptr);
     if (n == 0) continue;
     const T* const* const inputs = inputs_of[(n - 1) % 2];
     const T* const dy = g.dy + at.first * g.outputs + g.first_output;
     const T* outputs[block];
     const bool new_outputs = copies && at.place == 0;
-    for (std::int64_t k = 0; new_outputs && k < at.count; ++k) outputs[k] = dy + k * g.outputs;
+    const std::int64_t copied = Amx ? filled(at.count) : at.count;
+    for (std::int64_t k = 0; new_outputs && k < copied; ++k) outputs[k] = k < at.count ? dy + k * g.outputs : nullptr;
     for (bool of_outputs : {true, false})
       if (new_outputs || !of_outputs)
-        to_columns<I>(of_outputs ? outputs : inputs, at.count, (of_outputs ? g.part_outputs : g.inputs) / 16,
+        to_columns<I>(of_outputs ? outputs : inputs, copied, (of_outputs ? g.part_outputs : g.inputs) / 16,
                       of_outputs ? output_columns : input_columns);
-    const std::int64_t vectors = (at.count + at_once - 1) / at_once;
+    const std::int64_t vectors = (copied + at_once - 1) / at_once;
+#ifdef TUTTI_HAS_AMX
+    if constexpr (Amx)
+      for (std::int64_t p = 0; new_outputs && p < g.part_outputs / 16; ++p)
+        for (std::int64_t k = 0; k < vectors; k += amx::side)
+          amx::transpose<I>(output_columns + p * column_floats + k * 16);
+#endif
     const bool add = g.add || at.first > 0;
     std::int64_t tile = 0;
     for (std::int64_t c = 0; c < g.inputs / 16; c += tile_columns)
-      for (std::int64_t p = 0; p < g.part_outputs; p += tile_outputs, ++tile) {
+      for (std::int64_t p = 0; p < g.part_outputs; p += tile_rows, ++tile) {
         // Prefetches the data of the next step, because its copies would wait for memory.
         for (std::int64_t k = next.count * tile / tiles; k < next.count * (tile + 1) / tiles; ++k) {
           if (next.place == 0) ask_for(g.dy + (next.first + k) * g.outputs + g.first_output, g.part_outputs);
@@ -236,6 +287,19 @@ TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
           if (!copies) a = {dy + p, g.outputs};
         const float* b = input_columns + c * column_floats;
         float* dw = g.dw + p * g.dw_output + at.place * g.dw_place + 16 * c;
+#ifdef TUTTI_HAS_AMX
+        if constexpr (Amx) {
+          const std::int64_t groups = vectors / amx::side;
+          const bool wide = c + tile_columns <= g.inputs / 16;
+          if (p + tile_rows <= g.part_outputs)
+            wide ? gradient_tiles<2, 2>(a.from, b, groups, dw, g.dw_output, add)
+                 : gradient_tiles<2, 1>(a.from, b, groups, dw, g.dw_output, add);
+          else
+            wide ? gradient_tiles<1, 2>(a.from, b, groups, dw, g.dw_output, add)
+                 : gradient_tiles<1, 1>(a.from, b, groups, dw, g.dw_output, add);
+          continue;
+        }
+#endif
         if (c + tile_columns <= g.inputs / 16)
           gradient_tile<I, T, tile_columns>(a, b, vectors, dw, g.dw_output, add);
         else
@@ -250,6 +314,12 @@ TUTTI_TARGET_AVX512 inline void weight_gradient_f32(const WeightGradientArgs<flo
 TUTTI_TARGET_AVX512_BF16 inline void weight_gradient_bf16(const WeightGradientArgs<bf16>& g) {
   weight_gradient_body<Isa::avx512_bf16>(g);
 }
+#ifdef TUTTI_HAS_AMX
+TUTTI_TARGET_AVX512_BF16 inline void weight_gradient_amx(const WeightGradientArgs<bf16>& g) {
+  const amx::Tiles tiles;
+  weight_gradient_body<Isa::avx512_bf16, bf16, true>(g);
+}
+#endif
 
 }  // namespace detail
 
@@ -258,6 +328,10 @@ TUTTI_TARGET_AVX512_BF16 inline void weight_gradient_bf16(const WeightGradientAr
 // Requires has_weight_gradient().
 template <class T>
 void weight_gradient([[maybe_unused]] const WeightGradientArgs<T>& g) {
+#ifdef TUTTI_HAS_AMX
+  if constexpr (std::is_same_v<T, bf16>)
+    if (g.amx) return detail::weight_gradient_amx(g);
+#endif
 #if defined(__x86_64__)
   if constexpr (std::is_same_v<T, bf16>)
     detail::weight_gradient_bf16(g);

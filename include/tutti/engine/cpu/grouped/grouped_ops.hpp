@@ -137,7 +137,7 @@ class Conv2dBackwardWeights final : public GroupedKernel {
     return {Division::reduce, sum_tasks(g_.weights(), shards_, g_.padded() / 16),
             static_cast<std::size_t>(g_.weights()) * sizeof(float)};
   }
-  void prepare(const PrepareInfo& i) override { reserve(i.workers, g_.out_w * g_.padded()); }
+  void prepare(const PrepareInfo& i) override { reserve(i.workers, g_.out_w * g_.output_pixel()); }
   void run(Call& c) override {
     if (c.phase == Phase::finish) return add_shards(c);
     auto* const dw = reinterpret_cast<float*>(c.partial);
@@ -146,7 +146,7 @@ class Conv2dBackwardWeights final : public GroupedKernel {
       using T = decltype(t);
       const T* const from = static_cast<const T*>(c.in[1].data);
       float* const dy = room(c) + g_.kernel_h * g_.line();
-      std::fill_n(dy, g_.out_w * g_.padded(), 0.0F);
+      std::fill_n(dy, g_.out_w * g_.output_pixel(), 0.0F);
       // A line of dy has the form of a depthwise convolution's line without a border.
       Problem plain;
       plain.in_w = plain.out_w = g_.out_w;

@@ -40,22 +40,26 @@ template <Isa I, class T>
 TUTTI_INLINE void fill_line_body(const Problem* problem, const T* x, float* line) {
   const Problem& g = *problem;
   constexpr int width = lanes_of<I>;
-  const bool copies = g.same_channel || (g.planes == 1 && g.per_group == 1);
-  for (std::int64_t u = 0; u < g.in_w; ++u, x += g.channels) {
+  const bool repeats = g.copies() && (g.planes > 1 || g.per_group > 1);
+  // Neighbouring pixels without gaps are one.
+  const bool dense =
+      !repeats && g.spread == 1 && g.pixel() == g.channels && g.left >= 0 && g.in_w + g.left <= g.width();
+  const std::int64_t pixels = dense ? 1 : g.in_w, channels = dense ? g.in_w * g.channels : g.channels;
+  for (std::int64_t u = 0; u < pixels; ++u, x += channels) {
     const std::int64_t j = u * g.spread + g.left;
     if (j < 0 || j >= g.width()) continue;
     float* const to = line + j * g.pixel();
-    if (!copies) {
+    if (repeats) {
       detail::repeat_channels(g, x, to);
       continue;
     }
     std::int64_t c = 0;
-    for (; c + width <= g.channels; c += width) {
+    for (; c + width <= channels; c += width) {
       F<I> v;
       load<I>(v, x + c);
       store<I>(to + c, v);
     }
-    for (; c < g.channels; ++c) to[c] = static_cast<float>(x[c]);
+    for (; c < channels; ++c) to[c] = static_cast<float>(x[c]);
   }
 }
 TUTTI_DEFINE_READER_DISPATCH(fill_line, fill_line_body);
@@ -84,49 +88,88 @@ TUTTI_INLINE void store_some(T* y, const F<I>& v, std::int64_t count) {
   std::copy_n(static_cast<const T*>(some), count, y);
 }
 
-// N pixels and a register of outputs at a time. The last pixels of a line are computed together with some that are
-// there already.
-template <Isa I, bool Same, int N, class T>
+// The channels of a register of inputs that the lanes of a register of outputs read from plane i.
+template <Isa I>
+TUTTI_INLINE void set_permutation(typename Vec<I>::I& from, const Problem& g, std::int64_t i) {
+  for (int e = 0; e < lanes_of<I>; ++e) from[e] = e;
+  from = (from & static_cast<std::int32_t>(-g.per_group)) + static_cast<std::int32_t>(i);
+}
+// sum += x * factor
+template <Isa I, Reads R>
+TUTTI_INLINE void add_product(F<I>& sum, const float* x, const F<I>& factor, const typename Vec<I>::I& from) {
+  if constexpr (R == Reads::one) {
+    sum += *x * factor;
+    return;
+  }
+  F<I> v;
+  load<I>(v, x);
+  if constexpr (R == Reads::permuted) {
+#if defined(__clang__)
+    const F<I> all = v;
+    for (int e = 0; e < lanes_of<I>; ++e) v[e] = all[from[e]];
+#else
+    v = __builtin_shuffle(v, from);
+#endif
+  }
+  sum += v * factor;
+}
+
+// N pixels from q and a register of outputs from c. One register of sums for each pixel: many sums hide the latency of
+// the products, and each weight is read once for all of them.
+template <Isa I, Reads R, int N, class T>
+TUTTI_INLINE void correlate_pixels(const RowArgs<T>& a, std::int64_t c, std::int64_t q) {
+  const Problem& g = *a.problem;
+  const std::int64_t pixel = g.pixel(), plane = g.plane(), next = g.step * pixel;
+  const float* const weights = a.weights + c / 16 * g.block() + c % 16;
+  const std::int64_t from = q * next + (R == Reads::one ? c / g.per_group * g.planes : c);
+  F<I> sum[N];
+#pragma GCC unroll 14
+  for (int j = 0; j < N; ++j) sum[j] = F<I>{};
+  typename Vec<I>::I lanes{};
+  for (std::int64_t i = 0; i < g.planes; ++i) {
+    if constexpr (R == Reads::permuted) set_permutation<I>(lanes, g, i);
+    for (int l = 0; l < a.count; ++l) {
+      const float* x = a.lines[l].x + i * plane + from;
+      const float* w = weights + (i * g.kernel_h + a.lines[l].row) * g.kernel_w * 16;
+      for (int s = 0; s < g.kernel_w; ++s, x += pixel, w += 16) {
+        F<I> factor;
+        load<I>(factor, w);
+#pragma GCC unroll 14
+        for (int j = 0; j < N; ++j) add_product<I, R>(sum[j], x + j * next, factor, lanes);
+      }
+    }
+  }
+#pragma GCC unroll 14
+  for (int j = 0; j < N; ++j) store_some<I>(a.y + (q + j) * g.outputs + c, sum[j], g.outputs - c);
+}
+
+// Computes a line in blocks of 14, 7, 4 or 1 pixels: most lines of nets for 224x224 have a multiple of 7. The last
+// pixels of a line may be computed together with some that are there already.
+template <Isa I, Reads R, class T>
 TUTTI_INLINE void correlate_row(const RowArgs<T>& a) {
   constexpr int width = lanes_of<I>;
   const Problem& g = *a.problem;
-  const std::int64_t pixel = g.pixel(), plane = g.plane(), next = g.step * pixel, last = g.out_w - N;
   std::int64_t c = 0, q = 0;
   for (;;) {
-    const float* const weights = a.weights + c / 16 * g.block() + c % 16;
-    const std::int64_t from = q * next + (Same ? c / g.per_group * g.planes : c);
-    F<I> sum[N];
-#pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) sum[j] = F<I>{};
-    for (std::int64_t i = 0; i < g.planes; ++i)
-      for (int l = 0; l < a.count; ++l) {
-        const float* x = a.lines[l].x + i * plane + from;
-        const float* w = weights + (i * g.kernel_h + a.lines[l].row) * g.kernel_w * 16;
-        for (int s = 0; s < g.kernel_w; ++s, x += pixel, w += 16) {
-          F<I> factor;
-          load<I>(factor, w);
-#pragma GCC unroll 4
-          for (int j = 0; j < N; ++j) {
-            if constexpr (Same) {
-              sum[j] += x[j * next] * factor;
-            } else {
-              F<I> v;
-              load<I>(v, x + j * next);
-              sum[j] += v * factor;
-            }
-          }
-        }
-      }
-#pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) store_some<I>(a.y + (q + j) * g.outputs + c, sum[j], g.outputs - c);
+    const std::int64_t rest = g.out_w - q;
+    const std::int64_t n = rest >= 14 ? 14 : rest >= 7 ? 7 : g.out_w >= 4 ? 4 : 1;
+    const std::int64_t at = std::min(q, g.out_w - n);
+    if (n == 14)
+      correlate_pixels<I, R, 14>(a, c, at);
+    else if (n == 7)
+      correlate_pixels<I, R, 7>(a, c, at);
+    else if (n == 4)
+      correlate_pixels<I, R, 4>(a, c, at);
+    else
+      correlate_pixels<I, R, 1>(a, c, at);
     // Few weights stay in the cache; many are read once for all pixels.
-    const bool more_outputs = c + width < g.outputs, more_pixels = q < last;
+    const bool more_outputs = c + width < g.outputs, more_pixels = at + n < g.out_w;
     if (!more_outputs && !more_pixels) return;
     if (g.planes == 1 ? more_outputs : !more_pixels) {
       c += width;
       if (g.planes > 1) q = 0;
     } else {
-      q = std::min(q + N, last);
+      q = at + n;
       if (g.planes == 1) c = 0;
     }
   }
@@ -136,18 +179,21 @@ TUTTI_INLINE void correlate_row(const RowArgs<T>& a) {
 
 template <Isa I, class T>
 TUTTI_INLINE void correlate_body(RowArgs<T> a) {
-  const Problem& g = *a.problem;
-  if (g.same_channel)
-    g.out_w < 4 ? detail::correlate_row<I, true, 1>(a) : detail::correlate_row<I, true, 4>(a);
-  else
-    g.out_w < 4 ? detail::correlate_row<I, false, 1>(a) : detail::correlate_row<I, false, 4>(a);
+  switch (a.problem->reads) {
+    case Reads::copies:
+      return detail::correlate_row<I, Reads::copies>(a);
+    case Reads::one:
+      return detail::correlate_row<I, Reads::one>(a);
+    case Reads::permuted:
+      if constexpr (lanes_of < I >> 4) detail::correlate_row<I, Reads::permuted>(a);
+  }
 }
 TUTTI_DEFINE_DISPATCH(correlate, correlate_body);
 TUTTI_CORE_INSTANCE(template void correlate<float>(Isa, RowArgs<float>));
 TUTTI_CORE_INSTANCE(template void correlate<bf16>(Isa, RowArgs<bf16>));
 
-// The lines that an output line reads, its gradient [out_w, padded()], and the gradient of the weights, to which the
-// products are added.
+// The lines that an output line reads, its gradient [out_w, output_pixel()], and the gradient of the weights, to which
+// the products are added.
 struct GradientArgs {
   const Problem* problem = nullptr;
   const Line* lines = nullptr;
@@ -159,9 +205,9 @@ struct GradientArgs {
 namespace detail {
 
 // Adds the sums of n products for N neighbouring positions of the window. Two sums each hide the latency.
-template <Isa I, bool Same, int N>
+template <Isa I, Reads R, int N>
 TUTTI_INLINE void gradient_taps(const float* x, std::int64_t pixel, std::int64_t next, const float* dy,
-                                std::int64_t outputs, std::int64_t n, float* dw) {
+                                std::int64_t outputs, std::int64_t n, const typename Vec<I>::I& lanes, float* dw) {
   F<I> sum[2][N] = {};
   for (std::int64_t q = 0; q < n; q += 2)
 #pragma GCC unroll 2
@@ -169,18 +215,10 @@ TUTTI_INLINE void gradient_taps(const float* x, std::int64_t pixel, std::int64_t
       if (q + h == n) break;
       F<I> d;
       load<I>(d, dy + (q + h) * outputs);
-#pragma GCC unroll 3
-      for (int k = 0; k < N; ++k) {
-        if constexpr (Same) {
-          sum[h][k] += x[(q + h) * next + k * pixel] * d;
-        } else {
-          F<I> v;
-          load<I>(v, x + (q + h) * next + k * pixel);
-          sum[h][k] += v * d;
-        }
-      }
+#pragma GCC unroll 7
+      for (int k = 0; k < N; ++k) add_product<I, R>(sum[h][k], x + (q + h) * next + k * pixel, d, lanes);
     }
-#pragma GCC unroll 3  // NOLINT(readability-misleading-indentation)
+#pragma GCC unroll 7  // NOLINT(readability-misleading-indentation)
   for (int k = 0; k < N; ++k) {
     F<I> before;
     load<I>(before, static_cast<const float*>(dw + 16 * k));
@@ -188,28 +226,41 @@ TUTTI_INLINE void gradient_taps(const float* x, std::int64_t pixel, std::int64_t
   }
 }
 
-template <Isa I, bool Same>
+template <Isa I, Reads R>
 TUTTI_INLINE void gradient_row(const GradientArgs& a) {
   const Problem& g = *a.problem;
   const std::int64_t pixel = g.pixel(), next = g.step * pixel;
+  typename Vec<I>::I lanes{};
   for (std::int64_t c = 0; c < g.outputs; c += lanes_of<I>)
-    for (std::int64_t i = 0; i < g.planes; ++i)
+    for (std::int64_t i = 0; i < g.planes; ++i) {
+      if constexpr (R == Reads::permuted) set_permutation<I>(lanes, g, i);
       for (int l = 0; l < a.count; ++l) {
-        const float* x = a.lines[l].x + i * g.plane() + (Same ? c / g.per_group * g.planes : c);
+        const float* x = a.lines[l].x + i * g.plane() + (R == Reads::one ? c / g.per_group * g.planes : c);
         float* dw = a.dw + c / 16 * g.block() + c % 16 + (i * g.kernel_h + a.lines[l].row) * g.kernel_w * 16;
         int s = 0;
+        if constexpr (R == Reads::copies)
+          for (; s + 7 <= g.kernel_w; s += 7, x += 7 * pixel, dw += std::int64_t{7} * 16)
+            gradient_taps<I, R, 7>(x, pixel, next, a.dy + c, g.output_pixel(), g.out_w, lanes, dw);
         for (; s + 3 <= g.kernel_w; s += 3, x += 3 * pixel, dw += std::int64_t{3} * 16)
-          gradient_taps<I, Same, 3>(x, pixel, next, a.dy + c, g.padded(), g.out_w, dw);
+          gradient_taps<I, R, 3>(x, pixel, next, a.dy + c, g.output_pixel(), g.out_w, lanes, dw);
         for (; s < g.kernel_w; ++s, x += pixel, dw += 16)
-          gradient_taps<I, Same, 1>(x, pixel, next, a.dy + c, g.padded(), g.out_w, dw);
+          gradient_taps<I, R, 1>(x, pixel, next, a.dy + c, g.output_pixel(), g.out_w, lanes, dw);
       }
+    }
 }
 
 }  // namespace detail
 
 template <Isa I>
 TUTTI_INLINE void gradient_body(GradientArgs a) {
-  a.problem->same_channel ? detail::gradient_row<I, true>(a) : detail::gradient_row<I, false>(a);
+  switch (a.problem->reads) {
+    case Reads::copies:
+      return detail::gradient_row<I, Reads::copies>(a);
+    case Reads::one:
+      return detail::gradient_row<I, Reads::one>(a);
+    case Reads::permuted:
+      if constexpr (lanes_of < I >> 4) detail::gradient_row<I, Reads::permuted>(a);
+  }
 }
 TUTTI_DEFINE_READER_DISPATCH(gradient, gradient_body);
 TUTTI_CORE_INSTANCE(template void gradient<>(Isa, GradientArgs));

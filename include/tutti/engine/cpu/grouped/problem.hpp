@@ -11,6 +11,12 @@
 // The common form of a convolution in groups and of the gradient of its input.
 namespace tutti::cpu::grouped {
 
+// How the lanes of a register of outputs find the inputs that they read:
+//   copies    the lines hold them in this order, once for each plane
+//   one       all lanes read the same channel, so that the kernels read one number for all
+//   permuted  the register's groups lie in one register of inputs, which the kernels permute for each plane
+enum class Reads : std::uint8_t { copies, one, permuted };
+
 // Output (p, q) of channel o is the sum over i < planes and the window (r, s) of weights[o, i, r, s] times the input at
 // (p * step - top + r, q * step - left + s). The inputs lie `spread` apart with zeros between them, and o reads the
 // channels o / per_group * planes + i.
@@ -19,21 +25,23 @@ struct Problem {
   std::int64_t step = 1, spread = 1, top = 0, left = 0;
   std::int64_t in_h = 0, in_w = 0, channels = 0, out_h = 0, out_w = 0, outputs = 0;
   std::int64_t planes = 1, per_group = 1;
-  // The lanes of a register read the same channel, so that the kernels read one number for all. Otherwise the lines
-  // hold the numbers that the lanes read, once for each plane.
-  bool same_channel = false;
+  Reads reads = Reads::copies;
 
   [[nodiscard]] std::int64_t padded() const { return (outputs + 15) / 16 * 16; }
   [[nodiscard]] std::int64_t width() const { return (out_w - 1) * step + kernel_w; }  // of a line, with zeros around it
-  // Distances in floats: of neighbouring pixels of a line, of planes, of lines.
-  [[nodiscard]] std::int64_t pixel() const { return same_channel ? channels : padded(); }
-  [[nodiscard]] std::int64_t plane() const { return same_channel ? 1 : width() * padded(); }
-  [[nodiscard]] std::int64_t line() const {
-    return same_channel ? (width() * channels + 15) / 16 * 16 : planes * width() * padded();
-  }
+  // Distances in floats: of neighbouring pixels of a line, of planes, of lines, of pixels of a line of outputs.
+  [[nodiscard]] bool copies() const { return reads == Reads::copies; }
+  [[nodiscard]] std::int64_t pixel() const { return apart(copies() ? padded() : channels); }
+  [[nodiscard]] std::int64_t plane() const { return copies() ? width() * pixel() : reads == Reads::one ? 1 : 0; }
+  [[nodiscard]] std::int64_t line() const { return ((copies() ? planes : 1) * width() * pixel() + 15) / 16 * 16; }
+  [[nodiscard]] std::int64_t output_pixel() const { return apart(padded()); }
   // Weights in the form that the kernels read: [outputs / 16][planes][kernel_h][kernel_w][16].
   [[nodiscard]] std::int64_t block() const { return planes * kernel_h * kernel_w * 16; }
   [[nodiscard]] std::int64_t weights() const { return padded() / 16 * block(); }
+
+ private:
+  // Pixels at a distance of a multiple of a kilobyte would share a few sets of the level-1 cache and evict each other.
+  static std::int64_t apart(std::int64_t floats) { return floats % 256 == 0 ? floats + 16 : floats; }
 };
 
 // lanes: of a register.
@@ -51,7 +59,11 @@ struct Problem {
   g.outputs = y[1];
   g.planes = x[1] / groups;
   g.per_group = y[1] / groups;
-  g.same_channel = g.per_group % lanes == 0;
+  const bool fits = g.planes == g.per_group && g.per_group > 1 && lanes > 4 && lanes % g.per_group == 0;
+  if (g.per_group % lanes == 0)
+    g.reads = Reads::one;
+  else if (fits && g.channels % 16 == 0)
+    g.reads = Reads::permuted;
   return g;
 }
 // dx[h] is the sum of dy[(h + padding - r) / stride] * w[r] over the r for which the division leaves no rest: the
@@ -80,13 +92,13 @@ class Lines {
 
   // Writes the zeros, which are in the same places for every line. Lines of the input replace only the other numbers.
   void clear_borders() {
-    const std::int64_t planes = g_.same_channel ? 1 : g_.planes, size = g_.pixel();
+    const std::int64_t planes = g_.copies() ? g_.planes : 1, size = g_.pixel();
     for (int r = 0; r < g_.kernel_h; ++r)
       for (std::int64_t i = 0; i < planes; ++i)
         for (std::int64_t j = 0; j < g_.width(); ++j) {
           const std::int64_t t = j - g_.left;
           const bool inside = t >= 0 && t % g_.spread == 0 && t / g_.spread < g_.in_w;
-          const std::int64_t used = !inside ? 0 : g_.same_channel ? size : g_.outputs;
+          const std::int64_t used = !inside ? 0 : g_.copies() ? g_.outputs : size;
           std::fill_n(room_ + r * g_.line() + i * g_.plane() + j * size + used, size - used, 0.0F);
         }
   }
