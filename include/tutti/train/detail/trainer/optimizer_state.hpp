@@ -26,9 +26,11 @@ namespace tutti {
     rules.factor = [optimizer = o.optimizer](const SquaredNorms& n, double lr) { return optimizer.factor(n, lr); };
   }
   std::vector<UpdateRules::Run>& runs = rules.runs;
+  const bool trusts = o.optimizer.has_factor() || std::holds_alternative<LambUpdate>(rules.op);
   for (std::size_t i = 0; i < trainable; ++i) {
     const Slice& s = p.slices[i];
-    const double decay = s.decay || o.decay_all ? o.weight_decay / s.lr_scale : 0;
+    // The trust ratio is of the gradient with the whole decay.
+    const double decay = s.decay || o.decay_all ? o.weight_decay / (trusts ? 1 : s.lr_scale) : 0;
     const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
     if (std::holds_alternative<MuonUpdate>(rules.op)) {
       const bool matrix = s.shape.rank() == 4;
