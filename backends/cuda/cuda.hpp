@@ -31,6 +31,7 @@
 #include <tutti/backends/cuda/ops/weight_gradients.hpp>
 #include <tutti/backends/cuda/options.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/core/error.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/custom_kernel.hpp>
 #include <tutti/graph/custom.hpp>
@@ -85,6 +86,10 @@ class BasicCudaBackend : public Core {
   // of these ops. The graph shows which kernels and libraries a run needs: threads start to prepare them here, while
   // cuDNN's plans are built.
   void rewrite(Graph& g, DType compute) override {
+    for (const Node& n : g.nodes)
+      if (const auto* bn = std::get_if<op::BatchNorm>(&n.op); bn != nullptr && bn->frozen)
+        fail<UsageError>(n.name, "a batch norm with the statistics of the batch on backend 'cuda'", "frozen statistics",
+                         "use a backend on the processor");
     launcher_.begin(compute);
     if constexpr (HasAsyncBegin<G>)
       if (std::any_of(g.nodes.begin(), g.nodes.end(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -96,6 +97,22 @@ TEST_CASE("mixing changes neither the plain labels nor a loader without it, and 
     got.add(m);
     CHECK(got == want);
   }
+}
+
+TEST_CASE("the numbers of mixing are those of no other purpose and no other step, in any epoch") {
+  LoaderOptions o = options_of(16, 0, 1, 1);
+  std::vector<std::uint64_t> drawn;
+  o.mix = [&](RankRows& rows) { drawn.push_back(rows.rng.next64()); };
+  // In bits above the 48th, an epoch would change the purpose.
+  for (const std::int64_t epoch : {0, 1, 65536, 3 << 16, (3 << 16) + 1}) {
+    Loader loader(Augmented(numbered(103), Augment::cifar()), o);
+    loader.start({epoch, 0});
+    (void)loader.next();
+  }
+  drawn.push_back(batch_rng(o.seed, Purpose::dropout, 0, 0).next64());
+  drawn.push_back(batch_rng(o.seed, Purpose::dropout, std::uint64_t{1} << 32, 0).next64());
+  std::sort(drawn.begin(), drawn.end());
+  CHECK(std::adjacent_find(drawn.begin(), drawn.end()) == drawn.end());
 }
 
 TEST_CASE("records that could not be read are filled before the batch is mixed") {

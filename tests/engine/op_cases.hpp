@@ -273,6 +273,9 @@ inline std::vector<OpCase> layer_op_cases() {
       return nn::hard_swish(b, "h", b.add("twice", b.add("sum", x, x), b.add("sum2", x, x)));
     });
     add("average pool 2/2", 9, 6, 7, [](Builder& b, ValueId x) { return nn::avg_pool(b, "a", x, {2, 2, 2, 0}); });
+    add("average pool 2/2 of an odd size", 9, 7, 5, [](Builder& b, ValueId x) {
+      return nn::avg_pool(b, "a", x, {2, 2, 2, 0}, false, true);
+    });
     for (const bool count : {false, true})
       add(std::string("average pool 3/2 ") + (count ? "with" : "without") + " padding", 5, 9, 8,
           [count](Builder& b, ValueId x) {

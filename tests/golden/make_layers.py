@@ -49,6 +49,8 @@ def layers():
          beta=draw(generator, 6, scale=0.2))
     case("layer_scale", lambda x, gamma: x * gamma.view(1, -1, 1, 1), x=draw(generator, 2, 5, 3, 4),
          gamma=draw(generator, 5, scale=0.2))
+    # ResNet-D's shortcut in timm, for a size that is odd.
+    case("avg_pool_ceil", lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True, count_include_pad=False), x=draw(generator, 2, 3, 7, 5))
     return out
 
 

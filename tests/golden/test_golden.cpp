@@ -202,6 +202,8 @@ TEST_CASE("layers: activations, average pool, factors, concatenation, layer norm
   const op::Window window{3, 3, 2, 1};
   both("avg_pool", op::AvgPool{{window}}, op::AvgPoolBackward{{window}}, "");
   both("avg_pool_inside", op::AvgPool{{window, false}}, op::AvgPoolBackward{{window, false}}, "");
+  const op::AvgWindow ceil{{2, 2, 2, 0}, false, true};
+  both("avg_pool_ceil", op::AvgPool{ceil}, op::AvgPoolBackward{ceil}, "");
 
   OpRun(g).in("multiply.x").in("multiply.f").out_like("multiply.y").run(op::Multiply{}).check(0, "multiply.y");
   OpRun(g).in("multiply.dy").in("multiply.f").out_like("multiply.x").run(op::Multiply{}).check(0, "multiply.dx");

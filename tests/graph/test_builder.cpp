@@ -40,6 +40,16 @@ TEST_CASE("builder: recorded ops have the right shapes") {
   // Each of 10 outputs is 9 multiplications and additions on 2x2 pixels.
   CHECK(forward_flops(n.b.graph(), n.b.graph().nodes.back()) == 2 * 10 * 9 * 4);
   CHECK(n.b.shape(nn::avg_pool(n.b, "ap", c, {2, 2, 2, 0})) == Shape{1, 5, 2, 2});
+  const auto over_edge = [&](std::int64_t pixels, op::Window w) {
+    Builder of(3, pixels, pixels);
+    return of.shape(nn::avg_pool(of, "a", of.normalize({0, 0, 0}, {1, 1, 1}), w, false, true))[2];
+  };
+  CHECK(over_edge(7, {2, 2, 2, 0}) == 4);
+  CHECK(over_edge(8, {2, 2, 2, 0}) == 4);
+  CHECK(over_edge(1, {2, 2, 2, 0}) == 1);
+  CHECK(over_edge(7, {3, 3, 2, 1}) == 4);
+  CHECK(over_edge(6, {2, 2, 3, 1}) == 3);
+  CHECK(over_edge(4, {2, 2, 3, 1}) == 2);  // a third window would begin in the padding
   CHECK(n.b.shape(nn::concat(n.b, "cat", {c, c, nn::silu(n.b, "s", c)})) == Shape{1, 15, 4, 4});
   CHECK(n.b.shape(nn::squeeze_excitation(n.b, "se", c, 2)) == Shape{1, 5, 4, 4});
   const ValueId scaled = nn::layer_scale(n.b, "ls", nn::layer_norm(n.b, "ln", c));
@@ -93,6 +103,7 @@ TEST_CASE("builder: a call with a wrong shape fails, and the error names the lay
   check_shape_error("silu", [&] { nn::silu(b, "silu", b.images()); });
   check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {16, 16, 1, 0}); });
   check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {2, 2, 1, 2}); });
+  check_shape_error("avg", [&] { nn::avg_pool(b, "avg", c, {2, 2, 2, 0}, true, true); });
   check_shape_error("mul", [&] { nn::multiply(b, "mul", c, c); });
   check_shape_error("mul", [&] { nn::multiply(b, "mul", c, b.global_avg_pool("p1", n.x)); });
   check_shape_error("cat", [&] { nn::concat(b, "cat", {}); });

@@ -9,8 +9,10 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/parameter_groups.hpp>
 #include <tutti/nn/class_weights.hpp>
 #include <tutti/nn/frozen_statistics.hpp>
@@ -25,9 +27,10 @@ using namespace tutti::testing;
 namespace {
 
 struct Job {
-  explicit Job(const Graph& g, TrainerOptions o = {.optimizer = Sgd{0.9, true}, .weight_decay = 0.01, .seed = 3})
-      : trainer(backend, solo, g, std::move(o)) {}
-  CpuBackend backend{CpuOptions{2}};
+  explicit Job(const Graph& g, TrainerOptions o = {.optimizer = Sgd{0.9, true}, .weight_decay = 0.01, .seed = 3},
+               int threads = 2)
+      : backend(CpuOptions{threads}), trainer(backend, solo, g, std::move(o)) {}
+  CpuBackend backend;
   Solo solo;
   Trainer trainer;
   void steps(int n, std::int64_t rows = 12) {
@@ -120,6 +123,47 @@ TEST_CASE("frozen statistics stay, and the net computes in training what it comp
   }
   frozen.steps(3);
   CHECK(frozen.tensor("bn1.running_mean") == mean);
+}
+
+TEST_CASE("frozen statistics are kernels of the backend on all threads, with the same bits") {
+  Graph g = small_net(true);
+  (void)freeze_statistics(g);
+  CHECK(std::none_of(g.nodes.begin(), g.nodes.end(),
+                     [](const Node& n) { return std::holds_alternative<op::Custom>(n.op); }));
+  Job one(g, {.optimizer = Sgd{0.9, true}, .seed = 3}, 1), four(g, {.optimizer = Sgd{0.9, true}, .seed = 3}, 4);
+  ReferenceBackend reference;
+  Solo solo;
+  Trainer other(reference, solo, g, {.optimizer = Sgd{0.9, true}, .seed = 3});
+  one.steps(3, 40);
+  four.steps(3, 40);
+  const Data data(40);
+  for (int i = 0; i < 3; ++i) other.step(data.view(), 40, 0.1).wait();
+  for (const char* const name : {"conv1.weight", "bn1.weight", "bn1.bias", "bn2.weight"}) {
+    CAPTURE(name);
+    CHECK(one.tensor(name) == four.tensor(name));
+    const Tensor<float> t = other.parameter(name);
+    CHECK(largest_difference(one.tensor(name), std::vector<float>(t.data(), t.data() + t.shape().numel())) < 1e-5);
+  }
+}
+
+TEST_CASE("a factor of the rate leaves the trust ratios of LARS, LARC and LAMB as they are") {
+  const auto change = [](AnyOptimizer with, double factor) {
+    Graph g = small_net(true);
+    scale_rate(g, "fc", factor);
+    Job job(g, {.optimizer = std::move(with), .weight_decay = 0.5, .seed = 3});
+    const auto before = job.tensor("fc.weight");
+    job.steps(1);
+    auto after = job.tensor("fc.weight");
+    for (std::size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
+    return after;
+  };
+  // LARC's rate is that of its ratio, which is below the rate of the schedule here.
+  for (const auto& [optimizer, times] : {std::pair<AnyOptimizer, float>{Lars{}, 4.F}, {Larc{}, 1.F}, {Lamb{}, 4.F}}) {
+    auto once = change(optimizer, 1);
+    for (float& v : once) v *= times;
+    CHECK(largest_difference(once, std::vector<float>(once.size())) > 1e-5);
+    CHECK(largest_difference(change(optimizer, 4), once) < 2e-6);
+  }
 }
 
 TEST_CASE("class weights multiply the gradient of the images of a class, and not the reported loss") {

@@ -105,6 +105,24 @@ TEST_CASE("a run trains on several sizes, and evaluates at the net's own") {
   CHECK(t.test_images()->height == 16);
 }
 
+TEST_CASE("a profile has a cell for each node of every size of images") {
+  struct Longer : ReferenceBackend {  // has one op more for large images
+    void rewrite(Graph& g, DType) override {
+      if (g[g.images].shape[2] < 12) return;
+      const ValueId more = g.add_value({"more", g[g.logits].shape});
+      g.add_node({op::Relu{}, {g.logits}, {more}, "more"});
+    }
+  } backend;
+  Executor e(backend, net(8), {});
+  Executor::Profile profile;
+  e.profile(&profile);
+  const std::size_t nodes = profile.nodes.size();
+  (void)e.prepare(2, true, {12, 12});
+  CHECK(profile.nodes.size() == nodes + 1);
+  e.profile(&profile);
+  CHECK(profile.nodes.size() == nodes + 1);
+}
+
 TEST_CASE("sizes that do not fit are refused") {
   CHECK_THROWS_AS(sizes({{0, images(8)}}), UsageError);
   CHECK_THROWS_AS(sizes({{2, images(8)}, {2, images(16)}}), UsageError);

@@ -2,11 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/io/json/json.hpp>
@@ -146,6 +148,54 @@ TEST_CASE("a resumed run appends, and half a line of a killed run is cut off") {
   CHECK(lines[2].at("step").as_integer() == 21);
   CHECK(lines[3] ==
         io::Json::object({{"event", "end"}, {"status", "interrupted"}, {"step", 21}, {"message", "signal 2"}}));
+}
+
+TEST_CASE("a resumed run ends with the scores of the best evaluation, also if it has no better one or none at all") {
+  TempFolder folder;
+  const auto evaluated = [](RunLog& log, std::int64_t step, bool best, std::vector<double> confusion) {
+    Mistakes m;
+    m.classes = 2;
+    m.confusion = std::move(confusion);
+    log.mistakes(m);
+    EpochReport r = an_epoch();
+    r.step = step;
+    r.best = best;
+    log.epoch(r);
+  };
+  const auto last = [&] { return lines_of(folder / "log.jsonl").back(); };
+  {
+    RunLog log(folder.path(), 5, no_complaint);
+    log.name_classes({"cat", "dog"});
+    evaluated(log, 10, true, {4, 0, 0, 4});
+    evaluated(log, 20, false, {2, 2, 2, 2});
+  }  // killed: its log has no last line
+  for (const bool evaluates : {true, false}) {
+    RunLog log(folder.path(), 5, no_complaint);
+    log.continue_best(10);
+    if (evaluates) evaluated(log, 30, false, {1, 3, 3, 1});
+    log.ended({"finished", 30});
+    CHECK(last().at("classes_step").as_integer() == 10);
+    CHECK(last().at("classes_best").as_bool());
+    CHECK(last().at("mean_f1").as_double() == 1);
+    CHECK(last().at("classes").as_array()[1].at("class").as_string() == "dog");
+  }
+  // A better one replaces them. Scores of another step than that of the best checkpoint do not count.
+  {
+    RunLog log(folder.path(), 5, no_complaint);
+    log.continue_best(10);
+    evaluated(log, 40, true, {4, 0, 4, 0});
+    log.ended({"finished", 40});
+    CHECK(last().at("classes_step").as_integer() == 40);
+  }
+  RunLog log(folder.path(), 5, no_complaint);
+  log.continue_best(10);
+  evaluated(log, 50, false, {1, 3, 3, 1});
+  log.ended({"finished", 50});
+  CHECK(last().at("classes_step").as_integer() == 50);
+  CHECK_FALSE(last().at("classes_best").as_bool());
+  std::ofstream(folder / "classes.json") << "[]";
+  RunLog(folder.path(), 5, no_complaint).continue_best(10);
+  CHECK(last().at("event").as_string() == "warning");
 }
 
 TEST_CASE("a full disk is reported once, and complete lines remain") {

@@ -93,7 +93,7 @@ class Rng {
 
 // Returns the random numbers that a rank uses in a training step for all its rows together, for example for dropout or
 // for mixing images: a pure function of (seed, purpose, step, logical rank). step: number of the update, from 0, or
-// another number below 2^64 that no other step of the run has with this purpose.
+// another number that no other step of the run has with this purpose. Below 2^48: the bits above tell purposes apart.
 // logical_rank: as in Placement::logical(), below 2^32; without logical ranks it is the rank. Numbers of a single
 // sample come from Rng(seed, purpose, epoch, index) instead. A purpose belongs to one of the two kinds.
 [[nodiscard]] inline Rng batch_rng(std::uint64_t seed, Purpose purpose, std::uint64_t step,

@@ -266,8 +266,8 @@ TUTTI_CORE_FUNCTION void Loader::mix(Ring& r) const noexcept {
     const Placement& p = options_.placement;
     const Part ranks = p.logical();
     const std::int64_t total = r.batch.global_count, first = p.rows(total).begin;
-    // A position belongs to one step only, also if the global batch changes. Both numbers are below 2^32.
-    const auto step = static_cast<std::uint64_t>(r.at.epoch) << 32 | static_cast<std::uint64_t>(r.at.consumed);
+    // A position in the run belongs to one step only, also if the global batch changes.
+    const auto step = static_cast<std::uint64_t>(r.at.epoch * sampler_.size() + r.at.consumed);
     for (std::int64_t v = ranks.begin; v < ranks.begin + ranks.count; ++v) {
       const Part of = part_of(total, static_cast<int>(v), p.logical_ranks > 0 ? p.logical_ranks : p.world);
       if (of.count == 0) continue;

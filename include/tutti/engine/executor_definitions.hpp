@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -105,6 +106,7 @@ TUTTI_CORE_FUNCTION Executor::Sized& Executor::sized(ImageSize size) {
   made->own = {std::move(train), std::move(eval)};
   made->walk.watch(options_.watcher);
   made->walk.profile(parts_->profile);
+  if (parts_->profile != nullptr) parts_->profile->resize(std::max(parts_->profile->size(), made->train->nodes.size()));
   made->walk.give_gradients_to(parts_->sink);
   return *parts_->sizes.emplace_back(std::move(made));
 }
@@ -328,7 +330,11 @@ TUTTI_CORE_FUNCTION Executor::MemoryUse Executor::memory() const {
 TUTTI_CORE_FUNCTION void Executor::profile(Profile* p) {
   parts_->profile = p != nullptr ? &p->nodes : nullptr;
   for (const auto& s : parts_->sizes) s->walk.profile(parts_->profile);
-  if (p != nullptr) p->nodes.assign(train_.nodes.size(), {});
+  if (p == nullptr) return;
+  // The backend may rewrite the net differently for another size of images.
+  std::size_t most = 0;
+  for (const auto& s : parts_->sizes) most = std::max({most, s->train->nodes.size(), s->eval->nodes.size()});
+  p->nodes.assign(most, {});
 }
 
 }  // namespace tutti

@@ -141,7 +141,8 @@ inline std::size_t freeze(Graph& g, std::string_view patterns, std::string_view 
 }
 
 // Multiplies the learning rate of the parameters that match by `factor`, over 0 and up to 1e6, but not the effect of
-// weight decay in a step. Returns their number. Throws UsageError as find_parameters() does.
+// weight decay in a step. With LARS, LARC and LAMB it multiplies the whole step of a tensor, decay included, because
+// their trust ratio is of both together. Returns their number. Throws UsageError as find_parameters() does.
 inline std::size_t scale_rate(Graph& g, std::string_view patterns, double factor,
                               std::string_view where = "scale_rate") {
   if (!(factor > 0 && factor <= 1e6))

@@ -68,7 +68,7 @@ struct Value {  // A value of the graph: its shape and its properties.
   Initializer init{};
   bool trainable = true;
   bool decay = true;
-  double lr_scale = 1;          // multiplies the learning rate, but not the effect of weight decay in a step
+  double lr_scale = 1;          // multiplies the learning rate, but not the effect of weight decay (scale_rate())
   ValueId gradient = no_value;  // for parameters: set by differentiate()
 };
 

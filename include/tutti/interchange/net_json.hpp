@@ -131,7 +131,7 @@ class NetReader {
       return b.record(name, op::LayerNorm{static_cast<float>(n.at("eps", at).as_double(at))}, in);
     if (is({.name = "global_avg_pool"}, 1)) return b.record(name, op::AvgPool{}, in);
     if (is(op::AvgPool::info, 1)) {
-      const op::AvgPool pool{{window(), flag("count_padding")}};
+      const op::AvgPool pool{{window(), flag("count_padding"), n.find("ceil") != nullptr && flag("ceil")}};
       if (pool.global()) fail<DataError>(at, "a kernel of 1 row or more", pool.window.kernel_h);
       return b.record(name, pool, in);
     }

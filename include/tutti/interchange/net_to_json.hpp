@@ -52,6 +52,7 @@ inline bool add_attributes(const Op& op, io::Json& to) {
     if (a->global()) return true;
     window(a->window);
     to.set("count_padding", a->count_padding);
+    if (a->ceil) to.set("ceil", true);
   } else if (const auto* n = std::get_if<op::BatchNorm>(&op)) {
     to.set("eps", n->eps).set("relu", n->relu).set("residual", n->residual);
   } else if (const auto* l = std::get_if<op::LayerNorm>(&op)) {

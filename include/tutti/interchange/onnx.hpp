@@ -222,6 +222,7 @@ class GraphWriter {
       if (!a->global()) {
         attributes = window(a->window);
         attributes.push_back({"count_include_pad", std::int64_t{a->count_padding}});
+        if (a->ceil) attributes.push_back({"ceil_mode", std::int64_t{1}});
       }
       node(a->global() ? "GlobalAveragePool" : "AveragePool", n.name, {name(x)}, made(n), attributes);
     } else if (std::holds_alternative<op::Linear>(n.op)) {

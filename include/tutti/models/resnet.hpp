@@ -63,7 +63,7 @@ inline ValueId resnet_shortcut(Builder& b, const ResnetOptions& o, const std::st
   if (stride == 1 && b.shape(x)[1] == out) return x;
   if (!o.avg_shortcut)
     return nn::conv_bn(b, name + ".downsample.0", name + ".downsample.1", x, resnet_conv(o, out, 1, stride), norm);
-  if (stride > 1) x = nn::avg_pool(b, name + ".downsample.0", x, {stride, stride, stride, 0}, false);
+  if (stride > 1) x = nn::avg_pool(b, name + ".downsample.0", x, {stride, stride, stride, 0}, false, true);
   return nn::conv_bn(b, name + ".downsample.1", name + ".downsample.2", x, resnet_conv(o, out, 1, 1), norm);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,9 @@ class Checkpoints {
   [[nodiscard]] TUTTI_CORE_FUNCTION bool is_best(double metric) const;
   // Marks the checkpoint of `step` as the best one if its metric is better than all earlier ones.
   TUTTI_CORE_FUNCTION bool mark_if_best(std::int64_t step, double metric, const Warn& warn);
+
+  // Returns the step of the best checkpoint, or no value if none is marked.
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::optional<std::int64_t> best_step() const;
 
   // Reads the best metric so far from the folder. Call it if another rank has saved until now.
   TUTTI_CORE_FUNCTION void take_over();

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <tutti/core/math.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/io/file_writer.hpp>
 #include <tutti/io/json/json_lines.hpp>
 #include <tutti/io/tfevents.hpp>
 #include <tutti/io/utf8.hpp>
@@ -64,21 +66,39 @@ inline void set_shares(io::Json& line, double data_wait, const std::optional<dou
 // test_ema_*. If a run returns to an earlier step, the later lines stay before the line {"event":"resume","step":N}. If
 // the members of the job change, each line has the generation that wrote it, and "members" begins a generation. Later
 // lines of an earlier generation do not count: a process that the job had removed wrote them. "end" has the precision,
-// recall and F1 of each class in the best evaluation of this process, that of step "classes_step", if
-// FitOptions::mistakes is set. If the disk is full, the log complains, and training continues.
+// recall and F1 of each class in the best evaluation of the run, that of step "classes_step", if FitOptions::mistakes
+// is set; RUN/classes.json keeps them for the process that continues the run. "classes_best" is false if the run saves
+// no best checkpoint: then they are those of the last evaluation. If the disk is full, the log complains, and training
+// continues.
 class RunLog : public FitListener {
  public:
   // Throws io::FileError if the file cannot be opened. generation: generation of the members, if they may change
   // (Counters::generation).
-  RunLog(const io::Path& run_dir, std::int64_t top_k, std::function<void(const std::string&)> complain,
+  RunLog(const io::Path& run_dir, std::int64_t top_k, const std::function<void(const std::string&)>& complain,
          std::int64_t generation = 0)
       : top_k_(std::to_string(top_k)),
-        careful_((run_dir / "log.jsonl").string(), std::move(complain)),
+        careful_((run_dir / "log.jsonl").string(), complain),
         lines_(run_dir / "log.jsonl"),
+        scores_file_(run_dir / "classes.json"),
+        keep_scores_(scores_file_.string(), complain),
         generation_(generation) {}
 
   // The names of the classes in the last line: one per class, or an empty list.
   void name_classes(std::vector<std::string> names) { class_names_ = std::move(names); }
+  // Takes the scores of the classes in the best evaluation, that of `step`, from the process that made it. Call it for
+  // a run that has a best checkpoint (Checkpoints::best_step()).
+  void continue_best(std::int64_t step) {
+    try {
+      if (!io::path_exists(scores_file_)) return;  // of an earlier version
+      const std::string where = scores_file_.string();
+      io::Json kept = io::parse_json(io::read_text_file(scores_file_, io::JsonLimits{}.bytes), where);
+      if (kept.at("classes_step", where).as_integer(where) != step) return;
+      scores_ = std::move(kept);
+      scores_of_best_ = true;
+    } catch (const Error& e) {
+      warning(e.what());
+    }
+  }
   // `facts`: version, backend, options and other facts that identify the run.
   void start(const io::Json& facts) {
     io::Json line = event("start");
@@ -103,9 +123,10 @@ class RunLog : public FitListener {
   void mistakes(const Mistakes& m) override { last_scores_ = class_scores(m); }
   void epoch(const EpochReport& r) override {
     if (!last_scores_.empty() && (r.best || !scores_of_best_)) {
-      scores_ = std::move(last_scores_);
-      scores_step_ = r.step;
+      scores_ = json_of(last_scores_, r.step, r.best);
       scores_of_best_ = r.best;
+      // Does not wait for the disk, as evaluation.json.
+      if (r.best) keep_scores_([&] { io::replace_file(scores_file_, io::write_json(scores_) + "\n"); });
     }
     last_scores_.clear();
     io::Json line = event("epoch")
@@ -140,15 +161,16 @@ class RunLog : public FitListener {
   void ended(const RunEnd& e) override {
     io::Json line = event("end").set("status", e.status).set("step", e.step);
     if (!e.message.empty()) line.set("message", utf8_text(e.message));
-    if (!scores_.empty()) set_scores(line);
+    if (!scores_.is_null())
+      for (const auto& [key, value] : scores_.as_object()) line.set(key, value);
     write(line);
   }
 
  private:
-  void set_scores(io::Json& line) const {
+  [[nodiscard]] io::Json json_of(const std::vector<ClassScore>& scores, std::int64_t step, bool best) const {
     io::Json::Array classes;
-    for (std::size_t k = 0; k < scores_.size(); ++k) {
-      const ClassScore& s = scores_[k];
+    for (std::size_t k = 0; k < scores.size(); ++k) {
+      const ClassScore& s = scores[k];
       classes.push_back(
           io::Json::object({{"class", k < class_names_.size() ? utf8_text(class_names_[k]) : std::to_string(k)},
                             {"images", s.images},
@@ -156,7 +178,10 @@ class RunLog : public FitListener {
                             {"recall", s.recall},
                             {"f1", s.f1}}));
     }
-    line.set("classes_step", scores_step_).set("mean_f1", mean_f1(scores_)).set("classes", std::move(classes));
+    return io::Json::object({{"classes_step", step},
+                             {"classes_best", best},
+                             {"mean_f1", mean_f1(scores)},
+                             {"classes", std::move(classes)}});
   }
   void set_evaluation(io::Json& line, const std::string& name, const std::optional<EvaluationReport>& e) const {
     line.set(name + "_loss", e ? detail::finite(e->loss) : io::Json());
@@ -172,10 +197,12 @@ class RunLog : public FitListener {
   std::string top_k_;
   detail::FaultTolerantWriter careful_;
   io::JsonLines lines_;
+  io::Path scores_file_;
+  detail::FaultTolerantWriter keep_scores_;
   std::int64_t generation_;
   std::vector<std::string> class_names_;
-  std::vector<ClassScore> scores_, last_scores_;  // of the best evaluation, and of one without its report yet
-  std::int64_t scores_step_ = 0;
+  std::vector<ClassScore> last_scores_;  // of an evaluation without its report yet
+  io::Json scores_;                      // of the best evaluation
   bool scores_of_best_ = false;
 };
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/math.hpp>
@@ -21,7 +23,8 @@ void batch_norm(const op::BatchNorm& o, const Call& call) {
   const T* residual = o.residual ? call.in[5].as<T>() : nullptr;
   T* y = call.out[0].as<T>();
   M *mean_out = call.out[1].as<M>(), *inv_std_out = call.out[2].as<M>();
-  for (std::int64_t c = 0; c < channels; ++c) {
+  // Computes the statistics of a channel and updates the running ones.
+  const auto statistics = [&](std::int64_t c) {
     double sum = 0, squares = 0;
     for (std::int64_t i = 0; i < count; ++i) sum += static_cast<double>(xd[i * channels + c]);
     const double mean = sum / static_cast<double>(count);
@@ -29,14 +32,18 @@ void batch_norm(const op::BatchNorm& o, const Call& call) {
       const double d = static_cast<double>(xd[i * channels + c]) - mean;
       squares += d * d;
     }
-    const double var = squares / static_cast<double>(count);
-    const double inv_std = 1 / math::sqrt(var + static_cast<double>(o.eps));
-    mean_out[c] = static_cast<M>(mean);
-    inv_std_out[c] = static_cast<M>(inv_std);
-    const double m = static_cast<double>(o.momentum);
+    const double var = squares / static_cast<double>(count), m = static_cast<double>(o.momentum);
     const double unbiased = count > 1 ? squares / static_cast<double>(count - 1) : var;
     running_mean[c] = static_cast<M>((1 - m) * static_cast<double>(running_mean[c]) + m * mean);
     running_var[c] = static_cast<M>((1 - m) * static_cast<double>(running_var[c]) + m * unbiased);
+    return std::pair(mean, var);
+  };
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const auto [mean, var] =
+        o.frozen ? std::pair(static_cast<double>(running_mean[c]), static_cast<double>(running_var[c])) : statistics(c);
+    const double inv_std = 1 / math::sqrt(var + static_cast<double>(o.eps));
+    mean_out[c] = static_cast<M>(mean);
+    inv_std_out[c] = static_cast<M>(inv_std);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t k = i * channels + c;
       double v =
@@ -113,7 +120,7 @@ void batch_norm_backward(const op::BatchNormBackward& o, const Call& call) {
       const double g = incoming(i, c), xhat = normalised(i, c);
       if (dresidual != nullptr) dresidual[i] = static_cast<T>(g);
       dx[i] = static_cast<T>(static_cast<double>(gamma[c]) * static_cast<double>(inv_std[c]) *
-                             (g - sum / n - xhat * dot / n));
+                             (o.frozen ? g : g - sum / n - xhat * dot / n));
     }
   }
 }

@@ -15,20 +15,20 @@ namespace tutti::op {
 // dy [, dy2], x, gamma, beta, mean, inv_std [, y] -> dx, dgamma, dbeta [, dresidual]
 // The incoming gradient is dy (+ dy2). If there was a relu, it is zero for elements for which the relu was not active:
 // the sign of y shows this if there was a residual, otherwise the sign of the recomputed output. dresidual is the
-// resulting gradient.
+// resulting gradient. frozen: mean and inv_std do not depend on x.
 struct BatchNormBackward {
   static constexpr OpInfo info{.name = "batch_norm_backward", .gradient = true};
-  bool relu = false, residual = false, second = false;
+  bool relu = false, residual = false, second = false, frozen = false;
 };
 
 // x, gamma, beta, running_mean, running_var [, residual] -> y, mean, inv_std
 // y = relu?(gamma * (x - mean) * inv_std + beta [+ residual]); statistics for each channel over N, H, W.
 // running = (1 - momentum) * running + momentum * batch, with the unbiased variance (PyTorch's convention). Ioffe and
-// Szegedy 2015.
+// Szegedy 2015. frozen: the running statistics take the place of the batch's, and stay; for backends on the host.
 struct BatchNorm {
   static constexpr OpInfo info{.name = "batch_norm"};
   float eps = 1e-5F, momentum = 0.1F;
-  bool relu = false, residual = false;
+  bool relu = false, residual = false, frozen = false;
 
   [[nodiscard]] OpOutputs outputs(const OpInputs& in) const;
 
@@ -43,7 +43,7 @@ struct BatchNorm {
     std::vector<ValueId> to{g.make(0)};
     for (const std::size_t k : {1U, 2U}) to.push_back(g.make_or_scratch(k));
     if (residual) to.push_back(g.make(5));
-    g.add_lists(BatchNormBackward{relu, residual, second}, std::move(from), to);
+    g.add_lists(BatchNormBackward{relu, residual, second, frozen}, std::move(from), to);
     if (g.wanted(0)) g.pass(0, to[0]);
     if (residual && g.wanted(5)) g.pass(5, to[3]);
   }

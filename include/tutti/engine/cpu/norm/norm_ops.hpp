@@ -39,6 +39,9 @@ class NormKernel : public NativeKernel {
   int shards_;
 };
 
+// Training with frozen statistics and an evaluation compute the same bits.
+[[nodiscard]] inline float inverse_deviation(float variance, float eps) { return 1 / math::sqrt(variance + eps); }
+
 inline void scale_and_shift(const float* gamma, const float* beta, const float* mean, const float* inv_std,
                             std::int64_t channels, float* scale, float* shift) {
   for (std::int64_t k = 0; k < channels; ++k) {
@@ -63,6 +66,7 @@ class BatchNorm final : public NormKernel {
     const TensorRef& x = c.in[0];
     const std::int64_t channels = x.shape[1];
     if (c.phase == Phase::reduce) {
+      if (o_.frozen) return;
       auto* sums = reinterpret_cast<double*>(c.partial);
       if (c.first_chunk) std::fill_n(sums, 2 * channels, 0.0);
       norm_statistics<T>(isa_, static_cast<const T*>(x.data), pixels(x), channels,
@@ -83,6 +87,11 @@ class BatchNorm final : public NormKernel {
     const auto count = static_cast<double>(pixels(x));
     const auto m = static_cast<double>(o_.momentum);
     for (std::int64_t k = channels * c.task / c.tasks; k < channels * (c.task + 1) / c.tasks; ++k) {
+      if (o_.frozen) {
+        mean[k] = running_mean[k];
+        inv_std[k] = inverse_deviation(running_var[k], o_.eps);
+        continue;
+      }
       double s = 0, q = 0;
       sum_pairs(c, k, channels, s, q);
       const double pivot = static_cast<double>(running_mean[k]), off = s / count;
@@ -115,7 +124,7 @@ class BatchNormInference final : public NormKernel {
     const float *mean = c.in[3].as<float>(), *var = c.in[4].as<float>();
     float *scale = factors_.of(c.worker, 0), *shift = factors_.of(c.worker, 1);
     for (std::int64_t k = 0; k < channels; ++k) {
-      scale[k] = gamma[k] * (o_.saved_inv_std ? var[k] : 1 / math::sqrt(var[k] + o_.eps));
+      scale[k] = gamma[k] * (o_.saved_inv_std ? var[k] : inverse_deviation(var[k], o_.eps));
       shift[k] = beta[k] - mean[k] * scale[k];
     }
     apply<T>(c, scale, shift, o_.residual, o_.relu);
@@ -178,8 +187,10 @@ class BatchNormBackward final : public NormKernel {
     float *fa = factors_.of(c.worker, 2), *fb = factors_.of(c.worker, 3), *fc = factors_.of(c.worker, 4);
     for (std::int64_t j = 0; j < n.channels; ++j) {
       const double a = static_cast<double>(gamma[j]) * static_cast<double>(inv_std[j]);
-      const double b = -a * static_cast<double>(inv_std[j]) * static_cast<double>(dgamma[j]) / m;
       fa[j] = static_cast<float>(a);
+      fb[j] = fc[j] = 0;
+      if (o_.frozen) continue;
+      const double b = -a * static_cast<double>(inv_std[j]) * static_cast<double>(dgamma[j]) / m;
       fb[j] = static_cast<float>(b);
       fc[j] = static_cast<float>(-a * static_cast<double>(dbeta[j]) / m - b * static_cast<double>(mean[j]));
     }

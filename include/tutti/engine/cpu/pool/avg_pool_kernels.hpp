@@ -37,7 +37,9 @@ template <class T>
 // The same for the window of output (p, q).
 template <class T>
 [[nodiscard]] inline float share_at(const AvgPoolArgs<T>& a, std::int64_t p, std::int64_t q) {
-  if (a.count_padding || a.window.padding == 0) return share_of(a, a.window.kernel_h, a.window.kernel_w);
+  const bool fits = a.window.padding == 0 && (a.out_h - 1) * a.window.stride + a.window.kernel_h <= a.h &&
+                    (a.out_w - 1) * a.window.stride + a.window.kernel_w <= a.w;
+  if (a.count_padding || fits) return share_of(a, a.window.kernel_h, a.window.kernel_w);
   const Span r = inside(p, a.window.kernel_h, a.window, a.h), s = inside(q, a.window.kernel_w, a.window, a.w);
   return share_of(a, r.end - r.begin, s.end - s.begin);
 }

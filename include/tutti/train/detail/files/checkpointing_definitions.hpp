@@ -202,6 +202,10 @@ TUTTI_CORE_FUNCTION bool Checkpoints::mark_if_best(std::int64_t step, double met
   return true;
 }
 
+TUTTI_CORE_FUNCTION std::optional<std::int64_t> Checkpoints::best_step() const {
+  const auto marked = parts_->store.best();
+  return marked ? std::optional(marked->step) : std::nullopt;
+}
 TUTTI_CORE_FUNCTION void Checkpoints::begin_generation(std::int64_t generation, std::int64_t step) {
   parts_->generation = generation;
   if (generation > 0)

@@ -179,6 +179,7 @@ class JobRun {
     const Counters& at = trainer_.counters();
     std::vector<std::unique_ptr<FitListener>> logs;
     auto log = std::make_unique<RunLog>(folder, 5, complain, at.generation);
+    if (const auto best = checkpoints_->best_step()) log->continue_best(*best);
     if (!begun) {
       io::Json facts = io::Json::object({{"version", version},
                                          {"backend", backend_.name()},

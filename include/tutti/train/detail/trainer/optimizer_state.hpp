@@ -41,11 +41,13 @@ namespace detail {
   rules.early = o.early;
   const bool muon = std::holds_alternative<MuonUpdate>(rules.op);
   std::vector<UpdateRules::Run>& runs = rules.runs;
+  const bool trusts = o.optimizer.has_factor() || std::holds_alternative<LambUpdate>(rules.op);
   for (std::size_t i = 0; i < trainable; ++i) {
     const Slice& s = p.slices[i];
     const bool matrix = muon && s.shape.rank() == 4, early = detail::is_early(o.early, s.name);
     const double usual = muon && !matrix ? o.optimizer.rest_decay().value_or(o.weight_decay) : o.weight_decay;
-    const double decay = s.decay || o.decay_all ? usual / s.lr_scale : 0;
+    // The trust ratio is of the gradient with the whole decay.
+    const double decay = s.decay || o.decay_all ? usual / (trusts ? 1 : s.lr_scale) : 0;
     const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
     if (muon) {
       const auto rows = static_cast<std::size_t>(matrix ? s.shape[0] : 0);
