@@ -60,6 +60,7 @@ TEST_CASE("the records for CIFAR-10 set their batch, epochs and rate, and are li
     CAPTURE(r.name);
     const RunOptions o = options(std::string("--recipe ") + r.name);
     CHECK(o.global_batch_size == r.batch);
+    CHECK(o.batch_of == "job");
     CHECK(*o.lr == r.rate);
     CHECK(o.epochs == r.epochs);
     CHECK(o.last_epoch == r.last_epoch);

@@ -19,6 +19,7 @@ void common(RunOptions& o, const char* network, std::int64_t batch, std::int64_t
   o.network = network;
   o.depth = o.network == "airbench96" ? 11 : 8;
   o.batch_size = batch;
+  o.batch_of = "job";
   o.epochs = epochs;
   o.last_epoch = last_epoch;
   o.epoch_end = "run-on";
