@@ -117,7 +117,7 @@ TEST_CASE("options that conflict with the recipe are refused") {
   CHECK(contains(error("--recipe fast --depth 32"), "[--depth]"));
   CHECK(contains(error("--width 0.5"), "[--width]"));
   CHECK(contains(error("--recipe fast --width 0"), "[--width]"));
-  CHECK(contains(error("--tta 3"), "[--tta]"));
+  CHECK(contains(error("--tta 4"), "[--tta]"));
   CHECK(contains(error("--recipe fast --initializer xavier"), "[--initializer]"));
   CHECK(contains(error("--recipe fast --zero-gamma"), "[--zero-gamma]"));
 }

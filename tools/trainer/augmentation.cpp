@@ -40,6 +40,9 @@ void check_augmentation(RunOptions& o) {
   detail::number("--random-erase", o.random_erase, 0, 1);
   nearest("--erase-mode", o.erase_mode, {"const", "rand", "pixel"});
   detail::number("--erase-count", o.erase_count, 1, 16);
+  detail::number("--cutout", o.cutout, 0, 65536);
+  if (o.cutout > 0 && o.random_erase > 0)
+    fail<UsageError>("--cutout", "no --random-erase together with it", std::to_string(o.cutout), "give one of the two");
   detail::number("--repeated-aug", o.repeated_aug, 1, 64);
   if (o.mixup != 0) detail::number("--mixup", o.mixup, 1e-3, 1000);
   if (o.cutmix != 0) detail::number("--cutmix", o.cutmix, 1e-3, 1000);
@@ -80,6 +83,7 @@ PixelChanges pixel_changes(const RunOptions& o, std::span<const float> mean) {
                                   : o.erase_mode == "pixel" ? EraseFill::pixels
                                                             : EraseFill::mean,
                                   static_cast<int>(o.erase_count));
+  if (o.cutout > 0) c.erasing = RandomErasing::cutout(static_cast<int>(o.cutout));
   return c;
 }
 

@@ -71,6 +71,7 @@ void choose_batch_size(Backend& backend, AnyStrategy& strategy, RunOptions& o, c
   o.evaluation_batch = with.evaluation_batch;
   o.lr = with.lr;
   o.rest_lr = with.rest_lr;
+  o.wd = with.wd;
   o.warmup_lr = with.warmup_lr;
   o.lr_end = with.lr_end;
   o.cosine_alpha = with.cosine_alpha;

@@ -70,6 +70,10 @@ void check_cifar10_data(RunOptions& o) {
   number("--centre-epochs", o.centre_epochs, 0, o.epochs);
   number("--fill-value", o.fill_value, 0, 255);
   check_augmentation(o);
+  word("--epoch-end", o.epoch_end, {"short", "run-on"}, {{"run_on", "run-on"}});
+  if (!(o.last_epoch > 0)) fail<UsageError>("--last-epoch", "over 0, to 1", text_of(o.last_epoch));
+  number("--last-epoch", o.last_epoch, 0, 1);
+  number("--whitening-images", o.whitening_images, 1, 1'000'000);
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
   if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");
   number("--num-classes", o.num_classes, 0, 1 << 20);
@@ -96,21 +100,29 @@ double image_side(const RunOptions& o) {
 
 void check_cifar10_model(RunOptions& o) {
   word("--network", o.network,
-       {"resnet", "resnet_postact", "resnet_preact", "resnet_imagenet", "cifar_fast", "wide_resnet"}, {},
-       "docs/how-to/own-model.md shows how to train another net");
+       {"resnet", "resnet_postact", "resnet_preact", "resnet_imagenet", "cifar_fast", "airbench94", "airbench94_muon",
+        "airbench96", "hive94", "wide_resnet"},
+       {}, "docs/how-to/own-model.md shows how to train another net");
   number("--width", o.width, 1e-3, 64.0);
-  number("--tta", o.tta, 0, 2);
-  const bool wide = o.network == "wide_resnet";
-  if (!wide && o.network != "cifar_fast" && o.width != 1)
-    fail<UsageError>("--width", "1, or --network cifar_fast or wide_resnet", text_of(o.width));
+  number("--tta", o.tta, 0, 3);
+  if (o.tta == 3 && o.logical_ranks > 0)
+    fail<UsageError>("--tta", "0 to 2 with --logical-ranks, because each process chooses among its own images", "3");
+  if (!(o.hardest > 0 && o.hardest <= 1)) fail<UsageError>("--hardest", "over 0, to 1", text_of(o.hardest));
+  if (o.hardest < 1 && (!whitens(o.network) || o.logical_ranks > 0 || o.mixup > 0 || o.cutmix > 0))
+    fail<UsageError>("--hardest", "1, or a net that whitens its images, without --mixup, --cutmix and --logical-ranks",
+                     text_of(o.hardest), "use it with --recipe airbench96-faster");
+  const bool wide = o.network == "wide_resnet", fast = whitens(o.network);
+  if (!wide && !fast && o.width != 1)
+    fail<UsageError>("--width", "1, or --network cifar_fast, airbench94 or wide_resnet", text_of(o.width));
   if (wide && o.width != std::floor(o.width)) fail<UsageError>("--width", "a whole number", text_of(o.width));
   if (wide && (o.depth < 10 || o.depth > 10000 || (o.depth - 4) % 6 != 0))
     fail<UsageError>("--depth", "6n+4 (10, 16, 28, 40) for --network wide_resnet", std::to_string(o.depth));
-  if (o.network == "cifar_fast") {
-    // cifar_fast has one depth, which the user need not give.
-    if (o.depth != 20 && o.depth != 8)
-      fail<UsageError>("--depth", "8 for --network cifar_fast", std::to_string(o.depth));
-    o.depth = 8;
+  if (fast) {
+    // The net has one depth, which the user need not give.
+    const std::int64_t depth = o.network == "airbench96" ? 11 : 8;
+    if (o.depth != 20 && o.depth != depth)
+      fail<UsageError>("--depth", std::to_string(depth) + " for --network " + o.network, std::to_string(o.depth));
+    o.depth = depth;
   }
   const bool imagenet = o.depth == 18 || o.depth == 34 || o.depth == 101 || o.depth == 152;
   if (o.network == "resnet" && imagenet) o.network = "resnet_imagenet";
@@ -119,7 +131,7 @@ void check_cifar10_model(RunOptions& o) {
   const bool bottleneck = o.network == "resnet_preact" && o.depth >= 164 && (o.depth - 2) % 9 == 0;
   if (o.network == "resnet_imagenet") {
     if (!imagenet && o.depth != 50) fail<UsageError>("--depth", "18, 34, 50, 101 or 152", std::to_string(o.depth));
-  } else if (o.network == "cifar_fast" || wide) {
+  } else if (fast || wide) {
     for (const auto& [option, value] :
          {std::pair{"--initializer", o.initializer != "he"}, {"--zero-gamma", o.zero_gamma}})
       if (value) fail<UsageError>(option, "its default for --network " + o.network, "another value");

@@ -54,6 +54,9 @@ void check_muon(RunOptions& o) {
     for (const auto& [option, given] : {std::pair{"--muon-rest", o.muon_rest != usual.muon_rest},
                                         {"--rest-lr", o.rest_lr.has_value()},
                                         {"--rest-mom", o.rest_mom.has_value()},
+                                        {"--rest-wd", o.rest_wd.has_value()},
+                                        {"--muon-coefficients", !o.muon_coefficients.empty()},
+                                        {"--muon-sparse-normalize", o.muon_sparse_normalize},
                                         {"--muon-steps", o.muon_steps != usual.muon_steps},
                                         {"--muon-scale", o.muon_scale != usual.muon_scale},
                                         {"--muon-normalize", o.muon_normalize},
@@ -66,6 +69,11 @@ void check_muon(RunOptions& o) {
   word("--muon-scale", o.muon_scale, {"none", "rows", "rms"}, {{"original", "rows"}, {"match_rms_adamw", "rms"}});
   word("--muon-products", o.muon_products, {"f32", "bf16"}, {{"float32", "f32"}, {"bfloat16", "bf16"}});
   number("--muon-steps", o.muon_steps, 1, 100);
+  if (!o.muon_coefficients.empty() && schedule::parse_numbers("--muon-coefficients", o.muon_coefficients).size() != 3)
+    fail<UsageError>("--muon-coefficients", "three numbers, e.g. 3.4445,-4.7750,2.0315", o.muon_coefficients);
+  if (o.muon_sparse_normalize && !o.muon_normalize)
+    fail<UsageError>("--muon-sparse-normalize", "--muon-normalize together with it", "none", "leave it out");
+  if (o.rest_wd) number("--rest-wd", *o.rest_wd, 0, 1e3);
   if (o.rest_mom && o.muon_rest == "adamw")
     fail<UsageError>("--rest-mom", "--muon-rest nag together with it", "--muon-rest adamw",
                      "--opt-betas sets its moments");
@@ -81,12 +89,13 @@ void check_muon(RunOptions& o) {
 
 void check_average(RunOptions& o) {
   number("--ema-decay", o.ema_decay, 0, 0.9999999);
-  word("--ema-schedule", o.ema_schedule, {"counted", "constant", "timm", "torchvision"}, {{"none", "constant"}});
+  word("--ema-schedule", o.ema_schedule, {"counted", "constant", "timm", "torchvision", "lookahead"},
+       {{"none", "constant"}});
   const bool given = o.ema_schedule != RunOptions().ema_schedule;
   if (o.ema_decay == 0 && (given || o.ema_every.value_or(1) != 1))
     fail<UsageError>(given ? "--ema-schedule" : "--ema-every", "--ema-decay together with it",
                      given ? o.ema_schedule : std::to_string(*o.ema_every), "e.g. --ema-decay 0.999");
-  if (!o.ema_every) o.ema_every = o.ema_schedule == "torchvision" ? 32 : 1;
+  if (!o.ema_every) o.ema_every = o.ema_schedule == "torchvision" ? 32 : o.ema_schedule == "lookahead" ? 5 : 1;
   number("--ema-every", *o.ema_every, 1, std::int64_t{1} << 40);
 }
 
@@ -128,6 +137,23 @@ void check_optimizer(RunOptions& o) {
   number("--clip-norm", o.clip_norm, 0, 1e12);
   check_average(o);
 }
+
+namespace {
+
+// The parameters that only the first epochs train.
+void check_early(RunOptions& o) {
+  number("--early-epochs", o.early_epochs, 0, 1e7);
+  word("--early-rate", o.early_rate, {"schedule", "linear"});
+  if (o.early_parameters.empty() != (o.early_epochs == 0))
+    fail<UsageError>(o.early_epochs == 0 ? "--early-parameters" : "--early-epochs",
+                     o.early_epochs == 0 ? "--early-epochs together with it" : "--early-parameters together with it",
+                     "none", "e.g. --early-parameters whitening.bias --early-epochs 3");
+  if (o.early_rate == "linear" && (o.lr_schedule != "linear" || *o.lr_end != 0 || *o.warmup_epochs != 0))
+    fail<UsageError>("--early-rate", "schedule, because the rate of the others does not fall linearly to 0", "linear",
+                     "or use --lr-schedule linear --lr-end 0 --warmup-epochs 0");
+}
+
+}  // namespace
 
 void check_loss(RunOptions& o) {
   number("--label-smoothing", o.label_smoothing, 0, 0.999);
@@ -193,6 +219,7 @@ void check_schedule(RunOptions& o) {
   number("--lc-alpha", o.lc_alpha, 0, 1e6);
   number("--lc-beta", o.lc_beta, 0, 1e6);
   number("--stop-at-train-top1", o.stop_at_train_top1, 0, 1);
+  check_early(o);
 }
 
 }  // namespace tutti::trainer::detail

@@ -8,6 +8,27 @@ namespace tutti::trainer {
 
 namespace detail {
 
+// Parts of the record recipes for CIFAR-10.
+template <class V>
+void describe_records(RunOptions& o, V& v) {
+  v("muon-coefficients", o.muon_coefficients,
+    "muon: the three factors of a step of Newton and Schulz; default: 3.4445,-4.7750,2.0315", Scope::training);
+  v("muon-sparse-normalize", o.muon_sparse_normalize,
+    "with --muon-normalize: scale every 2nd step at the beginning of the run to every 17th at its end, and decay too",
+    Scope::training);
+  v("hardest", o.hardest,
+    "share of each batch that is trained: the images with the largest losses of a small net that learns from the same "
+    "batches; 1: "
+    "all images",
+    Scope::training);
+  v("early-parameters", o.early_parameters,
+    "patterns of parameters, as of --freeze, that only the first --early-epochs train", Scope::training);
+  v("early-epochs", o.early_epochs, "epochs that train --early-parameters, e.g. 3 or 0.19", Scope::training);
+  v("early-rate", o.early_rate,
+    "their rate: schedule (that of all), or linear: it falls to 0 in these epochs, with a linear schedule to 0",
+    Scope::training);
+}
+
 // The option table of train_cifar10.
 template <class V>
 void describe_cifar10(RunOptions& o, V& v) {
@@ -37,6 +58,8 @@ void describe_cifar10(RunOptions& o, V& v) {
     Scope::training);
   v("fill-value", o.fill_value, "value of constant padding, 0..255", Scope::training);
   describe_augmentation(o, v);
+  v("cutout", o.cutout, "side of a square of the mean colour in each training image, in pixels; 0: no square",
+    Scope::training);
   v("interpolation", o.interpolation, "of --auto-augment: nearest, bilinear, bicubic or random (bilinear or bicubic)",
     Scope::training);
   v("num-examples", o.num_examples, "training images used; 0: all", Scope::training);
@@ -50,18 +73,23 @@ void describe_cifar10(RunOptions& o, V& v) {
     "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation; mxnet: those of MXNet's "
     "train_cifar10.py --network resnet --num-layers 50, with its log lines");
   v("recipe", o.recipe,
-    "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast; finetune: those for "
-    "--pretrained weights and few images; list: describe all");
+    "airbench94, airbench94-muon, airbench96, airbench96-faster, hive94: defaults of the records for CIFAR-10; fast: "
+    "tutti's own after "
+    "them; finetune: those for --pretrained weights and few images; list: describe all");
   v("network", o.network,
     "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images; on images of up to 28 pixels "
     "resnet_preact, as MXNet's scripts), resnet_postact (6n+2), resnet_preact (6n+2, pre-activation; 9n+2 from 164 "
     "on), "
-    "resnet_imagenet, cifar_fast (8 layers, the first one whitens the images), wide_resnet (6n+4: with --depth 28 "
-    "--width 10 Wide-ResNet-28-10)",
+    "resnet_imagenet, cifar_fast (8 layers, the first one whitens the images), the nets of the records: airbench94, "
+    "airbench94_muon, airbench96 (11 layers) and hive94, wide_resnet (6n+4: with --depth 28 --width 10 "
+    "Wide-ResNet-28-10)",
     Scope::training);
   v("depth", o.depth, "layers of the net", Scope::training);
   v("width", o.width,
-    "channels of cifar_fast as a fraction of 64, 256 and 256, or of wide_resnet as a multiple of 16, 32 and 64");
+    "channels of cifar_fast as a fraction of 64, 256 and 256, of the nets of the records as a fraction of theirs, or "
+    "of wide_resnet as a multiple of 16, 32 and 64");
+  v("whitening-images", o.whitening_images, "training images from which a layer that whitens is computed",
+    Scope::training);
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
     ".safetensors file with the net's names; the classifier only if it has as many outputs");
@@ -90,6 +118,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("eta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
   describe_moments(o, v);
   describe_muon(o, v);
+  describe_records(o, v);
   v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Scope::training);
   v("ema-decay", o.ema_decay,
     "decay of an average of the weights, which is evaluated and saved too, e.g. 0.999; 0: no average", Scope::training);
@@ -97,6 +126,12 @@ void describe_cifar10(RunOptions& o, V& v) {
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("epochs", o.epochs, "passes over the training images, all ranks together", Scope::training);
+  v("last-epoch", o.last_epoch, "share of the last epoch that is trained, over 0 to 1: 0.9 with --epochs 10 is 9.9",
+    Scope::training);
+  v("epoch-end", o.epoch_end,
+    "a step that the rest of an epoch does not fill: short, or run-on: it goes on with the next epoch, and the run has "
+    "as many steps as if the rests were left out",
+    Scope::training);
   v("max-steps", o.max_steps, "end after this many updates; 0: after the last epoch");
   v("lr-schedule", o.lr_schedule,
     "linear (default), cosine, cosine_restarts, linear_cosine, one_cycle, poly, steps (chosen by --lr-step-epochs or "
@@ -128,7 +163,8 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("save-steps", o.save_steps, "steps between checkpoints; 0: not within an epoch");
   v("evaluate-every", o.evaluate_every, "epochs between evaluations, and at the end; 0: never");
   v("tta", o.tta,
-    "views of each test image at the end of the run: 0 the image only, 1 also mirrored, 2 also shifted by a pixel");
+    "views of each test image at the end of the run: 0 the image only, 1 also mirrored, 2 also shifted by a pixel; 3: "
+    "those of 2, with equal weights, of the least certain quarter of the images only");
   v("disp-batches", o.disp_batches, "steps between progress lines and log entries", Scope::rank);
   describe_log_lines(o, v);
   v("precision", o.precision, "f32 (auto), bf16 (bfloat16 with f32 master weights) or, with cuda, f16",

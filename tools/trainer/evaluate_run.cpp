@@ -17,6 +17,7 @@
 #include <tutti/train/run_with_heartbeat.hpp>
 
 #include "tools/trainer/agreement.hpp"
+#include "tools/trainer/evaluate_uncertain.hpp"
 
 namespace tutti::trainer {
 
@@ -27,13 +28,21 @@ void print_evaluation(const char* what, const EvaluationReport& e, std::int64_t 
 
 void print_views(const ViewsReport& v, std::int64_t top_k) {
   const std::string what = v.averaged ? "test of averaged weights, " : "test, ";
-  print_evaluation((what + std::to_string(v.views) + " views of each image:").c_str(), v.test, top_k);
+  const char* of = v.share < 1 ? " views of the least certain quarter of the images:" : " views of each image:";
+  print_evaluation((what + std::to_string(v.views) + of).c_str(), v.test, top_k);
 }
 
 ViewsReport evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOptions& o) {
-  const auto views = test_views(static_cast<int>(o.tta));
-  ViewsReport v{trainer.counters().step, static_cast<std::int64_t>(views.size()), trainer.has_ema(), {}};
-  const auto evaluate = [&] { v.test = evaluate_views(trainer, test, views); };
+  const bool uncertain = o.tta == 3;
+  auto views = test_views(static_cast<int>(std::min<std::int64_t>(o.tta, 2)));
+  ViewsReport v{trainer.counters().step, static_cast<std::int64_t>(views.size()), trainer.evaluates_ema(), {}};
+  if (uncertain) {
+    v.share = 0.25;
+    for (TestView& view : views) view.weight = 1 / static_cast<double>(views.size());
+  }
+  const auto evaluate = [&] {
+    v.test = uncertain ? evaluate_uncertain(trainer, test, views, v.share) : evaluate_views(trainer, test, views);
+  };
   if (v.averaged)
     trainer.with_ema(evaluate);
   else
@@ -107,7 +116,7 @@ void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& chec
     }
     shown(c);
     c.averaged = true;
-    if (trainer.has_ema()) trainer.with_ema([&] { shown(c); });
+    if (trainer.evaluates_ema()) trainer.with_ema([&] { shown(c); });
   };
   const auto load = [&](const io::LoadedCheckpoint* loaded) {
     if (loaded != nullptr) checkpoints.load_weights(trainer, *loaded);

@@ -96,7 +96,7 @@ class CheckpointEvaluator {
     checkpoints_.load_weights(trainer_, checkpoint);
     EvaluationReport r;
     const auto evaluator = [&] { r = evaluate(trainer_, *source_); };
-    if (trainer_.has_ema())
+    if (trainer_.evaluates_ema())
       trainer_.with_ema(evaluator);
     else
       evaluator();

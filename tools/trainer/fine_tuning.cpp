@@ -163,6 +163,7 @@ void group_parameters(Graph& model, const RunOptions& o) {
     (void)scale_rate(model, pattern, factor, "--rate-of");
   }
   if (!o.freeze.empty()) (void)freeze(model, o.freeze, "--freeze");
+  if (!o.early_parameters.empty()) (void)find_parameters(model, o.early_parameters, "--early-parameters");
 }
 
 namespace {

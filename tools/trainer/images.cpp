@@ -188,9 +188,14 @@ Images load_images(const RunOptions& o, const Schema& seen) {
     plain.random_crop = plain.mirror = false;
     plain.pad = padding_of(seen, test.schema());
     AnyDataset tests = Augmented(std::move(test), plain);
+    std::optional<AnyDataset> stored;
+    if (whitens(o.network) && o.network != "cifar_fast") stored = AnyDataset(train);
     const auto repeats = [&](AnyDataset images) { return repeated(o, std::move(images)); };
-    if (!changes.any()) return Images{repeats(Augmented(std::move(train), training)), std::move(tests)};
-    return Images{repeats(PixelChanged(Augmented(std::move(train), training), changes, seen)), std::move(tests)};
+    Images images{repeats(changes.any() ? AnyDataset(PixelChanged(Augmented(std::move(train), training), changes, seen))
+                                        : AnyDataset(Augmented(std::move(train), training))),
+                  std::move(tests)};
+    images.plain = std::move(stored);
+    return images;
   };
   const auto first = [&](MemoryDataset d) { return o.num_examples > 0 ? d.first(o.num_examples) : d; };
   if (reads_records(o)) {
@@ -202,7 +207,11 @@ Images load_images(const RunOptions& o, const Schema& seen) {
     if (!o.data_val.empty()) test = load(Split::test, 0);
     if (!train && !test) fail<UsageError>("--eval-only", "--data-val, the images to evaluate on", "none");
     // An evaluation uses no training images, but Images::train must not be empty. Training needs no test images.
-    if (train && !test) return Images{both(*train, *train).train, std::nullopt};
+    if (train && !test) {
+      Images images = both(*train, *train);
+      images.test.reset();
+      return images;
+    }
     return both(train ? *train : *test, *test);
   }
   const auto folder = data_folder(o);

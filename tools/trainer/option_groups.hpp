@@ -53,6 +53,7 @@ void describe_muon(RunOptions& o, V& v) {
   v("muon-normalize", o.muon_normalize,
     "muon: scale weights to the norm of an orthogonal matrix before each step, in place of the decay", Scope::training);
   v("muon-products", o.muon_products, "muon: precision of its matrices, f32 or bf16", Scope::training);
+  v("rest-wd", o.rest_wd, "muon: weight decay of the other parameters; default: --wd", Scope::training);
 }
 
 template <class V>
@@ -60,9 +61,10 @@ void describe_average(RunOptions& o, V& v) {
   v("ema-schedule", o.ema_schedule,
     "counted: the decay grows as (1 + step) / (10 + step); constant; timm: it grows as 1 - (1 + step)^-2/3; "
     "torchvision: "
-    "it is adjusted to the batch and the epochs, and the average is a copy during the warmup of the rate",
+    "it is adjusted to the batch and the epochs, and the average is a copy during the warmup of the rate; "
+    "lookahead: it grows as (step / steps of the run)^3, and the weights become the average after each update",
     Scope::training);
-  v("ema-every", o.ema_every, "steps between two updates of the average; default: 1 (torchvision: 32)",
+  v("ema-every", o.ema_every, "steps between two updates of the average; default: 1 (torchvision: 32, lookahead: 5)",
     Scope::training);
 }
 

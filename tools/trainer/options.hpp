@@ -61,7 +61,7 @@ struct RunOptions {
   std::int64_t fill_value = 0;
   std::string auto_augment = "none", interpolation = "bilinear", erase_mode = "const";
   double random_erase = 0, jitter_brightness = 0, jitter_contrast = 0;
-  std::int64_t erase_count = 1, repeated_aug = 1;
+  std::int64_t erase_count = 1, repeated_aug = 1, cutout = 0;
   double mixup = 0, cutmix = 0, mix_probability = 1, mix_switch = 0.5;
   std::string mix_pairs = "reversed";
   std::int64_t num_examples = 0, num_classes = 0;
@@ -88,6 +88,7 @@ struct RunOptions {
   double width = 1;
   std::string initializer = "he";
   bool zero_gamma = false;
+  std::int64_t whitening_images = 2000;
   double label_smoothing = 0;
   bool bce_loss = false, bce_sum = false;
   std::optional<double> bce_target_thresh;
@@ -114,8 +115,12 @@ struct RunOptions {
   bool trust_clip = false;
   std::string muon_rest = "nag", muon_scale = "rows", muon_products = "f32";
   std::int64_t muon_steps = 5;
-  bool muon_normalize = false;
-  std::optional<double> rest_lr, rest_mom;
+  bool muon_normalize = false, muon_sparse_normalize = false;
+  std::string muon_coefficients;  // empty: the optimizer's
+  std::optional<double> rest_lr, rest_mom, rest_wd;
+  std::string early_parameters, early_rate = "schedule";
+  double early_epochs = 0;
+  double hardest = 1;
   std::optional<double> eta;
   double clip_norm = 0, ema_decay = 0;
   std::string ema_schedule = "counted";
@@ -124,6 +129,8 @@ struct RunOptions {
   std::string loss_scale = "1";
   // Schedule
   std::int64_t epochs = 15, max_steps = 0, num_batches = 0;
+  double last_epoch = 1;
+  std::string epoch_end = "short";  // or run-on
   std::string lr_schedule = "auto", lr_step_epochs;
   std::string lr_step_lrs;
   std::optional<double> lr_factor, lr_end;
@@ -205,6 +212,12 @@ struct RunOptions {
   // Returns these options, checked anew, for another batch size: for --batch-auto. Empty until they are checked.
   std::function<RunOptions(std::int64_t)> with_batch{};
 };
+
+// Returns whether the net of train_cifar10 has a first layer that whitens the images (models/cifar_fast.hpp).
+[[nodiscard]] inline bool whitens(const std::string& network) {
+  return network == "cifar_fast" || network == "airbench94" || network == "airbench94_muon" ||
+         network == "airbench96" || network == "airbench96_proxy" || network == "hive94";
+}
 
 // Returns how many steps a pass of all ranks over the global batch counts as: one, or one for each rank if servers own
 // the weights.

@@ -66,7 +66,18 @@ Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
   return whole(schedule::WarmupWithin(*o.warmup_lr, lr, warmup, decay(), power));
 }
 
-AnyOptimizer make_optimizer(const RunOptions& o) {
+std::int64_t steps_of_run(const RunOptions& o, std::int64_t images) {
+  if (images == 0) return 0;
+  if (o.num_batches > 0) return o.num_batches;
+  const EpochEnd end = epoch_end_of(o);
+  if (o.last_epoch == 1 && o.epoch_end == "short")
+    return steps_left({}, images, o.global_batch_size, end, o.epochs) * steps_of_all(o);
+  const auto steps = static_cast<double>(steps_per_epoch(images, o.global_batch_size, end));
+  const double epochs = static_cast<double>(o.epochs - 1) + o.last_epoch;
+  return static_cast<std::int64_t>(std::ceil(epochs * steps - 1e-6)) * steps_of_all(o);
+}
+
+AnyOptimizer make_optimizer(const RunOptions& o, std::int64_t steps) {
   if (o.optimizer == "sgd") return Sgd{o.mom.value(), false};
   const auto with_moments = [&](auto made) {
     if (!o.opt_betas.empty()) {
@@ -86,10 +97,19 @@ AnyOptimizer make_optimizer(const RunOptions& o) {
                              : o.muon_scale == "rows" ? MuonUpdate::Scale::rows
                                                       : MuonUpdate::Scale::rms,
                     .normalize = o.muon_normalize,
+                    .sparse_steps = o.muon_sparse_normalize ? std::max<std::int64_t>(steps, 1) : 0,
                     .bf16 = o.muon_products == "bf16"};
+    if (!o.muon_coefficients.empty()) {
+      const auto k = schedule::parse_numbers("--muon-coefficients", o.muon_coefficients);
+      rule.a = k[0];
+      rule.b = k[1];
+      rule.c = k[2];
+    }
     const double rest_rate = o.lr.value() > 0 ? o.rest_lr.value() / *o.lr : 1;
-    if (o.muon_rest == "adamw") return with_moments(MuonAdamw{.rule = rule, .rest_rate = rest_rate});
-    return Muon{.rule = rule, .rest_momentum = o.rest_mom.value_or(0.9), .rest_rate = rest_rate};
+    if (o.muon_rest == "adamw")
+      return with_moments(MuonAdamw{.rule = rule, .rest_rate = rest_rate, .rest_decay = o.rest_wd});
+    return Muon{
+        .rule = rule, .rest_momentum = o.rest_mom.value_or(0.9), .rest_rate = rest_rate, .rest_decay = o.rest_wd};
   }
   if (o.optimizer == "lamb")
     return with_moments(Lamb{.trust_clip = o.trust_clip, .max_grad_norm = o.max_grad_norm.value_or(1)});
@@ -108,6 +128,8 @@ EmaSchedule make_ema_schedule(const RunOptions& o, std::int64_t images) {
     const std::int64_t per_epoch = steps_per_epoch(images, o.global_batch_size, epoch_end_of(o)) * steps_of_all(o);
     s = EmaSchedule::torchvision(every, per_epoch, warmup_steps(o, per_epoch));
   }
+  if (o.ema_schedule == "lookahead")
+    return EmaSchedule::airbench(every, std::max<std::int64_t>(steps_of_run(o, images), 1));
   s.every = every;
   return s;
 }
@@ -115,7 +137,7 @@ EmaSchedule make_ema_schedule(const RunOptions& o, std::int64_t images) {
 TrainerOptions trainer_options(const RunOptions& o, std::int64_t images) {
   TrainerOptions t;
   t.compute = o.precision == "bf16" ? DType::bf16 : o.precision == "f16" ? DType::f16 : DType::f32;
-  t.optimizer = make_optimizer(o);
+  t.optimizer = make_optimizer(o, steps_of_run(o, images));
   t.weight_decay = o.wd.value();
   t.decay_all = o.decay_all;
   t.clip_norm = o.clip_norm;
@@ -126,6 +148,12 @@ TrainerOptions trainer_options(const RunOptions& o, std::int64_t images) {
                                                      std::max<std::int64_t>(o.epochs, 1))
                     : o.ema_decay;
   t.ema = make_ema_schedule(o, images);
+  if (o.early_epochs > 0 && images > 0) {
+    const auto steps = static_cast<double>(steps_per_epoch(images, o.global_batch_size, epoch_end_of(o)));
+    t.early.parameters = o.early_parameters;
+    t.early.steps = static_cast<std::int64_t>(std::ceil(o.early_epochs * steps - 1e-6)) * steps_of_all(o);
+    if (o.early_rate == "linear") t.early.of_steps = steps_of_run(o, images);
+  }
   t.seed = o.seed;
   t.micro_batch = o.batch_size;
   t.logical_ranks = static_cast<int>(o.logical_ranks);
@@ -171,12 +199,12 @@ FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   f.save_every_steps = o.save_steps;
   f.save_every_seconds = o.save_seconds;
   f.max_steps = o.max_steps;
-  if (o.num_batches > 0) {
-    f.total_steps = o.num_batches;
+  if (o.num_batches > 0 || o.last_epoch < 1 || o.epoch_end != "short") {
+    f.total_steps = steps_of_run(o, images);
     // Sets enough epochs for all steps.
-    f.epochs = (o.num_batches * o.global_batch_size + images - 1) / images;
+    f.epochs = (f.total_steps / (o.num_batches > 0 ? 1 : steps_of_all(o)) * o.global_batch_size + images - 1) / images;
     // If the batch follows the number of workers, fit() counts these steps with the first batch size.
-    if (o.elastic_batch != "worker" && (f.max_steps == 0 || f.max_steps > o.num_batches)) f.max_steps = o.num_batches;
+    if (o.elastic_batch != "worker" && (f.max_steps == 0 || f.max_steps > f.total_steps)) f.max_steps = f.total_steps;
   }
   if (o.elastic_batch == "worker") {
     f.batch_per_worker = o.batch_size * o.accumulate;
@@ -204,18 +232,28 @@ namespace detail {
 
 std::vector<float> whitening_weights(const RunOptions& o, const AnyDataset& train, const Schema& schema,
                                      std::span<const float> inv_std) {
-  constexpr std::int64_t most = 2000;
   models::PatchMoments moments(schema.channels, 2);
   std::vector<std::uint8_t> image(static_cast<std::size_t>(train.schema().image_bytes()));
-  const std::int64_t padded = o.pad_size.value_or(0);
+  // Leaves out what a shift may have moved in. The nets of the records take images as they are.
+  const std::int64_t padded = o.network == "cifar_fast" ? o.pad_size.value_or(0) : 0;
   const std::int64_t border = 2 * padded + 2 <= std::min(schema.height, schema.width) ? padded : 0;
-  for (std::int64_t i = 0; i < std::min(most, train.size()); ++i) {
+  for (std::int64_t i = 0; i < std::min(o.whitening_images, train.size()); ++i) {
     std::int32_t label = 0;
     Rng rng(o.seed, Purpose::augment, 0, static_cast<std::uint64_t>(i));
     train.read(i, rng, Sample{image, label});
     moments.add(image, train.schema().height, train.schema().width, border);
   }
   return models::whitening_weights(moments, schema.mean, inv_std);
+}
+
+// Returns the net of a name for which whitens() is true.
+static models::CifarFastOptions fast_net(const std::string& network) {
+  if (network == "airbench94") return models::CifarFastOptions::airbench94();
+  if (network == "airbench94_muon") return models::CifarFastOptions::airbench94_muon();
+  if (network == "airbench96") return models::CifarFastOptions::airbench96();
+  if (network == "airbench96_proxy") return models::CifarFastOptions::airbench96_proxy();
+  if (network == "hive94") return models::CifarFastOptions::hive94();
+  return {};
 }
 
 // Changes the loss with which a net ends to that of the options.
@@ -236,8 +274,8 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
   const ValueId x = b.normalize(schema.mean, inverse);
   const auto smoothing = static_cast<float>(o.label_smoothing);
   const int depth = static_cast<int>(o.depth);
-  if (o.network == "cifar_fast") {
-    models::CifarFastOptions r;
+  if (whitens(o.network)) {
+    models::CifarFastOptions r = detail::fast_net(o.network);
     r.classes = schema.classes;
     for (auto& w : r.widths) w = std::max<std::int64_t>(std::llround(o.width * static_cast<double>(w) / 8), 1) * 8;
     if (train != nullptr) r.whitening = detail::whitening_weights(o, *train, schema, inverse);
@@ -287,7 +325,7 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
 interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,
                                      const interchange::ImagePreparation& image) {
   std::string name = o.network;
-  if (o.depth > 0 && o.network != "cifar_fast") name += "-" + std::to_string(o.depth);
+  if (o.depth > 0 && !whitens(o.network)) name += "-" + std::to_string(o.depth);
   if (o.network == "wide_resnet") name += "-" + std::to_string(std::llround(o.width));
   return interchange::model_metadata(name, model, image, seen.class_names);
 }

@@ -28,7 +28,11 @@ inline std::int64_t warmup_steps(const RunOptions& o, std::int64_t steps_per_epo
 
 Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch);
 
-AnyOptimizer make_optimizer(const RunOptions& o);
+// steps: of the run, for --muon-sparse-normalize.
+AnyOptimizer make_optimizer(const RunOptions& o, std::int64_t steps = 0);
+
+// Returns the steps of a run; `images`: number of training images.
+[[nodiscard]] std::int64_t steps_of_run(const RunOptions& o, std::int64_t images);
 
 // Returns when the average of the weights is updated. `images`: number of training images.
 EmaSchedule make_ema_schedule(const RunOptions& o, std::int64_t images);
@@ -39,7 +43,7 @@ TrainerOptions trainer_options(const RunOptions& o, std::int64_t images = 0);
 // Returns how the last step of an epoch is handled. train_imagenet counts steps as the TensorFlow and Horovod trainer
 // does: images * epochs / batch, rounded down.
 [[nodiscard]] inline EpochEnd epoch_end_of(const RunOptions& o) {
-  return o.traits().as_horovod ? EpochEnd::run_on : EpochEnd::short_step;
+  return o.traits().as_horovod || o.epoch_end == "run-on" ? EpochEnd::run_on : EpochEnd::short_step;
 }
 
 // Returns a hint that says how to continue without a damaged image, or an empty text for programs that keep images in

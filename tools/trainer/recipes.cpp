@@ -13,6 +13,7 @@
 #include <tutti/core/printable.hpp>
 
 #include "tools/trainer/check_values.hpp"
+#include "tools/trainer/cifar_recipes.hpp"
 #include "tools/trainer/imagenet_recipes.hpp"
 #include "tools/trainer/options_json.hpp"
 #include "tools/trainer/recipe_finetune.hpp"
@@ -78,6 +79,7 @@ std::vector<Recipe> recipes_of(Program p) {
                            .rule = RateRule::linear,
                            .complete = complete_fast,
                            .differs = "an average of the weights in place of lookahead; a net of tutti"}};
+  add_cifar_recipes(all);
   add_imagenet_recipes(all);
   const Program options = p == Program::tutti_train ? Program::train_imagenet : p;
   std::erase_if(all, [options](const Recipe& r) { return r.program != options; });
@@ -95,8 +97,8 @@ std::string recipe_list(Program p) {
   std::string text;
   for (const Recipe& r : recipes_of(p)) {
     char line[512];
-    std::snprintf(line, sizeof line, "%-16s %4lld epochs  %s\n%-16s %s\n", r.name, static_cast<long long>(r.epochs),
-                  r.published, "", r.source);
+    std::snprintf(line, sizeof line, "%-16s %4g epochs  %s\n%-16s %s\n", r.name,
+                  static_cast<double>(r.epochs) - 1 + r.last_epoch, r.published, "", r.source);
     text += line;
     if (*r.differs != '\0') text += std::string(17, ' ') + "differs: " + r.differs + "\n";
   }

@@ -29,6 +29,7 @@ struct Recipe {
   // Sets the defaults that depend on other options; the rate and the batch are set. May be null.
   void (*complete)(RunOptions&) = nullptr;
   const char* differs = "";  // from the original, for --recipe list; empty: nothing is known
+  double last_epoch = 1;     // share of the last epoch that is trained
 };
 
 // Returns all recipes of a program. Each file with recipes has a function that adds its own.

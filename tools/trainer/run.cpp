@@ -25,6 +25,7 @@
 #include "tools/trainer/evaluate_run.hpp"
 #include "tools/trainer/find_lr.hpp"
 #include "tools/trainer/fine_tuning.hpp"
+#include "tools/trainer/hardest_source.hpp"
 #include "tools/trainer/mxnet_lines.hpp"
 #include "tools/trainer/options_json.hpp"
 #include "tools/trainer/recipe.hpp"
@@ -42,7 +43,7 @@ Run::Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& tas
       o_(o),
       task_(task),
       images_(std::move(loaded.images)),
-      model_(make_model(o, loaded.seen, &images_.train)),
+      model_(make_model(o, loaded.seen, images_.plain ? &*images_.plain : &images_.train)),
       trainer_(backend, strategy, trained_net(model_, o, loaded.seen, backend, images_), options()),
       joins_(strategy.rank() < 0) {
   if (o.patience > 0 && !o.eval_only && !images_.test)
@@ -51,7 +52,7 @@ Run::Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& tas
   const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
   if (!o.pretrained.empty() && here()) load_pretrained(trainer_, o);
   if (here()) print_net(model_, memory, o, loaded.seen);
-  make_sources();
+  make_sources(loaded.seen);
   io::make_directories(o.run_dir);
   io::Json saved_with = options_json(o);
   saved_with.set("train_images", images_.train.size());
@@ -148,7 +149,7 @@ TrainerOptions Run::options() const {
   return t;
 }
 
-void Run::make_sources() {
+void Run::make_sources(const Schema& seen) {
   const std::int64_t size = images_.train.size();
   if (!o_.eval_only && steps_left({}, size, o_.global_batch_size, epoch_end_of(o_), fit_options(o_, size).epochs) == 0)
     fail<UsageError>("--batch-size",
@@ -167,6 +168,12 @@ void Run::make_sources() {
     return make_source(backend_, d, std::move(l), on_device_of(o_), &resident, "--data-on-device");
   };
   if (!o_.eval_only) train_ = source(images_.train, true);
+  if (train_ && o_.hardest < 1) {
+    if (strategy_.size() > 1 || strategy_.members() != nullptr || resident > 0)
+      fail<UsageError>("--hardest", "one process, and images in the host's memory",
+                       resident > 0 ? "images on the device" : "several processes", "use --data-on-device no");
+    train_ = hardest_source(std::move(train_), backend_, o_, seen, images_.plain ? *images_.plain : images_.train);
+  }
   // If members may change, any rank may become rank 0.
   if (images_.test && (here() || !strategy_.owns_weights() || strategy_.members() != nullptr))
     test_ =

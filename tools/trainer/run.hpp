@@ -45,7 +45,7 @@ class Run {
   [[nodiscard]] std::int64_t tests() const { return images_.test ? images_.test->size() : 0; }
   [[nodiscard]] TrainerOptions options() const;
 
-  void make_sources();
+  void make_sources(const Schema& seen);
 
   // Continues from the checkpoint that the options name. Rank 0 reads it.
   void begin();

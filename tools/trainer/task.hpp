@@ -29,6 +29,7 @@ struct Images {
   std::function<std::vector<std::int64_t>()> class_counts{};
   // Returns the file of a test image; empty: the images have no files of their own.
   std::function<std::string(std::int64_t index)> test_file{};
+  std::optional<AnyDataset> plain{};  // training images as they are stored, for a layer that whitens them
 };
 
 // The data of a run.
