@@ -87,8 +87,12 @@ cp -r shapes/cross shapes/triangle others
 expect 0 "note: the classifier was loaded too, and it is that of other classes: circle ..." others --pretrained runs/pair --num-epochs 1 \
   --threads 2 --no-tensorboard
 # The weights tell the net, also if it is not a ResNet.
-expect 0 "done: " pair --model mobilenet_v2 --image-size 32 --num-epochs 1 --threads 2 --no-tensorboard --log-dir mobile
-expect 0 "choice: the net is mobilenet_v2, because the weights are of it" others --pretrained mobile --num-epochs 1 --threads 2 \
+# A shell accepts the printed commands also if a name is not plain.
+odd=$'möbil\n1'
+expect 0 "done: " pair --model mobilenet_v2 --image-size 32 --num-epochs 1 --threads 2 --no-tensorboard --log-dir "$odd"
+says "predict:     tutti-predict $'möbil\\x0a1' IMAGE..."
+says "go on:       tutti-train pair --model mobilenet_v2"
+expect 0 "choice: the net is mobilenet_v2, because the weights are of it" others --pretrained "$odd" --num-epochs 1 --threads 2 \
   --no-tensorboard --log-dir tuned
 
 # Several ranks: the split is the same, and one rank writes.

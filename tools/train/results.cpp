@@ -11,12 +11,13 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/core/printable.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
 #include <tutti/io/json/json.hpp>
+#include <tutti/io/utf8.hpp>
 
 #include "tools/export/write.hpp"
+#include "tools/predict/model_options.hpp"
 #include "tools/report/read_run.hpp"
 
 namespace tutti::train_tool {
@@ -43,6 +44,15 @@ io::Json last_line(const io::Path& log) {
   return io::parse_json(text.substr(from, end + 1 - from), log.string());
 }
 
+// Returns a name for a column of 24 characters.
+std::string column(const std::string& name) {
+  std::string text = predict_tool::shown(name);
+  std::size_t characters = 0;
+  for (std::size_t at = 0; at < text.size(); ++characters) at += std::max<std::size_t>(io::utf8_length(text, at), 1);
+  text.append(24 - std::min<std::size_t>(characters, 24), ' ');
+  return text;
+}
+
 void print_scores(const io::Path& log) {
   constexpr std::size_t most = 30;
   const io::Json line = last_line(log);
@@ -55,7 +65,7 @@ void print_scores(const io::Path& log) {
   std::size_t shown = 0;
   for (const io::Json& c : classes->as_array("classes")) {
     if (++shown > most) break;
-    std::printf("  %-24s %6lld %10.3f %7.3f %7.3f\n", printable(c.at("class").as_string("class")).c_str(),
+    std::printf("  %s %6lld %10.3f %7.3f %7.3f\n", column(c.at("class").as_string("class")).c_str(),
                 static_cast<long long>(c.at("images").as_integer("images")), c.at("precision").as_double("precision"),
                 c.at("recall").as_double("recall"), c.at("f1").as_double("f1"));
   }
@@ -82,13 +92,31 @@ void write_worst(const io::Path& evaluation, const io::Path& to) {
   io::atomic_write_file(to, text);
 }
 
-// Returns a word as a shell reads it.
+// Returns a word as a shell reads it. UTF-8 stays readable; other bytes and control characters become \xNN in $'...'.
 std::string shell_word(const std::string& word) {
   constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=,:+@%";
   if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return printable(text + "'");
+  std::string quoted = "'", escaped = "$'";
+  bool all_shown = true;
+  for (std::size_t at = 0; at < word.size();) {
+    const std::size_t length = std::max<std::size_t>(io::utf8_length(word, at), 1);
+    const std::string character = word.substr(at, length);
+    const bool is_text = io::utf8_length(word, at) > 0 && predict_tool::shown(character) == character;
+    all_shown = all_shown && is_text;
+    quoted += character == "'" ? "'\\''" : character;
+    if (character == "'" || character == "\\") escaped += '\\';
+    if (is_text) {
+      escaped += character;
+    } else {
+      for (const char c : character) {
+        char hex[8];
+        std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+        escaped += hex;
+      }
+    }
+    at += length;
+  }
+  return (all_shown ? quoted : escaped) + "'";
 }
 
 // Returns the command that trains twice as long. words: those of the command so far.
@@ -129,8 +157,8 @@ void write_results(const trainer::RunOptions& o, const std::vector<std::string>&
     as.out = (run / "net.onnx").string();
     (void)export_tool::write(as);
   });
-  const std::string quoted = shell_word(o.run_dir);
-  const char *const folder = o.run_dir.c_str(), *const word = quoted.c_str();
+  const std::string shown = predict_tool::shown(o.run_dir), quoted = shell_word(o.run_dir);
+  const char *const folder = shown.c_str(), *const word = quoted.c_str();
   std::printf(
       "%s/report.html: curves, confusion matrix and the worst images; %s/worst.txt: their files\n"
       "predict:     tutti-predict %s IMAGE...\n"
