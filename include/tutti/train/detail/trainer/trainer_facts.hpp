@@ -42,6 +42,7 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
   if (has_ema())
     f.add("EMA schedule", {static_cast<int>(o_.ema.warmup), " ", o_.ema.every, " ", o_.ema.epoch, " ", o_.ema.copies,
                            " ", o_.ema.gamma, " ", o_.ema.power, " ", o_.ema.min_decay});
+  if (o_.sam.rho > 0) f.add("SAM", {o_.sam.rho, " every ", o_.sam.every});
   f.add("seed", o_.seed);
   if (o_.logical_ranks > 0) {
     f.add("logical ranks", std::int64_t{o_.logical_ranks});
