@@ -130,6 +130,18 @@ TEST_CASE("valid command lines are accepted") {
          const Schedule s = make_schedule(o, 10);
          return o.warmup_epochs == 0.0 && s({49, 10, 100, 64, 1}) == 1 && s({0, 10, 100, 64, 1}) == 0.04;
        }},
+      {"--lr-schedule one_cycle --cycle-momentum --base-momentum 0.8 --pct-start 0.5",
+       [](const auto& o) {
+         const auto momentum = fit_options(o, 6400).momentum.value();
+         return std::abs(momentum({0, 10, 100, 64, 1}) - 0.95) < 1e-12 &&
+                std::abs(momentum({49, 10, 100, 64, 1}) - 0.8) < 1e-12;
+       }},
+      {"--lr-schedule one_cycle", [](const auto& o) { return !fit_options(o, 6400).momentum; }},
+      {"--sam 0.5 --sam-every 10",
+       [](const auto& o) {
+         const TrainerOptions t = trainer_options(o, 6400);
+         return t.sam.perturbs(10) && !t.sam.perturbs(11) && t.sam.rho == 0.5;
+       }},
       {"--lr-schedule cosine --lr 1 --epochs 10 --warmup-epochs 2 --warmup-lr 0 --lr-updates epoch --no-warmup-prefix",
        [](const auto& o) {
          const Schedule s = make_schedule(o, 10);

@@ -122,6 +122,47 @@ TEST_CASE("FFCV's recipes have the rates and sizes of its files") {
   }
 }
 
+TEST_CASE("Mosaic ML's recipes have the sizes of Composer's progressive resizing in the middle of each epoch") {
+  struct File {  // initial_scale, delay_fraction; finetune_fraction is 0.2
+    const char* name;
+    double scale, delay;
+  };
+  for (const File& f : {File{"mosaic-mild", 0.5, 0.4}, {"mosaic-medium", 0.5, 0.4}, {"mosaic-hot", 0.6, 0.2}}) {
+    const RunOptions o = options(std::string("--recipe ") + f.name);
+    CAPTURE(f.name);
+    const auto steps = image_size_steps(o);
+    for (std::int64_t epoch = 0; epoch < o.epochs; ++epoch) {
+      const double done = (static_cast<double>(epoch) + 0.5) / static_cast<double>(o.epochs);
+      const double at = done < f.delay ? 0 : std::min((done - f.delay) / (1 - 0.2 - f.delay), 1.0);
+      std::int64_t size = 0;
+      for (const auto& s : steps)
+        if (s.epoch <= epoch) size = s.size;
+      CHECK(size == std::llround(176 * (f.scale + (1 - f.scale) * at) / 4) * 4);
+    }
+    CHECK(steps.back().size == 176);
+    // The decay of SGD shrinks weights by 5e-4 in a step at the peak rate, as the decoupled decay does.
+    CHECK(*o.wd * 2.048 / (1 - *o.mom) == doctest::Approx(5e-4));
+    CHECK(std::pow(o.ema_decay, 5) == doctest::Approx(0.5));
+    CHECK(rate(o, 0) == 0);
+    CHECK(rate(o, 8) == doctest::Approx(2.048));
+  }
+  const RunOptions medium = options("--recipe mosaic-medium"), hot = options("--recipe mosaic-hot");
+  CHECK(trainer_options(medium).sam.rho == 0.5);
+  CHECK(trainer_options(medium).sam.every == 10);
+  CHECK(trainer_options(hot).sam.every == 5);
+  CHECK(trainer_options(options("--recipe mosaic-mild")).sam.rho == 0);
+  CHECK(trainer_options(options("--recipe mosaic-hot --sam 0")).sam.rho == 0);
+}
+
+TEST_CASE("MLPerf's recipe has the numbers of its configuration") {
+  const RunOptions o = options("--recipe mlperf");
+  CHECK(o.crop_area == 0.05);
+  CHECK(rate(o, 1) == doctest::Approx(5.5));
+  CHECK(rate(o, 2) == doctest::Approx(11));
+  CHECK(rate(o, 36) == doctest::Approx(11 / 35.0 / 35.0));
+  CHECK(*options("--recipe mlperf --batch-size 1600").lr == 11);
+}
+
 TEST_CASE("another batch scales the rate by the rule of the recipe, and options replace what it sets") {
   const RunOptions a3 = options("--recipe rsb-a3 --batch-size 512");
   CHECK(*a3.lr == doctest::Approx(0.004));

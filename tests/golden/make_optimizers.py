@@ -7,6 +7,7 @@
 Everything is computed in float64 from inputs that are exact in float32. The rates are stored as float64.
 """
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,100 @@ def muon(out):
         out[f"muon_{name}_airbench.w"] = f64(torch.stack(all_of))
 
 
+SAM_STEPS, SAM_ROWS, RHO = 4, 8, 0.5
+NORM = float(np.float32(1e-5)), float(np.float32(0.1))  # eps and momentum, which tutti has in float32
+
+
+def sam_case(start, images, labels, every=1, ranks=1, frozen=()):
+    """Returns weights and statistics after each step. As Composer's SAM: each rank perturbs the weights by the gradient of
+    its own rows. As its authors' code, the second pass does not change the statistics of batch norm. The ranks then
+    take the mean of the gradients, and of the statistics."""
+    net = nn.Sequential(OrderedDict(conv1=nn.Conv2d(3, 4, 3, 1, 1, bias=False), bn1=nn.BatchNorm2d(4, *NORM), relu=nn.ReLU(),
+                                    pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten(), fc=nn.Linear(4, 4))).double()
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            p.copy_(start[name])
+    named = {n: p for n, p in net.named_parameters() if n not in frozen}
+    parts, statistics = list(named.values()), (net.bn1.running_mean, net.bn1.running_var)
+    optimizer = torch.optim.SGD([{"params": [p], "weight_decay": DECAY if p.dim() > 1 else 0} for p in parts],
+                                lr=0.1, momentum=0.9, nesterov=True)
+    out = []
+
+    def put(values):
+        for s, v in zip(statistics, values):
+            s.copy_(v)
+
+    for step in range(SAM_STEPS):
+        before, after, total = [s.clone() for s in statistics], [], [0.0] * len(parts)
+        for x, y in zip(images[step].chunk(ranks), labels[step].chunk(ranks)):
+            put(before)
+            gradient = lambda: torch.autograd.grad(nn.functional.cross_entropy(net(x), y), parts)
+            g = gradient()
+            after.append([s.clone() for s in statistics])
+            if (step + 1) % every == 0:
+                norm = torch.stack([v.norm() for v in g]).norm()
+                old = [p.detach().clone() for p in parts]
+                with torch.no_grad():
+                    for p, v in zip(parts, g):
+                        p.add_(v * (RHO / (norm + 1e-12)))
+                g = gradient()
+                with torch.no_grad():
+                    for p, o in zip(parts, old):
+                        p.copy_(o)
+            total = [t + v / ranks for t, v in zip(total, g)]
+        put([torch.stack(s).mean(0) for s in zip(*after)])
+        for p, t in zip(parts, total):
+            p.grad = t
+        optimizer.step()
+        names = ("conv1.weight", "bn1.weight", "bn1.bias", "fc.weight", "fc.bias")
+        values = dict(net.named_parameters())
+        out.append(torch.cat([values[n].detach().flatten() for n in names] + [s.flatten() for s in statistics]).clone())
+    return f64(torch.stack(out))
+
+
+def sam(out):
+    generator = torch.Generator().manual_seed(24)
+    bytes_of = torch.randint(0, 256, (SAM_STEPS, SAM_ROWS, 6, 6, 3), generator=generator)
+    labels = torch.randint(0, 4, (SAM_STEPS, SAM_ROWS), generator=generator)
+    start = {"conv1.weight": draw(generator, 4, 3, 3, 3, scale=0.3), "bn1.weight": draw(generator, 4, scale=0.2, shift=1),
+             "bn1.bias": draw(generator, 4, scale=0.2), "fc.weight": draw(generator, 4, 4), "fc.bias": draw(generator, 4)}
+    out.update({f"sam.{name}": f32(v) for name, v in start.items()})
+    out.update({"sam.images": bytes_of.numpy().astype(np.uint8), "sam.labels": labels.numpy()})
+    images = (bytes_of.permute(0, 1, 4, 2, 3).double() - 128) / 64
+    case = lambda **more: sam_case(start, images, labels, **more)
+    out.update({"sam.every_1": case(), "sam.every_2": case(every=2), "sam.ranks": case(every=2, ranks=2),
+                "sam.frozen": case(frozen=("conv1.weight",))})
+
+
+def momenta(make, factory):
+    """Returns the parameters after each step of an optimizer whose momentum a scheduler changes, and the momentum of
+    each step."""
+    generator = torch.Generator().manual_seed(25)
+    p = nn.Parameter(torch.tensor([-1, -0.5, 0.25, 1]).double())
+    optimizer = factory([p])
+    scheduler, of_steps, momentum = make(optimizer), [], []
+    for step in range(TOTAL):
+        group = optimizer.param_groups[0]
+        momentum.append(group["betas"][0] if "betas" in group else group["momentum"])
+        p.grad = draw(generator, 4)
+        optimizer.step()
+        of_steps.append(p.detach().clone())
+        if step + 1 < TOTAL:
+            scheduler.step()
+    return f64(torch.stack(of_steps)), f64(momentum)
+
+
+def cycles(out):
+    generator = torch.Generator().manual_seed(25)
+    out["cycle.gradients"] = f32(torch.stack([draw(generator, 4) for _ in range(TOTAL)]))
+    one = lambda **more: lambda o: OneCycleLR(o, 0.05, total_steps=TOTAL, **more)
+    sgd, adamw = lambda p: torch.optim.SGD(p, 0.05, momentum=0.9), lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0)
+    for name, make, factory in (("sgd", one(), sgd), ("adamw", one(), adamw),
+                                ("linear", one(pct_start=0.4, anneal_strategy="linear", base_momentum=0.7, max_momentum=0.9), sgd),
+                                ("three_phase", one(three_phase=True), sgd)):
+        out[f"cycle.{name}.w"], out[f"cycle.{name}.momentum"] = momenta(make, factory)
+
+
 def rates(make, per_epoch=1):
     """Returns the rate of each step of a scheduler that is stepped every per_epoch steps."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
@@ -159,6 +254,8 @@ def main():
     out = {}
     optimizers(out)
     muon(out)
+    sam(out)
+    cycles(out)
     schedules(out)
     averages(out)
     write(folder / "optimizers.safetensors", out,

@@ -154,6 +154,36 @@ TEST_CASE("one cycle and cosines equal PyTorch's and timm's") {
   check_rates("torchvision_epochs", schedule::PerEpoch(schedule::Warmup(0.005, 0.5, 12, schedule::Cosine(0.5))));
 }
 
+TEST_CASE("a cycle of the momentum equals PyTorch's, and so do the steps with it") {
+  const auto cycle = [](const std::string& name, const AnyOptimizer& optimizer, const Schedule& momentum,
+                        const Schedule& rate) {
+    check_rates("cycle." + name + ".momentum", momentum);
+    const Doubles gradients = file().plain("cycle.gradients"), expected = file().plain("cycle." + name + ".w");
+    Doubles w{-1, -0.5, 0.25, 1}, a(4), b(4), history;
+    const auto steps = static_cast<std::int64_t>(gradients.size() / 4);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const SchedulePoint at{step, 6, steps};
+      UpdateCall u;
+      u.dtype = DType::f64;
+      u.weights = w.data();
+      u.gradients = gradients.data() + 4 * step;
+      u.slots = {a.data(), b.data()};
+      u.count = 4;
+      u.lr = rate(at);
+      u.step = step + 1;
+      ReferenceBackend().update(with_momentum(optimizer.update_op(), momentum(at)), u);
+      history.insert(history.end(), w.begin(), w.end());
+    }
+    compare("cycle." + name + ".w", history, expected, 1e-10);
+  };
+  using schedule::CycledMomentum, schedule::OneCycle, schedule::OneCycleOptions;
+  cycle("sgd", Sgd{}, CycledMomentum(), OneCycle(0.05));
+  cycle("adamw", Adamw{}, CycledMomentum(), OneCycle(0.05));
+  const OneCycleOptions line{.pct_start = 0.4, .linear = true}, three{.three_phase = true};
+  cycle("linear", Sgd{}, CycledMomentum(0.7, 0.9, line), OneCycle(0.05, line));
+  cycle("three_phase", Sgd{}, CycledMomentum(0.85, 0.95, three), OneCycle(0.05, three));
+}
+
 TEST_CASE("averages of weights equal timm's and torchvision's") {
   check_average("ema.timm", EmaSchedule::timm(true), 0.9);
   EmaSchedule later = EmaSchedule::timm(true, 4);

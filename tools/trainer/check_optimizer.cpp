@@ -99,6 +99,30 @@ void check_average(RunOptions& o) {
   number("--ema-every", *o.ema_every, 1, std::int64_t{1} << 40);
 }
 
+void check_sam(RunOptions& o) {
+  number("--sam", o.sam, 0, 1e6);
+  number("--sam-every", o.sam_every, 1, std::int64_t{1} << 40);
+  if (o.sam == 0 && o.sam_every != 1 && o.recipe.empty())
+    fail<UsageError>("--sam-every", "--sam together with it", o.sam_every, "e.g. --sam 0.05");
+  if (o.sam > 0 && o.backend == "cuda")
+    fail<UsageError>("--sam", "a backend on the processor", "--backend cuda", "leave it out, or use --backend auto");
+}
+
+// Checks the momentum of --lr-schedule one_cycle.
+void check_cycle(RunOptions& o) {
+  const bool given = o.base_momentum || o.max_momentum;
+  if (!o.cycle_momentum && given)
+    fail<UsageError>(o.base_momentum ? "--base-momentum" : "--max-momentum", "--cycle-momentum together with it",
+                     "none", "leave it out");
+  if (!o.cycle_momentum) return;
+  if (o.lr_schedule != "one_cycle")
+    fail<UsageError>("--cycle-momentum", "--lr-schedule one_cycle together with it", o.lr_schedule, "leave it out");
+  if (!o.max_momentum) o.max_momentum = std::max(0.95, o.base_momentum.value_or(0));
+  number("--max-momentum", *o.max_momentum, 0, 0.999999);
+  if (!o.base_momentum) o.base_momentum = std::min(0.85, *o.max_momentum);
+  number("--base-momentum", *o.base_momentum, 0, *o.max_momentum);
+}
+
 }  // namespace
 
 void check_optimizer(RunOptions& o) {
@@ -136,6 +160,7 @@ void check_optimizer(RunOptions& o) {
   number("--eta", *o.eta, 1e-12, 1e3);
   number("--clip-norm", o.clip_norm, 0, 1e12);
   check_average(o);
+  check_sam(o);
 }
 
 namespace {
@@ -201,6 +226,7 @@ void check_schedule(RunOptions& o) {
   number("--pct-start", o.pct_start, 0, o.three_phase ? 0.5 : 1);
   number("--div-factor", o.div_factor, 1e-6, 1e30);
   number("--final-div-factor", o.final_div_factor, 1e-6, 1e30);
+  check_cycle(o);
   word("--lr-updates", o.lr_updates, {"step", "epoch"});
   if (!o.lr_end) o.lr_end = o.lr_schedule.starts_with("poly") ? 1e-5 : 0;
   number("--lr-end", *o.lr_end, 0, 1e6);

@@ -47,6 +47,7 @@ void check_asynchronous(const RunOptions& o) {
   if (o.optimizer == "lars" || o.optimizer == "larc" || o.optimizer == "lamb" || o.optimizer == "muon")
     refuse("--optimizer", o.optimizer, pieces, "use sgd, nag, adam or adamw, or --strategy ps");
   if (o.clip_norm > 0) refuse("--clip-norm", std::to_string(o.clip_norm), pieces, "leave it out, or use --strategy ps");
+  if (o.sam > 0) refuse("--sam", std::to_string(o.sam), "because its workers take different steps", "leave it out");
   if (o.loss_scale == "dynamic") refuse("--loss-scale", o.loss_scale, pieces, "give it a number");
   if (o.elastic_batch == "worker")
     refuse("--elastic-batch", "worker", "because the batch of a push is one worker's", "leave it out");

@@ -123,6 +123,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("ema-decay", o.ema_decay,
     "decay of an average of the weights, which is evaluated and saved too, e.g. 0.999; 0: no average", Scope::training);
   describe_average(o, v);
+  describe_sam(o, v);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("epochs", o.epochs, "passes over the training images, all ranks together", Scope::training);

@@ -126,6 +126,7 @@ void describe_imagenet(RunOptions& o, V& v) {
     "decay of an average of the weights, which is evaluated and saved too, e.g. 0.9999; 0: no average",
     Scope::training);
   describe_average(o, v);
+  describe_sam(o, v);
 
   v.group("Schedule (positions count epochs of the whole job)");
   v("num-epochs", o.epochs, "passes over the training images, all ranks together; this or --num-batches",

@@ -2,8 +2,11 @@
 #include "tools/trainer/imagenet_recipes.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tutti::trainer {
@@ -98,39 +101,11 @@ void rsb(RunOptions& o, std::int64_t epochs) {
   o.repeated_aug = 3;
   o.drop_path = 0.05;
 }
-void rsb_a1(RunOptions& o) {
-  rsb(o, 600);
-  o.wd = 0.01;
-  o.label_smoothing = 0.1;
-  o.mixup = 0.2;
-}
-void rsb_a2(RunOptions& o) { rsb(o, 300); }
-void rsb_a3(RunOptions& o) {
-  rsb(o, 100);
-  o.image_size = 160;
-  o.auto_augment = "rand-m6-mstd0.5-inc1";
-  o.repeated_aug = 1;
-  o.drop_path = 0;
-}
 void complete_rsb(RunOptions& o) {
   // timm's cosine ends at a rate of 1e-6, whatever the peak is.
   if (o.cosine_alpha > 0 || o.lr_schedule != "cosine" || !(*o.lr > 1e-6)) return;
   o.cosine_alpha = 1e-6 / *o.lr;
   o.derived.emplace_back("cosine-alpha");
-}
-
-Recipe rsb_recipe(const char* name, const char* published, std::int64_t epochs, double rate,
-                  void (*apply)(RunOptions&)) {
-  return {.name = name,
-          .source = "Wightman et al. 2021, arXiv 2110.00476, and timm",
-          .published = published,
-          .epochs = epochs,
-          .apply = apply,
-          .rate = rate,
-          .batch = 2048,
-          .rule = RateRule::root,
-          .complete = complete_rsb,
-          .differs = "the box of cutmix as in timm 1.0.31, whose width may be larger by one pixel than in 2021"};
 }
 
 // libffcv/ffcv-imagenet, rn50_configs/rn50_<epochs>_epochs.yaml and train_imagenet.py. Its sizes rise linearly between
@@ -153,28 +128,76 @@ void ffcv(RunOptions& o, std::int64_t epochs, std::int64_t larger_after) {
   o.blur_pool = true;
   o.tta = 1;
 }
-template <std::int64_t epochs, std::int64_t larger_after>
-void ffcv_of(RunOptions& o) {
-  ffcv(o, epochs, larger_after);
-}
 void complete_ffcv(RunOptions& o) {
   if (o.warmup_lr) return;
   o.warmup_lr = 1e-4 * *o.lr;
   o.derived.emplace_back("warmup-lr");
 }
-Recipe ffcv_recipe(const char* name, const char* published, std::int64_t epochs, void (*apply)(RunOptions&)) {
-  return {.name = name,
-          .source = "libffcv/ffcv-imagenet, rn50_configs",
-          .published = published,
-          .epochs = epochs,
-          .apply = apply,
-          .rate = 1.7,
-          .batch = 4096,
-          .rule = RateRule::linear,
-          .complete = complete_ffcv,
-          .differs =
-              "images are scaled with a bilinear filter, there by area from stored images of 500 pixels; no "
-              "batch norm decays, there those of the shortcuts do; mirrored views at the end of the run only"};
+// mosaicml/examples, resnet_imagenet: main.py and the configuration of its recipes, with the defaults of Composer.
+struct Mosaic {
+  const char *name, *published;
+  std::int64_t epochs;
+  double smoothing, mixup, first_scale, delay;  // of the sizes of images
+  std::int64_t sam_every;                       // 0: no SAM
+};
+// The sizes rise linearly to 176 pixels from the end of the delay to 80 % of the run, in multiples of 4.
+std::int64_t mosaic_size(const Mosaic& m, double done) {
+  const double share = std::clamp((done - m.delay) / (0.8 - m.delay), 0.0, 1.0);
+  return 4 * std::lround(176 * (m.first_scale + (1 - m.first_scale) * share) / 4);
+}
+void mosaic(RunOptions& o, const Mosaic& m) {
+  common(o, 2048, m.epochs);
+  o.optimizer = "sgd";
+  o.mom = 0.875;
+  o.wd = 5e-4 * (1 - 0.875) / 2.048;
+  o.decay_all = true;
+  o.zero_gamma = false;
+  o.label_smoothing = m.smoothing;
+  o.bce_loss = o.bce_sum = true;
+  o.lr_schedule = "cosine";
+  o.warmup_epochs = 8;
+  o.warmup_lr = 0;
+  o.image_size = mosaic_size(m, 0);
+  std::int64_t size = o.image_size;
+  for (std::int64_t epoch = 1; epoch < m.epochs; ++epoch) {
+    const std::int64_t next = mosaic_size(m, (static_cast<double>(epoch) + 0.5) / static_cast<double>(m.epochs));
+    if (next == size) continue;
+    size = next;
+    o.image_size_steps += (o.image_size_steps.empty() ? "" : ",") + std::to_string(epoch) + ":" + std::to_string(size);
+  }
+  o.eval_size = 224;
+  o.eval_resize = 232;
+  o.blur_pool = true;
+  o.mixup = m.mixup;
+  o.ema_decay = 0.8705505632961241;  // 2^(-20 / 100): a half-life of 100 steps
+  o.ema_schedule = "constant";
+  o.ema_every = 20;
+  if (m.sam_every > 0) {
+    o.sam = 0.5;
+    o.sam_every = m.sam_every;
+  }
+}
+void mosaic_hot(RunOptions& o, const Mosaic& m) {
+  mosaic(o, m);
+  o.auto_augment = "rand-m9-mstd101-n1-p1-inc1";
+  o.drop_path = 0.1;
+}
+
+// mlcommons/training_results_v4.0, NVIDIA's config_L40S_16x4x50.sh, and the script that reads it.
+void mlperf(RunOptions& o) {
+  common(o, 3200, 37);
+  o.optimizer = "lars";
+  o.mom = 0.9;
+  o.eta = 0.001;
+  o.wd = 5e-5;
+  o.decay_biases = false;
+  o.label_smoothing = 0.1;
+  o.lr_schedule = "poly";
+  o.poly_power = 2;
+  o.lr_end = 0;
+  o.warmup_epochs = 2;
+  o.warmup_lr = 0;
+  o.crop_area = 0.05;
 }
 
 }  // namespace
@@ -201,15 +224,83 @@ void add_imagenet_recipes(std::vector<Recipe>& to) {
                 .rule = RateRule::linear,
                 .complete = complete_torchvision_v2,
                 .differs = "the views of an image go to one rank, one after another, there to different ranks"});
-  to.push_back(rsb_recipe("rsb-a1", "80.4 % top-1", 600, 0.005, rsb_a1));
-  to.push_back(rsb_recipe("rsb-a2", "79.8 % top-1", 300, 0.005, rsb_a2));
-  to.push_back(rsb_recipe("rsb-a3", "78.1 % top-1", 100, 0.008, rsb_a3));
-  to.push_back(ffcv_recipe("ffcv-16", "73.8 % top-1", 16, ffcv_of<16, 12>));
-  to.push_back(ffcv_recipe("ffcv-24", "75.6 % top-1", 24, ffcv_of<24, 19>));
-  to.push_back(ffcv_recipe("ffcv-32", "76.6 % top-1", 32, ffcv_of<32, 25>));
-  to.push_back(ffcv_recipe("ffcv-40", "77.2 % top-1", 40, ffcv_of<40, 32>));
-  to.push_back(ffcv_recipe("ffcv-56", "78.0 % top-1", 56, ffcv_of<56, 45>));
-  to.push_back(ffcv_recipe("ffcv-88", "78.4 % top-1", 88, ffcv_of<88, 71>));
+  const auto add = [&to](const Recipe& family, const char* name, const char* published, std::int64_t epochs,
+                         double rate, std::function<void(RunOptions&)> apply) {
+    Recipe r = family;
+    r.name = name;
+    r.published = published;
+    r.epochs = epochs;
+    r.rate = rate;
+    r.apply = std::move(apply);
+    to.push_back(std::move(r));
+  };
+  const Recipe strikes_back{
+      .source = "Wightman et al. 2021, arXiv 2110.00476, and timm",
+      .batch = 2048,
+      .rule = RateRule::root,
+      .complete = complete_rsb,
+      .differs = "the box of cutmix as in timm 1.0.31, whose width may be larger by one pixel than in 2021"};
+  add(strikes_back, "rsb-a1", "80.4 % top-1", 600, 0.005, [](RunOptions& o) {
+    rsb(o, 600);
+    o.wd = 0.01;
+    o.label_smoothing = 0.1;
+    o.mixup = 0.2;
+  });
+  add(strikes_back, "rsb-a2", "79.8 % top-1", 300, 0.005, [](RunOptions& o) { rsb(o, 300); });
+  add(strikes_back, "rsb-a3", "78.1 % top-1", 100, 0.008, [](RunOptions& o) {
+    rsb(o, 100);
+    o.image_size = 160;
+    o.auto_augment = "rand-m6-mstd0.5-inc1";
+    o.repeated_aug = 1;
+    o.drop_path = 0;
+  });
+  const Recipe of_ffcv{
+      .source = "libffcv/ffcv-imagenet, rn50_configs",
+      .batch = 4096,
+      .rule = RateRule::linear,
+      .complete = complete_ffcv,
+      .differs =
+          "images are scaled with a bilinear filter, there by area from stored images of 500 pixels; no batch "
+          "norm decays, there those of the shortcuts do; mirrored views at the end of the run only"};
+  struct Ffcv {
+    const char *name, *published;
+    std::int64_t epochs, larger_after;
+  };
+  for (const Ffcv& f : {Ffcv{"ffcv-16", "73.8 % top-1", 16, 12},
+                        {"ffcv-24", "75.6 % top-1", 24, 19},
+                        {"ffcv-32", "76.6 % top-1", 32, 25},
+                        {"ffcv-40", "77.2 % top-1", 40, 32},
+                        {"ffcv-56", "78.0 % top-1", 56, 45},
+                        {"ffcv-88", "78.4 % top-1", 88, 71}})
+    add(of_ffcv, f.name, f.published, f.epochs, 1.7, [f](RunOptions& o) { ffcv(o, f.epochs, f.larger_after); });
+  Recipe of_mosaic{
+      .source = "mosaicml/examples, resnet_imagenet, and Composer",
+      .batch = 2048,
+      .rule = RateRule::linear,
+      .differs =
+          "the decay is part of the gradient, there 5e-4 apart from it, which shrinks weights as much; sizes "
+          "change between epochs and crops have them, there each batch is made smaller without a filter; no "
+          "blur before the first pool; scales of batch norm begin at 1 and the bias of the classifier at 0, "
+          "there at random and at -log(classes); mixup pairs the ends of a batch, there at random; SAM takes the gradient of a rank's images, there 256 of a GPU"};
+  for (const Mosaic& m : {Mosaic{"mosaic-mild", "75 to 78.1 % top-1 in up to 60 epochs", 36, 0.08, 0, 0.5, 0.4, 0},
+                          {"mosaic-medium", "78.1 to 79.5 % top-1 in 60 to 240 epochs", 135, 0.1, 0.2, 0.5, 0.4, 10}})
+    add(of_mosaic, m.name, m.published, m.epochs, 2.048, [m](RunOptions& o) { mosaic(o, m); });
+  const std::string hot = std::string(of_mosaic.differs) +
+                          "; no ColOut, which leaves out 5 % of rows and columns; operations of timm's RandAugment, "
+                          "there 13 of Composer; branches that stay are scaled in training, there in evaluation";
+  of_mosaic.differs = hot;
+  const Mosaic m{"mosaic-hot", "over 79.5 % top-1", 270, 0.13, 0.25, 0.6, 0.2, 5};
+  add(of_mosaic, m.name, m.published, m.epochs, 2.048, [m](RunOptions& o) { mosaic_hot(o, m); });
+  to.push_back({.name = "mlperf",
+                .source = "mlcommons/training_results_v4.0, NVIDIA, 16 hosts of 4 L40S",
+                .published = "75.9 % top-1, MLPerf's target, in epoch 35",
+                .epochs = 37,
+                .apply = mlperf,
+                .rate = 11,
+                .batch = 3200,
+                .rule = RateRule::none,
+                .differs = "LARS divides by |g + wd w| and scales all tensors, there by |g| + wd |w| and only weights; "
+                           "computed in f32 or bf16, there in f16"});
 }
 
 }  // namespace tutti::trainer

@@ -69,6 +69,16 @@ void describe_average(RunOptions& o, V& v) {
 }
 
 template <class V>
+void describe_sam(RunOptions& o, V& v) {
+  v("sam", o.sam,
+    "sharpness-aware minimisation: take the gradient at weights that are moved by this length along the gradient of a "
+    "rank's own images, e.g. 0.05; 0: no SAM",
+    Scope::training);
+  v("sam-every", o.sam_every, "steps from one step with SAM to the next; a step with SAM takes twice as long",
+    Scope::training);
+}
+
+template <class V>
 void describe_fine_tuning(RunOptions& o, V& v) {
   v("freeze", o.freeze,
     "patterns of parameters that stay as they are, separated by commas: layer1, conv1.weight, *.bn?.*; !PATTERN takes "
@@ -108,6 +118,11 @@ void describe_curves(RunOptions& o, V& v) {
   v("anneal-strategy", o.anneal_strategy, "one_cycle: cos or linear", Scope::training);
   v("three-phase", o.three_phase, "one_cycle: fall to the first rate as fast as it rose, then to the last one",
     Scope::training);
+  v("cycle-momentum", o.cycle_momentum,
+    "one_cycle: the momentum (adam, adamw, lamb: beta1) falls while the rate rises, and rises while it falls",
+    Scope::training);
+  v("base-momentum", o.base_momentum, "with --cycle-momentum: the lowest momentum; default: 0.85", Scope::training);
+  v("max-momentum", o.max_momentum, "with --cycle-momentum: the highest momentum; default: 0.95", Scope::training);
   v("lr-updates", o.lr_updates, "step, or epoch: the rate changes only between epochs, as timm's and torchvision's",
     Scope::training);
   v("warmup-prefix", o.warmup_prefix,

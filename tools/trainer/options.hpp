@@ -125,6 +125,8 @@ struct RunOptions {
   double clip_norm = 0, ema_decay = 0;
   std::string ema_schedule = "counted";
   std::optional<std::int64_t> ema_every;
+  double sam = 0;
+  std::int64_t sam_every = 1;
   bool use_larc = false;
   std::string loss_scale = "1";
   // Schedule
@@ -142,7 +144,8 @@ struct RunOptions {
   double cdr_first_decay_ratio = 0.33, cdr_t_mul = 2, cdr_m_mul = 0.1, cdr_alpha = 0;
   double pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;
   std::string anneal_strategy = "cos";
-  bool three_phase = false;
+  bool three_phase = false, cycle_momentum = false;
+  std::optional<double> base_momentum, max_momentum;
   std::string lr_updates = "step";  // or epoch
   bool warmup_prefix = true;
   double lc_periods = 0.47, lc_alpha = 0, lc_beta = 1e-5;

@@ -27,6 +27,18 @@
 
 namespace tutti::trainer {
 
+namespace {
+
+schedule::OneCycleOptions one_cycle_options(const RunOptions& o) {
+  return {.pct_start = o.pct_start,
+          .div_factor = o.div_factor,
+          .final_div_factor = o.final_div_factor,
+          .linear = o.anneal_strategy == "linear",
+          .three_phase = o.three_phase};
+}
+
+}  // namespace
+
 Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
   const double lr = o.lr.value();
   const auto decay = [&]() -> Schedule {
@@ -40,12 +52,7 @@ Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
                                            .t_mul = o.cdr_t_mul,
                                            .m_mul = o.cdr_m_mul,
                                            .alpha = o.cdr_alpha});
-    if (o.lr_schedule == "one_cycle")
-      return schedule::OneCycle(lr, {.pct_start = o.pct_start,
-                                     .div_factor = o.div_factor,
-                                     .final_div_factor = o.final_div_factor,
-                                     .linear = o.anneal_strategy == "linear",
-                                     .three_phase = o.three_phase});
+    if (o.lr_schedule == "one_cycle") return schedule::OneCycle(lr, one_cycle_options(o));
     if (o.lr_schedule == "linear_cosine")
       return schedule::LinearCosine(lr, {.periods = o.lc_periods, .alpha = o.lc_alpha, .beta = o.lc_beta});
     if (!o.lr_step_lrs.empty())
@@ -154,6 +161,7 @@ TrainerOptions trainer_options(const RunOptions& o, std::int64_t images) {
     t.early.steps = static_cast<std::int64_t>(std::ceil(o.early_epochs * steps - 1e-6)) * steps_of_all(o);
     if (o.early_rate == "linear") t.early.of_steps = steps_of_run(o, images);
   }
+  t.sam = {o.sam, o.sam_every};
   t.seed = o.seed;
   t.micro_batch = o.batch_size;
   t.logical_ranks = static_cast<int>(o.logical_ranks);
@@ -192,6 +200,8 @@ FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   f.epochs = o.epochs;
   f.global_batch = o.global_batch_size;
   f.schedule = make_schedule(o, steps_per_epoch * steps_of_all(o));
+  if (o.cycle_momentum)
+    f.momentum = schedule::CycledMomentum(o.base_momentum.value(), o.max_momentum.value(), one_cycle_options(o));
   f.report_every = o.disp_batches;
   f.evaluate_every = o.evaluate_every.value_or(0);
   f.mistakes = true;

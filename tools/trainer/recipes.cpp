@@ -100,7 +100,7 @@ std::string recipe_list(Program p) {
     std::snprintf(line, sizeof line, "%-16s %4g epochs  %s\n%-16s %s\n", r.name,
                   static_cast<double>(r.epochs) - 1 + r.last_epoch, r.published, "", r.source);
     text += line;
-    if (*r.differs != '\0') text += std::string(17, ' ') + "differs: " + r.differs + "\n";
+    if (!r.differs.empty()) text += std::string(17, ' ') + "differs: " + r.differs + "\n";
   }
   return text;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,19 +18,19 @@ enum class RateRule : std::uint8_t {
 };
 
 struct Recipe {
-  const char *name, *source;
-  const char* published;  // accuracy of its authors
+  const char *name = "", *source = "";
+  const char* published = "";  // accuracy of its authors
   std::int64_t epochs = 0;
   Program program = Program::train_imagenet;
   // Sets the defaults, except for those that depend on other options.
-  void (*apply)(RunOptions&) = nullptr;
+  std::function<void(RunOptions&)> apply{};
   double rate = 0;         // peak rate for an update of `batch` images
   std::int64_t batch = 0;  // images of an update
   RateRule rule = RateRule::none;
-  // Sets the defaults that depend on other options; the rate and the batch are set. May be null.
-  void (*complete)(RunOptions&) = nullptr;
-  const char* differs = "";  // from the original, for --recipe list; empty: nothing is known
-  double last_epoch = 1;     // share of the last epoch that is trained
+  // Sets the defaults that depend on other options; the rate and the batch are set. May be empty.
+  std::function<void(RunOptions&)> complete{};
+  std::string differs{};  // from the original, for --recipe list; empty: nothing is known
+  double last_epoch = 1;  // share of the last epoch that is trained
 };
 
 // Returns all recipes of a program. Each file with recipes has a function that adds its own.

@@ -107,6 +107,9 @@ using UpdateOp = std::variant<SgdUpdate, AdamwUpdate, LambUpdate, MuonUpdate>;
   return std::holds_alternative<LambUpdate>(op) || std::holds_alternative<MuonUpdate>(op);
 }
 
+// Returns the rule with another momentum: of Adam and LAMB it is beta1, and of Muon that of the matrices.
+[[nodiscard]] TUTTI_CORE_FUNCTION UpdateOp with_momentum(UpdateOp op, double momentum);
+
 // Throws a UsageError if a number of the rule is out of its range, e.g. a beta of 1 or an eps of 0.
 TUTTI_CORE_FUNCTION void require_valid(const UpdateOp& op);
 
@@ -138,6 +141,13 @@ struct SquaredNorms {  // Squared norms of a tensor's gradient and weights.
 };
 
 #if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION UpdateOp with_momentum(UpdateOp op, double momentum) {
+  if (auto* const sgd = std::get_if<SgdUpdate>(&op)) sgd->momentum = momentum;
+  if (auto* const adam = std::get_if<AdamwUpdate>(&op)) adam->beta1 = momentum;
+  if (auto* const lamb = std::get_if<LambUpdate>(&op)) lamb->beta1 = momentum;
+  if (auto* const muon = std::get_if<MuonUpdate>(&op)) muon->momentum = momentum;
+  return op;
+}
 TUTTI_CORE_FUNCTION void require_valid(const UpdateOp& op) {
   const auto share = [](const char* what, double value) {
     if (!(value >= 0 && value < 1)) fail<UsageError>("optimizer", {what, " in [0, 1)"}, value);

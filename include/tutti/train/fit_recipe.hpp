@@ -11,6 +11,7 @@
 #include <tutti/data/images/images.hpp>
 #include <tutti/data/rank_rows.hpp>
 #include <tutti/optim/optimizer.hpp>
+#include <tutti/optim/sam.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/report.hpp>
@@ -24,6 +25,7 @@ struct FitRecipe {  // arguments of fit(job, net, ...); only `train` has no defa
   std::int64_t epochs = 1;
   AnyOptimizer optimizer = Sgd{};
   Schedule schedule = Constant(0.1);
+  std::optional<Schedule> momentum{};  // of each step, e.g. schedule::CycledMomentum(); default: the optimizer's
   // The run's folder. fit() writes checkpoints with the model's card, log.jsonl, evaluation.json and TensorBoard's
   // curves to it, and a restarted run continues from its newest checkpoint. If empty, the run writes no files.
   std::string run{};
@@ -33,6 +35,7 @@ struct FitRecipe {  // arguments of fit(job, net, ...); only `train` has no defa
   double clip_norm = 0;            // largest norm of all gradients together; 0: no limit
   double average = 0;              // decay of averaged weights, e.g. 0.999, which are evaluated too; 0: no average
   EmaSchedule average_schedule{};  // when these are updated, and how the decay grows
+  Sam sam{};                       // sharpness-aware minimisation, every few steps
   std::uint64_t seed = 1;          // for the weights, the order of the images and their augmentation
   int threads = 2;                 // number of threads that read images
   bool skip_damaged = true;        // skips images that cannot be read, with a warning; false: an unreadable image ends

@@ -51,12 +51,16 @@ class ServerWeights {
     const ArenaLayout& layout = as_workers.executor().parameters();
     const auto trainable = static_cast<std::size_t>(
         std::count_if(layout.slices.begin(), layout.slices.end(), [](const Slice& s) { return s.trainable; }));
+    using ByStep = std::function<double(std::int64_t)>;
+    const auto by_step = [at = point_of(how, steps)](const Schedule& schedule) -> ByStep {
+      return [schedule, at](std::int64_t step) {
+        SchedulePoint p = at;
+        p.step = step;
+        return schedule(p);
+      };
+    };
     update_ = std::make_unique<ServerUpdate>(backend, make_update_rules(layout, t, trainable), t.loss_scale,
-                                             [schedule = how.schedule, at = point_of(how, steps)](std::int64_t step) {
-                                               SchedulePoint p = at;
-                                               p.step = step;
-                                               return schedule(p);
-                                             });
+                                             by_step(how.schedule), how.momentum ? by_step(*how.momentum) : ByStep());
     store_ = std::make_unique<ps::WeightStore>(layout, t.optimizer.slots(), facts_of(as_workers), std::cref(*update_));
   }
   [[nodiscard]] ps::WeightStore& store() noexcept { return *store_; }

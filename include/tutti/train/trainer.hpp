@@ -108,6 +108,9 @@ class Trainer {
   Pending step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
     return step(std::span(&batch, 1), global_rows, lr, flags);
   }
+  // Sets the momentum of the following steps, of Adam and LAMB beta1 (with_momentum()). All ranks must set the same
+  // one. The host then ends the steps. Not for servers that own the weights: they have their own schedule.
+  void set_momentum(double momentum);
   // Returns the metrics of this rank's rows, summed over the steps since the last call. Waits for them. With logical
   // ranks, those of all ranks' rows, without rows that could not be read (Batch::skipped).
   Metrics take_metrics();

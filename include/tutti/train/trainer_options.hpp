@@ -10,6 +10,7 @@
 #include <tutti/engine/metrics.hpp>
 #include <tutti/optim/ema_schedule.hpp>
 #include <tutti/optim/optimizer.hpp>
+#include <tutti/optim/sam.hpp>
 #include <tutti/optim/update_rules.hpp>
 
 namespace tutti {
@@ -29,6 +30,7 @@ struct TrainerOptions {  // options of a Trainer
   double ema_decay = 0;    // decay of the averaged weights; 0: no average
   EmaSchedule ema{};       // when the average is updated, and how its decay grows
   EarlyTraining early{};   // parameters that only the first steps train
+  Sam sam{};               // each rank perturbs the weights by the gradient of its own rows
   std::uint64_t seed = 1;  // for the initial weights and for dropouts
   // Largest number of rows in a micro-batch: a rank's share of a step is divided into the smallest sufficient number of
   // equal micro-batches, so that a job with fewer ranks needs no more memory. 0: no limit.

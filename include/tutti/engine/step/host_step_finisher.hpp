@@ -36,6 +36,7 @@ class HostStepFinisher final : public StepFinisher {
         rules_(rules),
         updates_(updates),
         integers_(integers),
+        op_(rules.op),
         flags_(integers != nullptr ? DType::i32 : state.dtype, state.flags) {}
 
   [[nodiscard]] bool runs_ahead() const override { return false; }
@@ -53,6 +54,8 @@ class HostStepFinisher final : public StepFinisher {
     now() = o;
   }
   [[nodiscard]] const StepScalars* scalars() const override { return &scalars_; }
+  // Sets the momentum of the following steps (with_momentum()).
+  void set_momentum(double momentum) { op_ = with_momentum(rules_.op, momentum); }
   // Sets what the random numbers of the next micro-batch depend on.
   void set_key(const BatchKey& k) { scalars_.key = k; }
   void begin() override {
@@ -82,6 +85,15 @@ class HostStepFinisher final : public StepFinisher {
     for (std::size_t i = 0; i < of_part.size(); ++i) now().metrics[i] += of_part[i];
     if (!math::is_finite(of_part[0])) numbers_.flags |= step_flag::not_finite;
     if (last && ranks_ > 1) flags_.write(b_.memory(), numbers_.flags);
+  }
+
+  // Ends the run like add() if the loss is not finite, and otherwise has no effect: for a pass that is not reported.
+  void check(const void* metrics) {
+    std::array<double, 4> of_part{};
+    if (metrics != nullptr) b_.memory().copy_out(of_part.data(), metrics, sizeof of_part);
+    if (math::is_finite(of_part[0])) return;
+    numbers_.flags |= step_flag::not_finite;
+    now().metrics[0] = of_part[0];
   }
 
   // Throws the errors of the exchange and leaves the weights as they were.
@@ -204,7 +216,7 @@ class HostStepFinisher final : public StepFinisher {
         integers_->restore(r.begin, r.end, m_.gradients);
       }
       if (rules_.factor) u.factor = rules_.factor(b_.squared_norms(u), u.lr);
-      b_.update(rules_.op, u);
+      b_.update(op_, u);
     }
   }
   // Restores and updates a few elements at a time, so that the restored gradients are read from a cache.
@@ -217,7 +229,7 @@ class HostStepFinisher final : public StepFinisher {
       u.lr = whole.lr;
       u.weight_decay = whole.weight_decay;
       u.gradient_scale = whole.gradient_scale;
-      b_.update(rules_.op, u);
+      b_.update(op_, u);
     }
   }
   [[nodiscard]] UpdateCall call(std::size_t begin, std::size_t end) const {
@@ -263,6 +275,7 @@ class HostStepFinisher final : public StepFinisher {
   const UpdateRules& rules_;
   bool updates_;
   IntegerSums* integers_;
+  UpdateOp op_;
   bool repeats_ = false;
   StepFlags flags_;
   int ranks_ = 1;

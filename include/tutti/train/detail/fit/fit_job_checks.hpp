@@ -124,6 +124,7 @@ struct FitImages {
   t.clip_norm = r.clip_norm;
   t.ema_decay = r.average;
   t.ema = r.average_schedule;
+  t.sam = r.sam;
   t.seed = r.seed;
   t.micro_batch = r.micro_batch;
   t.logical_ranks = r.logical_ranks;
@@ -137,6 +138,7 @@ struct FitImages {
   how.epochs = r.epochs;
   how.global_batch = r.batch;
   how.schedule = r.schedule;
+  how.momentum = r.momentum;
   how.evaluate_every = r.evaluate_every;
   how.save_every = r.save_every;
   how.save_last = true;

@@ -29,6 +29,8 @@ struct FitOptions {  // options of fit()
   // Images of a step, of all ranks together; 0: those of the training source, or 128 if a function makes the sources.
   std::int64_t global_batch = 0;
   Schedule schedule = schedule::Constant{0.1};
+  // The momentum of each step, or beta1 of Adam and LAMB, e.g. schedule::CycledMomentum. Default: the optimizer's.
+  std::optional<Schedule> momentum{};
   std::int64_t report_every = 20;     // steps
   std::int64_t summary_every = 0;     // steps; 0: no summaries
   std::int64_t evaluate_every = 1;    // epochs, and at the end of the run; 0: never

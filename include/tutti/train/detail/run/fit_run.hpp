@@ -68,6 +68,7 @@ class FitRun {
     run_.coordinator.require_lease();
     const std::uint32_t mine = flags(batch);
     const double lr = parts_.schedule.rate();
+    if (run_.options.momentum) run_.trainer.set_momentum((*run_.options.momentum)(parts_.schedule.point()));
     const std::int64_t before = at.step;
     const Position began = run_.position();
     Trainer::Pending pending = run_.trainer.step(batch, lr, mine);

@@ -38,14 +38,19 @@ class RunSchedule {
     const BatchSource& train = run_.train();
     return steps_done(run_.position(), train.size(), run_.share.first_batch, train.placement().epoch_end);
   }
-  // Returns the learning rate of the next step.
-  [[nodiscard]] double rate() const {
+  // Returns the point of the next step in the schedules.
+  [[nodiscard]] SchedulePoint point() const {
     const FitOptions& o = run_.options;
     const std::int64_t size = run_.train().size(), batch = batch_ > 0 ? batch_ : run_.share.first_batch;
     const EpochEnd end = run_.train().placement().epoch_end;
     const std::int64_t all = tutti::steps_left({}, size, batch, end, o.epochs) * workers_;
-    const double lr = o.schedule(SchedulePoint{step(), tutti::steps_per_epoch(size, batch, end) * workers_,
-                                               o.total_steps > 0 ? o.total_steps : all, o.global_batch, ranks()});
+    return {step(), tutti::steps_per_epoch(size, batch, end) * workers_, o.total_steps > 0 ? o.total_steps : all,
+            o.global_batch, ranks()};
+  }
+  // Returns the learning rate of the next step.
+  [[nodiscard]] double rate() const {
+    const FitOptions& o = run_.options;
+    const double lr = o.schedule(point());
     return o.batch_per_worker > 0 ? lr * rate_factor(run_.at, o.ramp_steps) : lr;
   }
   // Call it when a run begins and after its members have changed, because the rate changes with the global batch.

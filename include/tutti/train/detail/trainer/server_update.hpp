@@ -17,12 +17,19 @@ namespace tutti {
 class ServerUpdate {
  public:
   // backend: on the host; must outlive this object. lr: returns the rate of a step of all workers, from 0. rules:
-  // must not need a norm of whole tensors or of all gradients, because a server does not have these.
-  ServerUpdate(Backend& backend, UpdateRules rules, double loss_scale, std::function<double(std::int64_t step)> lr)
-      : b_(backend), rules_(std::move(rules)), loss_scale_(loss_scale), lr_(std::move(lr)) {}
+  // must not need a norm of whole tensors or of all gradients, because a server does not have these. momentum: as lr;
+  // empty: the rule's.
+  ServerUpdate(Backend& backend, UpdateRules rules, double loss_scale, std::function<double(std::int64_t step)> lr,
+               std::function<double(std::int64_t step)> momentum = {})
+      : b_(backend),
+        rules_(std::move(rules)),
+        loss_scale_(loss_scale),
+        lr_(std::move(lr)),
+        momentum_(std::move(momentum)) {}
 
   void operator()(const ServerPart& p) const {
     const double lr = lr_(p.step);
+    const UpdateOp op = momentum_ ? with_momentum(rules_.op, momentum_(p.step)) : rules_.op;
     for (const UpdateRules::Run& r : rules_.runs) {
       const std::size_t begin = std::max(r.begin, p.begin), end = std::min(r.end, p.end);
       const double rate = rules_.rate(r, lr, p.step + 1);
@@ -39,7 +46,7 @@ class ServerUpdate {
       u.lr = rate;
       u.weight_decay = r.weight_decay;
       u.gradient_scale = 1 / loss_scale_;
-      b_.update(rules_.op, u);
+      b_.update(op, u);
     }
   }
 
@@ -47,7 +54,7 @@ class ServerUpdate {
   Backend& b_;
   UpdateRules rules_;
   double loss_scale_;
-  std::function<double(std::int64_t)> lr_;
+  std::function<double(std::int64_t)> lr_, momentum_;
 };
 
 }  // namespace tutti

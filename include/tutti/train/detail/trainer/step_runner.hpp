@@ -25,17 +25,13 @@
 #include <tutti/train/detail/trainer/gradient_exchange.hpp>
 #include <tutti/train/detail/trainer/gradient_sum.hpp>
 #include <tutti/train/detail/trainer/state.hpp>
+#include <tutti/train/detail/trainer/step_errors.hpp>
+#include <tutti/train/detail/trainer/step_parts.hpp>
 #include <tutti/train/detail/trainer/weight_average.hpp>
+#include <tutti/train/detail/trainer/weight_perturbation.hpp>
 #include <tutti/train/trainer_options.hpp>
 
 namespace tutti {
-
-// The work of a rank in a step. With logical ranks it may have several of them, one after the other.
-struct StepParts {
-  std::span<const BatchView> views;         // micro-batches
-  std::int64_t batches = 1;                 // that batch norm counts in this step
-  std::span<const std::uint8_t> last_of{};  // for each view with logical ranks: 1 if it is the last one of its rank
-};
 
 // Runs training steps from the first op to the updated weights. If a device ends them itself (Backend::step_finisher),
 // in one captured piece if the backend captures, the host is at most a few steps in front and learns the results later.
@@ -60,6 +56,8 @@ class StepRunner {
         end_(device_ ? device_.get() : &host_) {
     // One bucket's readiness calls back into the exchange.
     on_ready_ = [this](std::size_t ready) { take_ready(ready); };
+    if (o_.sam.rho > 0)
+      perturbation_ = std::make_unique<WeightPerturbation>(b_, e_, rules.runs.empty() ? 0 : rules.runs.back().end);
     // Allocates for several ranks before others join: no change fails for lack of memory.
     if (device_ && s_.members() != nullptr) device_->begin_generation(2);
     begin_generation();
@@ -72,6 +70,13 @@ class StepRunner {
     host_.begin_generation(ranks);
     if (device_) device_->begin_generation(ranks);
     if (StepFinisher* const to = select_finisher(); to != end_) switch_finisher(to);
+  }
+  // The host ends steps whose momentum was set.
+  void set_momentum(double momentum) {
+    host_.set_momentum(momentum);
+    if (std::exchange(sets_momentum_, true) || end_ == &host_) return;
+    settle();
+    switch_finisher(select_finisher());
   }
   // Returns StepFinisher's spare memory.
   [[nodiscard]] std::span<std::byte> spare() { return runs_ahead() ? end_->spare() : std::span<std::byte>(); }
@@ -184,7 +189,7 @@ class StepRunner {
 
   // A device does not see data that passes through the host, if ranks have joined one that was alone.
   [[nodiscard]] StepFinisher* select_finisher() {
-    return device_ && trace_ == nullptr && !exchange_.staged() ? device_.get() : &host_;
+    return device_ && trace_ == nullptr && !sets_momentum_ && !exchange_.staged() ? device_.get() : &host_;
   }
   void switch_finisher(StepFinisher* to) {
     waiting_ = take_metrics();
@@ -204,10 +209,10 @@ class StepRunner {
       *trace_ = {};
       since_.restart();
     }
-    run_parts(number, parts);
+    run_parts(number, parts, global_rows);
     while (host_.repeats()) {
       if (trace_ != nullptr) trace_->buckets.clear();
-      run_parts(number, parts);
+      run_parts(number, parts, global_rows);
     }
     end_->started(number);
     s_.finish();
@@ -218,56 +223,82 @@ class StepRunner {
     if (o_.logical_ranks == 0) return static_cast<std::uint64_t>(s_.rank());
     return static_cast<std::uint64_t>(part_of(o_.logical_ranks, s_.rank(), s_.size()).begin);
   }
-  void run_parts(std::uint64_t number, const StepParts& parts) {
-    bool begins_rank = false;  // the step itself begins the first one
+  void run_parts(std::uint64_t number, const StepParts& parts, std::int64_t global_rows) {
     BatchKey key{o_.seed, static_cast<std::uint64_t>(counters_.step), first_rank()};
-    for (std::size_t i = 0; i < parts.views.size(); ++i) {
-      if (begins_rank) {
-        host_.restore_states();
-        ++key.logical_rank;
-        key.first_row = 0;
+    for (std::size_t begin = 0, end = 0; begin < parts.views.size(); begin = end, ++key.logical_rank) {
+      if (begin > 0) host_.restore_states();  // the step itself begins the first rank
+      end = parts.end_of_rank(begin);
+      const std::int64_t rows = parts.rows(begin, end);
+      const auto pass = [&](Pass p) { run_pass(number, parts, {begin, end}, key, p); };
+      const bool twice = rows > 0 && o_.sam.perturbs(counters_.step + 1);
+      pass(twice ? Pass::first : Pass::whole);
+      if (!twice) continue;
+      try {
+        // By the mean over the rows of this rank, not over those of all ranks.
+        perturbation_->perturb(
+            o_.sam.rho, static_cast<double>(global_rows) / static_cast<double>(rows) / end_->scalars()->loss_scale);
+        pass(Pass::second);
+      } catch (...) {
+        perturbation_->restore();
+        throw;
       }
-      ends_rank_ = begins_rank = !parts.last_of.empty() && parts.last_of[i] != 0;
+    }
+  }
+  void run_pass(std::uint64_t number, const StepParts& parts, std::pair<std::size_t, std::size_t> views, BatchKey key,
+                Pass pass) {
+    for (std::size_t i = views.first; i < views.second; ++i) {
+      place_ = {parts, pass, i, views.first, views.second};
       host_.set_key(key);
       key.first_row += parts.views[i].rows;
-      start_part(number, parts.views[i], i == 0, i + 1 == parts.views.size());
+      start_part(number, parts.views[i]);
     }
   }
   void add() {
-    end_->add(part_rows_ > 0 ? e_.metrics_data() : nullptr, first_, last_);
-    if (ends_rank_) integers_->end_rank(e_.state_data());
+    const void* metrics = part_rows_ > 0 ? e_.metrics_data() : nullptr;
+    if (place_.pass == Pass::second) {
+      // The first pass was reported, and its images are in the running statistics.
+      host_.check(std::exchange(metrics, nullptr));
+      perturbation_->restore_states();
+    }
+    end_->add(metrics, place_.begins_step, place_.ends_step);
+    if (place_.ends_rank) integers_->end_rank(e_.state_data());
     if (s_.owns_weights() && !host_.finite()) exchange_.hold_back();
   }
 
-  void start_part(std::uint64_t number, const BatchView& part, bool first, bool last) {
-    first_ = first;
-    last_ = last;
+  // Returns the sums that take the gradients of the current part, or null.
+  [[nodiscard]] IntegerSums* integers_of_part() const { return place_.pass == Pass::first ? nullptr : integers_; }
+  // Returns whether other parts of this pass have gradients that are added to those of the current one.
+  [[nodiscard]] bool adds_up() const { return !place_.alone_in_pass() && integers_of_part() == nullptr; }
+
+  void start_part(std::uint64_t number, const BatchView& part) {
     part_rows_ = part.rows;
     exchange_.begin();
     // Without a listener there is no callback between the segments of a plan. Integers of gradients that are in a cache
     // are worth it.
-    const bool sole = first && last, whole = integers_ != nullptr ? last : sole;
-    const bool caches = integers_ != nullptr && b_.memory().on_host();
-    const bool listens = part.rows > 0 && (caches || (whole && !exchange_.alone()));
-    if (!sole && integers_ == nullptr) sum_.reserve(e_.parameters());
-    e_.give_gradients_to(caches ? integers_ : nullptr);
-    key_.assign({(first ? 1U : 0U) + (last ? 2U : 0U), s_.membership().generation, end_->variant(number)});
+    IntegerSums* const to = integers_of_part();
+    const bool caches = to != nullptr && b_.memory().on_host();
+    const bool listens = part.rows > 0 && (caches || (place_.ends_step && !adds_up() && !exchange_.alone()));
+    if (adds_up()) sum_.reserve(e_.parameters());
+    e_.give_gradients_to(caches ? to : nullptr);
+    key_.assign({place_.key(), s_.membership().generation, end_->variant(number)});
     e_.start(
         part, end_->scalars(), span_of(key_), listens ? on_ready_ : silent_,
         [&] {
-          if (first) end_->begin();
-          if (caches) integers_->begin_part(last, e_.gradient_data());
+          if (place_.begins_step) end_->begin();
+          if (caches) to->begin_part(place_.ends_step, e_.gradient_data());
         },
-        [&] { end_part(sole); });
+        [&] { end_part(); });
   }
-  void end_part(bool sole) {
+  void end_part() {
     const ArenaLayout& p = e_.parameters();
+    IntegerSums* const to = integers_of_part();
     if (part_rows_ == 0) b_.memory().zero(e_.gradient_data(), p.bytes());
-    const bool shares = last_ && (integers_ != nullptr || !exchange_.alone());
+    if (place_.pass == Pass::second && place_.ends_pass) perturbation_->restore();
+    const bool shares = place_.ends_step && (to != nullptr || !exchange_.alone());
     if (!shares) add();
-    if (!sole && integers_ == nullptr) sum_.add(p, e_.gradient_data(), first_, last_);
-    if (shares || (integers_ != nullptr && part_rows_ > 0)) take_ready(exchange_.trainable());
-    if (!last_) return;
+    if (adds_up()) sum_.add(p, e_.gradient_data(), place_.begins_pass, place_.ends_pass);
+    if (shares || (to != nullptr && part_rows_ > 0)) take_ready(exchange_.trainable());
+    if (!place_.ends_step) return;
     if (trace_ != nullptr) trace_->backward_end = since_.seconds();
     const Span span(Lane::step, "update");
     end_->update(exchange_);
@@ -278,7 +309,7 @@ class StepRunner {
   }
   // The gradients of these slices are final.
   void take_ready(std::size_t slices) {
-    if (last_)
+    if (place_.ends_step)
       exchange_.send(slices, [this] { add(); });
     else
       exchange_.add(slices);
@@ -326,17 +357,7 @@ class StepRunner {
     if (o_.dynamic_loss_scale) take_scale(o);
     forget();
     end_->require_good_data();
-    const std::string step = "step " + std::to_string(o.halted_step);
-    if (o.halt == Halt::gradients)
-      fail<NotFiniteError>(
-          step, "finite gradients",
-          {"infinite or NaN gradients at a loss scale of ", o_.dynamic_loss_scale ? 1.0 : o_.loss_scale},
-          "lower --lr or set --clip-norm");
-    fail<NotFiniteError>(step, "a finite loss",
-                         o.halt == Halt::loss_elsewhere
-                             ? "a loss on another rank that is not finite"
-                             : std::to_string(o.halted_rows > 0 ? o.halted_loss / o.halted_rows : o.halted_loss),
-                         "lower --lr, lengthen --warmup-epochs or set --clip-norm; the last checkpoint is kept");
+    detail::fail_not_finite(o, o_.dynamic_loss_scale ? 1.0 : o_.loss_scale);
   }
 
   Backend& b_;
@@ -348,6 +369,7 @@ class StepRunner {
   GradientSum sum_;
   IntegerSums* integers_;  // of logical ranks, or null
   HostStepFinisher host_;
+  std::unique_ptr<WeightPerturbation> perturbation_;  // of SAM, or null
   std::unique_ptr<StepFinisher> device_;
   StepFinisher* end_;  // one of them
   Executor::OnReady on_ready_, silent_;
@@ -359,7 +381,8 @@ class StepRunner {
   std::uint64_t sums_since_ = 0;    // the first step of the next metrics of take_metrics()
   bool broken_ = false;
   std::uint32_t settled_flags_ = 0;  // of the last step that was waited for
-  bool first_ = true, last_ = true, ends_rank_ = false;
+  bool sets_momentum_ = false;
+  PartPlace place_;  // of the current part
   std::int64_t part_rows_ = 0;
   Metrics waiting_;  // of steps of another finisher
   bool begins_sums_ = true;

@@ -59,6 +59,7 @@ inline void require_pushes(const TrainerOptions& o) {
   if (o.optimizer.per_tensor()) refuse("an optimizer that needs whole tensors", "use sgd, nag, adam or adamw");
   if (o.clip_norm > 0) refuse("a limit to the norm of all gradients", "leave out --clip-norm");
   if (o.dynamic_loss_scale) refuse("a dynamic loss scale", "give --loss-scale a number");
+  if (o.sam.rho > 0) refuse("SAM: its steps must be the same on all workers", "leave out --sam, or use ps");
 }
 
 }  // namespace detail
@@ -72,6 +73,9 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
       executor_(parts_->executor.get()) {
   if (s_.owns_weights()) detail::require_pushes(o_);
   o_.ema.require_valid();
+  o_.sam.require_valid();
+  if (o_.sam.rho > 0 && !b_.memory().on_host())
+    fail<UsageError>("SAM", "a backend on the processor", {"'", b_.name(), "'"}, "leave out --sam");
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);
   parts_->state = model_state();
   // A device supports neither a user's own optimizer nor servers, and no parts that change in the course of a run.
@@ -188,6 +192,11 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::start(const StepParts& parts, std:
 }
 
 TUTTI_CORE_FUNCTION StepResult Trainer::Pending::wait() { return t_.parts_->steps->result(number_); }
+
+TUTTI_CORE_FUNCTION void Trainer::set_momentum(double momentum) {
+  if (!(momentum >= 0 && momentum < 1)) fail<UsageError>("trainer", "a momentum in [0, 1)", momentum);
+  parts_->steps->set_momentum(momentum);
+}
 
 TUTTI_CORE_FUNCTION Metrics Trainer::take_metrics() { return parts_->steps->take_metrics(); }
 

@@ -45,6 +45,7 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
            " ", o_.ema.power, " ", o_.ema.min_decay, " ", o_.ema.total, o_.ema.lookahead ? " lookahead" : ""});
   if (o_.early.steps > 0)
     f.add("early training", {o_.early.steps, " of ", o_.early.of_steps, " ", o_.early.parameters});
+  if (o_.sam.rho > 0) f.add("SAM", {o_.sam.rho, " every ", o_.sam.every});
   f.add("seed", o_.seed);
   if (o_.logical_ranks > 0) {
     f.add("logical ranks", std::int64_t{o_.logical_ranks});
