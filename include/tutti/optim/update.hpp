@@ -113,6 +113,12 @@ struct SquaredNorms {  // Squared norms of a tensor's gradient and weights.
 };
 
 #if TUTTI_CORE_DEFINITIONS
+// Returns the rule for tensors that are no matrices. Compiles faster than std::visit.
+[[nodiscard]] inline UpdateOp rest_of(const MuonUpdate& muon) {
+  if (const auto* adam = std::get_if<AdamwUpdate>(&muon.rest)) return *adam;
+  return std::get<SgdUpdate>(muon.rest);
+}
+
 TUTTI_CORE_FUNCTION void require_valid(const UpdateOp& op) {
   const auto share = [](const char* what, double value) {
     if (!(value >= 0 && value < 1)) fail<UsageError>("optimizer", {what, " in [0, 1)"}, value);
@@ -130,7 +136,7 @@ TUTTI_CORE_FUNCTION void require_valid(const UpdateOp& op) {
   if (muon.steps < 1 || muon.steps > 100)
     fail<UsageError>("optimizer", "1 to 100 steps of Newton and Schulz", muon.steps);
   if (!(muon.eps > 0)) fail<UsageError>("optimizer", "an eps above 0", muon.eps);
-  std::visit([](const auto& rest) { require_valid(UpdateOp(rest)); }, muon.rest);
+  require_valid(rest_of(muon));
 }
 #endif
 
