@@ -15,6 +15,7 @@ import warnings
 import boto3
 from moto import mock_aws
 from moto.cloudformation import parsing
+from moto.cloudformation.models import Stack
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.common_models import CloudFormationModel
 from moto.ec2.models.subnets import Subnet
@@ -180,6 +181,16 @@ def checked(parse):
     return parse_and_check
 
 
+def parsed(parse):
+    """Wraps moto's reader of templates, which reads even JSON by the slow reader of YAML."""
+    def parse_json_or(template):
+        try:
+            return json.loads(template)
+        except ValueError:
+            return parse(template)
+    return staticmethod(parse_json_or)
+
+
 @contextlib.contextmanager
 def fake_services(models=()):
     """Yields an empty AWS in moto, with the models above and further models."""
@@ -192,6 +203,7 @@ def fake_services(models=()):
         for owner, name, value in ((parsing, "NULL_MODELS", []),
                                    (parsing, "get_model_list", lambda: [*known, WaitConditionHandle, WaitCondition, PlacementGroup, SecurityGroupEgress, *models]),
                                    (parsing, "parse_resource_and_generate_name", checked(parsing.parse_resource_and_generate_name)),
+                                   (Stack, "parse_template", parsed(Stack.parse_template)),
                                    (Subnet, "get_cfn_attribute", lambda self, name: getattr(self, ATTRIBUTES_OF_SUBNETS[name]))):
             patches.enter_context(unittest.mock.patch.object(owner, name, value))
         patches.enter_context(mock_aws(config={"lambda": {"use_docker": False}, "iam": {"load_aws_managed_policies": True}}))

@@ -3,6 +3,7 @@
 """
 import base64
 import copy
+import functools
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ PSEUDO = {"AWS::StackName": "train", "AWS::Region": "us-east-1", "AWS::AccountId
           "AWS::StackId": "arn:aws:cloudformation:us-east-1:123456789012:stack/train/5f2f7c10-0000-11f0-a000-0e1234567890"}
 
 
-class Loader(yaml.SafeLoader):
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
     """Reads !Ref and similar tags in their long form."""
 
 
@@ -37,8 +38,14 @@ def _function(loader, suffix, node):
 Loader.add_multi_constructor("!", _function)
 
 
+@functools.lru_cache(maxsize=None)
+def _parsed(text):
+    return yaml.load(text, Loader)
+
+
 def load(path):
-    return yaml.load(Path(path).read_text(), Loader)
+    """Returns a template that the caller may change."""
+    return copy.deepcopy(_parsed(Path(path).read_text()))
 
 
 def all_templates():

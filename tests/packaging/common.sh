@@ -9,6 +9,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 # The compiler cache must ignore the name of $work, which differs in each run.
 export CCACHE_BASEDIR=$work
+# Object files that the tests of this folder share, see compile_once.sh.
+export COMPILED_ONCE=$TUTTI_BUILD_DIR/tests/compiled_once
 
 fail() {
   echo "$*"
@@ -73,7 +75,8 @@ downstream() {
     taken=(-D "CMAKE_PROJECT_downstream_INCLUDE=$work/taken.cmake")
   fi
   if ! { cmake -S "$TUTTI_SOURCE_DIR/examples/downstream" -B "$build" -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_FLAGS_RELEASE=-O0 \
-    -D "DOWNSTREAM_COMPONENTS=$(components)" "${taken[@]}" "$@" && cmake --build "$build" --parallel 2; } >"$work/log" 2>&1; then
+    -D "CMAKE_CXX_COMPILER_LAUNCHER=bash;$TUTTI_SOURCE_DIR/tests/packaging/compile_once.sh" -D "DOWNSTREAM_COMPONENTS=$(components)" \
+    "${taken[@]}" "$@" && cmake --build "$build" --parallel 2; } >"$work/log" 2>&1; then
     cat "$work/log"
     fail "the downstream project does not build"
   fi

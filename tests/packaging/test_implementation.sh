@@ -11,7 +11,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 compilers=("$@")
 (($#)) || compilers=(g++ clang++-16)
 
-flags=(-std=c++20 -O0 -pthread -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include")
+# As in CMake's projects, so that the test shares object files with test_compiled.sh.
+flags=(-O0 -std=gnu++20 -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include")
 libraries=(-pthread)
 header=tutti/tutti.hpp backend=ReferenceBackend sources=(core)
 if [[ $(components) == *onednn* ]]; then
@@ -70,7 +71,8 @@ objects() {
   shift
   # shellcheck disable=SC2016  # the inner shell expands them
   printf '%s\n' "$@" | xargs -P 2 -I '{}' bash -c 'source=$1 prefix=$2 && shift 2 && "$@" -c "$source" -o "$prefix$(basename "$source" .cpp).o"' \
-    _ '{}' "$prefix" "$compiler" "${flags[@]}" "${options[@]}" || fail "$compiler does not compile"
+    _ '{}' "$prefix" bash "$TUTTI_SOURCE_DIR/tests/packaging/compile_once.sh" "$compiler" "${flags[@]}" "${options[@]}" ||
+    fail "$compiler does not compile"
 }
 # trains NAME OBJECT...: links a program and runs it.
 trains() {

@@ -100,17 +100,14 @@ TUTTI_CORE_FUNCTION Graph with_image_size(Graph g, std::int64_t height, std::int
   const Shape& own = g[g.images].shape;
   if (own[2] == height && own[3] == width) return g;
   g[g.images].shape = Shape{1, own[1], height, width};
-  for (const Node& n : g.nodes)
-    std::visit(
-        [&](const auto& op) {
-          const OpInputs in{n.name, g.values, n.inputs};
-          if constexpr (requires { op.outputs(in); }) {
-            const OpOutputs out = op.outputs(in);
-            for (std::size_t i = 0; i < std::min(out.size(), n.outputs.size()); ++i)
-              g[n.outputs[i]].shape = out[i].shape;
-          }
-        },
-        n.op);
+  for (const Node& n : g.nodes) {
+    const OpInputs in{n.name, g.values, n.inputs};
+    OpOutputs out;
+    Ops::visit_forward(n.op, [&](const auto& op) {
+      if constexpr (requires { op.outputs(in); }) out = op.outputs(in);
+    });
+    for (std::size_t i = 0; i < std::min(out.size(), n.outputs.size()); ++i) g[n.outputs[i]].shape = out[i].shape;
+  }
   return g;
 }
 

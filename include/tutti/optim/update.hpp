@@ -148,6 +148,12 @@ TUTTI_CORE_FUNCTION UpdateOp with_momentum(UpdateOp op, double momentum) {
   if (auto* const muon = std::get_if<MuonUpdate>(&op)) muon->momentum = momentum;
   return op;
 }
+// Returns the rule for tensors that are no matrices. Compiles faster than std::visit.
+[[nodiscard]] inline UpdateOp rest_of(const MuonUpdate& muon) {
+  if (const auto* adam = std::get_if<AdamwUpdate>(&muon.rest)) return *adam;
+  return std::get<SgdUpdate>(muon.rest);
+}
+
 TUTTI_CORE_FUNCTION void require_valid(const UpdateOp& op) {
   const auto share = [](const char* what, double value) {
     if (!(value >= 0 && value < 1)) fail<UsageError>("optimizer", {what, " in [0, 1)"}, value);
@@ -166,7 +172,7 @@ TUTTI_CORE_FUNCTION void require_valid(const UpdateOp& op) {
     fail<UsageError>("optimizer", "1 to 100 steps of Newton and Schulz", muon.steps);
   if (!(muon.eps > 0)) fail<UsageError>("optimizer", "an eps above 0", muon.eps);
   if (muon.sparse_steps < 0) fail<UsageError>("optimizer", "0 steps or more", muon.sparse_steps);
-  std::visit([](const auto& rest) { require_valid(UpdateOp(rest)); }, muon.rest);
+  require_valid(rest_of(muon));
 }
 #endif
 

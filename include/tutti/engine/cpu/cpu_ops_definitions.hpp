@@ -125,7 +125,7 @@ TUTTI_CORE_FUNCTION void CpuOps::update(const UpdateOp& any, const UpdateCall& u
   if (const auto* adamw = std::get_if<AdamwUpdate>(&any))
     return blocks(u, [&](const UpdateCall& part) { cpu::adamw(shared_.isa, *adamw, part); });
   if (const auto* muon = std::get_if<MuonUpdate>(&any)) {
-    if (u.rows == 0) return std::visit([&](const auto& rest) { update(rest, u); }, muon->rest);
+    if (u.rows == 0) return update(rest_of(*muon), u);
     only_f32(u.dtype);
     if (!muon_) muon_ = std::make_shared<cpu::MuonRoom>();
     return muon_->step(

@@ -87,7 +87,10 @@ inline void multiply(std::vector<double>& to, const std::vector<double>& x, cons
 
 template <class M>
 void update(const MuonUpdate& o, const UpdateCall& u) {
-  if (u.rows == 0) return std::visit([&](const auto& rest) { update<M>(rest, u); }, o.rest);
+  if (u.rows == 0) {
+    if (const auto* adam = std::get_if<AdamwUpdate>(&o.rest)) return update<M>(*adam, u);
+    return update<M>(std::get<SgdUpdate>(o.rest), u);
+  }
   M* w = static_cast<M*>(u.weights);
   const M* g = static_cast<const M*>(u.gradients);
   M* a = static_cast<M*>(u.slots[0]);
