@@ -163,6 +163,28 @@ TEST_CASE("MLPerf's recipe has the numbers of its configuration") {
   CHECK(*options("--recipe mlperf --batch-size 1600").lr == 11);
 }
 
+TEST_CASE("FFCV's recipes decay batch norm of the shortcuts, and --decay-of any parameter") {
+  Schema seen;
+  seen.channels = 3;
+  seen.height = seen.width = 32;
+  seen.classes = 10;
+  seen.mean = seen.stddev = {1, 1, 1};
+  const auto decays = [&](const std::string& line, const std::string& name) {
+    for (const Value& v : make_model(options(line), seen).values)
+      if (v.name == name) return v.decay;
+    FAIL(name);
+    return false;
+  };
+  for (const char* name : {"layer2.0.downsample.1.weight", "layer2.0.downsample.1.bias", "fc.bias", "conv1.weight"})
+    CHECK(decays("--recipe ffcv-16", name));
+  for (const char* name : {"bn1.weight", "layer2.0.bn3.bias"}) CHECK_FALSE(decays("--recipe ffcv-16", name));
+  CHECK_FALSE(decays("--recipe goyal", "layer2.0.downsample.1.weight"));
+  CHECK(decays("--num-epochs 1 --decay-of bn1,layer3", "bn1.bias"));
+  CHECK_FALSE(decays("--num-epochs 1 --decay-of bn1,layer3", "layer1.0.bn1.bias"));
+  CHECK(contains(message_of<UsageError>([&] { make_model(options("--num-epochs 1 --decay-of bn9"), seen); }),
+                 "[--decay-of] expected a pattern"));
+}
+
 TEST_CASE("another batch scales the rate by the rule of the recipe, and options replace what it sets") {
   const RunOptions a3 = options("--recipe rsb-a3 --batch-size 512");
   CHECK(*a3.lr == doctest::Approx(0.004));

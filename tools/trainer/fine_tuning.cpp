@@ -162,6 +162,8 @@ void group_parameters(Graph& model, const RunOptions& o) {
     if (factor == 0) fail<UsageError>("--rate-of", "factors over 0", pattern + "=0", "--freeze " + pattern);
     (void)scale_rate(model, pattern, factor, "--rate-of");
   }
+  if (!o.decay_of.empty())
+    for (const ValueId v : find_parameters(model, o.decay_of, "--decay-of")) model[v].decay = true;
   if (!o.freeze.empty()) (void)freeze(model, o.freeze, "--freeze");
   if (!o.early_parameters.empty()) (void)find_parameters(model, o.early_parameters, "--early-parameters");
 }

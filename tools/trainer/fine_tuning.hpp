@@ -24,7 +24,7 @@ void check_fine_tuning(RunOptions& o);
 
 }  // namespace detail
 
-// Applies --freeze and --rate-of to a net.
+// Applies --freeze, --rate-of and --decay-of to a net.
 void group_parameters(Graph& model, const RunOptions& o);
 
 // Returns the net that the trainer gets: with frozen statistics and weights of classes. Adds to the notes of `images`

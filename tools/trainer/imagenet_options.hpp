@@ -116,6 +116,10 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("wdecay", o.wd, "weight decay; default: 1e-4 (adamw: 0.05, lamb: 0.02, adam: 0)", Scope::training);
   v("decay-biases", o.decay_biases, "decay the classifier's bias too, as the Horovod trainer does", Scope::training);
   v("decay-all", o.decay_all, "decay batch norm and biases too", Scope::training);
+  v("decay-of", o.decay_of,
+    "patterns of parameters that decay too, separated by commas, as those of --freeze: *.downsample.1 is batch norm of "
+    "the shortcuts of ResNets",
+    Scope::training);
   v("leta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Scope::training);
   describe_moments(o, v);
   describe_muon(o, v);

@@ -110,6 +110,7 @@ struct RunOptions {
   std::optional<double> mom;
   std::optional<double> wd;
   bool decay_all = false, decay_biases = false;
+  std::string decay_of;
   std::string opt_betas;  // empty: the optimizer's
   std::optional<double> opt_eps, max_grad_norm;
   bool trust_clip = false;

@@ -277,7 +277,7 @@ static void set_loss(Graph& g, const RunOptions& o) {
 
 }  // namespace detail
 
-Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train) {
+Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train, const RecordResnet& resnet) {
   Builder b(schema.channels, schema.height, schema.width);
   std::vector<float> inverse;
   for (const float s : schema.stddev) inverse.push_back(1 / s);
@@ -312,7 +312,10 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
     r.bn_momentum = static_cast<float>(1 - o.bn_momentum);
     r.label_smoothing = smoothing;
     r.top_k = static_cast<int>(o.top_k);
-    models::imagenet_net(b, x, depth > 0 ? "resnet" + std::to_string(depth) : o.network, r, o.drop_path);
+    if (resnet)
+      resnet(b, x, r);
+    else
+      models::imagenet_net(b, x, depth > 0 ? "resnet" + std::to_string(depth) : o.network, r, o.drop_path);
   } else {
     models::ResnetCifarOptions r;
     r.depth = depth;
@@ -330,6 +333,10 @@ Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* tr
   detail::set_loss(model, o);
   group_parameters(model, o);
   return model;
+}
+
+Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train) {
+  return make_model(o, schema, train, {});
 }
 
 interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,13 @@
 #include <tutti/interchange/model_metadata.hpp>
 
 #include "tools/trainer/options.hpp"
+
+namespace tutti {
+class Builder;
+namespace models {
+struct ResnetOptions;
+}
+}  // namespace tutti
 
 // Converts checked options to the library's options and objects.
 namespace tutti::trainer {
@@ -72,6 +80,12 @@ std::vector<float> whitening_weights(const RunOptions& o, const AnyDataset& trai
 // Returns the net for images of this schema. train: training images, from which the weights of a whitening layer are
 // computed; without them the weights are random.
 Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train = nullptr);
+
+// Records a net, with its loss, from the options of a ResNet.
+using RecordResnet = std::function<void(Builder&, ValueId images, const models::ResnetOptions&)>;
+// The same, with another net in place of the ResNet that --model names: a comparison uses a small one with the options
+// of a recipe.
+Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train, const RecordResnet& resnet);
 
 // Returns the description that a checkpoint's model.safetensors contains.
 interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,
