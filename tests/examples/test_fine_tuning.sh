@@ -15,6 +15,10 @@ expect 2 "[--rate-of] expected PATTERN=FACTOR" "${tiny[@]}" --num-batches 1 --lo
 expect 2 "--freeze fc" "${tiny[@]}" --num-batches 1 --log-dir none --rate-of fc=0
 expect 2 "the nearest are circle" "${tiny[@]}" --num-batches 1 --log-dir none --class-weights circel=2
 expect 2 "and no such file" "${tiny[@]}" --num-batches 1 --log-dir none --class-weights nowhere.txt
+true >no-weights.txt
+expect 2 "no-weights.txt, which has none" "${tiny[@]}" --num-batches 1 --log-dir none --class-weights no-weights.txt
+expect 2 "expected a weight above 0" "${tiny[@]}" --num-batches 1 --log-dir none --class-weights circle=0,cross=0,square=0,triangle=0
+expect 2 "'!fc', which chooses none" "${tiny[@]}" --num-batches 1 --log-dir none --freeze '!fc'
 expect 2 "[--patience]" "${tiny[@]}" --num-epochs 1 --log-dir none --patience 2 --evaluate-every 0
 expect 2 "[--find-lr-steps] expected --find-lr" "${tiny[@]}" --num-epochs 1 --log-dir none --find-lr-steps 50
 expect 2 "[--validation-share]" --synthetic --num-batches 1 --log-dir none --validation-share 0.2

@@ -76,6 +76,10 @@ TEST_CASE("a pattern that matches nothing is an error with the nearest names") {
         "matches none of 8. hint: the nearest are layer1, layer1.0, conv1.");
   CHECK(message("*.conv1.weigth").find("are conv1.weight,") != std::string::npos);
   CHECK(message("*", true).find("a parameter or more that learns") != std::string::npos);
+  CHECK(message("!fc") ==
+        "[--freeze] expected patterns that choose a parameter or more, got '!fc', which chooses none. hint: a pattern "
+        "after ! takes out what an earlier one has chosen: *,!fc is all but fc.");
+  CHECK(message("fc,!fc").find("which chooses none") != std::string::npos);
 }
 
 TEST_CASE("frozen parameters need no gradient, and neither do the values that depend on no others") {

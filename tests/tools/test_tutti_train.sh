@@ -39,7 +39,14 @@ find two/cross -name '*.png' | sort | tail -n +3 | xargs rm
 expect 3 "expected images of two classes or more, each in a folder of its own, got one class 'circle'" one
 expect 3 "expected 5 images or more of each class, of which a fifth is held out for validation, got 2 of class 'cross'" two
 expect 3 "expected a folder of images for each class" none
+mkdir -p inside/deep vehicles
+cp -r shapes/circle shapes/cross inside/deep
+cp -r shapes/circle vehicles/car
+cp -r shapes/cross vehicles/train
+expect 3 "hint: did you mean inside/deep." inside
+expect 3 "a class needs another name than these" vehicles
 expect 2 "[--data-dir]"
+expect 2 "hint: the folder is the first word: tutti-train FOLDER." --num-epochs 1 shapes
 expect 2 "did you mean --num-epochs" shapes --num-epoch 1
 [[ ! -e runs ]] || complain "it wrote before it refused: $(ls runs)"
 
@@ -81,6 +88,9 @@ says "choice: the net is resnet18, because the weights are of it"
 says "choice: the images have the size with which these weights were trained"
 says "--lr 0.000625"
 expect 3 "no such path" pair --pretrained nowhere
+"$TUTTI_BUILD_DIR/examples/train_cifar10" --dataset synthetic --num-examples 64 --depth 8 --batch-size 32 --epochs 1 --no-tensorboard \
+  --run-dir small >/dev/null
+expect 3 "got those of resnet-8. hint: --model names the net" pair --pretrained small
 # A classifier of as many classes comes too. A note says that they are others.
 mkdir others
 cp -r shapes/cross shapes/triangle others

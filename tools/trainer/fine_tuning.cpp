@@ -76,6 +76,8 @@ std::vector<Pair> weights_in_file(const std::string& file) {
     while (!name.empty() && (name.back() == ' ' || name.back() == '\t')) name.pop_back();
     all.emplace_back(std::move(name), value);
   }
+  if (all.empty())
+    fail<UsageError>("--class-weights", "a line NAME WEIGHT for each class", printable(file) + ", which has none");
   return all;
 }
 
@@ -133,6 +135,8 @@ std::vector<float> class_weights(const std::string& text, const std::vector<std:
                        "'" + printable(name) + "'", "the nearest are " + tutti::detail::nearest_names(name, names));
     weights[static_cast<std::size_t>(at - names.begin())] = static_cast<float>(value);
   }
+  if (std::all_of(weights.begin(), weights.end(), [](float w) { return w == 0; }))
+    fail<UsageError>("--class-weights", "a weight above 0", "0 for each class");
   return weights;
 }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,23 @@ std::int64_t median_side(const AnyRecords& records) {
   return sides[sides.size() / 2];
 }
 
+// Returns what a user can do who has named a folder without class folders.
+std::string hint_without_classes(const io::Path& folder) {
+  std::vector<std::string> names;
+  if (std::error_code ignored; std::filesystem::is_directory(folder, ignored)) names = image_folder::folders_in(folder);
+  if (names.size() == 1 && imagenet::detail::has_class_folders(folder / names[0]))
+    return "did you mean " + (folder / names[0]).string();
+  for (std::string name : names) {
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    for (const char* split : {"train", "validation", "val", "valid", "test"})
+      if (name == split)
+        return "the folders train and validation (or val, or test) hold a folder for each class; a class needs another "
+               "name than these";
+  }
+  return "put the images of each class into a folder of its own";
+}
+
 Found look(const RunOptions& o) {
   imagenet::OpenOptions as;
   as.missing_shards = o.allow_missing_shards;
@@ -68,7 +86,7 @@ Found look(const RunOptions& o) {
   auto train = find_imagenet(o.data_dir, Split::train, as);
   if (!train)
     too_few(o, "a folder of images for each class, such as cat/*.jpg and dog/*.jpg", contents_of(o.data_dir),
-            "put the images of each class into a folder of its own");
+            hint_without_classes(o.data_dir));
   const bool has_test = find_imagenet(o.data_dir, Split::test, as).has_value();
   Found f;
   f.classes = train->classes;
@@ -93,7 +111,9 @@ Found look(const RunOptions& o) {
             "add images of this class, 100 or more if you can, or remove its folder");
   }
   f.splits = !has_test;
-  if (f.splits) f.images -= std::llround(share * static_cast<double>(f.images));
+  if (f.splits)  // as split_off() does
+    for (const std::int64_t n : counts)
+      f.images -= std::max<std::int64_t>(std::llround(share * static_cast<double>(n)), 1);
   f.side = median_side(train->records);
   return f;
 }
@@ -117,7 +137,8 @@ std::string net_of(const interchange::ModelFile& m) {
   };
   if (!shape("features.18.0.weight").empty()) return "mobilenet_v2";
   if (!shape("features.7.2.layer_scale").empty()) return "convnext_tiny";
-  if (shape("layer1.0.conv1.weight").size() != 4) return {};
+  // The ResNets of train_cifar10 have three stages.
+  if (shape("layer1.0.conv1.weight").size() != 4 || shape("layer4.0.conv1.weight").empty()) return {};
   if (!shape("conv1.0.weight").empty()) return "resnet50d";
   if (shape("conv1.weight").size() != 4) return {};
   if (!shape("layer1.0.se.fc1.weight").empty()) return "seresnet50";
@@ -126,10 +147,11 @@ std::string net_of(const interchange::ModelFile& m) {
   if (deep && in_block.size() == 4 && in_block[0] == 128)
     return in_block[1] == 4 ? "resnext50_32x4d" : "wide_resnet50_2";
   const int blocks = blocks_of_stage(*m.file);
-  return blocks <= 2    ? "resnet18"
+  return blocks == 2    ? "resnet18"
          : blocks == 6  ? (deep ? "resnet50" : "resnet34")
          : blocks == 23 ? "resnet101"
-                        : "resnet152";
+         : blocks == 36 ? "resnet152"
+                        : "";
 }
 
 // Takes the net and, if `sizes`, the size of images from the weights that the run begins with. named: the user's
@@ -139,7 +161,8 @@ void follow_weights(RunOptions& o, const std::string& pretrained, const std::str
   const std::string net = net_of(m);
   if (net.empty() && named.empty())
     fail<DataError>("--pretrained " + pretrained, "weights of a net of --model, with torchvision's or timm's names",
-                    "other tensors", "--model names the net of other weights; train_cifar10 has those of small images");
+                    m.card ? "those of " + printable(m.card->name) : "other tensors",
+                    "--model names the net of other weights; train_cifar10 has those of small images");
   if (!net.empty()) o.model = net;
   const io::SafetensorsEntry* const stem = m.file->find("conv1.weight");
   o.stem = stem != nullptr && stem->shape.size() == 4 && stem->shape[2] == 3 ? "small" : "imagenet";

@@ -90,7 +90,8 @@ std::vector<std::string> normalised(int argc, char** argv, const KnownNames& nam
     if (!argument.starts_with("--"))
       fail<UsageError>("command line", "--options with one value each", "'" + printable(argument) + "'",
                        i > 1 && std::string(argv[i - 1]) == "--resume" ? "write the value of --resume after '='"
-                                                                       : "--help-all lists all options");
+                       : names.program == Program::tutti_train ? "the folder is the first word: tutti-train FOLDER"
+                                                               : "--help-all lists all options");
     const std::size_t equals = argument.find('=');
     std::string name = command_line::with_dashes(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
     std::optional<std::string> value;

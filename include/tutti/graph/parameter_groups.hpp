@@ -87,7 +87,7 @@ namespace detail {
 
 // Returns the parameters of a model whose names match one of the patterns, which commas separate. A pattern after '!'
 // takes parameters out again: "*,!fc" are all but those of layer fc. Throws UsageError if a pattern matches no
-// parameter, with the most similar names. where: names the option in messages.
+// parameter, with the most similar names, or if the patterns together choose none. where: names the option in messages.
 [[nodiscard]] inline std::vector<ValueId> find_parameters(const Graph& g, std::string_view patterns,
                                                           std::string_view where) {
   std::vector<std::string> names;
@@ -115,6 +115,9 @@ namespace detail {
   std::vector<ValueId> found;
   for (std::size_t i = 0; i < all.size(); ++i)
     if (chosen[i]) found.push_back(all[i]);
+  if (found.empty() && !patterns.empty())
+    fail<UsageError>(where, "patterns that choose a parameter or more", {"'", patterns, "', which chooses none"},
+                     "a pattern after ! takes out what an earlier one has chosen: *,!fc is all but fc");
   return found;
 }
 
