@@ -27,12 +27,15 @@ import environment  # noqa: E402
 import loaders  # noqa: E402
 import recipe  # noqa: E402
 from environment import ROOT, Unavailable  # noqa: E402
+from peer_step import TORCH_NETS  # noqa: E402
 from table import Samples, better, markdown, ratio  # noqa: E402
 from turns import Failed, competitor, locked, run, say  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 NAMES = {"resnet20": "ResNet-20 CIFAR", "resnet56": "ResNet-56 CIFAR", "resnet110": "ResNet-110 CIFAR",
-         "resnet18": "ResNet-18 CIFAR", "resnet50": "ResNet-50 224"}
+         "resnet18": "ResNet-18 CIFAR", "resnet50": "ResNet-50 224", "wrn28_10": "WRN-28-10 CIFAR",
+         "resnext50_32x4d": "ResNeXt-50 224", "wide_resnet50_2": "Wide-ResNet-50-2 224", "resnet50d": "ResNet-50-D 224",
+         "seresnet50": "SE-ResNet-50 224", "mobilenet_v2": "MobileNetV2 224", "convnext_tiny": "ConvNeXt-T 224"}
 TORCH_WAYS = ("eager", "compile")
 # For each measurement: tutti's programs that it needs.
 MEASURES = {"steps": ("step",), "input": ("loader", "jpeg"), "recipe": ("train",)}
@@ -238,6 +241,10 @@ def parse(arguments):
 
 def main(arguments=None):
     args = parse(arguments)
+    missing = [case.model for case in args.cases if case.model in TORCH_NETS and args.also]
+    if missing:
+        say(f"run.py: MXNet and TensorFlow have no {missing[0]}. hint: leave out --also")
+        return 2
     for name in (name for what in args.what for name in MEASURES[what]):
         if not os.access(args.programs[name], os.X_OK):
             say(f"run.py: no {args.programs[name]}. hint: cmake -B build -DTUTTI_BUILD_BENCH=ON && cmake --build build "

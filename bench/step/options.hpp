@@ -12,12 +12,14 @@
 namespace tutti::bench {
 
 inline constexpr const char* help_text =
-    "usage: tutti_step [--model resnet20|resnet56|resnet110|resnet18|resnet50|resnet50-32|cifar_fast] [--batch 128]\n"
+    "usage: tutti_step [--model NET] [--batch 128]\n"
     "                  [--precision f32|bf16|f16] [--dump FILE]\n"
     "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
     "                  [--convolution auto|direct|winograd|tune] [--reuse-weights]\n"
     "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
     "                  [--no-graph] [--nccl]\n"
+    "NET: resnet20, resnet56, resnet110, resnet18, resnet50-32, cifar_fast or wrn28_10, or for images of 224x224:\n"
+    "resnet50, resnext50_32x4d, wide_resnet50_2, resnet50d, seresnet50, mobilenet_v2 or convnext_tiny.\n"
     "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. Only cuda has f16 and the\n"
     "options of the last two lines. --no-graph starts each op of a step separately; --nccl sums the gradients of one "
     "rank "
