@@ -52,12 +52,12 @@ tail -n 1 tuned/log.jsonl | grep -q '"class":"circle","images":2,"precision":' |
 grep -q '"path":"images/validation/' tuned/evaluation.json || complain "no paths of the worst images"
 
 # Without learning no evaluation is better than the first one, so the run ends early, and a resumed one too.
-printf 'circle 2\ncross 0.5\n' >weights.txt
+printf 'circle 2\ncross 0.5\n' >weights=2.txt
 expect 0 "the last 2 evaluations were not better" "${tiny[@]}" --num-epochs 9 --log-dir stale --lr 0 --lr-decay-mode constant --freeze-statistics --patience 2 \
-  --class-weights weights.txt
+  --class-weights weights=2.txt
 grep -q "class weights: circle 2, cross 0.5, square 1, triangle 1" out || complain "weights of a file: $(cat out)"
 [[ $(key stale epoch epoch | tail -n 1) == 3 ]] || complain "it ends after epoch $(key stale epoch epoch | tail -n 1)"
-expect 0 "done: 12 steps" "${tiny[@]}" --num-epochs 9 --log-dir stale --lr 0 --lr-decay-mode constant --freeze-statistics --patience 2 --class-weights weights.txt
+expect 0 "done: 12 steps" "${tiny[@]}" --num-epochs 9 --log-dir stale --lr 0 --lr-decay-mode constant --freeze-statistics --patience 2 --class-weights weights=2.txt
 
 # Images that are held out by the seed.
 mkdir one
@@ -73,6 +73,15 @@ expect 0 "--lr " "${tiny[@]}" --num-epochs 1 --log-dir ramp --find-lr --find-lr-
 grep -q '"find_lr":{"suggested":' ramp.html || complain "no curve in the report"
 expect 2 "[--find-lr-steps]" "${tiny[@]}" --num-epochs 1 --log-dir ramp --find-lr --find-lr-steps 3
 expect 0 "--batch-size auto: 8 images per rank fit the memory" "${tiny[@]:0:6}" --batch-size auto "${tiny[@]:8}" --num-batches 1 --log-dir ramp
+# The notes of a recipe follow the batch that was found, and the search leaves no trace in a run with logical ranks.
+expect 0 "note: --recipe torchvision-v2: 8 images per update in place of 1024, so the rate is 0.00390625" "${tiny[@]:0:4}" -m resnet18 \
+  --recipe torchvision-v2 --batch-of rank --batch-size auto --eval-size 32 --eval-resize 36 --num-batches 1 --no-tensorboard --no-fp16 \
+  --log-dir found
+! grep -q "256 images per update\|1024 images per update" out || complain "a note about another batch: $(cat out)"
+for batch in 8 auto; do
+  expect 0 done "${tiny[@]:0:6}" --batch-size $batch "${tiny[@]:8}" --num-batches 2 --logical-ranks 2 --lr 0.1 --log-dir "logical-$batch"
+done
+cmp logical-{8,auto}/checkpoints/step-*2/model.safetensors || complain "the search for a batch changes the run"
 
 # train_cifar10 has the same options.
 program=${program%train_imagenet}train_cifar10

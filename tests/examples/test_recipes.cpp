@@ -14,6 +14,7 @@
 
 #include "data/temp_folder.hpp"
 #include "tools/trainer/check.hpp"
+#include "tools/trainer/check_batch.hpp"
 #include "tools/trainer/cli.hpp"
 #include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/recipe.hpp"
@@ -23,6 +24,7 @@ using namespace tutti;
 using namespace tutti::trainer;
 using test::contains;
 using test::message_of;
+using tutti::trainer::detail::few_updates;
 
 namespace {
 
@@ -204,6 +206,29 @@ TEST_CASE("another batch scales the rate by the rule of the recipe, and options 
   CHECK(contains(error("--recipe rsb-a3 --batch-size auto"), "[--batch-size] expected a number with --batch-of job"));
 }
 
+TEST_CASE("a note says that an epoch has few updates, and which batch makes them more") {
+  const RunOptions a3 = options("--recipe rsb-a3");
+  CHECK(
+      contains(few_updates(a3, 3200),
+               "3200 images has 2 updates of 2048 images, with which a net learns little: --batch-size 128 makes 25"));
+  CHECK(contains(few_updates(a3, 3200), "the rate follows"));
+  CHECK(few_updates(a3, 1281167).empty());
+  CHECK_FALSE(contains(few_updates(options("--recipe rsb-a3 --lr 0.01"), 3200), "the rate follows"));
+  CHECK(few_updates(options("--num-epochs 30 --batch-size 32"), 96).empty());
+  CHECK(few_updates(options("--num-batches 30 --batch-size 512"), 96).empty());
+  CHECK(contains(few_updates(options("--num-epochs 3 --batch-size 512 --accumulate 2"), 3200),
+                 "--batch-size 64 makes 25"));
+  CHECK(
+      contains(few_updates(options("--num-epochs 3 --global-batch-size 512"), 3200), "--global-batch-size 128 makes"));
+}
+
+TEST_CASE("the warm-up of a recipe gives way to a schedule with a rise of its own, but not that of the user") {
+  CHECK(options("--recipe finetune --lr-decay-mode one_cycle").warmup_epochs == 0);
+  CHECK(options("--recipe goyal --lr-decay-mode one-cycle").warmup_epochs == 0);
+  CHECK(options("--recipe finetune --lr-decay-mode poly").warmup_epochs == 1);
+  CHECK(contains(error("--recipe goyal --lr-decay-mode one_cycle --warmup-epochs 2"), "[--warmup-epochs] expected 0"));
+}
+
 TEST_CASE("sizes of images by epoch") {
   const RunOptions o = options("--num-epochs 16 --image-size 160 --image-size-steps 11:176,12:192 --eval-size 256");
   CHECK(image_size_steps(o) == std::vector<ImageSizeStep>{{0, 160}, {11, 176}, {12, 192}});
@@ -240,6 +265,10 @@ TEST_CASE("options of mixed images and of the loss") {
   CHECK(g[g.labels].shape.rank() == 2);
   CHECK(loader_options(o, true, 0, 1).mix != nullptr);
   CHECK(loader_options(o, false, 0, 1).mix == nullptr);
+  // ResNet-D's shortcuts fit if a stage has an odd number of pixels: 18, 9 and 5.
+  Schema odd = seen;
+  odd.height = odd.width = 72;
+  CHECK_NOTHROW((void)make_model(options("--num-epochs 1 --model resnet50d --image-size 72"), odd));
   const RunOptions plain = options("--num-epochs 1");
   const Graph p = make_model(plain, seen);
   CHECK(p[p.labels].shape.rank() == 1);
@@ -254,6 +283,8 @@ TEST_CASE("options of mixed images and of the loss") {
                                                         {"--mix-probability 0.5", "--mix-probability"},
                                                         {"--mixup 1 --mix-switch 0.1", "--mix-switch"},
                                                         {"--mixup 1 --mix-pairs random", "--mix-pairs"},
+                                                        {"--mix-pairs previous", "--mix-pairs"},
+                                                        {"--model convnext_tiny --bn-eps 1e-3", "--bn-eps"},
                                                         {"--bce-sum", "--bce-sum"},
                                                         {"--model mobilenet_v2 --noadv-conv-init", "--adv-conv-init"},
                                                         {"--model convnext_tiny --bn-momentum 0.8", "--bn-momentum"},

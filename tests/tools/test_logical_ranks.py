@@ -121,6 +121,21 @@ class SameBits(RunsCase):
         self.check(*options)
         self.check(*options, "--num_parallel_calls", 2, strategy="gloo", ranks=2)
 
+    def test_image_sizes(self):
+        """Images become larger after an epoch, also when the run goes on in the middle of the second epoch."""
+        self.PROGRAM = IMAGENET
+        images = self.folder / "images"
+        status, said = execute([str(BUILD / "examples" / "save_images"), str(images), "4"], self.folder)
+        self.assertEqual(status, 0, said)
+        options = ("--data_dir", images, "-m", "resnet18", "--image_size", 32, "--image-size-steps", "1:48", "--stem", "imagenet",
+                   "--augmentation", "torchvision", "--logical-ranks", 2, "-b", 3, "--num_epochs", 2, "--display_every", 1,
+                   "--evaluate-every", 1, "--save-steps", 1, "--nofp16", "--threads", 1)
+        self.check(*options)
+        self.check(*options, strategy="gloo", ranks=2)
+        run = self.train(*options, "--max-steps", 4, strategy="gloo", ranks=2)
+        if run is not None:
+            self.check(*options, f"--resume={newest(run)}", strategy="gloo", ranks=2)
+
     def test_mixed_images(self):
         """Mixup and cutmix of the rows of each logical rank, with binary cross entropy, also after a resume."""
         options = (*SMALL, *CLIPPED, "--mixup", 0.4, "--cutmix", 1, "--bce-loss", "--bce-target-thresh", 0.2, "--threads", 1,
@@ -209,6 +224,25 @@ class Elastic(EndingsCase):
         self.wait(lambda: self.ranks() == [3, 2, 3])
         self.edit(1)
         self.wait(lambda: self.ranks() == [3, 2, 3, 1])
+        self.compare()
+
+    def test_fine_tuning_options(self):
+        """Frozen parameters and statistics, rates of groups, weights of classes, and an end by --patience."""
+        missing = without("gloo")
+        if missing:
+            self.skipTest(f"no {missing}")
+        self.begin(*self.LOGICAL, "--freeze", "layer1", "--freeze-statistics", "--rate-of", "fc=2", "--class-weights", "0=2,3=0.5",
+                   "--patience", 60, epochs=150)
+        self.wait_for_steps(5)
+        self.edit(3)
+        self.wait(lambda: self.ranks() == [3])
+        self.wait_for_steps(5)
+        self.edit(2)
+        self.wait(lambda: self.ranks() == [3, 2])
+        self.compare()
+
+    def compare(self):
+        """Waits for the end of the job, and compares it with one process."""
         self.check(0, "")
         quiet = self.folder / "quiet"
         options = [str(w) for w in self.job.args]

@@ -67,9 +67,16 @@ for file in report.html net.onnx worst.txt log.jsonl evaluation.json; do
 done
 grep -q "^shapes/[a-z]*/[0-9]*.png: is " runs/shapes/worst.txt || complain "worst.txt: $(cat runs/shapes/worst.txt)"
 grep -q '"status":"finished"' runs/shapes/report.html || complain "the report tells no end"
-# The same command has nothing left to do; more epochs go on with the same split.
+# The same command has nothing left to do, and shows the scores of the best evaluation again; more epochs go on with the
+# same split.
+best=$(grep "the best evaluation, of step" out)
+expect 0 "$best" shapes "${tiny[@]}"
 expect 0 "this run continues from runs/shapes/checkpoints" shapes --image-size 32 --num-epochs 3 --threads 2 --no-tensorboard
 [[ $(grep -c '"event":"epoch"' runs/shapes/log.jsonl) == 3 ]] || complain "epochs: $(grep -c epoch runs/shapes/log.jsonl)"
+
+# Another seed would evaluate it on images of its training.
+expect 2 "[--seed] expected 1, by which the validation images of this run were chosen, got 2" shapes "${tiny[@]}" --seed 2
+expect 2 "[--seed] expected 1, by which the validation images of this run were chosen, got 2" shapes --eval --threads 2 --seed 2
 
 # The printed commands work.
 "$TUTTI_BUILD_DIR/tools/tutti-predict" runs/shapes "$(find shapes -name '*.png' | sort | head -n 1)" >out 2>&1 || complain "predict: $(cat out)"
@@ -79,6 +86,10 @@ grep -q "circle" out || complain "predict: $(cat out)"
 expect 0 'lr-decay-mode = "steps"' shapes --preset torchvision --print-config
 expect 0 'optimizer = "lamb"' shapes --recipe rsb-a3 --pretrained runs/shapes --print-config
 expect 0 "num-epochs = 0" shapes --num-batches 3 --augmentation horovod --print-config
+expect 0 'lr-decay-mode = "one_cycle"' shapes --lr-decay-mode one_cycle --print-config
+# Each of several ranks gets a smaller batch.
+expect 0 "batch-size = 8" shapes --print-config
+TUTTI_RANK=0 TUTTI_SIZE=4 expect 0 "batch-size = 4" shapes --print-config
 
 # Fine-tuning takes net and size from the weights, with another head.
 mkdir pair
@@ -87,15 +98,18 @@ expect 0 "for another number of classes: fc.weight, fc.bias" pair --pretrained r
 says "choice: the net is resnet18, because the weights are of it"
 says "choice: the images have the size with which these weights were trained"
 says "--lr 0.000625"
-expect 3 "no such path" pair --pretrained nowhere
+expect 3 "no such path" pair --pretrained nowhere --log-dir none
 "$TUTTI_BUILD_DIR/examples/train_cifar10" --dataset synthetic --num-examples 64 --depth 8 --batch-size 32 --epochs 1 --no-tensorboard \
   --run-dir small >/dev/null
-expect 3 "got those of resnet-8. hint: --model names the net" pair --pretrained small
+expect 3 "got those of resnet-8. hint: --model names the net" pair --pretrained small --log-dir none
 # A classifier of as many classes comes too. A note says that they are others.
 mkdir others
 cp -r shapes/cross shapes/triangle others
 expect 0 "note: the classifier was loaded too, and it is that of other classes: circle ..." others --pretrained runs/pair --num-epochs 1 \
   --threads 2 --no-tensorboard
+# When the run goes on, its own weights and net count, and --pretrained is not needed.
+expect 0 "no effect: --pretrained, because the run goes on with its own weights" others --pretrained runs/pair --num-epochs 1 --threads 2 --no-tensorboard
+! grep -q "of other classes\|tensors from" out || complain "the first weights again: $(cat out)"
 # The weights tell the net, also if it is not a ResNet.
 # A shell accepts the printed commands also if a name is not plain.
 odd=$'möbil\n1'
@@ -104,6 +118,19 @@ says "predict:     tutti-predict $'möbil\\x0a1' IMAGE..."
 says "go on:       tutti-train pair --model mobilenet_v2"
 expect 0 "choice: the net is mobilenet_v2, because the weights are of it" others --pretrained "$odd" --num-epochs 1 --threads 2 \
   --no-tensorboard --log-dir tuned
+expect 0 "choice: the net is mobilenet_v2, because the run in tuned goes on" others --eval --threads 2 --log-dir tuned
+# A net that only begins like one of --model.
+python3 - <<'PYTHON'
+import json, struct
+shapes = {"conv1.weight": [64, 3, 7, 7], "layer1.0.conv2.weight": [64, 64, 3, 3], "layer1.0.conv3.weight": [256, 64, 1, 1]}
+shapes.update({f"layer{stage}.{block}.conv1.weight": [64, 64, 1, 1] for stage in (1, 2, 3, 4) for block in (0, 1)})
+head, at = {}, 0
+for name, (a, b, c, d) in shapes.items():
+    head[name] = {"dtype": "F32", "shape": [a, b, c, d], "data_offsets": [at, at := at + 4 * a * b * c * d]}
+text = json.dumps(head).encode()
+open("resnet26.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(at))
+PYTHON
+expect 3 "expected weights of a net of --model" pair --pretrained resnet26.safetensors --log-dir none
 
 # Several ranks: the split is the same, and one rank writes.
 if [[ -x $(command -v mpirun) ]]; then

@@ -58,7 +58,9 @@ void print_scores(const io::Path& log) {
   const io::Json line = last_line(log);
   const io::Json* const classes = line.find("classes");
   if (classes == nullptr) return;
-  std::printf("the best evaluation, of step %lld: mean F1 %.3f\n",
+  const io::Json* const best = line.find("classes_best");
+  std::printf("the %s evaluation, of step %lld: mean F1 %.3f\n",
+              best == nullptr || best->as_bool("classes_best") ? "best" : "last",
               static_cast<long long>(line.at("classes_step").as_integer("classes_step")),
               line.at("mean_f1").as_double("mean_f1"));
   std::printf("  %-24s %6s %10s %7s %7s\n", "class", "images", "precision", "recall", "F1");

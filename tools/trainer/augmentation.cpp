@@ -53,6 +53,9 @@ void check_augmentation(RunOptions& o) {
   if (o.mix_probability != 1 && o.mixup == 0 && o.cutmix == 0)
     fail<UsageError>("--mix-probability", "--mixup or --cutmix together with it", "neither",
                      "e.g. --mixup 0.2 --cutmix 1");
+  // A recipe sets it together with the two, which the user may have turned off.
+  if (o.mix_pairs != RunOptions().mix_pairs && o.recipe.empty() && o.mixup == 0 && o.cutmix == 0)
+    fail<UsageError>("--mix-pairs", "--mixup or --cutmix together with it", "neither", "e.g. --mixup 0.2 --cutmix 1");
   if (o.mix_switch != 0.5 && (one || o.mixup == 0))
     fail<UsageError>("--mix-switch", "--mixup and --cutmix together with it",
                      o.mixup > 0    ? "--mixup alone"

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include <tutti/cluster/launch/launch_info.hpp>
 #include <tutti/core/error.hpp>
@@ -65,7 +67,11 @@ void choose_batch_size(Backend& backend, AnyStrategy& strategy, RunOptions& o, c
   std::string chosen;
   if (strategy.rank() == 0) chosen = std::to_string(largest_that_fits(backend, o, seen, images));
   chosen = broadcast_text(strategy, "--batch-size auto", chosen);
-  const RunOptions with = o.with_batch(std::stoll(chosen));
+  // The notes of the first check are about another batch. Later ones follow them.
+  const auto of_check = static_cast<std::ptrdiff_t>(o.with_batch(0).notes.size());
+  RunOptions with = o.with_batch(std::stoll(chosen));
+  std::copy(o.notes.begin() + of_check, o.notes.end(), std::back_inserter(with.notes));
+  o.notes = std::move(with.notes);
   o.batch_size = with.batch_size;
   o.global_batch_size = with.global_batch_size;
   o.evaluation_batch = with.evaluation_batch;
@@ -75,9 +81,10 @@ void choose_batch_size(Backend& backend, AnyStrategy& strategy, RunOptions& o, c
   o.warmup_lr = with.warmup_lr;
   o.lr_end = with.lr_end;
   o.cosine_alpha = with.cosine_alpha;
-  if (strategy.rank() != 0) return;
-  std::printf("--batch-size auto: %s images per rank fit the memory, %lld per update; rate %g\n", chosen.c_str(),
-              static_cast<long long>(o.global_batch_size), o.lr.value_or(0));
+  char text[128];
+  std::snprintf(text, sizeof text, "--batch-size auto: %s images per rank fit the memory, %lld per update; rate %g",
+                chosen.c_str(), static_cast<long long>(o.global_batch_size), o.lr.value_or(0));
+  o.notes.emplace_back(text);
 }
 
 }  // namespace tutti::trainer

@@ -90,4 +90,28 @@ void check_batch(RunOptions& o, std::int64_t world) {
   }
 }
 
+std::string few_updates(const RunOptions& o, std::int64_t images) {
+  // Momentum averages about ten steps, and a rate that falls over the run needs several for each of its values.
+  constexpr std::int64_t few = 10, enough = 20, small = 32;
+  const std::int64_t of_update = o.strategy == "ps_async" ? o.batch_size * o.accumulate : o.global_batch_size;
+  const std::int64_t updates = (images + of_update - 1) / of_update;
+  // The length of a run in steps is the user's choice.
+  if (updates >= few || of_update <= small || o.num_batches > 0 || o.max_steps > 0) return {};
+  std::int64_t fits = 8;
+  while (2 * fits * enough <= images) fits *= 2;
+  const bool total = std::find(o.derived.begin(), o.derived.end(), "batch-size") != o.derived.end();
+  const bool per_rank = o.batch_of == "rank" && !total;
+  const std::int64_t parts = per_rank ? of_update / o.batch_size : o.batch_of == "job" ? o.accumulate : 1;
+  const std::int64_t batch = std::max<std::int64_t>(fits / parts, 1);
+  if (2 * batch * parts > of_update) return {};
+  const bool follows = std::find(o.derived.begin(), o.derived.end(), "lr") != o.derived.end();
+  std::string text = "an epoch of " + std::to_string(images) + " images has " + std::to_string(updates) +
+                     (updates == 1 ? " update" : " updates") + " of " + std::to_string(of_update) +
+                     " images, with which a net learns little: ";
+  if (o.batch_of == "worker") return text + "give a smaller --batch-size";
+  text += std::string(o.batch_of == "rank" && total ? "--global-batch-size " : "--batch-size ") +
+          std::to_string(batch) + " makes " + std::to_string(images / (batch * parts)) + " of them";
+  return text + (follows ? ", and the rate follows the batch" : "");
+}
+
 }  // namespace tutti::trainer::detail

@@ -21,4 +21,8 @@ void check_batch_of(RunOptions& o, std::int64_t world);
 
 void check_batch(RunOptions& o, std::int64_t world);
 
+// Returns a note if an epoch has so few updates that a net learns little, with a batch that makes them more; otherwise
+// an empty text. o: checked. images: number of training images.
+[[nodiscard]] std::string few_updates(const RunOptions& o, std::int64_t images);
+
 }  // namespace tutti::trainer::detail

@@ -84,6 +84,10 @@ void check_imagenet_model(RunOptions& o) {
     o.notes.push_back(std::string("the net has the stem for small images, a 3x3 convolution of stride 1 without "
                                   "pooling (--stem small") +
                       (chosen ? ")" : ", because --image-size is below 64; --stem imagenet has the 7x7 of stride 2)"));
+  // The recipes set 1e-5 for every net.
+  if (o.model == "convnext_tiny" && o.bn_eps && (o.recipe.empty() || *o.bn_eps != 1e-5))
+    fail<UsageError>("--bn-eps", "a net with batch norm; convnext_tiny has layer norms with an eps of 1e-6",
+                     text_of(*o.bn_eps), "leave it out");
   if (!o.bn_eps) o.bn_eps = o.augmentation == "horovod" ? 1e-4 : 1e-5;
   number("--bn-eps", *o.bn_eps, 1e-12, 1);
   number("--tta", o.tta, 0, 2);

@@ -2,6 +2,7 @@
 #include "tools/trainer/check_optimizer.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -125,13 +126,20 @@ void check_cycle(RunOptions& o) {
 
 }  // namespace
 
+bool has_own_rise(const RunOptions& o) {
+  std::string name;
+  for (const char c : o.lr_schedule)
+    if (c != '-' && c != '_') name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name == "onecycle";
+}
+
 void check_optimizer(RunOptions& o) {
   word("--optimizer", o.optimizer, {"nag", "sgd", "adam", "adamw", "lamb", "muon", "lars", "larc", "lbsgd"},
        {{"nesterov", "nag"}});
   if (o.optimizer == "lbsgd") {
     // Large-batch SGD is SGD with accumulation and a long warmup.
     o.optimizer = "sgd";
-    if (!o.warmup_epochs) o.warmup_epochs = 5;
+    if (!o.warmup_epochs && !has_own_rise(o)) o.warmup_epochs = 5;
   }
   const bool adam = o.optimizer.starts_with("adam");
   // The default rate is for the programs' default batches of 64 and 256 images.

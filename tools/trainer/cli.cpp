@@ -28,6 +28,7 @@
 #include "tools/command_line/command_line.hpp"
 #include "tools/command_line/spellings.hpp"
 #include "tools/trainer/check.hpp"
+#include "tools/trainer/check_optimizer.hpp"
 #include "tools/trainer/config_file.hpp"
 #include "tools/trainer/environment.hpp"
 #include "tools/trainer/folder_choices.hpp"
@@ -175,6 +176,8 @@ Parsed parse(std::vector<std::string> arguments, Program program, const RunOptio
   if (program == Program::tutti_train) choose_for_folder(parsed.options, said);
   // The epochs of a preset, a recipe or a choice give way to the user's number of steps.
   if (traits_of(program).as_horovod && said.num_batches > 0) parsed.options.epochs = 0;
+  // The warm-up of a recipe or a choice gives way to a schedule that begins with a rise of its own.
+  if (has_own_rise(said) && !said.warmup_epochs) parsed.options.warmup_epochs.reset();
   const RunOptions start = parsed.options;
   const std::string name = name_of(program);
   CLI::App app(traits_of(program).title, name);

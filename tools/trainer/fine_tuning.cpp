@@ -14,6 +14,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/graph/parameter_groups.hpp>
 #include <tutti/interchange/model_file.hpp>
 #include <tutti/io/file.hpp>
@@ -123,7 +124,7 @@ std::vector<float> class_weights(const std::string& text, const std::vector<std:
     return weights;
   }
   std::vector<Pair> given;
-  if (text.find('=') != std::string::npos)
+  if (text.find('=') != std::string::npos && !is_file(text))
     for (const std::string& part : tutti::detail::split_at_commas(text))
       given.push_back(pair_of("--class-weights", part, "auto, a file, or NAME=WEIGHT,..., e.g. cat=2,dog=0.5"));
   else
@@ -172,25 +173,16 @@ void group_parameters(Graph& model, const RunOptions& o) {
   if (!o.early_parameters.empty()) (void)find_parameters(model, o.early_parameters, "--early-parameters");
 }
 
-namespace {
-
-// A classifier of the same size may be that of other classes. Ranks other than 0 may lack the file.
-void note_other_classes(const RunOptions& o, const Schema& seen, Images& images) {
-  if (o.pretrained.empty() || o.eval_only || seen.class_names.empty()) return;
-  try {
-    const auto card = interchange::open_model(o.pretrained).card;
-    if (!card || card->classes.size() != seen.class_names.size() || card->classes == seen.class_names) return;
-    images.notes.push_back("the classifier was loaded too, and it is that of other classes: " +
-                           printable(card->classes.front()) + " ...; it learns yours");
-  } catch (const DataError&) {  // loading the weights reports it
-  }
+std::string of_other_classes(const RunOptions& o, const Schema& seen) {
+  if (o.eval_only || seen.class_names.empty()) return {};
+  const auto card = interchange::open_model(o.pretrained).card;
+  if (!card || card->classes.size() != seen.class_names.size() || card->classes == seen.class_names) return {};
+  return "the classifier was loaded too, and it is that of other classes: " + printable(card->classes.front()) +
+         " ...; it learns yours";
 }
-
-}  // namespace
 
 Graph trained_net(const Graph& model, const RunOptions& o, const Schema& seen, const Backend& backend, Images& images) {
   Graph net = model;
-  note_other_classes(o, seen, images);
   const auto require_host = [&](const char* option) {
     if (backend.name() == "cuda")
       fail<UsageError>(option, "a backend on the processor", "cuda", "leave the option out, or use --gpus ''");

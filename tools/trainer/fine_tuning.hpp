@@ -27,6 +27,10 @@ void check_fine_tuning(RunOptions& o);
 // Applies --freeze, --rate-of and --decay-of to a net.
 void group_parameters(Graph& model, const RunOptions& o);
 
+// Returns a note if the weights of --pretrained have a classifier that fits but is that of other classes; otherwise an
+// empty text. Call it after they were loaded.
+[[nodiscard]] std::string of_other_classes(const RunOptions& o, const Schema& seen);
+
 // Returns the net that the trainer gets: with frozen statistics and weights of classes. Adds to the notes of `images`
 // what is frozen and weighted.
 Graph trained_net(const Graph& model, const RunOptions& o, const Schema& seen, const Backend& backend, Images& images);

@@ -2,11 +2,13 @@
 #include "tools/trainer/folder_choices.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -14,12 +16,16 @@
 #include <vector>
 
 #include <tutti/backends/make.hpp>
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/data/images/image_header.hpp>
 #include <tutti/interchange/model_file.hpp>
+#include <tutti/io/checkpoint/checkpoint.hpp>
+#include <tutti/io/json/json.hpp>
 #include <tutti/models/imagenet_net.hpp>
 
+#include "tools/trainer/option_values.hpp"
 #include "tools/trainer/recipe_finetune.hpp"
 #include "tools/trainer/record_split.hpp"
 
@@ -118,11 +124,13 @@ Found look(const RunOptions& o) {
   return f;
 }
 
-// Returns the number of tensors whose names begin with "layer3." and end with ".conv1.weight": blocks of that stage.
-int blocks_of_stage(const io::Safetensors& file) {
-  int blocks = 0;
+// Returns the numbers of blocks of the four stages: of tensors "layer<stage>.<block>.conv1.weight".
+std::array<int, 4> blocks_of(const io::Safetensors& file) {
+  std::array<int, 4> blocks{};
   for (const io::SafetensorsEntry& e : file.entries())
-    blocks += e.name.starts_with("layer3.") && e.name.ends_with(".conv1.weight") ? 1 : 0;
+    for (std::size_t stage = 0; stage < blocks.size(); ++stage)
+      if (e.name.starts_with("layer" + std::to_string(stage + 1) + ".") && e.name.ends_with(".conv1.weight"))
+        ++blocks[stage];
   return blocks;
 }
 
@@ -137,21 +145,22 @@ std::string net_of(const interchange::ModelFile& m) {
   };
   if (!shape("features.18.0.weight").empty()) return "mobilenet_v2";
   if (!shape("features.7.2.layer_scale").empty()) return "convnext_tiny";
-  // The ResNets of train_cifar10 have three stages.
-  if (shape("layer1.0.conv1.weight").size() != 4 || shape("layer4.0.conv1.weight").empty()) return {};
-  if (!shape("conv1.0.weight").empty()) return "resnet50d";
-  if (shape("conv1.weight").size() != 4) return {};
-  if (!shape("layer1.0.se.fc1.weight").empty()) return "seresnet50";
-  const auto in_block = shape("layer1.0.conv2.weight");  // [128, 4, 3, 3] with 32 groups, [128, 128, 3, 3] if wide
+  if (shape("layer1.0.conv1.weight").size() != 4) return {};
+  const auto in_block = shape("layer1.0.conv2.weight");
+  if (in_block.size() != 4) return {};
   const bool deep = !shape("layer1.0.conv3.weight").empty();
-  if (deep && in_block.size() == 4 && in_block[0] == 128)
-    return in_block[1] == 4 ? "resnext50_32x4d" : "wide_resnet50_2";
-  const int blocks = blocks_of_stage(*m.file);
-  return blocks == 2    ? "resnet18"
-         : blocks == 6  ? (deep ? "resnet50" : "resnet34")
-         : blocks == 23 ? "resnet101"
-         : blocks == 36 ? "resnet152"
-                        : "";
+  const std::array<int, 4> blocks = blocks_of(*m.file), of_50{3, 4, 6, 3};
+  const bool plain = in_block[0] == 64 && in_block[1] == 64;
+  if (!shape("conv1.0.weight").empty()) return deep && plain && blocks == of_50 ? "resnet50d" : "";
+  if (shape("conv1.weight").size() != 4) return {};
+  if (!shape("layer1.0.se.fc1.weight").empty()) return deep && plain && blocks == of_50 ? "seresnet50" : "";
+  if (!plain) {
+    if (!deep || blocks != of_50 || in_block[0] != 128) return {};
+    return in_block[1] == 4 ? "resnext50_32x4d" : in_block[1] == 128 ? "wide_resnet50_2" : "";
+  }
+  if (blocks == of_50) return deep ? "resnet50" : "resnet34";
+  if (!deep) return blocks == std::array{2, 2, 2, 2} ? "resnet18" : "";
+  return blocks == std::array{3, 4, 23, 3} ? "resnet101" : blocks == std::array{3, 8, 36, 3} ? "resnet152" : "";
 }
 
 // Takes the net and, if `sizes`, the size of images from the weights that the run begins with. named: the user's
@@ -175,6 +184,40 @@ void follow_weights(RunOptions& o, const std::string& pretrained, const std::str
   }
   o.image_size = o.stem == "small" ? 32 : 224;
   o.choices.emplace_back("the images have the usual size of such a net, because the weights do not name theirs");
+}
+
+// Returns the options of the run that goes on in this folder, or no value if there is none.
+std::optional<io::Json> options_before(const RunOptions& said, const std::string& run) {
+  if (said.clear_log || (said.eval_only && !said.pretrained.empty())) return std::nullopt;
+  if (!said.resume.empty() && said.resume != "latest" && said.resume != "best") return std::nullopt;
+  const auto newest = io::CheckpointStore(run).load_newest_valid();
+  return newest ? std::optional(newest->options()) : std::nullopt;
+}
+
+// Takes the net and the choice of the validation images from the run that goes on and, if `sizes`, the size of images.
+void follow_run(RunOptions& o, const io::Json& before, const std::string& run, bool sizes) {
+  const auto take = [&](const char* name, auto& to) {
+    const io::Json* const was = before.find(name);
+    if (was == nullptr || was->is_null()) return;
+    detail::assign(std::string("--") + name, was->is_string() ? was->as_string() : io::write_json(*was), to);
+  };
+  take("model", o.model);
+  take("stem", o.stem);
+  take("seed", o.seed);
+  if (o.validation_share > 0) take("validation-share", o.validation_share);
+  if (sizes) take("image-size", o.image_size);
+  o.choices.push_back("the net is " + o.model + ", because the run in " + run + " goes on");
+}
+
+// Returns how many times --batch-size images an update has. In an elastic job workers that join later choose too, so
+// that their number does not count.
+std::int64_t batches_of_update(const RunOptions& said) {
+  if (said.batch_of == "job" || said.batch_of == "global" || said.global_batch_size > 0) return said.accumulate;
+  if (said.logical_ranks > 0) return said.logical_ranks * said.accumulate;
+  if (said.dry_run_ranks > 0) return said.dry_run_ranks * said.accumulate;
+  const LaunchEnvironment start = read_launch_environment();
+  const std::int64_t ranks = start.elastic || start.generation > 0 ? 1 : start.is_server() ? start.workers : start.size;
+  return std::max<std::int64_t>(ranks, 1) * said.accumulate;
 }
 
 void choose_net(RunOptions& o, const Found& f, bool gpu) {
@@ -211,7 +254,6 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
   const std::string others = !said.preset.empty()  ? "--preset " + said.preset
                              : said.recipe.empty() ? ""
                                                    : "--recipe " + said.recipe;
-  const bool tunes = said.recipe == "finetune" || (others.empty() && !said.pretrained.empty());
   const std::string named = said.model == RunOptions().model ? "" : said.model;
   const std::string name = full_path(said.data_dir).filename().string();
   const std::string chosen = "runs/" + name, run = said.run_dir == o.run_dir ? chosen : said.run_dir;
@@ -219,13 +261,20 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
   if (lies_in(run, f.folder))
     fail<UsageError>("--log-dir", "a folder outside the images, because it would become one of their classes",
                      "'" + printable(run) + "'", "for example --log-dir ../runs/" + printable(name));
+  const std::optional<io::Json> before = options_before(said, run);
+  const io::Json* const recipe = before ? before->find("recipe") : nullptr;
+  const bool went_on = recipe != nullptr && recipe->is_string() && recipe->as_string() == "finetune";
+  const bool tunes = said.recipe == "finetune" || (others.empty() && (!said.pretrained.empty() || went_on));
   o.keep = 2;
   o.evaluate_every = 1;
   o.data_nthreads = 2;
   if (f.splits) o.validation_share = share;
   if (!others.empty() && !tunes) {
-    if (!said.pretrained.empty()) follow_weights(o, said.pretrained, named, false);
-    o.choices.push_back((said.pretrained.empty() ? "the net, the size" : "the size") +
+    if (before)
+      follow_run(o, *before, run, false);
+    else if (!said.pretrained.empty())
+      follow_weights(o, said.pretrained, named, false);
+    o.choices.push_back((said.pretrained.empty() && !before ? "the net, the size" : "the size") +
                         (", the batch, the rate and the epochs are those of " + others));
     return;
   }
@@ -237,25 +286,28 @@ void choose_for_folder(RunOptions& o, const RunOptions& said) {
   if (tunes) {
     recipe_finetune(o);
     o.batch_size = f.images < 20'000 ? 32 : 64;
-    if (said.pretrained.empty())
-      choose_net(o, f, gpu);
-    else
-      follow_weights(o, said.pretrained, named, true);
   } else {
-    choose_net(o, f, gpu);
     o.warmup_epochs = 2;
   }
-  while (o.batch_size > 4 && 4 * o.batch_size > f.images) o.batch_size /= 2;
+  if (before)
+    follow_run(o, *before, run, true);
+  else if (!said.pretrained.empty())
+    follow_weights(o, said.pretrained, named, true);
+  else
+    choose_net(o, f, gpu);
+  const std::int64_t parts = batches_of_update(said);
+  while (o.batch_size > 4 && 4 * o.batch_size * parts > f.images) o.batch_size /= 2;
   // A number of images is seen in all, so that a small set gets more epochs than a large one.
   const double seen = tunes ? 15'000 : 48'000;
   const auto epochs = std::llround(seen / static_cast<double>(std::max<std::int64_t>(f.images, 1)));
   o.epochs = tunes ? std::clamp<std::int64_t>(epochs, 5, 30) : std::clamp<std::int64_t>(epochs, 10, 100);
   o.choices.push_back(std::to_string(o.epochs) + " epochs in batches of " + std::to_string(o.batch_size) +
-                      ": there are " + std::to_string(f.images) + " training images of " + std::to_string(f.classes) +
-                      " classes");
+                      (parts > 1 ? ", " + std::to_string(parts) + " of them in an update" : "") + ": there are " +
+                      std::to_string(f.images) + " training images of " + std::to_string(f.classes) + " classes");
   if (tunes && said.recipe.empty())
-    o.choices.emplace_back("the recipe is finetune, because --pretrained names weights");
-  else if (!tunes)
+    o.choices.emplace_back(said.pretrained.empty() ? "the recipe is finetune, as in the run that goes on"
+                                                   : "the recipe is finetune, because --pretrained names weights");
+  else if (!tunes && !before)
     o.choices.emplace_back(
         "the net begins with random weights; --pretrained FILE|RUN needs fewer images and less time");
 }

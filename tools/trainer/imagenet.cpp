@@ -100,7 +100,8 @@ Images of_sizes(const RunOptions& o, F&& make) {
 // The first caller opens the records; later callers share them.
 struct Imagenet {
   std::optional<imagenet::Opened> train, test;
-  bool splits = false;  // the test images were taken from those for training
+  bool splits = false;    // the test images were taken from those for training
+  bool held_out = false;  // the same, also without training images
   ImagenetEvaluation evaluation;
 
   void open(const RunOptions& o) {
@@ -115,6 +116,7 @@ struct Imagenet {
       if (!test && o.validation_share > 0) {
         auto all = open_imagenet(o.data_dir, Split::train, as);
         test = split_off(all, o.validation_share, o.seed);
+        held_out = true;
       }
       if (!test) test = open_imagenet(o.data_dir, Split::test, as);  // throws
       return;
@@ -126,7 +128,7 @@ struct Imagenet {
     test = find_imagenet(o.data_dir, Split::test, as);  // training continues without them
     if (test || o.validation_share == 0) return;
     test = split_off(*train, o.validation_share, o.seed);
-    splits = true;
+    held_out = splits = true;
   }
   // Opens the images of --data-train and --data-val.
   void open_records(const RunOptions& o, imagenet::OpenOptions as) {
@@ -193,6 +195,7 @@ struct Imagenet {
                        : Images{*tests, std::nullopt};
     all.test = tests;
     all.evaluate_each_epoch = own;
+    all.held_out = held_out;
     for (const auto* opened : {&train, &test}) {
       if (!*opened) continue;
       if (!(*opened)->left_out.empty())

@@ -50,12 +50,14 @@ int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task
   const StopSignals signals;
   const Schema seen = before ? before->seen : schema_of(o, task);
   const bool coordinator = strategy.rank() == 0;
-  if (coordinator) print_start(backend, o, strategy.size());
-  if (coordinator && o.program == Program::tutti_train) print_choices(o);
+  if (coordinator) std::printf("%s\n", versions(backend, o, strategy.size()).c_str());
   if (o.batch_auto) {
     if (!before) before = Loaded{seen, task.images(o, seen)};
     choose_batch_size(backend, strategy, o, seen, before->images.train.size());
   }
+  if (coordinator)
+    for (const std::string& note : o.notes) std::printf("note: %s\n", note.c_str());
+  if (coordinator && o.program == Program::tutti_train) print_choices(o);
   if (o.test_io) {
     Loader loader(task.images(o, seen).train, loader_options(o, true, strategy.rank(), strategy.size()));
     return test_io(o, loader);

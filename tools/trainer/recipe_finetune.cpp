@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include <tutti/io/file.hpp>
+
 namespace tutti::trainer {
 
 void recipe_finetune(RunOptions& o) {
@@ -25,7 +27,7 @@ void recipe_finetune(RunOptions& o) {
 }
 
 void detail::fill_finetune(RunOptions& o) {
-  if (o.pretrained.empty() && o.resume.empty())
+  if (o.pretrained.empty() && o.resume.empty() && !io::path_exists(io::Path(o.run_dir) / "checkpoints"))
     o.notes.emplace_back("--recipe finetune without --pretrained: the net begins from random weights");
   // The rate is a tenth of the usual one, so that the loaded weights change little. Adam's default is small enough.
   if (o.lr || (o.optimizer != "nag" && o.optimizer != "sgd")) return;

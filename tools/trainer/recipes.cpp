@@ -12,6 +12,7 @@
 #include <tutti/core/nearest_word.hpp>
 #include <tutti/core/printable.hpp>
 
+#include "tools/trainer/check_optimizer.hpp"
 #include "tools/trainer/check_values.hpp"
 #include "tools/trainer/cifar_recipes.hpp"
 #include "tools/trainer/imagenet_recipes.hpp"
@@ -49,7 +50,7 @@ void fast(RunOptions& o) {
 // The schedule is a triangle: the rate rises from a fifth of the peak to the peak in the first 23 % of the run, and
 // falls to 7 %.
 void complete_fast(RunOptions& o) {
-  if (!o.warmup_epochs) o.warmup_epochs = 0.23 * static_cast<double>(o.epochs);
+  if (!o.warmup_epochs && !detail::has_own_rise(o)) o.warmup_epochs = 0.23 * static_cast<double>(o.epochs);
   if (!o.warmup_lr) {
     o.warmup_lr = 0.2 * *o.lr;
     o.derived.emplace_back("warmup-lr");

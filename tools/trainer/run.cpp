@@ -22,6 +22,7 @@
 #include <tutti/version.hpp>
 
 #include "tools/trainer/agreement.hpp"
+#include "tools/trainer/check_batch.hpp"
 #include "tools/trainer/evaluate_run.hpp"
 #include "tools/trainer/find_lr.hpp"
 #include "tools/trainer/fine_tuning.hpp"
@@ -50,7 +51,14 @@ Run::Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& tas
     fail<DataError>("--patience", "validation images, whose accuracy it follows", "none", "leave the option out");
   if (!o.evaluate_every) o.evaluate_every = images_.evaluate_each_epoch ? 1 : 0;
   const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
-  if (!o.pretrained.empty() && here()) load_pretrained(trainer_, o);
+  find();
+  // A run that goes on has weights of its own.
+  if (!o.pretrained.empty() && here() && !found_) {
+    load_pretrained(trainer_, o);
+    if (const std::string note = of_other_classes(o, loaded.seen); !note.empty()) images_.notes.push_back(note);
+  }
+  if (!o.pretrained.empty() && found_)
+    images_.notes.emplace_back("no effect: --pretrained, because the run goes on with its own weights");
   if (here()) print_net(model_, memory, o, loaded.seen);
   make_sources(loaded.seen);
   io::make_directories(o.run_dir);
@@ -179,6 +187,8 @@ void Run::make_sources(const Schema& seen) {
     test_ =
         std::make_unique<WatchedSource>(source(*images_.test, false), WatchOptions{.shows = [this] { return here(); }});
   if (!here()) return;
+  if (const std::string note = detail::few_updates(o_, size); !o_.eval_only && !note.empty())
+    images_.notes.push_back(note);
   for (const std::string& note : images_.notes) std::printf("note: %s\n", note.c_str());
   const std::string training = o_.eval_only ? "" : std::to_string(size) + " training and ";
   std::printf("%s%lld test images; files in %s%s\n", training.c_str(), static_cast<long long>(tests()),
@@ -187,14 +197,19 @@ void Run::make_sources(const Schema& seen) {
     std::printf("the device's memory holds their %s\n", format_bytes(static_cast<double>(resident)).c_str());
 }
 
-void Run::begin() {
+void Run::find() {
   if (joins_) return;  // gets its state from the other ranks
   run_with_heartbeat(strategy_, "reading a checkpoint", [&] {
     if (!here()) return;
     if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir, "--run-dir");
     require_kept_checkpoint(o_);
     found_ = find_checkpoint(o_, warn);
+    if (found_ && images_.held_out) require_same_split(found_->options(), o_);
   });
+}
+
+void Run::begin() {
+  if (joins_) return;
   if (found_) {
     compare_options(found_->options(), o_, warn);
     // A plain --resume removes no later checkpoints: one that could not be read now may be readable later.
@@ -228,6 +243,7 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
   const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
   auto log = std::make_unique<RunLog>(folder, o_.top_k, complain, trainer_.counters().generation);
   if (images_.test) log->name_classes(images_.test->schema().class_names);
+  if (const auto best = checkpoints_->best_step()) log->continue_best(*best);
   if (!begun) {
     io::Json facts = io::Json::object({{"version", version},
                                        {"backend", backend_.name()},

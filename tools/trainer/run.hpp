@@ -47,7 +47,9 @@ class Run {
 
   void make_sources(const Schema& seen);
 
-  // Continues from the checkpoint that the options name. Rank 0 reads it.
+  // Rank 0 reads the checkpoint that the options name.
+  void find();
+  // Continues from it.
   void begin();
 
   // Returns the coordinator's logs. takes_over: another rank began them.

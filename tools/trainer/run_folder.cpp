@@ -171,6 +171,17 @@ void compare_options(const io::Json& before, const RunOptions& o, const Warn& wa
   }
 }
 
+void require_same_split(const io::Json& before, const RunOptions& o) {
+  const io::Json now = options_json(o);
+  for (const char* const name : {"validation-share", "seed"}) {
+    const io::Json* const was = before.find(name);
+    if (was == nullptr || *was == *now.find(name)) continue;
+    const auto text = [](const io::Json& v) { return v.is_string() ? v.as_string() : io::write_json(v); };
+    fail<UsageError>(std::string("--") + name, text(*was) + ", by which the validation images of this run were chosen",
+                     text(*now.find(name)), "with another value it would be evaluated on images of its training");
+  }
+}
+
 void give_up_later_checkpoints(const RunOptions& o, std::int64_t step, const Warn& warn) {
   io::CheckpointStore store(o.run_dir);
   const auto before = store.list().size();

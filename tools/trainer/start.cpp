@@ -28,11 +28,6 @@ std::string versions(const Backend& backend, const RunOptions& o, int world) {
          (world > 1 ? ", " + std::to_string(world) + " ranks" : "") + logical;
 }
 
-void print_start(const Backend& backend, const RunOptions& o, int world) {
-  std::printf("%s\n", versions(backend, o, world).c_str());
-  for (const auto& note : o.notes) std::printf("note: %s\n", note.c_str());
-}
-
 std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOptions& o, int ranks_here) {
   const auto need = static_cast<std::int64_t>(m.total()) - resident_memory(), there = available_memory() / ranks_here;
   if (need <= there) return std::nullopt;

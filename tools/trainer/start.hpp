@@ -21,8 +21,6 @@ inline void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n"
 
 std::string versions(const Backend& backend, const RunOptions& o, int world);
 
-void print_start(const Backend& backend, const RunOptions& o, int world);
-
 // Returns the error message if the run needs more memory than the host has, which its ranks share.
 [[nodiscard]] std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOptions& o, int ranks_here);
 

@@ -23,6 +23,7 @@ struct Images {
   std::optional<AnyDataset> test;
   // Whether each epoch ends with an evaluation if the options do not say otherwise.
   bool evaluate_each_epoch = false;
+  bool held_out = false;  // the test images were taken from those for training, by --validation-share and --seed
   std::vector<std::string> notes{};  // shown to the user at the start
   std::vector<LaterImages> later{};  // training images of other sizes
   // Returns the number of training images of each class; empty: they must be read.

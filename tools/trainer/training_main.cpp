@@ -103,7 +103,7 @@ int train(RunOptions& o, const Task& task) {
     check(o, as);
     o.with_batch = [before, as](std::int64_t batch) {
       RunOptions with = before;
-      with.batch_size = batch;
+      if (batch > 0) with.batch_size = batch;
       check(with, as);
       return with;
     };
