@@ -45,7 +45,7 @@ cp -r shapes/circle vehicles/car
 cp -r shapes/cross vehicles/train
 expect 3 "hint: did you mean inside/deep." inside
 expect 3 "a class needs another name than these" vehicles
-expect 2 "[--data-dir]"
+expect 2 "[--data-dir] expected the folder of the images, or --synthetic, got neither. hint: the folder is the first word"
 expect 2 "hint: the folder is the first word: tutti-train FOLDER." --num-epochs 1 shapes
 expect 2 "did you mean --num-epochs" shapes --num-epoch 1
 [[ ! -e runs ]] || complain "it wrote before it refused: $(ls runs)"
