@@ -96,6 +96,9 @@ mkdir others
 cp -r shapes/cross shapes/triangle others
 expect 0 "note: the classifier was loaded too, and it is that of other classes: circle ..." others --pretrained runs/pair --num-epochs 1 \
   --threads 2 --no-tensorboard
+# A run of images with other classes is not continued: two folders may have the same name.
+expect 2 "[--log-dir] expected the folder of a run with the classes of these images, cross, triangle, got runs/pair with the classes circle, square" \
+  others --log-dir runs/pair --num-epochs 3 --threads 2 --no-tensorboard
 # The weights tell the net, also if it is not a ResNet.
 # A shell accepts the printed commands also if a name is not plain.
 odd=$'möbil\n1'

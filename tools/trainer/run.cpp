@@ -189,6 +189,7 @@ void Run::begin() {
     found_ = find_checkpoint(o_, warn);
   });
   if (found_) {
+    require_classes_of(found_->path(), o_, images_.train.schema().class_names);
     compare_options(found_->options(), o_, warn);
     // A plain --resume removes no later checkpoints: one that could not be read now may be readable later.
     const bool chosen = !o_.resume.empty() ? o_.resume != "latest" : o_.load_epoch.has_value();
