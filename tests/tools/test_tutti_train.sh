@@ -45,7 +45,7 @@ cp -r shapes/circle vehicles/car
 cp -r shapes/cross vehicles/train
 expect 3 "hint: did you mean inside/deep." inside
 expect 3 "a class needs another name than these" vehicles
-expect 2 "[--data-dir]"
+expect 2 "[--data-dir] expected the folder of the images, or --synthetic, got neither. hint: the folder is the first word"
 expect 2 "hint: the folder is the first word: tutti-train FOLDER." --num-epochs 1 shapes
 expect 2 "did you mean --num-epochs" shapes --num-epoch 1
 [[ ! -e runs ]] || complain "it wrote before it refused: $(ls runs)"
@@ -110,6 +110,9 @@ expect 0 "note: the classifier was loaded too, and it is that of other classes: 
 # When the run goes on, its own weights and net count, and --pretrained is not needed.
 expect 0 "no effect: --pretrained, because the run goes on with its own weights" others --pretrained runs/pair --num-epochs 1 --threads 2 --no-tensorboard
 ! grep -q "of other classes\|tensors from" out || complain "the first weights again: $(cat out)"
+# A run of images with other classes is not continued: two folders may have the same name.
+expect 2 "[--log-dir] expected the folder of a run with the classes of these images, cross, triangle, got runs/pair with the classes circle, square" \
+  others --log-dir runs/pair --num-epochs 3 --threads 2 --no-tensorboard
 # The weights tell the net, also if it is not a ResNet.
 # A shell accepts the printed commands also if a name is not plain.
 odd=$'möbil\n1'

@@ -24,7 +24,9 @@ void check_imagenet_data(RunOptions& o) {
   const bool records = !o.data_train.empty() || !o.data_val.empty();
   if (!o.benchmark && !records && o.data_dir.empty() && (!o.dry_run || o.print_schedule))
     fail<UsageError>("--data-dir", "the folder of the images, or --synthetic", "neither",
-                     "class folders, TFRecords, RecordIO and packed shards are read without conversion");
+                     o.program == Program::tutti_train
+                         ? "the folder is the first word: tutti-train FOLDER"
+                         : "class folders, TFRecords, RecordIO and packed shards are read without conversion");
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
   // MXNet's scripts pass the number of images in the records, which is not needed.
   if (!o.benchmark && o.num_examples > 0 && !records)

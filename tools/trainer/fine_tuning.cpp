@@ -18,6 +18,7 @@
 #include <tutti/graph/parameter_groups.hpp>
 #include <tutti/interchange/model_file.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/io/utf8.hpp>
 #include <tutti/nn/class_weights.hpp>
 #include <tutti/nn/frozen_statistics.hpp>
 
@@ -212,6 +213,24 @@ Graph trained_net(const Graph& model, const RunOptions& o, const Schema& seen, c
     weigh_classes(net, std::move(weights));
   }
   return net;
+}
+
+void require_classes_of(const io::Path& checkpoint, const RunOptions& o, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  const auto card = interchange::open_model(checkpoint.string()).card;
+  if (!card || card->classes.empty()) return;
+  std::vector<std::string> now;
+  for (const std::string& name : names) now.push_back(utf8_text(name));
+  if (card->classes == now) return;
+  const auto first = [](const std::vector<std::string>& all) {
+    std::string text;
+    for (std::size_t k = 0; k < all.size() && k < 4; ++k) text += (k > 0 ? ", " : "") + printable(all[k]);
+    return text + (all.size() > 4 ? ", ..." : "");
+  };
+  fail<UsageError>(o.traits().as_horovod ? "--log-dir" : "--run-dir",
+                   "the folder of a run with the classes of these images, " + first(now),
+                   printable(o.run_dir) + " with the classes " + first(card->classes),
+                   "name another folder; there --pretrained " + printable(o.run_dir) + " begins from its weights");
 }
 
 }  // namespace tutti::trainer

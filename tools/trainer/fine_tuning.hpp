@@ -6,6 +6,7 @@
 
 #include <tutti/engine/backend.hpp>
 #include <tutti/graph/graph.hpp>
+#include <tutti/io/file.hpp>
 
 #include "tools/trainer/options.hpp"
 #include "tools/trainer/task.hpp"
@@ -34,5 +35,9 @@ void group_parameters(Graph& model, const RunOptions& o);
 // Returns the net that the trainer gets: with frozen statistics and weights of classes. Adds to the notes of `images`
 // what is frozen and weighted.
 Graph trained_net(const Graph& model, const RunOptions& o, const Schema& seen, const Backend& backend, Images& images);
+
+// Throws UsageError if the checkpoint's net has learnt other classes: two folders of images may have the same name, and
+// then the same run. names: the classes of the images, or empty.
+void require_classes_of(const io::Path& checkpoint, const RunOptions& o, const std::vector<std::string>& names);
 
 }  // namespace tutti::trainer

@@ -211,6 +211,7 @@ void Run::find() {
 void Run::begin() {
   if (joins_) return;
   if (found_) {
+    require_classes_of(found_->path(), o_, images_.train.schema().class_names);
     compare_options(found_->options(), o_, warn);
     // A plain --resume removes no later checkpoints: one that could not be read now may be readable later.
     const bool chosen = !o_.resume.empty() ? o_.resume != "latest" : o_.load_epoch.has_value();
