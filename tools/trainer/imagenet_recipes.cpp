@@ -281,7 +281,8 @@ void add_imagenet_recipes(std::vector<Recipe>& to) {
           "the decay is part of the gradient, there 5e-4 apart from it, which shrinks weights as much; sizes "
           "change between epochs and crops have them, there each batch is made smaller without a filter; no "
           "blur before the first pool; scales of batch norm begin at 1 and the bias of the classifier at 0, "
-          "there at random and at -log(classes); mixup pairs the ends of a batch, there at random; SAM takes the gradient of a rank's images, there 256 of a GPU"};
+          "there at random and at -log(classes); mixup pairs the ends of a batch, there at random; SAM takes the "
+          "gradient of a rank's images, there 256 of a GPU"};
   for (const Mosaic& m : {Mosaic{"mosaic-mild", "75 to 78.1 % top-1 in up to 60 epochs", 36, 0.08, 0, 0.5, 0.4, 0},
                           {"mosaic-medium", "78.1 to 79.5 % top-1 in 60 to 240 epochs", 135, 0.1, 0.2, 0.5, 0.4, 10}})
     add(of_mosaic, m.name, m.published, m.epochs, 2.048, [m](RunOptions& o) { mosaic(o, m); });
