@@ -153,6 +153,31 @@ TEST_CASE("a step with SAM that fails at any piece leaves the state before it") 
   }
 }
 
+TEST_CASE("an error in the middle of the second pass leaves the weights before the step") {
+  class Throwing : public AllReduce<ThreadCommunicator> {
+   public:
+    using AllReduce::AllReduce;
+    Work reduce(const Piece& piece) {
+      if (throws) fail<CommunicationError>("reduce", "a sum", "an error");
+      return AllReduce::reduce(piece);
+    }
+    bool throws = false;
+  };
+  const Data data(12);
+  run_ranks(2, [&](ThreadCommunicator& c) {
+    CpuBackend backend({1});
+    Throwing strategy(c);
+    Trainer t(backend, strategy, small_net(true), {.sam = {.rho = 0.3}, .first_bucket_bytes = 64});
+    const BatchView mine = c.rank() == 0 ? data.view(0, 6) : data.view(6, 12);
+    t.step(mine, 12, 0.1);
+    const auto before = logical_state(t);
+    strategy.throws = true;
+    CHECK_THROWS_AS(t.step(mine, 12, 0.1), CommunicationError);
+    t.roll_back();
+    CHECK(logical_state(t) == before);
+  });
+}
+
 TEST_CASE("a perturbed loss that is not finite ends the run with the weights before the step") {
   const Data data(12);
   CpuBackend backend({1});

@@ -81,6 +81,8 @@ class Backend {
 
   // Passes over the arenas between backward and the next step.
   virtual void update(const UpdateOp& op, const UpdateCall& u) = 0;
+  // Returns whether update() supports UpdateCall::orthogonal.
+  [[nodiscard]] virtual bool divides_muon() const { return false; }
   [[nodiscard]] virtual SquaredNorms squared_norms(const UpdateCall& u) = 0;  // for LARS, LARC and clipping
   // to = decay * to + (1 - decay) * from, for the weight EMA.
   virtual void average(DType t, void* to, const void* from, std::size_t n, double decay) = 0;

@@ -121,6 +121,10 @@ struct UpdateCall {
   std::array<void*, 2> slots{};
   std::size_t count = 0;
   std::size_t rows = 0, cols = 0;  // of a matrix for Muon; its elements may be fewer than `count`
+  // For Muon and a backend that divides its steps: the orthogonal matrix X [rows, cols], of the type of the weights, if
+  // another rank has computed it; null: the backend computes X. only_orthogonal: computes X and changes nothing else.
+  void* orthogonal = nullptr;
+  bool only_orthogonal = false;
   double lr = 0;
   double weight_decay = 0;
   double gradient_scale = 1;  // 1 / loss scale, times the clipping factor

@@ -51,6 +51,7 @@ class CpuOps : public HostBackend {
   void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override { pool_->run_loops(loops, f); }
 
   TUTTI_CORE_FUNCTION void update(const UpdateOp& op, const UpdateCall& u) override;
+  [[nodiscard]] bool divides_muon() const override { return true; }
   [[nodiscard]] TUTTI_CORE_FUNCTION SquaredNorms squared_norms(const UpdateCall& u) override;
   TUTTI_CORE_FUNCTION void average(DType t, void* to, const void* from, std::size_t n, double decay) override;
   TUTTI_CORE_FUNCTION void accumulate(DType t, void* to, const void* from, std::size_t n) override;

@@ -91,12 +91,19 @@ TUTTI_CORE_INSTANCE(template void muon_product<>(Isa, const MuonProduct*, std::s
 class MuonRoom {
  public:
   using Parallel = FunctionRef<void(int tasks, FunctionRef<void(int task, int worker)>)>;
-  // Takes a step of the matrix that u describes.
+  // Takes a step of the matrix that u describes, or a part of it (UpdateCall::orthogonal).
   void step(Isa isa, Parallel parallel, const MuonUpdate& o, const UpdateCall& u);
 
  private:
-  // Updates the momentum and writes the direction, still as u's matrix. Returns the sums of squares of both.
+  // Updates the momentum, unless only X is computed, and writes the direction, still as u's matrix. Returns the sums of
+  // squares of weights and direction.
   SquaredNorms direction(Parallel parallel, const MuonUpdate& o, const UpdateCall& u);
+  // Writes the orthogonal matrix X of the direction as u's matrix. squares: the direction's sum of squares.
+  void orthogonalise(Isa isa, Parallel parallel, const MuonUpdate& o, const UpdateCall& u, double squares,
+                     float* result);
+
+  // Calls f for strips of 32 rows.
+  static void strips(Parallel parallel, std::size_t rows, FunctionRef<void(std::size_t begin, std::size_t end)> f);
 
   std::vector<float> flat_, x_, next_, panels_, gram_, polynomial_;
   std::vector<SquaredNorms> sums_;
@@ -117,6 +124,15 @@ inline void muon_copy(float* to, std::size_t stride, const float* from, std::siz
 }
 }  // namespace detail
 
+TUTTI_CORE_FUNCTION void MuonRoom::strips(Parallel parallel, std::size_t rows,
+                                          FunctionRef<void(std::size_t begin, std::size_t end)> f) {
+  constexpr std::size_t tile = 32;
+  parallel(static_cast<int>((rows + tile - 1) / tile), [&](int t, int) {
+    const std::size_t begin = static_cast<std::size_t>(t) * tile;
+    f(begin, std::min(begin + tile, rows));
+  });
+}
+
 TUTTI_CORE_FUNCTION SquaredNorms MuonRoom::direction(Parallel parallel, const MuonUpdate& o, const UpdateCall& u) {
   constexpr std::size_t block = 16 * 1024;
   const std::size_t n = u.rows * u.cols, blocks = (n + block - 1) / block;
@@ -129,9 +145,9 @@ TUTTI_CORE_FUNCTION SquaredNorms MuonRoom::direction(Parallel parallel, const Mu
     SquaredNorms s;
     const std::size_t begin = static_cast<std::size_t>(t) * block;
     for (std::size_t i = begin; i < std::min(begin + block, n); ++i) {
-      const float grad = scale * g[i];
-      a[i] = momentum * a[i] + grad;
-      float d = o.nesterov ? grad + momentum * a[i] : a[i];
+      const float grad = scale * g[i], acc = momentum * a[i] + grad;
+      if (!u.only_orthogonal) a[i] = acc;
+      float d = o.nesterov ? grad + momentum * acc : acc;
       if (o.bf16) d = bf16(d);
       flat_[i] = d;
       s.weights += static_cast<double>(w[i]) * static_cast<double>(w[i]);
@@ -147,8 +163,8 @@ TUTTI_CORE_FUNCTION SquaredNorms MuonRoom::direction(Parallel parallel, const Mu
   return sum;
 }
 
-TUTTI_CORE_FUNCTION void MuonRoom::step(Isa isa, Parallel parallel, const MuonUpdate& o, const UpdateCall& u) {
-  const SquaredNorms norms = direction(parallel, o, u);
+TUTTI_CORE_FUNCTION void MuonRoom::orthogonalise(Isa isa, Parallel parallel, const MuonUpdate& o, const UpdateCall& u,
+                                                 double squares, float* result) {
   const bool turned = u.rows > u.cols;
   const std::size_t r = std::min(u.rows, u.cols), c = std::max(u.rows, u.cols), tile = 32;
   // The gaps at the ends of rows and columns are zero and stay zero.
@@ -158,12 +174,6 @@ TUTTI_CORE_FUNCTION void MuonRoom::step(Isa isa, Parallel parallel, const MuonUp
   panels_.assign(rows * cols, 0.0F);
   gram_.assign(rows * rows, 0.0F);
   polynomial_.assign(rows * rows, 0.0F);
-  const auto strips = [&](std::size_t count, auto&& f) {  // of `tile` rows
-    parallel(static_cast<int>((count + tile - 1) / tile), [&](int t, int) {
-      const std::size_t begin = static_cast<std::size_t>(t) * tile;
-      f(begin, std::min(begin + tile, count));
-    });
-  };
   // Multiplies by a matrix of depth x columns, or by the transpose of one.
   const auto product = [&](MuonProduct p, const float* y, std::size_t y_stride, bool transposed, std::size_t columns) {
     p.y = panels_.data();
@@ -177,8 +187,8 @@ TUTTI_CORE_FUNCTION void MuonRoom::step(Isa isa, Parallel parallel, const MuonUp
       muon_product(isa, &p, panel);
     });
   };
-  const auto inverse = static_cast<float>(o.inverse_norm(norms.gradients, u.step));
-  strips(u.rows, [&](std::size_t begin, std::size_t end) {
+  const auto inverse = static_cast<float>(o.inverse_norm(squares, u.step));
+  strips(parallel, u.rows, [&](std::size_t begin, std::size_t end) {
     detail::muon_copy(x_.data(), cols, flat_.data(), begin, end, u.cols, turned, inverse, o.bf16);
   });
   const auto a = static_cast<float>(o.a), b = static_cast<float>(o.b), k = static_cast<float>(o.c);
@@ -191,14 +201,25 @@ TUTTI_CORE_FUNCTION void MuonRoom::step(Isa isa, Parallel parallel, const MuonUp
             cols, false, cols);
     x_.swap(next_);
   }
+  strips(parallel, u.rows, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i)
+      for (std::size_t j = 0; j < u.cols; ++j) result[i * u.cols + j] = x_[turned ? j * cols + i : i * cols + j];
+  });
+}
+
+TUTTI_CORE_FUNCTION void MuonRoom::step(Isa isa, Parallel parallel, const MuonUpdate& o, const UpdateCall& u) {
+  const SquaredNorms norms = direction(parallel, o, u);
+  auto* const given = static_cast<float*>(u.orthogonal);
+  if (u.only_orthogonal) return orthogonalise(isa, parallel, o, u, norms.gradients, given);
+  if (given == nullptr) orthogonalise(isa, parallel, o, u, norms.gradients, flat_.data());
   const auto height = static_cast<double>(u.rows), width = static_cast<double>(u.cols);
   const auto keep = static_cast<float>(o.keep(height, norms.weights, u.lr, u.weight_decay, u.step));
   const auto rate = static_cast<float>(o.rate(height, width, u.lr, u.weight_decay));
   auto* const w = static_cast<float*>(u.weights);
-  strips(u.rows, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i)
-      for (std::size_t j = 0; j < u.cols; ++j)
-        w[i * u.cols + j] = w[i * u.cols + j] * keep - rate * x_[turned ? j * cols + i : i * cols + j];
+  // One loop for both sources, so that both have the same bits.
+  const float* const x = given != nullptr ? given : flat_.data();
+  strips(parallel, u.rows, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin * u.cols; i < end * u.cols; ++i) w[i] = w[i] * keep - rate * x[i];
   });
 }
 #endif

@@ -26,6 +26,7 @@ class BasicReferenceBackend : public HostBackend {
   [[nodiscard]] bool computes_in(DType t) const override { return t == DType::f64 || HostBackend::computes_in(t); }
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
   void update(const UpdateOp& op, const UpdateCall& u) override;
+  [[nodiscard]] bool divides_muon() const override { return true; }
   [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) override;
   void average(DType t, void* to, const void* from, std::size_t n, double decay) override;
   void accumulate(DType t, void* to, const void* from, std::size_t n) override;

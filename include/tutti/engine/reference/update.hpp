@@ -101,25 +101,34 @@ void update(const MuonUpdate& o, const UpdateCall& u) {
   double weights = 0, squares = 0;
   for (std::size_t i = 0; i < n; ++i) {
     const double grad = u.factor * u.gradient_scale * static_cast<double>(g[i]);
-    a[i] = static_cast<M>(o.momentum * static_cast<double>(a[i]) + grad);
-    double d = o.nesterov ? grad + o.momentum * static_cast<double>(a[i]) : static_cast<double>(a[i]);
+    const M acc = static_cast<M>(o.momentum * static_cast<double>(a[i]) + grad);
+    if (!u.only_orthogonal) a[i] = acc;
+    double d = o.nesterov ? grad + o.momentum * static_cast<double>(acc) : static_cast<double>(acc);
     if (o.bf16) d = static_cast<double>(static_cast<float>(bf16(d)));
     x[place(i)] = d;
     squares += d * d;
     weights += static_cast<double>(w[i]) * static_cast<double>(w[i]);
   }
+  M* const other = static_cast<M*>(u.orthogonal);
   const double inverse = o.inverse_norm(squares, u.step);
   for (double& d : x) d = o.bf16 ? static_cast<double>(static_cast<float>(bf16(d * inverse))) : d * inverse;
-  for (int step = 0; step < o.steps; ++step) {
+  for (int step = 0; step < o.steps && (other == nullptr || u.only_orthogonal); ++step) {
     multiply(gram, x, x, x, r, c, r, true, 1, 0, o.bf16);
     multiply(polynomial, gram, gram, gram, r, r, r, false, o.c, o.b, o.bf16);
     multiply(next, polynomial, x, x, r, r, c, false, 1, o.a, o.bf16);
     x.swap(next);
   }
+  if (u.only_orthogonal) {
+    for (std::size_t i = 0; i < n; ++i) other[i] = static_cast<M>(x[place(i)]);
+    return;
+  }
   const auto rows = static_cast<double>(u.rows), cols = static_cast<double>(u.cols);
   const double keep = o.keep(rows, weights, u.lr, u.weight_decay, u.step),
                rate = o.rate(rows, cols, u.lr, u.weight_decay);
-  for (std::size_t i = 0; i < n; ++i) w[i] = static_cast<M>(static_cast<double>(w[i]) * keep - rate * x[place(i)]);
+  for (std::size_t i = 0; i < n; ++i) {
+    const M direction = other != nullptr ? other[i] : static_cast<M>(x[place(i)]);
+    w[i] = static_cast<M>(static_cast<double>(w[i]) * keep - rate * static_cast<double>(direction));
+  }
 }
 
 template <class M>

@@ -115,7 +115,7 @@ class HostStepFinisher final : public StepFinisher {
     if (!updates_)
       sums.wait_on_host();
     else if (fit)
-      apply();
+      apply(sums);
     if (ranks_ > 1) take_states();
     end_update();
   }
@@ -157,6 +157,7 @@ class HostStepFinisher final : public StepFinisher {
       restore_states();
       return halt((numbers_.flags & step_flag::not_finite) != 0 ? Halt::loss : Halt::loss_elsewhere);
     }
+    if (sums.shared_matrices() != nullptr) keep_levels();
     const SumCheck check = integers_->check();
     if (check == SumCheck::repeat) {
       repeats_ = true;
@@ -167,8 +168,8 @@ class HostStepFinisher final : public StepFinisher {
     const bool halts = rules_.dynamic_loss_scale ? !scale_.after_step(fit) : !fit;
     if (!halts) o.metrics = integers_->metrics();
     if (fit) {
+      apply(sums);
       integers_->take_states(m_.states);
-      apply();
     } else {
       restore_states();
     }
@@ -194,21 +195,32 @@ class HostStepFinisher final : public StepFinisher {
     o.halted_rows = o.metrics[3];
   }
 
+  // check() has changed the levels before other ranks may be lost in apply().
+  void keep_levels() {
+    levels_.resize(integers_->layout().bytes());
+    b_.memory().copy_out(levels_.data(), integers_->levels(), levels_.size());
+  }
   // Of all gradients.
   [[nodiscard]] double squared_norm() { return b_.squared_norms(call(0, rules_.runs.back().end)).gradients; }
-  void apply() {
+  // Throws the errors of an exchange of matrices and then has changed nothing.
+  void apply(Exchange& sums) {
     const bool clips = (rules_.clip_norm > 0 || rules_.max_grad_norm > 0) && !rules_.runs.empty();
-    if (integers_ != nullptr && clips) integers_->restore(m_.gradients);
+    const SharedMatrices* const shared = sums.shared_matrices();
+    const bool at_once = clips || shared != nullptr;
+    if (integers_ != nullptr && at_once) integers_->restore(m_.gradients);
     const double clip = clips ? clip_factor(rules_, math::sqrt(squared_norm())) : 1;
-    for (const UpdateRules::Run& r : rules_.runs) {
+    if (shared != nullptr) orthogonalise(sums, *shared, clip);
+    for (std::size_t i = 0; i < rules_.runs.size(); ++i) {
+      const UpdateRules::Run& r = rules_.runs[i];
       UpdateCall u = call(r.begin, r.end);
+      if (shared != nullptr && shared->shares.owner(i) >= 0) u.orthogonal = result(*shared, i);
       u.lr = rules_.rate(r, numbers_.lr, numbers_.step);
       if (u.lr < 0) continue;
       u.weight_decay = r.weight_decay;
       u.rows = r.rows;
       u.cols = r.cols;
       u.gradient_scale *= clip;
-      if (integers_ != nullptr && !clips) {
+      if (integers_ != nullptr && !at_once) {
         if (!rules_.factor && !takes_tensors(rules_.op)) {
           update_from_integers(r, u);
           continue;
@@ -217,6 +229,29 @@ class HostStepFinisher final : public StepFinisher {
       }
       if (rules_.factor) u.factor = rules_.factor(b_.squared_norms(u), u.lr);
       b_.update(op_, u);
+    }
+  }
+  [[nodiscard]] std::byte* result(const SharedMatrices& s, std::size_t run) const {
+    return s.results.data() + s.shares.place(run) * size_of(m_.dtype);
+  }
+  // Computes this rank's matrices and gets those of the others.
+  void orthogonalise(Exchange& sums, const SharedMatrices& s, double clip) {
+    std::fill(s.results.begin(), s.results.end(), std::byte{0});
+    for (std::size_t i = 0; i < rules_.runs.size(); ++i) {
+      if (s.shares.owner(i) != s.rank) continue;
+      UpdateCall u = call(rules_.runs[i].begin, rules_.runs[i].end);
+      u.rows = rules_.runs[i].rows;
+      u.cols = rules_.runs[i].cols;
+      u.gradient_scale *= clip;
+      u.orthogonal = result(s, i);
+      u.only_orthogonal = true;
+      b_.update(op_, u);
+    }
+    try {
+      sums.exchange_matrices();
+    } catch (...) {
+      if (integers_ != nullptr) b_.memory().copy_in(integers_->levels(), levels_.data(), levels_.size());
+      throw;
     }
   }
   // Restores and updates a few elements at a time, so that the restored gradients are read from a cache.
@@ -283,9 +318,9 @@ class HostStepFinisher final : public StepFinisher {
   StepScalars scalars_;
   LossScale scale_;
   std::array<StepOutcome, kept> outcomes_;
-  std::uint64_t last_ = 0, copied_ = 0;  // copied_: 1 + the number of the step that before_ belongs to
-  Buffer before_;                        // the running statistics before the step
-  std::vector<std::byte> host_states_;
+  std::uint64_t last_ = 0, copied_ = 0;          // copied_: 1 + the number of the step that before_ belongs to
+  Buffer before_;                                // the running statistics before the step
+  std::vector<std::byte> host_states_, levels_;  // levels_: before a step with shared matrices
 };
 
 }  // namespace tutti

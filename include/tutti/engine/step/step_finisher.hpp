@@ -9,6 +9,7 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/threads/function_ref.hpp>
 #include <tutti/engine/call.hpp>
+#include <tutti/engine/step/matrix_shares.hpp>
 
 // The end of a training step: gradients become weights. On the host (host_step_finisher.hpp), or on a device if its
 // backend supports it (Backend::step_finisher).
@@ -30,6 +31,13 @@ struct ModelState {
   void *average = nullptr, *state_average = nullptr;
 };
 
+// Muon's matrices that the ranks of a job orthogonalise for each other.
+struct SharedMatrices {
+  MatrixShares shares;
+  int rank = 0;
+  std::span<std::byte> results;  // of all ranks, in the host's memory
+};
+
 // The exchange between ranks in a step, as the end of a step sees it. Errors are CommunicationErrors.
 class Exchange {
  public:
@@ -41,6 +49,10 @@ class Exchange {
   virtual void wait_on_host() = 0;
   // Makes the device's stream wait for the sums; the host continues.
   virtual void wait_on_device() = 0;
+  // Returns the matrices of Muon that ranks orthogonalise for each other; null: each rank computes all.
+  [[nodiscard]] virtual const SharedMatrices* shared_matrices() const { return nullptr; }
+  // Gives the results of each rank to all. The results of other ranks are zero before. Waits.
+  virtual void exchange_matrices() {}
 };
 
 // Numbers that change from step to step.

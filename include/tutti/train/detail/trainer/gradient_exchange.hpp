@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/core/clock.hpp>
@@ -18,6 +19,7 @@
 #include <tutti/engine/step/integer_sums.hpp>
 #include <tutti/engine/step/step_finisher.hpp>
 #include <tutti/engine/step/step_flags.hpp>
+#include <tutti/optim/update_rules.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
@@ -39,6 +41,7 @@ class GradientExchange final : public Exchange {
     if (!b_.memory().on_host() && pinned_ == nullptr && integers_ == nullptr) return;
     for (Work& w : works_) let_end(w);
     let_end(states_work_);
+    let_end(matrices_work_);
   }
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
@@ -76,10 +79,33 @@ class GradientExchange final : public Exchange {
   void begin_generation() {
     require_something_to_share();
     for (Work& w : works_) w = {};
-    states_work_ = {};
+    states_work_ = matrices_work_ = {};
     // A broken sum may have written between the tensors, which gradients never fill.
     b_.memory().zero(all_, StepFlags::bytes + e_->parameters().bytes() + e_->states().bytes());
     begin();
+  }
+
+  // Shares Muon's matrices out to the current ranks. `rules` are always the same. The memory for other ranks is
+  // allocated before they join.
+  void share_matrices(const UpdateRules& rules) {
+    shared_.shares = {};
+    const bool divides = std::holds_alternative<MuonUpdate>(rules.op) && b_.divides_muon() && b_.memory().on_host();
+    if (!divides || s_.owns_weights() || (alone() && s_.members() == nullptr)) return;
+    shared_.shares = MatrixShares(rules, s_.size());
+    shared_.rank = s_.rank();
+    const std::size_t bytes = shared_.shares.elements() * unit();
+    if (results_.bytes() < bytes) results_ = Buffer(b_.memory(), bytes);
+    shared_.results = {results_.at(0), bytes};
+  }
+  [[nodiscard]] const SharedMatrices* shared_matrices() const override {
+    return shared_.shares.any() ? &shared_ : nullptr;
+  }
+  // Returns the bytes of memory for the matrices of all ranks.
+  [[nodiscard]] std::size_t matrix_bytes() const noexcept { return results_.bytes(); }
+  // Sums integers, so that no bit changes.
+  void exchange_matrices() override {
+    matrices_work_ = s_.reduce({Piece::Kind::statistics, 1, DType::i64, shared_.results, 0});
+    wait_for(matrices_work_);
   }
 
   // Records the times of events, relative to `since`; null: no recording.
@@ -268,7 +294,9 @@ class GradientExchange final : public Exchange {
   bool held_back_ = false, flags_written_ = false, tail_sent_ = false;
   std::vector<Bucket> buckets_;
   std::vector<Work> works_;
-  Work states_work_;
+  Work states_work_, matrices_work_;
+  Buffer results_;         // of SharedMatrices
+  SharedMatrices shared_;  // without shares: there are none
   std::unique_ptr<IntegerSums> integers_;
   double seconds_waited_ = 0;
   StepTrace* trace_ = nullptr;

@@ -48,6 +48,7 @@ class StepRunner {
         o_(o),
         e_(executor),
         exchange_(exchange),
+        rules_(rules),
         counters_(counters),
         sum_(backend),
         integers_(exchange.integers()),
@@ -67,6 +68,7 @@ class StepRunner {
   // Starts with the strategy's current number of ranks; no step is running.
   void begin_generation() {
     const int ranks = s_.size();
+    exchange_.share_matrices(rules_);
     host_.begin_generation(ranks);
     if (device_) device_->begin_generation(ranks);
     if (StepFinisher* const to = select_finisher(); to != end_) switch_finisher(to);
@@ -365,6 +367,7 @@ class StepRunner {
   const TrainerOptions& o_;
   Executor& e_;
   GradientExchange& exchange_;
+  const UpdateRules& rules_;
   Counters& counters_;
   GradientSum sum_;
   IntegerSums* integers_;  // of logical ranks, or null

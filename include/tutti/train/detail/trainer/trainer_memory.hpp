@@ -68,7 +68,7 @@ TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory_in_use(std::int64_t rows) con
   if (has_ema()) m.optimizer += used.parameters + used.states;
   m.states = used.states;
   m.activations = used.activations;
-  m.scratch = used.scratch + (o_.sam.rho > 0 ? used.parameters + used.states : 0);
+  m.scratch = used.scratch + parts_->exchange.matrix_bytes() + (o_.sam.rho > 0 ? used.parameters + used.states : 0);
   m.packed = used.packed;
   m.committed = used.parameters + used.states + m.optimizer;
   return m;
