@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include <tutti/cluster/channel/lease.hpp>
+#include <tutti/cluster/elastic_member.hpp>
 
 using namespace tutti::control;
 using namespace std::chrono_literals;
@@ -59,4 +60,13 @@ TEST_CASE("the clock continues while a machine is suspended") {
     CHECK(before <= here);
     CHECK(here <= after);
   }
+}
+
+TEST_CASE("after the end of a channel the flag of each later group is raised") {
+  tutti::detail::GroupFlag flags;
+  CHECK_FALSE(flags.renew()->raised());
+  flags.end("no answer");
+  const auto later = flags.renew();
+  CHECK(later->raised());
+  CHECK(later->why() == "no answer");
 }

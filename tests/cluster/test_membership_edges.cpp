@@ -150,6 +150,16 @@ TEST_CASE("servers are released when the last worker is lost, if no other worker
     }
 }
 
+TEST_CASE("servers are released when the work is done, also if a worker waits to join") {
+  auto o = options(1, 1, true);
+  o.at_epoch = true;
+  Scene s = standing(o);
+  s.enrol(1, Role::worker, 1);
+  s.tell(0, Leave{true});
+  CHECK(times<LeaveGranted>(s, 1) == 1);
+  CHECK(times<LeaveGranted>(s, 100) == 1);
+}
+
 TEST_CASE("a process that joins a job that is over or stopping gets only a message that says so") {
   Scene s(options(3));
   s.enrol(0, Role::worker, 0);

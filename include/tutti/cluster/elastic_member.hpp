@@ -38,7 +38,9 @@ class GroupFlag {
  public:
   [[nodiscard]] std::shared_ptr<InterruptFlag> renew() {
     const std::lock_guard lock(mutex_);
-    return flag_ = std::make_shared<InterruptFlag>();
+    flag_ = std::make_shared<InterruptFlag>();
+    if (!end_.empty()) flag_->raise(end_);
+    return flag_;
   }
   // An empty `why` has no effect: no group has ended.
   void raise(const std::string& why) {
@@ -49,9 +51,18 @@ class GroupFlag {
     }
     if (flag != nullptr && !why.empty()) flag->raise(why);
   }
+  // Raises the flag of the current group and of all later groups: the channel has ended.
+  void end(const std::string& why) {
+    {
+      const std::lock_guard lock(mutex_);
+      end_ = why;
+    }
+    raise(why);
+  }
 
  private:
   std::mutex mutex_;
+  std::string end_;
   std::shared_ptr<InterruptFlag> flag_;
 };
 
@@ -91,7 +102,7 @@ class ElasticMember : public ElasticMembership {
       channel_->on_change(
           [now = group_flag_](const control::MembershipChange& c) { now->raise(control::reason_of_end(c)); });
     channel_->on_end(
-        [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
+        [now = group_flag_](const std::string& why) { now->end(why.substr(0, why.find_last_not_of('.') + 1)); });
   }
   // If this process is a founder of the job, enters its first generation.
   void begin() {

@@ -262,10 +262,10 @@ class Arbiter {
     p.done = true;
     decide(Decision::Kind::left, p);
     decisions_.back().work_done = work_done;
-    if (p.member.role == Role::worker) release_servers();
     if (finished_)
       for (Process& q : processes_)
         if (q.state == State::waiting && founded_) release(q);
+    if (p.member.role == Role::worker) release_servers();
     try_issue();
   }
   void leave(Process& p, bool at_epoch) {

@@ -35,7 +35,7 @@ class ServerFlag {
     if (changes)
       channel.on_change(
           [flags = flags_](const control::MembershipChange& c) { flags->raise(control::reason_of_end(c)); });
-    channel.on_end([flags = flags_](const std::string& why) { flags->raise(why); });
+    channel.on_end([flags = flags_](const std::string& why) { flags->end(why); });
   }
   ~ServerFlag() {
     channel_.on_change({});

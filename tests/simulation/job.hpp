@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <tutti/cluster/arbiter/arbiter_options.hpp>
+#include <tutti/cluster/channel/control_channel.hpp>
+#include <tutti/cluster/channel/control_link.hpp>
+#include <tutti/cluster/elastic_member.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+
+#include "faults.hpp"
+#include "launcher.hpp"
+#include "mesh.hpp"
+#include "simulation.hpp"
+
+namespace tutti::simulation {
+
+// An elastic job with random options and faults. A scenario gives the program that each worker runs; the job checks
+// what holds for all scenarios.
+class Job {
+ public:
+  using Program = std::function<int(Job&, Worker&)>;  // returns the exit code; its errors give theirs
+
+  // serves: the program can also be that of a server.
+  Job(Simulation& simulation, bool serves, Program program)
+      : simulation_(simulation),
+        serves_(serves),
+        plan_(simulation.options.seed, 4),
+        timeout_(second * (1 + static_cast<Nanos>(plan_.below(4)))),
+        replaces_(plan_.one_in(2)),
+        meeting_(simulation.network),
+        launcher_(simulation.scheduler, simulation.network, meeting_, options(), replaces_,
+                  [this, program = std::move(program)](Worker& w) { return run_worker(w, program); }),
+        faults_(simulation, launcher_, simulation.network, timeout_, 6 * second) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  [[nodiscard]] Simulation& simulation() noexcept { return simulation_; }
+  [[nodiscard]] Scheduler& scheduler() noexcept { return simulation_.scheduler; }
+  [[nodiscard]] Meeting& meeting() noexcept { return meeting_; }
+  [[nodiscard]] Launcher& launcher() noexcept { return launcher_; }
+
+  // ---- for the program of a worker ----
+  // Returns the channel of this worker, which it takes once.
+  [[nodiscard]] static std::shared_ptr<ControlChannel> channel(Worker& w) {
+    return std::make_shared<ControlChannel>(std::make_unique<control::SocketLink>(io::Descriptor(w.channel)));
+  }
+  [[nodiscard]] static ElasticOptions elastic_options(const Worker& w) {
+    ElasticOptions o;
+    o.start.rank = w.place;
+    o.start.host = "h" + w.process->name;
+    o.start.new_worker = w.joins;
+    return o;
+  }
+  // Takes the time of some computation.
+  void compute() { std::this_thread::sleep_for(std::chrono::nanoseconds(scheduler().noise().between(ms, 60 * ms))); }
+  // Call it before a write to files that other processes read, with the time before the worker asked for its right.
+  void check_write(const Worker& w, Nanos asked) {
+    if (w.lost_at <= asked && !w.unreachable)
+      scheduler().fail(w.process->name + " may write, but the arbiter removed it before");
+  }
+
+  // ---- the schedule ----
+  // Runs the job to its end, with its faults, and checks it. Returns whether the work of the job was done.
+  bool run() {
+    Scheduler& s = scheduler();
+    for (Process& p : s.processes()) p.clocks.set_rate(1 + 1e-6 * static_cast<double>(s.noise().between(-3000, 3000)));
+    faults_.run();
+    const Nanos bound = simulation_.options.bound, latest = std::max(faults_.quiet_at(), s.now()) + bound;
+    while (!launcher_.is_over()) {
+      if (s.now() > latest)
+        s.fail("the job has not ended " + std::to_string(bound / second) +
+               " s after the last fault: " + s.threads_text());
+      s.sleep(200 * ms);
+      check_losses();
+    }
+    check_losses();
+    return check_end();
+  }
+
+ private:
+  [[nodiscard]] control::ArbiterOptions options() {
+    control::ArbiterOptions o;
+    o.elastic = true;
+    o.workers = 1 + static_cast<int>(plan_.below(4));
+    o.rank_timeout = std::chrono::nanoseconds(timeout_);
+    o.lost_are_replaced = replaces_;
+    o.at_epoch = plan_.one_in(3);
+    if (serves_ && plan_.one_in(3)) o.servers = 1 + static_cast<int>(plan_.below(2));
+    simulation_.scheduler.note(std::to_string(o.workers) + " workers, " + std::to_string(o.servers) +
+                               " servers, time-out " + std::to_string(timeout_ / second) + " s" +
+                               (o.at_epoch ? ", changes after an epoch" : ""));
+    return o;
+  }
+  [[nodiscard]] int run_worker(Worker& w, const Program& program) {
+    int code = 1;
+    try {
+      code = program(*this, w);
+    } catch (const Error& e) {
+      code = e.exit_code();
+      w.process->error = e.what();
+    } catch (const std::exception& e) {
+      w.process->error = e.what();
+    }
+    if (code != 0) scheduler().note(w.process->name + ": " + w.process->error);
+    return code;
+  }
+  // A worker is lost only because of a fault, or because the job fails.
+  void check_losses() {
+    for (const Worker& w : launcher_.workers()) {
+      if (w.lost_at == never || launcher_.failed()) continue;
+      if (!faults_.excuses(*w.process, w.lost_at))
+        scheduler().fail(w.process->name + " is lost without a fault: " + w.process->error);
+    }
+  }
+  [[nodiscard]] bool check_end() {
+    Scheduler& s = scheduler();
+    bool done = false, left = false, holder = false, servers = false, server = false;
+    for (const Worker& w : launcher_.workers()) {
+      const Process& p = *w.process;
+      if (p.runs()) s.fail(p.name + " still runs");
+      const bool exited = p.state == Process::State::exited;
+      servers = servers || w.role == control::Role::server;
+      server = server || (w.role == control::Role::server && w.lost_at == never && exited);
+      done = done || (exited && p.code == 0 && w.did_work);
+      left = left || (w.left && w.asked_to_leave);
+      holder = holder || (w.holds && exited && w.lost_at == never && !w.left);
+      if (!exited || w.lost_at != never || launcher_.failed()) continue;
+      if (p.code != 0 && !(launcher_.stopping() && p.code == static_cast<int>(ExitCode::terminated)))
+        s.fail(p.name + " exited with " + std::to_string(p.code) + ": " + p.error);
+    }
+    // The job may have lost all its founders before it began.
+    const bool failed = launcher_.failed() || launcher_.arbiter().generation() == 0;
+    const int code = launcher_.process().code;
+    if (failed && holder && (server || !servers)) s.fail("the job failed although a worker had the state");
+    // A worker that was asked to leave does so even if the others are lost meanwhile. Then no worker remains.
+    if (!failed && !done && left) return false;
+    if (!failed && !launcher_.stopping() && !done) s.fail("no worker has done the work of the job");
+    if (!launcher_.stopping() && failed == (code == 0)) s.fail("the job exits with " + std::to_string(code));
+    return done;
+  }
+
+  Simulation& simulation_;
+  bool serves_;
+  Random plan_;
+  Nanos timeout_;
+  bool replaces_;
+  Meeting meeting_;
+  Launcher launcher_;
+  Faults faults_;
+};
+
+}  // namespace tutti::simulation

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/cluster/arbiter/arbiter_service.hpp>
+#include <tutti/cluster/channel/control_link.hpp>
+#include <tutti/io/file.hpp>
+
+#include "mesh.hpp"
+#include "network.hpp"
+#include "scheduler.hpp"
+#include "tools/launch/job/job_verdict.hpp"
+
+namespace tutti::simulation {
+
+// A process of a simulated job, as the launcher knows it and as the checks need it: a worker, or a server.
+struct Worker {
+  control::ConnectionId connection = 0;
+  control::Role role = control::Role::worker;
+  int place = 0;       // its number among the processes of its role
+  bool joins = false;  // it was not started with the job
+  Process* process = nullptr;
+  int descriptor = -1;  // the launcher's end of its channel
+  int channel = -1;     // its own end
+  bool closed = false;  // its channel has ended
+  bool ended = false;   // the launcher knows its end
+  bool asked_to_leave = false;
+  bool holds = false;  // it has trained in a generation, so it has the state
+  bool left = false, did_work = false, unreachable = false, refused = false;
+  Nanos lost_at = never;     // the arbiter has removed it
+  Nanos replace_at = never;  // the launcher starts another worker for it
+};
+
+// The process that replaces tutti-launch and its agents. It runs the real arbiter and the real verdict on the job. It
+// starts workers, carries frames, learns how processes ended, and looks every 50 ms, as the launcher does.
+class Launcher {
+ public:
+  using Main = std::function<int(Worker&)>;
+
+  // main: runs in the process of each worker, and returns its exit code.
+  Launcher(Scheduler& s, Network& n, Meeting& meeting, const control::ArbiterOptions& o, bool replaces, Main main)
+      : scheduler_(s), network_(n), meeting_(meeting), service_(o), replaces_(replaces), main_(std::move(main)) {
+    process_ = &s.start_process("launcher", [this] { return run(); });
+    for (int i = 0; i < o.workers; ++i) add(control::Role::worker, false);
+    for (int i = 0; i < o.servers; ++i) add(control::Role::server, false);
+  }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+  [[nodiscard]] Process& process() noexcept { return *process_; }
+  [[nodiscard]] std::deque<Worker>& workers() noexcept { return workers_; }
+  [[nodiscard]] const control::Arbiter& arbiter() const noexcept { return service_.arbiter(); }
+  [[nodiscard]] bool is_over() const noexcept { return !process_->runs(); }
+  // Returns whether the arbiter decided that the job cannot continue.
+  [[nodiscard]] bool failed() const noexcept { return fatal_; }
+  [[nodiscard]] bool stopping() const noexcept { return service_.arbiter().stopping(); }
+  // Makes the launcher do something in its next round.
+  void request(std::function<void(Launcher&)> what) { requests_.push_back(std::move(what)); }
+
+  // ---- requests ----
+  void add(control::Role role, bool joins) {
+    const auto same = [&](const Worker& w) { return w.role == role; };
+    const auto place = static_cast<int>(std::count_if(workers_.begin(), workers_.end(), same));
+    Worker& w = workers_.emplace_back();
+    w.connection = workers_.size() - 1;
+    w.role = role;
+    w.place = place;
+    w.joins = joins;
+    w.process = &scheduler_.start_process(std::string(control::name_of(role)) + std::to_string(place),
+                                          [this, &w] { return main_(w); });
+    const auto [mine, its] = network_.connect(*process_, *w.process);
+    w.descriptor = network_.claim(mine);
+    w.channel = network_.claim(its);
+    if (role == control::Role::worker) meeting_.add(place, *w.process);
+  }
+  void ask_to_leave(Worker& w) {
+    if (w.ended) return;
+    w.asked_to_leave = true;
+    service_.arbiter().ask_to_leave(w.connection);
+  }
+  void stop_job() {
+    stopping_ = true;
+    service_.arbiter().stop_all();
+  }
+
+ private:
+  static constexpr int round_ms = 50;
+  static constexpr std::size_t most_replacements = 6;
+  static constexpr Nanos host_timeout = 20 * second;
+
+  [[nodiscard]] int run() {
+    control::Time looked = control::now();
+    while (!all_ended()) {
+      hear();
+      for (auto& r : std::exchange(requests_, {})) r(*this);
+      replace();
+      const control::Time now = control::now();
+      if (now - looked > std::chrono::seconds(1)) service_.arbiter().forgive(now);  // as JobControl::lost()
+      looked = now;
+      const bool failed = fatal_;
+      service_.tick(now);
+      decide();
+      // The launcher itself ends the job for such a loss.
+      if (fatal_ && !failed) problem_ = static_cast<int>(ExitCode::communication);
+      send();
+      end_stragglers();
+    }
+    launch::JobEnd end;
+    end.elastic = true;
+    end.endings = endings_;
+    end.problem = problem_;
+    end.interrupted = stopping_ ? SIGTERM : 0;
+    return launch::judge(end).code;
+  }
+  [[nodiscard]] bool all_ended() const {
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [&](const Worker& w) { return w.ended && (w.replace_at == never || !may_replace()); });
+  }
+  void hear() {
+    std::vector<pollfd> list;
+    std::vector<Worker*> of;
+    for (Worker& w : workers_)
+      if (!w.closed && !w.ended) {
+        list.push_back({w.descriptor, POLLIN, 0});
+        of.push_back(&w);
+      }
+    (void)::poll(list.data(), list.size(), round_ms);
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (list[i].revents != 0) hear(*of[i]);
+    // An agent reports the end of a process after the last frame of its channel.
+    for (Worker& w : workers_)
+      if (w.closed && !w.ended && !w.process->runs()) ended(w);
+  }
+  void hear(Worker& w) {
+    std::string frame(control::longest_frame + 1, '\0');
+    for (;;) {
+      const ssize_t n = ::recv(w.descriptor, frame.data(), frame.size(), MSG_DONTWAIT);
+      if (n < 0) return;
+      w.closed = n == 0;
+      if (w.closed) return;
+      if (!service_.receive(w.connection, std::string_view(frame).substr(0, static_cast<std::size_t>(n)),
+                            control::now()))
+        scheduler_.fail(w.process->name + " sent an invalid frame");
+      decide();
+      send();
+    }
+  }
+  void ended(Worker& w) {
+    w.ended = true;
+    (void)::close(std::exchange(w.descriptor, -1));
+    launch::End end;
+    end.by_signal = w.process->state == Process::State::killed;
+    end.code = w.process->code;
+    if (!end.by_signal && end.code == 0) service_.arbiter().receive(w.connection, control::Leave{true}, control::now());
+    service_.ended(w.connection, end.line());
+    if (service_.arbiter().generation() == 0) {
+      // A job begins without some workers, but not without a server.
+      if (w.role == control::Role::server) give_up();
+      service_.arbiter().never_comes(w.role, w.place);
+    }
+    decide();
+    if (!w.left || w.did_work || end.by_signal || end.code != 0)
+      endings_.push_back({w.process->name, "h" + w.process->name, end, w.did_work});
+    send();
+  }
+  void decide() {
+    using Kind = control::Decision::Kind;
+    for (const control::Decision& d : service_.arbiter().take_decisions()) {
+      if (d.kind == Kind::issued || d.kind == Kind::standing) {
+        scheduler_.note(std::string("arbiter: generation ") + std::to_string(d.generation) +
+                        (d.kind == Kind::issued ? " is issued" : " stands") + members_text());
+        if (d.kind == Kind::standing && !fatal_) endings_.clear();
+        continue;
+      }
+      Worker& w = workers_.at(static_cast<std::size_t>(d.connection));
+      scheduler_.note("arbiter: " + w.process->name +
+                      (d.kind == Kind::left ? (d.work_done ? " has done the work" : " left") : " is lost: " + d.why) +
+                      (d.fatal ? ", fatal" : ""));
+      if (d.kind == Kind::left) {
+        w.left = true;
+        w.did_work = w.did_work || d.work_done;
+        continue;
+      }
+      w.refused = d.kind == Kind::refused;
+      w.lost_at = scheduler_.now();
+      w.unreachable = d.unreachable;
+      if (d.fatal) give_up();
+      if (d.kind == Kind::lost && w.role == control::Role::worker && replaces_ && !fatal_ && !w.asked_to_leave)
+        w.replace_at = scheduler_.now() + second;
+    }
+  }
+  void give_up() {
+    fatal_ = true;
+    give_up_at_ = scheduler_.now() + 30 * second;
+  }
+  [[nodiscard]] std::string members_text() const {
+    std::string text = ":";
+    for (const control::Member& m : service_.arbiter().members())
+      text += " " + (m.role == control::Role::worker ? "" : std::string("server ")) + std::to_string(m.place);
+    return text;
+  }
+  void send() {
+    service_.send([&](control::ConnectionId c, std::string_view frame) {
+      const Worker& w = workers_.at(static_cast<std::size_t>(c));
+      if (!w.ended) (void)::send(w.descriptor, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    });
+  }
+  [[nodiscard]] bool may_replace() const {
+    return !fatal_ && !stopping_ && !service_.arbiter().finished() && replacements_ < most_replacements;
+  }
+  void replace() {
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      if (workers_[i].replace_at > scheduler_.now()) continue;
+      workers_[i].replace_at = never;
+      if (!may_replace()) continue;
+      ++replacements_;
+      add(control::Role::worker, true);
+    }
+  }
+  // Gives up machines that do not answer, and ends the workers of a failed job after some time.
+  void end_stragglers() {
+    for (Worker& w : workers_)
+      if (!w.ended && !w.process->runs() && scheduler_.now() > w.process->ended_at + host_timeout) ended(w);
+    if (scheduler_.now() < give_up_at_) return;
+    for (Worker& w : workers_)
+      if (w.process->runs()) scheduler_.kill(*w.process, SIGKILL);
+  }
+
+  Scheduler& scheduler_;
+  Network& network_;
+  Meeting& meeting_;
+  control::ArbiterService service_;
+  bool replaces_;
+  Main main_;
+  Process* process_ = nullptr;
+  std::deque<Worker> workers_;
+  std::vector<std::function<void(Launcher&)>> requests_;
+  std::vector<launch::ProcessExit> endings_;
+  std::size_t replacements_ = 0;
+  bool fatal_ = false, stopping_ = false;
+  int problem_ = 0;
+  Nanos give_up_at_ = never;
+};
+
+}  // namespace tutti::simulation

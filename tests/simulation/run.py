@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs schedules of the simulation, on all cores.
+
+  tests/simulation/run.py [--scenario NAME] [--first-seed S] (--seeds N | --hours H) [--jobs J] [--build FOLDER]
+  tests/simulation/run.py [--scenario NAME] --shrink SEED
+
+--hours: continues after the last seed of the run before, which is stored in FOLDER/simulation/NAME.json with the seeds
+that failed, and stops after this time. --shrink: leaves out faults of a seed that fails, as long as it fails, and
+prints the history of the shortest list. Exits with 1 if a seed fails.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PIECE = 100  # seeds of one call of the program
+
+
+def program(options):
+    path = options.build / "tests" / "simulation" / options.scenario
+    if not path.exists():
+        sys.exit(f"run.py: {path} is not built: ninja -C {options.build} tests_simulation_{options.scenario}")
+    return str(path)
+
+
+def call(options, first, seeds, *more):
+    """Runs seeds. Returns the exit code and the output."""
+    done = subprocess.run([program(options), "--first-seed", str(first), "--seeds", str(seeds), *more],
+                          stdout=subprocess.PIPE, text=True)
+    return done.returncode, done.stdout
+
+
+class Totals:
+    """The counts of a run, and of all earlier runs if it has a file."""
+
+    def __init__(self, path):
+        self.path = path
+        self.next, self.seeds, self.seconds, self.switches, self.failed = 1, 0, 0.0, 0, []
+        if path is not None and path.exists():
+            self.__dict__.update(json.loads(path.read_text()))
+            self.path = path
+
+    def add(self, first, output):
+        last = output.strip().splitlines()[-1] if output.strip() else ""
+        counts = re.fullmatch(r"(\d+) seeds from \d+: (\d+) failed, (\d+) s simulated, (\d+) switches", last)
+        if counts is None:
+            sys.exit(f"run.py: the program ended with: {last}")
+        self.seeds += int(counts[1])
+        self.seconds += int(counts[3])
+        self.switches += int(counts[4])
+        for line in output.splitlines()[:-1]:
+            print(line, flush=True)
+            if seed := re.match(r"seed (\d+): ", line):
+                self.failed.append(int(seed[1]))
+
+    def save(self):
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path.with_suffix(".new")
+        aside.write_text(json.dumps({k: v for k, v in self.__dict__.items() if k != "path"}))
+        aside.replace(self.path)
+
+
+def run(options):
+    totals = Totals(options.build / "simulation" / f"{options.scenario}.json" if options.hours else None)
+    first = options.first_seed if options.first_seed is not None else totals.next
+    began, before = time.monotonic(), totals.seeds
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        at, running = first, {}
+        while True:
+            wanted = options.jobs if options.hours is None or time.monotonic() - began < 3600 * options.hours else 0
+            while len(running) < wanted and (options.seeds is None or at < first + options.seeds):
+                count = PIECE if options.seeds is None else min(PIECE, first + options.seeds - at)
+                running[pool.submit(call, options, at, count)] = at
+                at += count
+            if not running:
+                break
+            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                totals.add(running.pop(future), future.result()[1])
+            totals.next = min([at, *running.values()])
+            totals.save()
+    took = time.monotonic() - began
+    print(f"{options.scenario}: {totals.seeds - before} seeds from {first} in {took:.0f} s, "
+          f"{(totals.seeds - before) / max(took, 1e-9):.1f} a second; in all {totals.seeds} seeds, "
+          f"{totals.seconds / 3600:.1f} h simulated, {totals.switches} switches, {len(totals.failed)} failed")
+    return 1 if totals.failed else 0
+
+
+def shrink(options):
+    """Leaves out faults as long as the seed still fails."""
+    code, output = call(options, options.shrink, 1)
+    if code == 0:
+        sys.exit(f"run.py: seed {options.shrink} does not fail")
+    numbers = {int(n) for n in re.findall(r" fault (\d+): ", call(options, options.shrink, 1, "--story")[1])}
+    without = set()
+    for number in sorted(numbers):
+        attempt = ",".join(map(str, sorted(without | {number})))
+        if call(options, options.shrink, 1, "--without", attempt)[0] != 0:
+            without.add(number)
+    more = ["--without", ",".join(map(str, sorted(without)))] if without else []
+    print(call(options, options.shrink, 1, "--story", *more)[1], end="")
+    return 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scenario", default="members")
+    parser.add_argument("--first-seed", type=int)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--hours", type=float)
+    parser.add_argument("--shrink", type=int, metavar="SEED")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--build", type=Path, default=Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build")))
+    options = parser.parse_args()
+    if options.shrink is not None:
+        return shrink(options)
+    if (options.seeds is None) == (options.hours is None):
+        parser.error("expected one of --seeds and --hours")
+    return run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs schedules of the simulation with fixed seeds, and tests that a seed repeats its history and its failure."""
+import os
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
+RUN = Path(__file__).with_name("run.py")
+
+
+def run(scenario, *options):
+    return subprocess.run([BUILD / "tests" / "simulation" / scenario, *options], text=True, capture_output=True)
+
+
+# Seeds that found errors.
+FOUND = {
+    # 99: a server that was removed while it entered a generation served it for ever. 1006: a server stayed after the
+    # work was done, because a worker still waited to join.
+    "members": [99, 1006],
+}
+
+
+class Seeds(unittest.TestCase):
+    def test_errors_that_were_found(self):
+        for scenario, seeds in FOUND.items():
+            for seed in seeds:
+                done = run(scenario, "--first-seed", str(seed))
+                self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_members(self):
+        done = run("members", "--first-seed", "1", "--seeds", "300")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_run(self):
+        done = subprocess.run([sys.executable, RUN, "--seeds", "20", "--jobs", "1", "--build", BUILD], text=True,
+                              capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"members: 20 seeds from 1 in \d+ s, .* 0 failed\n$")
+
+    def test_histories_are_equal(self):
+        done = run("members", "--first-seed", "1000", "--seeds", "20", "--twice")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_failure_is_repeated(self):
+        # A job rarely ends at the moment of its last fault.
+        first = run("members", "--first-seed", "1", "--seeds", "10", "--bound", "0")
+        self.assertEqual(first.returncode, 1, first.stdout)
+        failure = re.search(r"seed \d+: (FAILED: the job has not ended .*)\n  repeat: (.*)\n", first.stdout)
+        self.assertIsNotNone(failure, first.stdout)
+        again = subprocess.run(failure[2].split(), text=True, capture_output=True)
+        self.assertEqual(again.returncode, 1, again.stdout)
+        self.assertTrue(again.stdout.startswith(failure[1]), again.stdout)
+        # The lines of a history have a time, and the last one is the failure.
+        story = again.stdout.splitlines()[1:-3]
+        self.assertTrue(all(re.match(r"\d+\.\d{6} \S", line) for line in story), again.stdout)
+        self.assertIn("FAILED: the job has not ended", story[-1])
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
