@@ -10,6 +10,9 @@
 #include <variant>
 #include <vector>
 
+#include <tutti/optim/update_rules.hpp>
+#include <tutti/train/detail/trainer/optimizer_state.hpp>
+
 #include "data/temp_folder.hpp"
 #include "tools/trainer/check.hpp"
 #include "tools/trainer/cli.hpp"
@@ -175,6 +178,25 @@ TEST_CASE("another batch scales the rates of the records by their own rules, and
   CHECK(options("--recipe hive94 --epochs 4").last_epoch == 1);
   CHECK(options("--recipe airbench94 --epochs 20").last_epoch == 1);
   CHECK(options("--recipe airbench94 --epochs 20 --last-epoch 0.5").last_epoch == 0.5);
+}
+
+TEST_CASE("an option that turns off a part of a record turns off what belongs to it") {
+  RunOptions o = options("--recipe airbench94 --ema-decay 0");
+  CHECK(o.ema_schedule == "counted");
+  CHECK(o.ema_every == 1);
+  o = options("--recipe airbench94-muon --early-epochs 0");
+  CHECK(o.early_parameters.empty());
+  CHECK(trainer_options(o, images).early.steps == 0);
+  CHECK_FALSE(options("--recipe hive94 --muon-normalize false").muon_sparse_normalize);
+  CHECK(options("--recipe airbench94-muon --optimizer sgd").optimizer == "sgd");
+  CHECK(options("--recipe airbench94 --lr-schedule onecycle").warmup_epochs == 0);
+  CHECK(options("--recipe airbench94 --network airbench96").depth == 11);
+}
+
+TEST_CASE("patterns of --early-parameters take parameters out again") {
+  const EarlyTraining early{.parameters = "*,!fc", .steps = 3};
+  CHECK(tutti::detail::is_early(early, "conv1.weight"));
+  CHECK_FALSE(tutti::detail::is_early(early, "fc.weight"));
 }
 
 TEST_CASE("options that do not fit the parts of the records are refused") {

@@ -229,6 +229,13 @@ TEST_CASE("the warm-up of a recipe gives way to a schedule with a rise of its ow
   CHECK(contains(error("--recipe goyal --lr-decay-mode one_cycle --warmup-epochs 2"), "[--warmup-epochs] expected 0"));
 }
 
+TEST_CASE("an option that turns off a part of a recipe turns off what belongs to it") {
+  CHECK(options("--recipe torchvision-v2 --ema-decay 0").ema_every == 1);
+  CHECK(options("--recipe mosaic-mild --ema-decay 0").ema_schedule == "counted");
+  CHECK_FALSE(options("--recipe mosaic-mild --bce-loss false").bce_sum);
+  CHECK_FALSE(options("--recipe rsb-a2 --bce-loss false").bce_target_thresh);
+}
+
 TEST_CASE("sizes of images by epoch") {
   const RunOptions o = options("--num-epochs 16 --image-size 160 --image-size-steps 11:176,12:192 --eval-size 256");
   CHECK(image_size_steps(o) == std::vector<ImageSizeStep>{{0, 160}, {11, 176}, {12, 192}});

@@ -118,9 +118,9 @@ void check_cifar10_model(RunOptions& o) {
   if (wide && (o.depth < 10 || o.depth > 10000 || (o.depth - 4) % 6 != 0))
     fail<UsageError>("--depth", "6n+4 (10, 16, 28, 40) for --network wide_resnet", std::to_string(o.depth));
   if (fast) {
-    // The net has one depth, which the user need not give.
+    // The net has one depth, which the user need not give. A recipe sets that of its own net.
     const std::int64_t depth = o.network == "airbench96" ? 11 : 8;
-    if (o.depth != 20 && o.depth != depth)
+    if (o.depth != 20 && o.depth != depth && (o.recipe.empty() || (o.depth != 8 && o.depth != 11)))
       fail<UsageError>("--depth", std::to_string(depth) + " for --network " + o.network, std::to_string(o.depth));
     o.depth = depth;
   }

@@ -19,6 +19,9 @@ namespace tutti::trainer::detail {
 
 namespace {
 
+// Returns whether a recipe may have set an option of a part that the user has turned off.
+bool has_recipe(const RunOptions& o) { return !o.recipe.empty() && o.recipe != "finetune"; }
+
 // Checks the numbers of Adam's moments, which SGD does not have.
 void check_moments(RunOptions& o) {
   const bool lamb = o.optimizer == "lamb";
@@ -52,6 +55,7 @@ void check_moments(RunOptions& o) {
 void check_muon(RunOptions& o) {
   const RunOptions usual;
   if (o.optimizer != "muon") {
+    if (has_recipe(o)) return;
     for (const auto& [option, given] : {std::pair{"--muon-rest", o.muon_rest != usual.muon_rest},
                                         {"--rest-lr", o.rest_lr.has_value()},
                                         {"--rest-mom", o.rest_mom.has_value()},
@@ -72,6 +76,7 @@ void check_muon(RunOptions& o) {
   number("--muon-steps", o.muon_steps, 1, 100);
   if (!o.muon_coefficients.empty() && schedule::parse_numbers("--muon-coefficients", o.muon_coefficients).size() != 3)
     fail<UsageError>("--muon-coefficients", "three numbers, e.g. 3.4445,-4.7750,2.0315", o.muon_coefficients);
+  if (has_recipe(o)) o.muon_sparse_normalize = o.muon_sparse_normalize && o.muon_normalize;
   if (o.muon_sparse_normalize && !o.muon_normalize)
     fail<UsageError>("--muon-sparse-normalize", "--muon-normalize together with it", "none", "leave it out");
   if (o.rest_wd) number("--rest-wd", *o.rest_wd, 0, 1e3);
@@ -92,6 +97,10 @@ void check_average(RunOptions& o) {
   number("--ema-decay", o.ema_decay, 0, 0.9999999);
   word("--ema-schedule", o.ema_schedule, {"counted", "constant", "timm", "torchvision", "lookahead"},
        {{"none", "constant"}});
+  if (o.ema_decay == 0 && has_recipe(o)) {
+    o.ema_schedule = RunOptions().ema_schedule;
+    o.ema_every.reset();
+  }
   const bool given = o.ema_schedule != RunOptions().ema_schedule;
   if (o.ema_decay == 0 && (given || o.ema_every.value_or(1) != 1))
     fail<UsageError>(given ? "--ema-schedule" : "--ema-every", "--ema-decay together with it",
@@ -103,10 +112,11 @@ void check_average(RunOptions& o) {
 void check_sam(RunOptions& o) {
   number("--sam", o.sam, 0, 1e6);
   number("--sam-every", o.sam_every, 1, std::int64_t{1} << 40);
-  if (o.sam == 0 && o.sam_every != 1 && o.recipe.empty())
+  if (o.sam == 0 && o.sam_every != 1 && !has_recipe(o))
     fail<UsageError>("--sam-every", "--sam together with it", o.sam_every, "e.g. --sam 0.05");
   if (o.sam > 0 && o.backend == "cuda")
-    fail<UsageError>("--sam", "a backend on the processor", "--backend cuda", "leave it out, or use --backend auto");
+    fail<UsageError>("--sam", "a backend on the processor", "--backend cuda",
+                     "leave it out, or give --gpus '' in place of --backend");
 }
 
 // Checks the momentum of --lr-schedule one_cycle.
@@ -177,6 +187,11 @@ namespace {
 void check_early(RunOptions& o) {
   number("--early-epochs", o.early_epochs, 0, 1e7);
   word("--early-rate", o.early_rate, {"schedule", "linear"});
+  if (has_recipe(o) && (o.early_parameters.empty() || o.early_epochs == 0)) {
+    o.early_parameters.clear();
+    o.early_epochs = 0;
+    o.early_rate = RunOptions().early_rate;
+  }
   if (o.early_parameters.empty() != (o.early_epochs == 0))
     fail<UsageError>(o.early_epochs == 0 ? "--early-parameters" : "--early-epochs",
                      o.early_epochs == 0 ? "--early-epochs together with it" : "--early-parameters together with it",
@@ -190,6 +205,10 @@ void check_early(RunOptions& o) {
 
 void check_loss(RunOptions& o) {
   number("--label-smoothing", o.label_smoothing, 0, 0.999);
+  if (!o.bce_loss && has_recipe(o)) {
+    o.bce_sum = false;
+    o.bce_target_thresh.reset();
+  }
   if (!o.bce_loss && (o.bce_sum || o.bce_target_thresh))
     fail<UsageError>(o.bce_sum ? "--bce-sum" : "--bce-target-thresh", "--bce-loss together with it", "none",
                      "leave it out");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tools/trainer/check_optimizer.hpp"
 #include "tools/trainer/check_values.hpp"
 
 namespace tutti::trainer {
@@ -62,7 +63,8 @@ void sgd(RunOptions& o) {
 
 // Rises from a fifth of the peak in `warmup` of `steps` steps.
 void triangle(RunOptions& o, double warmup, double steps, double end) {
-  if (!o.warmup_epochs) o.warmup_epochs = warmup / steps * (static_cast<double>(o.epochs) - 1 + o.last_epoch);
+  if (!o.warmup_epochs && !detail::has_own_rise(o))
+    o.warmup_epochs = warmup / steps * (static_cast<double>(o.epochs) - 1 + o.last_epoch);
   if (!o.warmup_lr) {
     o.warmup_lr = 0.2 * *o.lr;
     o.derived.emplace_back("warmup-lr");

@@ -87,7 +87,8 @@ namespace detail {
 
 // Returns the parameters of a model whose names match one of the patterns, which commas separate. A pattern after '!'
 // takes parameters out again: "*,!fc" are all but those of layer fc. Throws UsageError if a pattern matches no
-// parameter, with the most similar names, or if the patterns together choose none. where: names the option in messages.
+// parameter, with the most similar names, or if all of them together choose no parameter. where: names the option in
+// messages.
 [[nodiscard]] inline std::vector<ValueId> find_parameters(const Graph& g, std::string_view patterns,
                                                           std::string_view where) {
   std::vector<std::string> names;
