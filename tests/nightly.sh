@@ -3,10 +3,10 @@
 # Runs everything at full length, piece by piece, for hours, including all that ./test.sh leaves out or shortens.
 #   tests/nightly.sh [--out FOLDER] [--only PIECE[,PIECE...]] [--minutes N] [--again] [--list]
 # --out build/nightly: folder for PIECE.log and PIECE.result (exit code, seconds, source tree) of each piece. --only:
-# runs only these pieces. --minutes 60: the length of each soak test. --again: repeats the pieces that failed. --list:
-# prints the names of the pieces. A piece that has a result for the same sources is not repeated, so a script that was
-# stopped continues when it is started again. After a failed piece the next one runs. Prints a table at the end. Exit
-# code 1: a piece failed. 2: bad options.
+# runs only these pieces. --minutes 60: the length of each soak test and simulation. --again: repeats the pieces that
+# failed. --list: prints the names of the pieces. A piece that has a result for the same sources is not repeated, so a
+# script that was stopped continues when it is started again. After a failed piece the next one runs. Prints a table at
+# the end. Exit code 1: a piece failed. 2: bad options.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 die() {
@@ -21,7 +21,7 @@ for folder in tests/*/; do
   if [[ $folder == fuzz ]] || compgen -G "tests/$folder/test_*" >/dev/null; then pieces+=("tests-$folder"); fi
 done
 pieces+=(sanitize-asan sanitize-ubsan sanitize-tsan mutants-sampler mutants-arbiter mutants-checkpoint mutants-frames mutants-logical coverage
-  soak-resume soak-elastic logical-ranks chroot repeat)
+  soak-resume soak-elastic simulation-members logical-ranks chroot repeat)
 
 out=build/nightly only=() minutes=60 again=
 while (($#)); do
@@ -74,6 +74,8 @@ piece() {
     soak-resume) "${soak[@]}" python3 tests/tools/soak_resume.py --minutes "$minutes" ;;
     # 200 events take a quarter of an hour.
     soak-elastic) "${soak[@]}" python3 tests/hosts/soak_elastic.py --events $((minutes * 200 / 15)) ;;
+    # Continues after the last seed of the night before.
+    simulation-*) "${soak[@]}" python3 tests/simulation/run.py --scenario "${1#simulation-}" --minutes "$minutes" ;;
     logical-ranks) "${soak[@]}" python3 tests/logical_ranks.py --out "$out/logical-ranks" ;;
     # The Debian package must not depend on this machine's processor, so it has a separate build.
     chroot)

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Runs schedules of the simulation, on all cores.
 
-  tests/simulation/run.py [--scenario NAME] [--first-seed S] (--seeds N | --hours H) [--jobs J] [--build FOLDER]
+  tests/simulation/run.py [--scenario NAME] [--first-seed S] (--seeds N | --hours H | --minutes M) [--jobs J]
+                          [--build FOLDER]
   tests/simulation/run.py [--scenario NAME] --shrink SEED
 
---hours: continues after the last seed of the run before, which is stored in FOLDER/simulation/NAME.json with the seeds
-that failed, and stops after this time. --shrink: leaves out faults of a seed that fails, as long as it fails, and
+--hours, --minutes: repeats the seeds that failed, continues after the last seed of the run before, and stops after this
+time. FOLDER/simulation/NAME.json stores both, so a run that was stopped continues when it is started again. --shrink: leaves out faults of a seed that fails, as long as it fails, and
 prints the history of the shortest list. Exits with 1 if a seed fails.
 """
 import argparse
@@ -71,6 +72,9 @@ class Totals:
 
 def run(options):
     totals = Totals(options.build / "simulation" / f"{options.scenario}.json" if options.hours else None)
+    # An error may have been mended since.
+    totals.failed = [seed for seed in totals.failed if call(options, seed, 1)[0] != 0]
+    totals.save()
     first = options.first_seed if options.first_seed is not None else totals.next
     began, before = time.monotonic(), totals.seeds
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -117,14 +121,17 @@ def main():
     parser.add_argument("--first-seed", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--hours", type=float)
+    parser.add_argument("--minutes", type=float)
     parser.add_argument("--shrink", type=int, metavar="SEED")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--build", type=Path, default=Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build")))
     options = parser.parse_args()
     if options.shrink is not None:
         return shrink(options)
+    if options.minutes is not None:
+        options.hours = options.minutes / 60
     if (options.seeds is None) == (options.hours is None):
-        parser.error("expected one of --seeds and --hours")
+        parser.error("expected one of --seeds, --hours and --minutes")
     return run(options)
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Runs schedules of the simulation with fixed seeds, and tests that a seed repeats its history and its failure."""
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -16,20 +18,26 @@ def run(scenario, *options):
     return subprocess.run([BUILD / "tests" / "simulation" / scenario, *options], text=True, capture_output=True)
 
 
-# Seeds that found errors.
-FOUND = {
-    # 99: a server that was removed while it entered a generation served it for ever. 1006: a server stayed after the
-    # work was done, because a worker still waited to join.
-    "members": [99, 1006],
-}
+# Seeds that found errors, with the scenario and its options.
+FOUND = [
+    # A server that was removed while it entered a generation served it for ever.
+    (99, "members"),
+    # A server stayed after the work was done, because a worker still waited to join.
+    (1006, "members"),
+]
+
+
+STAND_IN = """#!/usr/bin/env bash
+echo "$4 seeds from $2: 0 failed, 1 s simulated, 2 switches"
+[[ $2 != 7 || -e $(dirname "$0")/../../mended ]]
+"""
 
 
 class Seeds(unittest.TestCase):
     def test_errors_that_were_found(self):
-        for scenario, seeds in FOUND.items():
-            for seed in seeds:
-                done = run(scenario, "--first-seed", str(seed))
-                self.assertEqual(done.returncode, 0, done.stdout)
+        for seed, *command in FOUND:
+            done = run(*command, "--first-seed", str(seed))
+            self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_members(self):
         done = run("members", "--first-seed", "1", "--seeds", "300")
@@ -40,6 +48,25 @@ class Seeds(unittest.TestCase):
                               capture_output=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"members: 20 seeds from 1 in \d+ s, .* 0 failed\n$")
+
+    def test_run_continues(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = Path(folder)
+            program = build / "tests" / "simulation" / "stand_in"
+            program.parent.mkdir(parents=True)
+            # Seed 7 fails until the file `mended` exists.
+            program.write_text(STAND_IN)
+            program.chmod(0o755)
+            store = build / "simulation" / "stand_in.json"
+            store.parent.mkdir()
+            store.write_text(json.dumps({"next": 301, "seeds": 300, "seconds": 9.0, "switches": 5, "failed": [7]}))
+            command = [sys.executable, RUN, "--scenario", "stand_in", "--build", build, "--jobs", "1", "--minutes",
+                       "1e-6"]
+            for code, failed in (1, [7]), (0, []):
+                done = subprocess.run(command, text=True, capture_output=True)
+                self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+                self.assertEqual(json.loads(store.read_text())["failed"], failed)
+                (build / "mended").touch()
 
     def test_histories_are_equal(self):
         done = run("members", "--first-seed", "1000", "--seeds", "20", "--twice")
