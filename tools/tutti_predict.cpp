@@ -57,10 +57,9 @@ int predict(const Options& o) {
   Inference net(*backend, m.loaded.net, compute_of(o, *backend));
   const std::vector<GivenImage> images = find_images(o.images);
   if (o.verbose)
-    std::fprintf(stderr, "%s: %s, %lld classes, %s weights; %s, %s, %d threads; %zu images\n", m.file.path.c_str(),
-                 shown(m.card.name).c_str(), static_cast<long long>(m.classes()),
-                 m.loaded.averaged ? "averaged" : "the last", backend->name().c_str(), o.precision.c_str(),
-                 backend->threads(), images.size());
+    std::fprintf(stderr, "%s: %s, %lld classes, %s; %s, %s, %d threads; %zu images\n", m.file.path.c_str(),
+                 shown(m.card.name).c_str(), static_cast<long long>(m.classes()), weights_of(m).c_str(),
+                 backend->name().c_str(), o.precision.c_str(), backend->threads(), images.size());
   if (images.empty()) return 0;
   const Shape& input = m.card.graph->operator[](m.card.graph->images).shape;
   const GivenImages given(images, make_image_decoders(o.decoder, "--decoder"), m.card.image, input[1]);

@@ -50,6 +50,13 @@ TEST_CASE("images of class folders are read in the order of class and name") {
   std::filesystem::create_directory_symlink(folder / "n01", folder / "n00");
   std::filesystem::create_symlink(folder / "n01" / "x.Png", folder / "n01" / "link.png");
   CHECK(ImageFolder(folder.path()).size() == 8);
+  // Links to folders below a class folder, and links without a target, are counted.
+  std::filesystem::create_directory_symlink(folder / "n01", folder / "n03" / "more");
+  std::filesystem::create_symlink("nowhere", folder / "n03" / "gone.png");
+  std::filesystem::create_symlink("nowhere", folder / "n03" / ".hidden");
+  CHECK(image_folder::describe(ImageFolder(folder.path()).left_out()) ==
+        "2 files are neither JPEG nor PNG: without extension 1, .txt 1; not followed: links to folders 1, links whose "
+        "target is missing 1");
 }
 
 TEST_CASE("left-out files are described by kind, the most frequent first") {

@@ -153,7 +153,7 @@ class Onnx(PredictCase):
         model = self.train(CIFAR, "named", *SMALL, "--image-shape", "3,16,16", "--depth", "8", "--rgb-mean", "127.5", "--rgb-std", "51,102,255")
         (self.folder / "names").write_text("".join(f"kind {k}\n" for k in range(10)))
         said = run(EXPORT, "--classes", self.folder / "names", model, self.folder / "named.onnx").out
-        self.assertRegex(said, r"named.onnx: resnet\w*-8, 10 classes, the last weights, [\d.]+ MB\n$")
+        self.assertRegex(said, r"named.onnx: resnet\w*-8, 10 classes, the weights of step \d+, [\d.]+ MB\n$")
         net = onnx.load(self.folder / "named.onnx")
         metadata = {p.key: p.value for p in net.metadata_props}
         self.assertEqual(json.loads(metadata["classes"]), [f"kind {k}" for k in range(10)])

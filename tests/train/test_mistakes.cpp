@@ -210,6 +210,35 @@ TEST_CASE("each evaluation of a training reports its mistakes, and the file has 
   CHECK(hears.epochs.size() == 1);
 }
 
+TEST_CASE("with keep_best() the file has the mistakes of the best evaluation, also after a resume") {
+  const TempFolder folder;
+  const Synthetic images({.size = 4, .height = 4, .width = 4, .classes = 4});
+  const auto file = [&] { return EvaluationFile(folder.path(), images, [](const std::string& c) { FAIL_CHECK(c); }); };
+  // Reports an evaluation, and returns the step in the file.
+  const auto step_after = [&](EvaluationFile& f, std::int64_t step, bool best) {
+    Mistakes m;
+    m.step = step;
+    m.classes = m.images = 4;
+    f.mistakes(m);
+    EpochReport r;
+    r.step = step;
+    r.best = best;
+    f.epoch(r);
+    return io::parse_json(io::read_text_file(folder / "evaluation.json", 1 << 20)).at("step").as_integer();
+  };
+  EvaluationFile first = file();
+  first.keep_best({});
+  CHECK(step_after(first, 1, false) == 1);
+  CHECK(step_after(first, 2, true) == 2);
+  CHECK(step_after(first, 3, false) == 2);
+  EvaluationFile resumed = file(), of_another = file();
+  resumed.keep_best(2);
+  CHECK(step_after(resumed, 4, false) == 2);
+  CHECK(step_after(resumed, 5, true) == 5);
+  of_another.keep_best(2);
+  CHECK(step_after(of_another, 6, false) == 6);
+}
+
 TEST_CASE("a mistakes file that cannot be written is reported once") {
   const TempFolder folder;
   std::vector<std::string> complaints;

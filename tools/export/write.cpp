@@ -19,9 +19,9 @@ int write(const Options& o) {
       interchange::to_onnx(fold_norms(std::move(m.loaded.net)), m.card,
                            {.pixels = o.input == "pixels", .probabilities = o.output == "probabilities"});
   io::atomic_write_file(o.out, file);
-  return std::printf("%s: %s, %lld classes, %s weights, %.1f MB\n", o.out.c_str(),
-                     predict_tool::shown(m.card.name).c_str(), static_cast<long long>(m.classes()),
-                     m.loaded.averaged ? "averaged" : "the last", static_cast<double>(file.size()) / 1e6) < 0
+  return std::printf("%s: %s, %lld classes, %s, %.1f MB\n", o.out.c_str(), predict_tool::shown(m.card.name).c_str(),
+                     static_cast<long long>(m.classes()), predict_tool::weights_of(m).c_str(),
+                     static_cast<double>(file.size()) / 1e6) < 0
              ? 1
              : 0;
 }

@@ -9,6 +9,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
+#include <tutti/io/checkpoint/checkpoint_names.hpp>
 #include <tutti/io/file.hpp>
 
 #include "tools/command_line/values.hpp"
@@ -127,6 +128,13 @@ OpenedModel open_model(const ModelOptions& o) {
                                      : o.averaged == "no" ? Averaged::no
                                                           : Averaged::automatic);
   return m;
+}
+
+std::string weights_of(const OpenedModel& m) {
+  std::string text = m.loaded.averaged ? "the averaged weights" : "the weights";
+  if (const auto name = io::CheckpointName::parse(m.file.checkpoint.filename().string()))
+    text += " of step " + std::to_string(name->step);
+  return text;
 }
 
 }  // namespace tutti::predict_tool

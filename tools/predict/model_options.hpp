@@ -46,4 +46,7 @@ struct OpenedModel {
 
 [[nodiscard]] OpenedModel open_model(const ModelOptions& o);
 
+// Returns e.g. "the weights of step 240", or "the averaged weights of step 240", or "the weights" without a checkpoint.
+[[nodiscard]] std::string weights_of(const OpenedModel& m);
+
 }  // namespace tutti::predict_tool

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/images/png_write.hpp>
 #include <tutti/io/base64.hpp>
+#include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
 #include <tutti/io/json/json.hpp>
 #include <tutti/train/mistakes.hpp>
@@ -21,9 +23,9 @@
 namespace tutti {
 
 // Writes RUN/evaluation.json: the confusion matrix of the last evaluation and its worst-classified images, if
-// FitOptions::mistakes is set. Each evaluation replaces the file. "confusion" is a flat list of triples: label,
-// predicted class, number of images. Pairs without an image are left out. "png" is a small copy of the image, in
-// Base64.
+// FitOptions::mistakes is set. Each evaluation replaces the file, or, after keep_best(), each one that is the best.
+// "confusion" is a flat list of triples: label, predicted class, number of images. Pairs without an image are left out.
+// "png" is a small copy of the image, in Base64.
 class EvaluationFile : public FitListener {
  public:
   static constexpr std::int64_t format = 1, most_pixels = 72;  // most_pixels: for each side
@@ -37,12 +39,34 @@ class EvaluationFile : public FitListener {
         careful_(path_.string(), std::move(complain)),
         where_(std::move(where)) {}
 
+  // Keeps the file of the best evaluation. best_step: the step of the best checkpoint, if a run with one goes on.
+  void keep_best(std::optional<std::int64_t> best_step) {
+    keeps_best_ = true;
+    if (!best_step || !io::path_exists(path_)) return;
+    careful_([&] {
+      const io::Json before = io::parse_json(io::read_text_file(path_, std::size_t{1} << 26), path_.string(),
+                                             {std::size_t{1} << 26, std::size_t{1} << 22, 8});
+      has_best_ = before.at("step", path_.string()).as_integer(path_.string()) == *best_step;
+    });
+  }
+
   void mistakes(const Mistakes& m) override {
-    // Does not wait for the disk: the other ranks may wait for this one, and the disk may be slow.
-    careful_([&] { io::replace_file(path_, io::write_json(json_of(m)) + "\n"); });
+    if (keeps_best_)
+      last_ = m;
+    else
+      write(m);
+  }
+  void epoch(const EpochReport& r) override {
+    if (last_ && (r.best || !has_best_)) write(*last_);
+    has_best_ = has_best_ || (last_ && r.best);
+    last_.reset();
   }
 
  private:
+  void write(const Mistakes& m) {
+    // Does not wait for the disk: the other ranks may wait for this one, and the disk may be slow.
+    careful_([&] { io::replace_file(path_, io::write_json(json_of(m)) + "\n"); });
+  }
   [[nodiscard]] io::Json json_of(const Mistakes& m) const {
     io::Json::Array names, confusion, worst;
     const std::vector<std::string>& known = test_.schema().class_names;
@@ -92,6 +116,8 @@ class EvaluationFile : public FitListener {
   AnyDataset test_;
   detail::FaultTolerantWriter careful_;
   std::function<std::string(std::int64_t)> where_;
+  bool keeps_best_ = false, has_best_ = false;
+  std::optional<Mistakes> last_;  // with keeps_best_: of the evaluation that the next epoch() reports
 };
 
 }  // namespace tutti

@@ -392,10 +392,10 @@
   const judged = data.runs.filter((r) => r.evaluation);
   if (judged.length) {
     const told = (run) => (several ? run.name + ": " : "") + number(run.evaluation.images) + " images after epoch " + number(run.evaluation.epoch) + ", step " + number(run.evaluation.step) + (run.evaluation.averaged ? ", with averaged weights" : "");
-    section("Confusion matrix of the last evaluation", ...judged.flatMap((run) => [el("h3", {}, told(run)),
+    section("Confusion matrix", ...judged.flatMap((run) => [el("h3", {}, told(run)),
       ...(run.evaluation.confusion ? matrix(run, run.evaluation) : [el("p", { class: "quiet" }, "Not kept for " + number(run.evaluation.classes) + " classes.")])]));
     const faces = judged.filter((run) => run.evaluation.worst.length);
-    if (faces.length) section("Worst-classified images of the last evaluation", el("p", { class: "quiet" }, "Those of the greatest loss: what they are, what the net took them for and how sure it was."),
+    if (faces.length) section("Worst-classified images", el("p", { class: "quiet" }, "Those of the greatest loss: what they are, what the net took them for and how sure it was."),
       ...faces.flatMap((run) => [el("h3", {}, told(run)), el("ul", { class: "faces" }, ...run.evaluation.worst.map((w) => {
         const is_ = className(run.evaluation, w.label), said = className(run.evaluation, w.said);
         return el("li", {}, w.png ? el("img", { src: "data:image/png;base64," + w.png, alt: "image " + w.index + ": " + is_ + ", taken for " + said, title: "image " + w.index })

@@ -47,13 +47,23 @@ namespace image_folder {
   return end == ".jpeg" || end == ".jpg" || end == ".png";
 }
 
-// The number of files for each extension that are not read, because their names are not names of images.
+// The number of files for each extension that are not read, because their names are not names of images; and the
+// numbers of links that are not followed, with the next two keys.
 using LeftOut = std::map<std::string, std::int64_t>;
+inline constexpr std::string_view broken_links = "links whose target is missing", folder_links = "links to folders";
 
 // Returns e.g. "4 files are neither JPEG nor PNG: .gif 2, .webp 1, without extension 1", the most frequent kind first
-// and at most eight of them; empty if no file is left out.
+// and at most eight of them, and "not followed: links to folders 2"; empty if no file is left out.
 [[nodiscard]] inline std::string describe(const LeftOut& left_out) {
-  std::vector<std::pair<std::string, std::int64_t>> kinds(left_out.begin(), left_out.end());
+  std::vector<std::pair<std::string, std::int64_t>> kinds;
+  std::string links;
+  for (const auto& [kind, count] : left_out) {
+    if (kind != broken_links && kind != folder_links) {
+      kinds.emplace_back(kind, count);
+      continue;
+    }
+    links += (links.empty() ? "not followed: " : ", ") + kind + " " + std::to_string(count);
+  }
   std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   std::int64_t files = 0;
   std::string text;
@@ -66,8 +76,9 @@ using LeftOut = std::map<std::string, std::int64_t>;
     text += " " + std::to_string(kinds[i].second);
   }
   if (kinds.size() > most) text += " and " + std::to_string(kinds.size() - most) + " other kinds";
-  if (files == 0) return {};
-  return std::to_string(files) + (files == 1 ? " file is" : " files are") + " neither JPEG nor PNG" + text;
+  if (files == 0) return links;
+  return std::to_string(files) + (files == 1 ? " file is" : " files are") + " neither JPEG nor PNG" + text +
+         (links.empty() ? "" : "; ") + links;
 }
 
 // Returns the names of the folders in `folder`, without hidden ones, sorted by their bytes. Links to folders count.
@@ -85,7 +96,8 @@ using LeftOut = std::map<std::string, std::int64_t>;
 }
 
 // Returns the images below `folder`, as paths relative to it, sorted by their bytes. Searches subfolders, but not
-// hidden ones. Adds other files that are not hidden to `left_out`. Throws DataError.
+// hidden ones, nor links to folders. Adds other files and such links that are not hidden to `left_out`. Throws
+// DataError.
 [[nodiscard]] inline std::vector<std::string> images_in(const io::Path& folder, LeftOut* left_out = nullptr) {
   std::vector<std::string> names;
   const std::size_t prefix = (folder / "").string().size();
@@ -99,6 +111,11 @@ using LeftOut = std::map<std::string, std::int64_t>;
       names.push_back(it->path().string().substr(prefix));
     } else if (left_out != nullptr && it->is_regular_file(ignored)) {
       ++(*left_out)[extension_of(name)];
+    } else if (left_out != nullptr && it->is_symlink(ignored)) {
+      if (it->is_directory(ignored))
+        ++(*left_out)[std::string(folder_links)];
+      else if (!it->exists(ignored))
+        ++(*left_out)[std::string(broken_links)];
     }
   }
   if (error) io::fail_file("list the folder", folder, error.value());
@@ -208,7 +225,7 @@ class ImageFolder {
   [[nodiscard]] int classes() const noexcept { return static_cast<int>(shared_->class_names.size()); }
   [[nodiscard]] std::int64_t block() const noexcept { return 1; }
   [[nodiscard]] const std::vector<std::string>& class_names() const noexcept { return shared_->class_names; }
-  // Returns the files in the class folders that do not have the names of images.
+  // Returns the files in the class folders that do not have the names of images, and the links that are not followed.
   [[nodiscard]] const image_folder::LeftOut& left_out() const noexcept { return shared_->left_out; }
   [[nodiscard]] std::int32_t label(std::int64_t i) const { return shared_->labels[static_cast<std::size_t>(i)]; }
   [[nodiscard]] std::string where(std::int64_t i) const { return path(i).string(); }

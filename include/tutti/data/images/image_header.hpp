@@ -53,7 +53,8 @@ inline void check_image_size(std::uint64_t width, std::uint64_t height, const Im
       width * height > static_cast<std::uint64_t>(limits.pixels))
     fail<DataError>(where,
                     {"an image of at most ", size(limits.width, limits.height), " and ", limits.pixels, " pixels"},
-                    size(width, height), "the record is damaged, or raise ImageLimits");
+                    size(width, height),
+                    "scale the image down or remove it; a program can raise ImageLimits, unless the data are damaged");
 }
 
 // ITU-T T.81, annex B. Accepts the frames with 8 bits a sample that libraries decode: baseline, extended, progressive,
