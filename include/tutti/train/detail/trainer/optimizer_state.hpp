@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -17,12 +17,15 @@
 namespace tutti {
 
 namespace detail {
-// Returns whether one of the patterns, which commas separate, matches the parameter.
+// Returns whether the patterns choose the parameter, as find_parameters().
 [[nodiscard]] inline bool is_early(const EarlyTraining& early, const std::string& name) {
   if (early.steps == 0) return false;
-  const std::vector<std::string> patterns = split_at_commas(early.parameters);
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& p) { return matches_parameter(p, name); });
+  bool chosen = false;
+  for (const std::string& part : split_at_commas(early.parameters)) {
+    const bool out = part.starts_with('!');
+    if (matches_parameter(std::string_view(part).substr(out ? 1 : 0), name)) chosen = !out;
+  }
+  return chosen;
 }
 }  // namespace detail
 
