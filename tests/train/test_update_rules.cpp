@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <tutti/engine/cpu/cpu.hpp>
