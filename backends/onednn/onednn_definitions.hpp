@@ -36,6 +36,7 @@ TUTTI_CORE_FUNCTION std::string OnednnBackend::description() const {
 TUTTI_CORE_FUNCTION std::vector<BitFact> OnednnBackend::bits_depend_on() const {
   std::vector<BitFact> facts = CpuOps::bits_depend_on();
   facts.push_back({"oneDNN's instruction set", std::to_string(static_cast<unsigned>(dnnl_get_effective_cpu_isa()))});
+  facts.push_back({"tiles of AMX", shared_->amx ? "used" : "not used"});
   facts.push_back({"caches", onednn::caches()});
   return facts;
 }

@@ -191,3 +191,13 @@ TEST_CASE("a step that fails at any piece, also while matrices are exchanged, le
     }
   }
 }
+
+TEST_CASE("ranks that share matrices out do not train with ranks that do not") {
+  Solo solo;
+  const auto facts = [&](bool whole) {
+    CountingBackend backend(whole);
+    return Trainer(backend, solo, wide_net(), {.optimizer = Muon{}}).facts().facts();
+  };
+  CHECK(facts(true) == facts(true));
+  CHECK(facts(true) != facts(false));
+}

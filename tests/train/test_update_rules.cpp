@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
+#include <tutti/graph/parameter_groups.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "small_trainer.hpp"
@@ -166,4 +169,52 @@ TEST_CASE_TEMPLATE("LARC with Nesterov momentum equals the definition computed i
   }
   CHECK(scaled);
   CHECK(whole);
+}
+
+TEST_CASE("early training chooses parameters as freeze() does, and refuses patterns that match none") {
+  const Data data(12);
+  CpuBackend backend({1});
+  Solo solo;
+  Trainer t(backend, solo, small_net(true), {.early = {.parameters = "*,!fc", .steps = 1}});
+  std::vector<std::byte> before;
+  for (int i = 0; i < 2; ++i) {
+    before = weights(t);
+    t.step(data.view(), 12, 0.1);
+  }
+  for (const Slice& s : t.executor().parameters().slices) {
+    const auto *a = reinterpret_cast<const float*>(before.data()) + s.offset,
+               *b = static_cast<const float*>(t.executor().parameter_data()) + s.offset;
+    CHECK_MESSAGE(std::equal(a, a + s.count, b) == !s.name.starts_with("fc"), s.name);
+  }
+  const auto make = [&](EarlyTraining e) { Trainer(backend, solo, small_net(true), {.early = std::move(e)}); };
+  CHECK_THROWS_WITH_AS(make({.parameters = "conv3", .steps = 1}), doctest::Contains("[early training]"), UsageError);
+  CHECK_THROWS_WITH_AS(make({.parameters = "fc", .steps = -1}), doctest::Contains("0 steps or more"), UsageError);
+  CHECK_THROWS_WITH_AS(make({.steps = 1}), doctest::Contains("patterns"), UsageError);
+}
+
+TEST_CASE("clipping and SAM leave out what a step trains no longer, as constant parameters") {
+  const Data data(12);
+  CpuBackend backend({1});
+  Solo solo;
+  for (const int logical : {0, 3}) {
+    TrainerOptions o{.optimizer = Sgd{0, false}, .weight_decay = 0, .clip_norm = 0.01, .sam = {.rho = 0.3}};
+    o.logical_ranks = logical;
+    Graph net = small_net(true);
+    (void)freeze(net, "conv1,conv2");
+    Trainer constant(backend, solo, net, o);
+    o.early = {.parameters = "conv1,conv2", .steps = 1};
+    Trainer early(backend, solo, small_net(true), o);
+    for (Trainer* t : {&constant, &early})
+      for (const double lr : {0.0, 1.0}) {
+        const std::vector<BatchView> ranks{data.view(0, 4), data.view(4, 8), data.view(8, 12)};
+        logical > 0 ? t->step(ranks, 12, lr) : t->step(data.view(), 12, lr);
+      }
+    const auto value = [](Trainer& t, const Slice& s, std::size_t i) {
+      const Slice* const at = t.executor().parameters().find(s.name);
+      return static_cast<double>(static_cast<const float*>(t.executor().parameter_data())[at->offset + i]);
+    };
+    for (const Slice& s : constant.executor().parameters().slices)
+      for (std::size_t i = 0; i < s.count; ++i)
+        REQUIRE_MESSAGE(std::abs(value(constant, s, i) - value(early, s, i)) < 1e-6, s.name, " ", logical);
+  }
 }

@@ -7,7 +7,7 @@ namespace tutti::cuda::kernels {
 
 inline constexpr char muon[] = R"cuda(
 struct Muon {
-  float momentum, a, b, c, scale, eps;
+  float momentum, a, b, c, scale, eps, norm_factor;
   int nesterov, limit_eps, normalize, half;  // normalize: 2: the decay follows; half: rounds matrices to bf16
 };
 struct Matrix {
@@ -50,7 +50,7 @@ __global__ void muon_momentum(const float* w, const float* g, float* a, float* x
   two_sums(weights, squares, partial + 2 * blockIdx.x);
 }
 __global__ void muon_scale(float* x, i64 n, const double* norms, Muon o) {
-  const double norm = sqrt(norms[1]);
+  const double norm = sqrt(norms[1]) * o.norm_factor;
   const float inverse = (float)(1 / (o.limit_eps ? (norm > o.eps ? norm : (double)o.eps) : norm + o.eps));
   for (i64 i = first_index(); i < n; i += index_step()) x[i] = muon_round(__fmul_rn(x[i], inverse), o.half);
 }

@@ -17,7 +17,7 @@ namespace tutti::cuda {
 
 // kernels/muon.hpp
 struct MuonNumbers {
-  float momentum, a, b, c, scale, eps;
+  float momentum, a, b, c, scale, eps, norm_factor;
   std::int32_t nesterov, limit_eps, normalize, half;  // normalize: 2 if the decay follows
 };
 struct MuonMatrix {
@@ -32,6 +32,7 @@ struct MuonMatrix {
           static_cast<float>(o.c),
           static_cast<float>(o.scale_of(static_cast<double>(u.rows), static_cast<double>(u.cols)) * kept),
           static_cast<float>(o.eps),
+          static_cast<float>(o.norm_factor(u.step)),
           o.nesterov ? 1 : 0,
           o.limit_eps ? 1 : 0,
           !o.normalizes(u.step) ? 0

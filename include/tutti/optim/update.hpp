@@ -66,12 +66,14 @@ struct MuonUpdate {
   bool bf16 = false;  // matrices are rounded to bf16 after each product
   std::variant<SgdUpdate, AdamwUpdate> rest = SgdUpdate{0.9, true};
 
+  // Returns the factor of |D| in step `step`, from 1.
+  [[nodiscard]] double norm_factor(std::int64_t step) const {
+    if (sparse_steps == 0) return 1;
+    const double done = static_cast<double>(step) / static_cast<double>(sparse_steps);
+    return 1 + 1e-5 / (0.5012 + (0.0786 - 0.5012) * (done < 1 ? done : 1));
+  }
   [[nodiscard]] double inverse_norm(double squared, std::int64_t step) const {
-    double norm = math::sqrt(squared);
-    if (sparse_steps > 0) {
-      const double done = static_cast<double>(step) / static_cast<double>(sparse_steps);
-      norm *= 1 + 1e-5 / (0.5012 + (0.0786 - 0.5012) * (done < 1 ? done : 1));
-    }
+    const double norm = math::sqrt(squared) * norm_factor(step);
     return 1 / (limit_eps ? (norm > eps ? norm : eps) : norm + eps);
   }
   [[nodiscard]] double scale_of(double rows, double cols) const {

@@ -9,13 +9,15 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/optim/update.hpp>
 
 namespace tutti {
 
 // Parameters that only the first steps of a run train. In later steps they stay as they are, without decay.
 struct EarlyTraining {
-  std::string parameters{};  // patterns of their names, as of graph/parameter_groups.hpp
+  std::string parameters{};  // patterns of their names, as of find_parameters()
   std::int64_t steps = 0;    // 0: all parameters are trained in every step
   // The steps of the run, if the rate of these parameters falls linearly from its peak to 0 in `steps`. The schedule
   // must fall linearly from its peak to 0 in the run. 0: their rate follows the schedule.
@@ -25,9 +27,12 @@ struct EarlyTraining {
   [[nodiscard]] double factor(std::int64_t step) const {
     if (step > steps) return 0;
     if (of_steps == 0) return 1;
+    if (step > of_steps) return 0;  // after the run
     const auto done = static_cast<double>(step - 1);
     return (1 - done / static_cast<double>(steps)) / (1 - done / static_cast<double>(of_steps));
   }
+  // Throws a UsageError if a number is out of its range.
+  TUTTI_CORE_FUNCTION void require_valid() const;
 };
 
 // How a step changes a model's weights. Constant during training.
@@ -45,7 +50,7 @@ struct UpdateRules {
   // host. Both are empty if the optimizer does not need whole tensors; a user-defined optimizer has only the function.
   std::optional<TrustRatio> trust;
   std::function<double(const SquaredNorms&, double lr)> factor;
-  double clip_norm = 0;             // largest norm of all runs' gradients; 0: no clipping
+  double clip_norm = 0;             // largest norm of all gradients that a step applies; 0: no clipping
   double max_grad_norm = 0;         // the optimizer's own limit, after clip_norm; 0: no limit
   bool dynamic_loss_scale = false;  // the StepFinisher holds its exponent
   EarlyTraining early{};
@@ -55,6 +60,16 @@ struct UpdateRules {
     if (!r.early) return lr * r.lr_scale;
     const double share = early.factor(step);
     return share > 0 ? lr * r.lr_scale * share : -1;
+  }
+  // Calls f(begin, end) for the elements that step `step`, from 1, trains, with adjacent runs together.
+  template <class F>
+  void for_trained(std::int64_t step, F&& f) const {
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (rate(runs[i], 1, step) < 0) continue;
+      const std::size_t begin = runs[i].begin;
+      while (i + 1 < runs.size() && rate(runs[i + 1], 1, step) >= 0) ++i;
+      f(begin, runs[i].end);
+    }
   }
 };
 
@@ -66,5 +81,13 @@ struct UpdateRules {
   if (r.max_grad_norm > 0) clip /= std::max(norm * clip / r.max_grad_norm, 1.0);
   return clip;
 }
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void EarlyTraining::require_valid() const {
+  if (steps < 0 || of_steps < 0) fail<UsageError>("early training", "0 steps or more", std::min(steps, of_steps));
+  if (steps > 0 && parameters.empty())
+    fail<UsageError>("early training", "patterns of parameters' names", "none", "e.g. whitening.bias");
+}
+#endif
 
 }  // namespace tutti

@@ -196,7 +196,7 @@ TUTTI_CORE_FUNCTION void CpuOps::from_integers(const FromIntegers& c) {
 // processor.
 TUTTI_CORE_FUNCTION std::vector<BitFact> CpuOps::bits_depend_on() const {
   std::vector<BitFact> facts = HostBackend::bits_depend_on();
-  facts.push_back({"instruction set", std::string(cpu::name_of(isa())) + (shared_.amx ? " with amx" : "")});
+  facts.push_back({"instruction set", std::string(cpu::name_of(isa()))});
   facts.push_back({"convolution", std::string(cpu::name_of(convolution_))});
   facts.push_back({"compiler", __VERSION__});
 #if defined(_CS_GNU_LIBC_VERSION)

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <tutti/core/isa.hpp>
-#include <tutti/engine/cpu/amx.hpp>
 #include <tutti/tensor/memory.hpp>
 
 // Data that tutti's own kernels of one backend share.
@@ -58,7 +57,6 @@ class WorkerRoom {
 
 struct Shared {
   Isa isa = detect_isa();
-  bool amx = detect_amx();
   bool direct_by_amx = false;  // the backend computes direct convolutions in bf16 with AMX
   ChannelFactors factors;
   WorkerRoom room;

@@ -200,8 +200,14 @@ class HostStepFinisher final : public StepFinisher {
     levels_.resize(integers_->layout().bytes());
     b_.memory().copy_out(levels_.data(), integers_->levels(), levels_.size());
   }
-  // Of all gradients.
-  [[nodiscard]] double squared_norm() { return b_.squared_norms(call(0, rules_.runs.back().end)).gradients; }
+  // Of all gradients that the step applies.
+  [[nodiscard]] double squared_norm() {
+    double squares = 0;
+    rules_.for_trained(numbers_.step, [&](std::size_t begin, std::size_t end) {
+      squares += b_.squared_norms(call(begin, end)).gradients;
+    });
+    return squares;
+  }
   // Throws the errors of an exchange of matrices and then has changed nothing.
   void apply(Exchange& sums) {
     const bool clips = (rules_.clip_norm > 0 || rules_.max_grad_norm > 0) && !rules_.runs.empty();
@@ -215,7 +221,10 @@ class HostStepFinisher final : public StepFinisher {
       UpdateCall u = call(r.begin, r.end);
       if (shared != nullptr && shared->shares.owner(i) >= 0) u.orthogonal = result(*shared, i);
       u.lr = rules_.rate(r, numbers_.lr, numbers_.step);
-      if (u.lr < 0) continue;
+      if (u.lr < 0) {
+        if (integers_ != nullptr && !at_once) integers_->restore(r.begin, r.end, m_.gradients);
+        continue;
+      }
       u.weight_decay = r.weight_decay;
       u.rows = r.rows;
       u.cols = r.cols;

@@ -85,11 +85,14 @@ class GradientExchange final : public Exchange {
     begin();
   }
 
+  // Returns whether this rank can share Muon's matrices out.
+  [[nodiscard]] bool divides_muon() const { return b_.divides_muon() && b_.memory().on_host(); }
   // Shares Muon's matrices out to the current ranks. `rules` are always the same. The memory for other ranks is
   // allocated before they join.
   void share_matrices(const UpdateRules& rules) {
     shared_.shares = {};
-    const bool divides = std::holds_alternative<MuonUpdate>(rules.op) && b_.divides_muon() && b_.memory().on_host();
+    // The factor of a user's optimizer is of whole steps.
+    const bool divides = divides_muon() && std::holds_alternative<MuonUpdate>(rules.op) && !rules.factor;
     if (!divides || s_.owns_weights() || (alone() && s_.members() == nullptr)) return;
     shared_.shares = MatrixShares(rules, s_.size());
     shared_.rank = s_.rank();

@@ -17,10 +17,10 @@
 namespace tutti {
 
 namespace detail {
-// Returns whether the patterns choose the parameter, as find_parameters() does.
+// Returns whether the patterns choose the parameter, as find_parameters().
 [[nodiscard]] inline bool is_early(const EarlyTraining& early, const std::string& name) {
+  if (early.steps == 0) return false;
   bool chosen = false;
-  if (early.steps == 0) return chosen;
   for (const std::string& part : split_at_commas(early.parameters)) {
     const bool out = part.starts_with('!');
     if (matches_parameter(std::string_view(part).substr(out ? 1 : 0), name)) chosen = !out;

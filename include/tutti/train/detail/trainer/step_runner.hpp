@@ -237,8 +237,8 @@ class StepRunner {
       if (!twice) continue;
       try {
         // By the mean over the rows of this rank, not over those of all ranks.
-        perturbation_->perturb(
-            o_.sam.rho, static_cast<double>(global_rows) / static_cast<double>(rows) / end_->scalars()->loss_scale);
+        const double scale = static_cast<double>(global_rows) / static_cast<double>(rows) / end_->scalars()->loss_scale;
+        perturbation_->perturb(o_.sam.rho, scale, rules_, counters_.step + 1);
         pass(Pass::second);
       } catch (...) {
         perturbation_->restore();

@@ -16,6 +16,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/span_of.hpp>
 #include <tutti/graph/initialize.hpp>
+#include <tutti/graph/parameter_groups.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/train/detail/trainer/batch_view.hpp>
@@ -74,6 +75,8 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   if (s_.owns_weights()) detail::require_pushes(o_);
   o_.ema.require_valid();
   o_.sam.require_valid();
+  o_.early.require_valid();
+  if (o_.early.steps > 0) (void)find_parameters(model, o_.early.parameters, "early training");
   if (o_.sam.rho > 0 && !b_.memory().on_host())
     fail<UsageError>("SAM", "a backend on the processor", {"'", b_.name(), "'"}, "leave out --sam");
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);

@@ -28,11 +28,19 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
   else if (const auto* lamb = std::get_if<LambUpdate>(&op))
     f.add("optimizer", {"lamb ", lamb->beta1, " ", lamb->beta2, lamb->trust_clip ? " clip " : " ",
                         lamb->always_adapt ? "all " : "", o_.optimizer.max_grad_norm()});
-  else if (const auto* muon = std::get_if<MuonUpdate>(&op))
+  else if (const auto* muon = std::get_if<MuonUpdate>(&op)) {
     f.add("optimizer", {"muon ", muon->momentum, muon->nesterov ? " nesterov " : " ", muon->steps, " ", muon->a, " ",
                         muon->b, " ", muon->c, " ", static_cast<int>(muon->scale), muon->normalize ? " normalize" : "",
                         muon->sparse_steps, muon->bf16 ? " bf16" : "", muon->rest.index() == 0 ? " sgd " : " adamw ",
                         o_.optimizer.rest_rate(), " ", o_.optimizer.rest_decay().value_or(o_.weight_decay)});
+    f.add("Muon's eps", {muon->eps, muon->limit_eps ? " least norm" : " added"});
+    if (const auto* rest = std::get_if<SgdUpdate>(&muon->rest))
+      f.add("Muon's rest", {rest->nesterov ? "nag " : "sgd ", rest->momentum});
+    if (const auto* rest = std::get_if<AdamwUpdate>(&muon->rest))
+      f.add("Muon's rest", {rest->beta1, " ", rest->beta2, " ", rest->eps});
+    // A rank that shares matrices out would wait for those that do not.
+    f.add("Muon's matrices", parts_->exchange.divides_muon() ? "shared out" : "not shared out");
+  }
   for (const auto& [name, value] : {std::pair{"weight decay", o_.weight_decay},
                                     {"decay of all parameters", o_.decay_all ? 1.0 : 0.0},
                                     {"loss scale", o_.dynamic_loss_scale ? 0 : o_.loss_scale},
@@ -53,7 +61,7 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
   }
   f.add("buckets", {o_.first_bucket_bytes, " and ", o_.bucket_bytes, " bytes"});
   for (const Slice& s : executor_->parameters().slices)
-    f.add("parameter", {s.name, " ", to_string(s.shape), s.trainable ? "" : " fixed",
+    f.add("parameter", {s.name, " ", to_string(s.shape), s.trainable ? "" : " fixed", s.decay ? "" : " no decay",
                         s.lr_scale == 1 ? TextPart{} : TextPart{" rate ", s.lr_scale}});
   return f;
 }
