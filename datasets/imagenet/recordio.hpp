@@ -23,7 +23,7 @@ namespace tutti::imagenet {
 // The words in names of files and folders that name a split.
 [[nodiscard]] inline std::vector<std::string_view> words_of(Split split) {
   if (split == Split::train) return {"train"};
-  return {"validation", "val", "test"};
+  return {"validation", "val", "valid", "test"};
 }
 
 // Returns true if `name` has `word` between dots, dashes and underscores.

@@ -105,6 +105,7 @@ TEST_CASE("a decompression bomb is refused by its header, and the error names th
   CHECK(contains(refusal(jpeg_of_size(300, 1), {.width = 299}), "300x1"));
   CHECK(contains(refusal(jpeg_of_size(1, 300), {.height = 299}), "1x300"));
   CHECK(contains(refusal(jpeg_of_size(20, 10), {.pixels = 199}), "20x10"));
+  CHECK(contains(refusal(jpeg_of_size(20, 10), {.pixels = 199}), "hint: scale the image down or remove it"));
   CHECK(refusal(jpeg_of_size(20, 10), {.pixels = 200}).empty());
   CHECK(contains(refusal(jpeg_of_size(20, 0)), "20x0"));
   CHECK(contains(refusal(jpeg_of_size(0, 20)), "0x20"));

@@ -25,6 +25,10 @@ expect 2 "[--validation-share]" --synthetic --num-batches 1 --log-dir none --val
 expect 2 "[--recipe] expected goyal" "${tiny[@]}" --num-batches 1 --recipe fast
 expect 2 "[--crop-area]" --synthetic --num-batches 1 --crop-area 0.3
 
+mkdir -p alone/train
+ln -s "$PWD/images/train/circle" alone/train/
+expect 3 "[--data-dir] expected training images of two classes or more, got one class 'circle'" --data-dir alone "${tiny[@]:2}" --num-epochs 1 --log-dir none
+
 # A net of two classes, from whose weights a net of four begins.
 mkdir -p two/train two/validation
 for split in train validation; do ln -s "$PWD/images/$split/"{circle,cross} "two/$split/"; done
@@ -89,5 +93,5 @@ small=(--dataset synthetic --num-examples 64 --depth 8 --batch-size 16 --threads
 expect 0 done "${small[@]}" --epochs 1 --run-dir cifar
 expect 0 "done: 4 steps" "${small[@]}" --recipe finetune --epochs 1 --num-classes 12 --pretrained cifar --run-dir cifar2 \
   --freeze 'layer1' --class-weights auto
-expect 2 "[--recipe] expected fast or finetune" "${small[@]}" --recipe slow
+expect 2 "[--recipe] expected fast, airbench94" "${small[@]}" --recipe slow
 finish

@@ -30,6 +30,13 @@ says() { grep -qF -e "$1" out || complain "no '$1' in: $(cat out)"; }
 
 "$TUTTI_BUILD_DIR/examples/save_images" drawn 10 >/dev/null
 mv drawn/train shapes  # class folders without validation images
+# Links that are not followed are counted, and a name of the validation folder.
+mkdir -p linked/train linked/valid elsewhere
+cp -r shapes/circle shapes/cross linked/train
+cp -r shapes/circle shapes/cross linked/valid
+ln -s nowhere.png linked/train/circle/a.png
+ln -s nowhere.png linked/train/cross/b.png
+ln -s "$PWD/elsewhere" linked/train/cross/more
 
 # Too few classes or images: what is needed, before anything is written.
 mkdir one two none
@@ -67,6 +74,11 @@ for file in report.html net.onnx worst.txt log.jsonl evaluation.json; do
 done
 grep -q "^shapes/[a-z]*/[0-9]*.png: is " runs/shapes/worst.txt || complain "worst.txt: $(cat runs/shapes/worst.txt)"
 grep -q '"status":"finished"' runs/shapes/report.html || complain "the report tells no end"
+says "net.onnx: resnet_imagenet-18, 4 classes, the weights of step "
+# The table, the net, the matrix and the worst images are of the same evaluation.
+step=$(sed -nE 's/^the best evaluation, of step ([0-9]+):.*/\1/p' out)
+says "the weights of step $step,"
+grep -q "\"step\":$step," runs/shapes/evaluation.json || complain "evaluation.json is not of step $step: $(cut -c1-80 runs/shapes/evaluation.json)"
 # The same command has nothing left to do, and shows the scores of the best evaluation again; more epochs go on with the
 # same split.
 best=$(grep "the best evaluation, of step" out)
@@ -77,6 +89,26 @@ expect 0 "this run continues from runs/shapes/checkpoints" shapes --image-size 3
 # Another seed would evaluate it on images of its training.
 expect 2 "[--seed] expected 1, by which the validation images of this run were chosen, got 2" shapes "${tiny[@]}" --seed 2
 expect 2 "[--seed] expected 1, by which the validation images of this run were chosen, got 2" shapes --eval --threads 2 --seed 2
+
+# With another number of images, others would be held out.
+cp -r shapes more
+cp more/circle/0.png more/circle/zz.png
+expect 2 "[--data-dir] expected the 32 images of this run's training, apart from the held out ones, got 33" more --log-dir runs/shapes "${tiny[@]}"
+
+# A run that was killed before its first checkpoint begins again by the same command, unless it still trains.
+mkdir begun
+head -n 2 runs/shapes/log.jsonl >begun/log.jsonl
+exec 9<begun
+flock 9
+expect 2 "[--log-dir] expected a folder that no other process writes to, got begun, in which another process trains" \
+  linked "${tiny[@]}" --log-dir begun
+exec 9<&-
+expect 0 "no checkpoint in begun yet: starting from the beginning" linked "${tiny[@]}" --log-dir begun
+says "note: linked/train: not followed: links to folders 1, links whose target is missing 2"
+says "20 training and 20 test images"
+mkdir full
+touch full/notes.txt
+expect 2 "[--log-dir] expected an empty or a new folder, got full" linked "${tiny[@]}" --log-dir full
 
 # The printed commands work.
 "$TUTTI_BUILD_DIR/tools/tutti-predict" runs/shapes "$(find shapes -name '*.png' | sort | head -n 1)" >out 2>&1 || complain "predict: $(cat out)"
@@ -141,6 +173,7 @@ if [[ -x $(command -v mpirun) ]]; then
   if "$TUTTI_BUILD_DIR/tools/tutti-launch" -n 2 "$train" shapes --image-size 32 --num-epochs 1 --batch-size 8 --threads 1 \
     --no-tensorboard --log-dir ranks >out 2>&1; then
     says "2 ranks"
+    says "go on:       tutti-launch -n 2 "
     [[ $(grep -c "^predict: \|predict:     tutti-predict ranks" out) == 1 ]] || complain "not one rank writes: $(cat out)"
     [[ -s ranks/net.onnx ]] || complain "no net of two ranks"
   elif ! grep -q "strategies of this build\|install " out; then

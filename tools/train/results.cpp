@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/launch/launch_environment.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
@@ -121,9 +123,18 @@ std::string shell_word(const std::string& word) {
   return (all_shown ? quoted : escaped) + "'";
 }
 
+// Returns the launcher's command before that of the program, or "LAUNCHER " if only a part of it is known.
+std::string launcher() {
+  const LaunchEnvironment start = read_launch_environment();
+  if (!start.launched) return {};
+  const bool ours = std::getenv("TUTTI_RANK") != nullptr, here = start.local_size == start.size && start.servers == 0;
+  if (!ours || !here || start.elastic) return "LAUNCHER ";
+  return "tutti-launch -n " + std::to_string(start.size) + (start.mpi ? " --launcher mpi " : " ");
+}
+
 // Returns the command that trains twice as long. words: those of the command so far.
 std::string longer(const trainer::RunOptions& o, const std::vector<std::string>& words) {
-  std::string text = "tutti-train";
+  std::string text = launcher() + "tutti-train";
   for (std::size_t i = 0; i < words.size(); ++i) {
     std::string name = words[i].substr(0, words[i].find('='));
     std::replace(name.begin(), name.end(), '_', '-');

@@ -79,8 +79,8 @@ std::string hint_without_classes(const io::Path& folder) {
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     for (const char* split : {"train", "validation", "val", "valid", "test"})
       if (name == split)
-        return "the folders train and validation (or val, or test) hold a folder for each class; a class needs another "
-               "name than these";
+        return "the folders train and validation (or val, valid or test) hold a folder for each class; a class needs "
+               "another name than these";
   }
   return "put the images of each class into a folder of its own";
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/printable.hpp>
 #include <tutti/data/find_files.hpp>
 #include <tutti/data/images/encoded_images.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
@@ -102,6 +103,7 @@ struct Imagenet {
   std::optional<imagenet::Opened> train, test;
   bool splits = false;    // the test images were taken from those for training
   bool held_out = false;  // the same, also without training images
+  std::uint32_t not_held_out = 0;
   ImagenetEvaluation evaluation;
 
   void open(const RunOptions& o) {
@@ -117,6 +119,7 @@ struct Imagenet {
         auto all = open_imagenet(o.data_dir, Split::train, as);
         test = split_off(all, o.validation_share, o.seed);
         held_out = true;
+        not_held_out = static_cast<std::uint32_t>(all.records.size());
       }
       if (!test) test = open_imagenet(o.data_dir, Split::test, as);  // throws
       return;
@@ -129,6 +132,7 @@ struct Imagenet {
     if (test || o.validation_share == 0) return;
     test = split_off(*train, o.validation_share, o.seed);
     held_out = splits = true;
+    not_held_out = static_cast<std::uint32_t>(train->records.size());
   }
   // Opens the images of --data-train and --data-val.
   void open_records(const RunOptions& o, imagenet::OpenOptions as) {
@@ -151,7 +155,12 @@ struct Imagenet {
     if (o.num_classes > 0 && o.num_classes < found)
       fail<UsageError>("--num-classes", "the " + std::to_string(found) + " classes of the images or more",
                        std::to_string(o.num_classes));
-    return std::max(found, static_cast<int>(o.num_classes));
+    const int classes = std::max(found, static_cast<int>(o.num_classes));
+    if (train && classes < 2 && !o.test_io)
+      fail<DataError>(o.data_dir.empty() ? "--data-train" : "--data-dir", "training images of two classes or more",
+                      "one class" + (train->class_names.empty() ? "" : " '" + printable(train->class_names[0]) + "'"),
+                      "the images of each class are in a folder of its own, next to those of the other classes");
+    return classes;
   }
   [[nodiscard]] Schema schema(const RunOptions& o) {
     const ImageAugment a = imagenet_augment(o, Split::train, o.eval_size);
@@ -196,6 +205,7 @@ struct Imagenet {
     all.test = tests;
     all.evaluate_each_epoch = own;
     all.held_out = held_out;
+    all.not_held_out = not_held_out;
     for (const auto* opened : {&train, &test}) {
       if (!*opened) continue;
       if (!(*opened)->left_out.empty())

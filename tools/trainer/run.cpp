@@ -64,6 +64,7 @@ Run::Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& tas
   io::make_directories(o.run_dir);
   io::Json saved_with = options_json(o);
   saved_with.set("train_images", images_.train.size());
+  if (images_.held_out) saved_with.set("not_held_out", static_cast<std::int64_t>(images_.not_held_out));
   checkpoints_.emplace(o.run_dir, static_cast<int>(*o.keep), saved_with,
                        model_metadata(o, loaded.seen, model_, task.preparation(o, loaded.seen)));
   begin();
@@ -201,10 +202,10 @@ void Run::find() {
   if (joins_) return;  // gets its state from the other ranks
   run_with_heartbeat(strategy_, "reading a checkpoint", [&] {
     if (!here()) return;
-    if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir, "--run-dir");
+    if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir, o_.traits().as_horovod ? "--log-dir" : "--run-dir");
     require_kept_checkpoint(o_);
     found_ = find_checkpoint(o_, warn);
-    if (found_ && images_.held_out) require_same_split(found_->options(), o_);
+    if (found_ && images_.held_out) require_same_split(found_->options(), o_, images_.not_held_out);
   });
 }
 
@@ -236,7 +237,7 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
   io::make_directories(folder);
   // A new folder could not be locked before it existed. If this rank takes over, the lost rank may still hold the lock.
   if (!takes_over)
-    lock_.require(o_.run_dir, "--run-dir");
+    lock_.require(o_.run_dir, o_.traits().as_horovod ? "--log-dir" : "--run-dir");
   else
     (void)lock_.take(o_.run_dir, {});
   std::vector<std::unique_ptr<FitListener>> all;
@@ -271,7 +272,12 @@ std::vector<std::unique_ptr<FitListener>> Run::open_logs(ProgressDisplay& progre
                        how.summary_every};
   if (task_.listeners && o_.log_lines != "mxnet")
     for (auto& l : task_.listeners(o_, start, [this] { return trainer_.l2_penalty(); })) all.push_back(std::move(l));
-  if (images_.test) all.push_back(std::make_unique<EvaluationFile>(folder, *images_.test, complain, images_.test_file));
+  if (images_.test) {
+    auto file = std::make_unique<EvaluationFile>(folder, *images_.test, complain, images_.test_file);
+    // Its table of classes and net.onnx are of the best evaluation too.
+    if (o_.program == Program::tutti_train) file->keep_best(checkpoints_->best_step());
+    all.push_back(std::move(file));
+  }
   if (!o_.tensorboard) return all;
   auto board =
       std::make_unique<TensorboardRun>(folder, complain, how.summary_every > 0, options_json(o_), tensorboard_);

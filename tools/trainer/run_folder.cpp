@@ -65,7 +65,7 @@ void clear_run(const io::Path& folder) {
     fail<UsageError>("--clear-log", "the folder of a run, with its log.jsonl or checkpoints",
                      folder.string() + ", which holds other files", "remove it by hand, or name another --log-dir");
   tutti::detail::RunFolderLock lock;
-  lock.require(folder, "--run-dir");
+  lock.require(folder, "--log-dir");
   io::remove_tree(folder);
 }
 
@@ -85,8 +85,10 @@ void settle_run_folder(RunOptions& o) {
   const auto holds = [&](const char* name) { return io::path_exists(io::Path(o.run_dir) / name); };
   if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) && holds("checkpoints"))
     o.resume = "latest";
-  // A script may also restart a process after a failure that occurred before the first checkpoint.
-  if (is_scripted(o) && o.resume.empty() && !o.load_epoch && (holds("checkpoints") || holds("log.jsonl")))
+  // A script, or the same command of tutti-train, may also follow a failure that occurred before the first checkpoint.
+  const bool begins_again = o.program == Program::tutti_train && !o.eval_only && !o.find_lr;
+  if ((is_scripted(o) || begins_again) && o.resume.empty() && !o.load_epoch &&
+      (holds("checkpoints") || holds("log.jsonl")))
     o.resume = "latest";
   bool other_run = false;
   if (!o.resume.empty() && o.resume != "latest" && o.resume != "best") {
@@ -110,12 +112,13 @@ void settle_run_folder(RunOptions& o) {
   }
   if (o.run_dir.empty()) o.run_dir = new_run_name(o);
   if (o.eval_only && !o.pretrained.empty() && o.resume.empty()) return;
+  const char* const named = o.traits().as_horovod ? "--log-dir" : "--run-dir";
   const bool goes_on = (!o.resume.empty() && !other_run) || o.load_epoch || o.kept;
   if (io::path_exists(o.run_dir) && !goes_on) {
     if (!std::filesystem::is_directory(o.run_dir))
-      fail<UsageError>("--run-dir", "a folder", o.run_dir + ", which is not a folder");
+      fail<UsageError>(named, "a folder", o.run_dir + ", which is not a folder");
     if (!is_empty_folder(o.run_dir))
-      fail<UsageError>("--run-dir", "an empty or a new folder", o.run_dir + ", which has files",
+      fail<UsageError>(named, "an empty or a new folder", o.run_dir + ", which has files",
                        other_run ? "a run that begins from the checkpoint of another run needs a folder of its own"
                                  : "give --resume to continue that run, or name another folder");
   }
@@ -171,7 +174,7 @@ void compare_options(const io::Json& before, const RunOptions& o, const Warn& wa
   }
 }
 
-void require_same_split(const io::Json& before, const RunOptions& o) {
+void require_same_split(const io::Json& before, const RunOptions& o, std::int64_t not_held_out) {
   const io::Json now = options_json(o);
   for (const char* const name : {"validation-share", "seed"}) {
     const io::Json* const was = before.find(name);
@@ -180,6 +183,14 @@ void require_same_split(const io::Json& before, const RunOptions& o) {
     fail<UsageError>(std::string("--") + name, text(*was) + ", by which the validation images of this run were chosen",
                      text(*now.find(name)), "with another value it would be evaluated on images of its training");
   }
+  const io::Json* const was = before.find("not_held_out");
+  if (was != nullptr && !(*was == io::Json(not_held_out)))
+    fail<UsageError>(o.data_dir.empty() ? "--data-train" : "--data-dir",
+                     "the " + io::write_json(*was) + " images of this run's training, apart from the held out ones",
+                     std::to_string(not_held_out),
+                     "images were added or removed, so it would be evaluated on images of its training: restore them, "
+                     "or begin a run in another folder; with a folder of validation images, a run accepts new training "
+                     "images");
 }
 
 void give_up_later_checkpoints(const RunOptions& o, std::int64_t step, const Warn& warn) {

@@ -48,9 +48,9 @@ std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, const W
 // those of the net and its images.
 void compare_options(const io::Json& before, const RunOptions& o, const Warn& warn);
 
-// Requires the options that decide which images were held out for validation to be those of the checkpoint: otherwise
-// the run would be evaluated on images that it was trained on. Throws UsageError.
-void require_same_split(const io::Json& before, const RunOptions& o);
+// Requires the options that decide which images were held out for validation, and the number of the others, to be those
+// of the checkpoint: otherwise the run would be evaluated on images that it was trained on. Throws UsageError.
+void require_same_split(const io::Json& before, const RunOptions& o, std::int64_t not_held_out);
 
 // Removes the checkpoints after `step`: the run continues from `step`.
 void give_up_later_checkpoints(const RunOptions& o, std::int64_t step, const Warn& warn);

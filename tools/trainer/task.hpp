@@ -24,6 +24,7 @@ struct Images {
   // Whether each epoch ends with an evaluation if the options do not say otherwise.
   bool evaluate_each_epoch = false;
   bool held_out = false;  // the test images were taken from those for training, by --validation-share and --seed
+  std::uint32_t not_held_out = 0;    // if held_out: number of the other images, with which the run trains
   std::vector<std::string> notes{};  // shown to the user at the start
   std::vector<LaterImages> later{};  // training images of other sizes
   // Returns the number of training images of each class; empty: they must be read.
