@@ -7,8 +7,9 @@
   tests/simulation/run.py [--scenario NAME] --shrink SEED
 
 --hours, --minutes: repeats the seeds that failed, continues after the last seed of the run before, and stops after this
-time. FOLDER/simulation/NAME.json stores both, so a run that was stopped continues when it is started again. --shrink: leaves out faults of a seed that fails, as long as it fails, and
-prints the history of the shortest list. Exits with 1 if a seed fails.
+time. FOLDER/simulation/NAME.json stores both, so a run that was stopped continues when it is started again. --shrink:
+leaves out faults of a seed that fails, as long as it fails, and prints the history of the shortest list. Exits with 1
+if a seed fails.
 """
 import argparse
 import concurrent.futures
