@@ -36,7 +36,7 @@ struct OpList {  // The list of all kinds of ops.
   static void visit(const Variant& o, F&& f) {
     visit(o, f, std::make_index_sequence<sizeof...(Os)>());
   }
-  // The same for ops of the forward pass; does nothing for gradients.
+  // The same for ops of the forward pass; ignores gradients.
   template <class F>
   static void visit_forward(const Variant& o, F&& f) {
     visit_forward(o, f, std::make_index_sequence<sizeof...(Os)>());
