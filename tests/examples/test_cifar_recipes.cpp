@@ -10,9 +10,6 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/optim/update_rules.hpp>
-#include <tutti/train/detail/trainer/optimizer_state.hpp>
-
 #include "data/temp_folder.hpp"
 #include "tools/trainer/check.hpp"
 #include "tools/trainer/cli.hpp"
@@ -191,12 +188,6 @@ TEST_CASE("an option that turns off a part of a record turns off what belongs to
   CHECK(options("--recipe airbench94-muon --optimizer sgd").optimizer == "sgd");
   CHECK(options("--recipe airbench94 --lr-schedule onecycle").warmup_epochs == 0);
   CHECK(options("--recipe airbench94 --network airbench96").depth == 11);
-}
-
-TEST_CASE("patterns of --early-parameters take parameters out again") {
-  const EarlyTraining early{.parameters = "*,!fc", .steps = 3};
-  CHECK(tutti::detail::is_early(early, "conv1.weight"));
-  CHECK_FALSE(tutti::detail::is_early(early, "fc.weight"));
 }
 
 TEST_CASE("options that do not fit the parts of the records are refused") {

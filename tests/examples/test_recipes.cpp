@@ -233,7 +233,7 @@ TEST_CASE("an option that turns off a part of a recipe turns off what belongs to
   CHECK(options("--recipe torchvision-v2 --ema-decay 0").ema_every == 1);
   CHECK(options("--recipe mosaic-mild --ema-decay 0").ema_schedule == "counted");
   CHECK_FALSE(options("--recipe mosaic-mild --bce-loss false").bce_sum);
-  CHECK_FALSE(options("--recipe rsb-a2 --bce-loss false").bce_target_thresh);
+  CHECK_FALSE(options("--recipe rsb-a2 --bce-loss false").bce_target_thresh.has_value());
 }
 
 TEST_CASE("sizes of images by epoch") {
