@@ -76,7 +76,8 @@ fs::path make_job_folder(const std::string& job) {
     }
     // Another job that ends may remove empty folders. In that case this begins again with the first folder.
     const bool gone = error == ENOENT || ((error == 0 || error == EEXIST) && !there && errno == ENOENT);
-    if (gone && ++tries < 100) {
+    if (gone && ++tries < most_tries_to_make_folder) {
+      std::this_thread::yield();
       made = 0;
       continue;
     }

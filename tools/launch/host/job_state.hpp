@@ -30,6 +30,9 @@ namespace fs = std::filesystem;
 // Makes the folder of a job and returns its path. Throws UsageError if another user could have made it.
 [[nodiscard]] fs::path make_job_folder(const std::string& job);
 
+// A busy machine can let other agents remove the folder many times between two calls of one.
+inline constexpr int most_tries_to_make_folder = 10'000;
+
 // Makes the folder of a job, calls `make_first` with it, which makes a file in it, and returns what `make_first`
 // returns. Repeats both if the folder is removed before the file exists: agents of several hosts that share a state
 // folder remove the folder of their job whenever they find it empty.
@@ -41,7 +44,7 @@ auto with_job_folder(const std::string& job, F&& make_first) {
       return make_first(folder);
     } catch (const io::FileError& e) {
       const bool removed = e.error_number() == ENOENT || e.error_number() == ESTALE;
-      if (!removed || tries == 100) throw;
+      if (!removed || tries == most_tries_to_make_folder) throw;
     }
   }
 }
