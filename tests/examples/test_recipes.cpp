@@ -165,7 +165,7 @@ TEST_CASE("MLPerf's recipe has the numbers of its configuration") {
   CHECK(*options("--recipe mlperf --batch-size 1600").lr == 11);
 }
 
-TEST_CASE("FFCV's recipes decay batch norm of the shortcuts, and --decay-of any parameter") {
+TEST_CASE("recipes decay the parameters that their originals decay, and --decay-of any") {
   Schema seen;
   seen.channels = 3;
   seen.height = seen.width = 32;
@@ -181,6 +181,8 @@ TEST_CASE("FFCV's recipes decay batch norm of the shortcuts, and --decay-of any 
     CHECK(decays("--recipe ffcv-16", name));
   for (const char* name : {"bn1.weight", "layer2.0.bn3.bias"}) CHECK_FALSE(decays("--recipe ffcv-16", name));
   CHECK_FALSE(decays("--recipe goyal", "layer2.0.downsample.1.weight"));
+  CHECK(decays("--recipe mlperf", "fc.bias"));
+  CHECK_FALSE(decays("--recipe mlperf", "bn1.bias"));
   CHECK(decays("--num-epochs 1 --decay-of bn1,layer3", "bn1.bias"));
   CHECK_FALSE(decays("--num-epochs 1 --decay-of bn1,layer3", "layer1.0.bn1.bias"));
   CHECK(contains(message_of<UsageError>([&] { make_model(options("--num-epochs 1 --decay-of bn9"), seen); }),

@@ -193,6 +193,8 @@ void mlperf(RunOptions& o) {
   o.eta = 0.001;
   o.wd = 5e-5;
   o.decay_biases = false;
+  // Biases do not decay there, except for those of the classifier.
+  o.decay_of = "fc.bias";
   o.label_smoothing = 0.1;
   o.lr_schedule = "poly";
   o.poly_power = 2;
@@ -283,7 +285,9 @@ void add_imagenet_recipes(std::vector<Recipe>& to) {
           "change between epochs and crops have them, there each batch is made smaller without a filter; no "
           "blur before the first pool; scales of batch norm begin at 1 and the bias of the classifier at 0, "
           "there at random and at -log(classes); mixup pairs the ends of a batch, there at random; SAM takes the "
-          "gradient of a rank's images, there 256 of a GPU"};
+          "gradient of a rank's images, there 256 of a GPU, and both of its passes count for batch norm's statistics "
+          "there, the first one here; the average begins with the initial weights, there with those after the first "
+          "step"};
   for (const Mosaic& m : {Mosaic{"mosaic-mild", "75 to 78.1 % top-1 in up to 60 epochs", 36, 0.08, 0, 0.5, 0.4, 0},
                           {"mosaic-medium", "78.1 to 79.5 % top-1 in 60 to 240 epochs", 135, 0.1, 0.2, 0.5, 0.4, 10}})
     add(of_mosaic, m.name, m.published, m.epochs, 2.048, [m](RunOptions& o) { mosaic(o, m); });
@@ -302,7 +306,8 @@ void add_imagenet_recipes(std::vector<Recipe>& to) {
                 .batch = 3200,
                 .rule = RateRule::none,
                 .differs = "LARS divides by |g + wd w| and scales all tensors, there by |g| + wd |w| and only weights; "
-                           "computed in f32 or bf16, there in f16"});
+                           "the rates begin with that of step 0, there of step 1; computed in f32 or bf16, there in "
+                           "f16"});
 }
 
 }  // namespace tutti::trainer
