@@ -191,7 +191,7 @@ S
 #include <unistd.h>
 extern "C" int fsync(int) { return usleep(400000); }
 extern "C" int open(const char* path, int flags, ...) {
-  if (strstr(path, "manifest.json")) usleep(4500000);
+  if (strstr(path, "manifest.json")) usleep(2500000);
   return reinterpret_cast<int (*)(const char*, int, ...)>(dlsym(RTLD_NEXT, "open"))(path, flags, 0666);
 }
 S
@@ -232,7 +232,7 @@ if [[ -f $sample ]]; then
   [[ $(evaluated) == "2 1,6 1,10 2,12 2" ]] || complain "--eval_interval 2: $(cat out)"
   if [[ -e slow.so ]]; then
     LD_PRELOAD=$work/slow.so mpirun --oversubscribe --bind-to none --mca btl self,vader,tcp -np 2 "$program" "${real[@]}" \
-      --eval --eval_interval 2 --log_dir real --comm-deadline 4 --threads 1 >out 2>&1 || complain "a slow disk: $(tail -n 3 out)"
+      --eval --eval_interval 2 --log_dir real --comm-deadline 2 --threads 1 >out 2>&1 || complain "a slow disk: $(tail -n 3 out)"
     [[ $(evaluated) == "2 1,6 1,10 2,12 2" ]] || complain "--eval_interval 2 from a slow disk: $(cat out)"
   fi
   expect 0 "Finished evaluation" "${real[@]}" -b 1 --eval --num_gpus 4 --log_dir real

@@ -16,7 +16,7 @@ from compile_cost import PROGRAMS, commands, measure
 from sources import skip
 
 # For each of PROGRAMS: the MB allocated in total, the peak in MB, and the target for the peak in MB.
-REACHED = [(554, 425, 500), (1800, 1037, 500), (289, 295, 300)]
+REACHED = [(568, 427, 500), (1854, 1042, 500), (290, 296, 300)]
 YARDSTICKS = [264, 207]  # MB allocated in total by GCC 12.2
 SLACK_TAKEN, SLACK_PEAK = 1.03, 1.25
 

@@ -205,14 +205,15 @@ void Run::find() {
     if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir, o_.traits().as_horovod ? "--log-dir" : "--run-dir");
     require_kept_checkpoint(o_);
     found_ = find_checkpoint(o_, warn);
-    if (found_ && images_.held_out) require_same_split(found_->options(), o_, images_.not_held_out);
+    if (!found_) return;
+    require_classes_of(found_->path(), o_, images_.train.schema().class_names);
+    if (images_.held_out) require_same_split(found_->options(), o_, images_.not_held_out);
   });
 }
 
 void Run::begin() {
   if (joins_) return;
   if (found_) {
-    require_classes_of(found_->path(), o_, images_.train.schema().class_names);
     compare_options(found_->options(), o_, warn);
     // A plain --resume removes no later checkpoints: one that could not be read now may be readable later.
     const bool chosen = !o_.resume.empty() ? o_.resume != "latest" : o_.load_epoch.has_value();
