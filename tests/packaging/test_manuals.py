@@ -130,7 +130,7 @@ class Manuals(unittest.TestCase):
     def test_bash_completes_words(self):
         """Tests that options and their values are completed in each of the forms that the programs accept."""
         if "train_cifar10" in self.helps:
-            self.assertEqual(self.bash("train_cifar10", "--epo"), ["--epochs"])
+            self.assertEqual(self.bash("train_cifar10", "--epo"), ["--epochs", "--epoch-end"])
             self.assertEqual(self.bash("train_cifar10", "--batch_s"), ["--batch-size"])
             for words in (["--backend", ""], ["--backend", "="], ["--backend", "=", ""]):
                 self.assertEqual(self.bash("train_cifar10", *words), ["auto", "reference", "eigen", "onednn", "cuda"])
