@@ -50,6 +50,11 @@ TEST_CASE("images of class folders are read in the order of class and name") {
   std::filesystem::create_directory_symlink(folder / "n01", folder / "n00");
   std::filesystem::create_symlink(folder / "n01" / "x.Png", folder / "n01" / "link.png");
   CHECK(ImageFolder(folder.path()).size() == 8);
+  // A link without a target in place of a class folder is not left out silently.
+  std::filesystem::create_symlink("nowhere", folder / "n04");
+  CHECK(contains(error_of(folder.path()),
+                 "expected folders of classes, got n04, a link to nowhere, which does not exist"));
+  std::filesystem::remove(folder / "n04");
   // Links to folders below a class folder, and links without a target, are counted.
   std::filesystem::create_directory_symlink(folder / "n01", folder / "n03" / "more");
   std::filesystem::create_symlink("nowhere", folder / "n03" / "gone.png");

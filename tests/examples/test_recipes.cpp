@@ -180,6 +180,8 @@ TEST_CASE("recipes decay the parameters that their originals decay, and --decay-
   for (const char* name : {"layer2.0.downsample.1.weight", "layer2.0.downsample.1.bias", "fc.bias", "conv1.weight"})
     CHECK(decays("--recipe ffcv-16", name));
   for (const char* name : {"bn1.weight", "layer2.0.bn3.bias"}) CHECK_FALSE(decays("--recipe ffcv-16", name));
+  for (const char* name : {"layer1.0.downsample.2.weight", "layer2.0.downsample.2.bias"})  // shortcuts of ResNet-50-D
+    CHECK(decays("--recipe ffcv-16 -m resnet50d", name));
   CHECK_FALSE(decays("--recipe goyal", "layer2.0.downsample.1.weight"));
   CHECK(decays("--recipe mlperf", "fc.bias"));
   CHECK_FALSE(decays("--recipe mlperf", "bn1.bias"));

@@ -18,7 +18,7 @@ const command_line::Form form{
     .title =
         R"(Makes one HTML page of what runs have written. The page needs no network and no other file. It shows overlaid curves,
 throughput, the shares of the time, changes of members, the confusion matrix and the worst-classified images
-of the last evaluation, options and their differences. A run may still be training.)",
+of the last evaluation (with tutti-train: of the best one), options and their differences. A run may still be training.)",
     .usage = "tutti-report [OPTIONS] RUN...",
     .notes = R"(RUN: the folder of a run (--run-dir) or of its log (--log-dir), or a file log.jsonl.
 Exit codes: 0, 1 internal error, 2 usage, 3 a folder that is not a run's, or a run that could not be read completely (the

@@ -75,8 +75,10 @@ void take_average(AnyStrategy& strategy, RunOptions& o) {
   run_with_heartbeat(strategy, "reading a checkpoint", [&] {
     if (strategy.rank() != 0) return;
     const auto found = find_checkpoint(o, [](const std::string&) {});
-    const io::Json* const was = found ? found->options().find("ema-decay") : nullptr;
-    if (was != nullptr) decay = io::write_json(*was);
+    if (!found) return;
+    const io::Json *const was = found->options().find("ema-decay"), *const how = found->options().find("ema-schedule");
+    const bool lookahead = how != nullptr && how->is_string() && how->as_string() == "lookahead";
+    if (was != nullptr && !lookahead) decay = io::write_json(*was);
   });
   decay = broadcast_text(strategy, "--ema-decay", decay);
   if (!decay.empty() && o.ema_decay == 0) detail::assign("--ema-decay", decay, o.ema_decay);

@@ -27,7 +27,8 @@ JobFacts facts(const RunOptions& o, const Images& images);
 // Rank 0 chooses the run's folder and tells the other ranks.
 void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o);
 
-// If the options do not say otherwise, an evaluation uses the averaged weights if the checkpoint has them.
+// If the options do not say otherwise, an evaluation uses the averaged weights if the checkpoint has them and they
+// are not lookahead's.
 void take_average(AnyStrategy& strategy, RunOptions& o);
 
 // Returns whether this rank saves as the coordinator does. With --local-ckpt the first rank of each host saves too, in

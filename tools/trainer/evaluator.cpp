@@ -45,9 +45,9 @@ namespace {
 using namespace detail;
 
 // Options of the net and the images, which a checkpoint records.
-constexpr const char* told_by_checkpoint[] = {"dataset",     "image-shape",  "rgb-mean",  "rgb-std",
-                                              "num-classes", "num-examples", "seed",      "network",
-                                              "depth",       "width",        "ema-decay", "optimizer"};
+constexpr const char* told_by_checkpoint[] = {"dataset",      "image-shape",  "rgb-mean", "rgb-std", "num-classes",
+                                              "num-examples", "seed",         "network",  "depth",   "width",
+                                              "ema-decay",    "ema-schedule", "optimizer"};
 
 struct TakeFromCheckpoint {
   const io::Json &checkpoint, &usual, &said;

@@ -116,8 +116,9 @@ void ffcv(RunOptions& o, std::int64_t epochs, std::int64_t larger_after) {
   o.mom = 0.9;
   o.wd = 1e-4;
   o.decay_biases = true;
-  // Parameters whose names contain "bn" do not decay there, and batch norm of a shortcut has another name.
-  o.decay_of = "*.downsample.1";
+  // Parameters whose names contain "bn" do not decay there, and batch norm of a shortcut has another name: of
+  // ResNet-50 downsample.1, of ResNet-50-D downsample.2. The convolutions of shortcuts decay anyway.
+  o.decay_of = "*.downsample.*";
   o.zero_gamma = false;
   o.label_smoothing = 0.1;
   o.lr_schedule = "linear";

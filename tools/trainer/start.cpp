@@ -52,7 +52,9 @@ MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& se
   m.batches = batches;
   if (!trainer.executor().backend().memory().on_host()) return m;
   if (!o.dry_run) check_memory(m, o, launched().local_size);
-  if (!o.dry_run || static_cast<std::int64_t>(m.activations) < available_memory()) m = trainer.prepare(rows, evaluated);
+  // A dry run allocates a little memory to know the sum exactly, but not most of the memory of the machine.
+  constexpr std::size_t little = std::size_t{1} << 30;
+  if (!o.dry_run || m.activations < little) m = trainer.prepare(rows, evaluated);
   m.batches = batches;
   return m;
 }

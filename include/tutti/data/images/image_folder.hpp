@@ -82,13 +82,19 @@ inline constexpr std::string_view broken_links = "links whose target is missing"
 }
 
 // Returns the names of the folders in `folder`, without hidden ones, sorted by their bytes. Links to folders count.
-// Throws DataError if `folder` cannot be listed.
+// Throws DataError if `folder` cannot be listed, or has a link without a target, which may be a class.
 [[nodiscard]] inline std::vector<std::string> folders_in(const io::Path& folder) {
   std::vector<std::string> names;
   std::error_code error, ignored;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (!name.starts_with('.') && it->is_directory(ignored)) names.push_back(std::move(name));
+    if (name.starts_with('.')) continue;
+    if (it->is_symlink(ignored) && !it->exists(ignored))
+      fail<DataError>(
+          {"folder ", folder.native()}, "folders of classes",
+          {name, ", a link to ", std::filesystem::read_symlink(it->path(), ignored).native(), ", which does not exist"},
+          "mount or restore its target, or remove the link");
+    if (it->is_directory(ignored)) names.push_back(std::move(name));
   }
   if (error) io::fail_file("list the folder", folder, error.value());
   std::sort(names.begin(), names.end());

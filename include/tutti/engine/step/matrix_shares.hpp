@@ -38,13 +38,10 @@ class MatrixShares {
   [[nodiscard]] std::size_t elements() const noexcept { return elements_; }
   // Returns whether any matrix is shared out.
   [[nodiscard]] bool any() const noexcept { return any_; }
-  // Returns the operations of a rank in a step, for shared matrices and for all others.
-  [[nodiscard]] double operations_of(int rank) const { return operations_[static_cast<std::size_t>(rank)]; }
 
  private:
   std::vector<int> owners_;
   std::vector<std::size_t> places_;
-  std::vector<double> operations_;  // of each rank
   std::size_t elements_ = 0;
   bool any_ = false;
 };
@@ -58,19 +55,15 @@ TUTTI_CORE_FUNCTION double MatrixShares::operations(const MuonUpdate& o, std::si
 TUTTI_CORE_FUNCTION MatrixShares::MatrixShares(const UpdateRules& rules, int ranks) {
   owners_.assign(rules.runs.size(), -1);
   places_.resize(rules.runs.size());
-  operations_.resize(static_cast<std::size_t>(std::max(ranks, 1)));
   const auto* const muon = std::get_if<MuonUpdate>(&rules.op);
   if (muon == nullptr) return;
   const auto cost = [&](std::size_t i) { return operations(*muon, rules.runs[i].rows, rules.runs[i].cols); };
   std::vector<std::size_t> shared;
-  double all = 0, rest = 0;
+  double all = 0;
   for (std::size_t i = 0; i < rules.runs.size(); ++i) {
     const std::size_t count = rules.runs[i].rows * rules.runs[i].cols;
     // A sum over ranks sends each of the 4 bytes of a number twice, less the share of a rank.
-    if (count == 0 || cost(i) < least_operations_per_byte * 8 * static_cast<double>(count)) {
-      rest += count > 0 ? cost(i) : 0;
-      continue;
-    }
+    if (count == 0 || cost(i) < least_operations_per_byte * 8 * static_cast<double>(count)) continue;
     places_[i] = elements_;
     elements_ += (count + 15) / 16 * 16;
     all += cost(i);
@@ -78,7 +71,7 @@ TUTTI_CORE_FUNCTION MatrixShares::MatrixShares(const UpdateRules& rules, int ran
   }
   // The largest matrix first, each to the rank with the least work.
   std::stable_sort(shared.begin(), shared.end(), [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
-  std::vector<double> load(operations_.size());
+  std::vector<double> load(static_cast<std::size_t>(std::max(ranks, 1)));
   std::vector<int> owners(owners_);
   for (const std::size_t i : shared) {
     const auto least = std::min_element(load.begin(), load.end());
@@ -88,7 +81,6 @@ TUTTI_CORE_FUNCTION MatrixShares::MatrixShares(const UpdateRules& rules, int ran
   const double most = *std::max_element(load.begin(), load.end());
   any_ = ranks > 1 && all - most >= least_operations;
   if (any_) owners_ = std::move(owners);
-  for (std::size_t r = 0; r < operations_.size(); ++r) operations_[r] = rest + (any_ ? load[r] : all);
 }
 #endif
 

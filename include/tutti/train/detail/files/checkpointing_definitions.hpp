@@ -295,11 +295,11 @@ TUTTI_CORE_FUNCTION void Checkpoints::load_weights(Trainer& trainer, const io::L
   begin_restore(trainer, loaded);
   detail::fill_tensors(loaded, "model.safetensors", loaded.model(), trainer.committed_tensors(false));
   std::vector<StateSpan> averages = trainer.committed_tensors(true);
-  const auto is_average = [](const auto& tensor) { return tensor.name.starts_with("ema."); };
-  std::erase_if(averages, [&](const StateSpan& s) { return !is_average(s); });
+  std::erase_if(averages, [](const StateSpan& s) { return !is_average(s.name); });
   std::vector<io::TensorRecord> saved;
   if (!averages.empty())
-    std::copy_if(loaded.optimizer().begin(), loaded.optimizer().end(), std::back_inserter(saved), is_average);
+    std::copy_if(loaded.optimizer().begin(), loaded.optimizer().end(), std::back_inserter(saved),
+                 [](const io::TensorRecord& t) { return is_average(t.name); });
   detail::fill_tensors(loaded, "optimizer.safetensors", saved, averages);
   trainer.restore();
 }

@@ -36,7 +36,7 @@ TUTTI_CORE_FUNCTION LoadedWeights load_weights(Trainer& trainer, const std::stri
   for (const auto& [to, from] : match.pairs) {
     put(*to, *from);
     for (const StateSpan& s : averages)
-      if (s.name == "ema." + to->name) put(s, *from);
+      if (s.name == average_prefix + to->name || s.name == lookahead_prefix + to->name) put(s, *from);
   }
   trainer.restore();
   if (match.batches > 0) trainer.counters().batches = match.batches;

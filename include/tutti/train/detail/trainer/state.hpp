@@ -54,6 +54,13 @@ struct Counters {
           std::as_writable_bytes(std::span(&c, 1))};
 }
 
+// The beginnings of the names of averaged weights in a checkpoint: of those that are evaluated and exported in place of
+// the weights, and of those that the weights become from time to time.
+inline const std::string average_prefix = "ema.", lookahead_prefix = "lookahead.";
+[[nodiscard]] inline bool is_average(const std::string& tensor) {
+  return tensor.starts_with(average_prefix) || tensor.starts_with(lookahead_prefix);
+}
+
 // One arena of the training state, and the names of its slices in a checkpoint.
 struct StateArena {
   const ArenaLayout* layout = nullptr;

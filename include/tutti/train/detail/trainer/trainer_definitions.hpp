@@ -234,7 +234,7 @@ TUTTI_CORE_FUNCTION void Trainer::pull() {
   settle();
   std::vector<StateSpan> state;
   for (StateSpan& s : arena_spans())
-    if (s.name.ends_with("weights") && !s.name.starts_with("ema.")) state.push_back(std::move(s));
+    if (s.name.ends_with("weights") && !is_average(s.name)) state.push_back(std::move(s));
   detail::HostSpans here(b_.memory(), state);
   s_.pull(here.spans());
   here.put_back();
@@ -356,8 +356,9 @@ TUTTI_CORE_FUNCTION std::vector<StateArena> Trainer::arenas() {
   for (std::size_t i = 0; i < slots.size(); ++i)
     list.push_back({&p, slots[i].at(0), !adam ? "momentum." : i == 0 ? "exp_avg." : "exp_avg_sq.", true});
   if (has_ema()) {
-    list.push_back({&p, parts_->ema.weights(), "ema.", true});
-    list.push_back({&s, parts_->ema.states(), "ema.", true});
+    const std::string& prefix = o_.ema.lookahead ? lookahead_prefix : average_prefix;
+    list.push_back({&p, parts_->ema.weights(), prefix, true});
+    list.push_back({&s, parts_->ema.states(), prefix, true});
   }
   if (const IntegerSums* const sums = parts_->exchange.integers())
     list.push_back({&sums->layout(), static_cast<std::byte*>(sums->levels()), "integer_sums.", true});
