@@ -209,7 +209,7 @@ def one_run(lines, turn, case, name, args):
     """Runs a case unless the file has this turn of it, with the same versions and settings."""
     versions = recovery_systems.SYSTEMS[name].versions(BUILD)
     settings = {"epochs": args.epochs, "timeout": args.timeout}
-    there = [x for x in lines if (x["system"], x["case"], x["versions"], x["settings"]) == (name, case, versions, settings)]
+    there = [x for x in lines if (x["system"], x["case"], x["versions"], x["settings"]) == (name, case, versions, settings) and "error" not in x]
     if len(there) > turn:
         return
     load = environment.load()

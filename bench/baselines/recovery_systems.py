@@ -153,7 +153,9 @@ class Torchrun(PyTorch):
                    "--rdzv-backend=c10d", f"--rdzv-endpoint={self.cluster.address(0)}:29400", f"--local-addr={self.cluster.address(host)}",
                    f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt={self.timeout}{self.CONF}",
                    WORKER, "torchrun", self.folder / "steps", self.epochs, self.timeout]
-        self.agents[host] = self.launch(host, command, GLOO_SOCKET_IFNAME="eth0")
+        # Without this variable all generations of workers use one store, and new ranks connect to addresses of ended ones:
+        # "Gloo connectFullMesh failed ... Connection refused", until --max-restarts.
+        self.agents[host] = self.launch(host, command, GLOO_SOCKET_IFNAME="eth0", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
     def start(self, hosts):
         self.agents = {}
@@ -228,7 +230,7 @@ class Ray(PyTorch):
     def start(self, hosts):
         self.nodes, self.more = {}, {"RAY_TRAIN_V2_ENABLED": "1", "RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "1000",
                                      "RAY_health_check_failure_threshold": str(self.timeout), "RAY_health_check_initial_delay_ms": "1000",
-                                     "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(HERE), "RAY_ADDRESS": f"{self.cluster.here}:6379"}
+                                     "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "PYTHONPATH": f"{HERE}:{HERE.parents[1] / 'tests' / 'golden'}", "RAY_ADDRESS": f"{self.cluster.here}:6379"}
         self.bin = Path(self.python(self.build)).parent
         common = ["--object-store-memory=100000000", "--disable-usage-stats", "--block"]
         self.common = common
