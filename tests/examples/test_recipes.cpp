@@ -251,6 +251,7 @@ TEST_CASE("an option that turns off a part of a recipe turns off what belongs to
   CHECK(contains(error("--recipe rsb-a2 --bce-loss false --bce-target-thresh 0.3"), "[--bce-target-thresh]"));
   CHECK(contains(error("--recipe mosaic-hot --sam 0 --sam-every 7"), "[--sam-every]"));
   CHECK(contains(error("--recipe goyal --muon-steps 3"), "[--muon-steps]"));
+  CHECK(contains(error("--recipe goyal --rest-lr 3"), "[--rest-lr]"));
   CHECK(options("--recipe mosaic-hot --sam 0").sam == 0);
 }
 

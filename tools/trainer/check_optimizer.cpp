@@ -20,15 +20,19 @@ namespace tutti::trainer::detail {
 
 namespace {
 
+// Returns the options that a recipe sets by itself.
+RunOptions recipe_alone(const RunOptions& o) {
+  RunOptions alone;
+  alone.program = o.program;
+  if (!o.recipe.empty()) apply_recipe(alone, o.recipe);
+  return alone;
+}
+
 // Returns whether an option of a part that the user has turned off has the value that the recipe sets, so that the user
 // need not have given it.
 template <class T>
 bool by_recipe(const RunOptions& o, T RunOptions::*option) {
-  if (o.recipe.empty() || o.recipe == "finetune") return false;
-  RunOptions alone;
-  alone.program = o.program;
-  apply_recipe(alone, o.recipe);
-  return o.*option == alone.*option;
+  return !o.recipe.empty() && o.recipe != "finetune" && o.*option == recipe_alone(o).*option;
 }
 
 // Checks the numbers of Adam's moments, which SGD does not have.
@@ -71,9 +75,8 @@ void check_muon(RunOptions& o) {
       if (o.*of != usual.*of && !by_recipe(o, of))
         fail<UsageError>(option, "--optimizer muon together with it", "--optimizer " + o.optimizer, "leave it out");
     };
-    // A recipe computes the rate of the others from the batch.
-    const bool computed = std::find(o.derived.begin(), o.derived.end(), "rest-lr") != o.derived.end();
-    if (!computed) require_usual("--rest-lr", &RunOptions::rest_lr);
+    // A recipe with Muon computes the rate of the others from the batch, and --print-config prints it.
+    if (recipe_alone(o).optimizer != "muon") require_usual("--rest-lr", &RunOptions::rest_lr);
     for (const auto& [option, of] :
          {std::pair{"--rest-mom", &RunOptions::rest_mom}, {"--rest-wd", &RunOptions::rest_wd}})
       require_usual(option, of);
