@@ -85,11 +85,11 @@ def mosaic(epochs, smoothing, mixes, sam=None):
 
 
 class Lars(OwnOptimizer):
-    """own: NVIDIA's ratio, which has the norms of gradient and decay one by one, and is for weights only."""
+    """The ratio has the norms of gradient and decay one by one, and is for weights only."""
 
-    def __init__(self, groups, lr, momentum=0.9, eta=0.001, own=False):
+    def __init__(self, groups, lr, momentum=0.9, eta=0.001):
         super().__init__(groups, {"lr": lr, "momentum": momentum})
-        self.eta, self.own = eta, own
+        self.eta = eta
 
     @torch.no_grad()
     def step(self):
@@ -97,33 +97,25 @@ class Lars(OwnOptimizer):
             for p in group["params"]:
                 decay, norm = group["weight_decay"], p.norm()
                 g = p.grad + decay * p
-                divisor = p.grad.norm() + decay * norm if self.own else g.norm()
-                ratio = self.eta * norm / divisor if norm > 0 and divisor > 0 and (p.dim() > 1 or not self.own) else 1
+                divisor = p.grad.norm() + decay * norm
+                ratio = self.eta * norm / divisor if norm > 0 and p.grad.norm() > 0 and p.dim() > 1 else 1
                 buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
                 buffer.mul_(group["momentum"]).add_(ratio * g)
                 p.sub_(group["lr"] * buffer)
 
 
-def lars(own):
+def lars(model, rate):
     """Weights and the classifier's biases decay."""
-
-    def make(model, rate):
-        named = list(model.named_parameters())
-        decays = lambda k, p: p.dim() > 1 or k == "fc.bias"
-        return Lars([{"params": [p for k, p in named if decays(k, p)], "weight_decay": 5e-5},
-                     {"params": [p for k, p in named if not decays(k, p)], "weight_decay": 0.0}], rate, own=own)
-
-    return make
+    named = list(model.named_parameters())
+    decays = lambda k, p: p.dim() > 1 or k == "fc.bias"
+    return Lars([{"params": [p for k, p in named if decays(k, p)], "weight_decay": 5e-5},
+                 {"params": [p for k, p in named if not decays(k, p)], "weight_decay": 0.0}], rate)
 
 
-def square(first):
-    """first: the number of the first step. NVIDIA counts from 1, tutti from 0."""
-
-    def rates(peak, epochs, per_epoch, warmup):
-        total, warm = epochs * per_epoch, warmup * per_epoch
-        return [peak * (i / warm if i < warm else (1 - (i - warm) / (total - warm)) ** 2) for i in range(first, first + total)]
-
-    return rates
+def square(peak, epochs, per_epoch, warmup):
+    """Steps count from 1."""
+    total, warm = epochs * per_epoch, warmup * per_epoch
+    return [peak * (i / warm if i < warm else (1 - (i - warm) / (total - warm)) ** 2) for i in range(1, 1 + total)]
 
 
 def large_batches(cross_entropy):
@@ -132,8 +124,7 @@ def large_batches(cross_entropy):
         "mosaic-mild": mosaic(36, 0.08, False),
         "mosaic-medium": mosaic(135, 0.1, True, sam=(0.5, 10)),
         "mosaic-hot": mosaic(270, 0.13, True, sam=(0.5, 5)),
-        "mlperf": Original(3200, 37, 2, 11, cross_entropy(0.1), lars(False), square(0),
+        "mlperf": Original(3200, 37, 2, 11, cross_entropy(0.1), lars, square,
                            planted={"decay": ("--wdecay", "5.5e-5"), "average": ("--ema-decay", "0.999"),
-                                    "smoothing": ("--label-smoothing", "0.11"), "momentum": ("--mom", "0.91")},
-                           own={"optimizer": lars(True), "rates": square(1)}),
+                                    "smoothing": ("--label-smoothing", "0.11"), "momentum": ("--mom", "0.91")}),
     }

@@ -166,6 +166,9 @@ class RecipeSteps {
   [[nodiscard]] std::vector<StateSpan> tensors() {
     std::vector<StateSpan> all = trainer_.committed_tensors(false);
     for (StateSpan& s : trainer_.committed_tensors(true)) all.push_back(std::move(s));
+    // Averages have one name here, also those of lookahead.
+    for (StateSpan& s : all)
+      if (s.name.starts_with(lookahead_prefix)) s.name.replace(0, lookahead_prefix.size(), average_prefix);
     return all;
   }
 

@@ -159,9 +159,15 @@ TEST_CASE("Mosaic ML's recipes have the sizes of Composer's progressive resizing
 TEST_CASE("MLPerf's recipe has the numbers of its configuration") {
   const RunOptions o = options("--recipe mlperf");
   CHECK(o.crop_area == 0.05);
-  CHECK(rate(o, 1) == doctest::Approx(5.5));
-  CHECK(rate(o, 2) == doctest::Approx(11));
-  CHECK(rate(o, 36) == doctest::Approx(11 / 35.0 / 35.0));
+  CHECK(o.lars_mlperf);
+  // The first step is step 1.
+  CHECK(rate(o, 0) == doctest::Approx(0.05 * 11));
+  CHECK(rate(o, 1) == doctest::Approx(0.55 * 11));
+  CHECK(rate(o, 2) == doctest::Approx(11 * std::pow(349 / 350.0, 2)));
+  CHECK(rate(o, 36) == doctest::Approx(11 * std::pow(9 / 350.0, 2)));
+  CHECK(rate(options("--recipe mlperf --lr-first-step 0"), 1) == doctest::Approx(5.5));
+  CHECK(contains(error("--num-epochs 1 --lr-first-step 2"), "[--lr-first-step]"));
+  CHECK(contains(error("--num-epochs 1 --lars-mlperf"), "[--lars-mlperf] expected --optimizer lars"));
   CHECK(*options("--recipe mlperf --batch-size 1600").lr == 11);
 }
 
@@ -182,6 +188,8 @@ TEST_CASE("recipes decay the parameters that their originals decay, and --decay-
   for (const char* name : {"bn1.weight", "layer2.0.bn3.bias"}) CHECK_FALSE(decays("--recipe ffcv-16", name));
   for (const char* name : {"layer1.0.downsample.2.weight", "layer2.0.downsample.2.bias"})  // shortcuts of ResNet-50-D
     CHECK(decays("--recipe ffcv-16 -m resnet50d", name));
+  CHECK_FALSE(decays("--recipe ffcv-16 -m resnet50d", "layer2.0.bn3.weight"));
+  CHECK(options("--recipe ffcv-16 -m mobilenet_v2 --blur-pool false").decay_of.empty());
   CHECK_FALSE(decays("--recipe goyal", "layer2.0.downsample.1.weight"));
   CHECK(decays("--recipe mlperf", "fc.bias"));
   CHECK_FALSE(decays("--recipe mlperf", "bn1.bias"));
@@ -238,6 +246,13 @@ TEST_CASE("an option that turns off a part of a recipe turns off what belongs to
   CHECK(options("--recipe mosaic-mild --ema-decay 0").ema_schedule == "counted");
   CHECK_FALSE(options("--recipe mosaic-mild --bce-loss false").bce_sum);
   CHECK_FALSE(options("--recipe rsb-a2 --bce-loss false").bce_target_thresh.has_value());
+  // Values that the recipe does not set are the user's, and have no effect.
+  CHECK(contains(error("--recipe torchvision-v2 --ema-decay 0 --ema-every 4"), "[--ema-every]"));
+  CHECK(contains(error("--recipe rsb-a2 --bce-loss false --bce-target-thresh 0.3"), "[--bce-target-thresh]"));
+  CHECK(contains(error("--recipe mosaic-hot --sam 0 --sam-every 7"), "[--sam-every]"));
+  CHECK(contains(error("--recipe goyal --muon-steps 3"), "[--muon-steps]"));
+  CHECK(contains(error("--recipe goyal --rest-lr 3"), "[--rest-lr]"));
+  CHECK(options("--recipe mosaic-hot --sam 0").sam == 0);
 }
 
 TEST_CASE("sizes of images by epoch") {

@@ -16,8 +16,10 @@
 #include <tutti/graph/parameter_groups.hpp>
 #include <tutti/nn/class_weights.hpp>
 #include <tutti/nn/frozen_statistics.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/class_scores.hpp>
 
+#include "comm/thread_ranks.hpp"
 #include "fit_run.hpp"
 #include "small_trainer.hpp"
 
@@ -123,6 +125,24 @@ TEST_CASE("frozen statistics stay, and the net computes in training what it comp
   }
   frozen.steps(3);
   CHECK(frozen.tensor("bn1.running_mean") == mean);
+}
+
+TEST_CASE("frozen statistics keep their bits on three ranks, whose sum rounds") {
+  Graph g = small_net(true);
+  (void)freeze_statistics(g);
+  run_ranks(3, [&](ThreadCommunicator& c) {
+    CpuBackend backend({1});
+    AllReduce strategy(c);
+    Trainer t(backend, strategy, g, {.optimizer = Sgd{0.9, true}, .seed = 3});
+    auto* const states = static_cast<float*>(t.executor().state_data());
+    const std::vector<Slice>& slices = t.executor().states().slices;
+    for (const Slice& s : slices)
+      for (std::size_t i = 0; i < s.count; ++i) states[s.offset + i] = 0.1F + 0.37F * static_cast<float>(i);
+    const Data data(12);
+    for (int i = 0; i < 3; ++i) t.step(data.view(4 * c.rank(), 4 * c.rank() + 4), 12, 0.1).wait();
+    for (const Slice& s : slices)
+      for (std::size_t i = 0; i < s.count; ++i) CHECK(states[s.offset + i] == 0.1F + 0.37F * static_cast<float>(i));
+  });
 }
 
 TEST_CASE("frozen statistics are kernels of the backend on all threads, with the same bits") {

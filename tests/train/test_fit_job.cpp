@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -83,6 +84,23 @@ TEST_CASE("fit trains, evaluates and reports") {
   CHECK(report.test.accuracy() > 0.25);
   CHECK(report.global_batch == 16);
   CHECK(job.facts.text().find("fit .batch") != std::string::npos);
+}
+
+TEST_CASE("the facts that processes compare contain the schedules") {
+  AloneJob job;
+  const auto facts_of = [&](const Schedule& schedule, const std::optional<Schedule>& momentum) {
+    FitRecipe r = recipe();
+    r.max_steps = 1;
+    r.schedule = schedule;
+    r.momentum = momentum;
+    (void)fit(job, net_for(r.train.schema()), r);
+    return job.facts;
+  };
+  const JobFacts cosine = facts_of(schedule::Cosine(0.1), std::nullopt);
+  CHECK(facts_of(schedule::Cosine(0.1), std::nullopt).first_difference(cosine).name.empty());
+  CHECK(facts_of(schedule::Cosine(1e-8), std::nullopt).first_difference(cosine).name == "fit .schedule");
+  CHECK(facts_of(schedule::Poly(0.1), std::nullopt).first_difference(cosine).name == "fit .schedule");
+  CHECK(facts_of(schedule::Cosine(0.1), Constant(0.8)).first_difference(cosine).name != "");
 }
 
 TEST_CASE("fit uses the batch, optimizer and schedule of the recipe, and gives the same bits as a Trainer") {

@@ -127,6 +127,18 @@ TEST_CASE("each logical rank has a perturbation of its own, with the same bits o
     }
 }
 
+TEST_CASE("the memory of SAM counts the sums of a logical rank's first passes") {
+  CpuBackend backend({1});
+  Solo solo;
+  const auto gradients_of = [&](double rho, std::int64_t rows) {
+    Trainer t(backend, solo, small_net(true), {.sam = {.rho = rho}, .micro_batch = 4, .logical_ranks = 2});
+    return t.memory(rows, 4).gradients / t.executor().parameters().bytes();
+  };
+  CHECK(gradients_of(0, 8) == 2);
+  CHECK(gradients_of(0.3, 4) == 2);
+  CHECK(gradients_of(0.3, 8) == 3);
+}
+
 TEST_CASE("a step with SAM that fails at any piece leaves the state before it") {
   for (const int logical : {0, 6}) {
     TrainerOptions o = options_that_break();

@@ -251,6 +251,14 @@ TEST_CASE("the weight average follows the weights and can be evaluated") {
   CHECK_THROWS_AS(none.with_ema([] {}), UsageError);
 }
 
+TEST_CASE("lookahead without an average is refused") {
+  CpuBackend backend({1});
+  Solo solo;
+  const TrainerOptions o{.ema = EmaSchedule::airbench(5, 20)};
+  CHECK_THROWS_WITH_AS(Trainer(backend, solo, small_net(true), o), doctest::Contains("an average of the weights"),
+                       UsageError);
+}
+
 TEST_CASE("a batch without rows takes part in the step") {
   CpuBackend backend;
   Solo solo;

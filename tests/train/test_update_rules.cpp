@@ -84,6 +84,37 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
   }
 }
 
+TEST_CASE("MLPerf's LARS adds the norms of gradient and decay, and is SGD for biases and batch norm") {
+  const Lars o{.momentum = 0, .eta = 0.01, .mlperf = true};
+  CHECK(o.factor({4, 16, 0.5}, 1) == doctest::Approx(0.01 * 2 / (4 + 0.5 * 2)));
+  CHECK(o.factor({0, 16, 0.5}, 1) == 1);
+  CHECK(o.factor({4, 0, 0.5}, 1) == 1);
+  const Data data(12);
+  CpuBackend backend;
+  Solo solo;
+  constexpr double decay = 0.1;
+  Trainer t(backend, solo, small_net(true), {.optimizer = o, .weight_decay = decay});
+  const auto before = weights(t);
+  t.step(data.view(), 12, 1.0);
+  for (const Slice& s : t.executor().parameters().slices) {
+    CAPTURE(s.name);
+    const auto *a = reinterpret_cast<const float*>(before.data()) + s.offset,
+               *b = static_cast<const float*>(t.executor().parameter_data()) + s.offset,
+               *g = static_cast<const float*>(t.executor().gradient_data()) + s.offset;
+    double w = 0, gradient = 0;
+    for (std::size_t i = 0; i < s.count; ++i) {
+      w += std::pow(static_cast<double>(a[i]), 2);
+      gradient += std::pow(static_cast<double>(g[i]), 2);
+    }
+    const bool weight = s.shape.rank() > 1;
+    const double ratio = weight ? 0.01 * std::sqrt(w) / (std::sqrt(gradient) + decay * std::sqrt(w)) : 1;
+    for (std::size_t i = 0; i < s.count; ++i) {
+      const double x = static_cast<double>(a[i]), d = static_cast<double>(g[i]) + (weight ? decay * x : 0);
+      CHECK(static_cast<double>(b[i]) == doctest::Approx(x - ratio * d).epsilon(1e-5).scale(0.1));
+    }
+  }
+}
+
 TEST_CASE("LAMB moves a decayed tensor by the rate times its norm, and others by the rate times Adam's direction") {
   const Data data(12);
   CpuBackend backend;

@@ -108,9 +108,14 @@ void check_cifar10_model(RunOptions& o) {
   if (o.tta == 3 && o.logical_ranks > 0)
     fail<UsageError>("--tta", "0 to 2 with --logical-ranks, because each process chooses among its own images", "3");
   if (!(o.hardest > 0 && o.hardest <= 1)) fail<UsageError>("--hardest", "over 0, to 1", text_of(o.hardest));
-  if (o.hardest < 1 && (!whitens(o.network) || o.logical_ranks > 0 || o.mixup > 0 || o.cutmix > 0))
-    fail<UsageError>("--hardest", "1, or a net that whitens its images, without --mixup, --cutmix and --logical-ranks",
-                     text_of(o.hardest), "use it with --recipe airbench96-faster");
+  if (o.hardest < 1 && !whitens(o.network))
+    fail<UsageError>("--hardest", "1, or a net that whitens its images", text_of(o.hardest) + " with " + o.network,
+                     "use it with --recipe airbench96-faster, or with --network airbench96");
+  for (const auto& [option, given] :
+       {std::pair{"--logical-ranks", o.logical_ranks > 0}, {"--mixup", o.mixup > 0}, {"--cutmix", o.cutmix > 0}})
+    if (o.hardest < 1 && given)
+      fail<UsageError>("--hardest", std::string("1, or no ") + option, text_of(o.hardest),
+                       std::string("leave ") + option + " out, or give --hardest 1");
   const bool wide = o.network == "wide_resnet", fast = whitens(o.network);
   if (!wide && !fast && o.width != 1)
     fail<UsageError>("--width", "1, or --network cifar_fast, airbench94 or wide_resnet", text_of(o.width));

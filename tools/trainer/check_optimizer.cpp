@@ -14,13 +14,26 @@
 
 #include "tools/trainer/check_imagenet.hpp"
 #include "tools/trainer/check_values.hpp"
+#include "tools/trainer/recipes.hpp"
 
 namespace tutti::trainer::detail {
 
 namespace {
 
-// Returns whether a recipe may have set an option of a part that the user has turned off.
-bool has_recipe(const RunOptions& o) { return !o.recipe.empty() && o.recipe != "finetune"; }
+// Returns the options that a recipe sets by itself.
+RunOptions recipe_alone(const RunOptions& o) {
+  RunOptions alone;
+  alone.program = o.program;
+  if (!o.recipe.empty()) apply_recipe(alone, o.recipe);
+  return alone;
+}
+
+// Returns whether an option of a part that the user has turned off has the value that the recipe sets, so that the user
+// need not have given it.
+template <class T>
+bool by_recipe(const RunOptions& o, T RunOptions::*option) {
+  return !o.recipe.empty() && o.recipe != "finetune" && o.*option == recipe_alone(o).*option;
+}
 
 // Checks the numbers of Adam's moments, which SGD does not have.
 void check_moments(RunOptions& o) {
@@ -46,6 +59,9 @@ void check_moments(RunOptions& o) {
                      option[2] == 'm' ? "--clip-norm limits the norm for every optimizer" : "leave it out");
   };
   if (o.trust_clip && !lamb) of_lamb("--trust-clip", "given");
+  if (o.lars_mlperf && o.optimizer != "lars" && !by_recipe(o, &RunOptions::lars_mlperf))
+    fail<UsageError>("--lars-mlperf", "--optimizer lars together with it", "--optimizer " + o.optimizer,
+                     "leave it out");
   if (o.max_grad_norm) {
     if (!lamb) of_lamb("--max-grad-norm", text_of(*o.max_grad_norm));
     number("--max-grad-norm", *o.max_grad_norm, 0, 1e12);
@@ -55,19 +71,24 @@ void check_moments(RunOptions& o) {
 void check_muon(RunOptions& o) {
   const RunOptions usual;
   if (o.optimizer != "muon") {
-    if (has_recipe(o)) return;
-    for (const auto& [option, given] : {std::pair{"--muon-rest", o.muon_rest != usual.muon_rest},
-                                        {"--rest-lr", o.rest_lr.has_value()},
-                                        {"--rest-mom", o.rest_mom.has_value()},
-                                        {"--rest-wd", o.rest_wd.has_value()},
-                                        {"--muon-coefficients", !o.muon_coefficients.empty()},
-                                        {"--muon-sparse-normalize", o.muon_sparse_normalize},
-                                        {"--muon-steps", o.muon_steps != usual.muon_steps},
-                                        {"--muon-scale", o.muon_scale != usual.muon_scale},
-                                        {"--muon-normalize", o.muon_normalize},
-                                        {"--muon-products", o.muon_products != usual.muon_products}})
-      if (given)
+    const auto require_usual = [&](const char* option, auto RunOptions::*of) {
+      if (o.*of != usual.*of && !by_recipe(o, of))
         fail<UsageError>(option, "--optimizer muon together with it", "--optimizer " + o.optimizer, "leave it out");
+    };
+    // A recipe with Muon computes the rate of the others from the batch, and --print-config prints it.
+    if (recipe_alone(o).optimizer != "muon") require_usual("--rest-lr", &RunOptions::rest_lr);
+    for (const auto& [option, of] :
+         {std::pair{"--rest-mom", &RunOptions::rest_mom}, {"--rest-wd", &RunOptions::rest_wd}})
+      require_usual(option, of);
+    for (const auto& [option, of] : {std::pair{"--muon-rest", &RunOptions::muon_rest},
+                                     {"--muon-coefficients", &RunOptions::muon_coefficients},
+                                     {"--muon-scale", &RunOptions::muon_scale},
+                                     {"--muon-products", &RunOptions::muon_products}})
+      require_usual(option, of);
+    for (const auto& [option, of] : {std::pair{"--muon-sparse-normalize", &RunOptions::muon_sparse_normalize},
+                                     {"--muon-normalize", &RunOptions::muon_normalize}})
+      require_usual(option, of);
+    require_usual("--muon-steps", &RunOptions::muon_steps);
     return;
   }
   word("--muon-rest", o.muon_rest, {"nag", "adamw"}, {{"sgd", "nag"}});
@@ -76,7 +97,7 @@ void check_muon(RunOptions& o) {
   number("--muon-steps", o.muon_steps, 1, 100);
   if (!o.muon_coefficients.empty() && schedule::parse_numbers("--muon-coefficients", o.muon_coefficients).size() != 3)
     fail<UsageError>("--muon-coefficients", "three numbers, e.g. 3.4445,-4.7750,2.0315", o.muon_coefficients);
-  if (has_recipe(o)) o.muon_sparse_normalize = o.muon_sparse_normalize && o.muon_normalize;
+  if (!o.muon_normalize && by_recipe(o, &RunOptions::muon_sparse_normalize)) o.muon_sparse_normalize = false;
   if (o.muon_sparse_normalize && !o.muon_normalize)
     fail<UsageError>("--muon-sparse-normalize", "--muon-normalize together with it", "none", "leave it out");
   if (o.rest_wd) number("--rest-wd", *o.rest_wd, 0, 1e3);
@@ -97,9 +118,9 @@ void check_average(RunOptions& o) {
   number("--ema-decay", o.ema_decay, 0, 0.9999999);
   word("--ema-schedule", o.ema_schedule, {"counted", "constant", "timm", "torchvision", "lookahead"},
        {{"none", "constant"}});
-  if (o.ema_decay == 0 && has_recipe(o)) {
-    o.ema_schedule = RunOptions().ema_schedule;
-    o.ema_every.reset();
+  if (o.ema_decay == 0) {
+    if (by_recipe(o, &RunOptions::ema_schedule)) o.ema_schedule = RunOptions().ema_schedule;
+    if (by_recipe(o, &RunOptions::ema_every)) o.ema_every.reset();
   }
   const bool given = o.ema_schedule != RunOptions().ema_schedule;
   if (o.ema_decay == 0 && (given || o.ema_every.value_or(1) != 1))
@@ -112,7 +133,7 @@ void check_average(RunOptions& o) {
 void check_sam(RunOptions& o) {
   number("--sam", o.sam, 0, 1e6);
   number("--sam-every", o.sam_every, 1, std::int64_t{1} << 40);
-  if (o.sam == 0 && o.sam_every != 1 && !has_recipe(o))
+  if (o.sam == 0 && o.sam_every != 1 && !by_recipe(o, &RunOptions::sam_every))
     fail<UsageError>("--sam-every", "--sam together with it", o.sam_every, "e.g. --sam 0.05");
   if (o.sam > 0 && o.backend == "cuda")
     fail<UsageError>("--sam", "a backend on the processor", "--backend cuda",
@@ -187,27 +208,28 @@ namespace {
 void check_early(RunOptions& o) {
   number("--early-epochs", o.early_epochs, 0, 1e7);
   word("--early-rate", o.early_rate, {"schedule", "linear"});
-  if (has_recipe(o) && (o.early_parameters.empty() || o.early_epochs == 0)) {
-    o.early_parameters.clear();
-    o.early_epochs = 0;
-    o.early_rate = RunOptions().early_rate;
+  if (o.early_parameters.empty() || o.early_epochs == 0) {
+    if (by_recipe(o, &RunOptions::early_parameters)) o.early_parameters.clear();
+    if (by_recipe(o, &RunOptions::early_epochs)) o.early_epochs = 0;
+    if (by_recipe(o, &RunOptions::early_rate)) o.early_rate = RunOptions().early_rate;
   }
   if (o.early_parameters.empty() != (o.early_epochs == 0))
     fail<UsageError>(o.early_epochs == 0 ? "--early-parameters" : "--early-epochs",
                      o.early_epochs == 0 ? "--early-epochs together with it" : "--early-parameters together with it",
                      "none", "e.g. --early-parameters whitening.bias --early-epochs 3");
-  if (o.early_rate == "linear" && (o.lr_schedule != "linear" || *o.lr_end != 0 || *o.warmup_epochs != 0))
+  if (o.early_rate == "linear" &&
+      (o.lr_schedule != "linear" || *o.lr_end != 0 || *o.warmup_epochs != 0 || o.lr_first_step != 0))
     fail<UsageError>("--early-rate", "schedule, because the rate of the others does not fall linearly to 0", "linear",
-                     "or use --lr-schedule linear --lr-end 0 --warmup-epochs 0");
+                     "or use --lr-schedule linear --lr-end 0 --warmup-epochs 0 --lr-first-step 0");
 }
 
 }  // namespace
 
 void check_loss(RunOptions& o) {
   number("--label-smoothing", o.label_smoothing, 0, 0.999);
-  if (!o.bce_loss && has_recipe(o)) {
-    o.bce_sum = false;
-    o.bce_target_thresh.reset();
+  if (!o.bce_loss) {
+    if (by_recipe(o, &RunOptions::bce_sum)) o.bce_sum = false;
+    if (by_recipe(o, &RunOptions::bce_target_thresh)) o.bce_target_thresh.reset();
   }
   if (!o.bce_loss && (o.bce_sum || o.bce_target_thresh))
     fail<UsageError>(o.bce_sum ? "--bce-sum" : "--bce-target-thresh", "--bce-loss together with it", "none",
@@ -255,6 +277,7 @@ void check_schedule(RunOptions& o) {
   number("--final-div-factor", o.final_div_factor, 1e-6, 1e30);
   check_cycle(o);
   word("--lr-updates", o.lr_updates, {"step", "epoch"});
+  number("--lr-first-step", o.lr_first_step, 0, 1);
   if (!o.lr_end) o.lr_end = o.lr_schedule.starts_with("poly") ? 1e-5 : 0;
   number("--lr-end", *o.lr_end, 0, 1e6);
   number("--poly-power", o.poly_power, 0, 100);

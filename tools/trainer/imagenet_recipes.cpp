@@ -108,6 +108,12 @@ void complete_rsb(RunOptions& o) {
   o.derived.emplace_back("cosine-alpha");
 }
 
+constexpr char shortcuts[] = "*.downsample.*";
+// Nets that are no ResNets have no such parameters.
+void decay_of_resnets_only(RunOptions& o, const char* pattern) {
+  if (o.decay_of == pattern && o.model.find("res") == std::string::npos) o.decay_of.clear();
+}
+
 // libffcv/ffcv-imagenet, rn50_configs/rn50_<epochs>_epochs.yaml and train_imagenet.py. Its sizes rise linearly between
 // two epochs of the file and are rounded to multiples of 32, so that training changes once from 160 to 192 pixels.
 void ffcv(RunOptions& o, std::int64_t epochs, std::int64_t larger_after) {
@@ -118,7 +124,7 @@ void ffcv(RunOptions& o, std::int64_t epochs, std::int64_t larger_after) {
   o.decay_biases = true;
   // Parameters whose names contain "bn" do not decay there, and batch norm of a shortcut has another name: of
   // ResNet-50 downsample.1, of ResNet-50-D downsample.2. The convolutions of shortcuts decay anyway.
-  o.decay_of = "*.downsample.*";
+  o.decay_of = shortcuts;
   o.zero_gamma = false;
   o.label_smoothing = 0.1;
   o.lr_schedule = "linear";
@@ -132,6 +138,7 @@ void ffcv(RunOptions& o, std::int64_t epochs, std::int64_t larger_after) {
   o.tta = 1;
 }
 void complete_ffcv(RunOptions& o) {
+  decay_of_resnets_only(o, shortcuts);
   if (o.warmup_lr) return;
   o.warmup_lr = 1e-4 * *o.lr;
   o.derived.emplace_back("warmup-lr");
@@ -190,6 +197,7 @@ void mosaic_hot(RunOptions& o, const Mosaic& m) {
 void mlperf(RunOptions& o) {
   common(o, 3200, 37);
   o.optimizer = "lars";
+  o.lars_mlperf = true;
   o.mom = 0.9;
   o.eta = 0.001;
   o.wd = 5e-5;
@@ -200,6 +208,7 @@ void mlperf(RunOptions& o) {
   o.lr_schedule = "poly";
   o.poly_power = 2;
   o.lr_end = 0;
+  o.lr_first_step = 1;
   o.warmup_epochs = 2;
   o.warmup_lr = 0;
   o.crop_area = 0.05;
@@ -306,9 +315,7 @@ void add_imagenet_recipes(std::vector<Recipe>& to) {
                 .rate = 11,
                 .batch = 3200,
                 .rule = RateRule::none,
-                .differs = "LARS divides by |g + wd w| and scales all tensors, there by |g| + wd |w| and only weights; "
-                           "the rates begin with that of step 0, there of step 1; computed in f32 or bf16, there in "
-                           "f16"});
+                .differs = "computed in f32 or bf16, there in f16"});
 }
 
 }  // namespace tutti::trainer

@@ -35,6 +35,9 @@ void describe_moments(RunOptions& o, V& v) {
     Scope::training);
   v("trust-clip", o.trust_clip, "lamb: the norm of the weights divided by that of their update counts as 1 at most",
     Scope::training);
+  v("lars-mlperf", o.lars_mlperf,
+    "lars: MLPerf's rule: the norms of gradient and decay are added, and biases and batch norm follow sgd",
+    Scope::training);
   v("max-grad-norm", o.max_grad_norm, "lamb: largest norm of the whole gradient, default: 1; 0: no limit",
     Scope::training);
 }
@@ -124,6 +127,8 @@ void describe_curves(RunOptions& o, V& v) {
   v("base-momentum", o.base_momentum, "with --cycle-momentum: the lowest momentum; default: 0.85", Scope::training);
   v("max-momentum", o.max_momentum, "with --cycle-momentum: the highest momentum; default: 0.95", Scope::training);
   v("lr-updates", o.lr_updates, "step, or epoch: the rate changes only between epochs, as timm's and torchvision's",
+    Scope::training);
+  v("lr-first-step", o.lr_first_step, "0 or 1, the number of the first step in the formulas of the rate; MLPerf's is 1",
     Scope::training);
   v("warmup-prefix", o.warmup_prefix,
     "a curve begins at the end of the warmup; otherwise at the beginning of the run, as timm's: then the first rate "

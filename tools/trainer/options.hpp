@@ -113,7 +113,7 @@ struct RunOptions {
   std::string decay_of;
   std::string opt_betas;  // empty: the optimizer's
   std::optional<double> opt_eps, max_grad_norm;
-  bool trust_clip = false;
+  bool trust_clip = false, lars_mlperf = false;
   std::string muon_rest = "nag", muon_scale = "rows", muon_products = "f32";
   std::int64_t muon_steps = 5;
   bool muon_normalize = false, muon_sparse_normalize = false;
@@ -148,6 +148,7 @@ struct RunOptions {
   bool three_phase = false, cycle_momentum = false;
   std::optional<double> base_momentum, max_momentum;
   std::string lr_updates = "step";  // or epoch
+  std::int64_t lr_first_step = 0;   // number of the first step in the schedule's formulas
   bool warmup_prefix = true;
   double lc_periods = 0.47, lc_alpha = 0, lc_beta = 1e-5;
   double stop_at_train_top1 = 0;

@@ -62,8 +62,13 @@ Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
     return schedule::Constant(lr);
   };
   const std::int64_t warmup = warmup_steps(o, steps_per_epoch);
-  const auto whole = [&](Schedule s) {
-    return o.lr_updates == "epoch" ? Schedule(schedule::PerEpoch(std::move(s))) : s;
+  const auto whole = [&](Schedule s) -> Schedule {
+    if (o.lr_updates == "epoch") s = schedule::PerEpoch(std::move(s));
+    if (o.lr_first_step == 0) return s;
+    return [s = std::move(s), first = o.lr_first_step](SchedulePoint p) {
+      p.step += first;
+      return s(p);
+    };
   };
   if (warmup == 0) return whole(decay());
   // Epochs such as "200 and 250" are absolute. A curve runs from the end of the warmup to the end of the run.
@@ -120,7 +125,7 @@ AnyOptimizer make_optimizer(const RunOptions& o, std::int64_t steps) {
   }
   if (o.optimizer == "lamb")
     return with_moments(Lamb{.trust_clip = o.trust_clip, .max_grad_norm = o.max_grad_norm.value_or(1)});
-  if (o.optimizer == "lars") return Lars{.momentum = o.mom.value(), .eta = o.eta.value()};
+  if (o.optimizer == "lars") return Lars{.momentum = o.mom.value(), .eta = o.eta.value(), .mlperf = o.lars_mlperf};
   // The Horovod trainer applies LARC around Nesterov momentum.
   if (o.optimizer == "larc") return Larc{.momentum = o.mom.value(), .nesterov = true, .eta = o.eta.value()};
   return Sgd{o.mom.value(), true};

@@ -180,7 +180,8 @@ void Run::make_sources(const Schema& seen) {
   if (train_ && o_.hardest < 1) {
     if (strategy_.size() > 1 || strategy_.members() != nullptr || resident > 0)
       fail<UsageError>("--hardest", "one process, and images in the host's memory",
-                       resident > 0 ? "images on the device" : "several processes", "use --data-on-device no");
+                       resident > 0 ? "images on the device" : "several processes",
+                       resident > 0 ? "use --data-on-device no" : "start one process, or give --hardest 1");
     train_ = hardest_source(std::move(train_), backend_, o_, seen, images_.plain ? *images_.plain : images_.train);
   }
   // If members may change, any rank may become rank 0.

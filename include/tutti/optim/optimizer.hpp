@@ -55,21 +55,28 @@ struct Adamw {  // Loshchilov and Hutter, 2019, with decoupled decay, as torch.o
   [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
 };
 
-// You et al. 2017: scales the gradient of each tensor by eta * |w| / |g| if neither norm is zero.
+// You et al. 2017: scales the gradient of each tensor by eta * |w| / |g| if neither norm is zero. g contains the decay.
 struct Lars {
   static constexpr int slots = 1;
   static constexpr bool per_tensor = true;
   double momentum = 0.9;
   bool nesterov = false;
   double eta = 0.001;
+  // MLPerf's rule: eta * |w| / (|g| + decay * |w|), with g without the decay, and only for tensors of two dimensions or
+  // more. Biases and batch norm follow SGD.
+  bool mlperf = false;
 
   [[nodiscard]] UpdateOp update_op() const { return SgdUpdate{momentum, nesterov}; }
   [[nodiscard]] double factor(const SquaredNorms& n, double /*lr*/) const {
-    return n.weights > 0 && n.gradients > 0 ? eta * math::sqrt(n.weights / n.gradients) : 1;
+    if (!(n.weights > 0 && n.gradients > 0)) return 1;
+    if (!mlperf) return eta * math::sqrt(n.weights / n.gradients);
+    const double weights = math::sqrt(n.weights);
+    return eta * weights / (math::sqrt(n.gradients) + n.weight_decay * weights);
   }
-  // Returns factor() as numbers, for a device that computes it itself. For an optimizer without this function, the host
-  // calls factor().
-  [[nodiscard]] TrustRatio trust_ratio() const { return {eta, false}; }
+  // Returns factor() as numbers, for a device that computes it itself. If there are none, the host calls factor().
+  [[nodiscard]] std::optional<TrustRatio> trust_ratio() const {
+    return mlperf ? std::nullopt : std::optional<TrustRatio>({eta, false});
+  }
 };
 
 // LARS that can only lower a tensor's rate: the factor is min(eta * |w| / |g| / lr, 1).
@@ -148,6 +155,7 @@ class AnyOptimizer {
     if constexpr (requires { o.max_grad_norm; }) max_grad_norm_ = o.max_grad_norm;
     if constexpr (requires { o.rest_rate; }) rest_rate_ = o.rest_rate;
     if constexpr (requires { o.rest_decay; }) rest_decay_ = o.rest_decay;
+    if constexpr (requires { o.mlperf; }) adds_norms_ = o.mlperf;
   }
 
   [[nodiscard]] int slots() const noexcept { return slots_; }
@@ -163,10 +171,12 @@ class AnyOptimizer {
   // Returns a value only for a per-tensor optimizer that has trust_ratio().
   [[nodiscard]] const std::optional<TrustRatio>& trust_ratio() const noexcept { return trust_; }
   [[nodiscard]] double factor(const SquaredNorms& n, double lr) const { return factor_(n, lr); }
+  // As UpdateRules::adds_norms.
+  [[nodiscard]] bool adds_norms() const noexcept { return adds_norms_; }
 
  private:
   int slots_;
-  bool per_tensor_;
+  bool per_tensor_, adds_norms_ = false;
   double max_grad_norm_ = 0, rest_rate_ = 1;
   UpdateOp op_;
   std::optional<TrustRatio> trust_;

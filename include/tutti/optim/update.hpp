@@ -143,7 +143,8 @@ struct TrustRatio {
 
 struct SquaredNorms {  // Squared norms of a tensor's gradient and weights.
   double weights = 0;
-  double gradients = 0;  // of gradient_scale * g + weight_decay * w
+  double gradients = 0;     // of gradient_scale * g + weight_decay * w
+  double weight_decay = 0;  // of the tensor, if `gradients` is of gradient_scale * g alone (UpdateRules::adds_norms)
 };
 
 #if TUTTI_CORE_DEFINITIONS

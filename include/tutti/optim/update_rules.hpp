@@ -43,6 +43,7 @@ struct UpdateRules {
     double lr_scale = 1, weight_decay = 0;
     std::size_t rows = 0, cols = 0;  // of a matrix that Muon updates; 0: not one
     bool early = false;              // only steps of UpdateRules::early train it
+    bool has_ratio = true;           // UpdateRules::factor is of this run too
   };
   std::vector<Run> runs;
   UpdateOp op;
@@ -50,6 +51,8 @@ struct UpdateRules {
   // host. Both are empty if the optimizer does not need whole tensors; a user-defined optimizer has only the function.
   std::optional<TrustRatio> trust;
   std::function<double(const SquaredNorms&, double lr)> factor;
+  // The factor gets the norm of the gradient without the decay, and the decay as a number (SquaredNorms).
+  bool adds_norms = false;
   double clip_norm = 0;             // largest norm of all gradients that a step applies; 0: no clipping
   double max_grad_norm = 0;         // the optimizer's own limit, after clip_norm; 0: no limit
   bool dynamic_loss_scale = false;  // the StepFinisher holds its exponent

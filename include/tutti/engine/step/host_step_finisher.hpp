@@ -236,9 +236,16 @@ class HostStepFinisher final : public StepFinisher {
         }
         integers_->restore(r.begin, r.end, m_.gradients);
       }
-      if (rules_.factor) u.factor = rules_.factor(b_.squared_norms(u), u.lr);
+      if (rules_.factor && r.has_ratio) u.factor = ratio(u);
       b_.update(op_, u);
     }
+  }
+  [[nodiscard]] double ratio(UpdateCall u) {
+    if (!rules_.adds_norms) return rules_.factor(b_.squared_norms(u), u.lr);
+    const double decay = std::exchange(u.weight_decay, 0);
+    SquaredNorms n = b_.squared_norms(u);
+    n.weight_decay = decay;
+    return rules_.factor(n, u.lr);
   }
   [[nodiscard]] std::byte* result(const SharedMatrices& s, std::size_t run) const {
     return s.results.data() + s.shares.place(run) * size_of(m_.dtype);
@@ -308,6 +315,11 @@ class HostStepFinisher final : public StepFinisher {
       divide(static_cast<double>(ranks_));
     else
       divide(static_cast<float>(ranks_));
+    for (const auto& [begin, end] : m_.frozen_states) {
+      const std::size_t unit = size_of(m_.dtype);
+      b_.memory().copy_out(host_states_.data() + begin * unit, static_cast<std::byte*>(m_.states) + begin * unit,
+                           (end - begin) * unit);
+    }
     b_.memory().copy_in(m_.states, host_states_.data(), host_states_.size());
   }
   void average(void* to, const void* from, std::size_t count) {

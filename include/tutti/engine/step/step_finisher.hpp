@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/threads/function_ref.hpp>
@@ -26,6 +28,8 @@ struct ModelState {
   void* states = nullptr;
   void* state_sums = nullptr;
   std::size_t state_count = 0;
+  // Begins and ends of the running statistics that no step changes, in elements. A mean over ranks would round them.
+  std::vector<std::pair<std::size_t, std::size_t>> frozen_states{};
   void* flags = nullptr;  // of all ranks (StepFlags)
   // Weight EMA: averages of weights and running statistics, or null.
   void *average = nullptr, *state_average = nullptr;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/images/images.hpp>
 #include <tutti/graph/graph.hpp>
+#include <tutti/optim/schedule.hpp>
 #include <tutti/strategy/training_job.hpp>
 #include <tutti/train/detail/files/data_facts.hpp>
 #include <tutti/train/fit_recipe.hpp>
@@ -98,6 +100,20 @@ struct FitImages {
   return images;
 }
 
+// Returns a description of a schedule for a comparison: its values at nine steps of the run.
+[[nodiscard]] inline std::string text_of(const Schedule& schedule, std::int64_t steps_per_epoch, const FitRecipe& r) {
+  std::string text;
+  const std::int64_t total = steps_per_epoch * r.epochs;
+  for (std::int64_t i = 0; i <= 8; ++i) {
+    // Six digits: another version of the mathematical library may round others.
+    char value[32];
+    std::snprintf(value, sizeof value, i > 0 ? ", %.6g" : "%.6g",
+                  schedule(SchedulePoint{i * total / 8, steps_per_epoch, total, r.batch, 1}));
+    text += value;
+  }
+  return text;
+}
+
 // Returns the facts that must be the same on all processes. The trainer compares those of the net and the optimizer.
 [[nodiscard]] inline JobFacts facts_of(const FitRecipe& r, const FitImages& images) {
   JobFacts f;
@@ -111,6 +127,9 @@ struct FitImages {
   add("fit .ramp_steps", r.ramp_steps);
   add("fit .logical_ranks", r.logical_ranks);
   f.add("fit .run", r.run);
+  const std::int64_t epoch = std::max<std::int64_t>((images.train.size() + r.batch - 1) / r.batch, 1);
+  f.add("fit .schedule", text_of(r.schedule, epoch, r));
+  if (r.momentum) f.add("fit .momentum", text_of(*r.momentum, epoch, r));
   add_data(f, "training images", images.train, r.skip_damaged);
   if (images.test) add_data(f, "test images", *images.test, r.skip_damaged);
   return f;

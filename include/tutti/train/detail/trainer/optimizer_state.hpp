@@ -39,6 +39,7 @@ namespace detail {
   rules.dynamic_loss_scale = o.dynamic_loss_scale;
   if (o.optimizer.has_factor()) {
     rules.trust = o.optimizer.trust_ratio();
+    rules.adds_norms = o.optimizer.adds_norms();
     rules.factor = [optimizer = o.optimizer](const SquaredNorms& n, double lr) { return optimizer.factor(n, lr); };
   }
   rules.early = o.early;
@@ -62,7 +63,7 @@ namespace detail {
         runs.back().weight_decay == decay && runs.back().early == early)
       runs.back().end = end;
     else
-      runs.push_back({s.offset, end, s.lr_scale, decay, 0, 0, early});
+      runs.push_back({s.offset, end, s.lr_scale, decay, 0, 0, early, !rules.adds_norms || s.shape.rank() > 1});
   }
   return rules;
 }

@@ -20,6 +20,7 @@
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/train/detail/trainer/batch_view.hpp>
+#include <tutti/train/detail/trainer/frozen_states.hpp>
 #include <tutti/train/detail/trainer/gradient_exchange.hpp>
 #include <tutti/train/detail/trainer/host_spans.hpp>
 #include <tutti/train/detail/trainer/logical_ranks.hpp>
@@ -74,6 +75,9 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
       executor_(parts_->executor.get()) {
   if (s_.owns_weights()) detail::require_pushes(o_);
   o_.ema.require_valid();
+  if (o_.ema.lookahead && !has_ema())
+    fail<UsageError>("trainer", "an average of the weights for the lookahead", "ema_decay 0",
+                     "e.g. 0.95^5 with EmaSchedule::airbench()");
   o_.sam.require_valid();
   o_.early.require_valid();
   if (o_.early.steps > 0) (void)find_parameters(model, o_.early.parameters, "early training");
@@ -326,6 +330,7 @@ TUTTI_CORE_FUNCTION ModelState Trainer::model_state() const {
   m.state_sums = parts_->exchange.state_sums();
   m.state_count = executor_->states().count;
   m.flags = parts_->exchange.flags();
+  m.frozen_states = detail::frozen_states(model(), executor_->states());
   if (has_ema()) {
     m.average = parts_->ema.weights();
     m.state_average = parts_->ema.states();

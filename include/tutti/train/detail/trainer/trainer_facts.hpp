@@ -19,7 +19,9 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
   f.add("tutti", version);
   for (const auto& [name, value] : o_.must_agree.facts()) f.add(name, value);
   f.add("precision", name_of(o_.compute));
-  const char* const per_tensor = o_.optimizer.per_tensor() ? " per tensor" : "";
+  const char* const per_tensor = !o_.optimizer.per_tensor()  ? ""
+                                 : o_.optimizer.adds_norms() ? " per weight"
+                                                             : " per tensor";
   const UpdateOp op = o_.optimizer.update_op();
   if (const auto* sgd = std::get_if<SgdUpdate>(&op))
     f.add("optimizer", {sgd->nesterov ? "nag " : "sgd ", sgd->momentum, per_tensor});
