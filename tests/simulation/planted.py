@@ -23,7 +23,7 @@ CHANNEL = "cluster/channel/control_channel.hpp"
 LEASE = "cluster/channel/lease.hpp"
 NEXT = "cluster/arbiter/next_generation.hpp"
 ELASTIC = "strategy/elastic.hpp"
-# name, scenario, header, text, text with the fault
+# name, scenario with its options, header, text, text with the fault
 PLANTED = [
     # Faults that the code had once.
     ("servers-stay", "members", ARBITER,
@@ -41,11 +41,16 @@ PLANTED = [
      "    if (p.member.role == Role::worker) release_servers();\n"
      "    if (finished_)\n      for (Process& q : processes_)\n"
      "        if (q.state == State::waiting && founded_) release(q);"),
+    ("short-pause-counts", "members --rank-timeout 1", LEASE,
+     "std::clamp<Time>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1))",
+     "Time(std::chrono::seconds(1))"),
+    ("last-worker-leaves-after-a-loss", "members", ARBITER,
+     "if (o_.elastic && !finished_ && must_stop(processes_, others_may_come)) return stop_all();", ""),
     # Others.
     ("lease-too-long", "members", LEASE, "timeout_ / 4 * 3", "timeout_ * 2"),
     ("lease-from-answer", "members", LEASE, "since_ = std::pair{true, sent_.front().second}",
      "since_ = std::pair{true, now()}"),
-    ("pause-counts-as-silence", "members", LEASE, "gap > longest_gap ? Time(slice) : gap", "gap"),
+    ("pause-counts-as-silence", "members", LEASE, "is_pause(gap, limit_) ? std::min<Time>(gap, slice) : gap", "gap"),
     ("authority-of-fewest-steps", "members", NEXT, "c->step > first->step", "c->step < first->step"),
     ("authority-is-oldest", "members", NEXT, "if (first == nullptr || c->step > first->step) first = c;",
      "if (first == nullptr) first = c;"),
@@ -80,17 +85,17 @@ PLANTED = [
 ]
 
 
-def command(scenario, folder, overlay):
+def command(scenario, folder, overlay, build):
     sources = [ROOT / "tests" / "simulation" / f"{scenario}.cpp", ROOT / "tools" / "launch" / "job" / "job_verdict.cpp"]
     return [os.environ.get("CXX", "g++"), *FLAGS, "-I", overlay, "-I", ROOT / "include", "-I", ROOT, "-I",
-            ROOT / "tests" / "simulation", *sources, "-o", folder / scenario]
+            build / "include", "-I", ROOT / "tests" / "simulation", *sources, "-o", folder / scenario]
 
 
-def find(program, seeds):
+def find(program, options, seeds):
     """Returns the first seed that fails and its line. Returns None if no seed fails."""
     for first in range(1, seeds + 1, PIECE):
-        done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(PIECE)], stdout=subprocess.PIPE,
-                              text=True)
+        done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(PIECE), *options],
+                              stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
             found = re.search(r"^seed (\d+): (.*)$", done.stdout, re.M)
             return (int(found[1]), found[2]) if found else (first, f"exit code {done.returncode}")
@@ -108,7 +113,7 @@ def main():
     chosen = [p for p in PLANTED if only is None or p[0] in only]
     if options.list:
         for name, scenario, header, *_ in chosen:
-            print(f"{scenario:9} {header:45} {name}")
+            print(f"{scenario:24} {header:45} {name}")
         return 0
     missed = 0
     for name, scenario, header, text, wrong in chosen:
@@ -122,8 +127,9 @@ def main():
             missed += 1
             continue
         changed.write_text(source.replace(text, wrong))
-        subprocess.run(command(scenario, folder, overlay), check=True)
-        found = find(folder / scenario, options.seeds)
+        scenario, *more = scenario.split()
+        subprocess.run(command(scenario, folder, overlay, options.build), check=True)
+        found = find(folder / scenario, more, options.seeds)
         missed += found is None
         print(f"{name}: " + (f"seed {found[0]}: {found[1]}" if found else f"not found in {options.seeds} seeds"),
               flush=True)
