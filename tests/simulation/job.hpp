@@ -128,13 +128,14 @@ class Job {
   }
   [[nodiscard]] bool check_end() {
     Scheduler& s = scheduler();
-    bool done = false, holder = false, servers = false, server = false;
+    bool done = false, holder = false, servers = false, server = false, killed = false;
     for (const Worker& w : launcher_.workers()) {
       const Process& p = *w.process;
       if (p.runs()) s.fail(p.name + " still runs");
       const bool exited = p.state == Process::State::exited;
+      killed = killed || !exited;
       servers = servers || w.role == control::Role::server;
-      server = server || (w.role == control::Role::server && w.lost_at == never && exited);
+      server = server || (w.role == control::Role::server && w.lost_at == never && exited && !w.asked_to_leave);
       done = done || (exited && p.code == 0 && w.did_work);
       holder = holder || (w.holds && exited && w.lost_at == never && !w.left);
       if (!exited || w.lost_at != never || launcher_.failed()) continue;
@@ -147,6 +148,10 @@ class Job {
     if (failed && holder && (server || !servers)) s.fail("the job failed although a worker had the state");
     if (!failed && !launcher_.stopping() && !done) s.fail("no worker has done the work of the job");
     if (!launcher_.stopping() && failed == (code == 0)) s.fail("the job exits with " + std::to_string(code));
+    // A job that was stopped exits with 143, or with 5 if a process was killed meanwhile.
+    const bool stopped = code == static_cast<int>(ExitCode::terminated) || (killed && code != 0);
+    if (launcher_.stopping() && !failed && !done && !stopped)
+      s.fail("the job was stopped and exits with " + std::to_string(code));
     return done;
   }
 

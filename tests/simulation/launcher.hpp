@@ -179,7 +179,7 @@ class Launcher {
       service_.arbiter().never_comes(w.role, w.place);
     }
     decide();
-    if (!w.left || w.did_work || end.by_signal || end.code != 0)
+    if (w.role == control::Role::server || !w.left || w.did_work || end.by_signal || end.code != 0)
       endings_.push_back({w.process->name, "h" + w.process->name, end, w.did_work});
     send();
   }
