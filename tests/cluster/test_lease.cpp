@@ -36,17 +36,22 @@ TEST_CASE("a lease stores the heartbeats that can still renew the lease, and cou
 }
 
 TEST_CASE("the timer adds up the time between its calls, and counts a pause of the process as one short interval") {
-  PauseTolerantTimer p(2s);
+  PauseTolerantTimer p(4s);
   CHECK_FALSE(p.is_over(100s));
   CHECK(p.next_wait() == 100ms);
   CHECK_FALSE(p.is_over(101s));
   // The process did not call for 40 s, so the timer knows that the process was paused.
-  CHECK_FALSE(p.is_over(141s));
-  CHECK_FALSE(p.is_over(141s + 899ms));
+  for (const auto at : {141s, 142s, 143s}) CHECK_FALSE(p.is_over(at));
+  CHECK_FALSE(p.is_over(143s + 899ms));
   CHECK(p.next_wait() == 1ms);
-  CHECK(p.is_over(141s + 900ms));
-  CHECK(p.is_over(141s + 900ms));
+  CHECK(p.is_over(143s + 900ms));
+  CHECK(p.is_over(143s + 900ms));
   CHECK(PauseTolerantTimer(0s).is_over(5s));
+  // With a limit of 1 s, any time above 250 ms is a pause.
+  PauseTolerantTimer shorter(1s);
+  for (const auto at : {0ms, 900ms, 1800ms, 2050ms, 2300ms, 2550ms}) CHECK_FALSE(shorter.is_over(100s + at));
+  CHECK(shorter.next_wait() == 50ms);
+  CHECK(shorter.is_over(100s + 2600ms));
 }
 
 TEST_CASE("the clock continues while a machine is suspended") {

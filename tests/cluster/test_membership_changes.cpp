@@ -242,7 +242,7 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
   loads.tell(0, Report{1, 2});
   CHECK(loads.ids() == "0 2");
   // If the other members are lost, a leaving process stays until a joining process has the state. If the job stops, it
-  // leaves.
+  // stops with it, in a generation of its own, and can save a checkpoint.
   for (const bool stops : {false, true}) {
     ArbiterOptions replaced = options(2, 0, true);
     replaced.lost_are_replaced = true;
@@ -257,7 +257,9 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
     if (stops) {
       s.arbiter.stop_all();
       s.pass(0s);
-      CHECK(s.last<LeaveGranted>(1).has_value());
+      CHECK_FALSE(s.last<LeaveGranted>(1).has_value());
+      CHECK(s.last<Stop>(1).has_value());
+      CHECK(s.ids() == "1");
       continue;
     }
     s.enrol(5, Role::worker, 2);
@@ -268,14 +270,17 @@ TEST_CASE("the trained state is passed on before its last holder leaves, and is 
     CHECK(s.ids() == "2");
     CHECK(s.last<LeaveGranted>(1).has_value());
   }
-  // It also leaves if the launcher can start no other process.
+  // If the launcher can start no other process, the job stops.
   Scene alone(options(2, 0, true));
   alone.workers(2);
   for (const ConnectionId connection : {0U, 1U}) alone.tell(connection, GroupReady{1});
   alone.tell(1, Leave{false});
   alone.ended(0);
   alone.tell(1, Report{1, 5, true, false});
-  CHECK(alone.last<LeaveGranted>(1).has_value());
+  CHECK_FALSE(alone.last<LeaveGranted>(1).has_value());
+  CHECK(alone.last<Stop>(1).has_value());
+  CHECK(alone.ids() == "1");
+  CHECK(alone.arbiter.generation() == 2);
   // Before a group has formed, there is no state to lose. Servers keep the state that they have.
   Scene begin(options(1, 0, true));
   begin.workers(1);

@@ -36,7 +36,7 @@ class Job {
       : simulation_(simulation),
         serves_(serves),
         plan_(simulation.options.seed, 4),
-        timeout_(second * (1 + static_cast<Nanos>(plan_.below(4)))),
+        timeout_(timeout_of(simulation.options, plan_.below(4))),
         replaces_(plan_.one_in(2)),
         meeting_(simulation.network),
         launcher_(simulation.scheduler, simulation.network, meeting_, options(), replaces_,
@@ -89,6 +89,9 @@ class Job {
   }
 
  private:
+  [[nodiscard]] static Nanos timeout_of(const ScheduleOptions& o, std::uint64_t random) {
+    return o.rank_timeout > 0 ? o.rank_timeout : second * (1 + static_cast<Nanos>(random));
+  }
   [[nodiscard]] control::ArbiterOptions options() {
     control::ArbiterOptions o;
     o.elastic = true;
@@ -125,15 +128,15 @@ class Job {
   }
   [[nodiscard]] bool check_end() {
     Scheduler& s = scheduler();
-    bool done = false, left = false, holder = false, servers = false, server = false;
+    bool done = false, holder = false, servers = false, server = false, killed = false;
     for (const Worker& w : launcher_.workers()) {
       const Process& p = *w.process;
       if (p.runs()) s.fail(p.name + " still runs");
       const bool exited = p.state == Process::State::exited;
+      killed = killed || !exited;
       servers = servers || w.role == control::Role::server;
-      server = server || (w.role == control::Role::server && w.lost_at == never && exited);
+      server = server || (w.role == control::Role::server && w.lost_at == never && exited && !w.asked_to_leave);
       done = done || (exited && p.code == 0 && w.did_work);
-      left = left || (w.left && w.asked_to_leave);
       holder = holder || (w.holds && exited && w.lost_at == never && !w.left);
       if (!exited || w.lost_at != never || launcher_.failed()) continue;
       if (p.code != 0 && !(launcher_.stopping() && p.code == static_cast<int>(ExitCode::terminated)))
@@ -143,10 +146,12 @@ class Job {
     const bool failed = launcher_.failed() || launcher_.arbiter().generation() == 0;
     const int code = launcher_.process().code;
     if (failed && holder && (server || !servers)) s.fail("the job failed although a worker had the state");
-    // A worker that was asked to leave does so even if the others are lost meanwhile. Then no worker remains.
-    if (!failed && !done && left) return false;
     if (!failed && !launcher_.stopping() && !done) s.fail("no worker has done the work of the job");
     if (!launcher_.stopping() && failed == (code == 0)) s.fail("the job exits with " + std::to_string(code));
+    // A job that was stopped exits with 143, or with 5 if a process was killed meanwhile.
+    const bool stopped = code == static_cast<int>(ExitCode::terminated) || (killed && code != 0);
+    if (launcher_.stopping() && !failed && !done && !stopped)
+      s.fail("the job was stopped and exits with " + std::to_string(code));
     return done;
   }
 

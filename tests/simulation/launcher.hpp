@@ -17,6 +17,7 @@
 
 #include <tutti/cluster/arbiter/arbiter_service.hpp>
 #include <tutti/cluster/channel/control_link.hpp>
+#include <tutti/cluster/channel/lease.hpp>
 #include <tutti/io/file.hpp>
 
 #include "mesh.hpp"
@@ -52,7 +53,13 @@ class Launcher {
 
   // main: runs in the process of each worker, and returns its exit code.
   Launcher(Scheduler& s, Network& n, Meeting& meeting, const control::ArbiterOptions& o, bool replaces, Main main)
-      : scheduler_(s), network_(n), meeting_(meeting), service_(o), replaces_(replaces), main_(std::move(main)) {
+      : scheduler_(s),
+        network_(n),
+        meeting_(meeting),
+        service_(o),
+        rank_timeout_(o.rank_timeout),
+        replaces_(replaces),
+        main_(std::move(main)) {
     process_ = &s.start_process("launcher", [this] { return run(); });
     for (int i = 0; i < o.workers; ++i) add(control::Role::worker, false);
     for (int i = 0; i < o.servers; ++i) add(control::Role::server, false);
@@ -108,7 +115,7 @@ class Launcher {
       for (auto& r : std::exchange(requests_, {})) r(*this);
       replace();
       const control::Time now = control::now();
-      if (now - looked > std::chrono::seconds(1)) service_.arbiter().forgive(now);  // as JobControl::lost()
+      if (control::is_pause(now - looked, rank_timeout_)) service_.arbiter().forgive(now);  // as JobControl::lost()
       looked = now;
       const bool failed = fatal_;
       service_.tick(now);
@@ -172,7 +179,7 @@ class Launcher {
       service_.arbiter().never_comes(w.role, w.place);
     }
     decide();
-    if (!w.left || w.did_work || end.by_signal || end.code != 0)
+    if (w.role == control::Role::server || !w.left || w.did_work || end.by_signal || end.code != 0)
       endings_.push_back({w.process->name, "h" + w.process->name, end, w.did_work});
     send();
   }
@@ -243,6 +250,7 @@ class Launcher {
   Network& network_;
   Meeting& meeting_;
   control::ArbiterService service_;
+  control::Time rank_timeout_;
   bool replaces_;
   Main main_;
   Process* process_ = nullptr;

@@ -2,133 +2,159 @@
 # SPDX-License-Identifier: MIT
 """Plants faults in the distributed code, one at a time, and counts the seeds after which the simulation finds them.
 
-  tests/simulation/planted.py [--only NAME[,NAME...]] [--list] [--seeds 1000] [--build FOLDER]
+  tests/simulation/planted.py [--only NAME[,NAME...]] [--list] [--seeds 1000] [--jobs J] [--build FOLDER] [--again]
 
-Writes a copy of a header with the fault, compiles a scenario with it, and runs seeds until one fails. Exits with 1 if
-no seed finds a fault, or if a text to change is not in its header. It is not part of ./test.sh.
+Compiles each scenario once, with all of its faults (planted_faults.py) in copies of the files; TUTTI_PLANTED, the name
+of a fault, plants it in a process. Then runs seeds until one fails, and prints a table. FOLDER/planted/found.json
+stores the results, so a run that was stopped continues when it is started again; --again: forgets them. Exits with 1 if
+a fault of a scenario that exists was not found, or if a text to change is not in its file.
 """
 import argparse
+import concurrent.futures
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import planted_faults as faults
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ["-std=c++20", "-w", "-O1", "-UNDEBUG", "-pthread"]
 PIECE = 20  # seeds of one call
-
-ARBITER = "cluster/arbiter/arbiter.hpp"
-CHANNEL = "cluster/channel/control_channel.hpp"
-LEASE = "cluster/channel/lease.hpp"
-NEXT = "cluster/arbiter/next_generation.hpp"
-ELASTIC = "strategy/elastic.hpp"
-# name, scenario, header, text, text with the fault
-PLANTED = [
-    # Faults that the code had once.
-    ("servers-stay", "members", ARBITER,
-     "if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();", ""),
-    ("cut-pairs-stay", "members", ARBITER, "if (unreachable_.is_due(now)) evict_unreachable();", ""),
-    ("pause-ends-waiting-worker", "members", ELASTIC, "if (!await_lease()) fail_without_lease();",
-     "if (!joining() && !may_write()) fail_without_lease();"),
-    ("pause-ends-worker", "members", CHANNEL, "std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),",
-     "std::chrono::milliseconds(0),"),
-    ("end-of-channel-is-lost", "members", "cluster/elastic_member.hpp", "if (!end_.empty()) flag_->raise(end_);", ""),
-    ("waiting-worker-keeps-servers", "members", ARBITER,
-     "    if (finished_)\n      for (Process& q : processes_)\n"
-     "        if (q.state == State::waiting && founded_) release(q);\n"
-     "    if (p.member.role == Role::worker) release_servers();",
-     "    if (p.member.role == Role::worker) release_servers();\n"
-     "    if (finished_)\n      for (Process& q : processes_)\n"
-     "        if (q.state == State::waiting && founded_) release(q);"),
-    # Others.
-    ("lease-too-long", "members", LEASE, "timeout_ / 4 * 3", "timeout_ * 2"),
-    ("lease-from-answer", "members", LEASE, "since_ = std::pair{true, sent_.front().second}",
-     "since_ = std::pair{true, now()}"),
-    ("pause-counts-as-silence", "members", LEASE, "gap > longest_gap ? Time(slice) : gap", "gap"),
-    ("authority-of-fewest-steps", "members", NEXT, "c->step > first->step", "c->step < first->step"),
-    ("authority-is-oldest", "members", NEXT, "if (first == nullptr || c->step > first->step) first = c;",
-     "if (first == nullptr) first = c;"),
-    ("no-wait-for-reports", "members", ARBITER, "if (o_.reports && any(at_work)) return;", ""),
-    ("report-before-start-is-in-order", "members", ARBITER, "if (r.broken || !going_ || level_ == Urgency::none)",
-     "if (r.broken || level_ == Urgency::none)"),
-    ("broken-report-is-in-order", "members", ARBITER, "if (r.broken || !going_ || level_ == Urgency::none)",
-     "if (!going_ || level_ == Urgency::none)"),
-    ("loss-is-not-announced", "members", ARBITER, "lost_.push_back(p.member);\n    change(Urgency::broken);",
-     "lost_.push_back(p.member);"),
-    ("waiting-loss-blocks", "members", ARBITER, "if (!was_member) return try_issue();", "if (!was_member) return;"),
-    ("broken-group-starts", "members", ARBITER, "if (!takes_part || level_ == Urgency::broken || p.standing) return;",
-     "if (!takes_part || p.standing) return;"),
-    ("next-change-is-late", "members", ARBITER,
-     "    // If processes still wait for the end of an epoch, announces the next change at once.\n    change();", ""),
-    ("waiting-worker-stays-at-the-end", "members", ARBITER,
-     "if (q.state == State::waiting && founded_) release(q);", ""),
-    ("state-is-lost", "members", ARBITER, "q.holds = q.is(Role::worker);", ""),
-    ("last-worker-leaves", "members", ARBITER,
-     "if (o_.elastic && p.is(Role::worker) && !others) return stop_all();", ""),
-    ("old-change-counts", "members", CHANNEL,
-     "return change_ && change_->generation >= taken_ ? change_ : std::nullopt;", "return change_;"),
-    ("broken-group-is-awaited", "members", CHANNEL, "return going_ >= generation || changed();",
-     "return going_ >= generation;"),
-    ("release-is-not-heard", "members", CHANNEL,
-     "if (std::holds_alternative<control::LeaveGranted>(message)) released_ = left_ = true;", ""),
-    ("change-before-the-flag", "members", ELASTIC,
-     "if (const auto c = channel_->change()) group_flag_->raise(control::reason_of_end(*c));", ""),
-    ("failed-group-is-in-order", "members", ELASTIC, "leaving.broken = true;", ""),
-    ("raised-flag-is-not-seen", "members", "comm/interrupt_flag.hpp", "if (watcher_ && raised_) watcher_();", ""),
-    ("first-heartbeat-is-late", "members", CHANNEL, "assignment_->rank_timeout / 5", "assignment_->rank_timeout * 5"),
-]
+PLANTED = ([("members", *f) for f in faults.OLD + faults.OTHER] + [("training", *f) for f in faults.TRAINING] +
+           [("tables", *f) for f in faults.TABLES] + [("hosts", *f) for f in faults.HOSTS_FAULTS])
+# Options of the program that a fault needs.
+OPTIONS = {"short-pause-counts": ["--rank-timeout", "1"]}
+SWITCH = """#pragma once
+#include <cstdlib>
+#include <string_view>
+inline const std::string_view tutti_planted_fault = std::getenv("TUTTI_PLANTED") ? std::getenv("TUTTI_PLANTED") : "";
+"""
 
 
-def command(scenario, folder, overlay):
-    sources = [ROOT / "tests" / "simulation" / f"{scenario}.cpp", ROOT / "tools" / "launch" / "job" / "job_verdict.cpp"]
-    return [os.environ.get("CXX", "g++"), *FLAGS, "-I", overlay, "-I", ROOT / "include", "-I", ROOT, "-I",
-            ROOT / "tests" / "simulation", *sources, "-o", folder / scenario]
+def source_of(file):
+    return ROOT / file if file.startswith("tools/") else ROOT / "include" / "tutti" / file
 
 
-def find(program, seeds):
-    """Returns the first seed that fails and its line. Returns None if no seed fails."""
+def with_fault(name, text, wrong):
+    """Returns code that behaves as `wrong` while the fault is planted, and otherwise as `text`."""
+    planted = f'(::tutti_planted_fault == "{name}")'
+    if "PLANTED" in wrong:
+        return wrong.replace("PLANTED", planted)
+    if text.rstrip()[-1] in ";}":
+        return f"if {planted} {{ {wrong} }} else {{ {text} }}"
+    return f"({planted} ? ({wrong}) : ({text}))"
+
+
+def write_sources(scenario, overlay):
+    """Writes copies of the files, with all faults of a scenario. Returns the names of the faults without a place."""
+    texts, missing = {}, []
+    for of, name, file, text, wrong in PLANTED:
+        if of != scenario:
+            continue
+        source = texts.setdefault(file, source_of(file).read_text())
+        if source.count(text) != 1:
+            missing.append(name)
+            continue
+        texts[file] = source.replace(text, with_fault(name, text, wrong))
+    for file, text in texts.items():
+        to = overlay / (file if file.startswith("tools/") else f"tutti/{file}")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        # A macro without arguments keeps the guard of a header first.
+        text = re.sub(r"\A(// SPDX[^\n]*\n)(#pragma once\n)?", r'\1\2#include "planted_switch.hpp"\n', text)
+        to.write_text(text)
+    (overlay / "planted_switch.hpp").write_text(SWITCH)
+    return missing
+
+
+def compiled(scenario, build):
+    """Compiles a scenario. Returns the names of the faults without a place in the sources."""
+    folder = build / "planted" / scenario
+    overlay = folder / "include"
+    missing = write_sources(scenario, overlay)
+    verdict = overlay / "tools" / "launch" / "job" / "job_verdict.cpp"
+    sources = [ROOT / "tests" / "simulation" / f"{scenario}.cpp",
+               verdict if verdict.exists() else ROOT / "tools" / "launch" / "job" / "job_verdict.cpp"]
+    subprocess.run([os.environ.get("CXX", "g++"), *FLAGS, "-I", overlay, "-I", ROOT / "include", "-I", ROOT, "-I",
+                    build / "include", "-I", ROOT / "tests" / "simulation", *sources, "-o", folder / scenario],
+                   check=True)
+    return missing
+
+
+def find(program, name, seeds):
+    """Returns the first seed that fails, its line and the seconds; no seed if none fails."""
+    began = time.monotonic()
     for first in range(1, seeds + 1, PIECE):
-        done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(PIECE)], stdout=subprocess.PIPE,
-                              text=True)
+        done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(PIECE), *OPTIONS.get(name, [])],
+                              stdout=subprocess.PIPE, text=True, env={**os.environ, "TUTTI_PLANTED": name})
         if done.returncode != 0:
             found = re.search(r"^seed (\d+): (.*)$", done.stdout, re.M)
-            return (int(found[1]), found[2]) if found else (first, f"exit code {done.returncode}")
-    return None
+            return {"seed": int(found[1]) if found else first, "line": found[2] if found else "no output",
+                    "seconds": time.monotonic() - began}
+    return {"seed": None, "line": f"not found in {seeds} seeds", "seconds": time.monotonic() - began}
+
+
+def score(options, chosen):
+    results_file = options.build / "planted" / "found.json"
+    results = {}
+    if results_file.exists() and not options.again:
+        results = json.loads(results_file.read_text())
+    there = {s for s, *_ in chosen if (ROOT / "tests" / "simulation" / f"{s}.cpp").exists()}
+    todo = [(s, name) for s, name, *_ in chosen if s in there and name not in results]
+    missing = []
+    for scenario in {s for s, _ in todo}:
+        missing += compiled(scenario, options.build)
+    todo = [(s, name) for s, name in todo if name not in missing]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(find, options.build / "planted" / s / s, name, options.seeds): name for s, name in todo}
+        for future in concurrent.futures.as_completed(running):
+            results[running[future]] = found = future.result()
+            print(f"{running[future]}: seed {found['seed']}, {found['seconds']:.1f} s: {found['line']}", flush=True)
+            aside = results_file.with_suffix(".new")
+            aside.write_text(json.dumps(results, indent=1))
+            aside.replace(results_file)
+    return table(chosen, there, results, missing)
+
+
+def table(chosen, there, results, missing):
+    print("\n| scenario | fault | seed | seconds | found by |\n|---|---|---|---|---|")
+    bad = False
+    for scenario, name, *_ in chosen:
+        found = results.get(name)
+        if scenario not in there:
+            print(f"| {scenario} | {name} | | | there is no such scenario |")
+        elif name in missing or found is None:
+            bad = True
+            print(f"| {scenario} | {name} | | | its text is not in the file |")
+        else:
+            bad = bad or found["seed"] is None
+            line = re.sub(r"; simulated .*|FAILED: |\|", "", found["line"])[:90]
+            print(f"| {scenario} | {name} | {found['seed'] or '-'} | {found['seconds']:.1f} | {line} |")
+    hits = [results[name] for _, name, *_ in chosen if name in results and results[name]["seed"] is not None]
+    print(f"\n{len(hits)} of {len(chosen)} faults found; of {sum(s in there for s, *_ in chosen)} with a scenario")
+    return 1 if bad else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--build", type=Path, default=ROOT / "build")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--build", type=Path, default=Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build")))
     options = parser.parse_args()
+    options.build = options.build.resolve()
     only = set(options.only.split(",")) if options.only else None
-    chosen = [p for p in PLANTED if only is None or p[0] in only]
+    chosen = [p for p in PLANTED if only is None or p[1] in only]
     if options.list:
-        for name, scenario, header, *_ in chosen:
-            print(f"{scenario:9} {header:45} {name}")
+        for scenario, name, file, *_ in chosen:
+            print(f"{scenario:9} {file:45} {name}")
         return 0
-    missed = 0
-    for name, scenario, header, text, wrong in chosen:
-        folder = (options.build / "planted" / name).resolve()
-        overlay = folder / "include"
-        changed = overlay / "tutti" / header
-        changed.parent.mkdir(parents=True, exist_ok=True)
-        source = (ROOT / "include" / "tutti" / header).read_text()
-        if text not in source:
-            print(f"{name}: {header} does not have the text to change", flush=True)
-            missed += 1
-            continue
-        changed.write_text(source.replace(text, wrong))
-        subprocess.run(command(scenario, folder, overlay), check=True)
-        found = find(folder / scenario, options.seeds)
-        missed += found is None
-        print(f"{name}: " + (f"seed {found[0]}: {found[1]}" if found else f"not found in {options.seeds} seeds"),
-              flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} found")
-    return 1 if missed else 0
+    return score(options, chosen)
 
 
 if __name__ == "__main__":

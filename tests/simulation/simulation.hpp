@@ -33,6 +33,7 @@ struct ScheduleOptions {
   std::uint64_t seed = 1;
   bool story = false;               // print the history
   Nanos bound = 180 * second;       // a job must end within this time after the last fault
+  Nanos rank_timeout = 0;           // 0: random
   std::set<std::size_t> without{};  // numbers of faults that do not happen
 };
 
@@ -142,10 +143,12 @@ inline void write_all(int descriptor, std::string_view text) {
 }  // namespace detail
 
 // The main function of a program with one scenario:
-//   PROGRAM [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--without N[,N...]]
+//   PROGRAM [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--rank-timeout SECONDS]
+//           [--without N[,N...]]
 // Runs the scenario with N seeds. Prints a line for each seed that fails, with the command that repeats it, and ends
 // with 1 if there are any. --story: prints each history. --twice: runs each seed twice and compares the histories byte
-// for byte. --bound 180: time within which the job must end after the last fault. --without: leaves out these faults.
+// for byte. --bound 180: time within which the job must end after the last fault. --rank-timeout: instead of a random
+// one. --without: leaves out these faults.
 inline int run_schedules(int argc, char** argv, const std::function<void(Simulation&)>& scenario) {
   std::uint64_t first = 1, seeds = 1;
   ScheduleOptions o;
@@ -166,10 +169,10 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
       o.story = true;
     } else if (word == "--twice") {
       twice = true;
-    } else if (word == "--bound") {
-      const char* const bound = value();
-      o.bound = static_cast<Nanos>(std::strtoull(bound, nullptr, 10)) * second;
-      more += std::string(" --bound ") + bound;
+    } else if (word == "--bound" || word == "--rank-timeout") {
+      const char* const time = value();
+      (word == "--bound" ? o.bound : o.rank_timeout) = static_cast<Nanos>(std::strtoull(time, nullptr, 10)) * second;
+      more += " " + std::string(word) + " " + time;
     } else if (word == "--without") {
       const char* const without = value();
       more += std::string(" --without ") + without;
@@ -180,7 +183,9 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
       }
     } else {
       std::fprintf(
-          stderr, "usage: %s [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--without N[,N...]]\n",
+          stderr,
+          "usage: %s [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--rank-timeout SECONDS] "
+          "[--without N[,N...]]\n",
           argv[0]);
       return 2;
     }

@@ -24,6 +24,10 @@ FOUND = [
     (99, "members"),
     # A server stayed after the work was done, because a worker still waited to join.
     (1006, "members"),
+    # The last worker left without a checkpoint, because it had been asked to leave before the others were lost.
+    (297, "members"),
+    # A worker failed because its lease had ended when it was released.
+    (723, "members"),
 ]
 
 
@@ -41,6 +45,10 @@ class Seeds(unittest.TestCase):
 
     def test_members(self):
         done = run("members", "--first-seed", "1", "--seeds", "300")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_short_time_out(self):
+        done = run("members", "--first-seed", "1", "--seeds", "100", "--rank-timeout", "1")
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_run(self):

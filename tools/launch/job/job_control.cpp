@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tools/launch/job/job_control.hpp"
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/cluster/channel/lease.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/base64.hpp>
 
@@ -16,6 +16,14 @@
 #include "tools/launch/host/wire.hpp"
 
 namespace tutti::launch {
+
+namespace {
+
+[[nodiscard]] control::Time rank_timeout(double seconds) {
+  return control::Time(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+}  // namespace
 
 std::vector<JobControl::MembershipUpdate> JobControl::take_updates() {
   collect();
@@ -92,7 +100,7 @@ bool JobControl::any_open() const {
 std::vector<Problem> JobControl::lost(const ProgressBoard& board) {
   const control::Time now = control::now();
   // The arbiter may have missed messages while the launcher itself was paused.
-  if (now - looked_ > std::chrono::seconds(1)) service_.arbiter().forgive(now);
+  if (control::is_pause(now - looked_, rank_timeout(timeout_))) service_.arbiter().forgive(now);
   looked_ = now;
   collect();
   const std::size_t known = updates_.size();
@@ -128,7 +136,7 @@ control::ArbiterOptions JobControl::arbiter_options(const Options& o, const Plan
   control::ArbiterOptions a;
   a.workers = plan.first().order.workers;
   a.servers = plan.first().order.servers;
-  a.rank_timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(o.rank_timeout * 1e9));
+  a.rank_timeout = rank_timeout(o.rank_timeout);
   // Only a server that is started again changes the membership. The other processes continue meanwhile.
   a.servers_restart = o.server_restarts > 0;
   a.servers_hold = o.servers_hold;

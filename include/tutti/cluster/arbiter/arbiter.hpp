@@ -75,14 +75,12 @@ class Arbiter {
   }
   // Returns whether the job could continue without these processes.
   [[nodiscard]] bool can_spare(const std::set<ConnectionId>& connections) const {
-    int workers = 0;
-    for (const Process& p : processes_)
-      workers += p.is(Role::worker) && !p.leaving && !connections.contains(p.connection) ? 1 : 0;
-    return workers >= std::max(1, o_.min_workers);
+    return workers_without(processes_, connections) >= std::max(1, o_.min_workers);
   }
-  // Tells all processes that the job is to stop.
+  // Tells all processes to stop. Members that were asked to leave do not leave before: the last one saves a checkpoint.
   void stop_all() {
     stopping_ = true;
+    for (Process& p : processes_) p.leaving = p.leaving && !o_.elastic;
     for (const Process& p : processes_)
       if (p.state != State::gone) send(p, Stop{});
     release_servers();
@@ -142,10 +140,7 @@ class Arbiter {
       return processes_.push_back(std::move(p));
     }
     const int count = e.role == Role::worker ? o_.workers : o_.servers;
-    const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const Process& q) {
-      return q.state != State::gone && q.member.role == e.role && q.member.place == e.place;
-    });
-    if (taken) {
+    if (any([&](const Process& q) { return q.is(e.role) && q.member.place == e.place; })) {
       const std::string other = "the number of " + p.member.name() + ", which has joined already";
       return refuse(std::move(p), "an unused number", other, "");
     }
@@ -273,7 +268,7 @@ class Arbiter {
       release(p);
       return try_issue();
     }
-    if (p.leaving && (at_epoch || !p.leaves_at_epoch)) return;
+    if ((p.leaving && (at_epoch || !p.leaves_at_epoch)) || (stopping_ && o_.elastic)) return;
     // The last worker does not leave: it ends the job.
     const bool others = any([&](const Process& q) { return &q != &p && q.is(Role::worker) && !q.leaving; });
     if (o_.elastic && p.is(Role::worker) && !others) return stop_all();
@@ -347,7 +342,9 @@ class Arbiter {
     const auto next = next_generation(processes_, o_, stopping_ || finished_ ? 1 : std::max(1, o_.min_workers));
     too_few_ = next.too_few;
     if (too_few_) {
-      const bool may = may_leave(processes_, lost_stayer_ && !stopping_ && !finished_);
+      const bool others_may_come = lost_stayer_ && !stopping_ && !finished_;
+      if (o_.elastic && !finished_ && must_stop(processes_, others_may_come)) return stop_all();
+      const bool may = may_leave(processes_, others_may_come);
       for (Process& p : processes_)
         if (p.state == State::member && p.leaving && may) release(p);
     }

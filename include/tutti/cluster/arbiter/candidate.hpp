@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +75,12 @@ template <class F>
     return is_odd;
   });
   return odd;
+}
+// Returns how many workers stay in the job without these processes and without those that are leaving.
+[[nodiscard]] inline int workers_without(const std::vector<Candidate>& all, const std::set<ConnectionId>& without) {
+  return static_cast<int>(std::count_if(all.begin(), all.end(), [&](const Candidate& c) {
+    return c.is(Role::worker) && !c.leaving && !without.contains(c.connection);
+  }));
 }
 // Returns whether f(candidate) is true for any candidate that is not gone.
 template <class F>

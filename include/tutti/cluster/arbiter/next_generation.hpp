@@ -94,6 +94,14 @@ enum class Urgency { none, epoch, step, broken };
          (!others_may_come && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; }));
 }
 
+// Returns whether only workers that were asked to leave have the state, and no other worker can take it: the others
+// were lost meanwhile.
+[[nodiscard]] inline bool must_stop(const std::vector<Candidate>& all, bool others_may_come) {
+  return !others_may_come && any_candidate(all, [](const Candidate& c) {
+    return c.is(Role::worker) && c.state == Candidate::State::member && c.leaving;
+  }) && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; });
+}
+
 // Returns the member that sends its state to all others: the oldest of the members with the most steps, or the oldest
 // of all members if no member has trained yet.
 [[nodiscard]] inline ProcessId authority_of(const std::vector<Candidate*>& members) {

@@ -23,12 +23,18 @@ using Time = std::chrono::nanoseconds;  // since a fixed moment; never decreases
 
 inline constexpr std::chrono::milliseconds heartbeat_interval{500};
 
+// Returns whether the time between two rounds of a thread shows that its process was paused. A thread may wait for a
+// processor meanwhile. limit: the silence after which another process is given up. A short pause leaves too little of
+// a short limit to the messages that it delayed.
+[[nodiscard]] inline bool is_pause(Time gap, Time limit) noexcept {
+  return gap > std::clamp<Time>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1));
+}
+
 // Counts the time that a thread spends waiting, up to a limit. A pause of the process itself does not count: the thread
-// calls is_over() at least once in each slice, so a gap longer than longest_gap between two calls counts as one slice.
+// calls is_over() at least once in each slice, so a pause between two calls counts as one slice.
 class PauseTolerantTimer {
  public:
   static constexpr std::chrono::milliseconds slice{100};
-  static constexpr std::chrono::seconds longest_gap{1};  // a thread may wait for a processor for this time
 
   explicit PauseTolerantTimer(Time limit) : limit_(limit) {}
 
@@ -36,7 +42,7 @@ class PauseTolerantTimer {
   [[nodiscard]] bool is_over(Time now) noexcept {
     if (begun_) {
       const Time gap = now - looked_;
-      spent_ += gap > longest_gap ? Time(slice) : gap;
+      spent_ += is_pause(gap, limit_) ? std::min<Time>(gap, slice) : gap;
     }
     begun_ = true;
     looked_ = now;

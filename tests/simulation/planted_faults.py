@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""The faults that planted.py plants, in five lists. A comment over an old error has the subject of its mending commit.
+
+A fault is: name, header below include/tutti (or a file of tools/), text in it, text with the fault. The word PLANTED
+in the latter stands for a condition that is true while the fault is planted. Without the word, an expression or
+statement that replaces the whole text.
+"""
+
+ARBITER = "cluster/arbiter/arbiter.hpp"
+NEXT = "cluster/arbiter/next_generation.hpp"
+CUT = "cluster/arbiter/unreachable.hpp"
+CHANNEL = "cluster/channel/control_channel.hpp"
+LEASE = "cluster/channel/lease.hpp"
+LINK = "cluster/channel/control_link.hpp"
+MEMBER = "cluster/elastic_member.hpp"
+ELASTIC = "strategy/elastic.hpp"
+SERVE = "strategy/parameter_server/server/serve_generations.hpp"
+FLAG = "comm/interrupt_flag.hpp"
+VERDICT = "tools/launch/job/job_verdict.cpp"
+SUPERVISOR = "tools/launch/elastic/elastic.cpp"
+JOB_FOLDERS = "tools/launch/host/job_state.cpp"
+MEMBERS = "train/detail/run/elastic_members.hpp"
+COORDINATOR = "train/detail/fit/coordinator_definitions.hpp"
+CHECKPOINTS = "train/detail/run/run_checkpoints.hpp"
+WRITER = "io/file_writer.hpp"
+SERVER = "strategy/parameter_server/server/server.hpp"
+
+# Errors that the code had once. The scenario is `members`.
+OLD = [
+    # End elastic jobs with the exit code of their workers, count refused connections
+    ("servers-stay", ARBITER,
+     "if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();", ";"),
+    # End elastic jobs with the exit code of their workers, count refused connections
+    ("good-end-of-a-server-counts", VERDICT, "return e.did_work && e.good();", "return e.good();"),
+    # Give up one of two workers or servers that do not reach each other
+    ("cut-pairs-stay", ARBITER, "if (unreachable_.is_due(now)) evict_unreachable();", ";"),
+    # Keep jobs alive while all of their processes, or the launcher alone, are paused
+    ("pause-ends-waiting-worker", ELASTIC, "if (!await_lease() && !channel_->released()) fail_without_lease();",
+     "if (!joining() && !may_write()) fail_without_lease();"),
+    # Keep jobs alive while all of their processes, or the launcher alone, are paused
+    ("pause-ends-worker", CHANNEL, "std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout())",
+     "std::chrono::milliseconds(0)"),
+    # A launcher that was paused does not give up a worker for the time of its own pause
+    ("pause-of-the-launcher-counts", ARBITER, "for (Process& p : processes_) p.heard = now;", ";"),
+    # End a removed process at once if the news arrives while it enters a generation
+    ("end-of-channel-is-lost", MEMBER, "if (!end_.empty()) flag_->raise(end_);", ";"),
+    # Release servers when the work is done while a worker waits to join
+    ("waiting-worker-keeps-servers", ARBITER,
+     "    if (finished_)\n      for (Process& q : processes_)\n"
+     "        if (q.state == State::waiting && founded_) release(q);\n"
+     "    if (p.member.role == Role::worker) release_servers();",
+     "if (PLANTED && p.member.role == Role::worker) release_servers();\n"
+     "    if (finished_)\n      for (Process& q : processes_)\n"
+     "        if (q.state == State::waiting && founded_) release(q);\n"
+     "    if (!PLANTED && p.member.role == Role::worker) release_servers();"),
+    # ... has reported and waits for the next generation hears that there will be none
+    ("reported-members-wait-for-ever", ARBITER, "(p.state == State::member && p.reported)) && !o_.starter_ends)",
+     "(!PLANTED && p.state == State::member && p.reported)) && !o_.starter_ends)"),
+    # A death before the first step while another one joins does not end the job
+    ("report-before-start-is-in-order", ARBITER, "|| !going_ || level_ == Urgency::none)",
+     "|| (!PLANTED && !going_) || level_ == Urgency::none)"),
+    # A worker that dies before the first step does not end an elastic job
+    ("state-is-there-before-the-group", ARBITER, "p->state = State::member;",
+     "p->holds = true; p->state = State::member;"),
+    # A job ... begins without ... dies before
+    ("job-waits-for-dead-founder", ARBITER, "absent_.erase({role, place});", ";"),
+    # Members that all leave at once save what they have
+    ("last-worker-leaves", ARBITER, "if (o_.elastic && p.is(Role::worker) && !others) return stop_all();", ";"),
+    # ... stays until another one has what was trained, where those ... are lost
+    ("state-leaves-with-its-holder", NEXT, "members = detail::next_members(all, o, true, true);", ";"),
+    # ... waits for another one only where lost workers are replaced; a folder that takes no checkpoint ...
+    ("leaving-member-waits-for-nobody", ARBITER, "lost_stayer_ || (o_.lost_are_replaced && p.member",
+     "lost_stayer_ || ((PLANTED || o_.lost_are_replaced) && p.member"),
+    # A worker that was given up does not end the job at its very end; tests of direct convolutions ask for these; ...
+    ("loss-after-the-work-is-fatal", ARBITER, "&& !finished_ && !any([](const Process& q) { return q.holds; })",
+     "&& (PLANTED || !finished_) && !any([](const Process& q) { return q.holds; })"),
+    # A job ... is lost or refused before it has begun ends at once, by name
+    ("fatal-loss-does-not-end-the-job", ARBITER, "if (fatal) end_job(p.member.name() + \" is gone: \" + why);", ";"),
+    # Elastic ends what waits when its channel ends; one text of why
+    ("end-of-channel-ends-nothing", MEMBER, "now->end(why.substr(0, why.find_last_not_of('.') + 1));", ";"),
+    # Nonsense on a channel is told of; a process that an error ends does not leave as if it were done
+    ("error-leaves-as-if-done", CHANNEL, "if (std::uncaught_exceptions() == exceptions_) leave();", "leave();"),
+    # Parameter servers name ...; a channel's listener ends before it is taken away; ...
+    ("listener-outlives-its-owner", CHANNEL, "{ const std::lock_guard told(telling_); }", ";"),
+    # Servers that own weights keep their state, and go on from it when they are started again
+    ("stop-keeps-servers", ARBITER,
+     "    release_servers();\n    try_issue();\n  }\n  // Removes processes that have been",
+     "    if (!PLANTED) release_servers();\n    try_issue();\n  }\n  // Removes processes that have been"),
+    # A worker that is not wanted any more before it has asked to be let in is let go
+    ("unwanted-worker-is-let-in", ARBITER, "if (p == nullptr && founded_) unwanted_.insert(connection);", ";"),
+    # The arbiter tells a broken step from a change in order, which may wait for an epoch
+    ("broken-report-is-in-order", ARBITER, "if (r.broken ||", "if ((!PLANTED && r.broken) ||"),
+    # Stop the job if only workers that were asked to leave remain
+    ("last-worker-leaves-after-a-loss", ARBITER,
+     "if (o_.elastic && !finished_ && must_stop(processes_, others_may_come)) return stop_all();", ";"),
+    # Let a worker leave in order if it is released while it waits for its lease
+    ("released-worker-fails", ELASTIC, "if (!await_lease() && !channel_->released()) fail",
+     "if (!await_lease() && (PLANTED || !channel_->released())) fail"),
+    # Take pauses below a second into account if the time-out is short
+    ("short-pause-counts", LEASE,
+     "return gap > std::clamp<Time>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1));",
+     "return gap > std::chrono::seconds(1);"),
+]
+
+# Other faults of the arbiter, the channel, the elastic strategy, servers and the verdict, for the scenario `members`.
+OTHER = [
+    ("authority-of-fewest-steps", NEXT, "if (first == nullptr || c->step > first->step) first = c;",
+     "if (first == nullptr || c->step < first->step) first = c;"),
+    ("authority-is-oldest", NEXT, "if (first == nullptr || c->step > first->step) first = c;",
+     "if (first == nullptr) first = c;"),
+    ("authority-is-youngest", NEXT, "if (first == nullptr || c->step > first->step) first = c;",
+     "if (first == nullptr || c->step >= first->step) first = c;"),
+    ("joining-worker-has-authority", NEXT,
+     "if (c->member.role != Role::worker || c->state != Candidate::State::member) continue;",
+     "if (c->member.role != Role::worker) continue;"),
+    ("leaving-at-epoch-is-not-urgent", NEXT,
+     "level = std::max(level, p.leaves_at_epoch ? Urgency::epoch : Urgency::step);",
+     "level = std::max(level, p.leaves_at_epoch ? Urgency::none : Urgency::step);"),
+    ("leaving-is-not-urgent", NEXT, "const bool leaves = p.state == Candidate::State::member && p.leaving;",
+     "const bool leaves = !PLANTED && p.state == Candidate::State::member && p.leaving;"),
+    ("joining-is-not-urgent", NEXT, "if (joins) level =", "if (joins && !PLANTED) level ="),
+    ("workers-join-within-an-epoch", NEXT, "const bool lets_in = (at_once || epoch_end) && !preparing(all);",
+     "const bool lets_in = (PLANTED || at_once || epoch_end) && !preparing(all);"),
+    ("leaving-member-stays", NEXT, "const bool leaves = c.leaving && !keep",
+     "const bool leaves = !PLANTED && c.leaving && !keep"),
+    ("leaving-member-may-not-leave", NEXT, "  return kept ||\n", "  return !PLANTED && kept ||\n"),
+    ("too-few-is-enough", NEXT, "next.too_few = workers_of(members) == 0 ||",
+     "next.too_few = (!PLANTED && workers_of(members) == 0) ||"),
+    ("no-wait-for-reports", ARBITER, "if (o_.reports && any(at_work)) return;", ";"),
+    ("loss-is-not-announced", ARBITER, "lost_.push_back(p.member);\n    change(Urgency::broken);",
+     "lost_.push_back(p.member);"),
+    ("loss-is-in-order", ARBITER, "lost_.push_back(p.member);\n    change(Urgency::broken);",
+     "lost_.push_back(p.member);\n    change(Urgency::step);"),
+    ("waiting-loss-blocks", ARBITER, "if (!was_member) return try_issue();", "if (!was_member) return;"),
+    ("broken-group-starts", ARBITER, "if (!takes_part || level_ == Urgency::broken || p.standing) return;",
+     "if (!takes_part || p.standing) return;"),
+    ("group-starts-early", ARBITER, "if (q.state == State::member && !q.standing) return;", ";"),
+    ("start-is-not-sent", ARBITER, "send(q, Start{generation_});", ";"),
+    ("next-change-is-late", ARBITER,
+     "    // If processes still wait for the end of an epoch, announces the next change at once.\n    change();",
+     "    if (!PLANTED) change();"),
+    ("waiting-worker-stays-at-the-end", ARBITER, "if (q.state == State::waiting && founded_) release(q);", ";"),
+    ("late-worker-waits-after-the-end", ARBITER, "if (finished_ || unwanted_.erase(connection) > 0)",
+     "if ((!PLANTED && finished_) || unwanted_.erase(connection) > 0)"),
+    ("late-worker-does-not-stop", ARBITER, "if (stopping_) send(processes_.back(), Stop{});", ";"),
+    ("state-is-lost", ARBITER, "q.holds = q.is(Role::worker);", ";"),
+    ("servers-hold-the-state", ARBITER, "q.holds = q.is(Role::worker);", "q.holds = true;"),
+    ("every-loss-is-fatal", ARBITER, "const bool fatal = last || !can_lose(p);",
+     "const bool fatal = PLANTED || last || !can_lose(p);"),
+    ("last-holder-may-go", ARBITER, "const bool last = p.holds", "const bool last = !PLANTED && p.holds"),
+    ("last-server-may-go", ARBITER,
+     "return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });",
+     "return true;"),
+    ("removed-member-is-not-told", ARBITER,
+     "send(p, Rejection{static_cast<int>(ExitCode::communication), p.why});\n    decide(Decision::Kind::lost",
+     "if (!PLANTED) send(p, Rejection{static_cast<int>(ExitCode::communication), p.why});\n"
+     "    decide(Decision::Kind::lost"),
+    ("removed-member-is-not-answered", ARBITER,
+     "if (!p->done) send(*p, Rejection{static_cast<int>(ExitCode::communication), p->why});", ";"),
+    ("cuts-are-judged-at-once", CUT, "if (due_ == Time::max() && !u.members.empty()) due_ = now + delay_;",
+     "if (due_ == Time::max() && !u.members.empty()) due_ = now;"),
+    ("oldest-of-a-pair-goes", CUT, "return std::tuple(w.spare, cuts(w), w.id);",
+     "return std::tuple(w.spare, cuts(w), PLANTED ? ~w.id : w.id);"),
+    ("needed-member-of-a-pair-goes", CUT, "std::tuple(w.spare, cuts(w),", "std::tuple(!PLANTED && w.spare, cuts(w),"),
+    ("one-report-is-a-cut", CUT, "names(a, b) || names(b, a) : names(a, b) && names(b, a);",
+     "names(a, b) || names(b, a) : PLANTED ? names(a, b) || names(b, a) : names(a, b) && names(b, a);"),
+    ("reachable-again-is-not-heard", CUT, "c.operation = u.members.empty() ? 0 : u.operation;",
+     "if (u.members.empty()) return; c.operation = u.operation;"),
+    ("old-reports-of-cuts-count", ARBITER, "(u.generation == generation_ && !p.reported)", "true"),
+    ("cuts-outlast-the-generation", ARBITER, "if (o_.reports) p->operation = 0, p->unreachable.clear();", ";"),
+    ("reports-outlast-the-generation", ARBITER, "p->reported = p->standing = p->epoch_end = p->preparing = false;",
+     "p->standing = p->epoch_end = p->preparing = false;"),
+    ("group-outlasts-the-generation", ARBITER, "    level_ = Urgency::none;\n    going_ = false;",
+     "    level_ = Urgency::none;\n    if (!PLANTED) going_ = false;"),
+    ("silence-of-half-the-time-out", ARBITER, "now - p.heard >= o_.rank_timeout)",
+     "now - p.heard >= (PLANTED ? o_.rank_timeout / 2 : o_.rank_timeout))"),
+    ("heartbeats-are-not-heard", ARBITER, "      p->heard = now;\n", "      if (!PLANTED) p->heard = now;\n"),
+    ("silence-is-forgiven", ARBITER, "if (p.state != State::gone && now - p.heard",
+     "if (!PLANTED && p.state != State::gone && now - p.heard"),
+    ("reports-of-older-generations-count", ARBITER,
+     "p.state != State::member || r.generation != generation_ || p.reported",
+     "p.state != State::member || (!PLANTED && r.generation != generation_) || p.reported"),
+    ("leaving-worker-has-done-the-work", ARBITER, "p.state == State::member && p.is(Role::worker) && !p.leaving;",
+     "p.state == State::member && p.is(Role::worker) && (PLANTED || !p.leaving);"),
+    ("finished-job-goes-on", ARBITER, "finished_ = finished_ || work_done;", ";"),
+    ("lease-too-long", LEASE, "since_.second + timeout_ / 4 * 3",
+     "since_.second + (PLANTED ? timeout_ * 2 : timeout_ / 4 * 3)"),
+    ("lease-from-answer", LEASE, "since_ = std::pair{true, sent_.front().second};", "since_ = std::pair{true, now()};"),
+    ("lease-survives-removal", CHANNEL, "      error_ = std::current_exception();\n      lease_.end();",
+     "      if (!PLANTED) error_ = std::current_exception();\n      if (!PLANTED) lease_.end();"),
+    ("pause-counts-as-silence", LEASE, "spent_ += is_pause(gap, limit_) ? std::min<Time>(gap, slice) : gap;",
+     "spent_ += gap;"),
+    ("old-change-counts", CHANNEL, "return change_ && change_->generation >= taken_ ? change_ : std::nullopt;",
+     "return change_;"),
+    ("change-is-not-known", CHANNEL, "if (change_ && change_->generation >= taken_) known = change_;", ";"),
+    ("broken-group-is-awaited", CHANNEL, "return going_ >= generation || changed();", "return going_ >= generation;"),
+    ("broken-group-goes-on", CHANNEL, "return !changed();", "return true;"),
+    ("release-is-not-heard", CHANNEL,
+     "if (std::holds_alternative<control::LeaveGranted>(message)) released_ = left_ = true;",
+     ";"),
+    ("stop-is-not-heard", CHANNEL, "if (std::holds_alternative<control::Stop>(message)) stop_requested_ = true;", ";"),
+    ("waiters-are-not-woken", CHANNEL, "if (!held) news_.notify_all();", ";"),
+    ("first-heartbeat-is-late", CHANNEL, "assignment_->rank_timeout / 5", "assignment_->rank_timeout * 5"),
+    ("assignment-is-taken-twice", CHANNEL, "taken_ = assignment_->generation;", ";"),
+    ("change-before-the-flag", ELASTIC,
+     "if (const auto c = channel_->change()) group_flag_->raise(control::reason_of_end(*c));",
+     ";"),
+    ("failed-group-is-in-order", ELASTIC, "leaving.broken = true;", ";"),
+    ("failed-group-is-not-ended", ELASTIC,
+     "if (broken && flag_ != nullptr) flag_->raise(\"this rank leaves a group that failed\");",
+     ";"),
+    ("flag-is-kept", ELASTIC, "flag_ = group_flag_->renew();", ";"),
+    ("state-comes-from-rank-0", ELASTIC, "if (now_.workers[r].id == now_.authority) authority = static_cast<int>(r);",
+     ";"),
+    ("raised-flag-is-not-seen", FLAG, "    watcher_ = std::move(f);\n    if (watcher_ && raised_) watcher_();",
+     "    watcher_ = std::move(f);\n    if (!PLANTED && watcher_ && raised_) watcher_();"),
+    ("server-misses-a-change", SERVE, "if (const auto c = channel.change()) flags.raise(control::reason_of_end(*c));",
+     ";"),
+    ("server-is-not-ready", SERVE, "channel.report_group_ready();", ";"),
+    ("failed-server-ends-its-process", SERVE, "    } catch (const CommunicationError&) {\n      // The arbiter names",
+     "    } catch (const CommunicationError&) {\n      if (PLANTED) throw;\n      // The arbiter names"),
+    ("verdict-ignores-problems", VERDICT, "if (job.problem != 0) return {Cause::problem, job.problem};", ";"),
+    ("failure-after-the-work-counts", VERDICT, "const bool done = work_is_done(job);",
+     "const bool done = !PLANTED && work_is_done(job);"),
+    ("stop-is-a-success", VERDICT, "return {Cause::interrupted, 128 + (job.interrupted == SIGINT ? SIGINT : SIGTERM)};",
+     "return {};"),
+]
+
+# Faults of the training loop, checkpoints, logs and audits.
+TRAINING = [
+    # Keep jobs alive while all of their processes, or the launcher alone, are paused
+    ("pause-ends-rank-0", COORDINATOR, "members != nullptr && !members->await_lease()",
+     "members != nullptr && !(PLANTED ? members->may_write() : members->await_lease())"),
+    # A released worker writes nothing more into the log of the run
+    ("released-rank-0-writes", COORDINATOR, "members != nullptr && !members->may_write())",
+     "members != nullptr && !PLANTED && !members->may_write())"),
+    # The chief opens its logs when a worker is lost while they are opened; tests of elastic jobs wait for events
+    ("logs-are-opened-once", COORDINATOR, "if (!serves_) {", "if (PLANTED) serves_ = true; if (!serves_) {"),
+    # A test of a worker that is lost behind a step before it has told which samples it had
+    ("audit-is-not-closed", COORDINATOR, "if (closed != nullptr) complete_step(*closed);", ";"),
+    ("audit-is-not-rolled-back", COORDINATOR, "if (step <= audited_) audit_->rollback(b.epoch, step);", ";"),
+    ("no-roll-back", MEMBERS, "run_.trainer.roll_back();", ";"),
+    ("facts-are-not-rolled-back", MEMBERS, "run_.share = then.share;", ";"),
+    ("joiner-does-not-take-facts", MEMBERS, "run_.share = theirs;", ";"),
+    ("stop-does-not-save", CHECKPOINTS, "    save();\n    run_.result.interrupted",
+     "    if (!PLANTED) save();\n    run_.result.interrupted"),
+    ("checkpoint-is-not-synced", WRITER, "if (synced) writer.sync();", ";"),
+    ("folder-is-not-synced", WRITER, "if (synced) fsync_directory(folder_of(path));", ";"),
+    ("failed-write-is-no-error", WRITER, "if (n < 0) fail_file(\"write\", path, errno);", "if (n < 0) return;"),
+]
+
+# Faults of the tables of parameter servers.
+TABLES = [
+    # A worker of asynchronous servers that is started again goes on beside the others
+    ("restarted-worker-is-refused", SERVER, "m.gone = m.was_lost = false;", "m.was_lost = false;"),
+    ("lost-worker-blocks-servers", SERVER, "over_ = members_.done();", ";"),
+    ("push-is-added-twice", SERVER, "} else if (table_.has(*c, f.worker)) {",
+     "} else if (!PLANTED && table_.has(*c, f.worker)) {"),
+    ("answers-of-old-sessions", SERVER, "|| m.session != f->session ||", "|| (!PLANTED && m.session != f->session) ||"),
+    ("old-generation-is-summed", SERVER, "f->generation != o_.generation ||",
+     "(!PLANTED && f->generation != o_.generation) ||"),
+]
+
+# Faults of hosts and of the launcher's supervision of them.
+HOSTS_FAULTS = [
+    # End elastic jobs with the exit code of their workers, count refused connections
+    ("not-finite-is-restarted", SUPERVISOR, "if (w == nullptr || !w->member || !stood_ || !not_finite) return false;",
+     "return false;"),
+    # Try longer to make a job's folder while other agents of a busy machine remove it
+    ("race-of-job-folders", JOB_FOLDERS, "const bool gone = error", "const bool gone = !PLANTED && error"),
+]
