@@ -43,6 +43,14 @@ class Seeds(unittest.TestCase):
         done = run("members", "--first-seed", "1", "--seeds", "300")
         self.assertEqual(done.returncode, 0, done.stdout)
 
+    def test_tables(self):
+        done = run("tables", "--first-seed", "1", "--seeds", "300")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_hosts(self):
+        done = run("hosts", "--first-seed", "1", "--seeds", "300")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
     def test_run(self):
         done = subprocess.run([sys.executable, RUN, "--seeds", "20", "--jobs", "1", "--build", BUILD], text=True,
                               capture_output=True)
@@ -69,8 +77,9 @@ class Seeds(unittest.TestCase):
                 (build / "mended").touch()
 
     def test_histories_are_equal(self):
-        done = run("members", "--first-seed", "1000", "--seeds", "20", "--twice")
-        self.assertEqual(done.returncode, 0, done.stdout)
+        for scenario in "members", "tables", "hosts":
+            done = run(scenario, "--first-seed", "1000", "--seeds", "20", "--twice")
+            self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_failure_is_repeated(self):
         # A job rarely ends at the moment of its last fault.
