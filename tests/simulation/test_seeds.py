@@ -24,6 +24,10 @@ FOUND = [
     (99, "members"),
     # A server stayed after the work was done, because a worker still waited to join.
     (1006, "members"),
+    # An in-place edit that followed a rename was read while it was half-written.
+    (102, "hosts"),
+    # Of two hosts that were added at once with --launch-worker, one was lost.
+    (22, "hosts"),
 ]
 
 
