@@ -88,6 +88,8 @@ inline Nanos look(pollfd* list, std::size_t count, int& ready) {
 inline void before_file() {
   if (Scheduler* s = Scheduler::current()) s->point();
 }
+// Returns where the simulation has a file, for the files of /proc.
+inline const char* (*redirect)(const char* path) = [](const char* path) { return path; };
 inline int opened(int descriptor) {
   if (Scheduler* s = Scheduler::current(); s != nullptr && descriptor >= 0) s->process().descriptors.insert(descriptor);
   return descriptor;
@@ -180,7 +182,7 @@ int open(const char* path, int flags, ...) {
   const auto mode = static_cast<mode_t>(va_arg(list, int));
   va_end(list);
   tutti::simulation::before_file();
-  return tutti::simulation::opened(TUTTI_SYSTEM(open)(path, flags, mode));
+  return tutti::simulation::opened(TUTTI_SYSTEM(open)(tutti::simulation::redirect(path), flags, mode));
 }
 int fsync(int descriptor) {
   tutti::simulation::before_file();

@@ -28,6 +28,10 @@ FOUND = [
     (297, "members"),
     # A worker failed because its lease had ended when it was released.
     (723, "members"),
+    # An in-place edit that followed a rename was read while it was half-written.
+    (102, "hosts"),
+    # Of two hosts that were added at once with --launch-worker, one was lost.
+    (22, "hosts"),
 ]
 
 
@@ -49,6 +53,14 @@ class Seeds(unittest.TestCase):
 
     def test_short_time_out(self):
         done = run("members", "--first-seed", "1", "--seeds", "100", "--rank-timeout", "1")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_tables(self):
+        done = run("tables", "--first-seed", "1", "--seeds", "300")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_hosts(self):
+        done = run("hosts", "--first-seed", "1", "--seeds", "300")
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_run(self):
@@ -77,8 +89,9 @@ class Seeds(unittest.TestCase):
                 (build / "mended").touch()
 
     def test_histories_are_equal(self):
-        done = run("members", "--first-seed", "1000", "--seeds", "20", "--twice")
-        self.assertEqual(done.returncode, 0, done.stdout)
+        for scenario in "members", "tables", "hosts":
+            done = run(scenario, "--first-seed", "1000", "--seeds", "20", "--twice")
+            self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_failure_is_repeated(self):
         # A job rarely ends at the moment of its last fault.

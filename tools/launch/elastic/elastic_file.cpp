@@ -57,7 +57,8 @@ std::vector<ListedHost> with_keys(std::vector<Host> hosts) {
 HostsWatch::HostsWatch(std::filesystem::path file)
     : file_(std::move(file)), notify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
   // Without inotify events, as on a network file system, a file counts only after it has not changed for a second.
-  if (notify_.get() >= 0) ::inotify_add_watch(notify_.get(), file_.parent_path().c_str(), IN_MOVED_TO);
+  if (notify_.get() >= 0)
+    ::inotify_add_watch(notify_.get(), file_.parent_path().c_str(), IN_MOVED_TO | IN_MODIFY | IN_CREATE);
   judged_ = look();
   thread_ = std::thread([this] { run(); });
 }
@@ -78,53 +79,76 @@ HostsWatch::Look HostsWatch::look() const {
   return {s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec};
 }
 
-bool HostsWatch::renamed() const {
+bool HostsWatch::read_events() {
   alignas(inotify_event) std::array<char, 4096> buffer{};
-  bool yes = false;
+  bool any = false;
   for (ssize_t n = 0; (n = ::read(notify_.get(), buffer.data(), buffer.size())) > 0;)
     for (std::size_t at = 0; at < static_cast<std::size_t>(n);) {
       inotify_event event{};
       std::memcpy(&event, buffer.data() + at, sizeof event);
-      yes = yes || (event.len > 0 && file_.filename() == std::string(buffer.data() + at + sizeof event));
+      const bool mine = event.len > 0 && file_.filename() == std::string(buffer.data() + at + sizeof event);
+      if (mine || (event.mask & IN_Q_OVERFLOW) != 0) {
+        any = true;
+        whole_ = (event.mask & IN_MOVED_TO) != 0;
+      }
       at += sizeof event + event.len;
     }
-  return yes;
+  return any;
 }
 
 void HostsWatch::run() {
   Look seen = judged_;
   auto since = Clock::now();
+  const auto changes = [&] {
+    const bool written = read_events() && !whole_;
+    const Look now = look();
+    if (now == seen && !written) return false;
+    seen = now;
+    since = Clock::now();
+    return true;
+  };
   while (!over_) {
     pollfd fd{notify_.get(), POLLIN, 0};
-    (void)::poll(&fd, 1, 50);
-    const bool whole = renamed();
-    const Look now = look();
-    if (now != seen) {
-      seen = now;
-      since = Clock::now();
-    }
-    if (!whole && (seen == judged_ || seconds_since(since) < 1)) continue;
+    // Other files of the folder may change often.
+    if (::poll(&fd, 1, 50) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    (void)changes();
+    if (!whole_ && (seen == judged_ || seconds_since(since) < 1)) continue;
+    const bool whole = whole_;
+    whole_ = false;
+    HostsUpdate update;
+    const std::string text = read(update);
+    // The text may be half of an edit that began meanwhile.
+    if (changes() || whole_) continue;
     judged_ = seen;
-    judge(whole);
+    judge(text, whole, std::move(update));
   }
 }
 
-void HostsWatch::judge(bool whole) {
-  HostsUpdate news;
+std::string HostsWatch::read(HostsUpdate& update) const {
   try {
-    const std::string text = io::read_text_file(file_, max_hosts_file_bytes);
-    if (!whole && !text.empty() && !text.ends_with('\n'))
-      fail<DataError>(file_.string(), "a newline at the end", "an incomplete last line",
-                      "write a new file and rename it to this name");
-    news.hosts = with_keys(parse_hosts(text, file_.string()));
-    said_.clear();
+    return io::read_text_file(file_, max_hosts_file_bytes);
   } catch (const Error& e) {
-    if (said_ == e.what()) return;
-    news.problem = said_ = e.what();
+    update.problem = e.what();
+    return {};
   }
+}
+
+void HostsWatch::judge(const std::string& text, bool whole, HostsUpdate update) {
+  try {
+    if (update.problem.empty()) {
+      if (!whole && !text.empty() && !text.ends_with('\n'))
+        fail<DataError>(file_.string(), "a newline at the end", "an incomplete last line",
+                        "write a new file and rename it to this name");
+      update.hosts = with_keys(parse_hosts(text, file_.string()));
+    }
+  } catch (const Error& e) {
+    update.problem = e.what();
+  }
+  if (update.hosts) said_.clear();
+  if (!update.problem.empty() && std::exchange(said_, update.problem) == update.problem) return;
   const std::lock_guard lock(mutex_);
-  if (news.hosts) updates_.hosts = std::move(news.hosts);
-  if (!news.problem.empty()) updates_.problem = std::move(news.problem);
+  if (update.hosts) updates_.hosts = std::move(update.hosts);
+  if (!update.problem.empty()) updates_.problem = std::move(update.problem);
 }
 
 }  // namespace tutti::launch

@@ -53,18 +53,22 @@ class HostsWatch {
   using Look = std::tuple<ino_t, off_t, time_t, long, time_t, long>;
 
   [[nodiscard]] Look look() const;
-  // Returns whether a file has been renamed to this name since the last call.
-  [[nodiscard]] bool renamed() const;
+  // Returns whether there were events of the file since the last call, and sets whole_ by the last one.
+  [[nodiscard]] bool read_events();
 
   void run();
-  void judge(bool whole);
+  // Sets the problem of `update` if the file cannot be read.
+  [[nodiscard]] std::string read(HostsUpdate& update) const;
+  // whole: the file was renamed into place, and not written after that.
+  void judge(const std::string& text, bool whole, HostsUpdate update);
   std::filesystem::path file_;
   io::Descriptor notify_;
   std::atomic<bool> over_{false};
   std::mutex mutex_;
   HostsUpdate updates_;
-  Look judged_{};     // used by the thread only
-  std::string said_;  // used by the thread only
+  Look judged_{};       // used by the thread only
+  bool whole_ = false;  // used by the thread only
+  std::string said_;    // used by the thread only
   std::thread thread_;
 };
 

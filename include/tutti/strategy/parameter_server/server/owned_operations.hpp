@@ -49,7 +49,7 @@ class OwnedOperations {
     Worker fresh;
     fresh.session = session;
     fresh.clock = slowest().value_or(workers_[worker].clock);
-    fresh.there = true;
+    fresh.there = fresh.is_new = true;
     workers_[worker] = std::move(fresh);
   }
   // Accepts worker numbers below `workers`.
@@ -113,6 +113,7 @@ class OwnedOperations {
     std::uint64_t session = 0, its_step = 0;
     std::int64_t step = 0, clock = 0;
     bool there = false;
+    bool is_new = false;    // its clock began at that of the slowest worker
     bool returned = false;  // it has connected again, and has not begun a step since
   };
 
@@ -147,6 +148,7 @@ class OwnedOperations {
         const std::uint64_t steps = f.step - w.its_step - 1;
         store_.skip(static_cast<std::int64_t>(steps));
         w.clock += static_cast<std::int64_t>(steps);
+        raise_new_clocks();
         if (reply_.lost) reply_.lost(f.worker, steps);
       }
       w.its_step = f.step;
@@ -154,6 +156,15 @@ class OwnedOperations {
       w.step = store_.begin_step();
     }
     (void)store_.apply(f, gradients, w.step);
+  }
+  // A worker that has returned has told this server its true clock. A new worker began at a clock from a saved state,
+  // which is too low. Otherwise the other worker would wait for it here, and it for the other worker on another server.
+  void raise_new_clocks() {
+    std::optional<std::int64_t> clock;
+    for (const Worker& w : workers_)
+      if (w.there && !w.is_new) clock = std::min(clock.value_or(w.clock), w.clock);
+    for (Worker& w : workers_)
+      if (w.is_new && clock) w.clock = std::max(w.clock, *clock);
   }
   void answer(Frame f, std::span<const std::byte> data) {
     f.kind = FrameKind::answer;

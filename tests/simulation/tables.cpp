@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: MIT
+// Simulates jobs with parameter servers: the real servers, tables, workers' threads and strategies, over connections
+// that pause, break and are cut. With ps the servers sum; with ps_async they own the weights, save them on a disk, and
+// are started again.
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/strategy/parameter_server/async_parameter_server.hpp>
+#include <tutti/strategy/parameter_server/parameter_server.hpp>
+#include <tutti/strategy/parameter_server/server/server.hpp>
+#include <tutti/strategy/parameter_server/wire/placement.hpp>
+#include <tutti/train/server_snapshots.hpp>
+
+#include "interposed_files.hpp"
+#include "interposed_threads.hpp"
+#include "random.hpp"
+#include "server_ends.hpp"
+#include "simulation.hpp"
+
+namespace tutti::simulation {
+namespace {
+
+using WorkerEnd = ServerMesh::WorkerEnd;
+using ServerEnd = ServerMesh::ServerEnd;
+
+constexpr std::size_t block = 16;          // elements, a cache line
+constexpr Nanos keep_alive = 20 * second;  // the time after which an end learns that the other one lost its power
+
+// A start of a worker or server.
+struct Start {
+  bool server = false;
+  int number = 0, run = 0;  // run: how often the same worker or server was started before
+  Process* process = nullptr;
+  Nanos again_at = never;  // it is started again
+  bool hit = false;        // a fault explains its end
+  [[nodiscard]] std::string name() const { return (server ? "server " : "rank ") + std::to_string(number); }
+};
+
+// A push of a block of gradients, which a server must apply once: worker, its run, step, block.
+using PushId = std::tuple<int, int, int, int>;
+using Pieces = std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<std::byte>>;
+// What a server has applied: in the state that it has now, at any time, and in each state that it wanted to save.
+struct Ledger {
+  std::set<PushId> now, ever;
+  std::map<Pieces, std::set<PushId>> saved;
+};
+
+class Tables {
+ public:
+  explicit Tables(Simulation& simulation)
+      : simulation_(simulation),
+        s_(simulation.scheduler),
+        plan_(simulation.options.seed, 4),
+        async_(plan_.one_in(2)),
+        workers_(1 + static_cast<int>(plan_.below(4))),
+        steps_(4 + static_cast<int>(plan_.below(20))),
+        deadline_(async_ ? plan_.between(25, 60) : plan_.between(5, 40)),
+        mesh_(simulation.network, 1 + static_cast<int>(plan_.below(3))),
+        ledgers_(static_cast<std::size_t>(mesh_.servers())) {
+    const auto tensors = 1 + plan_.below(4);
+    for (std::uint64_t i = 0; i < tensors; ++i)
+      layout_.append("t" + std::to_string(i), Shape{static_cast<std::int64_t>(1 + plan_.below(block * 6))});
+    big_array_ = plan_.one_in(2) ? ps::usual_big_array : 1 + plan_.below(block * 6);
+    buckets_ = {0, layout_.count};
+    for (std::uint64_t i = plan_.below(3); i > 0; --i) buckets_.insert(plan_.below(layout_.count / block) * block);
+    if (async_ && plan_.one_in(3)) staleness_ = static_cast<std::int64_t>(plan_.below(3));
+    in_flight_ = layout_.bytes() + (plan_.one_in(2) ? plan_.below(4096) : ps::usual_in_flight);
+    s_.note(std::string(async_ ? "ps_async" : "ps") + ", " + std::to_string(workers_) + " workers, " +
+            std::to_string(mesh_.servers()) + " servers, deadline " + std::to_string(deadline_) + " s");
+  }
+
+  void run() {
+    for (int i = 0; i < mesh_.servers(); ++i) start(true, i, 0);
+    for (int i = 0; i < workers_; ++i) start(false, i, 0);
+    struct Planned {
+      std::size_t number;
+      Nanos at;
+    };
+    std::vector<Planned> faults;
+    const bool crowded = plan_.one_in(3);
+    const Nanos begin = plan_.between(0, 2 * second);
+    for (std::size_t i = 0, n = plan_.below(7); i < n; ++i)
+      faults.push_back({i, crowded ? begin + plan_.between(0, 200 * ms) : plan_.between(0, 3 * second)});
+    std::stable_sort(faults.begin(), faults.end(), [](const auto& a, const auto& b) { return a.at < b.at; });
+    Nanos latest = never;
+    for (std::size_t next = 0; !is_over();) {
+      s_.sleep(20 * ms);
+      for (; next < faults.size() && faults[next].at <= s_.now(); ++next) {
+        Random r(simulation_.options.seed, 1000 + faults[next].number);
+        if (!simulation_.options.without.contains(faults[next].number)) happen(faults[next].number, r);
+      }
+      for (std::size_t i = 0; i < starts_.size(); ++i)
+        if (std::max(starts_[i].again_at, stopped_until_) <= s_.now()) {
+          starts_[i].again_at = never;
+          if (!work_is_over()) start(starts_[i].server, starts_[i].number, starts_[i].run + 1);
+        }
+      latest = std::max(quiet_at_, faults.empty() ? 0 : faults.back().at) + simulation_.options.bound;
+      if (s_.now() > latest) s_.fail("the job does not end after the last fault: " + s_.threads_text());
+    }
+    check_end();
+  }
+
+ private:
+  void start(bool server, int number, int run) {
+    Start& of = starts_.emplace_back();
+    of.server = server;
+    of.number = number;
+    of.run = run;
+    of.process = &s_.start_process(
+        (server ? "server" : "worker") + std::to_string(number) + (run == 0 ? "" : " again " + std::to_string(run)),
+        [this, &of] { return process(of); });
+    of.process->clocks.set_rate(1 + 1e-6 * static_cast<double>(s_.noise().between(-3000, 3000)));
+  }
+  [[nodiscard]] int process(Start& of) {
+    int code = 1;
+    try {
+      of.server ? serve(of) : async_ ? train_async(of) : train(of);
+      code = 0;
+    } catch (const Error& e) {
+      code = e.exit_code();
+      of.process->error = e.what();
+    } catch (const std::exception& e) {
+      of.process->error = e.what();
+    }
+    if (code != 0) s_.note(of.process->name + ": " + of.process->error);
+    return code;
+  }
+
+  // ---- a server ----
+  void serve(const Start& of) {
+    Ledger& ledger = ledgers_[static_cast<std::size_t>(of.number)];
+    ledger.now.clear();
+    ps::ServerOptions o;
+    o.index = of.number;
+    o.servers = mesh_.servers();
+    o.workers = workers_;
+    o.patience = std::chrono::seconds(20);
+    o.in_flight = in_flight_;
+    o.staleness = staleness_;
+    o.stop_requested = [this] { return work_is_over(); };
+    std::optional<ServerSnapshots> snapshots;
+    std::optional<ps::ServerState> from;
+    ps::WeightStore store(layout_, 0, facts(), [this, &ledger](const ServerPart& p) { apply(ledger, p); });
+    if (async_) {
+      snapshots.emplace(io::Path("servers") / ("server-" + std::to_string(of.number)), "job",
+                        [this](const std::string& line) { s_.note(line); });
+      from = snapshots->newest();
+      if (of.run > 0 && !from) fail<CommunicationError>(of.name(), "its saved state", "no saved state");
+      if (from) {
+        const auto saved = ledger.saved.find(pieces_of(*from));
+        if (saved == ledger.saved.end()) s_.fail(of.name() + " has loaded a state that it never had");
+        ledger.now = saved->second;
+        o.from = &*from;
+        for (const Start& w : starts_)
+          if (!w.server && !w.process->runs() && w.again_at == never && is_last(w)) o.ended.push_back(w.number);
+      }
+      o.store = &store;
+      o.keep = [&](ps::ServerState&& state) {
+        ledger.saved[pieces_of(state)] = ledger.now;
+        snapshots->write(std::move(state));
+      };
+      o.keep_every = std::chrono::milliseconds(plan_of(of).between(20, 400));
+    }
+    ps::Server<ServerEnd> server(std::make_unique<ServerEnd>(mesh_, of.number), o);
+    server.run();
+    if (server.counts().malformed + server.counts().too_much > 0) s_.fail(of.name() + " has refused a worker's frame");
+  }
+  [[nodiscard]] static Pieces pieces_of(const ps::ServerState& state) {
+    Pieces all;
+    for (const auto& p : state.pieces) all[{p.arena, p.begin}] = p.bytes;
+    return all;
+  }
+  // Updates a server's weights: each block counts its pushes and keeps the last one.
+  void apply(Ledger& ledger, const ServerPart& p) {
+    const auto* g = static_cast<const float*>(p.gradients);
+    auto* w = static_cast<float*>(p.weights);
+    for (std::size_t i = 0; i < p.end - p.begin; i += block) {
+      const PushId id(static_cast<int>(g[i]), static_cast<int>(g[i + 1]), static_cast<int>(g[i + 2]),
+                      static_cast<int>(g[i + 3]));
+      if (static_cast<std::size_t>(std::get<3>(id)) * block != p.begin + i) s_.fail("a push has gone to another part");
+      if (!ledger.now.insert(id).second)
+        s_.fail("a push of rank " + std::to_string(std::get<0>(id)) + " is applied twice");
+      ledger.ever.insert(id);
+      w[i] += 1;
+      std::copy_n(g + i, 3, w + i + 1);
+    }
+  }
+
+  // ---- workers ----
+  [[nodiscard]] ps::WorkerOptions options(const Start& of) {
+    // The address of a server is known after it has begun to listen.
+    for (int i = 0; i < 2000 && !mesh_.all_listen(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ps::WorkerOptions o;
+    o.rank = of.number;
+    o.workers = workers_;
+    o.servers = mesh_.servers();
+    o.deadline = std::chrono::seconds(deadline_);
+    o.patience = std::chrono::seconds(25);
+    o.big_array = big_array_;
+    o.in_flight = in_flight_;
+    o.servers_return = async_;
+    o.late = of.run > 0;
+    return o;
+  }
+  // Trains with ps, and checks each sum.
+  void train(const Start& of) {
+    ParameterServer<WorkerEnd> strategy(std::make_unique<WorkerEnd>(mesh_, of.number), options(of));
+    strategy.attach(layout_, facts());
+    std::vector<float> state(20, static_cast<float>(of.number + 7)), data(layout_.count);
+    StateSpan span{"state", DType::f32, {20}, std::as_writable_bytes(std::span(state))};
+    strategy.synchronise({&span, 1});
+    if (state != std::vector<float>(20, 7.F)) s_.fail(of.name() + " does not have the state of rank 0");
+    Random& r = s_.noise();
+    for (int step = 1; step <= steps_; ++step) {
+      strategy.begin_step(step, false);
+      for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(of.number, step, i);
+      std::vector<Work> all;
+      for (const auto& [begin, end] : bucket_list()) {
+        compute(r);
+        all.push_back(strategy.reduce({Piece::Kind::gradients, all.size(), DType::f32,
+                                       std::as_writable_bytes(std::span(data).subspan(begin, end - begin))}));
+      }
+      for (Work& w : all) w.wait();
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        float sum = 0;
+        for (int w = 0; w < workers_; ++w) sum += value(w, step, i);
+        if (data[i] != sum) s_.fail(of.name() + " has a wrong sum in step " + std::to_string(step));
+      }
+      strategy.finish();
+      if (step % 3 != 0) continue;
+      std::array<double, 1> one{1};
+      strategy.sum(one);
+      if (one[0] != workers_) s_.fail(of.name() + " has a wrong sum of metrics");
+    }
+  }
+  [[nodiscard]] static float value(int rank, int step, std::size_t i) {
+    return static_cast<float>((rank + 1) * (step * 31 + static_cast<int>(i % 97)));
+  }
+  // Trains with ps_async, and checks that each part of the weights is of one version.
+  void train_async(Start& of) {
+    AsyncParameterServer<WorkerEnd> strategy(std::make_unique<WorkerEnd>(mesh_, of.number), options(of));
+    strategy.attach(layout_, facts());
+    std::vector<float> weights(layout_.count, 0.F), gradients(layout_.count);
+    StateSpan span{
+        "weights", DType::f32, {static_cast<std::int64_t>(layout_.count)}, std::as_writable_bytes(std::span(weights))};
+    strategy.synchronise({&span, 1});
+    check_versions(of, weights, 0, weights.size(), -1);
+    for (int step = 1; step <= steps_; ++step) {
+      strategy.begin_step(step, false);
+      for (std::size_t i = 0; i < gradients.size(); i += block) {
+        const std::array<int, 4> id{of.number, of.run, step, static_cast<int>(i / block)};
+        std::copy(id.begin(), id.end(), gradients.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+      std::vector<Work> all;
+      for (const auto& [begin, end] : bucket_list()) {
+        compute(s_.noise());
+        all.push_back(strategy.exchange({all.size(), begin, DType::f32,
+                                         std::as_bytes(std::span(gradients).subspan(begin, end - begin)),
+                                         std::as_writable_bytes(std::span(weights).subspan(begin, end - begin))}));
+      }
+      for (Work& w : all) w.wait();
+      for (const auto& [begin, end] : bucket_list()) check_versions(of, weights, begin, end, step);
+      finished_[{of.number, of.run}] = step;
+      strategy.finish();
+    }
+    (void)strategy.others_at_work();
+  }
+  // Checks that the elements of a bucket on one server have the same version. step: the worker's last push.
+  void check_versions(const Start& of, const std::vector<float>& w, std::size_t begin, std::size_t end, int step) {
+    for (const ps::ServerRange& range : ps::ranges_of(layout_, mesh_.servers(), big_array_)) {
+      const std::size_t first = std::max(begin, range.begin), last = std::min(end, range.end);
+      for (std::size_t i = first; i < last && step >= 0; i += block) {
+        if (!std::equal(&w[first], &w[first] + 4, &w[i]))
+          s_.fail(of.name() + " has weights of two versions after step " + std::to_string(step));
+        if (w[i] < 1) s_.fail(of.name() + " has weights without its push");
+      }
+    }
+  }
+  void compute(Random& r) { std::this_thread::sleep_for(std::chrono::nanoseconds(r.between(100'000, 60 * ms))); }
+
+  // ---- faults ----
+  void happen(std::size_t number, Random& r) {
+    std::vector<Start*> running;
+    for (Start& x : starts_)
+      if (x.process->runs()) running.push_back(&x);
+    if (running.empty()) return;
+    const auto pick = [&] { return running[r.below(running.size())]; };
+    Start& one = *pick();
+    const std::string name = "fault " + std::to_string(number) + ": ";
+    const Nanos most = deadline_ * second / 8;
+    const Nanos time = r.one_in(8) ? r.between(2 * most, 20 * most) : r.between(ms, most);
+    const std::string span = " for " + std::to_string(time / ms) + " ms";
+    const auto lasts = [&](std::vector<Start*> hit) {
+      quiet_at_ = std::max(quiet_at_, s_.now() + time);
+      stood_ += time;
+      // Several short faults may together take longer than the deadline.
+      if (time > most || stood_ > deadline_ * second / 2) any_ = true;
+      for (Start* h : hit) h->hit = h->hit || time > most;
+    };
+    switch (r.below(10)) {
+      case 0:
+      case 1:
+      case 2: {
+        const bool silent = !(one.server && async_) && r.one_in(4);
+        s_.note(name + (silent ? "the machine loses its power: " : "SIGKILL of ") + one.process->name);
+        if (silent) {
+          simulation_.silent.insert(one.process);
+          for (auto& l : mesh_.links())
+            for (const std::size_t side : {0U, 1U})
+              if (l.owners[side] == one.process) l.breaks[1 - side] = s_.now() + keep_alive;
+          quiet_at_ = std::max(quiet_at_, s_.now() + keep_alive);
+        }
+        one.hit = true;
+        if (!async_) any_ = true;
+        if (async_ && (one.server || r.one_in(2))) one.again_at = s_.now() + r.between(10 * ms, 2 * second);
+        killed_.push_back(&one);
+        return s_.kill(*one.process, SIGKILL);
+      }
+      case 3:
+      case 4:
+        s_.note(name + one.process->name + " is stopped" + span);
+        lasts({&one});
+        one.process->paused_until = std::max(one.process->paused_until, s_.now() + time);
+        return;
+      case 5: {
+        const bool suspended = r.one_in(2);
+        s_.note(name + "all processes are " + (suspended ? "suspended" : "stopped") + span);
+        if (!suspended) lasts({});
+        quiet_at_ = std::max(quiet_at_, s_.now() + time);
+        stopped_until_ = std::max(stopped_until_, s_.now() + time);
+        for (Start* x : running) {
+          x->process->paused_until = std::max(x->process->paused_until, s_.now() + time);
+          if (suspended) x->process->clocks.suspend(time);
+        }
+        return;
+      }
+      case 6:
+      case 7: {
+        Start& other = *pick();
+        const std::uint64_t ways = r.below(3);
+        s_.note(name + one.process->name + " and " + other.process->name + " are cut, ways " + std::to_string(ways) +
+                span);
+        lasts({&one, &other});
+        if (ways != 1) simulation_.network.cut(*one.process, *other.process, time);
+        if (ways != 2) simulation_.network.cut(*other.process, *one.process, time);
+        return;
+      }
+      case 8:
+        for (auto& l : mesh_.links()) {
+          const bool open = l.sockets[0] >= 0 && l.owners[0]->runs() && l.owners[1]->runs();
+          if (!open || !r.one_in(2)) continue;
+          s_.note(name + "the connection of " + l.owners[0]->name + " to " + l.owners[1]->name + " breaks");
+          for (Nanos& at : l.breaks) at = s_.now() + r.between(0, 300 * ms);
+          for (Process* p : l.owners) s_.wake_all(p);
+          quiet_at_ = std::max(quiet_at_, s_.now() + deadline_ * second);
+          for (Start& x : starts_) x.hit = x.hit || x.process == l.owners[0] || x.process == l.owners[1];
+          if (!async_) any_ = true;
+          return;
+        }
+        return;
+      default:
+        s_.note(name + "the wall clock of " + one.process->name + " jumps");
+        one.process->clocks.jump(r.between(-3600, 3600) * second);
+    }
+  }
+
+  // ---- the end ----
+  [[nodiscard]] bool is_last(const Start& of) const {
+    return std::none_of(starts_.begin(), starts_.end(), [&](const Start& x) {
+      return x.server == of.server && x.number == of.number && x.run > of.run;
+    });
+  }
+  // Returns whether no worker runs or will run.
+  [[nodiscard]] bool work_is_over() const {
+    return std::none_of(starts_.begin(), starts_.end(),
+                        [](const Start& x) { return !x.server && (x.process->runs() || x.again_at != never); });
+  }
+  [[nodiscard]] bool is_over() const {
+    return work_is_over() &&
+           std::none_of(starts_.begin(), starts_.end(), [](const Start& x) { return x.process->runs(); });
+  }
+  void check_end() {
+    bool lost_state = false;  // a server had not saved its state, so nothing can go on
+    bool failed = false, named = false;
+    for (const Start& x : starts_)
+      lost_state =
+          lost_state || (x.server && x.run > 0 && x.process->error.find("no saved state") != std::string::npos);
+    for (const Start& x : starts_) {
+      const Process& p = *x.process;
+      if (p.state == Process::State::killed || p.code == 0) continue;
+      if (!any_ && !x.hit && !lost_state) s_.fail(p.name + " failed without a fault: " + p.error);
+      if (p.code != static_cast<int>(ExitCode::communication))
+        s_.fail(p.name + " exited with " + std::to_string(p.code) + ": " + p.error);
+      failed = true;
+      named = named || (killed_.size() == 1 && p.error.find(killed_[0]->name()) != std::string::npos);
+    }
+    if (!async_ && failed && killed_.size() == 1 && quiet_at_ == 0 && !named)
+      s_.fail("no process names " + killed_[0]->name());
+    if (async_) check_pushes();
+  }
+  // Each push that a worker has finished was applied, and is lost only with a server that was started again.
+  void check_pushes() {
+    for (const ps::ServerRange& range : ps::ranges_of(layout_, mesh_.servers(), big_array_)) {
+      const Ledger& ledger = ledgers_[static_cast<std::size_t>(range.server)];
+      const bool again = std::any_of(starts_.begin(), starts_.end(),
+                                     [&](const Start& x) { return x.server && x.number == range.server && x.run > 0; });
+      for (const auto& [who, steps] : finished_)
+        for (int step = 1; step <= steps; ++step)
+          for (std::size_t b = range.begin / block; b < range.end / block; ++b) {
+            const PushId id(who.first, who.second, step, static_cast<int>(b));
+            if (!(again ? ledger.ever : ledger.now).contains(id))
+              s_.fail("step " + std::to_string(step) + " of rank " + std::to_string(who.first) + " was not applied");
+          }
+    }
+  }
+  [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> bucket_list() const {
+    std::vector<std::pair<std::size_t, std::size_t>> list;
+    for (auto at = buckets_.begin(); std::next(at) != buckets_.end(); ++at) list.emplace_back(*at, *std::next(at));
+    return list;
+  }
+  [[nodiscard]] static JobFacts facts() {
+    JobFacts f;
+    f.add("model", "blocks");
+    return f;
+  }
+  [[nodiscard]] Random plan_of(const Start& of) const {
+    return Random(simulation_.options.seed, 100 + static_cast<std::uint64_t>(of.number));
+  }
+
+  Simulation& simulation_;
+  Scheduler& s_;
+  Random plan_;
+  bool async_;
+  int workers_, steps_;
+  std::int64_t deadline_;  // seconds
+  ServerMesh mesh_;
+  std::vector<Ledger> ledgers_;
+  ArenaLayout layout_;
+  std::uint64_t big_array_ = 0;
+  std::set<std::size_t> buckets_;  // first elements, and the end
+  std::optional<std::int64_t> staleness_;
+  std::size_t in_flight_ = 0;
+  std::deque<Start> starts_;
+  std::vector<const Start*> killed_;
+  std::map<std::pair<int, int>, int> finished_;  // steps of each run of a worker
+  bool any_ = false;                             // a fault explains the end of any process
+  Nanos quiet_at_ = 0, stood_ = 0;
+  Nanos stopped_until_ = 0;  // what starts processes is stopped, too
+};
+
+}  // namespace
+}  // namespace tutti::simulation
+
+int main(int argc, char** argv) {
+  using namespace tutti::simulation;
+  return run_schedules(argc, argv, [](Simulation& s) { Tables(s).run(); });
+}
