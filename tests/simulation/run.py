@@ -5,11 +5,12 @@
   tests/simulation/run.py [--scenario NAME] [--first-seed S] (--seeds N | --hours H | --minutes M) [--jobs J]
                           [--build FOLDER]
   tests/simulation/run.py [--scenario NAME] --shrink SEED
+  tests/simulation/run.py --table | --score
 
 --hours, --minutes: repeats the seeds that failed, continues after the last seed of the run before, and stops after this
 time. FOLDER/simulation/NAME.json stores both, so a run that was stopped continues when it is started again. --shrink:
-leaves out faults of a seed that fails, as long as it fails, and prints the history of the shortest list. Exits with 1
-if a seed fails.
+leaves out faults of a seed that fails, as long as it fails, and prints the history of the shortest list. --table:
+prints the stored counts of all scenarios as a table. --score: runs planted.py. Exits with 1 if a seed fails.
 """
 import argparse
 import concurrent.futures
@@ -100,6 +101,16 @@ def run(options):
     return 1 if totals.failed else 0
 
 
+def table(options):
+    """Prints the counts of all runs with a stored file."""
+    print("| scenario | schedules | simulated hours | changes of threads | seeds that fail |\n|---|---|---|---|---|")
+    for path in sorted((options.build / "simulation").glob("*.json")):
+        t = Totals(path)
+        failed = ", ".join(map(str, t.failed)) or "none"
+        print(f"| {path.stem} | {t.seeds:,} | {t.seconds / 3600:,.1f} | {t.switches:,} | {failed} |")
+    return 0
+
+
 def shrink(options):
     """Leaves out faults as long as the seed still fails."""
     code, output = call(options, options.shrink, 1)
@@ -124,9 +135,16 @@ def main():
     parser.add_argument("--hours", type=float)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--shrink", type=int, metavar="SEED")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--score", action="store_true")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--build", type=Path, default=Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build")))
     options = parser.parse_args()
+    if options.table:
+        return table(options)
+    if options.score:
+        return subprocess.call([sys.executable, Path(__file__).with_name("planted.py"), "--build", options.build,
+                                "--jobs", str(options.jobs)])
     if options.shrink is not None:
         return shrink(options)
     if options.minutes is not None:

@@ -87,6 +87,8 @@ class Seeds(unittest.TestCase):
                 self.assertEqual(done.returncode, code, done.stdout + done.stderr)
                 self.assertEqual(json.loads(store.read_text())["failed"], failed)
                 (build / "mended").touch()
+            done = subprocess.run([sys.executable, RUN, "--table", "--build", build], text=True, capture_output=True)
+            self.assertEqual(done.stdout.splitlines()[-1], "| stand_in | 300 | 0.0 | 5 | none |", done.stderr)
 
     def test_histories_are_equal(self):
         for scenario in "members", "tables", "hosts":
