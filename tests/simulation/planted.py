@@ -23,14 +23,18 @@ CHANNEL = "cluster/channel/control_channel.hpp"
 LEASE = "cluster/channel/lease.hpp"
 NEXT = "cluster/arbiter/next_generation.hpp"
 ELASTIC = "strategy/elastic.hpp"
+COORDINATOR = "train/detail/fit/coordinator_definitions.hpp"
+RUN_MEMBERS = "train/detail/run/elastic_members.hpp"
+CHECKPOINT = "io/checkpoint/checkpoint.hpp"
+FILES = "io/file_writer.hpp"
 # name, scenario, header, text, text with the fault
 PLANTED = [
     # Faults that the code had once.
     ("servers-stay", "members", ARBITER,
      "if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();", ""),
     ("cut-pairs-stay", "members", ARBITER, "if (unreachable_.is_due(now)) evict_unreachable();", ""),
-    ("pause-ends-waiting-worker", "members", ELASTIC, "if (!await_lease()) fail_without_lease();",
-     "if (!joining() && !may_write()) fail_without_lease();"),
+    ("pause-ends-waiting-worker", "members", ELASTIC, "if (!await_lease() && !channel_->released()) fail",
+     "if (!joining() && !may_write()) fail"),
     ("pause-ends-worker", "members", CHANNEL, "std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),",
      "std::chrono::milliseconds(0),"),
     ("end-of-channel-is-lost", "members", "cluster/elastic_member.hpp", "if (!end_.empty()) flag_->raise(end_);", ""),
@@ -41,6 +45,9 @@ PLANTED = [
      "    if (p.member.role == Role::worker) release_servers();\n"
      "    if (finished_)\n      for (Process& q : processes_)\n"
      "        if (q.state == State::waiting && founded_) release(q);"),
+    ("late-release-is-lost-lease", "training", ELASTIC, "!await_lease() && !channel_->released()", "!await_lease()"),
+    ("step-without-lease-is-repeated", "training", "train/detail/run/fit_run.hpp",
+     "    at.epoch = batch.after.epoch;\n", "    run_.coordinator.audit(batch, at.step);\n    at.epoch = batch.after.epoch;\n"),
     # Others.
     ("lease-too-long", "members", LEASE, "timeout_ / 4 * 3", "timeout_ * 2"),
     ("lease-from-answer", "members", LEASE, "since_ = std::pair{true, sent_.front().second}",
@@ -77,6 +84,19 @@ PLANTED = [
     ("failed-group-is-in-order", "members", ELASTIC, "leaving.broken = true;", ""),
     ("raised-flag-is-not-seen", "members", "comm/interrupt_flag.hpp", "if (watcher_ && raised_) watcher_();", ""),
     ("first-heartbeat-is-late", "members", CHANNEL, "assignment_->rank_timeout / 5", "assignment_->rank_timeout * 5"),
+    ("pause-ends-rank-0", "training", COORDINATOR, "members != nullptr && !members->await_lease()",
+     "members != nullptr && !members->may_write()"),
+    ("no-roll-back", "training", RUN_MEMBERS, "    run_.trainer.roll_back();\n", ""),
+    ("facts-are-not-rolled-back", "training", RUN_MEMBERS, "run_.share = then.share;", ""),
+    ("audit-is-not-closed", "training", COORDINATOR, "if (closed != nullptr) complete_step(*closed);", ""),
+    ("checkpoint-is-not-synced", "training", CHECKPOINT, "    writer.sync();\n", ""),
+    ("name-of-checkpoint-is-not-synced", "training", CHECKPOINT, "      fsync_directory(folder_);\n", ""),
+    ("names-in-checkpoint-are-not-synced", "training", CHECKPOINT, "    fsync_directory(aside);\n", ""),
+    ("folder-of-checkpoints-is-not-synced", "training", CHECKPOINT, "    fsync_directory(folder_of(folder_));\n", ""),
+    ("failed-sync-is-ignored", "training", FILES, "if (::fsync(fd_.get()) != 0) fail_file", "if (::fsync(fd_.get()) > 0) fail_file"),
+    ("short-write-is-complete", "training", FILES, "bytes = bytes.subspan(static_cast<std::size_t>(n));", "bytes = {};"),
+    ("generation-is-not-recorded", "training", CHECKPOINT,
+     "    FileWriter(folder_ / GenerationBegin{generation, step}.text()).close();\n", ""),
 ]
 
 

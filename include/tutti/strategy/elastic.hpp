@@ -180,7 +180,8 @@ class Elastic final : public ElasticMember {
     while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
       if (founds() && std::chrono::steady_clock::now() - began > options_.rendezvous_timeout)
         break;  // the next line throws an error that names the missing processes
-      if (!await_lease()) fail_without_lease();
+      // A release may arrive after the lease has ended.
+      if (!await_lease() && !channel_->released()) fail_without_lease();
     }
     auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!next) return false;
