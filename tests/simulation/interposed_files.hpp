@@ -17,13 +17,14 @@
 #include <cstring>
 #include <string>
 
+#include "disk.hpp"
 #include "interposed_threads.hpp"
 #include "network.hpp"
 #include "system.hpp"
 
 // The functions through which a program reaches sockets, pipes and files. Sockets and pipes are those of Network. Files
-// are those of the system; a process can be stopped and killed between any two of these calls. Include it once in a
-// program.
+// are those of the system; a process can be stopped and killed between any two of these calls. Changes of files on a
+// Disk suffer its faults. Include it once in a program.
 namespace tutti::simulation {
 
 // Blocks until a message can be read, or returns false and sets errno.
@@ -90,6 +91,60 @@ inline void before_file() {
 }
 // Returns where the simulation has a file, for the files of /proc.
 inline const char* (*redirect)(const char* path) = [](const char* path) { return path; };
+// The same. Returns the path on the simulated disk, or an empty text if the file is not on it. file: its path, or its
+// descriptor.
+template <class File>
+std::string before_disk(const File& file) {
+  before_file();
+  Scheduler* const s = Scheduler::current();
+  Disk* const d = Disk::current();
+  if (s == nullptr || d == nullptr) return {};
+  std::string path = d->find(file);
+  if (path.empty() || s->now() >= d->slow_until) return path;
+  s->sleep(d->random().between(0, d->slowest));
+  return d->find(file);  // another process may have renamed it
+}
+// Returns whether a call that needs space on the disk fails, and sets errno. A full disk may have some space.
+inline bool is_full(const std::string& on_disk, std::uint64_t succeeds_once_in) {
+  if (on_disk.empty() || Scheduler::current()->now() >= Disk::current()->full_until ||
+      Disk::current()->random().one_in(succeeds_once_in))
+    return false;
+  errno = ENOSPC;
+  return true;
+}
+// Returns the result of a system call, and calls `note` if the call succeeded on the simulated disk.
+template <class Note>
+int noted(int result, const std::string& on_disk, Note&& note) {
+  const int error = errno;
+  if (result >= 0 && !on_disk.empty()) note(*Disk::current());
+  errno = error;
+  return result;
+}
+inline ssize_t write_file(int descriptor, const void* from, std::size_t size) {
+  const std::string path = before_disk(descriptor);
+  if (is_full(path, 2)) return -1;
+  if (!path.empty() && size > 1) {
+    Disk& d = *Disk::current();
+    const Nanos now = Scheduler::current()->now();
+    if (now < d.full_until || (now < d.slow_until && d.random().one_in(3))) size = 1 + d.random().below(size);
+  }
+  const ssize_t n = TUTTI_SYSTEM(write)(descriptor, from, size);
+  if (n > 0 && !path.empty())
+    Disk::current()->written(path, static_cast<std::size_t>(::lseek(descriptor, 0, SEEK_CUR) - n),
+                             {static_cast<const char*>(from), static_cast<std::size_t>(n)});
+  return n;
+}
+inline int sync_file(int descriptor) {
+  const std::string path = before_disk(descriptor);
+  Scheduler* const s = Scheduler::current();
+  if (s == nullptr) return TUTTI_SYSTEM(fsync)(descriptor);
+  if (path.empty()) return 0;  // its file loses nothing
+  const bool broken = s->now() < Disk::current()->broken_until;
+  const bool ok = !is_full(path, 2) && !broken;
+  if (broken) errno = EIO;
+  Disk::current()->synced(path, ok);
+  return ok ? 0 : -1;
+}
 inline int opened(int descriptor) {
   if (Scheduler* s = Scheduler::current(); s != nullptr && descriptor >= 0) s->process().descriptors.insert(descriptor);
   return descriptor;
@@ -155,8 +210,7 @@ ssize_t read(int descriptor, void* to, std::size_t size) {
 }
 ssize_t write(int descriptor, const void* from, std::size_t size) {
   if (auto* s = tutti::simulation::socket_of(descriptor)) return tutti::simulation::transmit(*s, from, size, s->waits);
-  tutti::simulation::before_file();
-  return TUTTI_SYSTEM(write)(descriptor, from, size);
+  return tutti::simulation::write_file(descriptor, from, size);
 }
 int close(int descriptor) {
   if (tutti::simulation::socket_of(descriptor) != nullptr) {
@@ -181,29 +235,49 @@ int open(const char* path, int flags, ...) {
   va_start(list, flags);
   const auto mode = static_cast<mode_t>(va_arg(list, int));
   va_end(list);
-  tutti::simulation::before_file();
-  return tutti::simulation::opened(TUTTI_SYSTEM(open)(tutti::simulation::redirect(path), flags, mode));
+  const std::string disk = tutti::simulation::before_disk(std::string(path));
+  const bool makes = !disk.empty() && (flags & O_CREAT) != 0 && ::access(path, F_OK) != 0;
+  if (makes && tutti::simulation::is_full(disk, 2)) return -1;
+  const int opened = tutti::simulation::opened(TUTTI_SYSTEM(open)(tutti::simulation::redirect(path), flags, mode));
+  return tutti::simulation::noted(opened, disk, [&](tutti::simulation::Disk& d) {
+    if (makes) d.made(disk, false);
+    if (!makes && (flags & O_TRUNC) != 0) d.cut(disk, 0);
+  });
 }
-int fsync(int descriptor) {
-  tutti::simulation::before_file();
-  // No schedule cuts the machine's power, so the file need not reach the disk.
-  return tutti::simulation::Scheduler::current() == nullptr ? TUTTI_SYSTEM(fsync)(descriptor) : 0;
-}
+int fsync(int descriptor) { return tutti::simulation::sync_file(descriptor); }
 int rename(const char* from, const char* to) noexcept {
-  tutti::simulation::before_file();
-  return TUTTI_SYSTEM(rename)(from, to);
+  const std::string disk = tutti::simulation::before_disk(std::string(from));
+  if (tutti::simulation::is_full(disk, 2)) return -1;
+  return tutti::simulation::noted(TUTTI_SYSTEM(rename)(from, to), disk,
+                                  [&](tutti::simulation::Disk& d) { d.renamed(disk, d.find(std::string(to))); });
 }
 int unlink(const char* path) noexcept {
-  tutti::simulation::before_file();
-  return TUTTI_SYSTEM(unlink)(path);
+  const std::string disk = tutti::simulation::before_disk(std::string(path));
+  return tutti::simulation::noted(TUTTI_SYSTEM(unlink)(path), disk,
+                                  [&](tutti::simulation::Disk& d) { d.removed(disk); });
+}
+int remove(const char* path) noexcept {
+  const std::string disk = tutti::simulation::before_disk(std::string(path));
+  return tutti::simulation::noted(TUTTI_SYSTEM(remove)(path), disk,
+                                  [&](tutti::simulation::Disk& d) { d.removed(disk); });
+}
+int unlinkat(int folder, const char* name, int flags) noexcept {
+  std::string disk =
+      folder == AT_FDCWD ? tutti::simulation::before_disk(std::string(name)) : tutti::simulation::before_disk(folder);
+  if (folder != AT_FDCWD && !disk.empty()) disk += std::string("/") + name;
+  return tutti::simulation::noted(TUTTI_SYSTEM(unlinkat)(folder, name, flags), disk,
+                                  [&](tutti::simulation::Disk& d) { d.removed(disk); });
 }
 int mkdir(const char* path, mode_t mode) noexcept {
-  tutti::simulation::before_file();
-  return TUTTI_SYSTEM(mkdir)(path, mode);
+  const std::string disk = tutti::simulation::before_disk(std::string(path));
+  if (tutti::simulation::is_full(disk, 2)) return -1;
+  return tutti::simulation::noted(TUTTI_SYSTEM(mkdir)(path, mode), disk,
+                                  [&](tutti::simulation::Disk& d) { d.made(disk, true); });
 }
 int ftruncate(int descriptor, off_t size) noexcept {
-  tutti::simulation::before_file();
-  return TUTTI_SYSTEM(ftruncate)(descriptor, size);
+  const std::string disk = tutti::simulation::before_disk(descriptor);
+  return tutti::simulation::noted(TUTTI_SYSTEM(ftruncate)(descriptor, size), disk,
+                                  [&](tutti::simulation::Disk& d) { d.cut(disk, static_cast<std::size_t>(size)); });
 }
 pid_t getpid() noexcept {
   auto* s = tutti::simulation::Scheduler::current();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -71,6 +73,13 @@ class Job {
   }
 
   // ---- the schedule ----
+  // Cuts the power of all machines. The job ends with it.
+  void cut_power() {
+    power_cut_ = true;
+    for (Process& p : scheduler().processes())
+      if (p.number != 0) scheduler().kill(p, SIGKILL);
+  }
+  [[nodiscard]] bool power_was_cut() const noexcept { return power_cut_; }
   // Runs the job to its end, with its faults, and checks it. Returns whether the work of the job was done.
   bool run() {
     Scheduler& s = scheduler();
@@ -84,6 +93,7 @@ class Job {
       s.sleep(200 * ms);
       check_losses();
     }
+    if (power_cut_) return false;
     check_losses();
     return check_end();
   }
@@ -139,6 +149,8 @@ class Job {
       done = done || (exited && p.code == 0 && w.did_work);
       holder = holder || (w.holds && exited && w.lost_at == never && !w.left);
       if (!exited || w.lost_at != never || launcher_.failed()) continue;
+      // A fault may have kept the arbiter's answer from a worker that it let go.
+      if (w.left && w.asked_to_leave && faults_.excuses(p, p.ended_at)) continue;
       if (p.code != 0 && !(launcher_.stopping() && p.code == static_cast<int>(ExitCode::terminated)))
         s.fail(p.name + " exited with " + std::to_string(p.code) + ": " + p.error);
     }
@@ -159,7 +171,7 @@ class Job {
   bool serves_;
   Random plan_;
   Nanos timeout_;
-  bool replaces_;
+  bool replaces_, power_cut_ = false;
   Meeting meeting_;
   Launcher launcher_;
   Faults faults_;

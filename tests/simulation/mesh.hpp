@@ -125,13 +125,20 @@ class MeshEngine {
   void barrier(Deadline deadline, std::string_view what) { exchange({}, deadline, what); }
 
  private:
+  struct Header {
+    std::uint64_t operation = 0, bytes = 0;
+    [[nodiscard]] std::string text() const {
+      return std::to_string(bytes) + " bytes in operation " + std::to_string(operation);
+    }
+  };
   // Sends the bytes to all ranks and waits for theirs, which have at most `most` bytes.
   void exchange(std::span<const std::byte> mine, Deadline deadline, std::string_view what, std::size_t most = 0) {
     const auto began = std::chrono::steady_clock::now();
     ++operation_;
-    std::string message(sizeof operation_ + mine.size(), '\0');
-    std::memcpy(message.data(), &operation_, sizeof operation_);
-    if (!mine.empty()) std::memcpy(message.data() + sizeof operation_, mine.data(), mine.size());
+    const Header header{operation_, std::max(mine.size(), most)};
+    std::string message(sizeof header + mine.size(), '\0');
+    std::memcpy(message.data(), &header, sizeof header);
+    if (!mine.empty()) std::memcpy(message.data() + sizeof header, mine.data(), mine.size());
     received_[static_cast<std::size_t>(rank())].assign(mine.begin(), mine.end());
     std::vector<std::size_t> missing;
     for (std::size_t r = 0; r < sockets_.size(); ++r) {
@@ -139,7 +146,7 @@ class MeshEngine {
       if (::send(sockets_[r].get(), message.data(), message.size(), MSG_NOSIGNAL) < 0) lost(r, what);
       missing.push_back(r);
     }
-    message.resize(sizeof operation_ + std::max(mine.size(), most));
+    message.resize(sizeof header + header.bytes);
     bool reported = false;
     while (!missing.empty()) {
       std::vector<pollfd> list{{wake_read_.get(), POLLIN, 0}};
@@ -151,22 +158,23 @@ class MeshEngine {
       (void)::poll(list.data(), list.size(), static_cast<int>(std::min(left, std::chrono::milliseconds(200)).count()));
       if (given_up_) fail<CommunicationError>(what, "all ranks", "the end of the group");
       for (std::size_t i = 1; i < list.size(); ++i)
-        if (list[i].revents != 0) take(missing[i - 1], message, what);
+        if (list[i].revents != 0) take(missing[i - 1], header, message, what);
       std::erase_if(missing, [&](std::size_t r) { return took(r); });
       reported = report(began, missing.empty()) || reported;
     }
     if (reported) channel_.report_unreachable(operation_, {});
+    reported_.clear();
     took_.clear();
   }
-  void take(std::size_t r, std::string& buffer, std::string_view what) {
+  void take(std::size_t r, const Header& own, std::string& buffer, std::string_view what) {
     const ssize_t n = ::recv(sockets_[r].get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n < 0) return;
-    if (n < static_cast<ssize_t>(sizeof operation_)) lost(r, what);
-    std::uint64_t theirs = 0;
+    Header theirs;
+    if (n < static_cast<ssize_t>(sizeof theirs)) lost(r, what);
     std::memcpy(&theirs, buffer.data(), sizeof theirs);
-    if (theirs != operation_)
-      Scheduler::current()->fail("rank " + std::to_string(r) + " is in operation " + std::to_string(theirs) +
-                                 ", and rank " + std::to_string(rank()) + " in " + std::to_string(operation_));
+    if (theirs.operation != own.operation || theirs.bytes != own.bytes)
+      Scheduler::current()->fail("rank " + std::to_string(r) + " exchanges " + theirs.text() + ", and rank " +
+                                 std::to_string(rank()) + " " + own.text() + ": " + std::string(what));
     const auto* bytes = reinterpret_cast<const std::byte*>(buffer.data());
     received_[r].assign(bytes + sizeof theirs, bytes + n);
     took_.push_back(r);

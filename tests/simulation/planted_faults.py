@@ -23,6 +23,7 @@ MEMBERS = "train/detail/run/elastic_members.hpp"
 COORDINATOR = "train/detail/fit/coordinator_definitions.hpp"
 CHECKPOINTS = "train/detail/run/run_checkpoints.hpp"
 WRITER = "io/file_writer.hpp"
+CHECKPOINT = "io/checkpoint/checkpoint.hpp"
 SERVER = "strategy/parameter_server/server/server.hpp"
 
 # Errors that the code had once. The scenario is `members`.
@@ -247,6 +248,20 @@ TRAINING = [
     ("checkpoint-is-not-synced", WRITER, "if (synced) writer.sync();", ";"),
     ("folder-is-not-synced", WRITER, "if (synced) fsync_directory(folder_of(path));", ";"),
     ("failed-write-is-no-error", WRITER, "if (n < 0) fail_file(\"write\", path, errno);", "if (n < 0) return;"),
+    ("late-release-is-lost-lease", ELASTIC, "!await_lease() && !channel_->released()",
+     "!await_lease() && (PLANTED || !channel_->released())"),
+    ("step-without-lease-is-repeated", "train/detail/run/fit_run.hpp", "    at.epoch = batch.after.epoch;",
+     "    if (PLANTED) run_.coordinator.audit(batch, at.step);\n    at.epoch = batch.after.epoch;"),
+    ("tensors-are-not-synced", CHECKPOINT, "    write_safetensors(writer, records, metadata);\n    writer.sync();",
+     "write_safetensors(writer, records, metadata);"),
+    ("texts-of-checkpoints-are-not-synced", CHECKPOINT, "    writer.write(text);\n    writer.sync();", "writer.write(text);"),
+    ("name-of-checkpoint-is-not-synced", CHECKPOINT, "      fsync_directory(folder_);", ";"),
+    ("names-in-checkpoint-are-not-synced", CHECKPOINT, "    fsync_directory(aside);", ";"),
+    ("folder-of-checkpoints-is-not-synced", CHECKPOINT, "    fsync_directory(folder_of(folder_));", ";"),
+    ("failed-sync-is-ignored", WRITER, "::fsync(fd_.get()) != 0", "::fsync(fd_.get()) > 0"),
+    ("short-write-is-complete", WRITER, "bytes = bytes.subspan(static_cast<std::size_t>(n));", "bytes = {};"),
+    ("generation-is-not-recorded", CHECKPOINT,
+     "    FileWriter(folder_ / GenerationBegin{generation, step}.text()).close();", ";"),
 ]
 
 # Faults of the tables of parameter servers.

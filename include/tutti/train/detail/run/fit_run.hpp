@@ -77,7 +77,6 @@ class FitRun {
     if (members_.may_change() && batch.last_of_epoch) flags |= pending.wait().flags;
     reports.set_skipped_rows(reports.skipped_rows() + static_cast<double>(batch.skipped));
     if (batch.skipped > 0) reports.name_skipped(run_.train());
-    run_.coordinator.audit(batch, at.step);
     at.epoch = batch.after.epoch;
     at.consumed = batch.after.consumed;
     reports.add_images(images);
@@ -94,6 +93,8 @@ class FitRun {
     done.ends_epoch = batch.last_of_epoch ? 1 : 0;
     done.lr = lr;
     run_.share.finish_pending = 1;
+    // Throws if this process may not write now. Then the step is complete, and the next generation writes its samples.
+    run_.coordinator.audit(batch, at.step);
     const bool stays = members_.step_started(batch);
     // If steps run asynchronously on a device, this call waits for them.
     if (!run_.trainer.runs_ahead() || step_end_.reports() || step_end_.summarises() || step_end_.ends_epoch())
