@@ -138,7 +138,7 @@ inline int sync_file(int descriptor) {
   const std::string path = before_disk(descriptor);
   Scheduler* const s = Scheduler::current();
   if (s == nullptr) return TUTTI_SYSTEM(fsync)(descriptor);
-  if (path.empty()) return 0;  // its file loses nothing
+  if (path.empty()) return 0;  // its file keeps all bytes
   const bool broken = s->now() < Disk::current()->broken_until;
   const bool ok = !is_full(path, 2) && !broken;
   if (broken) errno = EIO;

@@ -5,7 +5,8 @@
   tests/simulation/planted.py [--only NAME[,NAME...]] [--list] [--seeds 1000] [--jobs J] [--build FOLDER] [--again]
 
 Compiles each scenario once, with all of its faults (planted_faults.py) in copies of the files; TUTTI_PLANTED, the name
-of a fault, plants it in a process. Then runs seeds until one fails, and prints a table. FOLDER/planted/found.json
+of a fault, plants it in a process. A few faults have programs of their own; those of `hosts` need the targets
+tutti_tools_launch and tutti_compiled_core in FOLDER. Then runs seeds until one fails, and prints a table. FOLDER/planted/found.json
 stores the results, so a run that was stopped continues when it is started again; --again: forgets them. Exits with 1 if
 a fault of a scenario that exists was not found, or if a text to change is not in its file.
 """
@@ -25,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ["-std=c++20", "-w", "-O1", "-UNDEBUG", "-pthread"]
 PIECE = 20  # seeds of one call
 PLANTED = ([("members", *f) for f in faults.OLD + faults.OTHER] + [("training", *f) for f in faults.TRAINING] +
-           [("tables", *f) for f in faults.TABLES] + [("hosts", *f) for f in faults.HOSTS_FAULTS])
+           [("tables", *f) for f in faults.TABLES] + [("hosts", *f) for f in faults.HOSTS_FAULTS] + faults.SEPARATE)
+SEPARATE = {name: (file, text, wrong) for _, name, file, text, wrong in faults.SEPARATE}
 # Options of the program that a fault needs.
 OPTIONS = {"short-pause-counts": ["--rank-timeout", "1"]}
 SWITCH = """#pragma once
@@ -53,7 +55,7 @@ def write_sources(scenario, overlay):
     """Writes copies of the files, with all faults of a scenario. Returns the names of the faults without a place."""
     texts, missing = {}, []
     for of, name, file, text, wrong in PLANTED:
-        if of != scenario:
+        if of != scenario or name in SEPARATE:
             continue
         source = texts.setdefault(file, source_of(file).read_text())
         if source.count(text) != 1:
@@ -61,31 +63,55 @@ def write_sources(scenario, overlay):
             continue
         texts[file] = source.replace(text, with_fault(name, text, wrong))
     for file, text in texts.items():
-        to = overlay / (file if file.startswith("tools/") else f"tutti/{file}")
-        to.parent.mkdir(parents=True, exist_ok=True)
         # A macro without arguments keeps the guard of a header first.
-        text = re.sub(r"\A(// SPDX[^\n]*\n)(#pragma once\n)?", r'\1\2#include "planted_switch.hpp"\n', text)
-        to.write_text(text)
+        write(overlay, file, re.sub(r"\A(// SPDX[^\n]*\n)(#pragma once\n)?", r'\1\2#include "planted_switch.hpp"\n', text))
     (overlay / "planted_switch.hpp").write_text(SWITCH)
     return missing
 
 
-def compiled(scenario, build):
-    """Compiles a scenario. Returns the names of the faults without a place in the sources."""
-    folder = build / "planted" / scenario
+def write(overlay, file, text):
+    to = overlay / (file if file.startswith("tools/") else f"tutti/{file}")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(text)
+
+
+def compile_program(scenario, folder, build):
+    """Compiles a scenario with the changed files below folder/include, which are found first."""
     overlay = folder / "include"
-    missing = write_sources(scenario, overlay)
-    verdict = overlay / "tools" / "launch" / "job" / "job_verdict.cpp"
-    sources = [ROOT / "tests" / "simulation" / f"{scenario}.cpp",
-               verdict if verdict.exists() else ROOT / "tools" / "launch" / "job" / "job_verdict.cpp"]
+    verdict = Path("tools/launch/job/job_verdict.cpp")
+    sources = [ROOT / "tests" / "simulation" / f"{scenario}.cpp", *sorted(overlay.glob("tools/**/*.cpp"))]
+    libraries = []
+    if scenario == "hosts":  # the linker takes a changed file in place of the library's
+        libraries = [build / "tools" / "libtutti_tools_launch.a", build / "libtutti_compiled_core.a"]
+    elif not (overlay / verdict).exists():
+        sources.append(ROOT / verdict)
     subprocess.run([os.environ.get("CXX", "g++"), *FLAGS, "-I", overlay, "-I", ROOT / "include", "-I", ROOT, "-I",
-                    build / "include", "-I", ROOT / "tests" / "simulation", *sources, "-o", folder / scenario],
-                   check=True)
+                    build / "include", "-I", ROOT / "tests" / "simulation", *sources, *libraries, "-o",
+                    folder / scenario], check=True)
+
+
+def compiled(scenario, build):
+    """Compiles a scenario with all faults. Returns the names of the faults without a place in the sources."""
+    folder = build / "planted" / scenario
+    missing = write_sources(scenario, folder / "include")
+    compile_program(scenario, folder, build)
     return missing
 
 
+def find_separate(scenario, name, build, seeds):
+    """As find(), for a fault that has a program of its own. Returns `None` if its text is not in the file."""
+    file, text, wrong = SEPARATE[name]
+    source = source_of(file).read_text()
+    if source.count(text) < 1:
+        return None
+    folder = build / "planted" / name
+    write(folder / "include", file, source.replace(text, wrong))
+    compile_program(scenario, folder, build)
+    return find(folder / scenario, name, seeds)
+
+
 def find(program, name, seeds):
-    """Returns the first seed that fails, its line and the seconds; no seed if none fails."""
+    """Returns the first seed that fails, its line and the seconds; only the seconds if all seeds are good."""
     began = time.monotonic()
     for first in range(1, seeds + 1, PIECE):
         done = subprocess.run([program, "--first-seed", str(first), "--seeds", str(PIECE), *OPTIONS.get(name, [])],
@@ -105,13 +131,16 @@ def score(options, chosen):
     there = {s for s, *_ in chosen if (ROOT / "tests" / "simulation" / f"{s}.cpp").exists()}
     todo = [(s, name) for s, name, *_ in chosen if s in there and name not in results]
     missing = []
-    for scenario in {s for s, _ in todo}:
+    for scenario in {s for s, name in todo if name not in SEPARATE}:
         missing += compiled(scenario, options.build)
     todo = [(s, name) for s, name in todo if name not in missing]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        running = {pool.submit(find, options.build / "planted" / s / s, name, options.seeds): name for s, name in todo}
+        running = {pool.submit(find_separate, s, name, options.build, options.seeds) if name in SEPARATE else
+                   pool.submit(find, options.build / "planted" / s / s, name, options.seeds): name for s, name in todo}
         for future in concurrent.futures.as_completed(running):
-            results[running[future]] = found = future.result()
+            if (found := future.result()) is None:
+                continue
+            results[running[future]] = found
             print(f"{running[future]}: seed {found['seed']}, {found['seconds']:.1f} s: {found['line']}", flush=True)
             aside = results_file.with_suffix(".new")
             aside.write_text(json.dumps(results, indent=1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The faults that planted.py plants, in five lists. A comment over an old error has the subject of its mending commit.
+"""The faults that planted.py plants, in six lists. A comment over an old error has the subject of its mending commit.
 
 A fault is: name, header below include/tutti (or a file of tools/), text in it, text with the fault. The word PLANTED
 in the latter stands for a condition that is true while the fault is planted. Without the word, an expression or
@@ -25,6 +25,10 @@ CHECKPOINTS = "train/detail/run/run_checkpoints.hpp"
 WRITER = "io/file_writer.hpp"
 CHECKPOINT = "io/checkpoint/checkpoint.hpp"
 SERVER = "strategy/parameter_server/server/server.hpp"
+PS = "strategy/parameter_server/"
+OWNED, SUMS, WEIGHTS = PS + "server/owned_operations.hpp", PS + "server/round_table.hpp", PS + "server/weight_store.hpp"
+WORKER = PS + "worker/worker_thread.hpp"
+HOSTS_FILE, ADDED_HOSTS = "tools/launch/elastic/elastic_file.cpp", "tools/launch/elastic/elastic_site.cpp"
 
 # Errors that the code had once. The scenario is `members`.
 OLD = [
@@ -54,7 +58,7 @@ OLD = [
      "    if (finished_)\n      for (Process& q : processes_)\n"
      "        if (q.state == State::waiting && founded_) release(q);\n"
      "    if (!PLANTED && p.member.role == Role::worker) release_servers();"),
-    # ... has reported and waits for the next generation hears that there will be none
+    # ... has reported and waits for the next generation hears that this was the last
     ("reported-members-wait-for-ever", ARBITER, "(p.state == State::member && p.reported)) && !o_.starter_ends)",
      "(!PLANTED && p.state == State::member && p.reported)) && !o_.starter_ends)"),
     # A death before the first step while another one joins does not end the job
@@ -232,7 +236,7 @@ TRAINING = [
     # Keep jobs alive while all of their processes, or the launcher alone, are paused
     ("pause-ends-rank-0", COORDINATOR, "members != nullptr && !members->await_lease()",
      "members != nullptr && !(PLANTED ? members->may_write() : members->await_lease())"),
-    # A released worker writes nothing more into the log of the run
+    # A released worker no longer writes into the log of the run
     ("released-rank-0-writes", COORDINATOR, "members != nullptr && !members->may_write())",
      "members != nullptr && !PLANTED && !members->may_write())"),
     # The chief opens its logs when a worker is lost while they are opened; tests of elastic jobs wait for events
@@ -283,4 +287,50 @@ HOSTS_FAULTS = [
      "return false;"),
     # Try longer to make a job's folder while other agents of a busy machine remove it
     ("race-of-job-folders", JOB_FOLDERS, "const bool gone = error", "const bool gone = !PLANTED && error"),
+]
+
+# Faults of tables and hosts that are compiled one by one. A scenario stands before the name.
+SEPARATE = [
+    # Faults that the code had once.
+    ("tables", "new-clock-is-too-low", OWNED, "        raise_new_clocks();\n", ""),
+    ("hosts", "old-rename-counts", HOSTS_FILE, "whole_ = (event.mask & IN_MOVED_TO) != 0;",
+     "whole_ = whole_ || (event.mask & IN_MOVED_TO) != 0;"),
+    ("hosts", "half-edit-is-read", HOSTS_FILE, "if (changes() || whole_) continue;", ""),
+    ("hosts", "added-host-is-lost", ADDED_HOSTS, "if (lock.get() >= 0) (void)::flock(lock.get(), LOCK_EX);", ""),
+    ("hosts", "folder-is-removed-meanwhile", "tools/launch/host/job_state.hpp", "if (!removed || tries == most_tries_to_make_folder) throw;",
+     "throw;"),
+    ("hosts", "folder-above-is-removed", JOB_FOLDERS, "if (gone && ++tries < most_tries_to_make_folder) {",
+     "if (false) {"),
+    # Others.
+    ("tables", "repeated-push-is-applied", OWNED, "if (!repeated && f.operation == Operation::apply) apply",
+     "if (f.operation == Operation::apply) apply"),
+    ("tables", "pushes-are-not-saved", OWNED, "{w.done.begin(), w.done.end()}});", "{}});"),
+    ("tables", "session-is-not-saved", OWNED, "workers_[i].session = w.session;", ""),
+    ("tables", "steps-are-not-restored", OWNED, "workers_[i].its_step = w.its_step;", ""),
+    ("tables", "lost-worker-is-awaited", OWNED, "workers_[worker].there = false;\n    release();", "release();"),
+    ("tables", "leaving-releases-nothing", OWNED, "workers_[worker].there = false;\n    release();",
+     "workers_[worker].there = false;"),
+    ("tables", "part-is-updated-late", WEIGHTS, "p.end = (f.offset + f.bytes) / unit;",
+     "p.end = (f.offset + f.bytes) / unit - (f.bytes > 256 ? 16 : 0);"),
+    ("tables", "restore-forgets-steps", WEIGHTS, "    steps_ = from.steps;\n", ""),
+    ("tables", "answer-before-all", SUMS, "return ++c.count == workers_;", "return ++c.count + 1 >= workers_;"),
+    ("tables", "first-worker-is-not-added", SUMS, "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes};",
+     "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes / 2 + 2};"),
+    ("tables", "unanswered-is-not-repeated", WORKER, "if (p.server == s && !p.answered) p.sent = false;", ""),
+    ("tables", "unanswered-bytes-stay", WORKER, "    unanswered_[static_cast<std::size_t>(s)] = 0;\n", ""),
+    ("tables", "servers-are-not-looked-for", WORKER, "look_for_servers();\n      }", "}"),
+    ("tables", "done-is-too-high", WORKER, "return job->round;\n    return rounds_;", "return rounds_;\n    return rounds_;"),
+    ("tables", "old-server-is-greeted-once", PS + "worker/disconnected_servers.hpp", "    server.greeted = false;\n", ""),
+    ("tables", "ended-worker-is-awaited", SERVER, "over_ = !o_.members && members_.done_or_lost();\n      return;",
+     "return;"),
+    ("tables", "give-up-is-not-told", SERVER, "tell(FrameKind::give_up, expected + '\\0' + got, round, without);", ""),
+    ("hosts", "hosts-are-never-whole", HOSTS_FILE, "seconds_since(since) < 1", "seconds_since(since) < 1e9"),
+    ("hosts", "problem-is-repeated", HOSTS_FILE, "std::exchange(said_, update.problem) == update.problem", "false"),
+    ("hosts", "second-is-too-short", HOSTS_FILE, "seconds_since(since) < 1)", "seconds_since(since) < 0.3)"),
+    ("hosts", "files-of-running-launcher-go", JOB_FOLDERS, "if (Clock::now() >= end) return;",
+     "if (Clock::now() >= end) break;"),
+    ("hosts", "files-of-lost-launcher-stay", "tools/launch/job/job_folder.cpp",
+     "for (const auto& folder : job_folders(\"\")) remove_files_of_lost_launcher(folder);", ""),
+    ("hosts", "record-is-torn", JOB_FOLDERS, "const fs::path aside = io::aside_path(path);",
+     "const fs::path aside = path;"),
 ]
