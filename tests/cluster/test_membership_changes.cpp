@@ -121,8 +121,7 @@ TEST_CASE("a finished process leaves without a change, a failed step starts a ch
 
   ArbiterOptions o = options(3, 0, true);
   o.min_workers = 2;
-  Scene few(o);
-  few.workers(3);
+  Scene few = standing(o);
   few.ended(0);
   few.ended(1);
   few.tell(2, Report{1, 3});

@@ -104,6 +104,10 @@ TEST_CASE("a number outside the initial processes is refused, except for a proce
   s.enrol(7, Role::worker, 2);
   s.enrol(8, Role::worker, 3);
   s.workers(2);
+  // They join when the founders have formed a group.
+  CHECK(s.ids() == "0 1");
+  for (const ConnectionId c : {0, 1}) s.tell(c, GroupReady{1});
+  for (const ConnectionId c : {0, 1}) s.tell(c, Report{1, 0});
   CHECK(s.ids() == "0 1 2 3");
 }
 

@@ -43,7 +43,7 @@ struct Process {
   Time cut_until{};      // no message passes before this time
   Time acts_at{};        // the end of its current action
   Doing doing = Doing::starting;
-  bool alive = true, wants_to_leave = false, breaks = false;
+  bool alive = true, wants_to_leave = false, breaks = false, stop_asked = false;
   std::optional<MembershipChange> changing{};  // the announced change of its generation
   std::uint64_t generation = 0, step = 0;
   std::vector<ProcessId> members{};
@@ -57,7 +57,10 @@ struct Process {
 class World {
  public:
   World(std::uint64_t seed, int founders, bool at_epoch)
-      : rng_(seed, Purpose::user), at_epoch_(at_epoch), arbiter_(arbiter_options(founders, at_epoch)) {
+      : rng_(seed, Purpose::user),
+        at_epoch_(at_epoch),
+        arbiter_options_(arbiter_options(founders, at_epoch)),
+        arbiter_(arbiter_options_) {
     for (int i = 0; i < founders; ++i) add(i);
   }
 
@@ -222,7 +225,16 @@ class World {
         epoch_end = epoch_end && reports_.contains(connection) && reports_.at(connection).epoch_end;
       }
     const bool waits = at_epoch_ && !epoch_end;
-    REQUIRE((members.size() == inside_.size() || (waits && members.size() == stay)));
+    // Until a group has formed, only founders are members, if one is left.
+    const auto founders = std::count_if(inside_.begin(), inside_.end(), [&](ConnectionId c) {
+      return processes_.at(c).place < arbiter_options_.workers;
+    });
+    const bool begun = founders == 0 || std::any_of(inside_.begin(), inside_.end(),
+                                                    [&](ConnectionId c) { return holders_.contains(c); });
+    if (begun)
+      REQUIRE((members.size() == inside_.size() || (waits && members.size() == stay)));
+    else
+      REQUIRE(members.size() == static_cast<std::size_t>(founders));
     waited_ += members.size() < inside_.size() ? 1 : 0;
     std::map<int, ConnectionId> connection_of;
     for (const ConnectionId connection : inside_) connection_of[processes_.at(connection).place] = connection;
@@ -269,6 +281,13 @@ class World {
     }
     // A process that may write is a member of the last generation, or of a generation that ended without a newer one.
     if (p.doing == Doing::computing && p.lease.holds(clock(p))) REQUIRE(inside_.contains(p.connection));
+    // A process stops in its training loop or before it is a member. In between it waits for the other members.
+    if (p.stop_asked && (p.doing == Doing::waiting || p.doing == Doing::computing)) {
+      send(p, Leave{true});
+      stopped_.insert(p.connection);
+      p.doing = Doing::over;
+      return p.lease.end();
+    }
     if (now_ < p.acts_at) return;
     switch (p.doing) {
       case Doing::starting:
@@ -345,17 +364,13 @@ class World {
       p.doing = Doing::over;
       p.lease.end();
     }
-    if (std::holds_alternative<Stop>(m) && p.doing != Doing::over) {
-      send(p, Leave{true});
-      stopped_.insert(p.connection);
-      p.doing = Doing::over;
-      p.lease.end();
-    }
+    if (std::holds_alternative<Stop>(m)) p.stop_asked = true;
   }
 
   Rng rng_;
   bool at_epoch_;
   Time now_ = 1000s;
+  ArbiterOptions arbiter_options_;
   Arbiter arbiter_;
   std::deque<Process> processes_;
   std::vector<std::pair<Time, ConnectionId>> deaths_;

@@ -36,6 +36,8 @@ FOUND = [
     (75, "training"),
     # A rank that could not write the audit of a step in time repeated the step after the change of members.
     (603, "training"),
+    # A process that joined before the job had begun exchanged other data than the founders, and all trained with it.
+    (1578, "training"),
 ]
 
 

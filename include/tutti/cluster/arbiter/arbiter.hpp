@@ -156,6 +156,7 @@ class Arbiter {
     p.member.id = !founder                 ? next_id_++
                   : e.role == Role::worker ? static_cast<ProcessId>(e.place)
                                            : static_cast<ProcessId>(o_.workers + e.place);
+    p.newcomer = !founder;
     absent_.erase({e.role, e.place});
     processes_.push_back(std::move(p));
     if (stopping_) send(processes_.back(), Stop{});

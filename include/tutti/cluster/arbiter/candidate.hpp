@@ -25,7 +25,8 @@ struct Candidate {
   std::string facts{};
   Time heard{};
   bool leaving = false, leaves_at_epoch = false, done = false, standing = false;
-  bool holds = false;  // it has the trained state: true after its group was formed
+  bool newcomer = false;  // it came after the founders of the job, so it takes the state from a member
+  bool holds = false;     // it has the trained state: true after its group was formed
   bool reported = false, epoch_end = false, preparing = false;  // its Report about the current generation
   std::uint64_t step = 0;
   std::uint64_t operation = 0;           // the operation in which it has waited for longer than the time-out

@@ -28,6 +28,13 @@ namespace detail {
 [[nodiscard]] inline bool preparing(const std::vector<Candidate>& all) {
   return any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && c.preparing; });
 }
+// Returns whether a newcomer may join. Founders begin the run in the first generation that they form. Until then they
+// have no state for a newcomer, which would wait for one while the founders do other operations.
+[[nodiscard]] inline bool founders_have_begun(const std::vector<Candidate>& all) {
+  const auto begun = [](const Candidate& c) { return c.is(Role::worker) && c.holds; };
+  const auto founds = [](const Candidate& c) { return c.is(Role::worker) && !c.newcomer; };
+  return any_candidate(all, begun) || !any_candidate(all, founds);
+}
 // at_once: processes join although the epoch has not ended. keep: no member leaves, because the members that would stay
 // do not have the trained state.
 [[nodiscard]] inline std::vector<Candidate*> next_members(std::vector<Candidate>& all, const ArbiterOptions& o,
@@ -36,10 +43,10 @@ namespace detail {
   const bool epoch_end = !o.at_epoch || !o.reports || !any_candidate(all, [](const Candidate& c) {
     return c.is(Role::worker) && c.state == State::member && !c.epoch_end;
   });
-  const bool lets_in = (at_once || epoch_end) && !preparing(all);
+  const bool lets_in = (at_once || epoch_end) && !preparing(all), begun = !o.reports || founders_have_begun(all);
   return order_members(all, [&](const Candidate& c) {
     const bool leaves = c.leaving && !keep && (epoch_end || !c.leaves_at_epoch);
-    return !leaves && (c.state == State::member || c.is(Role::server) || lets_in);
+    return !leaves && (c.state == State::member || c.is(Role::server) || (lets_in && (begun || !c.newcomer)));
   });
 }
 [[nodiscard]] inline int workers_of(const std::vector<Candidate*>& members) {
