@@ -50,6 +50,7 @@ class OwnedOperations {
     fresh.session = session;
     fresh.clock = slowest().value_or(workers_[worker].clock);
     fresh.there = fresh.is_new = true;
+    fresh.first_clock = fresh.clock;
     workers_[worker] = std::move(fresh);
   }
   // Accepts worker numbers below `workers`.
@@ -113,7 +114,8 @@ class OwnedOperations {
     std::uint64_t session = 0, its_step = 0;
     std::int64_t step = 0, clock = 0;
     bool there = false;
-    bool is_new = false;    // its clock began at that of the slowest worker
+    bool is_new = false;  // its clock began at that of the slowest worker
+    std::int64_t first_clock = 0;
     bool returned = false;  // it has connected again, and has not begun a step since
   };
 
@@ -163,8 +165,11 @@ class OwnedOperations {
     std::optional<std::int64_t> clock;
     for (const Worker& w : workers_)
       if (w.there && !w.is_new) clock = std::min(clock.value_or(w.clock), w.clock);
-    for (Worker& w : workers_)
-      if (w.is_new && clock) w.clock = std::max(w.clock, *clock);
+    for (Worker& w : workers_) {
+      if (!w.is_new || !clock || w.first_clock >= *clock) continue;
+      w.clock += *clock - w.first_clock;  // keeps the steps that it has begun here
+      w.first_clock = *clock;
+    }
   }
   void answer(Frame f, std::span<const std::byte> data) {
     f.kind = FrameKind::answer;
