@@ -262,7 +262,7 @@ class ArbiterServer {
           service_.ended(connection(e.peer), e.why);
         }
         // If this thread itself was paused, it has not received the messages of living processes.
-        if (control::is_pause(now - looked, o_.arbiter.rank_timeout)) service_.arbiter().forgive(now);
+        if (control::is_pause(now - looked, o_.arbiter.rank_timeout)) service_.arbiter().forgive(now, now - looked);
         looked = now;
         service_.tick(now);
         decide();

@@ -220,7 +220,7 @@ TEST_CASE("an arbiter that was unable to receive gives up no process because of 
   Scene s(options(2));
   s.workers(2);
   s.now += 60s;
-  s.arbiter.forgive(s.now);
+  s.arbiter.forgive(s.now, 60s);
   s.pass(0s);
   CHECK(s.count(Decision::Kind::lost) == 0);
   s.pass(10s);

@@ -120,3 +120,26 @@ TEST_CASE("no process joins while the members prepare the trained state") {
   for (const ConnectionId connection : {0U, 7U}) leave.tell(connection, Report{3, 2});
   CHECK(leave.ids() == "1");
 }
+
+TEST_CASE("founders that have not formed a group do not wait for a process that waits for them") {
+  // A founder is lost before their group has formed, and the job needs as many workers as it had founders.
+  ArbiterOptions o = options(2, 0, true);
+  o.min_workers = 2;
+  Scene few(o);
+  few.workers(2);
+  few.ended(0);
+  few.enrol(8, Role::worker, 2);
+  few.tell(1, Report{1, 0, true});
+  CHECK(few.ids() == "1");
+  few.tell(1, GroupReady{2});
+  few.tell(1, Report{2, 0});
+  CHECK(few.ids() == "1 2");
+  // The only founder that is left was asked to leave.
+  Scene leaves(options(2, 0, true));
+  leaves.workers(2);
+  leaves.ended(0);
+  leaves.enrol(8, Role::worker, 2);
+  leaves.tell(1, Leave{false});
+  leaves.tell(1, Report{1, 0, true});
+  CHECK(leaves.ids() == "1");
+}

@@ -166,7 +166,7 @@ TEST_CASE("two members without a connection end a job that can lose no member") 
   paused.tell(0, UnreachablePeers{1, 1, {1}});
   paused.tell(1, UnreachablePeers{1, 1, {0}});
   paused.now += 40s;
-  paused.arbiter.forgive(paused.now);
+  paused.arbiter.forgive(paused.now, 40s);
   paused.pass(0s);
   CHECK(paused.count(Decision::Kind::lost) == 0);
   paused.tell(1, UnreachablePeers{1, 1, {}});

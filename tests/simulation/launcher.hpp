@@ -115,7 +115,8 @@ class Launcher {
       for (auto& r : std::exchange(requests_, {})) r(*this);
       replace();
       const control::Time now = control::now();
-      if (control::is_pause(now - looked, rank_timeout_)) service_.arbiter().forgive(now);  // as JobControl::lost()
+      if (control::is_pause(now - looked, rank_timeout_))
+        service_.arbiter().forgive(now, now - looked);  // as JobControl::lost()
       looked = now;
       const bool failed = fatal_;
       service_.tick(now);

@@ -90,7 +90,7 @@ TEST_CASE("the facts that processes compare contain the schedules") {
   AloneJob job;
   const auto facts_of = [&](const Schedule& schedule, const std::optional<Schedule>& momentum) {
     FitRecipe r = recipe();
-    r.max_steps = 1;
+    r.max_steps = 2;
     r.schedule = schedule;
     r.momentum = momentum;
     (void)fit(job, net_for(r.train.schema()), r);
@@ -101,6 +101,10 @@ TEST_CASE("the facts that processes compare contain the schedules") {
   CHECK(facts_of(schedule::Cosine(1e-8), std::nullopt).first_difference(cosine).name == "fit .schedule");
   CHECK(facts_of(schedule::Poly(0.1), std::nullopt).first_difference(cosine).name == "fit .schedule");
   CHECK(facts_of(schedule::Cosine(0.1), Constant(0.8)).first_difference(cosine).name != "");
+  // A schedule need not have values for steps that the run does not do.
+  const std::vector<double> rates{0.1, 0.2};
+  CHECK_NOTHROW(
+      facts_of([&](const SchedulePoint& p) { return rates.at(static_cast<std::size_t>(p.step)); }, std::nullopt));
 }
 
 TEST_CASE("fit uses the batch, optimizer and schedule of the recipe, and gives the same bits as a Trainer") {

@@ -63,12 +63,13 @@ Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
   };
   const std::int64_t warmup = warmup_steps(o, steps_per_epoch);
   const auto whole = [&](Schedule s) -> Schedule {
+    if (o.lr_first_step > 0)
+      s = [from = std::move(s), first = o.lr_first_step](SchedulePoint p) {
+        p.step += first;
+        return from(p);
+      };
     if (o.lr_updates == "epoch") s = schedule::PerEpoch(std::move(s));
-    if (o.lr_first_step == 0) return s;
-    return [s = std::move(s), first = o.lr_first_step](SchedulePoint p) {
-      p.step += first;
-      return s(p);
-    };
+    return s;
   };
   if (warmup == 0) return whole(decay());
   // Epochs such as "200 and 250" are absolute. A curve runs from the end of the warmup to the end of the run.

@@ -100,7 +100,8 @@ bool JobControl::any_open() const {
 std::vector<Problem> JobControl::lost(const ProgressBoard& board) {
   const control::Time now = control::now();
   // The arbiter may have missed messages while the launcher itself was paused.
-  if (control::is_pause(now - looked_, rank_timeout(timeout_))) service_.arbiter().forgive(now);
+  const control::Time gap = now - looked_;
+  if (control::is_pause(gap, rank_timeout(timeout_))) service_.arbiter().forgive(now, gap);
   looked_ = now;
   collect();
   const std::size_t known = updates_.size();

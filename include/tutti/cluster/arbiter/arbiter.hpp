@@ -93,9 +93,9 @@ class Arbiter {
         lose(p, "no message for " + seconds_text(o_.rank_timeout));
     if (unreachable_.is_due(now)) evict_unreachable();
   }
-  // Call after a time in which the arbiter could not receive: silence until `now` does not count for any process.
-  void forgive(Time now) {
-    for (Process& p : processes_) p.heard = now;
+  // Call after a time `gap` in which the arbiter could not receive: this silence does not count for any process.
+  void forgive(Time now, Time gap) {
+    for (Process& p : processes_) p.heard = std::min(now, p.heard + gap);
     unreachable_.postpone(now);
   }
 

@@ -63,13 +63,15 @@ namespace detail {
   NextGeneration next{detail::next_members(all, o, false, false)};
   auto& members = next.members;
   if (workers_of(members) < least) members = detail::next_members(all, o, true, false);
-  const bool preparing = detail::preparing(all);
-  if ((workers_of(members) > 0 || preparing) && std::none_of(members.begin(), members.end(), stays))
+  const bool preparing = detail::preparing(all), founding = o.reports && !detail::founders_have_begun(all);
+  if ((workers_of(members) > 0 || preparing || founding) && std::none_of(members.begin(), members.end(), stays))
     members = detail::next_members(all, o, true, true);
   next.servers = static_cast<int>(members.size()) - workers_of(members);
-  // Counts workers that will join after the preparation of the state.
-  const auto later = [](const Candidate& c) { return c.is(Role::worker) && c.state == Candidate::State::waiting; };
-  const auto coming = preparing ? std::count_if(all.begin(), all.end(), later) : 0;
+  // Counts workers that will join after the preparation of the state, or when the founders have formed a group.
+  const auto later = [&](const Candidate& c) {
+    return c.is(Role::worker) && c.state == Candidate::State::waiting && (preparing || c.newcomer);
+  };
+  const auto coming = preparing || founding ? std::count_if(all.begin(), all.end(), later) : 0;
   next.too_few = workers_of(members) == 0 || workers_of(members) + coming < least;
   return next;
 }

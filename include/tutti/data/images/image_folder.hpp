@@ -82,14 +82,15 @@ inline constexpr std::string_view broken_links = "links whose target is missing"
 }
 
 // Returns the names of the folders in `folder`, without hidden ones, sorted by their bytes. Links to folders count.
-// Throws DataError if `folder` cannot be listed, or has a link without a target, which may be a class.
-[[nodiscard]] inline std::vector<std::string> folders_in(const io::Path& folder) {
+// Throws DataError if `folder` cannot be listed. complete: also if it has a link without a target, which may be a
+// class.
+[[nodiscard]] inline std::vector<std::string> folders_in(const io::Path& folder, bool complete = false) {
   std::vector<std::string> names;
   std::error_code error, ignored;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
     if (name.starts_with('.')) continue;
-    if (it->is_symlink(ignored) && !it->exists(ignored))
+    if (complete && it->is_symlink(ignored) && !it->exists(ignored))
       fail<DataError>(
           {"folder ", folder.native()}, "folders of classes",
           {name, ", a link to ", std::filesystem::read_symlink(it->path(), ignored).native(), ", which does not exist"},
@@ -167,7 +168,7 @@ class ImageFolder {
       : shared_(std::make_shared<Shared>()) {
     shared_->folder = folder;
     shared_->input = std::move(input);
-    const auto found = image_folder::folders_in(folder);
+    const auto found = image_folder::folders_in(folder, true);
     if (found.empty())
       fail<DataError>("image folder", {"a folder for each class in ", folder.native()}, contents_of(folder));
     shared_->class_names = classes.empty() ? found : classes;

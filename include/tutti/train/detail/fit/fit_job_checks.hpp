@@ -100,15 +100,16 @@ struct FitImages {
   return images;
 }
 
-// Returns a description of a schedule for a comparison: its values at nine steps of the run.
+// Returns a description of a schedule for a comparison: its values at nine of the steps that it does.
 [[nodiscard]] inline std::string text_of(const Schedule& schedule, std::int64_t steps_per_epoch, const FitRecipe& r) {
   std::string text;
   const std::int64_t total = steps_per_epoch * r.epochs;
+  const std::int64_t last = std::max<std::int64_t>(r.max_steps > 0 ? std::min(total, r.max_steps) : total, 1) - 1;
   for (std::int64_t i = 0; i <= 8; ++i) {
     // Six digits: another version of the mathematical library may round others.
     char value[32];
     std::snprintf(value, sizeof value, i > 0 ? ", %.6g" : "%.6g",
-                  schedule(SchedulePoint{i * total / 8, steps_per_epoch, total, r.batch, 1}));
+                  schedule(SchedulePoint{i * last / 8, steps_per_epoch, total, r.batch, 1}));
     text += value;
   }
   return text;

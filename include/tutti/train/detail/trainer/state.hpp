@@ -54,10 +54,10 @@ struct Counters {
           std::as_writable_bytes(std::span(&c, 1))};
 }
 
-// The beginnings of the names of averaged weights in a checkpoint: of those that are evaluated and exported in place of
-// the weights, and of those that the weights become from time to time.
+// The beginnings of the names of averaged weights in a checkpoint. Evaluations and exports take the first, if there are
+// any, in place of the weights; the weights become the second from time to time.
 inline const std::string average_prefix = "ema.", lookahead_prefix = "lookahead.";
-[[nodiscard]] inline bool is_average(const std::string& tensor) {
+[[nodiscard]] inline bool is_average(const std::string& tensor) {  // Returns whether it is an average of weights.
   return tensor.starts_with(average_prefix) || tensor.starts_with(lookahead_prefix);
 }
 
