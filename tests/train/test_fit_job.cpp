@@ -101,8 +101,8 @@ TEST_CASE("the facts that processes compare contain the schedules") {
   CHECK(facts_of(schedule::Cosine(1e-8), std::nullopt).first_difference(cosine).name == "fit .schedule");
   CHECK(facts_of(schedule::Poly(0.1), std::nullopt).first_difference(cosine).name == "fit .schedule");
   CHECK(facts_of(schedule::Cosine(0.1), Constant(0.8)).first_difference(cosine).name != "");
-  // A schedule need not have values for steps that the run does not do.
-  const std::vector<double> rates{0.1, 0.2};
+  // A schedule need not have values for steps long after the last one.
+  const std::vector<double> rates{0.1, 0.2, 0.3};
   CHECK_NOTHROW(
       facts_of([&](const SchedulePoint& p) { return rates.at(static_cast<std::size_t>(p.step)); }, std::nullopt));
 }
