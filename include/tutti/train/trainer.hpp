@@ -240,7 +240,4 @@ class Trainer {
 
 #if TUTTI_CORE_DEFINITIONS
 #include <tutti/train/detail/trainer/trainer_definitions.hpp>
-#include <tutti/train/detail/trainer/trainer_facts.hpp>
-#include <tutti/train/detail/trainer/trainer_memory.hpp>
-#include <tutti/train/detail/trainer/trainer_tensors.hpp>
 #endif

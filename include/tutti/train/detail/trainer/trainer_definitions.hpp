@@ -76,8 +76,7 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   if (s_.owns_weights()) detail::require_pushes(o_);
   o_.ema.require_valid();
   if (o_.ema.lookahead && !has_ema())
-    fail<UsageError>("trainer", "an average of the weights for the lookahead", "ema_decay 0",
-                     "e.g. 0.95^5 with EmaSchedule::airbench()");
+    fail<UsageError>("trainer", "an average of the weights for the lookahead", "ema_decay 0", "e.g. 0.95^5");
   o_.sam.require_valid();
   o_.early.require_valid();
   if (o_.early.steps > 0) (void)find_parameters(model, o_.early.parameters, "early training");
@@ -360,11 +359,9 @@ TUTTI_CORE_FUNCTION std::vector<StateArena> Trainer::arenas() {
   const bool adam = slots.size() == 2;
   for (std::size_t i = 0; i < slots.size(); ++i)
     list.push_back({&p, slots[i].at(0), !adam ? "momentum." : i == 0 ? "exp_avg." : "exp_avg_sq.", true});
-  if (has_ema()) {
-    const std::string& prefix = o_.ema.lookahead ? lookahead_prefix : average_prefix;
-    list.push_back({&p, parts_->ema.weights(), prefix, true});
-    list.push_back({&s, parts_->ema.states(), prefix, true});
-  }
+  const std::string& average = o_.ema.lookahead ? lookahead_prefix : average_prefix;
+  if (has_ema()) list.push_back({&p, parts_->ema.weights(), average, true});
+  if (has_ema()) list.push_back({&s, parts_->ema.states(), average, true});
   if (const IntegerSums* const sums = parts_->exchange.integers())
     list.push_back({&sums->layout(), static_cast<std::byte*>(sums->levels()), "integer_sums.", true});
   return list;
@@ -397,3 +394,6 @@ TUTTI_CORE_FUNCTION void Trainer::prepare_restore(const Counters& c) { committed
 TUTTI_CORE_FUNCTION void Trainer::settle() { parts_->steps->settle(); }
 
 }  // namespace tutti
+#include <tutti/train/detail/trainer/trainer_facts.hpp>
+#include <tutti/train/detail/trainer/trainer_memory.hpp>
+#include <tutti/train/detail/trainer/trainer_tensors.hpp>
