@@ -35,10 +35,10 @@ def main():
         # Runs that are complete are not repeated, and the table needs no program.
         before = {f: f.stat().st_mtime_ns for f in Path(work).glob("out/*/log.jsonl")}
         assert len(before) == 2
-        again = parts("--table", "--build", "none")
+        again = parts("--table", "--build", "absent")
         assert again.stdout == done.stdout, again.stdout + again.stderr
         assert before == {f: f.stat().st_mtime_ns for f in Path(work).glob("out/*/log.jsonl")}
-        assert "expected the begin of one of" in parts("--only", "none").stderr
+        assert "expected the begin of one of" in parts("--only", "unknown").stderr
     print("all good")
     return 0
 
