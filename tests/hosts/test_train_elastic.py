@@ -10,7 +10,7 @@ import time
 
 from elastic_training import BATCH, IMAGES, SHORT, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
-from launch_case import parent, wait_until
+from launch_case import at_night, parent, wait_until
 
 
 class ElasticTraining(ElasticTrainingCase):
@@ -99,6 +99,7 @@ class ElasticTraining(ElasticTrainingCase):
                 self.assertIn(f"warning: worker {victim} on", self.job.err)
                 self.assertEqual(self.events()[0]["event"], "start")
 
+    @at_night
     def test_death_before_the_first_step_while_one_joins(self):
         """A new worker joins when its net is ready. That takes a while, and a worker that is stopped delays it
         further."""

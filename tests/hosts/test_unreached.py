@@ -10,7 +10,7 @@ import time
 
 from elastic_training import BATCH, IMAGES, LONG, TRAIN, ElasticTrainingCase
 from hosts_case import main
-from launch_case import wait_until
+from launch_case import at_night, wait_until
 from test_train_elastic_servers import without_zeromq
 
 TIMEOUT = 4  # the value of --rank-timeout
@@ -78,6 +78,7 @@ class Unreached(ElasticTrainingCase):
 class Gloo(Unreached):
     STRATEGY = ("--strategy", "gloo")
 
+    @at_night
     def test_both_ways(self):
         self.others_train_on((1, 2), (2, 1), gone=["worker 2"])
         self.assertEqual(self.members(), [2])
@@ -85,9 +86,11 @@ class Gloo(Unreached):
     def test_one_way(self):
         self.others_train_on((0, 2), gone=["worker 2"])
 
+    @at_night
     def test_other_way(self):
         self.others_train_on((2, 1), gone=["worker 2"])
 
+    @at_night
     def test_one_host_from_all_others(self):
         self.others_train_on((1, 0), (1, 2), gone=["worker 1"])
 
@@ -99,6 +102,7 @@ class Gloo(Unreached):
     def test_without_elastic(self):
         self.job_ends((1, 2), gone="worker 2", on=2, other="worker 1", at=1, hosts=3)
 
+    @at_night
     def test_short_cut_has_no_effect(self):
         """If the route is restored before the time-out, all members stay."""
         self.begin("--elastic-at", "step", "--rank-timeout", 3 * TIMEOUT, epochs=LONG, hosts=(0, 1, 2))
@@ -117,6 +121,7 @@ class Servers(Unreached):
         """Each host has a worker and a server: the job removes the worker and the server of one host."""
         self.others_train_on((0, 1), (1, 0), gone=["server 1", "worker 1"], hosts=(0, 1), options=("-s", 2))
 
+    @at_night
     def test_one_way_to_the_only_server(self):
         self.others_train_on((1, 0), gone=["worker 1"], hosts=(0, 1), options=("-s", 1))
 

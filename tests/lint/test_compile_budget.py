@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# takes long
 """Tests the part of the compile cost that does not depend on the machine: how much memory GCC allocates for the
 umbrella header and for a whole trainer, and how much of it is in use at once.
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# takes long
 """Builds and runs the examples of README.md, CONTRIBUTING.md, SECURITY.md, bench/README.md, infra/README.md and the pages below
 docs/.
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
+# takes long
 # docs/build.sh makes the site with the reference: Doxygen does not complain, and each class, function of a namespace and enumeration of
 # the public headers has a comment.
 set -euo pipefail

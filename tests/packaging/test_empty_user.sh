@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
+# takes long
 # Tests a translation unit that includes each header and uses no part of it.
 # It emits no code: no class may have a virtual function that makes each unit emit its table, and with the table all
 # functions that it calls (a key function is `inline` in its declaration), and no header may define variables that are

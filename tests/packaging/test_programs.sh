@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
+# takes long
 # needs: stage
 # Tests that installed programs and scripts that were moved find each other. The Debian package depends on the libraries
 # that they link. The archive with its shared libraries runs on a system that only has a C library.

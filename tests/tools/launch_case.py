@@ -32,6 +32,11 @@ def wait_until(condition, seconds=300):
     raise AssertionError(f"not within {seconds} s: {condition}")
 
 
+def at_night(test):
+    """A decorator for a test of a schedule that the simulation covers, too: it runs only if TUTTI_CHECK_ALL is 1."""
+    return test if os.environ.get("TUTTI_CHECK_ALL") == "1" else None
+
+
 def state(pid):
     """Returns the letter of a process's state, or an empty text if the process has ended or is a zombie."""
     with contextlib.suppress(OSError):

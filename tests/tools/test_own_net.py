@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# takes long
 """Tests the way from a user's images to predictions: programs train, evaluate, predict and export with class folders,
 and with files that tutti-data makes of them, with the names of the classes. No program needs options for facts that are
 in the run's folder."""
