@@ -148,9 +148,12 @@ class Files {
   // ---- the hosts file ----
   // by_hand: several processes add a line each; otherwise a user edits the file in all ways.
   void watch(bool by_hand) {
-    start("launcher", [this](Process&) { launch(); });
     const std::size_t editors = by_hand ? 1 + plan_.below(4) : 1;
     const bool early = by_hand && plan_.one_in(3);  // the job starts while hosts are added
+    start("launcher", [this, early](Process&) {
+      if (early) sleep(0, 4 * ms);
+      launch();
+    });
     if (!early) await([this] { return ready_; }, "the launcher's start");
     std::vector<Process*> edits;
     for (std::size_t i = 0; i < editors; ++i)

@@ -228,7 +228,9 @@ int fcntl(int descriptor, int command, ...) {
   va_start(list, command);
   const long value = va_arg(list, long);
   va_end(list);
-  return tutti::simulation::socket_of(descriptor) != nullptr ? 0 : TUTTI_SYSTEM(fcntl)(descriptor, command, value);
+  if (tutti::simulation::socket_of(descriptor) != nullptr) return 0;
+  tutti::simulation::before_file();  // it may be a lock
+  return TUTTI_SYSTEM(fcntl)(descriptor, command, value);
 }
 int open(const char* path, int flags, ...) {
   va_list list;

@@ -285,6 +285,10 @@ HOSTS_FAULTS = [
     # End elastic jobs with the exit code of their workers, count refused connections
     ("not-finite-is-restarted", SUPERVISOR, "if (w == nullptr || !w->member || !stood_ || !not_finite) return false;",
      "return false;"),
+    # Look whether a job runs without a lock
+    ("looking-takes-the-lock", "tools/launch/elastic/elastic_log.cpp",
+     "::fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK",
+     "::fcntl(io::Descriptor(::open(file.c_str(), O_RDWR)).get(), F_OFD_SETLK, &lock) != 0"),
     # Try longer to make a job's folder while other agents of a busy machine remove it
     ("race-of-job-folders", JOB_FOLDERS, "const bool gone = error", "const bool gone = !PLANTED && error"),
 ]

@@ -111,7 +111,8 @@ class Tables {
       for (std::size_t i = 0; i < starts_.size(); ++i)
         if (std::max(starts_[i].again_at, stopped_until_) <= s_.now()) {
           starts_[i].again_at = never;
-          if (!work_is_over()) start(starts_[i].server, starts_[i].number, starts_[i].run + 1);
+          // A server ends in order when the other workers have done the work.
+          if (!work_is_over() && !server_has_ended()) start(starts_[i].server, starts_[i].number, starts_[i].run + 1);
         }
       latest = std::max(quiet_at_, faults.empty() ? 0 : faults.back().at) + simulation_.options.bound;
       if (s_.now() > latest) s_.fail("the job does not end after the last fault: " + s_.threads_text());
@@ -393,6 +394,11 @@ class Tables {
   [[nodiscard]] bool work_is_over() const {
     return std::none_of(starts_.begin(), starts_.end(),
                         [](const Start& x) { return !x.server && (x.process->runs() || x.again_at != never); });
+  }
+  [[nodiscard]] bool server_has_ended() const {
+    return std::any_of(starts_.begin(), starts_.end(), [](const Start& x) {
+      return x.server && x.process->state == Process::State::exited && x.process->code == 0;
+    });
   }
   [[nodiscard]] bool is_over() const {
     return work_is_over() &&

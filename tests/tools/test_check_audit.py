@@ -3,6 +3,7 @@
 """Tests that tutti-check-audit accepts good audits in both forms, and prints the faults of bad ones."""
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,7 @@ import unittest
 from pathlib import Path
 
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
+TRAIN = str(BUILD / "examples" / "train_cifar10")
 CHECK = str(BUILD / "tools" / "tutti-check-audit")
 GOOD = "0 1 0: 0 1\n0 2 0: 2 3\n1 3 0: 3 2\n1 4 0: 1 0\n"
 ELASTIC = ("generation 1 1 0 0\n0 1 0 1: 0 1\ngeneration 2 1 0 1\nclosed 0 1 0 2: 0 1\n0 2 0 2: 2 3\n1 3 0 2: 3 2\n"
@@ -56,6 +58,27 @@ class CheckAudit(unittest.TestCase):
                           (ELASTIC + "\0\xff\n", 8)):
             self.assertIn(f"{self.file} line {line}", self.check(bad, 3))
         self.assertIn("a generation that its coordinator has begun, got generation 3", self.check(ELASTIC + "1 5 0 3: 1\n", 3))
+
+    def test_full_disk(self):
+        """A run with an audit ends before it trains on samples that the audit does not have, and can be resumed."""
+        run = self.run_dir / "run"
+        audit = run / "audit-rank0.txt"
+
+        def train(epochs, code, *more, room=None):
+            limit = None if room is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+            # Python ignores the signal of the limit, and so does the program.
+            done = subprocess.run([TRAIN, "--dataset", "synthetic", "--num-examples", "64", "--depth", "8", "--batch-size", "8",
+                                   "--epochs", str(epochs), "--audit", "--run-dir", run, *more], text=True, timeout=300,
+                                  capture_output=True, preexec_fn=limit, restore_signals=False)
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            return done.stdout + done.stderr
+
+        train(1, 0)
+        said = train(3, 3, "--resume", room=audit.stat().st_size + 100)
+        self.assertIn(f"[file] expected to write {audit}, got ", said)
+        self.assertTrue(audit.read_text().endswith("\n"))
+        train(3, 0, "--resume")
+        self.check(None, 0, "--epochs", "3", runs=[run])
 
     def test_no_such_run(self):
         for run in ("nowhere", "", "/dev/null", "a" * 5000):

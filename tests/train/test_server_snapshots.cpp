@@ -25,7 +25,7 @@ ps::ServerState state(std::int64_t steps) {
   s.pieces.push_back({0, 64, std::vector<std::byte>(1000, static_cast<std::byte>(steps))});
   s.pieces.push_back({5, 0, std::vector<std::byte>(8, std::byte{7})});
   s.workers.resize(2);
-  s.workers[1] = {~std::uint64_t{0}, 9, 17, 8, {{12, 0}, {12, 1 << 20}}};
+  s.workers[1] = {~std::uint64_t{0}, 9, 17, 8, 3, 2, {{12, 0}, {12, 1 << 20}}};
   return s;
 }
 bool same(const ps::ServerState& a, const ps::ServerState& b) {
@@ -34,11 +34,11 @@ bool same(const ps::ServerState& a, const ps::ServerState& b) {
                     [](const auto& x, const auto& y) {
                       return x.arena == y.arena && x.begin == y.begin && x.bytes == y.bytes;
                     }) &&
-         std::equal(a.workers.begin(), a.workers.end(), b.workers.begin(), b.workers.end(),
-                    [](const auto& x, const auto& y) {
-                      return x.session == y.session && x.its_step == y.its_step && x.step == y.step &&
-                             x.clock == y.clock && x.done == y.done;
-                    });
+         std::equal(
+             a.workers.begin(), a.workers.end(), b.workers.begin(), b.workers.end(), [](const auto& x, const auto& y) {
+               return x.session == y.session && x.its_step == y.its_step && x.step == y.step && x.clock == y.clock &&
+                      x.first_clock == y.first_clock && x.origin == y.origin && x.done == y.done;
+             });
 }
 
 // The folder in which a run's servers store their states, and the log messages.

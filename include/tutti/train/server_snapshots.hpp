@@ -111,6 +111,8 @@ class ServerSnapshots {
                                           {"its_step", std::to_string(w.its_step)},
                                           {"step", w.step},
                                           {"clock", w.clock},
+                                          {"first_clock", w.first_clock},
+                                          {"origin", w.origin},
                                           {"done", io::Json(std::move(done))}}));
     }
     data.counters = io::Json::object({{"workers", io::Json(std::move(workers))}});
@@ -135,6 +137,8 @@ class ServerSnapshots {
       worker.its_step = number(w.at("its_step", where).as_string(where), where);
       worker.step = w.at("step", where).as_integer(where);
       worker.clock = w.at("clock", where).as_integer(where);
+      worker.first_clock = w.at("first_clock", where).as_integer(where);
+      worker.origin = w.at("origin", where).as_integer(where);
       for (const io::Json& d : w.at("done", where).as_array(where))
         worker.done.emplace_back(number(d.at("round", where).as_string(where), where),
                                  number(d.at("offset", where).as_string(where), where));

@@ -2,7 +2,6 @@
 #include "tools/launch/elastic/elastic_log.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,10 +16,22 @@
 #include <tutti/core/printable.hpp>
 
 namespace tutti::launch {
+namespace {
+
+// A lock of the whole file, of an open file as flock() has it. Unlike flock(), the system tells whether it is held.
+[[nodiscard]] struct flock whole_file() {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+}  // namespace
 
 MembershipLog::MembershipLog(const std::filesystem::path& file)
     : file_(file), fd_(io::Descriptor::open(file, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, "open")) {
-  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0)
+  struct flock lock = whole_file();
+  if (::fcntl(fd_.get(), F_OFD_SETLK, &lock) != 0)
     fail<UsageError>("--elastic-dir", "a folder that no other job uses",
                      printable(file.parent_path().string()) + ", which another job uses",
                      "name another folder with --elastic-dir");
@@ -36,7 +47,8 @@ MembershipLog::MembershipLog(const std::filesystem::path& file)
 
 bool MembershipLog::in_use(const std::filesystem::path& file) {
   const io::Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  return fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+  struct flock lock = whole_file();
+  return fd.get() >= 0 && ::fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 bool MembershipLog::append(bool added, const std::string& host) {

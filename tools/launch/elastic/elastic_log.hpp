@@ -16,7 +16,7 @@ namespace tutti::launch {
 class MembershipLog {
  public:
   explicit MembershipLog(const std::filesystem::path& file);
-  // Returns whether a running job has the log open.
+  // Returns whether a running job has the log open. Takes no lock, so other processes may look at the same time.
   [[nodiscard]] static bool in_use(const std::filesystem::path& file);
 
   // Returns false if the log could not be written, as on a full disk.

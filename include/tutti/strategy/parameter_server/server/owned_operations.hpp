@@ -42,16 +42,9 @@ class OwnedOperations {
   void begin(std::uint32_t worker, std::uint64_t session) {
     drop(worker);
     Worker& known = workers_[worker];
-    if (known.session == session) {
-      known.there = known.returned = true;
-      return;
-    }
-    Worker fresh;
-    fresh.session = session;
-    fresh.clock = slowest().value_or(workers_[worker].clock);
-    fresh.there = fresh.is_new = true;
-    fresh.first_clock = fresh.clock;
-    workers_[worker] = std::move(fresh);
+    if (known.session != session) known = new_worker(session, known.clock);
+    known.there = true;
+    if (!known.stale) correct_clocks(known);
   }
   // Accepts worker numbers below `workers`.
   void grow(std::size_t workers) { workers_.resize(std::max(workers_.size(), workers)); }
@@ -87,7 +80,8 @@ class OwnedOperations {
   void save(ServerState& to) const {
     store_.save(to);
     for (const Worker& w : workers_)
-      to.workers.push_back({w.session, w.its_step, w.step, w.clock, {w.done.begin(), w.done.end()}});
+      to.workers.push_back(
+          {w.session, w.its_step, w.step, w.clock, w.first_clock, w.origin, {w.done.begin(), w.done.end()}});
   }
   // Call before workers connect.
   void restore(const ServerState& from) {
@@ -100,6 +94,9 @@ class OwnedOperations {
       workers_[i].its_step = w.its_step;
       workers_[i].step = w.step;
       workers_[i].clock = w.clock;
+      workers_[i].first_clock = w.first_clock;
+      workers_[i].origin = w.origin;
+      workers_[i].stale = true;
       workers_[i].done = {w.done.begin(), w.done.end()};
     }
   }
@@ -113,11 +110,29 @@ class OwnedOperations {
     // clock: the number of steps that it has begun here.
     std::uint64_t session = 0, its_step = 0;
     std::int64_t step = 0, clock = 0;
+    // first_clock: the clock with which it began. origin: number of the worker from whose clock it was taken, in the
+    // order in which such workers connected. A clock of an older origin is more reliable.
+    std::int64_t first_clock = 0, origin = 0;
     bool there = false;
-    bool is_new = false;  // its clock began at that of the slowest worker
-    std::int64_t first_clock = 0;
-    bool returned = false;  // it has connected again, and has not begun a step since
+    bool stale = false;  // this server was restarted, and the worker has not begun a step since
   };
+
+  // Returns a worker that begins with the clock of the slowest worker. If no worker with a reliable clock is there,
+  // correct_clocks() raises its clock later. old_clock: the clock of the worker that it replaces.
+  [[nodiscard]] Worker new_worker(std::uint64_t session, std::int64_t old_clock) const {
+    Worker w;
+    w.session = session;
+    const Worker* from = nullptr;
+    for (const Worker& other : workers_) {
+      w.origin = std::max(w.origin, other.origin + 1);
+      if (other.there && !other.stale &&
+          (from == nullptr || std::pair(other.origin, other.clock) < std::pair(from->origin, from->clock)))
+        from = &other;
+    }
+    if (from != nullptr) w.origin = from->origin;
+    w.clock = w.first_clock = from != nullptr ? from->clock : slowest().value_or(old_clock);
+    return w;
+  }
 
   // Answers operations without weights at once. Executes repeated ones again, which assigns no second step: a worker
   // repeats a request only after begin(), which has taken back the worker's steps. The other operations have the same
@@ -146,12 +161,14 @@ class OwnedOperations {
   }
   void apply(Worker& w, const Frame& f, std::span<const std::byte> gradients) {
     if (w.its_step != f.step) {
-      if (std::exchange(w.returned, false) && f.step > w.its_step + 1) {
-        const std::uint64_t steps = f.step - w.its_step - 1;
-        store_.skip(static_cast<std::int64_t>(steps));
-        w.clock += static_cast<std::int64_t>(steps);
-        raise_new_clocks();
-        if (reply_.lost) reply_.lost(f.worker, steps);
+      if (std::exchange(w.stale, false)) {
+        if (f.step > w.its_step + 1) {
+          const std::uint64_t steps = f.step - w.its_step - 1;
+          store_.skip(static_cast<std::int64_t>(steps));
+          w.clock += static_cast<std::int64_t>(steps);
+          if (reply_.lost) reply_.lost(f.worker, steps);
+        }
+        correct_clocks(w);
       }
       w.its_step = f.step;
       ++w.clock;
@@ -159,16 +176,14 @@ class OwnedOperations {
     }
     (void)store_.apply(f, gradients, w.step);
   }
-  // A worker that has returned has told this server its true clock. A new worker began at a clock from a saved state,
-  // which is too low. Otherwise the other worker would wait for it here, and it for the other worker on another server.
-  void raise_new_clocks() {
-    std::optional<std::int64_t> clock;
-    for (const Worker& w : workers_)
-      if (w.there && !w.is_new) clock = std::min(clock.value_or(w.clock), w.clock);
+  // Raises the clocks of newer origin, now that the true clock of `known` is known: they began at a clock that may be
+  // too low. Otherwise `known` would wait for their workers here, and these workers for it on another server.
+  void correct_clocks(const Worker& known) {
     for (Worker& w : workers_) {
-      if (!w.is_new || !clock || w.first_clock >= *clock) continue;
-      w.clock += *clock - w.first_clock;  // keeps the steps that it has begun here
-      w.first_clock = *clock;
+      if (w.origin <= known.origin) continue;
+      w.origin = known.origin;
+      const std::int64_t first = std::max(w.first_clock, known.clock);
+      w.clock += first - std::exchange(w.first_clock, first);  // keeps the steps that it has begun here
     }
   }
   void answer(Frame f, std::span<const std::byte> data) {

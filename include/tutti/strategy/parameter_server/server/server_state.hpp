@@ -17,10 +17,10 @@ struct ServerState {
     std::vector<std::byte> bytes{};
   };
   // The applied pushes of a worker: all pushes of its steps before its_step, and of the later pushes those in `done`,
-  // by round and offset.
+  // by round and offset. first_clock, origin: how its clock began (OwnedOperations).
   struct Worker {
     std::uint64_t session = 0, its_step = 0;
-    std::int64_t step = 0, clock = 0;
+    std::int64_t step = 0, clock = 0, first_clock = 0, origin = 0;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> done{};
   };
   std::int64_t steps = 0;  // steps of all workers
