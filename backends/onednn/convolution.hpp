@@ -28,12 +28,14 @@ struct Problem {
   op::Window window;
   Shape x, w, y;  // of one row
   bool bf16 = false;
+  bool transposed = false;  // the master weights are [inputs, outputs, 1, 1] of this convolution
 
   // Identifies the convolution, for any number of rows.
-  using Key = std::array<std::int64_t, 16>;
+  using Key = std::array<std::int64_t, 17>;
   [[nodiscard]] Key key(Pass p) const noexcept {
     return {static_cast<int>(p),
             bf16 ? 1 : 0,
+            transposed ? 1 : 0,
             x[1],
             x[2],
             x[3],
@@ -151,7 +153,7 @@ class Convolutions {
     const OneOmpThread guard;
     using Tag = dnnl::memory::format_tag;
     WeightLayout l;
-    const Desc plain = weights(p.w, false, Tag::oihw);
+    const Desc plain = weights(p.w, false, p.transposed ? Tag::iohw : Tag::oihw);
     const Desc any = weights(p.w, p.bf16 && pass != Pass::backward_weights, Tag::any);
     const auto [pd_desc, info] = choose(p, pass, nominal_rows, any);
     check(p, pass, info);

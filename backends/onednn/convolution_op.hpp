@@ -89,11 +89,28 @@ class Conv2d final : public ConvolutionKernel {
       : ConvolutionKernel(Pass::forward, problem(*std::get_if<For>(&op), d.in[0], d.in[1].shape, d.out[0]), b) {}
 };
 
+// The gradient of the input of a 1x1 convolution is a 1x1 convolution with the transposed weights. oneDNN's kernels for
+// the forward pass are faster than those for the gradient: by a half on 7x7 and 14x14 pixels in f32.
 class Conv2dBackwardData final : public ConvolutionKernel {
  public:
   using For = op::Conv2dBackwardData;
   Conv2dBackwardData(const Op& op, Shared& b, const NodeDesc& d)
-      : ConvolutionKernel(Pass::backward_data, problem(*std::get_if<For>(&op), d.out[0], d.in[1].shape, d.in[0]), b) {}
+      : Conv2dBackwardData(problem(*std::get_if<For>(&op), d.out[0], d.in[1].shape, d.in[0]), b) {}
+
+ private:
+  Conv2dBackwardData(const Problem& p, Shared& b)
+      : ConvolutionKernel(is_product(p) ? Pass::forward : Pass::backward_data, is_product(p) ? transposed(p) : p, b) {}
+
+  [[nodiscard]] static bool is_product(const Problem& p) {
+    return p.w[2] * p.w[3] == 1 && p.window.stride == 1 && p.window.padding == 0 && p.w[0] % 16 == 0 &&
+           p.w[1] % 16 == 0;
+  }
+  [[nodiscard]] static Problem transposed(Problem p) {
+    std::swap(p.x, p.y);
+    std::swap(p.w[0], p.w[1]);
+    p.transposed = true;
+    return p;
+  }
 };
 
 }  // namespace tutti::onednn

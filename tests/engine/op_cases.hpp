@@ -118,6 +118,7 @@ inline std::vector<ConvCase> odd_conv_cases() {
   c.push_back({"wide padding", 2, 16, 5, 5, 16, {3, 3, 1, 2}});
   c.push_back({"kernel as large as the image", 2, 3, 5, 5, 4, {5, 5, 1, 0}});
   c.push_back(square_conv("one pixel", 5, 8, 1, 8, 1, 1));
+  c.push_back(square_conv("products on few pixels", 3, 144, 4, 160, 1, 1));
   c.push_back(square_conv("chunks of unequal rows", 21, 16, 32, 16, 1, 1));
   c.push_back(square_conv("one row", 1, 16, 9, 16, 3, 1));
   return c;

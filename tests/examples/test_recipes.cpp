@@ -275,6 +275,20 @@ TEST_CASE("sizes of images by epoch") {
   CHECK(contains(error("--num-epochs 3 --eval-size 16"), "[--eval-size]"));
 }
 
+TEST_CASE("--col-out leaves rows and columns out of training images, and the trainer plans for what stays") {
+  const RunOptions o = options("--num-epochs 16 --image-size 160 --image-size-steps 11:176 --col-out 0.05");
+  CHECK(loader_options(o, true, 0, 1).col_out == ColOut{0.05, 0.05});
+  CHECK_FALSE(loader_options(o, false, 0, 1).col_out.any());
+  CHECK(trainer_options(o).image_sizes == std::vector<ImageSize>{{152, 152}, {167, 167}});
+  CHECK(contains(notes(o), "176 after 11 epochs; of 176 --col-out leaves 167; an evaluation"));
+  CHECK(trainer_options(options("--num-epochs 2 --col-out 0.5")).image_sizes == std::vector<ImageSize>{{112, 112}});
+  // The loader's memory holds the images as they are read.
+  CHECK(largest_image_bytes(o, Schema{.channels = 3, .height = 160, .width = 160, .class_names = {}}) == 3 * 176 * 176);
+  CHECK(options("--recipe mosaic-hot").col_out == 0.05);
+  CHECK(options("--recipe mosaic-medium").col_out == 0);
+  CHECK(contains(error("--num-epochs 3 --col-out 0.95"), "[--col-out]"));
+}
+
 TEST_CASE("options of mixed images and of the loss") {
   const RunOptions o = options("--num-epochs 1 --mixup-alpha 0.2 --cutmix 1 --mixup-switch-prob 0.3 --bce-loss");
   CHECK(o.mixup == 0.2);

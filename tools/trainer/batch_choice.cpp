@@ -16,6 +16,7 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
+#include "tools/trainer/image_sizes.hpp"
 #include "tools/trainer/recipe.hpp"
 #include "tools/trainer/start.hpp"
 
@@ -33,10 +34,8 @@ bool fits(Trainer& probe, const RunOptions& o, const Schema& seen, std::int64_t 
     MemoryEstimate m = probe.memory(batch, batch);
     // The sums of the passes of a step, and the images of all passes and of an evaluation.
     if (o.accumulate > 1 && o.logical_ranks == 0) m.gradients *= 2;
-    std::int64_t image_bytes = seen.image_bytes();
-    for (const ImageSize s : probe.options().image_sizes)
-      image_bytes = std::max(image_bytes, seen.channels * s.height * s.width);
-    m.batches = static_cast<std::size_t>(batch * (o.accumulate + 1) * LoaderOptions{}.slots * image_bytes);
+    m.batches =
+        static_cast<std::size_t>(batch * (o.accumulate + 1) * LoaderOptions{}.slots * largest_image_bytes(o, seen));
     return !probe.executor().backend().memory().on_host() || !memory_shortage(m, with, launched().local_size);
   } catch (const DeviceError&) {
     return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "tools/trainer/image_sizes.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/data/augment/col_out_options.hpp>
 
 #include "tools/trainer/check_values.hpp"
 
@@ -53,15 +55,26 @@ void check_image_sizes(RunOptions& o) {
   const auto steps = image_size_steps(o);
   if (o.eval_size == 0) o.eval_size = steps.back().size;
   detail::number("--eval-size", o.eval_size, smallest, largest);
-  if (steps.size() == 1 && o.eval_size == o.image_size) return;
+  detail::number("--col-out", o.col_out, 0, 0.9);
+  if (steps.size() == 1 && o.eval_size == o.image_size && o.col_out == 0) return;
   std::string note = "training images have " + std::to_string(o.image_size) + " pixels on each side";
   for (std::size_t i = 1; i < steps.size(); ++i)
     note += ", " + std::to_string(steps[i].size) + " after " + std::to_string(steps[i].epoch) +
             (steps[i].epoch == 1 ? " epoch" : " epochs");
+  if (o.col_out > 0)
+    note += "; of " + std::to_string(steps.back().size) + " --col-out leaves " +
+            std::to_string(ColOut::kept(steps.back().size, o.col_out));
   o.notes.push_back(note + "; an evaluation, and the saved net, have " + std::to_string(o.eval_size));
   if (o.epochs > 0 && steps.back().epoch >= o.epochs)
     o.notes.push_back("--image-size-steps: the run ends after epoch " + std::to_string(o.epochs) +
                       ", before training images have " + std::to_string(steps.back().size) + " pixels");
+}
+
+std::int64_t largest_image_bytes(const RunOptions& o, const Schema& seen) {
+  std::int64_t bytes = seen.image_bytes();
+  if (o.program == Program::train_cifar10) return bytes;
+  for (const ImageSizeStep& s : image_size_steps(o)) bytes = std::max(bytes, seen.channels * s.size * s.size);
+  return bytes;
 }
 
 }  // namespace tutti::trainer

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <tutti/data/dataset.hpp>
+
 #include "tools/trainer/options.hpp"
 
 // The sizes of training images: --image-size, and --image-size-steps.
@@ -20,5 +22,8 @@ struct ImageSizeStep {
 
 // Checks the sizes of images in training and evaluation, and sets the default of the latter.
 void check_image_sizes(RunOptions& o);
+
+// Returns the bytes of the largest image that a loader reads. seen: the schema of an evaluation.
+[[nodiscard]] std::int64_t largest_image_bytes(const RunOptions& o, const Schema& seen);
 
 }  // namespace tutti::trainer

@@ -23,6 +23,10 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("image-size-steps", o.image_size_steps,
     "other sizes of training images after some epochs, EPOCH:SIZE,...: 12:192 means 192 pixels after 12 epochs",
     Scope::training);
+  v("col-out", o.col_out,
+    "share of the rows and columns of pixels that each step leaves out of its training images, the same ones of all "
+    "images of a rank, e.g. 0.05; the net then sees smaller images; 0: none",
+    Scope::training);
   v("eval-size", o.eval_size, "height and width in an evaluation, and of the saved net; 0: the last size of training",
     Scope::training);
   v("augmentation", o.augmentation,

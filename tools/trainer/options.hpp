@@ -74,6 +74,7 @@ struct RunOptions {
   // Data of train_imagenet
   std::int64_t image_size = 224, eval_size = 0, eval_resize = 0;
   std::string image_size_steps;
+  double col_out = 0;
   double crop_pct = 0;
   std::string augmentation = "horovod", decoder = "auto", on_bad_record = "fail";
   bool allow_missing_shards = false;

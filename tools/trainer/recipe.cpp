@@ -173,8 +173,11 @@ TrainerOptions trainer_options(const RunOptions& o, std::int64_t images) {
   t.logical_ranks = static_cast<int>(o.logical_ranks);
   t.allow_other_bits = o.allow_other_bits;
   if (const auto sizes = image_size_steps(o);
-      o.program != Program::train_cifar10 && (sizes.size() > 1 || o.image_size != o.eval_size))
-    for (const ImageSizeStep& s : sizes) t.image_sizes.push_back({s.size, s.size});
+      o.program != Program::train_cifar10 && (sizes.size() > 1 || o.image_size != o.eval_size || o.col_out > 0))
+    for (const ImageSizeStep& s : sizes) {
+      const std::int64_t side = ColOut::kept(s.size, o.col_out);
+      t.image_sizes.push_back({side, side});
+    }
   t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
   return t;
 }
@@ -196,7 +199,10 @@ LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int w
   l.threads = static_cast<int>(o.data_nthreads);
   l.skip_bad_records = o.on_bad_record == "skip";
   l.bad_record_hint = bad_record_hint(o);
-  if (training) l.mix = mixer(batch_mix(o));
+  if (training) {
+    l.mix = mixer(batch_mix(o));
+    l.col_out = {o.col_out, o.col_out};
+  }
   return l;
 }
 

@@ -15,6 +15,8 @@
 #include <tutti/train/load_weights.hpp>
 #include <tutti/version.hpp>
 
+#include "tools/trainer/image_sizes.hpp"
+
 namespace tutti::trainer {
 
 std::string versions(const Backend& backend, const RunOptions& o, int world) {
@@ -45,10 +47,8 @@ MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& se
   // The loader of a process holds the rows of all its logical ranks.
   const std::int64_t world = std::max(trainer.strategy().size(), 1);
   const std::int64_t ranks = std::max<std::int64_t>((o.logical_ranks + world - 1) / world, 1);
-  std::int64_t image_bytes = seen.image_bytes();
-  for (const ImageSize s : trainer.options().image_sizes)
-    image_bytes = std::max(image_bytes, seen.channels * s.height * s.width);
-  const auto batches = static_cast<std::size_t>(ranks * (rows + evaluated) * LoaderOptions{}.slots * image_bytes);
+  const auto batches =
+      static_cast<std::size_t>(ranks * (rows + evaluated) * LoaderOptions{}.slots * largest_image_bytes(o, seen));
   m.batches = batches;
   if (!trainer.executor().backend().memory().on_host()) return m;
   if (!o.dry_run) check_memory(m, o, launched().local_size);

@@ -24,6 +24,7 @@
 #include <tutti/core/ignored_label.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/threads/threads.hpp>
+#include <tutti/data/augment/col_out.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/rank_rows.hpp>
@@ -57,6 +58,9 @@ struct LoaderOptions {  // Options of a Loader.
   // Changes the rows of each logical rank together, in a thread of the loader, after they were read, for example
   // mixer() of data/augment/mix.hpp. Batches then have mixed labels (Batch::mixed).
   RowMixer mix{};
+  // Leaves out rows and columns of the images of each logical rank, the same ones of all its images, after `mix`. The
+  // schema of the batches has the smaller size.
+  ColOut col_out{};
   // Allocates the images of one slot, aligned to 64 bytes or more; a backend may supply pinned memory.
   std::function<std::shared_ptr<void>(std::size_t bytes)> allocate{};
   // Called before a returned batch may be overwritten: a device may still be reading it.
@@ -133,10 +137,11 @@ class Loader final : public BatchSource {
     const AnyDataset* images_from = nullptr;
     std::size_t row_bytes = 0;
     Position at;               // at which the batch starts
-    std::int64_t pending = 0;  // rows not read yet; 1 while the batch is mixed
+    std::int64_t pending = 0;  // rows not read yet; 1 while the batch is changed
     std::exception_ptr error;
     std::int64_t error_row = 0;
     std::vector<Bad> bad;
+    ColOutDraw kept;
   };
 
   void stop();
@@ -177,8 +182,11 @@ class Loader final : public BatchSource {
   // Counts these rows and keeps their messages.
   void record_skipped(Ring& r);
 
+  // Whether the rows of a batch are changed together.
+  [[nodiscard]] bool changes() const noexcept { return options_.mix || options_.col_out.any(); }
+
   // Changes the rows of each logical rank, when all rows are complete.
-  void mix(Ring& r) const noexcept;
+  void change(Ring& r) const noexcept;
 
   // Returns the exception being handled, with the data set and the sample in its message.
   [[nodiscard]] std::exception_ptr explain(std::int64_t index) const noexcept;
@@ -186,7 +194,7 @@ class Loader final : public BatchSource {
   void work();
 
   AnyDataset dataset_;
-  std::shared_ptr<const Schema> schema_;  // of the data set, for the batches
+  std::shared_ptr<const Schema> schema_;  // of the batches
   std::vector<std::shared_ptr<const Schema>> later_schemas_;
   LoaderOptions options_;
   Sampler sampler_;

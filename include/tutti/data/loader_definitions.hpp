@@ -25,7 +25,6 @@ namespace tutti {
 
 TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
     : dataset_(std::move(dataset)),
-      schema_(std::make_shared<const Schema>(dataset_.schema())),
       options_(std::move(options)),
       sampler_(Loader::sampler()),
       row_bytes_(static_cast<std::size_t>(dataset_.schema().image_bytes())) {
@@ -34,9 +33,14 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
   if (options_.slots < 1 || options_.slots > 1024) fail<UsageError>("loader", "1 to 1024 slots", options_.slots);
   if (options_.group < 1) fail<UsageError>("loader", "groups of 1 or more", options_.group);
   check_later();
+  const auto schema_of = [&](const AnyDataset& images) {
+    check(options_.col_out, images.schema());
+    return std::make_shared<const Schema>(smaller(options_.col_out, images.schema()));
+  };
+  schema_ = schema_of(dataset_);
   for (const LaterImages& later : options_.later) {
-    later_schemas_.push_back(std::make_shared<const Schema>(later.images.schema()));
-    row_bytes_ = std::max(row_bytes_, static_cast<std::size_t>(later_schemas_.back()->image_bytes()));
+    later_schemas_.push_back(schema_of(later.images));
+    row_bytes_ = std::max(row_bytes_, static_cast<std::size_t>(later.images.schema().image_bytes()));
   }
   ring_.resize(static_cast<std::size_t>(options_.slots));
   reserve();
@@ -52,7 +56,7 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
 TUTTI_CORE_FUNCTION void Loader::check_later() const {
   std::int64_t before = 0;
   for (const LaterImages& later : options_.later) {
-    const Schema &first = *schema_, &s = later.images.schema();
+    const Schema &first = dataset_.schema(), &s = later.images.schema();
     if (later.epoch <= before) fail<UsageError>("loader", {"a later epoch than ", before}, later.epoch);
     before = later.epoch;
     if (later.images.size() != dataset_.size() || s.channels != first.channels || s.classes != first.classes)
@@ -105,7 +109,7 @@ TUTTI_CORE_FUNCTION const Batch& Loader::next() {
   if (!ready()) fail<UsageError>("loader", "start() after the last batch of a pass", "next()");
   if (slot.error) std::rethrow_exception(slot.error);
   if (!slot.bad.empty()) {
-    if (!options_.mix) fill_skipped(slot);
+    if (!changes()) fill_skipped(slot);
     record_skipped(slot);
   }
   ++next_;
@@ -159,11 +163,11 @@ TUTTI_CORE_FUNCTION void Loader::open() {
     r.batch.schema = later_schemas_[i];
     r.images_from = &options_.later[i].images;
   }
-  r.row_bytes = static_cast<std::size_t>(r.batch.schema->image_bytes());
+  r.row_bytes = static_cast<std::size_t>(r.images_from->schema().image_bytes());
   r.at = position_;
   r.epochs.assign(share.epochs.begin(), share.epochs.end());
   r.batch.epochs = span_of(r.epochs);
-  r.batch.images = {r.images, n * r.row_bytes};
+  r.batch.images = {r.images, n * static_cast<std::size_t>(r.batch.schema->image_bytes())};
   r.batch.labels = {r.labels.data(), n};
   r.batch.mixed = {r.mixed.data(), options_.mix ? n : 0};
   r.batch.indices = {r.indices.data(), n};
@@ -201,10 +205,10 @@ TUTTI_CORE_FUNCTION void Loader::run_one(std::unique_lock<std::mutex>& lock) {
     r.error_row = row;
   }
   r.pending -= end - begin;
-  if (r.pending == 0 && options_.mix) {
+  if (r.pending == 0 && changes()) {
     r.pending = 1;
     lock.unlock();
-    mix(r);
+    change(r);
     lock.lock();
     r.pending = 0;
   }
@@ -257,12 +261,15 @@ TUTTI_CORE_FUNCTION void Loader::record_skipped(Ring& r) {
   r.bad.clear();
 }
 
-TUTTI_CORE_FUNCTION void Loader::mix(Ring& r) const noexcept {
+TUTTI_CORE_FUNCTION void Loader::change(Ring& r) const noexcept {
   if (r.error) return;
   try {
     if (!r.bad.empty()) fill_skipped(r);
     const auto n = static_cast<std::size_t>(r.batch.count);
-    for (std::size_t row = 0; row < n; ++row) r.mixed[row] = {r.labels[row], r.labels[row], 1};
+    if (options_.mix)
+      for (std::size_t row = 0; row < n; ++row) r.mixed[row] = {r.labels[row], r.labels[row], 1};
+    const Schema& stored = r.images_from->schema();
+    const auto smaller_bytes = static_cast<std::size_t>(r.batch.schema->image_bytes());
     const Placement& p = options_.placement;
     const Part ranks = p.logical();
     const std::int64_t total = r.batch.global_count, first = p.rows(total).begin;
@@ -273,10 +280,15 @@ TUTTI_CORE_FUNCTION void Loader::mix(Ring& r) const noexcept {
       if (of.count == 0) continue;
       const auto begin = static_cast<std::size_t>(of.begin - first), count = static_cast<std::size_t>(of.count);
       RankRows rows{{r.images + begin * r.row_bytes, count * r.row_bytes},
-                    {r.mixed.data() + begin, count},
-                    *r.batch.schema,
+                    {r.mixed.data() + begin, options_.mix ? count : 0},
+                    stored,
                     batch_rng(options_.seed, Purpose::mixing, step, static_cast<std::uint64_t>(v))};
-      options_.mix(rows);
+      if (options_.mix) options_.mix(rows);
+      if (!options_.col_out.any()) continue;
+      // The smaller images lie one after another from the first row of the slot on.
+      draw_col_out(options_.col_out, stored, rows.rng, r.kept);
+      for (std::size_t row = begin; row < begin + count; ++row)
+        leave_out(r.kept, stored, r.images + row * r.row_bytes, r.images + row * smaller_bytes);
     }
   } catch (...) {
     r.error = std::current_exception();

@@ -51,9 +51,9 @@ inline bool lies_on_device(Backend& backend, const AnyDataset& d, OnDevice wante
                                                               OnDevice on_device = OnDevice::automatic,
                                                               std::size_t* resident = nullptr,
                                                               const std::string& where = "make_source") {
-  const bool changes = l.mix || !l.later.empty();
+  const bool changes = l.mix || l.col_out.any() || !l.later.empty();
   if (changes && on_device == OnDevice::yes)
-    fail<UsageError>(where, "auto or no with mixed images and images of several sizes", "yes",
+    fail<UsageError>(where, "auto or no with mixed images, ColOut and images of several sizes", "yes",
                      "the loader's threads make these on the host");
   if (!changes && detail::lies_on_device(backend, d, on_device, where)) {
     if (resident != nullptr) *resident += resident_bytes(d);
