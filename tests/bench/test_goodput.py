@@ -19,7 +19,7 @@ class Goodput(unittest.TestCase):
     def test_changes_leave_out_times_without_hosts(self):
         trace = spot_traces.SpotTrace(300, [4, 4, 2, 0, 0, 2, 3, 8])
         self.assertEqual(goodput.changes(trace, 100), [(0, 4), (6, 2), (12, 3), (15, 4)])  # a fleet of four has at most four of eight
-        self.assertEqual(goodput.changes(spot_traces.SpotTrace(300, [0, 3, 3, 1]), 1), [(0, 3), (600, 1)])
+        self.assertEqual(goodput.changes(spot_traces.SpotTrace(300, [0, 3, 3, 1]), 1), [(0, 4), (600, 1)])  # the same share as 3 and 1 of 3
 
     def test_shares(self):
         # Steps of 1 s; after the event at 10.5 one takes 3 s, and the two hosts that remain need 2 s a step.
