@@ -12,10 +12,13 @@ its time is printed apart. A short form with few images is run by tests/bench.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent / "common"))
+from logged_call import logged_call  # noqa: E402
 
 OWN = ["cat", "dog", "ship", "truck"]
 OTHERS = ["airplane", "automobile", "bird", "deer", "frog", "horse"]
@@ -37,15 +40,6 @@ def accuracies(run):
     return [line["test_top1"] for line in lines if line["event"] == "epoch" and line["test_top1"] is not None]
 
 
-def call(words, out, log):
-    begin = time.monotonic()
-    with open(out / log, "w") as text:
-        code = subprocess.run([str(w) for w in words], cwd=out, stdout=text, stderr=subprocess.STDOUT).returncode
-    if code != 0:
-        sys.exit(f"{' '.join(map(str, words))} ended with {code}:\n{(out / log).read_text()[-2000:]}")
-    return time.monotonic() - begin
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jpegs", type=Path)
@@ -65,8 +59,9 @@ def main():
     make_folder(o.jpegs, out / "others", OTHERS, o.before, min(o.validation, 200))
     make_folder(o.jpegs, out / "photos", OWN, o.training, o.validation)
     if not (out / "runs/others/log.jsonl").exists():
-        seconds = call([imagenet, "--data-dir", "others", *NET, "-b", str(min(128, o.before)), "--num-epochs", o.epochs_before, "--lr", "0.1",
-                        "--lr-decay-mode", "cosine", "--warmup-epochs", "1", "--keep", "1", "--log-dir", "runs/others"], out, "others.txt")
+        seconds = logged_call([imagenet, "--data-dir", "others", *NET, "-b", min(128, o.before), "--num-epochs", o.epochs_before, "--lr", "0.1",
+                        "--lr-decay-mode", "cosine", "--warmup-epochs", "1", "--keep", "1", "--log-dir", "runs/others"],
+                              out / "others.txt", out)
         print(f"the net of {len(OTHERS)} other classes: {100 * max(accuracies(out / 'runs/others')):.1f} % of them, {seconds:.0f} s\n")
     longer = ["--num-epochs", o.epochs] if o.epochs else []
     kinds = {
@@ -80,7 +75,7 @@ def main():
         best, last, took = [], [], []
         for seed in range(1, o.seeds + 1):
             run = f"runs/{name.split()[-1].strip('-')}-{seed}-{time.time_ns()}"
-            took.append(call([*words, "--seed", seed, "--log-dir", run], out, f"{name.split()[-1].strip('-')}.txt"))
+            took.append(logged_call([*words, "--seed", seed, "--log-dir", run], out / f"{name.split()[-1].strip('-')}.txt", out))
             found = accuracies(out / run)
             best.append(max(found))
             last.append(found[-1])

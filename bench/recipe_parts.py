@@ -13,10 +13,12 @@ airbench94-muon; a run of it takes about five minutes on two cores. A short form
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent / "common"))
+from logged_call import logged_call  # noqa: E402
 
 RECIPE = ["--recipe", "airbench94-muon"]
 # What is taken away, and the options that take it away.
@@ -48,12 +50,8 @@ def train(program, part, options, run):
     words = [program, *recipe, *PARTS[part], "--data", options.data, "--threads", options.threads, "--no-tensorboard", "--epochs",
              options.epochs, *options.more, "--seed", run.name.split("-")[1], "--run-dir", run]
     run.parent.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
-    with open(run.parent / f"{run.name}.txt", "w") as text:
-        code = subprocess.run([str(w) for w in words], stdout=text, stderr=subprocess.STDOUT).returncode
-    if code != 0:
-        sys.exit(f"{' '.join(map(str, words))} ended with {code}:\n{(run.parent / f'{run.name}.txt').read_text()[-2000:]}")
-    (run / "seconds").write_text(f"{time.monotonic() - begin:.1f}\n")
+    seconds = logged_call(words, run.parent / f"{run.name}.txt")
+    (run / "seconds").write_text(f"{seconds:.1f}\n")
 
 
 def table(out, seeds):

@@ -157,6 +157,8 @@ class Package(unittest.TestCase):
             self.assertTrue(os.access(self.top / "bin" / program, os.X_OK), program)
         done = run(self.top / "bin" / "tutti-plan", "668:256", "--type", "p3.16xlarge", "--nodes", "4")
         self.assertIn("| 4 | 8192 |", done.stdout, done.stderr)
+        done = run(self.top / "bin" / "tutti-plan", "668:256", "--type", "p3.16xlarge", "--nodes", "4", "--spot-price", "7", "--spot-trace", "zone:us-west-2c-4")
+        self.assertIn("| tutti |", done.stdout, done.stderr)
         for file in ("scripts/train.sh", "bootstrap/setup_host.py", "batch/mpi-run.sh", "cloudformation/cluster.yaml"):
             self.assertTrue((self.top / "share/tutti" / file).is_file(), file)
         listed = run("tar", "-tvzf", self.archive).stdout.splitlines()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 from pathlib import Path
 
 ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
@@ -145,6 +146,82 @@ class Plan(unittest.TestCase):
                             ("p6-b200.48xlarge", 8)):
             self.assertEqual(float(known[name]["network_gbit"]), cards * float(known[name]["card_gbit"]), name)
         self.plan("2500:256", "--type", "p6-b300.48xlarge", "--nodes", "1,8", tells="6400 Gbit/s")
+
+    def spot(self, text):
+        """Returns {(instances, job): numbers of the row}."""
+        found = re.findall(r"^\| (\d+) \| (\S+) \| (\S+) \| (\D\S* ?.*?) \| (\S*) \| (\S+) % \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", text, re.M)
+        return {(int(row[0]), row[3]): [row[4], *(float(x) for x in (*row[1:3], *row[5:]))] for row in found}
+
+    def test_spot_trace(self):
+        # A day of 30 minutes with an instance and 30 without one. 180 s after each start of the first instance are lost.
+        trace = self.file("trace.json", json.dumps({"metadata": {"gap_seconds": 1800}, "data": [1, 0] * 24, "prices": [0.5, 9] * 24}))
+        arguments = ["100:10", *HOST, "--nodes", 1, "--images", 3600, "--epochs", 100, "--setup-minutes", 0, "--restart-seconds", 180]
+        text = self.plan(*arguments, "--spot-trace", trace, tells="1.0 days of 1 instances, 50.0 % available")
+        self.assertIn("; 0.5 an hour;", text)
+        rows = self.spot(text)
+        self.assertEqual(list(rows), [(1, "tutti"), (1, "restarts, best interval"), (1, "restarts, each epoch")])
+        checkpoint, instances, changes, useful, hours, late, money, an_epoch = rows[1, "tutti"]
+        self.assertEqual((checkpoint, instances, changes, useful), ("", 0.5, 1.96, 90))  # 47 changes in 24 hours
+        # 1620 s an hour do 162,000 images, so 360,000 need two hours and 540 s of the third, if the job starts with an instance.
+        self.assertTrue(2.15 <= hours <= late <= 3.2, rows)
+        self.assertAlmostEqual(money / 100, an_epoch, delta=0.01)
+        # An epoch is 36 s and a checkpoint 2 s: 42 of them fit into 1620 s.
+        self.assertEqual(rows[1, "restarts, each epoch"][0], "0.6")
+        self.assertAlmostEqual(rows[1, "restarts, each epoch"][3], 100 * 42 * 36 / 1800)
+        self.assertEqual(self.spot(self.plan(*arguments, "--spot-trace", trace, "--checkpoint-minutes", 5))[1, "restarts, each 5 min"][3],
+                         round(100 * 5 * 300 / 1800, 2))
+        # 1000 s between two checkpoints are all the time that there is; with 30 minutes nothing is kept.
+        self.assertIn("| 1 | | | restarts, each 30 min | 30.0 | 0 % | never | | | |", self.plan(*arguments, "--spot-trace", trace, "--checkpoint-minutes", 30))
+        self.plan(*arguments, "--spot-trace", trace, "--spot-price", 3, tells="; 3 an hour;")
+        two = self.spot(self.plan(*arguments, "--spot-trace", trace, "--spot-trace", trace, "--nodes", 2))[2, "tutti"]
+        self.assertEqual(two[1], 1)
+
+    def test_spot_at_random(self):
+        arguments = ["100:10", *HOST, "--nodes", "1,16", "--images", 40000, "--setup-minutes", 0, "--spot-price", 0.5]
+        text = self.plan(*arguments, "--interruptions-per-hour", 0)
+        for n, row in self.rows(text).items():
+            self.assertEqual(self.spot(text)[n, "tutti"][3:6], [100, row[3], row[3]])
+            self.assertAlmostEqual(self.spot(text)[n, "tutti"][6], row[4] / 4, delta=0.011)
+        often = self.spot(self.plan(*arguments, "--interruptions-per-hour", 0.2))
+        self.assertEqual(often[16, "tutti"][2], round(2 * 16 * 0.2 / (1 + 0.2 / 6), 2))
+        useful = [often[16, job][3] for job in ("tutti", "restarts, best interval")]
+        self.assertTrue(useful[0] > 99 > useful[1] > 50, useful)
+        self.assertGreater(often[1, "restarts, best interval"][3], useful[1])
+
+    def test_spot_answers_and_picture(self):
+        picture = self.folder / "plan.svg"
+        arguments = ["100:10", *HOST, "--nodes", "1,2,4", "--images", 40000, "--setup-minutes", 0, "--spot-price", 0.5, "--picture", picture,
+                     "--within-hours", 20, "--budget", 12]
+        text = self.plan(*arguments, "--spot-trace", "zone:us-west-2c-4", tells="Spot instances with tutti for")
+        self.assertIn("for 12 at most: 4 Spot instances with tutti in", text)
+        drawn = xml.etree.ElementTree.fromstring(picture.read_text())
+        words = ["".join(e.itertext()) for e in drawn.iter("{http://www.w3.org/2000/svg}text")]
+        for word in ("on demand", "tutti", "restarts, best interval", "Useful time", "Hours and money of each fleet", "Spot instances of a fleet of 4"):
+            self.assertIn(word, words)
+        rings = [e for e in drawn.iter("{http://www.w3.org/2000/svg}circle") if e.get("class") == "best"]
+        self.assertEqual(len(rings), len(set(re.findall(r"(\d+) Spot instances with tutti", text))))
+        width, height = [float(x) for x in drawn.get("viewBox").split()[2:]]
+        places = [(float(x), float(y)) for e in drawn.iter() if e.get("d") for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", e.get("d"))]
+        self.assertTrue(places and all(0 <= x <= width and 0 <= y <= height for x, y in places))
+        self.assertIn("prefers-color-scheme: dark", picture.read_text())
+        # Without Spot instances the picture has the efficiency; a name of a type is text.
+        own = self.file("own.csv", "type,price_per_hour,devices,network_gbit\n<b>&,0.5,2,10\n")
+        self.plan("668:256", "--type", "<b>&", "--types", own, "--nodes", "3", "--picture", picture)
+        self.assertIn("Efficiency", picture.read_text())
+        xml.etree.ElementTree.fromstring(picture.read_text())
+        self.plan("668:256", *HOST, "--picture", self.folder / "no" / "x.svg", code=2, tells="[--picture] expected a file that can be written")
+
+    def test_spot_refusals(self):
+        trace = self.file("trace.json", '{"metadata": {"gap_seconds": 300},\n"data": [4,\n-1]}')
+        self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", trace, code=3, tells="trace.json line 3] expected a whole number of instances")
+        self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", self.folder / "none", code=3, tells="expected a trace of Spot capacity")
+        self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", "zone:moon", code=2, tells="[zone] expected one of us-east-2b-16")
+        self.plan("668:256", *HOST, "--spot-trace", "zone:us-west-2c-4", code=2, tells="[--spot-price] expected the price of a Spot instance, because")
+        self.plan("668:256", *HOST, "--interruptions-per-hour", 1, code=2, tells="[--spot-price] expected the price of a Spot instance, got none")
+        self.plan("668:256", *HOST, "--spot-price", 1, "--interruptions-per-hour", 1, "--spot-trace", "zone:us-west-2c-4", code=2, tells="got both")
+        for words in ("--interruptions-per-hour -1", "--interruptions-per-hour x", "--spot-price nan", "--picture plan.png", "--checkpoint-minutes 0",
+                      "--pause-seconds -1", "--restart-seconds inf"):
+            self.plan("668:256", *HOST, *words.split(), code=2)
 
     def test_log(self):
         log = self.log([1, 100, 100, 100, 100, 90, 110, 100, 100, 100])  # the first line is from the program's warmup
