@@ -33,8 +33,8 @@ class Job {
  public:
   using Program = std::function<int(Job&, Worker&)>;  // returns the exit code; its errors give theirs
 
-  // serves: the program can also be that of a server.
-  Job(Simulation& simulation, bool serves, Program program)
+  // serves: the program can also be that of a server. steps: those of the job, if its workers call reached().
+  Job(Simulation& simulation, bool serves, Program program, std::int64_t steps = 0, std::int64_t steps_an_epoch = 1)
       : simulation_(simulation),
         serves_(serves),
         plan_(simulation.options.seed, 4),
@@ -43,7 +43,11 @@ class Job {
         meeting_(simulation.network),
         launcher_(simulation.scheduler, simulation.network, meeting_, options(), replaces_,
                   [this, program = std::move(program)](Worker& w) { return run_worker(w, program); }),
-        faults_(simulation, launcher_, simulation.network, timeout_, 6 * second) {}
+        faults_(simulation, launcher_, simulation.network, meeting_, timeout_, steps) {
+    if (steps == 0) return;
+    launcher_.checks().follow(steps_an_epoch);
+    simulation.network.loses_messages = true;
+  }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
@@ -66,11 +70,27 @@ class Job {
   }
   // Takes the time of some computation.
   void compute() { std::this_thread::sleep_for(std::chrono::nanoseconds(scheduler().noise().between(ms, 60 * ms))); }
+  // Takes the time in which a worker reads its data.
+  void load() {
+    Random& r = scheduler().noise();
+    scheduler().sleep(r.one_in(2) ? 0 : r.between(0, second));
+  }
   // Call it before a write to files that other processes read, with the time before the worker asked for its right.
   void check_write(const Worker& w, Nanos asked) {
     if (w.lost_at <= asked && !w.unreachable)
       scheduler().fail(w.process->name + " may write, but the arbiter removed it before");
   }
+
+  // Call it if a worker that joins would have the authority and has no state. Throws if all workers that had it were
+  // lost while they sent it.
+  void fail_without_state(const Worker& w) {
+    if (w.stood < 2) scheduler().fail(w.process->name + " has the authority and no state");
+    state_lost_ = true;
+    tutti::fail<CommunicationError>("members", "a member with the state of the run", "no such member");
+  }
+  [[nodiscard]] bool state_is_lost() const noexcept { return state_lost_; }
+  // Call it after each complete step.
+  void reached(std::int64_t step) { launcher_.checks().reached(step, launcher_.stopping()); }
 
   // ---- the schedule ----
   // Cuts the power of all machines. The job ends with it.
@@ -85,9 +105,9 @@ class Job {
     Scheduler& s = scheduler();
     for (Process& p : s.processes()) p.clocks.set_rate(1 + 1e-6 * static_cast<double>(s.noise().between(-3000, 3000)));
     faults_.run();
-    const Nanos bound = simulation_.options.bound, latest = std::max(faults_.quiet_at(), s.now()) + bound;
+    const Nanos bound = simulation_.options.bound, begun = s.now();
     while (!launcher_.is_over()) {
-      if (s.now() > latest)
+      if (s.now() > std::max(faults_.quiet_at(), begun) + bound)
         s.fail("the job has not ended " + std::to_string(bound / second) +
                " s after the last fault: " + s.threads_text());
       s.sleep(200 * ms);
@@ -107,9 +127,18 @@ class Job {
     o.elastic = true;
     o.workers = 1 + static_cast<int>(plan_.below(4));
     o.rank_timeout = std::chrono::nanoseconds(timeout_);
-    o.lost_are_replaced = replaces_;
     o.at_epoch = plan_.one_in(3);
     if (serves_ && plan_.one_in(3)) o.servers = 1 + static_cast<int>(plan_.below(2));
+    if (serves_ && o.workers > 1 && plan_.one_in(4)) o.min_workers = 2;
+    if (simulation_.options.exhaustive) {
+      o = {};
+      o.elastic = true;
+      o.workers = Faults::founders(simulation_.options.seed);
+      timeout_ = second;
+      replaces_ = false;
+      o.rank_timeout = std::chrono::nanoseconds(timeout_);
+    }
+    o.lost_are_replaced = replaces_;
     simulation_.scheduler.note(std::to_string(o.workers) + " workers, " + std::to_string(o.servers) +
                                " servers, time-out " + std::to_string(timeout_ / second) + " s" +
                                (o.at_epoch ? ", changes after an epoch" : ""));
@@ -132,6 +161,10 @@ class Job {
   void check_losses() {
     for (const Worker& w : launcher_.workers()) {
       if (w.lost_at == never || launcher_.failed()) continue;
+      // It hears of its removal as soon as it can hear anything.
+      const Nanos since = scheduler().now() - w.lost_at;
+      if (w.process->runs() && since > timeout_ / 2 + second && launcher_.checks().calm_since(w.lost_at))
+        scheduler().fail(w.process->name + " still runs " + std::to_string(since / ms) + " ms after its removal");
       if (!faults_.excuses(*w.process, w.lost_at))
         scheduler().fail(w.process->name + " is lost without a fault: " + w.process->error);
     }
@@ -148,16 +181,19 @@ class Job {
       server = server || (w.role == control::Role::server && w.lost_at == never && exited && !w.asked_to_leave);
       done = done || (exited && p.code == 0 && w.did_work);
       holder = holder || (w.holds && exited && w.lost_at == never && !w.left);
-      if (!exited || w.lost_at != never || launcher_.failed()) continue;
+      if (!exited || w.lost_at != never || launcher_.failed() || state_lost_) continue;
       // A fault may have kept the arbiter's answer from a worker that it let go.
       if (w.left && w.asked_to_leave && faults_.excuses(p, p.ended_at)) continue;
       if (p.code != 0 && !(launcher_.stopping() && p.code == static_cast<int>(ExitCode::terminated)))
         s.fail(p.name + " exited with " + std::to_string(p.code) + ": " + p.error);
     }
     // The job may have lost all its founders before it began.
-    const bool failed = launcher_.failed() || launcher_.arbiter().generation() == 0;
+    const bool failed = launcher_.failed() || launcher_.arbiter().generation() == 0 || state_lost_;
     const int code = launcher_.process().code;
-    if (failed && holder && (server || !servers)) s.fail("the job failed although a worker had the state");
+    if (done && code != 0 && launcher_.failed() && !launcher_.had_too_few())
+      s.fail("the work is done, and the job exits with " + std::to_string(code));
+    if (failed && holder && (server || !servers) && !launcher_.had_too_few())
+      s.fail("the job failed although a worker had the state");
     if (!failed && !launcher_.stopping() && !done) s.fail("no worker has done the work of the job");
     if (!launcher_.stopping() && failed == (code == 0)) s.fail("the job exits with " + std::to_string(code));
     // A job that was stopped exits with 143, or with 5 if a process was killed meanwhile.
@@ -171,7 +207,7 @@ class Job {
   bool serves_;
   Random plan_;
   Nanos timeout_;
-  bool replaces_, power_cut_ = false;
+  bool replaces_, power_cut_ = false, state_lost_ = false;
   Meeting meeting_;
   Launcher launcher_;
   Faults faults_;

@@ -20,30 +20,13 @@
 #include <tutti/cluster/channel/lease.hpp>
 #include <tutti/io/file.hpp>
 
+#include "membership_checks.hpp"
 #include "mesh.hpp"
 #include "network.hpp"
 #include "scheduler.hpp"
 #include "tools/launch/job/job_verdict.hpp"
 
 namespace tutti::simulation {
-
-// A process of a simulated job, as the launcher knows it and as the checks need it: a worker, or a server.
-struct Worker {
-  control::ConnectionId connection = 0;
-  control::Role role = control::Role::worker;
-  int place = 0;       // its number among the processes of its role
-  bool joins = false;  // it was not started with the job
-  Process* process = nullptr;
-  int descriptor = -1;  // the launcher's end of its channel
-  int channel = -1;     // its own end
-  bool closed = false;  // its channel has ended
-  bool ended = false;   // the launcher knows its end
-  bool asked_to_leave = false;
-  bool holds = false;  // it has trained in a generation, so it has the state
-  bool left = false, did_work = false, unreachable = false, refused = false;
-  Nanos lost_at = never;     // the arbiter has removed it
-  Nanos replace_at = never;  // the launcher starts another worker for it
-};
 
 // The process that replaces tutti-launch and its agents. It runs the real arbiter and the real verdict on the job. It
 // starts workers, carries frames, learns how processes ended, and looks every 50 ms, as the launcher does.
@@ -57,6 +40,9 @@ class Launcher {
         network_(n),
         meeting_(meeting),
         service_(o),
+        checks_(s, meeting, workers_, o),
+        min_workers_(o.min_workers),
+        at_epoch_(o.at_epoch),
         rank_timeout_(o.rank_timeout),
         replaces_(replaces),
         main_(std::move(main)) {
@@ -69,10 +55,13 @@ class Launcher {
 
   [[nodiscard]] Process& process() noexcept { return *process_; }
   [[nodiscard]] std::deque<Worker>& workers() noexcept { return workers_; }
+  [[nodiscard]] MembershipChecks& checks() noexcept { return checks_; }
   [[nodiscard]] const control::Arbiter& arbiter() const noexcept { return service_.arbiter(); }
   [[nodiscard]] bool is_over() const noexcept { return !process_->runs(); }
   // Returns whether the arbiter decided that the job cannot continue.
   [[nodiscard]] bool failed() const noexcept { return fatal_; }
+  // Returns whether it ended the job because there were too few workers.
+  [[nodiscard]] bool had_too_few() const noexcept { return had_too_few_; }
   [[nodiscard]] bool stopping() const noexcept { return service_.arbiter().stopping(); }
   // Makes the launcher do something in its next round.
   void request(std::function<void(Launcher&)> what) { requests_.push_back(std::move(what)); }
@@ -91,22 +80,26 @@ class Launcher {
     const auto [mine, its] = network_.connect(*process_, *w.process);
     w.descriptor = network_.claim(mine);
     w.channel = network_.claim(its);
-    if (role == control::Role::worker) meeting_.add(place, *w.process);
+    meeting_.add(role, place, *w.process);
   }
+  // Its host is deleted from the hosts file. The host stays if there would be too few workers.
   void ask_to_leave(Worker& w) {
-    if (w.ended) return;
+    const bool stays = !stood_ || (w.member && !service_.arbiter().can_spare({w.connection}));
+    if (w.ended || (checks_.follows() && stays)) return;
     w.asked_to_leave = true;
+    if (service_.knows(w.connection)) checks_.asks_to_leave(w, at_epoch_);
     service_.arbiter().ask_to_leave(w.connection);
   }
   void stop_job() {
     stopping_ = true;
+    checks_.stops();
     service_.arbiter().stop_all();
   }
 
  private:
   static constexpr int round_ms = 50;
   static constexpr std::size_t most_replacements = 6;
-  static constexpr Nanos host_timeout = 20 * second;
+  static constexpr Nanos host_timeout = 20 * second, min_timeout = 15 * second;
 
   [[nodiscard]] int run() {
     control::Time looked = control::now();
@@ -124,6 +117,7 @@ class Launcher {
       // The launcher itself ends the job for such a loss.
       if (fatal_ && !failed) problem_ = static_cast<int>(ExitCode::communication);
       send();
+      end_if_too_few();
       end_stragglers();
     }
     launch::JobEnd end;
@@ -159,6 +153,7 @@ class Launcher {
       if (n < 0) return;
       w.closed = n == 0;
       if (w.closed) return;
+      checks_.hear(w, std::string_view(frame).substr(0, static_cast<std::size_t>(n)));
       if (!service_.receive(w.connection, std::string_view(frame).substr(0, static_cast<std::size_t>(n)),
                             control::now()))
         scheduler_.fail(w.process->name + " sent an invalid frame");
@@ -175,8 +170,10 @@ class Launcher {
     if (!end.by_signal && end.code == 0) service_.arbiter().receive(w.connection, control::Leave{true}, control::now());
     service_.ended(w.connection, end.line());
     if (service_.arbiter().generation() == 0) {
-      // A job begins without some workers, but not without a server.
-      if (w.role == control::Role::server) give_up();
+      // A job begins without some workers, but not without a server or with too few workers.
+      const auto left = std::count_if(workers_.begin(), workers_.end(),
+                                      [](const Worker& o) { return o.role == control::Role::worker && !o.ended; });
+      if (w.role == control::Role::server || left < min_workers_) end_at_once();
       service_.arbiter().never_comes(w.role, w.place);
     }
     decide();
@@ -190,7 +187,13 @@ class Launcher {
       if (d.kind == Kind::issued || d.kind == Kind::standing) {
         scheduler_.note(std::string("arbiter: generation ") + std::to_string(d.generation) +
                         (d.kind == Kind::issued ? " is issued" : " stands") + members_text());
-        if (d.kind == Kind::standing && !fatal_) endings_.clear();
+        if (d.kind == Kind::issued) {
+          checks_.issued(service_.arbiter());
+          continue;
+        }
+        checks_.standing();
+        stood_ = true;
+        if (!fatal_) endings_.clear();
         continue;
       }
       Worker& w = workers_.at(static_cast<std::size_t>(d.connection));
@@ -199,9 +202,11 @@ class Launcher {
                       (d.fatal ? ", fatal" : ""));
       if (d.kind == Kind::left) {
         w.left = true;
+        checks_.left(w);
         w.did_work = w.did_work || d.work_done;
         continue;
       }
+      checks_.lost(w, d.unreachable);
       w.refused = d.kind == Kind::refused;
       w.lost_at = scheduler_.now();
       w.unreachable = d.unreachable;
@@ -212,7 +217,22 @@ class Launcher {
   }
   void give_up() {
     fatal_ = true;
-    give_up_at_ = scheduler_.now() + 30 * second;
+    gave_up_at_ = scheduler_.now();
+    give_up_at_ = gave_up_at_ + 30 * second;
+  }
+  void end_at_once() {
+    fatal_ = true;
+    problem_ = static_cast<int>(ExitCode::communication);
+    give_up_at_ = gave_up_at_ = scheduler_.now();
+  }
+  // As Elastic::problem().
+  void end_if_too_few() {
+    const control::Arbiter& a = service_.arbiter();
+    const bool waits = stood_ && !fatal_ && !stopping_ && !a.finished() && a.too_few();
+    too_few_at_ = waits ? std::min(too_few_at_, scheduler_.now() + min_timeout) : never;
+    if (scheduler_.now() < too_few_at_) return;
+    had_too_few_ = true;
+    end_at_once();
   }
   [[nodiscard]] std::string members_text() const {
     std::string text = ":";
@@ -243,25 +263,32 @@ class Launcher {
     for (Worker& w : workers_)
       if (!w.ended && !w.process->runs() && scheduler_.now() > w.process->ended_at + host_timeout) ended(w);
     if (scheduler_.now() < give_up_at_) return;
-    for (Worker& w : workers_)
-      if (w.process->runs()) scheduler_.kill(*w.process, SIGKILL);
+    for (Worker& w : workers_) {
+      if (!w.process->runs()) continue;
+      if (give_up_at_ > gave_up_at_ && w.role == control::Role::worker && checks_.calm_since(gave_up_at_ + 10 * second))
+        scheduler_.fail(w.process->name + " has not ended 30 s after the job failed");
+      scheduler_.kill(*w.process, SIGKILL);
+    }
   }
 
   Scheduler& scheduler_;
   Network& network_;
   Meeting& meeting_;
   control::ArbiterService service_;
+  std::deque<Worker> workers_;
+  MembershipChecks checks_;
+  int min_workers_;
+  bool at_epoch_;
   control::Time rank_timeout_;
   bool replaces_;
   Main main_;
   Process* process_ = nullptr;
-  std::deque<Worker> workers_;
   std::vector<std::function<void(Launcher&)>> requests_;
   std::vector<launch::ProcessExit> endings_;
   std::size_t replacements_ = 0;
-  bool fatal_ = false, stopping_ = false;
+  bool fatal_ = false, stopping_ = false, stood_ = false, had_too_few_ = false;
   int problem_ = 0;
-  Nanos give_up_at_ = never;
+  Nanos give_up_at_ = never, gave_up_at_ = never, too_few_at_ = never;
 };
 
 }  // namespace tutti::simulation

@@ -2,14 +2,12 @@
 // Simulates jobs in which members join, leave and are lost: the real arbiter, channels, elastic strategy, all-reduce
 // and communicator. A loop of sums replaces the training.
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
+#include <utility>
 
 #include <tutti/cluster/elastic_membership.hpp>
 #include <tutti/strategy/elastic.hpp>
@@ -30,9 +28,16 @@ struct State {
   std::int64_t step = 0, samples = 0;
 };
 
-void take_state(Elastic<MeshFactory>& strategy, State& state) {
-  StateSpan span{"state", DType::i64, {2}, std::as_writable_bytes(std::span(&state, 1))};
+void take_state(Job& job, Worker& me, Elastic<MeshFactory>& strategy, State& state) {
+  const std::int64_t before = state.step;
+  // As fit() does, a process without the state ends if all that had it are lost. The arbiter ends such a job itself.
+  if (me.joins && !me.holds && strategy.members()->has_authority()) job.fail_without_state(me);
+  State theirs = state;
+  StateSpan span{"state", DType::i64, {2}, std::as_writable_bytes(std::span(&theirs, 1))};
   strategy.synchronise({&span, 1});
+  state = theirs;
+  if (state.step < before) job.scheduler().fail(me.process->name + " loses step " + std::to_string(before));
+  me.holds = true;
 }
 
 // Does a step with the other ranks. Returns their sums: of the samples, and of the flags.
@@ -41,6 +46,7 @@ std::array<double, 3> step(Job& job, Worker& me, Elastic<MeshFactory>& strategy,
   const Nanos asked = job.scheduler().now();
   if (!members.await_lease()) fail_without_lease();
   job.check_write(me, asked);
+  if (std::exchange(me.signalled, false)) members.ask_to_leave();
   job.compute();
   using Change = ElasticMembership::Change;
   const Change change = members.change();
@@ -53,62 +59,43 @@ std::array<double, 3> step(Job& job, Worker& me, Elastic<MeshFactory>& strategy,
   return sums;
 }
 
-// Replaces ps::Server: serves until its generation ends, or the arbiter releases the process.
-class IdleServer {
- public:
-  explicit IdleServer(ControlChannel& channel) : channel_(channel) {}
-  // Workers say goodbye at the end of a generation. A server does not ask the arbiter.
-  void run() {
-    while (!stopped_ && !is_over()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-  void stop() { stopped_ = true; }
-
- private:
-  [[nodiscard]] bool is_over() {
-    try {
-      return channel_.await_assignment(std::chrono::milliseconds(0));
-    } catch (const CommunicationError&) {
-      return false;
-    }
-  }
-
-  ControlChannel& channel_;
-  std::atomic<bool> stopped_{false};
-};
-int serve(Worker& me) {
+int serve(Job& job, Worker& me) {
   const auto channel = Job::channel(me);
-  ps::serve_generations(*channel, Job::elastic_options(me), [](const Assignment&, ControlChannel& c, InterruptFlag&) {
-    return std::make_unique<IdleServer>(c);
-  });
+  ps::serve_generations(*channel, Job::elastic_options(me),
+                        [&](const Assignment& a, ControlChannel& c, InterruptFlag&) {
+                          return std::make_unique<MeshServer>(job.meeting(), a, c);
+                        });
   return 0;
 }
 
 // [work]
 // Runs in the process of each worker and server. Returns the exit code.
 int work(Job& job, Worker& me) {
-  if (me.role == control::Role::server) return serve(me);
+  if (me.role == control::Role::server) return serve(job, me);
   Elastic<MeshFactory> strategy(Job::channel(me), Job::elastic_options(me), MeshFactory{&job.meeting()});
   ElasticMembership& members = *strategy.members();
   // [/work]
   State state;
   const auto at_end = [&] { return state.step % steps_an_epoch == 0; };
-  if (members.joining() && !members.next_generation({})) return 0;
+  if (members.joining()) {
+    job.load();  // a worker that joins loads its data before
+    if (!members.next_generation({})) return 0;
+  }
   for (;;) {
     try {
-      take_state(strategy, state);
-      me.holds = true;
+      take_state(job, me, strategy, state);
       while (state.step < steps) {
         const auto sums = step(job, me, strategy, state);
-        ++state.step;
+        job.reached(++state.step);
         state.samples += static_cast<std::int64_t>(sums[0]);
         if (sums[1] > 0) return static_cast<int>(ExitCode::terminated);
         if (sums[2] == 0 || state.step == steps) continue;
         if (!members.next_generation({static_cast<std::uint64_t>(state.step), false, at_end()})) return 0;
-        take_state(strategy, state);
+        take_state(job, me, strategy, state);
       }
       break;
     } catch (const CommunicationError&) {
-      if (!members.await_lease()) throw;
+      if (job.state_is_lost() || !members.await_lease()) throw;
       if (!members.next_generation({static_cast<std::uint64_t>(state.step), true, at_end()})) return 0;
     }
   }
@@ -124,6 +111,6 @@ int work(Job& job, Worker& me) {
 // [main]
 int main(int argc, char** argv) {
   using namespace tutti::simulation;
-  return run_schedules(argc, argv, [](Simulation& s) { (void)Job(s, true, work).run(); });
+  return run_schedules(argc, argv, [](Simulation& s) { (void)Job(s, true, work, steps, steps_an_epoch).run(); });
 }
 // [/main]

@@ -37,52 +37,85 @@
 
 namespace tutti::simulation {
 
-// Connects the workers of each generation with each other. It replaces the addresses that Gloo finds in the job's
+// Connects the processes of each generation with each other. It replaces the addresses that Gloo finds in the job's
 // key store.
 class Meeting {
  public:
   explicit Meeting(Network& network) : network_(network) {}
-  void add(int place, Process& process) { processes_[place] = &process; }
-  // Returns a socket to each other worker, by rank. The own one is -1.
-  [[nodiscard]] std::vector<io::Descriptor> sockets(const Assignment& a) {
-    std::vector<io::Descriptor> list(a.workers.size());
-    const int mine = a.workers[static_cast<std::size_t>(a.rank)].place;
-    for (std::size_t r = 0; r < list.size(); ++r) {
-      const int other = a.workers[r].place;
-      if (other == mine) continue;
-      const auto key = std::tuple(a.generation, std::min(mine, other), std::max(mine, other));
+  void add(control::Role role, int place, Process& process) { processes_[{role, place}] = &process; }
+  [[nodiscard]] Process& process_of(const control::Member& m) const { return *processes_.at({m.role, m.place}); }
+  // Returns a socket of the running process to each of these members of a generation. The one to itself is -1.
+  [[nodiscard]] std::vector<io::Descriptor> sockets(std::uint64_t generation, const std::vector<control::Member>& to) {
+    std::vector<io::Descriptor> list(to.size());
+    Process& me = Scheduler::current()->process();
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      Process& other = process_of(to[i]);
+      if (&other == &me) continue;
+      Process &low = me.number < other.number ? me : other, &high = &low == &me ? other : me;
+      const auto key = std::tuple(generation, low.number, high.number);
       auto at = ends_.find(key);
-      if (at == ends_.end())
-        at = ends_.emplace(key, network_.connect(*processes_.at(std::get<1>(key)), *processes_.at(std::get<2>(key))))
-                 .first;
-      list[r] = io::Descriptor(network_.claim(mine < other ? at->second.first : at->second.second));
+      if (at == ends_.end()) at = ends_.emplace(key, network_.connect(low, high)).first;
+      list[i] = io::Descriptor(network_.claim(&low == &me ? at->second.first : at->second.second));
     }
     return list;
   }
-  // Returns the members of a generation with which this one cannot exchange messages.
+  // Returns the members with which the running process cannot exchange messages.
   [[nodiscard]] std::vector<std::uint64_t> unreachable(const Assignment& a) {
     std::vector<std::uint64_t> list;
-    const Process& me = *processes_.at(a.workers[static_cast<std::size_t>(a.rank)].place);
-    for (const control::Member& m : a.workers) {
-      const Process& other = *processes_.at(m.place);
-      if (&other != &me && (network_.is_cut(me, other) || network_.is_cut(other, me))) list.push_back(m.id);
-    }
+    for (const auto* members : {&a.workers, &a.servers})
+      for (const control::Member& m : *members)
+        if (network_.is_cut_off(Scheduler::current()->process(), process_of(m))) list.push_back(m.id);
     return list;
+  }
+  // Breaks the newest connection of two processes. The second one may not notice it.
+  void reset(Process& a, Process& b, bool both) {
+    const auto numbers = std::minmax(a.number, b.number);
+    for (auto at = ends_.rbegin(); at != ends_.rend(); ++at) {
+      if (std::get<1>(at->first) != numbers.first || std::get<2>(at->first) != numbers.second) continue;
+      const auto [low, high] = at->second;
+      network_.reset(a.number < b.number ? low : high);
+      if (both) network_.reset(a.number < b.number ? high : low);
+      return;
+    }
+  }
+  // Returns whether the running process does not notice that this connection has ended. One end notices a reset.
+  [[nodiscard]] bool hides_end(int descriptor) {
+    const auto* const s = network_.find(descriptor);
+    return network_.loses_messages && s != nullptr && !s->was_reset && Scheduler::current()->noise().one_in(2);
+  }
+  // Notes that a process has formed its group of a generation.
+  void formed(const Process& p, std::uint64_t generation) { formed_[p.number] = generation; }
+  [[nodiscard]] std::uint64_t formed(const Process& p) const {
+    const auto at = formed_.find(p.number);
+    return at == formed_.end() ? 0 : at->second;
   }
 
  private:
   Network& network_;
-  std::map<int, Process*> processes_;
+  std::map<std::pair<control::Role, int>, Process*> processes_;
   std::map<std::tuple<std::uint64_t, int, int>, std::pair<int, int>> ends_;
+  std::map<int, std::uint64_t> formed_;
+};
+
+// The beginning of each message of an operation.
+struct MeshHeader {
+  std::uint64_t operation = 0, bytes = 0;
+  [[nodiscard]] std::string text() const {
+    return std::to_string(bytes) + " bytes in operation " + std::to_string(operation);
+  }
 };
 
 // The engine of a communicator over the simulated network. It replaces Gloo: in each operation each rank sends its
-// bytes to all others and waits for theirs, and the end of a connection is an error. It also replaces the thread that
-// reports which members cannot be reached.
+// bytes to all others and waits for theirs. As with Gloo, a rank may not notice the end of a connection. If there are
+// servers, each rank also sends a message to each server and waits for its answer. The engine also replaces the thread
+// that reports which members cannot be reached.
 class MeshEngine {
  public:
   MeshEngine(Meeting& meeting, const Assignment& a, ControlChannel& channel, InterruptFlag& flag)
-      : meeting_(meeting), a_(a), channel_(channel), sockets_(meeting.sockets(a)), received_(sockets_.size()) {
+      : meeting_(meeting), a_(a), channel_(channel), sockets_(meeting.sockets(a.generation, a.workers)) {
+    for (io::Descriptor& s : meeting.sockets(a.generation, a.servers)) sockets_.push_back(std::move(s));
+    received_.resize(sockets_.size());
+    deaf_.resize(sockets_.size());
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) fail<Error>("mesh", "a pipe", "none");
     wake_read_ = io::Descriptor(ends[0]);
@@ -91,10 +124,11 @@ class MeshEngine {
     // A connection needs both ways: the second message answers the first one.
     for (int i = 0; i < 2; ++i)
       exchange({}, std::chrono::steady_clock::now() + std::chrono::seconds(60), "forming the group");
+    meeting.formed(Scheduler::current()->process(), a.generation);
   }
 
   [[nodiscard]] int rank() const noexcept { return a_.rank; }
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(sockets_.size()); }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(a_.workers.size()); }
   [[nodiscard]] std::string name() const { return "mesh"; }
   [[nodiscard]] std::string rank_name(int r) const { return "rank " + std::to_string(r); }
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept { return std::chrono::seconds(5); }
@@ -108,7 +142,7 @@ class MeshEngine {
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     exchange(data, deadline, what);
     std::vector<std::byte*> arrays;
-    for (auto& bytes : received_) arrays.push_back(bytes.data());
+    for (int r = 0; r < size(); ++r) arrays.push_back(received_[static_cast<std::size_t>(r)].data());
     std::byte* const to = data.data();
     combine(t, op, arrays, {&to, 1}, 0, data.size() / size_of(t));
   }
@@ -119,23 +153,17 @@ class MeshEngine {
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
     exchange(mine, deadline, what);
-    for (std::size_t r = 0; r < received_.size(); ++r)
+    for (std::size_t r = 0; r < a_.workers.size(); ++r)
       std::copy(received_[r].begin(), received_[r].end(), all.begin() + static_cast<std::ptrdiff_t>(r * mine.size()));
   }
   void barrier(Deadline deadline, std::string_view what) { exchange({}, deadline, what); }
 
  private:
-  struct Header {
-    std::uint64_t operation = 0, bytes = 0;
-    [[nodiscard]] std::string text() const {
-      return std::to_string(bytes) + " bytes in operation " + std::to_string(operation);
-    }
-  };
   // Sends the bytes to all ranks and waits for theirs, which have at most `most` bytes.
   void exchange(std::span<const std::byte> mine, Deadline deadline, std::string_view what, std::size_t most = 0) {
     const auto began = std::chrono::steady_clock::now();
     ++operation_;
-    const Header header{operation_, std::max(mine.size(), most)};
+    const MeshHeader header{operation_, std::max(mine.size(), most)};
     std::string message(sizeof header + mine.size(), '\0');
     std::memcpy(message.data(), &header, sizeof header);
     if (!mine.empty()) std::memcpy(message.data() + sizeof header, mine.data(), mine.size());
@@ -143,14 +171,15 @@ class MeshEngine {
     std::vector<std::size_t> missing;
     for (std::size_t r = 0; r < sockets_.size(); ++r) {
       if (static_cast<int>(r) == rank()) continue;
-      if (::send(sockets_[r].get(), message.data(), message.size(), MSG_NOSIGNAL) < 0) lost(r, what);
+      const std::size_t bytes = r < a_.workers.size() ? message.size() : sizeof header;
+      if (::send(sockets_[r].get(), message.data(), bytes, MSG_NOSIGNAL) < 0) lost(r, what);
       missing.push_back(r);
     }
     message.resize(sizeof header + header.bytes);
     bool reported = false;
     while (!missing.empty()) {
       std::vector<pollfd> list{{wake_read_.get(), POLLIN, 0}};
-      for (const std::size_t r : missing) list.push_back({sockets_[r].get(), POLLIN, 0});
+      for (const std::size_t r : missing) list.push_back({deaf_[r] ? -1 : sockets_[r].get(), POLLIN, 0});
       const auto now = std::chrono::steady_clock::now();
       if (now >= deadline)
         fail<CommunicationError>(what, "all ranks within the deadline", {"no message from ", rank_name_of(missing[0])});
@@ -166,11 +195,11 @@ class MeshEngine {
     reported_.clear();
     took_.clear();
   }
-  void take(std::size_t r, const Header& own, std::string& buffer, std::string_view what) {
+  void take(std::size_t r, const MeshHeader& own, std::string& buffer, std::string_view what) {
     const ssize_t n = ::recv(sockets_[r].get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n < 0) return;
-    Header theirs;
-    if (n < static_cast<ssize_t>(sizeof theirs)) lost(r, what);
+    MeshHeader theirs;
+    if (n < static_cast<ssize_t>(sizeof theirs)) return lost(r, what);
     std::memcpy(&theirs, buffer.data(), sizeof theirs);
     if (theirs.operation != own.operation || theirs.bytes != own.bytes)
       Scheduler::current()->fail("rank " + std::to_string(r) + " exchanges " + theirs.text() + ", and rank " +
@@ -189,21 +218,74 @@ class MeshEngine {
     channel_.report_unreachable(operation_, now);
     return true;
   }
-  [[nodiscard]] std::string rank_name_of(std::size_t r) const { return rank_name(static_cast<int>(r)); }
-  [[noreturn]] void lost(std::size_t r, std::string_view what) {
+  [[nodiscard]] std::string rank_name_of(std::size_t r) const { return "member " + std::to_string(r); }
+  void lost(std::size_t r, std::string_view what) {
+    deaf_[r] = deaf_[r] || meeting_.hides_end(sockets_[r].get());
+    if (deaf_[r]) return;
     fail<CommunicationError>(what, "all ranks", {"the end of the connection to ", rank_name_of(r)});
   }
 
   Meeting& meeting_;
   Assignment a_;
   ControlChannel& channel_;
-  std::vector<io::Descriptor> sockets_;
+  std::vector<io::Descriptor> sockets_;  // to the workers by rank, and to the servers
   io::Descriptor wake_read_, wake_write_;
   std::atomic<bool> given_up_{false};
   std::uint64_t operation_ = 0;
-  std::vector<std::vector<std::byte>> received_;  // by rank
+  std::vector<std::vector<std::byte>> received_;  // as sockets_
   std::vector<std::size_t> took_;                 // ranks whose bytes of this operation have arrived
+  std::vector<bool> deaf_;                        // the connection has ended, and this rank does not notice it
   std::vector<std::uint64_t> reported_;
+};
+
+// A server of a generation: answers each operation when all workers have sent their messages. It replaces ps::Server.
+class MeshServer {
+ public:
+  MeshServer(Meeting& meeting, const Assignment& a, ControlChannel& channel)
+      : channel_(channel), sockets_(meeting.sockets(a.generation, a.workers)), received_(sockets_.size()) {
+    meeting.formed(Scheduler::current()->process(), a.generation);
+  }
+  // Workers say goodbye at the end of a generation. This server asks the arbiter instead.
+  void run() {
+    while (!stopped_ && !is_over()) {
+      std::vector<pollfd> list;
+      for (const io::Descriptor& s : sockets_) list.push_back({s.get(), POLLIN, 0});
+      (void)::poll(list.data(), list.size(), 50);
+      for (std::size_t i = 0; i < list.size(); ++i)
+        if (list[i].revents != 0) take(i);
+      const auto [least, most] = std::minmax_element(received_.begin(), received_.end());
+      if (*least == answered_) continue;
+      answered_ = *least;
+      for (const io::Descriptor& s : sockets_)
+        if (s.get() >= 0) (void)::send(s.get(), &header_, sizeof header_, MSG_NOSIGNAL);
+    }
+  }
+  void stop() { stopped_ = true; }
+
+ private:
+  void take(std::size_t i) {
+    const ssize_t n = ::recv(sockets_[i].get(), &header_, sizeof header_, MSG_DONTWAIT);
+    if (n < 0) return;
+    if (n == 0) {
+      sockets_[i] = io::Descriptor();  // the arbiter names the lost worker
+    } else {
+      received_[i] = header_.operation;
+    }
+  }
+  [[nodiscard]] bool is_over() {
+    try {
+      return channel_.await_assignment(std::chrono::milliseconds(0));
+    } catch (const CommunicationError&) {
+      return false;
+    }
+  }
+
+  ControlChannel& channel_;
+  std::vector<io::Descriptor> sockets_;
+  std::vector<std::uint64_t> received_;  // newest operation of each worker
+  std::uint64_t answered_ = 0;
+  MeshHeader header_;
+  std::atomic<bool> stopped_{false};
 };
 
 class MeshCommunicator : public QueuedCommunicator<MeshEngine> {

@@ -34,6 +34,7 @@ class Network {
     Nanos end = never;  // arrival of the news that the peer has closed its end
     bool open = true, waits = true;
     Nanos send_timeout = never;
+    bool was_reset = false;
   };
 
   explicit Network(Scheduler& scheduler) : scheduler_(scheduler) { current_ = this; }
@@ -41,6 +42,9 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
   [[nodiscard]] static Network* current() noexcept { return current_; }
+
+  // Whether messages on the way are lost with the machine that sent them.
+  bool loses_messages = false;
 
   // Returns the moment of a process's clock at which the simulation's time is `at`.
   [[nodiscard]] static Moment moment(const Process& p, Nanos at) {
@@ -85,6 +89,7 @@ class Network {
     to.last = std::max(to.last, scheduler_.now() + delay(*from.owner, *to.owner));
     to.arriving.push_back({to.last, std::move(bytes)});
     scheduler_.wake_all(to.owner);
+    if (to.owner != from.owner && from.owner == &scheduler_.process()) scheduler_.count_send();
   }
   // Returns the time at which the next message or the end of the connection can be read.
   [[nodiscard]] Nanos readable_at(const Socket& s) {
@@ -99,7 +104,7 @@ class Network {
     scheduler_.wake_all(peer(s).owner);
     return bytes;
   }
-  // silent: the peer does not learn of it, as if the machine had lost its power.
+  // silent: the machine has lost its power, so its messages on the way are lost, and the peer does not learn of it.
   void close(int descriptor, bool silent = false) {
     Socket* s = find(descriptor);
     if (s == nullptr) return;
@@ -107,9 +112,23 @@ class Network {
     s->owner->descriptors.erase(descriptor);
     Socket& other = peer(*s);
     if (!silent) other.end = std::max(other.last, scheduler_.now() + delay(*s->owner, *other.owner));
+    while (silent && loses_messages && !other.arriving.empty() && other.arriving.back().arrives > scheduler_.now()) {
+      other.bytes -= other.arriving.back().bytes.size();
+      other.arriving.pop_back();
+    }
     scheduler_.wake_all(other.owner);
   }
 
+  // Ends a connection for this end only, as a router does that has forgotten it.
+  void reset(int descriptor) {
+    if (Socket* const s = find(descriptor)) {
+      s->arriving.clear();
+      s->bytes = 0;
+      s->end = scheduler_.now();
+      s->was_reset = true;
+      scheduler_.wake_all(s->owner);
+    }
+  }
   // Closes all sockets of a process that has ended.
   void close_all(const Process& p, bool silent) {
     for (std::size_t i = 0; i < sockets_.size(); ++i)
@@ -126,6 +145,8 @@ class Network {
     const Way& w = ways_[{from.number, to.number}];
     return w.cut.first <= scheduler_.now() && scheduler_.now() < w.cut.second;
   }
+  // Returns whether a way between two processes is cut.
+  [[nodiscard]] bool is_cut_off(const Process& a, const Process& b) { return is_cut(a, b) || is_cut(b, a); }
   // Sets the longest delay of a message.
   void slow(const Process& from, const Process& to, Nanos most) { ways_[{from.number, to.number}].most = most; }
   // Returns the delay of a message from one process to another that is sent now.

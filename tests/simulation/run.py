@@ -3,12 +3,12 @@
 """Runs schedules of the simulation, on all cores.
 
   tests/simulation/run.py [--scenario NAME] [--first-seed S] (--seeds N | --hours H | --minutes M) [--jobs J]
-                          [--build FOLDER]
+                          [--build FOLDER] [--exhaustive]
   tests/simulation/run.py [--scenario NAME] --shrink SEED
   tests/simulation/run.py --table | --score
 
 --hours, --minutes: repeats the seeds that failed, continues after the last seed of the run before, and stops after this
-time. FOLDER/simulation/NAME.json stores both, so a run that was stopped continues when it is started again. --shrink:
+time. --exhaustive: runs all lists of two faults within a change of three members (faults.hpp), once each. FOLDER/simulation/NAME.json stores both, so a run that was stopped continues when it is started again. --shrink:
 leaves out faults of a seed that fails, as long as it fails, and prints the history of the shortest list. --table:
 prints the stored counts of all scenarios as a table. --score: runs planted.py. Exits with 1 if a seed fails.
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECE = 100  # seeds of one call of the program
+LISTS = 86760  # of Faults::lists(): 3 changes, and 1 or 2 of 5 faults of 3 workers, each after 1 to 16 messages
 
 
 def program(options):
@@ -35,6 +36,7 @@ def program(options):
 
 def call(options, first, seeds, *more):
     """Runs seeds. Returns the exit code and the output."""
+    more = [*more, "--exhaustive"] if options.exhaustive else more
     done = subprocess.run([program(options), "--first-seed", str(first), "--seeds", str(seeds), *more],
                           stdout=subprocess.PIPE, text=True)
     return done.returncode, done.stdout
@@ -73,7 +75,8 @@ class Totals:
 
 
 def run(options):
-    totals = Totals(options.build / "simulation" / f"{options.scenario}.json" if options.hours else None)
+    name = options.scenario + ("-exhaustive" if options.exhaustive else "")
+    totals = Totals(options.build / "simulation" / f"{name}.json" if options.hours else None)
     # An error may have been mended since.
     totals.failed = [seed for seed in totals.failed if call(options, seed, 1)[0] != 0]
     totals.save()
@@ -84,6 +87,8 @@ def run(options):
         while True:
             wanted = options.jobs if options.hours is None or time.monotonic() - began < 3600 * options.hours else 0
             while len(running) < wanted and (options.seeds is None or at < first + options.seeds):
+                if options.exhaustive and at > LISTS:
+                    break
                 count = PIECE if options.seeds is None else min(PIECE, first + options.seeds - at)
                 running[pool.submit(call, options, at, count)] = at
                 at += count
@@ -95,7 +100,7 @@ def run(options):
             totals.next = min([at, *running.values()])
             totals.save()
     took = time.monotonic() - began
-    print(f"{options.scenario}: {totals.seeds - before} seeds from {first} in {took:.0f} s, "
+    print(f"{name}: {totals.seeds - before} seeds from {first} in {took:.0f} s, "
           f"{(totals.seeds - before) / max(took, 1e-9):.1f} a second; in all {totals.seeds} seeds, "
           f"{totals.seconds / 3600:.1f} h simulated, {totals.switches} switches, {len(totals.failed)} failed")
     return 1 if totals.failed else 0
@@ -135,6 +140,7 @@ def main():
     parser.add_argument("--hours", type=float)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--shrink", type=int, metavar="SEED")
+    parser.add_argument("--exhaustive", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--score", action="store_true")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))

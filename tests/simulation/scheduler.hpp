@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -32,8 +33,10 @@ struct Process {
   std::string error{};     // the last line that it wrote to its standard error
   Nanos paused_until = 0;  // no thread of it runs before
   Clocks clocks{};
-  std::set<int> descriptors{};  // the open ones, simulated and of files
-  int threads = 0;              // that have not ended
+  std::set<int> descriptors{};                                        // the open ones, simulated and of files
+  int threads = 0;                                                    // that have not ended
+  std::multimap<std::uint64_t, std::function<void()>> after_sends{};  // what happens after its n-th message
+  std::uint64_t sends = 0;                                            // messages that it has sent
 
   [[nodiscard]] bool runs() const noexcept { return state == State::running; }
 };
@@ -138,6 +141,18 @@ class Scheduler {
     if (random_.one_in(switches_)) switch_away();
   }
   void spend(Nanos time) noexcept { now_ += time; }
+  // Counts a message of the running process, after which a fault may happen. The call does not return if it ends the
+  // process.
+  void count_send() {
+    Process& p = process();
+    ++p.sends;
+    while (!p.after_sends.empty() && p.after_sends.begin()->first <= p.sends) {
+      const auto happens = std::move(p.after_sends.begin()->second);
+      p.after_sends.erase(p.after_sends.begin());
+      happens();
+      if (p.paused_until > now_) switch_away();
+    }
+  }
   // Blocks until another thread wakes this address, or until the deadline. Returns false after the deadline.
   bool block(const void* address, const char* what, Moment until = {}) {
     Thread& t = *running_;

@@ -35,6 +35,7 @@ struct ScheduleOptions {
   Nanos bound = 180 * second;       // a job must end within this time after the last fault
   Nanos rank_timeout = 0;           // 0: random
   std::set<std::size_t> without{};  // numbers of faults that do not happen
+  bool exhaustive = false;          // the seed is the number of a list of faults (faults.hpp), from 1
 };
 
 // One schedule: a scheduler and a network. It exists in a process that ends after the schedule.
@@ -144,11 +145,11 @@ inline void write_all(int descriptor, std::string_view text) {
 
 // The main function of a program with one scenario:
 //   PROGRAM [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--rank-timeout SECONDS]
-//           [--without N[,N...]]
+//           [--without N[,N...]] [--exhaustive]
 // Runs the scenario with N seeds. Prints a line for each seed that fails, with the command that repeats it, and ends
 // with 1 if there are any. --story: prints each history. --twice: runs each seed twice and compares the histories byte
 // for byte. --bound 180: time within which the job must end after the last fault. --rank-timeout: instead of a random
-// one. --without: leaves out these faults.
+// one. --without: leaves out these faults. --exhaustive: the seeds are the numbers of the lists of faults.hpp.
 inline int run_schedules(int argc, char** argv, const std::function<void(Simulation&)>& scenario) {
   std::uint64_t first = 1, seeds = 1;
   ScheduleOptions o;
@@ -167,6 +168,9 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
       seeds = std::strtoull(value(), nullptr, 10);
     } else if (word == "--story") {
       o.story = true;
+    } else if (word == "--exhaustive") {
+      o.exhaustive = true;
+      more += " --exhaustive";
     } else if (word == "--twice") {
       twice = true;
     } else if (word == "--bound" || word == "--rank-timeout") {
@@ -185,7 +189,7 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
       std::fprintf(
           stderr,
           "usage: %s [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--rank-timeout SECONDS] "
-          "[--without N[,N...]]\n",
+          "[--without N[,N...]] [--exhaustive]\n",
           argv[0]);
       return 2;
     }

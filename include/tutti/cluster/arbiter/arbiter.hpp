@@ -294,6 +294,7 @@ class Arbiter {
   void report(Process& p, const Report& r) {
     if (p.state != State::member || r.generation != generation_ || p.reported) return;
     p.reported = true;
+    p.operation = 0, p.unreachable.clear();
     p.step = r.step;
     p.epoch_end = r.epoch_end;
     p.preparing = r.preparing;

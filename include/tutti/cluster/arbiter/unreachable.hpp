@@ -24,6 +24,7 @@ struct BlockedMember {
   bool spare = true;                   // the job can continue without it
   std::uint64_t operation = 0;         // the operation in which it waits; 0: it has not reported that it waits
   std::vector<ProcessId> unreachable;  // the members that it cannot reach
+  bool reported = false;               // it has left the generation, and waits for the next one
 };
 
 using CutPair = std::pair<ProcessId, ProcessId>;
@@ -31,7 +32,8 @@ using CutPair = std::pair<ProcessId, ProcessId>;
 // Returns the pairs that are cut: both processes wait, and each reports that it cannot reach the other one. Their
 // operations may differ: one process has received everything in an operation and waits in the next one, while the other
 // process still lacks the last message of the first operation. A server always waits for its workers and sends no
-// report, so the report of the worker is enough.
+// report, so the report of the worker is enough. Nor does a member that has left the generation, while the other one
+// still lacks its last message.
 [[nodiscard]] inline std::vector<CutPair> cut_pairs(const std::vector<BlockedMember>& all) {
   const auto names = [](const BlockedMember& a, const BlockedMember& b) {
     return a.operation != 0 && std::find(a.unreachable.begin(), a.unreachable.end(), b.id) != a.unreachable.end();
@@ -40,8 +42,8 @@ using CutPair = std::pair<ProcessId, ProcessId>;
   for (std::size_t i = 0; i < all.size(); ++i)
     for (std::size_t k = i + 1; k < all.size(); ++k) {
       const BlockedMember &a = all[i], &b = all[k];
-      const bool one_serves = a.role != b.role;
-      const bool cut = one_serves ? names(a, b) || names(b, a) : names(a, b) && names(b, a);
+      const bool one_is_enough = a.role != b.role || a.reported || b.reported;
+      const bool cut = one_is_enough ? names(a, b) || names(b, a) : names(a, b) && names(b, a);
       if (cut) pairs.emplace_back(a.id, b.id);
     }
   return pairs;
@@ -104,7 +106,7 @@ template <class F>
   std::vector<BlockedMember> list;
   for (const Candidate& c : all)
     if (c.state == Candidate::State::member)
-      list.push_back({c.member.id, c.member.role, can_lose(c), c.operation, c.unreachable});
+      list.push_back({c.member.id, c.member.role, can_lose(c), c.operation, c.unreachable, c.reported});
   return list;
 }
 
