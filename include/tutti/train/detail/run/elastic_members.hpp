@@ -100,6 +100,7 @@ class ElasticMembers final : public ChangingMembers {
     of.rank = 0;
     of.world = ranks > 0 ? ranks : static_cast<int>(most > 0 ? std::max<std::int64_t>(all / most, 1) : all);
     of.logical_ranks = ranks;
+    of.bounds.clear();
     const Position p{std::clamp<std::int64_t>(run_.options.epochs - 1, 0, members_.epoch_of_joining()), 0};
     source->start(p, of);
     if (source->steps_left(p, run_.options.epochs) <= 0) return;
