@@ -36,7 +36,8 @@ bool fits(Trainer& probe, const RunOptions& o, const Schema& seen, std::int64_t 
     std::int64_t image_bytes = seen.image_bytes();
     for (const ImageSize s : probe.options().image_sizes)
       image_bytes = std::max(image_bytes, seen.channels * s.height * s.width);
-    m.batches = static_cast<std::size_t>(batch * (o.accumulate + 1) * LoaderOptions{}.slots * image_bytes);
+    const LoaderOptions ring;
+    m.batches = static_cast<std::size_t>(batch * (o.accumulate + 1) * ring.slots * image_bytes);
     return !probe.executor().backend().memory().on_host() || !memory_shortage(m, with, launched().local_size);
   } catch (const DeviceError&) {
     return false;
