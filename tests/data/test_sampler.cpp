@@ -227,3 +227,40 @@ TEST_CASE("logical ranks have the same rows on any number of processes") {
   CHECK(plain.most_rows(10) == 4);
   CHECK_THROWS_AS(Placement{.logical_ranks = -1}.check(), UsageError);
 }
+
+TEST_CASE("processes have the logical ranks between their bounds, and the rows of these") {
+  for (const std::vector<std::int32_t>& bounds : std::vector<std::vector<std::int32_t>>{
+           {0, 16, 24}, {0, 1, 24}, {0, 24, 24}, {0, 0, 24}, {0, 6, 12, 18, 24}, {0, 7, 7, 23, 24}})
+    for (const std::int64_t count : {0, 5, 24, 100, 1000}) {
+      const int world = static_cast<int>(bounds.size()) - 1;
+      std::int64_t next = 0;
+      for (int rank = 0; rank < world; ++rank) {
+        Placement p{.rank = rank, .world = world, .logical_ranks = 24};
+        p.bounds = bounds;
+        CHECK_NOTHROW(p.check());
+        const auto at = static_cast<std::size_t>(rank);
+        CHECK(p.logical().begin == bounds[at]);
+        CHECK(p.logical().count == bounds[at + 1] - bounds[at]);
+        std::int64_t rows = 0;
+        for (std::int32_t v = bounds[at]; v < bounds[at + 1]; ++v) rows += part_of(count, v, 24).count;
+        CHECK(p.rows(count).begin == next);
+        CHECK(p.rows(count).count == rows);
+        CHECK(p.most_rows(count) == rows);
+        next += rows;
+      }
+      CHECK(next == count);
+    }
+  Placement p{.rank = 1, .world = 2, .logical_ranks = 24};
+  for (const std::vector<std::int32_t>& wrong : std::vector<std::vector<std::int32_t>>{
+           {0, 24}, {0, 8, 16, 24}, {1, 8, 24}, {0, 8, 23}, {0, 25, 24}, {0, 8, 25}, {0, -1, 24}}) {
+    p.bounds = wrong;
+    CHECK_THROWS_AS(p.check(), UsageError);
+  }
+  CHECK_THROWS_WITH_AS(p.check(),
+                       doctest::Contains("shares of 24 logical ranks for 2 processes, from 0 up, got 0, -1, "
+                                         "24"),
+                       UsageError);
+  p.logical_ranks = 0;
+  p.bounds = {0, 1, 2};
+  CHECK_THROWS_AS(p.check(), UsageError);
+}

@@ -222,6 +222,10 @@ class ElasticJob {
   // These members set the options of the same name in FitOptions.
   std::int64_t batch_per_worker = 0, ramp_steps = 0;
   Schedule rate = schedule::Constant{0.05};
+  // With logical ranks, the job trains in f32, and shares follow these seconds for one logical rank.
+  int logical_ranks = 0;
+  std::function<double(std::size_t member, std::int64_t step)> seconds_of_rank;
+  std::atomic<int> share_reports{0};
   // true: a function makes the sources, and records the number of ranks
   bool makes_sources = false;
   [[nodiscard]] std::set<int> sizes() {
@@ -315,7 +319,8 @@ class ElasticJob {
   void train_with(Strategy& strategy, std::size_t me, Ended& end) {
     ReferenceBackend backend;
     TrainerOptions o;
-    o.compute = DType::f64;
+    o.compute = logical_ranks > 0 ? DType::f32 : DType::f64;
+    o.logical_ranks = logical_ranks;
     o.optimizer = Sgd{0.9, true};
     o.first_bucket_bytes = 1 << 8;
     o.bucket_bytes = 1 << 12;
@@ -324,13 +329,24 @@ class ElasticJob {
     const JobImages of{samples, global_batch, 8};
     Loader train(of.images(samples), of.train_options(strategy.rank(), strategy.size()));
     Loader test(of.images(JobImages::tests), of.test_options(strategy.rank(), strategy.size()));
-    CoordinatorOptions duties;
+    struct Shared : FitListener {
+      explicit Shared(std::atomic<int>& n) : reports(n) {}
+      void shares(const SharesReport&) override { ++reports; }
+      std::atomic<int>& reports;
+    } shared(share_reports);
+    CoordinatorOptions duties{.listeners = {&shared}};
     duties.audit = audit;
     Coordinator coordinator(trainer, duties);
     FitOptions f = of.fit_options(epochs);
     f.schedule = rate;
     f.batch_per_worker = batch_per_worker;
     f.ramp_steps = ramp_steps;
+    if (logical_ranks > 0) {
+      f.shares = Shares::measured;
+      f.share_seconds = [this, me](std::int64_t step, std::int64_t ranks) {
+        return static_cast<double>(ranks) * seconds_of_rank(me, step);
+      };
+    }
     f.after_step = [&](const FitStep& s) {
       behind_step(me, trainer);
       script_(*this, me, s);
@@ -348,8 +364,12 @@ class ElasticJob {
         makes_sources ? fit(trainer, make, coordinator, f) : fit(trainer, train, &test, coordinator, f);
     end.left = result.left;
     end.steps = result.counters.step;
-    const auto* v = static_cast<const double*>(trainer.executor().parameter_data());
-    end.weights.assign(v, v + trainer.executor().parameters().count);
+    const void* const weights = trainer.executor().parameter_data();
+    const std::size_t count = trainer.executor().parameters().count;
+    if (const auto* f32 = static_cast<const float*>(weights); logical_ranks > 0)
+      end.weights.assign(f32, f32 + count);
+    else
+      end.weights.assign(static_cast<const double*>(weights), static_cast<const double*>(weights) + count);
   }
 
   ArbiterHarness harness_;

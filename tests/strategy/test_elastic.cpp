@@ -104,6 +104,40 @@ TEST_CASE("a job survives the death of any member, including the first one") {
     }
 }
 
+TEST_CASE("shares that follow changing speeds keep the bits and samples, while members join, leave and die") {
+  const auto with_shares = [](ElasticJob& job) {
+    job.logical_ranks = 8;
+    job.seconds_of_rank = [](std::size_t member, std::int64_t step) {
+      return 1e-3 * static_cast<double>(1 + (member + static_cast<std::size_t>(step) / 18) % 3);
+    };
+  };
+  ElasticJob alone(1, {}, [](ElasticJob&, std::size_t, const FitStep&) {});
+  with_shares(alone);
+  const std::vector<double> weights = alone.run().at(0).weights;
+  CHECK(alone.share_reports == 0);
+  for (const std::size_t victim : {std::size_t{0}, std::size_t{2}}) {
+    const test::TempFolder folder;
+    ElasticJob job(3, {}, [=](ElasticJob& j, std::size_t me, const FitStep& s) {
+      slowly();
+      if (me == 1 && s.step == 12) j.join();
+      if (me == victim && s.step == 33) throw testing::Killed{};
+      if (me == 1 && s.step == 50) j.ask_to_leave(3);
+    });
+    with_shares(job);
+    job.audit = folder.path();
+    const auto ended = job.run();
+    for (std::size_t i = 0; i < ended.size(); ++i) {
+      CHECK(ended[i].error == "");
+      CHECK(ended[i].killed == (i == victim));
+      if (i == victim || ended[i].left) continue;
+      CHECK(ended[i].steps == 4 * ElasticJob::steps_an_epoch);
+      CHECK(ended[i].weights == weights);
+    }
+    CHECK(job.share_reports >= 4);
+    require_every_sample_once(folder.path(), 4);
+  }
+}
+
 TEST_CASE("a function creates the data sources for each number of ranks: 1, then 3, then 2") {
   const test::TempFolder folder;
   ElasticJob job(1, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {

@@ -67,6 +67,14 @@ class SameBits(RunsCase):
         self.check(*options, "--threads", 1, "--no-shared-memory", strategy="gloo", ranks=3)
         self.check(*options, "--threads", 1, "--no-shared-memory", strategy="ps", ranks=2, servers=2)
 
+    def test_measured_shares(self):
+        """Times decide which process has which logical ranks. No bit depends on them."""
+        options = (*SMALL, *CLIPPED, "--epochs", 6, "--threads", 1)
+        self.check(*options)
+        self.check(*options, "--shares", "measured")
+        for strategy, servers in (("gloo", 0), ("mpi", 0), ("ps", 1)):
+            self.check(*options, "--shares", "measured", strategy=strategy, ranks=3, servers=servers)
+
     def test_threads(self):
         for threads in (1, 2, 4, 5, 16):
             self.check(*SMALL, *CLIPPED, "--threads", threads)
@@ -165,6 +173,9 @@ class Refused(RunsCase):
         self.refuse(wrong, "--logical-ranks", 2, strategy="gloo", ranks=3)
         self.refuse("[--logical-ranks] expected 0 to 4096, got -1", "--logical-ranks=-1")
         self.refuse("[--strategy] expected solo, mpi, gloo, nccl or ps with --logical-ranks", strategy="ps_async", ranks=2, servers=1)
+        self.refuse("[--shares] expected equal or measured, got foo", "--shares", "foo")
+        self.refuse("[--shares] expected equal without --logical-ranks", "--logical-ranks", 0, "--shares", "measured")
+        self.refuse("[--shares] expected equal with --strategy ps_async", "--shares", "measured", strategy="ps_async", ranks=2, servers=1)
         self.refuse("[--comm-wire] expected same with --logical-ranks", "--comm-wire", "bf16", strategy="gloo", ranks=2)
         self.refuse("[--gc-type] expected none with --logical-ranks", "--gc-type", "2bit", strategy="ps", ranks=2, servers=1)
         self.refuse("[--convolution] expected auto, direct or winograd with --logical-ranks", "--convolution", "tune")

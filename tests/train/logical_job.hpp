@@ -31,6 +31,7 @@ struct LogicalJob {
   bool norm = true;
   double drop = 0;  // rate of small_net()'s dropouts
   double lr = 0.1;
+  std::vector<std::vector<std::int32_t>> shares{};  // bounds of each step, one after another; empty: equal shares
 };
 
 // Everything that a training leaves.
@@ -66,8 +67,8 @@ inline std::vector<std::byte> logical_state(Trainer& t) {
 }
 
 // Returns the rows of a process in step n.
-inline Batch logical_batch(const Data& all, const TrainerOptions& o, std::int64_t count, int rank, int world) {
-  const Part part = Placement{.rank = rank, .world = world, .logical_ranks = o.logical_ranks}.rows(count);
+inline Batch logical_batch(const Data& all, const Placement& placement, std::int64_t count) {
+  const Part part = placement.rows(count);
   constexpr std::int64_t bytes = 3 * size * size;
   Batch b;
   b.images = std::span(all.images)
@@ -83,7 +84,8 @@ inline std::vector<double> run_steps(Trainer& t, const LogicalJob& job, std::siz
   std::vector<double> all;
   for (std::size_t n = first; n < last; ++n) {
     const Data data(job.rows[n], n + 1);
-    const Batch b = logical_batch(data, t.options(), job.rows[n], t.strategy().rank(), t.strategy().size());
+    if (!job.shares.empty() && t.strategy().size() > 1) t.set_shares(job.shares[n % job.shares.size()]);
+    const Batch b = logical_batch(data, t.placement(), job.rows[n]);
     Metrics m = t.step(b, job.lr).wait().metrics;
     if (t.options().logical_ranks == 0) m = t.reduce(m);
     all.insert(all.end(), {m.loss, m.top1_hits, m.rows});

@@ -305,7 +305,26 @@ TEST_CASE("what cannot keep the promise is refused by name") {
   // A batch that was divided in another way, and parts of another number.
   Trainer t(backend, solo, small_net(true), {.logical_ranks = 3});
   const Data data(12);
-  Batch half = logical_batch(data, {}, 12, 0, 2);
+  Batch half = logical_batch(data, Placement{.rank = 0, .world = 2}, 12);
   CHECK_THROWS_WITH_AS(t.step(half, 0.1), doctest::Contains("12 of 12 rows"), UsageError);
   CHECK_THROWS_WITH_AS(t.step(data.view(), 12, 0.1), doctest::Contains("3 parts"), UsageError);
+}
+
+TEST_CASE("shares that change with each step do not change the bits") {
+  LogicalJob job = job_of(5);
+  job.drop = 0.3;
+  job.options.micro_batch = 2;
+  const LogicalResult one = train_world(job, 1);
+  job.shares = {{0, 4, 5}, {0, 0, 5}, {}, {0, 5, 5}, {0, 1, 5}};
+  CHECK(train_world(job, 2) == one);
+  job.shares = {{0, 1, 4, 5}, {0, 5, 5, 5}, {0, 2, 2, 5}};
+  for (const int threads : {1, 3}) CHECK(train_world(job, 3, threads) == one);
+  CpuBackend backend({1});
+  Solo solo;
+  Trainer t(backend, solo, small_net(true), job.options);
+  CHECK_THROWS_AS(t.set_shares({0, 2, 5}), UsageError);
+  CHECK_NOTHROW(t.set_shares({0, 5}));
+  CHECK(t.placement().logical().count == 5);
+  t.reform();
+  CHECK(t.placement().bounds.empty());
 }

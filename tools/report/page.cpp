@@ -75,6 +75,14 @@ io::Json page_data(const RunData& r, std::size_t points) {
                                         {"ranks", short_number(c.ranks)},
                                         {"seconds", short_number(c.seconds)},
                                         {"batch", short_number(c.batch)}}));
+  io::Json::Array shares;
+  for (const ShareChange& c : r.shares)
+    shares.push_back(io::Json::object({{"step", short_number(c.step)},
+                                       {"time", short_number(c.time)},
+                                       {"before", short_number(c.before)},
+                                       {"after", short_number(c.after)},
+                                       {"shares", utf8_text(c.shares)},
+                                       {"note", utf8_text(c.note)}}));
   for (const double step : r.resumed) resumed.push_back(short_number(step));
   io::Json data = io::Json::object({{"name", utf8_text(r.name)},
                                     {"path", utf8_text(r.path)},
@@ -94,7 +102,8 @@ io::Json page_data(const RunData& r, std::size_t points) {
                                     {"find_lr", r.find_lr},
                                     {"problems", texts(r.problems)},
                                     {"notes", texts(r.notes)}});
-  return data.set("changes", std::move(changes)).set("resumed", std::move(resumed));
+  data.set("changes", std::move(changes)).set("resumed", std::move(resumed));
+  return data.set("shares", std::move(shares));
 }
 
 std::string make_page(const PageParts& parts, const std::vector<RunData>& runs, const std::string& title,

@@ -88,6 +88,8 @@ void LogReader::line(const io::Json& l) {
     epoch(l);
   else if (event == "members")
     members(l);
+  else if (event == "shares")
+    shares(l);
   else if (event == "warning")
     warning(text(l, "message"));
   else if (event == "views")
@@ -124,6 +126,7 @@ void LogReader::resume(const io::Json& l) {
   run_.steps.drop_from(step + 1);
   run_.epochs.drop_from(step + 1);
   std::erase_if(run_.changes, [&](const Change& c) { return c.step > step; });
+  std::erase_if(run_.shares, [&](const ShareChange& c) { return c.step > step; });
   if (run_.resumed.size() < most_resumes) run_.resumed.push_back(step);
   run_.status = "running";
   began_at_ = run_.time;
@@ -134,6 +137,7 @@ void LogReader::begin_anew() {
   run_.steps.clear();
   run_.epochs.clear();
   run_.changes.clear();
+  run_.shares.clear();
   run_.resumed.clear();
   run_.views = {};
   run_.time = began_at_ = 0;
@@ -174,6 +178,15 @@ void LogReader::members(const io::Json& l) {
   Change c{step_of(l), run_.time, l.at("ranks", "members").as_double("ranks"), number(l, "seconds"),
            number(l, "batch")};
   run_.changes.push_back(c);
+}
+
+void LogReader::shares(const io::Json& l) {
+  ShareChange c{step_of(l), run_.time, number(l, "before"), number(l, "after"), {}, text(l, "note")};
+  for (const io::Json& n : l.at("shares", "shares").as_array("shares")) {
+    if (!c.shares.empty()) c.shares += ' ';
+    c.shares += std::to_string(n.as_integer("shares"));
+  }
+  if (run_.shares.size() < most_shares) run_.shares.push_back(std::move(c));
 }
 
 void LogReader::warning(std::string message) {

@@ -22,7 +22,8 @@ class LogReader {
   void read(const io::Path& path);
 
  private:
-  static constexpr std::size_t most_of_line = std::size_t{1} << 22, most_warnings = 50, most_resumes = 1000;
+  static constexpr std::size_t most_of_line = std::size_t{1} << 22, most_warnings = 50, most_resumes = 1000,
+                               most_shares = 1000;
 
   // Returns the number of that name, or NaN if it is null or missing. Throws DataError for other values.
   [[nodiscard]] static double number(const io::Json& line, std::string_view name);
@@ -46,6 +47,7 @@ class LogReader {
   void step(const io::Json& l);
   void epoch(const io::Json& l);
   void members(const io::Json& l);
+  void shares(const io::Json& l);
   void warning(std::string message);
   void end(const io::Json& l);
 

@@ -25,6 +25,12 @@ struct Change {
   double step = 0, time = 0, ranks = 0, seconds = none, batch = none;
 };
 
+// A change of the shares of logical ranks, with the predicted seconds of a step before and after it.
+struct ShareChange {
+  double step = 0, time = 0, before = none, after = none;
+  std::string shares, note;
+};
+
 // The data of a run's folder.
 struct RunData {
   std::string name, path;
@@ -36,6 +42,7 @@ struct RunData {
   Table steps{step_columns}, epochs{epoch_columns};
   double time = 0;  // seconds of training
   std::vector<Change> changes;
+  std::vector<ShareChange> shares;
   std::vector<std::string> warnings;  // the first warnings
   std::int64_t more_warnings = 0;
   io::Json views;                     // the last line of event "views"

@@ -34,8 +34,8 @@ bool fits(Trainer& probe, const RunOptions& o, const Schema& seen, std::int64_t 
     MemoryEstimate m = probe.memory(batch, batch);
     // The sums of the passes of a step, and the images of all passes and of an evaluation.
     if (o.accumulate > 1 && o.logical_ranks == 0) m.gradients *= 2;
-    m.batches =
-        static_cast<std::size_t>(batch * (o.accumulate + 1) * LoaderOptions{}.slots * largest_image_bytes(o, seen));
+    const LoaderOptions ring;
+    m.batches = static_cast<std::size_t>(batch * (o.accumulate + 1) * ring.slots * largest_image_bytes(o, seen));
     return !probe.executor().backend().memory().on_host() || !memory_shortage(m, with, launched().local_size);
   } catch (const DeviceError&) {
     return false;

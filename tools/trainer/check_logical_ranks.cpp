@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "tools/trainer/check_logical_ranks.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include <tutti/core/error.hpp>
@@ -42,10 +43,23 @@ void require_fixed_kernels(const RunOptions& o) {
                      o.elastic_batch, "leave it out");
 }
 
+void check_shares(RunOptions& o, const StartedJob& job) {
+  word("--shares", o.shares, {"equal", "measured"});
+  if (o.shares == "equal") return;
+  if (o.strategy == "ps_async")
+    fail<UsageError>("--shares", "equal with --strategy ps_async, because its workers do not wait for each other",
+                     o.shares, "leave it out, or use --strategy ps");
+  if (o.logical_ranks == 0)
+    fail<UsageError>("--shares", "equal without --logical-ranks, because batch norm would see other rows", o.shares,
+                     "give --logical-ranks a number, for example " + std::to_string(8 * std::max(job.processes, 2)) +
+                         ", and divide --batch-size accordingly");
+}
+
 }  // namespace
 
 void check_logical_ranks(RunOptions& o, const StartedJob& job) {
   number("--logical-ranks", o.logical_ranks, 0, most);
+  check_shares(o, job);
   if (o.logical_ranks == 0) {
     if (o.allow_other_bits)
       fail<UsageError>("--allow-other-bits", "--logical-ranks with it, because other runs do not check their bits",

@@ -26,7 +26,7 @@ constexpr std::string_view common[] = {
     "run-dir", "log-dir", "resume", "keep", "save-period", "save-frequency", "save-checkpoints-steps", "evaluate-every",
     "eval-only", "eval", "disp-batches", "display-every", "precision", "backend", "threads", "seed", "trace", "dry-run",
     // Distribution
-    "strategy", "gpus", "logical-ranks", "elastic-batch"};
+    "strategy", "gpus", "logical-ranks", "shares", "elastic-batch"};
 
 }  // namespace
 

@@ -193,6 +193,7 @@ struct RunOptions {
   std::string spot_notice;
   std::int64_t logical_ranks = 0;
   bool allow_other_bits = false;
+  std::string shares = "equal";
   std::string elastic_batch = "global";
   std::int64_t elastic_ramp_steps = 0;
   std::string ps_key_file;

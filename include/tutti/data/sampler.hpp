@@ -53,6 +53,9 @@ struct Placement {
   // The step computes what so many ranks would, whatever the number of processes is. Each process has a share of these
   // logical ranks, and each logical rank has part_of() the step's rows. 0: each process is one rank.
   int logical_ranks = 0;
+  // Shares of the logical ranks that are not equal, [world + 1]: process r has those from bounds[r] to bounds[r + 1],
+  // for example {0, 16, 24}. A process may have none. Empty: each process has part_of() them.
+  std::vector<std::int32_t> bounds{};
   friend bool operator==(const Placement&, const Placement&) = default;
 
   void check() const {
@@ -60,25 +63,43 @@ struct Placement {
     if (rank < 0 || rank >= world)
       fail<UsageError>("sampler", "a rank in [0, world size)", {"rank ", rank, " of ", world});
     if (logical_ranks < 0) fail<UsageError>("sampler", "0 logical ranks or more", logical_ranks);
+    if (!bounds.empty()) check_bounds();
   }
 
   // Returns the logical ranks of this process; none if there are more processes than logical ranks, and this is one of
   // the last. Without logical ranks, a process is the logical rank of its number.
-  [[nodiscard]] constexpr Part logical() const noexcept {
+  [[nodiscard]] Part logical() const noexcept {
+    if (!bounds.empty()) {
+      const std::int32_t* const of = &bounds[static_cast<std::size_t>(rank)];
+      return {of[0], of[1] - of[0]};
+    }
     return logical_ranks > 0 ? part_of(logical_ranks, rank, world) : Part{rank, 1};
   }
   // Returns the rows of this process in a step of `count` rows.
-  [[nodiscard]] constexpr Part rows(std::int64_t count) const noexcept {
+  [[nodiscard]] Part rows(std::int64_t count) const noexcept {
     const int ranks = logical_ranks > 0 ? logical_ranks : world;
     const Part of = logical();
     const std::int64_t begin = part_of(count, static_cast<int>(of.begin), ranks).begin;
     return {begin, part_of(count, static_cast<int>(of.begin + of.count), ranks).begin - begin};
   }
-  // Returns the largest number of rows that any process has in a step of `count` rows.
-  [[nodiscard]] constexpr std::int64_t most_rows(std::int64_t count) const noexcept {
+  // Returns the largest number of rows that any process has in a step of `count` rows. With bounds, that of this
+  // process: a slow one does not need the memory of a fast one.
+  [[nodiscard]] std::int64_t most_rows(std::int64_t count) const noexcept {
+    if (!bounds.empty()) return rows(count).count;
     Placement first = *this;
     first.rank = 0;
     return first.rows(count).count;
+  }
+
+ private:
+  void check_bounds() const {
+    const bool whole = bounds.size() == static_cast<std::size_t>(world) + 1 && bounds.front() == 0 &&
+                       bounds.back() == logical_ranks && std::is_sorted(bounds.begin(), bounds.end());
+    if (whole) return;
+    std::string got;
+    for (const std::int32_t b : bounds) got += (got.empty() ? "" : ", ") + std::to_string(b);
+    fail<UsageError>("sampler", {"shares of ", logical_ranks, " logical ranks for ", world, " processes, from 0 up"},
+                     got);
   }
 };
 

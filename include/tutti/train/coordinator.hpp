@@ -43,6 +43,7 @@ struct CompletedStep {
   const BatchSource* source = nullptr;  // the source of the step's samples
   double seconds = 0;                   // time since the step, for the report
   std::int64_t next_batch = 0;          // the global batch after the change, for the report
+  std::vector<std::int32_t> bounds{};   // of the step's shares (Placement::bounds)
 };
 
 // The coordinator of a job is its rank 0: it prints the progress, writes the log, saves, and knows the best checkpoint.

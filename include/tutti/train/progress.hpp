@@ -152,6 +152,29 @@ class TimeEstimate {
   return line;
 }
 
+// Formats "after step 17: shares 16 8 of 24 logical ranks; a step computes 0.8 s, before 1.2 s".
+[[nodiscard]] inline std::string shares_line(const SharesReport& r) {
+  constexpr std::size_t most = 16;
+  std::string line = "after step " + std::to_string(r.step) + ": shares";
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < r.shares.size(); ++i) {
+    all += r.shares[i];
+    if (i >= most) continue;
+    line += ' ';  // GCC 12 warns about " " + std::to_string()
+    line += std::to_string(r.shares[i]);
+  }
+  if (r.shares.size() > most) line += " ...";
+  char text[96];
+  std::snprintf(text, sizeof text, " of %lld logical ranks; a step computes %.3g s", static_cast<long long>(all),
+                r.after);
+  line += text;
+  if (r.before > r.after) {
+    std::snprintf(text, sizeof text, ", before %.3g s", r.before);
+    line += text;
+  }
+  return line;
+}
+
 struct ProgressOptions {  // options of ProgressDisplay
   bool terminal = false;  // true: rewrite one line; false: print a line for each report
   std::int64_t top_k = 5;
@@ -215,6 +238,10 @@ class ProgressDisplay : public FitListener {
     if (m.seconds > 0) std::snprintf(took, sizeof took, ", in %.2f s", m.seconds);
     line("after step " + std::to_string(m.step) + ": " + std::to_string(m.ranks) + (m.ranks == 1 ? " rank" : " ranks") +
          took);
+  }
+  void shares(const SharesReport& r) override {
+    line(shares_line(r));
+    if (!r.note.empty()) line("note: " + r.note);
   }
   void ended(const RunEnd&) override { end_line(); }
 

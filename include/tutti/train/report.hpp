@@ -123,6 +123,16 @@ struct MembersReport {
   std::int64_t global_batch = 0;  // of the new generation's steps; 0: unknown
 };
 
+// The shares of the logical ranks after `step` (Shares::measured). All lists have one number for each rank.
+struct SharesReport {
+  std::int64_t step = 0;
+  std::vector<std::int32_t> shares;  // numbers of logical ranks
+  std::vector<double> seconds;       // measured, for one logical rank
+  double before = 0, after = 0;      // predicted seconds of a step without communication, with the earlier shares and
+                                     // these; equal if the shares did not change
+  std::string note{};                // about a rank that is too slow, for the user
+};
+
 // How a run ended: "finished", "interrupted" or "failed", and the reason.
 struct RunEnd {
   std::string status;
@@ -146,6 +156,7 @@ class FitListener {
   virtual void warning(const std::string&) {}
   virtual void saved(const std::string& /*path*/) {}
   virtual void members(const MembersReport&) {}
+  virtual void shares(const SharesReport&) {}
   // Called when all steps are done. The argument is the time since the call of fit().
   virtual void finished(double /*seconds*/) {}
   // The program calls these two functions, not fit().

@@ -60,16 +60,16 @@ inline void set_shares(io::Json& line, double data_wait, const std::optional<dou
 }  // namespace detail
 
 // A run's log, RUN/log.jsonl: one JSON object per line, appended and visible at once. "event" is "start", "resume",
-// "step", "epoch", "members", "views", "warning" or "end". Rates are in 0..1, and train_loss is the cross entropy
-// without L2. test_* are null if an epoch was not evaluated; test_ema_* are those of the averaged weights. "views"
-// reports the evaluation by several views of each image that may follow the last epoch: their number, and test_* or
-// test_ema_*. If a run returns to an earlier step, the later lines stay before the line {"event":"resume","step":N}. If
-// the members of the job change, each line has the generation that wrote it, and "members" begins a generation. Later
-// lines of an earlier generation do not count: a process that the job had removed wrote them. "end" has the precision,
-// recall and F1 of each class in the best evaluation of the run, that of step "classes_step", if FitOptions::mistakes
-// is set; RUN/classes.json keeps them for the process that continues the run. "classes_best" is false if the run saves
-// no best checkpoint: then they are those of the last evaluation. If the disk is full, the log complains, and training
-// continues.
+// "step", "epoch", "members", "shares", "views", "warning" or "end". Rates are in 0..1, and train_loss is the cross
+// entropy without L2. test_* are null if an epoch was not evaluated; test_ema_* are those of the averaged weights.
+// "views" reports the evaluation by several views of each image that may follow the last epoch: their number, and
+// test_* or test_ema_*. If a run returns to an earlier step, the later lines stay before the line
+// {"event":"resume","step":N}. If the members of the job change, each line has the generation that wrote it, and
+// "members" begins a generation. Later lines of an earlier generation do not count: a process that the job had removed
+// wrote them. "end" has the precision, recall and F1 of each class in the best evaluation of the run, that of step
+// "classes_step", if FitOptions::mistakes is set; RUN/classes.json keeps them for the process that continues the run.
+// "classes_best" is false if the run saves no best checkpoint: then they are those of the last evaluation. If the disk
+// is full, the log complains, and training continues.
 class RunLog : public FitListener {
  public:
   // Throws io::FileError if the file cannot be opened. generation: generation of the members, if they may change
@@ -151,6 +151,16 @@ class RunLog : public FitListener {
     io::Json line = event("members").set("step", m.step).set("ranks", static_cast<std::int64_t>(m.ranks));
     if (m.global_batch > 0) line.set("batch", m.global_batch);
     if (m.seconds > 0) line.set("seconds", detail::finite(m.seconds));
+    write(line);
+  }
+  void shares(const SharesReport& r) override {
+    io::Json::Array shares, seconds;
+    for (const std::int32_t n : r.shares) shares.emplace_back(static_cast<std::int64_t>(n));
+    for (const double s : r.seconds) seconds.push_back(detail::finite(s));
+    io::Json line = event("shares").set("step", r.step).set("shares", std::move(shares));
+    line.set("seconds", std::move(seconds)).set("before", detail::finite(r.before));
+    line.set("after", detail::finite(r.after));
+    if (!r.note.empty()) line.set("note", utf8_text(r.note));
     write(line);
   }
   void views(const ViewsReport& v) override {

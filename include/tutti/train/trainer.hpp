@@ -108,6 +108,12 @@ class Trainer {
   Pending step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
     return step(std::span(&batch, 1), global_rows, lr, flags);
   }
+  // With logical ranks: gives each process those from bounds[r] to bounds[r + 1] in the following steps and evaluations
+  // (Placement::bounds); empty: equal shares. All ranks must set the same ones, and the results are the same bits. They
+  // are equal again after reform(). Throws UsageError for bounds of another number of processes or logical ranks.
+  void set_shares(std::vector<std::int32_t> bounds);
+  // Returns how the following steps are divided, without their batch.
+  [[nodiscard]] Placement placement() const;
   // Sets the momentum of the following steps, of Adam and LAMB beta1 (with_momentum()). All ranks must set the same
   // one. The host then ends the steps. Not for servers that own the weights: they have their own schedule.
   void set_momentum(double momentum);
@@ -130,6 +136,10 @@ class Trainer {
   // Returns the seconds that this rank has waited for gradients of other ranks. No value if a device waits instead of
   // the host.
   [[nodiscard]] std::optional<double> seconds_waited() const;
+
+  // Returns the seconds in which this rank computed the gradients of the last step, without waiting for other ranks.
+  // Not for devices whose steps run ahead; steps with logical ranks never do.
+  [[nodiscard]] double seconds_computed() const;
 
   // Returns the share of the last second or less in which this rank's device computed, 0..1, if the device reports it.
   [[nodiscard]] std::optional<double> utilisation() const { return b_.utilisation(); }
@@ -197,6 +207,7 @@ class Trainer {
   // Waits for the running steps and writes their results to the counters.
   void settle();
 
+  [[nodiscard]] const Placement& placed();
   void fill(const ArenaLayout& layout, void* to);
   Pending step_by_rank(const Batch& batch, double lr, std::uint32_t flags);
   Pending step_by_rank(std::int64_t global_rows, double lr, std::uint32_t flags);
@@ -225,6 +236,7 @@ class Trainer {
   TrainerOptions o_;
   std::unique_ptr<Parts> parts_;
   Executor* executor_ = nullptr;  // belongs to parts_
+  Placement placed_;              // of the steps
   std::vector<BatchView> micro_batches_;
   std::vector<BatchView> rank_views_;  // rows of each logical rank of this process
   ImageSize size_{};                   // of the images of the last batch

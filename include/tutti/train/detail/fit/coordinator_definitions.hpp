@@ -150,6 +150,7 @@ TUTTI_CORE_FUNCTION void Coordinator::complete_step(const CompletedStep& closed)
   Placement of = closed.source->placement();
   of.world = closed.ranks;
   of.global_batch = closed.global_batch;
+  of.bounds = closed.bounds;
   for (of.rank = 0; of.rank < of.world; ++of.rank) {
     const Share part = samples.share(closed.began, of);
     detail::audit_parts({closed.began.epoch, closed.step, of.rank, generation_, part.indices}, part.epochs,

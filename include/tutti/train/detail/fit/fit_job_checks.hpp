@@ -45,6 +45,10 @@ inline void check_recipe(const FitRecipe& r) {
     fail<UsageError>("fit .batch_per_worker",
                      "0 with .logical_ranks, because the batch must not follow the number of workers",
                      std::to_string(r.batch_per_worker), "leave out one of the two");
+  if (r.shares == Shares::measured && r.logical_ranks == 0)
+    fail<UsageError>("fit .shares", "Shares::equal without .logical_ranks", "Shares::measured",
+                     "set .logical_ranks, for example to 8 times the number of processes, so that the results do not "
+                     "depend on the shares");
 }
 
 // Returns the net that the recipe trains: its labels are mixed if the recipe mixes images.
@@ -127,6 +131,7 @@ struct FitImages {
   add("fit .batch_per_worker", r.batch_per_worker);
   add("fit .ramp_steps", r.ramp_steps);
   add("fit .logical_ranks", r.logical_ranks);
+  add("fit .shares", r.shares == Shares::measured ? 1 : 0);
   f.add("fit .run", r.run);
   const std::int64_t epoch = std::max<std::int64_t>((images.train.size() + r.batch - 1) / r.batch, 1);
   f.add("fit .schedule", text_of(r.schedule, epoch, r));
@@ -163,6 +168,7 @@ struct FitImages {
   how.save_every = r.save_every;
   how.save_last = true;
   how.max_steps = r.max_steps;
+  how.shares = r.shares;
   how.batch_per_worker = r.batch_per_worker;
   how.ramp_steps = r.ramp_steps;
   how.metric = r.metric;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/batch_source.hpp>
@@ -64,14 +65,15 @@ class RunSources {
     }
     remember();
   }
-  // Continues at p as one rank of `size`, in steps of this global batch.
-  void start(Position p, int rank, int size, std::int64_t global_batch) {
+  // Continues at p as one rank of `size`, in steps of this global batch. bounds: as in Placement.
+  void start(Position p, int rank, int size, std::int64_t global_batch, const std::vector<std::int32_t>& bounds = {}) {
     const auto place = [&](const BatchSource& s, std::int64_t batch) {
       Placement to = s.placement();
       to.global_batch = batch;
       to.rank = rank;
       to.world = size;
       to.logical_ranks = logical_ranks_;
+      to.bounds = bounds;
       return to;
     };
     train_->start(p, place(*train_, global_batch));

@@ -58,8 +58,15 @@ class ChangingMembers : public RunMembers {
   // state, and some members may have left. since: when the change began.
   void report_change(const Stopwatch& since) {
     const StepShare& step = run_.share.step;
-    const CompletedStep closed{step.began,           step.number,     static_cast<int>(step.world),  step.batch,
-                               run_.sources.train(), since.seconds(), parts_.schedule.global_batch()};
+    const int world = static_cast<int>(step.world);
+    const CompletedStep closed{step.began,
+                               step.number,
+                               world,
+                               step.batch,
+                               run_.sources.train(),
+                               since.seconds(),
+                               parts_.schedule.global_batch(),
+                               parts_.shares.bounds_of_step(world)};
     run_.coordinator.on_membership_change(step.number > 0 ? &closed : nullptr);
   }
 

@@ -100,6 +100,7 @@ class ElasticMembers final : public ChangingMembers {
     of.rank = 0;
     of.world = ranks > 0 ? ranks : static_cast<int>(most > 0 ? std::max<std::int64_t>(all / most, 1) : all);
     of.logical_ranks = ranks;
+    of.bounds.clear();
     const Position p{std::clamp<std::int64_t>(run_.options.epochs - 1, 0, members_.epoch_of_joining()), 0};
     source->start(p, of);
     if (source->steps_left(p, run_.options.epochs) <= 0) return;
@@ -159,12 +160,15 @@ class ElasticMembers final : public ChangingMembers {
   // lost.
   void take_state() {
     RunShare theirs = run_.share;
-    const StateSpan span{"run",
-                         DType::i64,
-                         {static_cast<std::int64_t>(sizeof theirs / sizeof(std::int64_t))},
-                         std::as_writable_bytes(std::span(&theirs, 1))};
-    run_.trainer.reform({&span, 1});
+    std::vector<std::int64_t> owners = parts_.shares.owners();
+    const auto span_of_words = [](const char* name, std::span<std::byte> bytes) {
+      return StateSpan{name, DType::i64, {static_cast<std::int64_t>(bytes.size() / sizeof(std::int64_t))}, bytes};
+    };
+    const StateSpan spans[] = {span_of_words("run", std::as_writable_bytes(std::span(&theirs, 1))),
+                               span_of_words("shares", std::as_writable_bytes(std::span(owners)))};
+    run_.trainer.reform({spans, owners.empty() ? std::size_t{1} : std::size_t{2}});
     run_.share = theirs;
+    parts_.shares.owners() = std::move(owners);
     holds_state_ = true;
     name_generation();
   }
@@ -174,7 +178,10 @@ class ElasticMembers final : public ChangingMembers {
     run_.sources.make(run_.options, run_.strategy.rank(), run_.strategy.size());
     parts_.reports.enter_source();
     parts_.schedule.follow_batch();
-    run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch());
+    const std::vector<std::int32_t> bounds = parts_.shares.begin_generation();
+    run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch(),
+                       bounds);
+    parts_.shares.restart();
     list_shares();
     // A step may now have more images than the rest of the epochs. Then the run ends, but its last work is not done
     // yet.

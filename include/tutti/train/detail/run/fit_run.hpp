@@ -44,6 +44,7 @@ class FitRun {
         step_end_.run();
         if (run_.over || members_.ends()) continue;
         if (!members_.go_on()) return leave();
+        if (!run_.over) parts_.shares.follow();
       } catch (const CommunicationError&) {
         if (!members_.recover()) return leave();
       }
@@ -75,6 +76,7 @@ class FitRun {
     std::uint32_t flags = pending.flags();
     // Waits for the flags of an epoch's last step: a process that leaves after the epoch must know it in this step.
     if (members_.may_change() && batch.last_of_epoch) flags |= pending.wait().flags;
+    parts_.shares.step(batch);
     reports.set_skipped_rows(reports.skipped_rows() + static_cast<double>(batch.skipped));
     if (batch.skipped > 0) reports.name_skipped(run_.train());
     at.epoch = batch.after.epoch;

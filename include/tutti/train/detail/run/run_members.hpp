@@ -71,6 +71,7 @@ class RunMembers {
     take_place();
     run_.coordinator.on_membership_change();
     parts_.schedule.follow_batch();
+    parts_.shares.begin();
     if (ends()) return false;
     if (run_.options.batch_per_worker > 0 || !run_.sources.have_logical_ranks())
       run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch());

@@ -5,6 +5,7 @@
 #include <tutti/train/detail/run/run_context.hpp>
 #include <tutti/train/detail/run/run_reports.hpp>
 #include <tutti/train/detail/run/run_schedule.hpp>
+#include <tutti/train/detail/run/run_shares.hpp>
 
 namespace tutti::detail {
 
@@ -22,6 +23,7 @@ struct RunParts {
   RunSchedule schedule{run};
   RunReports reports{run, schedule};
   RunCheckpoints checkpoints{run};
+  RunShares shares{run};
 };
 
 }  // namespace tutti::detail

@@ -119,6 +119,9 @@ class GradientExchange final : public Exchange {
   // Returns the seconds that this rank has waited for reductions.
   [[nodiscard]] double seconds_waited() const noexcept { return seconds_waited_; }
 
+  // Returns the seconds in which this rank handed pieces to the strategy: some communicators sum in this call.
+  [[nodiscard]] double seconds_sent() const noexcept { return seconds_sent_; }
+
   void begin() noexcept {
     next_ = converted_ = 0;
     flags_written_ = tail_sent_ = false;
@@ -190,7 +193,13 @@ class GradientExchange final : public Exchange {
     const std::span<std::byte> bytes{gradients(k.begin) - flags, flags + (k.end - k.begin) * unit()};
     note_ready(bytes.size());
     const DType t = integers_ != nullptr ? DType::i32 : e_->parameters().dtype;
-    return s_.reduce({Piece::Kind::gradients, k.index, t, sent(bytes), flags});
+    return hand_over({Piece::Kind::gradients, k.index, t, sent(bytes), flags});
+  }
+  Work hand_over(const Piece& piece) {
+    const Stopwatch watch;
+    Work work = s_.reduce(piece);
+    seconds_sent_ += watch.seconds();
+    return work;
   }
   // Returns the end of the slices to convert now: those that are final, if they are enough for the backend's threads.
   [[nodiscard]] std::size_t take_final(std::size_t slices) {
@@ -213,7 +222,7 @@ class GradientExchange final : public Exchange {
     for (; next_ < buckets_.size() && buckets_[next_].last <= converted_; ++next_)
       if (!alone()) works_[next_] = reduce(buckets_[next_], next_ == 0);
     if (alone() || next_ < buckets_.size() || std::exchange(tail_sent_, true)) return;
-    states_work_ = s_.reduce({Piece::Kind::statistics, 0, DType::i64, std::as_writable_bytes(integers_->tail()), 0});
+    states_work_ = hand_over({Piece::Kind::statistics, 0, DType::i64, std::as_writable_bytes(integers_->tail()), 0});
   }
   // The backward pass still reads the weights, so the new ones are kept in another place.
   Work push(const Bucket& k) {
@@ -301,7 +310,7 @@ class GradientExchange final : public Exchange {
   Buffer results_;         // of SharedMatrices
   SharedMatrices shared_;  // without shares: there are none
   std::unique_ptr<IntegerSums> integers_;
-  double seconds_waited_ = 0;
+  double seconds_waited_ = 0, seconds_sent_ = 0;
   StepTrace* trace_ = nullptr;
   const Stopwatch* since_ = nullptr;
 };

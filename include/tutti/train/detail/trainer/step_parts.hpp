@@ -15,6 +15,7 @@ struct StepParts {
   std::span<const BatchView> views;         // micro-batches
   std::int64_t batches = 1;                 // that batch norm counts in this step
   std::span<const std::uint8_t> last_of{};  // for each view with logical ranks: 1 if it is the last one of its rank
+  std::uint64_t first_rank = 0;             // the logical rank of the first view; without them, the rank
 
   // Returns whether a view is the last one of a logical rank.
   [[nodiscard]] bool ends_rank(std::size_t view) const { return !last_of.empty() && last_of[view] != 0; }

@@ -80,6 +80,8 @@ class StepRunner {
     settle();
     switch_finisher(select_finisher());
   }
+  // Returns the seconds in which this rank computed the gradients of the last step, without waiting for other ranks.
+  [[nodiscard]] double seconds_computed() const noexcept { return computed_; }
   // Returns StepFinisher's spare memory.
   [[nodiscard]] std::span<std::byte> spare() { return runs_ahead() ? end_->spare() : std::span<std::byte>(); }
   // Records each step from now on; the host then ends the steps. null: stops recording.
@@ -220,13 +222,10 @@ class StepRunner {
     s_.finish();
     if (trace_ != nullptr) trace_->end = since_.seconds();
   }
-  // Returns the first logical rank of this process; without logical ranks, its rank.
-  [[nodiscard]] std::uint64_t first_rank() const {
-    if (o_.logical_ranks == 0) return static_cast<std::uint64_t>(s_.rank());
-    return static_cast<std::uint64_t>(part_of(o_.logical_ranks, s_.rank(), s_.size()).begin);
-  }
   void run_parts(std::uint64_t number, const StepParts& parts, std::int64_t global_rows) {
-    BatchKey key{o_.seed, static_cast<std::uint64_t>(counters_.step), first_rank()};
+    computing_.restart();
+    sent_before_ = exchange_.seconds_sent();
+    BatchKey key{o_.seed, static_cast<std::uint64_t>(counters_.step), parts.first_rank};
     for (std::size_t begin = 0, end = 0; begin < parts.views.size(); begin = end, ++key.logical_rank) {
       if (begin > 0) host_.restore_states();  // the step itself begins the first rank
       end = parts.end_of_rank(begin);
@@ -301,6 +300,7 @@ class StepRunner {
     if (adds_up()) sum_.add(p, e_.gradient_data(), place_.begins_pass, place_.ends_pass);
     if (shares || (to != nullptr && part_rows_ > 0)) take_ready(exchange_.trainable());
     if (!place_.ends_step) return;
+    computed_ = computing_.seconds() - (exchange_.seconds_sent() - sent_before_);
     if (trace_ != nullptr) trace_->backward_end = since_.seconds();
     const Span span(Lane::step, "update");
     end_->update(exchange_);
@@ -391,7 +391,8 @@ class StepRunner {
   bool begins_sums_ = true;
   Scale sent_;
   StepTrace* trace_ = nullptr;
-  Stopwatch since_;
+  Stopwatch since_, computing_;
+  double computed_ = 0, sent_before_ = 0;  // seconds
 };
 
 }  // namespace tutti

@@ -138,7 +138,7 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(std::span<const BatchView> parts, std::int64_t global_rows,
                                                    double lr, std::uint32_t flags) {
   if (o_.logical_ranks > 0) {
-    const std::int64_t ranks = part_of(o_.logical_ranks, s_.rank(), s_.size()).count;
+    const std::int64_t ranks = placed().logical().count;
     if (static_cast<std::int64_t>(parts.size()) != ranks)
       fail<UsageError>("trainer", {ranks, " parts, one for each logical rank of this process"}, parts.size());
     rank_views_.assign(parts.begin(), parts.end());
@@ -146,49 +146,8 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(std::span<const BatchView> pa
     return step_by_rank(global_rows, lr, flags);
   }
   if (parts.empty()) fail<UsageError>("trainer", "a step of one micro-batch or more", "no micro-batch");
-  const StepParts all{parts, static_cast<std::int64_t>(parts.size())};
+  const StepParts all{parts, static_cast<std::int64_t>(parts.size()), {}, static_cast<std::uint64_t>(s_.rank())};
   return start(all, global_rows, lr, flags);
-}
-
-TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(const Batch& batch, double lr, std::uint32_t flags) {
-  const Placement placed{.rank = s_.rank(), .world = s_.size(), .logical_ranks = o_.logical_ranks};
-  const Part ranks = placed.logical(), rows = placed.rows(batch.global_count);
-  if (batch.count != rows.count)
-    fail<UsageError>("trainer", {rows.count, " of ", batch.global_count, " rows, for its logical ranks"}, batch.count,
-                     "set Placement::logical_ranks of the loader too");
-  rank_views_.clear();
-  for (std::int64_t v = ranks.begin; v < ranks.begin + ranks.count; ++v) {
-    const Part of = part_of(batch.global_count, static_cast<int>(v), o_.logical_ranks);
-    rank_views_.push_back(view_of(batch, of.begin - rows.begin, of.begin - rows.begin + of.count));
-  }
-  parts_->exchange.integers()->leave_out(batch.skipped);
-  return step_by_rank(batch.global_count, lr, flags);
-}
-
-// Cuts the rows of each logical rank of this process into micro-batches. A process without a logical rank takes part
-// with zeros.
-TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step_by_rank(std::int64_t global_rows, double lr, std::uint32_t flags) {
-  const Graph& g = executor_->graph();
-  const Shape& image = g[g.images].shape;
-  const std::int64_t numbers = g[g.labels].shape.row_numel();
-  micro_batches_.clear();
-  last_of_.clear();
-  for (const BatchView& v : rank_views_) {
-    const std::int64_t pixels = v.size == ImageSize{} ? image[2] * image[3] : v.size.height * v.size.width;
-    const std::int64_t bytes = image[1] * pixels;
-    const std::int64_t n = micro_batches(v.rows);
-    for (std::int64_t i = 0; i < n; ++i) {
-      micro_batches_.push_back(detail::rows_of(v, begin_of(i, n, v.rows), begin_of(i + 1, n, v.rows), bytes, numbers));
-      last_of_.push_back(i + 1 == n ? 1 : 0);
-    }
-  }
-  if (micro_batches_.empty()) {
-    micro_batches_.emplace_back();
-    last_of_.push_back(0);
-  }
-  // Batch norm counts the batches of the first logical rank, whatever the processes are.
-  const std::int64_t batches = micro_batches(part_of(global_rows, 0, o_.logical_ranks).count);
-  return start({span_of(micro_batches_), batches, span_of(last_of_)}, global_rows, lr, flags);
 }
 
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::start(const StepParts& parts, std::int64_t global_rows, double lr,
@@ -210,6 +169,7 @@ TUTTI_CORE_FUNCTION void Trainer::roll_back() { parts_->steps->roll_back(); }
 
 TUTTI_CORE_FUNCTION void Trainer::reform(std::span<const StateSpan> extra) {
   roll_back();
+  placed_.bounds.clear();
   parts_->exchange.begin_generation();
   parts_->steps->begin_generation();
   s_.attach(executor_->parameters(), facts());
@@ -395,5 +355,6 @@ TUTTI_CORE_FUNCTION void Trainer::settle() { parts_->steps->settle(); }
 
 }  // namespace tutti
 #include <tutti/train/detail/trainer/trainer_facts.hpp>
+#include <tutti/train/detail/trainer/trainer_logical_ranks.hpp>
 #include <tutti/train/detail/trainer/trainer_memory.hpp>
 #include <tutti/train/detail/trainer/trainer_tensors.hpp>
