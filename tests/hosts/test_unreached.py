@@ -121,7 +121,6 @@ class Servers(Unreached):
         """Each host has a worker and a server: the job removes the worker and the server of one host."""
         self.others_train_on((0, 1), (1, 0), gone=["server 1", "worker 1"], hosts=(0, 1), options=("-s", 2))
 
-    @at_night
     def test_one_way_to_the_only_server(self):
         self.others_train_on((1, 0), gone=["worker 1"], hosts=(0, 1), options=("-s", 1))
 
