@@ -170,7 +170,7 @@ class Torchrun(PyTorch):
 
 class TorchrunTuned(Torchrun):
     """torchrun with last_call_timeout=1 (30 by default), which rendezvous.html describes but does not recommend. Its other settings
-    need no change: --monitor-interval is 0.1 s by default, and the other time-outs are limits that no run reaches."""
+    need no change: --monitor-interval is 0.1 s by default, join_timeout is only a limit, and the detection has the time-out of this race."""
     CONF = ",last_call_timeout=1"
 
 
