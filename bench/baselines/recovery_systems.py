@@ -169,7 +169,8 @@ class Torchrun(PyTorch):
 
 
 class TorchrunTuned(Torchrun):
-    """torchrun with last_call_timeout=1, which its pages describe but do not recommend."""
+    """torchrun with last_call_timeout=1 (30 by default), which rendezvous.html describes but does not recommend. Its other settings
+    need no change: --monitor-interval is 0.1 s by default, join_timeout is only a limit, and the detection has the time-out of this race."""
     CONF = ",last_call_timeout=1"
 
 
