@@ -46,7 +46,7 @@ OLD = [
     ("pause-ends-worker", CHANNEL, "std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout())",
      "std::chrono::milliseconds(0)"),
     # A launcher that was paused does not give up a worker for the time of its own pause
-    ("pause-of-the-launcher-counts", ARBITER, "for (Process& p : processes_) p.heard = now;", ";"),
+    ("pause-of-the-launcher-counts", ARBITER, "for (Process& p : processes_) p.heard = std::min(now, p.heard + gap);", ";"),
     # End a removed process at once if the news arrives while it enters a generation
     ("end-of-channel-is-lost", MEMBER, "if (!end_.empty()) flag_->raise(end_);", ";"),
     # Release servers when the work is done while a worker waits to join
@@ -115,17 +115,17 @@ OTHER = [
      "if (first == nullptr) first = c;"),
     ("authority-is-youngest", NEXT, "if (first == nullptr || c->step > first->step) first = c;",
      "if (first == nullptr || c->step >= first->step) first = c;"),
+    # Without the condition, nothing changes: a worker that joins is younger than each member and has no steps.
     ("joining-worker-has-authority", NEXT,
      "if (c->member.role != Role::worker || c->state != Candidate::State::member) continue;",
-     "if (c->member.role != Role::worker) continue;"),
+     "if (c->member.role != Role::worker || c->state == Candidate::State::member) continue;"),
     ("leaving-at-epoch-is-not-urgent", NEXT,
      "level = std::max(level, p.leaves_at_epoch ? Urgency::epoch : Urgency::step);",
      "level = std::max(level, p.leaves_at_epoch ? Urgency::none : Urgency::step);"),
     ("leaving-is-not-urgent", NEXT, "const bool leaves = p.state == Candidate::State::member && p.leaving;",
      "const bool leaves = !PLANTED && p.state == Candidate::State::member && p.leaving;"),
     ("joining-is-not-urgent", NEXT, "if (joins) level =", "if (joins && !PLANTED) level ="),
-    ("workers-join-within-an-epoch", NEXT, "const bool lets_in = (at_once || epoch_end) && !preparing(all);",
-     "const bool lets_in = (PLANTED || at_once || epoch_end) && !preparing(all);"),
+    ("workers-join-within-an-epoch", NEXT, "(at_once || epoch_end) && !preparing(all)", "!preparing(all)"),
     ("leaving-member-stays", NEXT, "const bool leaves = c.leaving && !keep",
      "const bool leaves = !PLANTED && c.leaving && !keep"),
     ("leaving-member-may-not-leave", NEXT, "  return kept ||\n", "  return !PLANTED && kept ||\n"),
