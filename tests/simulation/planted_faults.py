@@ -296,7 +296,7 @@ HOSTS_FAULTS = [
 # Faults of tables and hosts that are compiled one by one. A scenario stands before the name.
 SEPARATE = [
     # Faults that the code had once.
-    ("tables", "new-clock-is-too-low", OWNED, "        raise_new_clocks();\n", ""),
+    ("tables", "new-clock-is-too-low", OWNED, "        correct_clocks(w);\n", ""),
     ("hosts", "old-rename-counts", HOSTS_FILE, "whole_ = (event.mask & IN_MOVED_TO) != 0;",
      "whole_ = whole_ || (event.mask & IN_MOVED_TO) != 0;"),
     ("hosts", "half-edit-is-read", HOSTS_FILE, "if (changes() || whole_) continue;", ""),
@@ -320,7 +320,7 @@ SEPARATE = [
     ("tables", "answer-before-all", SUMS, "return ++c.count == workers_;", "return ++c.count + 1 >= workers_;"),
     ("tables", "first-worker-is-not-added", SUMS, "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes};",
      "c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes / 2 + 2};"),
-    ("tables", "unanswered-is-not-repeated", WORKER, "if (p.server == s && !p.answered) p.sent = false;", ""),
+    ("tables", "unanswered-is-not-repeated", WORKER, "if (p.server == s && !p.answered) p.sent = false;", ";"),
     ("tables", "unanswered-bytes-stay", WORKER, "    unanswered_[static_cast<std::size_t>(s)] = 0;\n", ""),
     ("tables", "servers-are-not-looked-for", WORKER, "look_for_servers();\n      }", "}"),
     ("tables", "done-is-too-high", WORKER, "return job->round;\n    return rounds_;", "return rounds_;\n    return rounds_;"),
