@@ -173,7 +173,7 @@ class Refused(RunsCase):
         self.refuse(wrong, "--logical-ranks", 2, strategy="gloo", ranks=3)
         self.refuse("[--logical-ranks] expected 0 to 4096, got -1", "--logical-ranks=-1")
         self.refuse("[--strategy] expected solo, mpi, gloo, nccl or ps with --logical-ranks", strategy="ps_async", ranks=2, servers=1)
-        self.refuse("[--shares] expected equal or measured, got foo", "--shares", "foo")
+        self.refuse("[--shares] expected equal or measured, got 'foo'", "--shares", "foo")
         self.refuse("[--shares] expected equal without --logical-ranks", "--logical-ranks", 0, "--shares", "measured")
         self.refuse("[--shares] expected equal with --strategy ps_async", "--shares", "measured", strategy="ps_async", ranks=2, servers=1)
         self.refuse("[--comm-wire] expected same with --logical-ranks", "--comm-wire", "bf16", strategy="gloo", ranks=2)
