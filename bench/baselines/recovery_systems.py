@@ -280,7 +280,8 @@ class Tutti(System):
         command = [self.build / "tools" / "tutti-launch", "--elastic", "--elastic-at", "step", "--elastic-dir", self.folder, "--rank-timeout",
                    self.timeout, "-n", len(self.hosts), "-H", self.list(hosts), "--ssh-config", self.cluster.ssh_config, self.program, "--strategy",
                    "gloo", "--dataset", "synthetic", "--num-examples", IMAGES, "--network", "resnet", "--depth", 20, "--batch-size", BATCH * 4 // len(self.hosts),
-                   "--threads", 1, "--epochs", self.epochs, "--disp-batches", 1, "--audit", "--run-dir", self.run]
+                   "--threads", 1, "--epochs", self.epochs, "--disp-batches", 1, "--evaluate-every", 0,
+                   "--audit", "--run-dir", self.run]
         self.launch(None, command, TUTTI_STATE_DIR=str(self.folder / "state"))
 
     def edit(self, hosts):
