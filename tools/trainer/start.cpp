@@ -47,8 +47,8 @@ MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& se
   // The loader of a process holds the rows of all its logical ranks.
   const std::int64_t world = std::max(trainer.strategy().size(), 1);
   const std::int64_t ranks = std::max<std::int64_t>((o.logical_ranks + world - 1) / world, 1);
-  const auto batches =
-      static_cast<std::size_t>(ranks * (rows + evaluated) * LoaderOptions{}.slots * largest_image_bytes(o, seen));
+  const LoaderOptions ring;
+  const auto batches = static_cast<std::size_t>(ranks * (rows + evaluated) * ring.slots * largest_image_bytes(o, seen));
   m.batches = batches;
   if (!trainer.executor().backend().memory().on_host()) return m;
   if (!o.dry_run) check_memory(m, o, launched().local_size);
