@@ -173,3 +173,21 @@ TEST_CASE("two members without a connection end a job that can lose no member") 
   paused.pass(500ms);
   CHECK(paused.count(Decision::Kind::lost) == 0);
 }
+
+TEST_CASE("one report is enough if the other member has left the generation before a change") {
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  for (const ConnectionId connection : {0U, 1U, 2U}) s.tell(connection, GroupReady{1});
+  s.tell(0, Leave{false});
+  // Workers 0 and 1 have done the last step, in which worker 2 still lacks a message of worker 1.
+  for (const ConnectionId connection : {0U, 1U}) s.tell(connection, Report{1, 3});
+  s.tell(2, UnreachablePeers{1, 4, {1}});
+  CHECK(s.ids() == "0 1 2");
+  s.pass(600ms);
+  REQUIRE(s.count(Decision::Kind::lost) == 1);
+  const auto lost = std::find_if(s.decisions.begin(), s.decisions.end(),
+                                 [](const Decision& d) { return d.kind == Decision::Kind::lost; });
+  CHECK(lost->member.name() == "worker 2 on h2");
+  CHECK(lost->unreachable);
+  CHECK(s.ids() == "1");
+}
