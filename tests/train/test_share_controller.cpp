@@ -210,22 +210,48 @@ TEST_CASE("a process that is too slow for one logical rank waits, is named once,
   job.steps(10);
   CHECK(job.controller.shares() == Counts{4, 4, 0});
   CHECK(job.slow == std::vector<int>{2});
+  // It takes 25 times as long as a step without it: 3 steps of 3,750.
   int measured = 0;
-  for (int i = 0; i < 1000; ++i) {
+  std::int64_t time = 0;
+  constexpr int steps = 20'000;
+  for (int i = 0; i < steps; ++i) {
     job.one_step();
     measured += job.controller.shares()[2];
+    time += step_time(job.controller.shares(), job.times);
   }
-  CHECK(measured >= 6);
-  CHECK(measured <= 12);  // 3 steps each time: after 100 steps, then after 200, 400, 800
+  CHECK(measured == 15);
+  CHECK(static_cast<double>(time) < 1.02 * 4'000'000 * steps);
   CHECK(job.slow == std::vector<int>{2});
   job.times[2] = 1'000'000;
-  job.steps(static_cast<int>(33 * ShareController::idle));
+  job.steps(4'000);
   CHECK(job.controller.shares() == Counts{3, 3, 2});
   // It is named again if it becomes slow again. With one logical rank, it is one that cannot be helped.
   job.times[2] = 6'000'000;
   job.steps(static_cast<int>(ShareController::longest) + 30);
   CHECK(job.controller.shares() == Counts{4, 3, 1});
   CHECK(job.slow == std::vector<int>{2, 2});
+}
+
+TEST_CASE("a process that is little too slow is measured after 100 steps, then after longer and longer times") {
+  // Without it a step takes 4 ms, with it 9: at 2 % of the time that is each 338 steps.
+  Job job(8, {1'000'000, 1'000'000, 9'000'000});
+  std::vector<std::int64_t> tries;
+  for (int i = 0; i < 10'000; ++i) {
+    const bool had = job.controller.shares()[2] > 0;
+    job.one_step();
+    if (!had && job.controller.shares()[2] > 0) tries.push_back(job.step);
+  }
+  REQUIRE(tries.size() >= 5);
+  CHECK(tries[0] < 360);
+  CHECK(tries[1] - tries[0] < 360);
+  CHECK(tries[4] - tries[3] > 1500);
+  // Short steps are not measured, so a trial lasts longer with them.
+  ShareController c(8);
+  c.begin(0, {1, 1, 1000});
+  CHECK(c.due(7));
+  c.skip_step();
+  CHECK(!c.due(7));
+  CHECK(c.due(8));
 }
 
 TEST_CASE("a new generation begins with the known times, and with the median for processes without one") {

@@ -166,3 +166,44 @@ TEST_CASE("measured shares without logical ranks are refused") {
   o.shares = Shares::measured;
   CHECK_THROWS_WITH_AS(fit(t, train, nullptr, o), doctest::Contains("[fit] expected logical ranks"), UsageError);
 }
+
+TEST_CASE("a trainer has equal shares again after a run with measured ones, also with the same loader") {
+  const auto job = [](auto& strategy) {
+    const int me = strategy.rank();
+    CpuBackend backend{CpuOptions{1}};
+    Trainer trainer(backend, strategy, net(), {.seed = 5, .logical_ranks = logical});
+    const Synthetic images({.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true});
+    const LoaderOptions of{
+        .placement = {.global_batch = batch, .rank = me, .world = strategy.size(), .logical_ranks = logical},
+        .seed = 9,
+        .threads = 1};
+    Loader first(images, of), second(images, of);
+    std::size_t changes = 0;
+    std::int64_t end = 0;
+    for (Loader* train : {&first, &first, &second, &second})
+      for (const Shares shares : {Shares::measured, Shares::equal}) {
+        Heard heard;
+        Coordinator coordinator(trainer, {.listeners = {&heard}});
+        FitOptions o{.epochs = end += 3, .global_batch = batch};
+        o.shares = shares;
+        o.share_seconds = [&](std::int64_t, std::int64_t ranks) {
+          return static_cast<double>(ranks * (me == 0 ? 3 : 1));
+        };
+        fit(trainer, *train, nullptr, coordinator, o);
+        CHECK(trainer.placement().bounds.empty());
+        changes += heard.shared.size();
+      }
+    if (me == 0) CHECK(changes == (strategy.size() == 1 ? 0U : 4U));
+    trainer.commit();
+    std::vector<std::byte> bits;
+    for (const auto& s : trainer.committed_tensors(false)) bits.insert(bits.end(), s.bytes.begin(), s.bytes.end());
+    return bits;
+  };
+  Solo solo;
+  const std::vector<std::byte> one = job(solo);
+  run_ranks(2, [&](ThreadCommunicator& c) {
+    AllReduce strategy(c);
+    const std::vector<std::byte> bits = job(strategy);
+    if (c.rank() == 0) CHECK(bits == one);
+  });
+}

@@ -53,6 +53,8 @@ void check_shares(RunOptions& o, const StartedJob& job) {
     fail<UsageError>("--shares", "equal without --logical-ranks, because batch norm would see other rows", o.shares,
                      "give --logical-ranks a number, for example " + std::to_string(8 * std::max(job.processes, 2)) +
                          ", and divide --batch-size accordingly");
+  if (job.processes < 2 && !job.elastic)
+    o.notes.push_back("no effect: --shares measured, because one process was started, which has all logical ranks");
 }
 
 }  // namespace

@@ -46,7 +46,10 @@ MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& se
   MemoryEstimate m = trainer.memory(rows, evaluated);
   // The loader of a process holds the rows of all its logical ranks.
   const std::int64_t world = std::max(trainer.strategy().size(), 1);
-  const std::int64_t ranks = std::max<std::int64_t>((o.logical_ranks + world - 1) / world, 1);
+  // With measured shares it may get those of processes that are much slower; each of these has one, or none.
+  const std::int64_t most =
+      o.shares == "measured" ? o.logical_ranks - world + 1 : (o.logical_ranks + world - 1) / world;
+  const std::int64_t ranks = std::max<std::int64_t>(most, 1);
   const LoaderOptions ring;
   const auto batches = static_cast<std::size_t>(ranks * (rows + evaluated) * ring.slots * largest_image_bytes(o, seen));
   m.batches = batches;

@@ -139,7 +139,7 @@ class ResidentSource final : public BatchSource {
   [[nodiscard]] const ResidentImages& images() const noexcept { return resident_; }
 
  private:
-  // Allocates for the largest share that this rank can get.
+  // Allocates for the largest step of this rank.
   void reserve() {
     options_.placement.check();
     const Placement& p = options_.placement;

@@ -51,6 +51,7 @@ class FitRun {
     }
     run_.train().release();
     members_.end();
+    parts_.shares.end();
     const double seconds = parts_.reports.seconds();
     if (!run_.result.interrupted && !run_.result.changes)
       run_.coordinator.tell([&](FitListener& l) { l.finished(seconds); });

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include <tutti/core/math.hpp>
 #include <tutti/data/batch_source.hpp>
@@ -76,7 +78,7 @@ class RunMembers {
     if (run_.options.batch_per_worker > 0 || !run_.sources.have_logical_ranks())
       run_.sources.start(run_.position(), run_.strategy.rank(), run_.strategy.size(), parts_.schedule.global_batch());
     else
-      run_.train().start(run_.position());
+      start_train();
     return true;
   }
   void name_generation() { run_.at.generation = run_.share.before_generations + generation(); }
@@ -87,6 +89,14 @@ class RunMembers {
  private:
   // Returns the number of this generation in the job, from 1.
   [[nodiscard]] virtual std::int64_t generation() const { return 1; }
+  // The trainer decides about shares: those of the source may be of an earlier run.
+  void start_train() {
+    Placement to = run_.train().placement();
+    std::vector<std::int32_t> bounds = run_.trainer.placement().bounds;
+    if (to.logical_ranks == 0 || to.bounds == bounds) return run_.train().start(run_.position());
+    to.bounds = std::move(bounds);
+    run_.train().start(run_.position(), to);
+  }
   // Moves the position of a worker that arrives late to the position of the other workers.
   virtual void take_place() {}
 

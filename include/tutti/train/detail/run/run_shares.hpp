@@ -23,6 +23,8 @@ class RunShares {
 
   // Begins the first generation with equal shares.
   TUTTI_CORE_FUNCTION void begin();
+  // Makes the shares of the trainer equal again after the run.
+  TUTTI_CORE_FUNCTION void end();
   // Begins a generation after a change of members; all members call it. Those that stay have the times that they knew.
   // Returns the bounds for the sources (Placement::bounds), which the trainer has too; call restart() when they have
   // started.

@@ -38,7 +38,12 @@ TUTTI_CORE_FUNCTION RunShares::RunShares(RunContext& run)
 TUTTI_CORE_FUNCTION void RunShares::begin() {
   if (!measured_) return;
   controller_.begin(run_.at.step, std::vector<std::int64_t>(static_cast<std::size_t>(run_.strategy.size())));
+  run_.trainer.set_shares({});
   restart();
+}
+
+TUTTI_CORE_FUNCTION void RunShares::end() {
+  if (measured_) run_.trainer.set_shares({});
 }
 
 TUTTI_CORE_FUNCTION std::vector<std::int32_t> RunShares::begin_generation() {
@@ -69,7 +74,10 @@ TUTTI_CORE_FUNCTION void RunShares::step(const Batch& batch) {
   double seconds = run_.trainer.seconds_computed() + waited - std::exchange(waited_, waited);
   // A short last step of an epoch has less work for each logical rank.
   const Placement& p = run_.train().placement();
-  if (batch.global_count < step_count({}, run_.train().size(), p.global_batch, p.epoch_end)) return;
+  if (batch.global_count < step_count({}, run_.train().size(), p.global_batch, p.epoch_end)) {
+    controller_.skip_step();
+    return;
+  }
   if (run_.options.share_seconds) seconds = run_.options.share_seconds(run_.at.step, share);
   window_.add(seconds, share);
 }

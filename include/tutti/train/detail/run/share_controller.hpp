@@ -68,6 +68,8 @@ class ShareController {
   TUTTI_CORE_FUNCTION void begin(std::int64_t step, std::vector<std::int64_t> nanoseconds);
   // Returns whether the processes exchange their times and call decide() after this step.
   [[nodiscard]] bool due(std::int64_t step) const noexcept { return step >= due_; }
+  // Call it after a step that is not measured, in place of due(): the next exchange comes one step later.
+  void skip_step() noexcept { ++due_; }
   // Takes the times of all ranks.
   TUTTI_CORE_FUNCTION Decision decide(std::int64_t step, std::vector<std::int64_t> nanoseconds);
 
@@ -78,12 +80,16 @@ class ShareController {
   [[nodiscard]] const std::vector<std::int64_t>& nanoseconds() const noexcept { return nanoseconds_; }
 
   // Steps: between two exchanges of times; from a change to the next exchange, at least and at most; from the exchange
-  // that leaves a process without work to the step in which it gets one logical rank to be measured again, at first.
-  static constexpr std::int64_t interval = 5, shortest = 7, longest = 224, idle = 100;
+  // that leaves a process without work to the step in which it gets one logical rank to be measured again, at least;
+  // from then to the exchange that decides whether it keeps it.
+  static constexpr std::int64_t interval = 5, shortest = 7, longest = 224, idle = 100, trial = 3;
+  // A process without work is measured again so rarely that this costs one part of so many of the time.
+  static constexpr std::int64_t price = 50;
 
  private:
   void fill_unknown();
   [[nodiscard]] int due_again(std::int64_t step) const;
+  [[nodiscard]] std::int64_t affordable_idle(std::size_t rank) const;
   void change(std::int64_t step, std::vector<std::int32_t> to, bool tries);
   void find_slow(Decision& d);
 
@@ -157,6 +163,8 @@ TUTTI_CORE_FUNCTION void ShareController::begin(std::int64_t step, std::vector<s
   named_.assign(world, 0);
   idle_steps_.assign(world, idle);
   idle_until_.assign(world, step + idle);
+  for (std::size_t r = 0; r < world; ++r)
+    if (shares_[r] == 0) idle_until_[r] = step + std::max(idle, affordable_idle(r));
   hold_ = shortest;
   rapid_ = 0;
   tries_ = -1;
@@ -183,16 +191,21 @@ TUTTI_CORE_FUNCTION int ShareController::due_again(std::int64_t step) const {
   return -1;
 }
 
+// Returns the steps after which a process without work may have one logical rank again for `trial` steps.
+TUTTI_CORE_FUNCTION std::int64_t ShareController::affordable_idle(std::size_t rank) const {
+  return price * trial * nanoseconds_[rank] / std::max<std::int64_t>(step_time(shares_, nanoseconds_), 1);
+}
+
 TUTTI_CORE_FUNCTION void ShareController::change(std::int64_t step, std::vector<std::int32_t> to, bool tries) {
+  shares_.swap(to);
   for (std::size_t r = 0; r < to.size(); ++r) {
-    if (to[r] > 0 || shares_[r] == 0) continue;
+    if (shares_[r] > 0 || to[r] == 0) continue;
     // It waits longer each time it was measured for nothing.
     idle_steps_[r] = static_cast<int>(r) == tries_ ? std::min<std::int64_t>(2 * idle_steps_[r], 32 * idle) : idle;
-    idle_until_[r] = step + idle_steps_[r];
+    idle_until_[r] = step + std::max(idle_steps_[r], affordable_idle(r));
   }
-  shares_ = std::move(to);
   if (tries) {
-    due_ = step + 3;
+    due_ = step + trial;
     return;
   }
   rapid_ = step - changed_ <= 6 * hold_ ? rapid_ + 1 : 0;

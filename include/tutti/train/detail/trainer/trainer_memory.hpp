@@ -62,7 +62,7 @@ TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory_in_use(std::int64_t rows) con
   MemoryEstimate m;
   m.parameters = used.parameters;
   // A process with several parts of a step has their sums in other memory; one logical rank has several parts.
-  const bool sums = rows > rows_at_a_time(rows) || o_.logical_ranks > s_.size();
+  const bool sums = rows > rows_at_a_time(rows) || o_.logical_ranks > s_.size() || !placed_.bounds.empty();
   // With SAM, the first passes over a logical rank's parts have sums of their own.
   const bool first_sums = o_.sam.rho > 0 && o_.logical_ranks > 0 && rows > rows_at_a_time(rows);
   m.gradients = used.gradients * (1 + (sums ? 1 : 0) + (first_sums ? 1 : 0));
