@@ -191,3 +191,25 @@ TEST_CASE("one report is enough if the other member has left the generation befo
   CHECK(lost->unreachable);
   CHECK(s.ids() == "1");
 }
+
+TEST_CASE("the rule is applied again when a member leaves the generation after another one has named it") {
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  for (const ConnectionId connection : {0U, 1U, 2U}) s.tell(connection, GroupReady{1});
+  s.tell(0, Leave{false});
+  // Worker 2 lacks the last message of worker 1, which has not reported yet. Its report is not repeated.
+  s.tell(2, UnreachablePeers{1, 4, {1}});
+  s.pass(600ms);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.tell(0, Report{1, 3});
+  s.pass(600ms);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.tell(1, Report{1, 3});
+  CHECK(s.count(Decision::Kind::lost) == 0);  // worker 2 may still withdraw its report
+  s.pass(600ms);
+  REQUIRE(s.count(Decision::Kind::lost) == 1);
+  const auto lost = std::find_if(s.decisions.begin(), s.decisions.end(),
+                                 [](const Decision& d) { return d.kind == Decision::Kind::lost; });
+  CHECK(lost->member.name() == "worker 2 on h2");
+  CHECK(s.ids() == "1");
+}

@@ -111,6 +111,31 @@ TEST_CASE("a server's state is only valid for its own job") {
   CHECK(s.log.empty());
 }
 
+TEST_CASE("a state without the first clock and the origin of its workers is used, and both are 0") {
+  Scene s;
+  io::CheckpointData data;
+  data.step = 20;
+  data.options = io::Json::object({{"job", "job"}});
+  data.counters = io::Json::object(
+      {{"workers", io::Json(io::Json::Array{io::Json::object({{"session", "4"},
+                                                              {"its_step", "9"},
+                                                              {"step", std::int64_t{17}},
+                                                              {"clock", std::int64_t{8}},
+                                                              {"done", io::Json(io::Json::Array{})}})})}});
+  const std::vector<std::byte> bytes(8, std::byte{7});
+  data.model.push_back({"arena 5 from 0", DType::u8, Shape{8}, bytes});
+  io::CheckpointStore(s.own()).save(data);
+  const auto found = s.open().newest();
+  REQUIRE_MESSAGE(found, (s.log.empty() ? "" : s.log[0]));
+  CHECK(found->steps == 20);
+  REQUIRE(found->workers.size() == 1);
+  const ps::ServerState::Worker& worker = found->workers[0];
+  CHECK((worker.session == 4 && worker.its_step == 9 && worker.step == 17 && worker.clock == 8));
+  CHECK((worker.first_clock == 0 && worker.origin == 0));
+  CHECK(found->pieces.size() == 1);
+  CHECK(s.log.empty());
+}
+
 TEST_CASE("a state that cannot be written is reported, and the previous state remains") {
   Scene s;
   s.write({10});

@@ -127,6 +127,11 @@ class ServerSnapshots {
     if (error != std::errc() || end != text.data() + text.size()) fail<DataError>(where, "a number", {"'", text, "'"});
     return n;
   }
+  // Returns 0 if the member is missing: states of earlier builds have neither first clocks nor origins.
+  [[nodiscard]] static std::int64_t integer_or_zero(const io::Json& w, std::string_view key, const std::string& where) {
+    const io::Json* const found = w.find(key);
+    return found == nullptr ? 0 : found->as_integer(where);
+  }
   [[nodiscard]] static ps::ServerState state_of(const io::LoadedCheckpoint& c) {
     const std::string where = c.path().string();
     ps::ServerState s;
@@ -137,8 +142,8 @@ class ServerSnapshots {
       worker.its_step = number(w.at("its_step", where).as_string(where), where);
       worker.step = w.at("step", where).as_integer(where);
       worker.clock = w.at("clock", where).as_integer(where);
-      worker.first_clock = w.at("first_clock", where).as_integer(where);
-      worker.origin = w.at("origin", where).as_integer(where);
+      worker.first_clock = integer_or_zero(w, "first_clock", where);
+      worker.origin = integer_or_zero(w, "origin", where);
       for (const io::Json& d : w.at("done", where).as_array(where))
         worker.done.emplace_back(number(d.at("round", where).as_string(where), where),
                                  number(d.at("offset", where).as_string(where), where));

@@ -2,9 +2,11 @@
 #include "tools/launch/elastic/elastic_log.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,16 +27,25 @@ namespace {
   lock.l_whence = SEEK_SET;
   return lock;
 }
+// Takes both kinds of locks: they do not exclude each other, and launchers of earlier builds only know flock().
+void lock(int fd, const std::filesystem::path& file) {
+  struct flock whole = whole_file();
+  int result = 0;
+  do result = ::fcntl(fd, F_OFD_SETLK, &whole) != 0 ? -1 : ::flock(fd, LOCK_EX | LOCK_NB);
+  while (result != 0 && errno == EINTR);
+  if (result == 0) return;
+  const int error = errno;
+  if (error != EAGAIN && error != EWOULDBLOCK && error != EACCES) io::fail_file("lock", file, error);
+  fail<UsageError>("--elastic-dir", "a folder that no other job uses",
+                   printable(file.parent_path().string()) + ", which another job uses",
+                   "name another folder with --elastic-dir");
+}
 
 }  // namespace
 
 MembershipLog::MembershipLog(const std::filesystem::path& file)
     : file_(file), fd_(io::Descriptor::open(file, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, "open")) {
-  struct flock lock = whole_file();
-  if (::fcntl(fd_.get(), F_OFD_SETLK, &lock) != 0)
-    fail<UsageError>("--elastic-dir", "a folder that no other job uses",
-                     printable(file.parent_path().string()) + ", which another job uses",
-                     "name another folder with --elastic-dir");
+  lock(fd_.get(), file);
   const std::string text = io::read_text_file(file, std::size_t{1} << 28);
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {

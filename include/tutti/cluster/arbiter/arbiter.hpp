@@ -48,7 +48,7 @@ class Arbiter {
       send(*p, HeartbeatAck{beat->number});
       if (!founded_) send(*p, waiting_for(absent_));
     }
-    if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
+    if (const auto* r = std::get_if<Report>(&message)) report(*p, *r, now);
     if (const auto* s = std::get_if<GroupReady>(&message)) on_group_ready(*p, *s);
     if (const auto* u = std::get_if<UnreachablePeers>(&message)) unreachable(*p, *u, now);
     if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p) : leave(*p, false);
@@ -291,7 +291,7 @@ class Arbiter {
     p.done = true;
     decide(Decision::Kind::left, p);
   }
-  void report(Process& p, const Report& r) {
+  void report(Process& p, const Report& r, Time now) {
     if (p.state != State::member || r.generation != generation_ || p.reported) return;
     p.reported = true;
     p.operation = 0, p.unreachable.clear();
@@ -302,6 +302,7 @@ class Arbiter {
     // The other members would wait for `p` forever, unless all members agreed on the step. They can agree on a step
     // only after their group has formed and after they have received the change.
     if (r.broken || !going_ || level_ == Urgency::none) return change(Urgency::broken);
+    unreachable_.apply_again(processes_, now);
     try_issue();
   }
   void on_group_ready(Process& p, const GroupReady& s) {

@@ -73,7 +73,8 @@ struct EvictedMember {
 }
 
 // Decides when the arbiter applies the rule: shortly after the first report, because all members of a cut pair report
-// it at nearly the same time, and the rule needs all reports.
+// it at nearly the same time, and the rule needs all reports. The rule is applied again after each change of its
+// inputs.
 class UnreachableTimer {
  public:
   explicit UnreachableTimer(Time rank_timeout)
@@ -84,6 +85,14 @@ class UnreachableTimer {
     c.operation = u.members.empty() ? 0 : u.operation;
     c.unreachable = u.members;
     if (due_ == Time::max() && !u.members.empty()) due_ = now + delay_;
+  }
+  // Call after a member has left the generation: one report is now enough for its pairs, and no member repeats a
+  // report.
+  void apply_again(const std::vector<Candidate>& all, Time now) {
+    const auto waits = [](const Candidate& c) {
+      return c.state == Candidate::State::member && !c.reported && !c.unreachable.empty();
+    };
+    if (due_ == Time::max() && std::any_of(all.begin(), all.end(), waits)) due_ = now + delay_;
   }
   // Call after a pause of the arbiter: members may still have reports to send.
   void postpone(Time now) noexcept {
