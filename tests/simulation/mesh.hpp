@@ -233,7 +233,7 @@ class MeshEngine {
   std::atomic<bool> given_up_{false};
   std::uint64_t operation_ = 0;
   std::vector<std::vector<std::byte>> received_;  // as sockets_
-  std::vector<std::size_t> took_;                 // ranks whose bytes of this operation have arrived
+  std::vector<std::size_t> took_;                 // ranks of the bytes that have arrived in this operation
   std::vector<bool> deaf_;                        // the connection has ended, and this rank does not notice it
   std::vector<std::uint64_t> reported_;
 };

@@ -49,7 +49,7 @@ struct Ledger {
   std::map<Pieces, std::set<PushId>> saved;
 };
 
-// The plan of a job with parameter servers, and the servers of it: the real Server with the real snapshots, whose
+// The plan of a job with parameter servers, and the servers of it: the real Server with the real snapshots. Its
 // update of the weights writes down which pushes were applied. tables.cpp adds the workers and the faults.
 class TableServers {
  protected:
