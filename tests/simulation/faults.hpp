@@ -104,7 +104,7 @@ class Faults {
     std::stable_sort(faults_.begin(), faults_.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
   }
 
-  // ---- all lists of two faults within a change ----
+  // ---- all lists of one or two faults within a change ----
   // Returns the number of these lists: one of three changes (a worker joins, the oldest leaves, the youngest leaves),
   // and one or two of five faults of one of three workers, each after one of the first messages that the worker sends
   // after the request for the change.
@@ -134,7 +134,7 @@ class Faults {
   }
 
  private:
-  // The bounds of the lists of two faults.
+  // The bounds of the lists.
   static constexpr std::uint64_t most_sends = 16, singles = 5 * 3 * most_sends;
   static constexpr std::uint64_t lists_of_a_change = singles * (singles + 1) / 2;
 

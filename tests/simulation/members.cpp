@@ -111,6 +111,7 @@ int work(Job& job, Worker& me) {
 // [main]
 int main(int argc, char** argv) {
   using namespace tutti::simulation;
-  return run_schedules(argc, argv, [](Simulation& s) { (void)Job(s, true, work, steps, steps_an_epoch).run(); });
+  return run_schedules(
+      argc, argv, [](Simulation& s) { (void)Job(s, true, work, steps, steps_an_epoch).run(); }, Faults::lists());
 }
 // [/main]

@@ -8,9 +8,11 @@
   tests/simulation/run.py --table | --score
 
 --hours, --minutes: repeats the seeds that failed, continues after the last seed of the run before, and stops after this
-time. --exhaustive: runs all lists of two faults within a change of three members (faults.hpp), once each. FOLDER/simulation/NAME.json stores both, so a run that was stopped continues when it is started again. --shrink:
-leaves out faults of a seed that fails, as long as it fails, and prints the history of the shortest list. --table:
-prints the stored counts of all scenarios as a table. --score: runs planted.py. Exits with 1 if a seed fails.
+time. --exhaustive: runs all lists of one or two faults within a change of three members (faults.hpp). The program says
+how many there are; the run after a complete one begins again. FOLDER/simulation/NAME.json stores both, so a run that was
+stopped continues when it is started again. --shrink: leaves out faults of a seed that fails, as long as it fails, and
+prints the history of the shortest list. --table: prints the stored counts of all scenarios as a table. --score: runs
+planted.py. Exits with 1 if a seed fails.
 """
 import argparse
 import concurrent.futures
@@ -24,7 +26,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECE = 100  # seeds of one call of the program
-LISTS = 86760  # of Faults::lists(): 3 changes, and 1 or 2 of 5 faults of 3 workers, each after 1 to 16 messages
 
 
 def program(options):
@@ -32,6 +33,11 @@ def program(options):
     if not path.exists():
         sys.exit(f"run.py: {path} is not built: ninja -C {options.build} tests_simulation_{options.scenario}")
     return str(path)
+
+
+def lists_of(options):
+    """Returns the number of lists of faults that --exhaustive runs."""
+    return int(subprocess.run([program(options), "--lists"], stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def call(options, first, seeds, *more):
@@ -63,7 +69,7 @@ class Totals:
         for line in output.splitlines()[:-1]:
             print(line, flush=True)
             if seed := re.match(r"seed (\d+): ", line):
-                self.failed.append(int(seed[1]))
+                self.failed = sorted({*self.failed, int(seed[1])})
 
     def save(self):
         if self.path is None:
@@ -81,15 +87,21 @@ def run(options):
     totals.failed = [seed for seed in totals.failed if call(options, seed, 1)[0] != 0]
     totals.save()
     first = options.first_seed if options.first_seed is not None else totals.next
+    end = first + options.seeds if options.seeds is not None else float("inf")
+    if options.exhaustive:
+        lists = lists_of(options)
+        if options.first_seed is None and first > lists:
+            first = 1  # all have been run, perhaps before a change of the code
+        if not 1 <= first <= lists:
+            sys.exit(f"run.py: expected a list from 1 to {lists}, got {first}")
+        end = min(end, lists + 1)
     began, before = time.monotonic(), totals.seeds
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         at, running = first, {}
         while True:
             wanted = options.jobs if options.hours is None or time.monotonic() - began < 3600 * options.hours else 0
-            while len(running) < wanted and (options.seeds is None or at < first + options.seeds):
-                if options.exhaustive and at > LISTS:
-                    break
-                count = PIECE if options.seeds is None else min(PIECE, first + options.seeds - at)
+            while len(running) < wanted and at < end:
+                count = min(PIECE, end - at)
                 running[pool.submit(call, options, at, count)] = at
                 at += count
             if not running:
@@ -103,6 +115,8 @@ def run(options):
     print(f"{name}: {totals.seeds - before} seeds from {first} in {took:.0f} s, "
           f"{(totals.seeds - before) / max(took, 1e-9):.1f} a second; in all {totals.seeds} seeds, "
           f"{totals.seconds / 3600:.1f} h simulated, {totals.switches} switches, {len(totals.failed)} failed")
+    if options.exhaustive and at > lists:
+        print(f"{name}: complete, the last of {lists} lists was run")
     return 1 if totals.failed else 0
 
 

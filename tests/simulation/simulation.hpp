@@ -146,11 +146,14 @@ inline void write_all(int descriptor, std::string_view text) {
 // The main function of a program with one scenario:
 //   PROGRAM [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--rank-timeout SECONDS]
 //           [--without N[,N...]] [--exhaustive]
+//   PROGRAM --lists
 // Runs the scenario with N seeds. Prints a line for each seed that fails, with the command that repeats it, and ends
 // with 1 if there are any. --story: prints each history. --twice: runs each seed twice and compares the histories byte
 // for byte. --bound 180: time within which the job must end after the last fault. --rank-timeout: instead of a random
-// one. --without: leaves out these faults. --exhaustive: the seeds are the numbers of the lists of faults.hpp.
-inline int run_schedules(int argc, char** argv, const std::function<void(Simulation&)>& scenario) {
+// one. --without: leaves out these faults. --exhaustive: the seeds are the numbers of the lists of faults.hpp, 1 to
+// `lists`; a scenario with 0 of them has no such option. --lists: prints that number.
+inline int run_schedules(int argc, char** argv, const std::function<void(Simulation&)>& scenario,
+                         std::uint64_t lists = 0) {
   std::uint64_t first = 1, seeds = 1;
   ScheduleOptions o;
   bool twice = false;
@@ -162,6 +165,10 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
       std::fprintf(stderr, "%s: %s needs a value\n", argv[0], argv[i]);
       std::exit(2);
     };
+    if (word == "--lists") {
+      std::printf("%llu\n", static_cast<unsigned long long>(lists));
+      return 0;
+    }
     if (word == "--first-seed") {
       first = std::strtoull(value(), nullptr, 10);
     } else if (word == "--seeds") {
@@ -189,10 +196,16 @@ inline int run_schedules(int argc, char** argv, const std::function<void(Simulat
       std::fprintf(
           stderr,
           "usage: %s [--first-seed S] [--seeds N] [--story] [--twice] [--bound SECONDS] [--rank-timeout SECONDS] "
-          "[--without N[,N...]] [--exhaustive]\n",
-          argv[0]);
+          "[--without N[,N...]] [--exhaustive]\n       %s --lists\n",
+          argv[0], argv[0]);
       return 2;
     }
+  }
+  if (o.exhaustive && (first < 1 || first > lists || seeds > lists - first + 1)) {
+    std::fprintf(stderr, "%s: --exhaustive: expected lists from 1 to %llu, got %llu from %llu\n", argv[0],
+                 static_cast<unsigned long long>(lists), static_cast<unsigned long long>(seeds),
+                 static_cast<unsigned long long>(first));
+    return 2;
   }
   std::uint64_t failed = 0, switches = 0;
   double simulated = 0;
