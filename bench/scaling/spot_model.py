@@ -84,30 +84,31 @@ class Replay:
 
     def end_of(self, begin, work):
         """Returns (seconds, instance-seconds) until this work is done, for a job that starts at this time of the trace."""
-        first = min(bisect.bisect_right(self.time, begin) - 1, len(self.segments) - 1)
+        first, eps = min(bisect.bisect_right(self.time, begin) - 1, len(self.segments) - 1), 1e-9 * work  # eps: sums are rounded
         seconds, now = self.time[first + 1] - begin, self.segments[first][1]
         rest = kept(seconds, self.pauses[first], self.rules) * self.speed(now) if now else 0.0
-        if rest >= work:
-            return self._within(first, work)
+        if rest + eps >= work:
+            return self._within(first, work, eps)
         passed, paid = seconds, seconds * now
         work -= rest
         # The rest of this pass, whole passes, and the segment in which the work ends.
         here = self.done[-1] - self.done[first + 1]
-        if work > here:
+        if work > here + eps:
             passed, paid, work = passed + self.time[-1] - self.time[first + 1], paid + self.paid[-1] - self.paid[first + 1], work - here
             first = -1
-            passes = max(0, math.ceil(work / self.done[-1]) - 1)
+            passes = max(0, math.ceil((work - eps) / self.done[-1] - 1e-9) - 1)
             passed, paid, work = passed + passes * self.time[-1], paid + passes * self.paid[-1], work - passes * self.done[-1]
-        last = bisect.bisect_left(self.done, self.done[first + 1] + work, first + 1) - 1
-        last = min(max(last, first + 1), len(self.segments) - 1)
+        last = max(bisect.bisect_left(self.done, self.done[first + 1] + work - eps, first + 1) - 1, first + 1)
+        while last > 0 and (last == len(self.segments) or self.done[last + 1] <= self.done[last]):
+            last -= 1  # nothing is kept here, so what is left is below eps
         passed, paid = passed + self.time[last] - self.time[first + 1], paid + self.paid[last] - self.paid[first + 1]
-        more, cost = self._within(last, work - (self.done[last] - self.done[first + 1]))
+        more, cost = self._within(last, work - (self.done[last] - self.done[first + 1]), eps)
         return passed + more, paid + cost
 
-    def _within(self, segment, work):
-        """Returns the time and the instance-seconds of this work in a segment that can do it. The last portion needs no save."""
+    def _within(self, segment, work, eps):
+        """Returns the time and the instance-seconds of this work in a segment that can do it, up to eps. The last portion needs no save."""
         useful = work / self.speed(self.segments[segment][1])
-        portions = max(0, math.ceil(useful / self.rules.interval - 1e-9) - 1)
+        portions = max(0, math.ceil((work - eps) / self.speed(self.segments[segment][1]) / self.rules.interval - 1e-9) - 1)
         seconds = self.pauses[segment] + useful + portions * self.rules.save
         return seconds, seconds * self.segments[segment][1]
 

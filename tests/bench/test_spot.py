@@ -205,6 +205,27 @@ class Model(unittest.TestCase):
             got = replay.end_of(begin, work)
             self.assertAlmostEqual(got[0], self.walk(segments, rules, begin, work), delta=max(0.1, 0.001 * got[0]), msg=seed)
 
+    def test_whole_portions(self):
+        """Work of a whole number of portions ends in the segment in which the last of them is done, though sums are rounded."""
+        for seed in range(300):
+            draw = random.Random(seed)
+            fleet, speed, images = draw.randint(1, 16), draw.uniform(50, 5000), draw.randint(1000, 2000000)
+            rules = Rules(5, 7, 11, images / speed, draw.choice((0, 2)))
+            portion = rules.interval + rules.save
+            segments = [(draw.uniform(0, 6) * portion, n) for _ in range(draw.randint(1, 9)) for n in (fleet, 0)]
+            segments[0] = (rules.start + 2.5 * portion, fleet)
+            replay, whole = Replay(segments, lambda n, a=speed: a if n else 0.0, rules), sum(s for s, _ in segments)
+            self.assertEqual(replay.time[-1], whole)
+            counts = [round(spot_model.kept(s, rules.start, rules) / rules.interval) if n else 0 for s, n in segments]
+            for k in (1, counts[0], sum(counts), 3 * sum(counts), draw.randint(1, 400)):
+                place, at, left = 0, 0.0, k
+                while counts[place % len(counts)] < left:
+                    left, at, place = left - counts[place % len(counts)], at + segments[place % len(counts)][0], place + 1
+                expected = at + rules.start + left * portion - rules.save
+                for work in (k * images, k * rules.interval * speed, images * float(k) * (1 + 2e-16), images * k * (1 - 2e-16)):
+                    self.assertAlmostEqual(replay.end_of(0, work)[0], expected, delta=1e-6 * expected, msg=(seed, k))
+                    replay.outcome(work)
+
     @staticmethod
     def walk(segments, rules, begin, work, tick=0.05):
         """Returns the time until a job has done this work, in steps of time."""

@@ -176,6 +176,12 @@ class Plan(unittest.TestCase):
         two = self.spot(self.plan(*arguments, "--spot-trace", trace, "--spot-trace", trace, "--nodes", 2))[2, "tutti"]
         self.assertEqual(two[1], 1)
 
+    def test_spot_of_whole_epochs(self):
+        # 18 epochs are a whole number of portions for the job with a checkpoint each epoch.
+        text = self.plan("668:256", "--price", 3, "--devices", 1, "--network-gbit", 10, "--spot-price", 1, "--images", 88064, "--epochs", 18,
+                         "--nodes", "1,2,3,4,8,16", "--spot-trace", "zone:us-east-2b-16")
+        self.assertEqual(len(self.spot(text)), 18)
+
     def test_spot_at_random(self):
         arguments = ["100:10", *HOST, "--nodes", "1,16", "--images", 40000, "--setup-minutes", 0, "--spot-price", 0.5]
         text = self.plan(*arguments, "--interruptions-per-hour", 0)
