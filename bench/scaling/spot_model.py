@@ -62,12 +62,18 @@ class Outcome:
     hours: float  # until the work is done: the median over the times at which the job may start
     late_hours: float  # nine of ten starts end within this time
     instance_hours: float  # that are paid: the mean over the starts
+    money: float = None  # for them, at the prices of the trace: the mean over the starts
 
 
 class Replay:
-    """A job under the segments of a trace: [(seconds, instances)]. speed(n): work per second of n instances."""
+    """A job under the segments of a trace that repeats: [(seconds, instances)]. speed(n): work per second of n instances. If the
+    trace ends with as many instances as it begins with, its end is no change: the last segment continues with the first."""
 
     def __init__(self, segments, speed, rules):
+        self.changes, self.moved = sum(a[1] != b[1] for a, b in zip(segments, segments[1:])), 0.0
+        if len(segments) > 1 and segments[0][1] == segments[-1][1]:
+            self.moved = segments[0][0]  # seconds
+            segments = [*segments[1:-1], (segments[-1][0] + self.moved, segments[0][1])]
         self.segments, self.speed, self.rules = segments, speed, rules
         self.done, self.time, self.paid = [0.0], [0.0], [0.0]
         before, ideal = segments[-1][1], 0.0
@@ -81,46 +87,54 @@ class Replay:
             self.paid.append(self.paid[-1] + seconds * now)
             before = now
         self.share = self.done[-1] / ideal if ideal else 0.0
+        if len(segments) == 1 and ideal:  # no change at all
+            self.share = kept_share(0, 0, rules.interval, rules.save)
 
     def end_of(self, begin, work):
         """Returns (seconds, instance-seconds) until this work is done, for a job that starts at this time of the trace."""
-        first = min(bisect.bisect_right(self.time, begin) - 1, len(self.segments) - 1)
+        first, eps = min(bisect.bisect_right(self.time, begin) - 1, len(self.segments) - 1), 1e-9 * work  # eps: sums are rounded
         seconds, now = self.time[first + 1] - begin, self.segments[first][1]
         rest = kept(seconds, self.pauses[first], self.rules) * self.speed(now) if now else 0.0
-        if rest >= work:
-            return self._within(first, work)
+        if rest + eps >= work:
+            return self._within(first, work, eps)
         passed, paid = seconds, seconds * now
         work -= rest
         # The rest of this pass, whole passes, and the segment in which the work ends.
         here = self.done[-1] - self.done[first + 1]
-        if work > here:
+        if work > here + eps:
             passed, paid, work = passed + self.time[-1] - self.time[first + 1], paid + self.paid[-1] - self.paid[first + 1], work - here
             first = -1
-            passes = max(0, math.ceil(work / self.done[-1]) - 1)
+            passes = max(0, math.ceil((work - eps) / self.done[-1] - 1e-9) - 1)
             passed, paid, work = passed + passes * self.time[-1], paid + passes * self.paid[-1], work - passes * self.done[-1]
-        last = bisect.bisect_left(self.done, self.done[first + 1] + work, first + 1) - 1
-        last = min(max(last, first + 1), len(self.segments) - 1)
+        last = max(bisect.bisect_left(self.done, self.done[first + 1] + work - eps, first + 1) - 1, first + 1)
+        while last > 0 and (last == len(self.segments) or self.done[last + 1] <= self.done[last]):
+            last -= 1  # nothing is kept here, so what is left is below eps
         passed, paid = passed + self.time[last] - self.time[first + 1], paid + self.paid[last] - self.paid[first + 1]
-        more, cost = self._within(last, work - (self.done[last] - self.done[first + 1]))
+        more, cost = self._within(last, work - (self.done[last] - self.done[first + 1]), eps)
         return passed + more, paid + cost
 
-    def _within(self, segment, work):
-        """Returns the time and the instance-seconds of this work in a segment that can do it. The last portion needs no save."""
+    def _within(self, segment, work, eps):
+        """Returns the time and the instance-seconds of this work in a segment that can do it, up to eps. The last portion needs no save."""
         useful = work / self.speed(self.segments[segment][1])
-        portions = max(0, math.ceil(useful / self.rules.interval - 1e-9) - 1)
+        portions = max(0, math.ceil((work - eps) / self.speed(self.segments[segment][1]) / self.rules.interval - 1e-9) - 1)
         seconds = self.pauses[segment] + useful + portions * self.rules.save
         return seconds, seconds * self.segments[segment][1]
 
-    def outcome(self, work, starts=100):
-        """Returns the outcome of a job with this work, over evenly spaced starts. Returns None if the job never ends."""
-        if self.done[-1] <= 0:
+    def outcome(self, work, bill=None, starts=100):
+        """Returns the outcome of a job with this work, over evenly spaced starts. bill(begin, seconds): the money of the instances
+        from this time of the trace. Returns None if the job never ends."""
+        if self.share <= 0:
             return None
-        total = self.time[-1]
-        ends = [self.end_of(total * k / starts, work) for k in range(starts)]
+        total, (_, there) = self.time[-1], self.segments[0]
+        begins = [total * k / starts for k in range(starts)]
+        if len(self.segments) == 1:
+            ends = [(seconds := work / (self.share * self.speed(there)), seconds * there)] * starts
+        else:
+            ends = [self.end_of((begin - self.moved) % total, work) for begin in begins]
         hours = sorted(seconds / 3600 for seconds, _ in ends)
-        changes = sum(a[1] != b[1] for a, b in zip(self.segments, self.segments[1:]))
-        return Outcome(self.share, self.paid[-1] / total, changes / (total / 3600), hours[(starts - 1) // 2], hours[math.ceil(0.9 * starts) - 1],
-                       sum(paid for _, paid in ends) / starts / 3600)
+        money = sum(bill(begin, end[0]) for begin, end in zip(begins, ends)) / starts if bill else None
+        return Outcome(self.share, self.paid[-1] / total, self.changes / (total / 3600), hours[(starts - 1) // 2], hours[math.ceil(0.9 * starts) - 1],
+                       sum(paid for _, paid in ends) / starts / 3600, money)
 
 
 def at_random(instances, losses, replacement, speed, rules, work):

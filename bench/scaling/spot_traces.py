@@ -15,6 +15,7 @@ data: the number of instances that were available at each sample, gap_seconds ap
 hour at each sample; most traces have none.
 """
 import argparse
+import itertools
 import json
 import math
 import random
@@ -68,9 +69,25 @@ class SpotTrace:
         return len(self.counts) * self.gap / 3600
 
     def price(self):
-        """Returns the mean price of an instance per hour while one was available, or None."""
-        there = [p for p, n in zip(self.prices, self.counts) if n > 0]
-        return sum(there) / len(there) if there else None
+        """Returns the mean price of an available instance per hour, or None."""
+        return sum(p * n for p, n in zip(self.prices, self.counts)) / sum(self.counts) if self.prices else None
+
+    def of_fleet(self, instances):
+        """Returns the available instances of a fleet of this size at each sample. If the fleet is larger than the trace, it has the
+        same share of its instances as the trace, rounded down."""
+        most = self.most
+        return [min(count, instances) if instances <= most else count * instances // most for count in self.counts]
+
+    def bill(self, instances):
+        """Returns a function: (begin, seconds) to the money of a fleet of this size from this time of the trace, which repeats."""
+        sums = [0.0, *itertools.accumulate(p * n * self.gap / 3600 for p, n in zip(self.prices, self.of_fleet(instances)))]
+        whole = self.gap * len(self.counts)
+
+        def until(at):
+            passes, rest = divmod(at, whole)
+            place = min(int(rest / self.gap), len(self.counts) - 1)
+            return passes * sums[-1] + sums[place] + (rest / self.gap - place) * (sums[place + 1] - sums[place])
+        return lambda begin, seconds: until(begin + seconds) - until(begin)
 
     def statistics(self):
         pairs = list(zip(self.counts, self.counts[1:]))
@@ -79,11 +96,9 @@ class SpotTrace:
                     sum(drops) / len(drops) if drops else 0.0)
 
     def segments(self, instances):
-        """Returns [(seconds, instances of a fleet of this size that are available)], joined where the number stays the same. If
-        the fleet is larger than the trace, it has the same share of its instances as the trace, rounded down."""
-        found, most = [], self.most
-        for count in self.counts:
-            there = min(count, instances) if instances <= most else count * instances // most
+        """Returns [(seconds, instances of a fleet of this size that are available)], joined where the number stays the same."""
+        found = []
+        for there in self.of_fleet(instances):
             if found and found[-1][1] == there:
                 found[-1][0] += self.gap
             else:

@@ -43,7 +43,7 @@ class Traces(unittest.TestCase):
     def test_published_format(self):
         trace = self.read(json.dumps({**GOOD, "prices": [1, 1, 2.5, 100, 1]}))
         self.assertEqual((trace.gap, trace.counts, trace.most), (300, [4, 4, 2, 0, 3], 4))
-        self.assertEqual(trace.price(), (1 + 1 + 2.5 + 1) / 4)  # a price without an instance does not count
+        self.assertEqual(trace.price(), (4 * 1 + 4 * 1 + 2 * 2.5 + 3 * 1) / 13)  # each instance pays the price of its sample
         self.assertIsNone(self.read(json.dumps(GOOD, indent=1)).price())
         self.assertEqual(self.read('{"data": [1.0], "other": {"a": [1]}, "metadata": {"gap_seconds": 0.5, "b": 1}}').counts, [1])
 
@@ -100,6 +100,19 @@ class Traces(unittest.TestCase):
         self.assertEqual(trace.segments(4), [(600, 4), (300, 2), (300, 0), (300, 3)])
         self.assertEqual(trace.segments(2), [(900, 2), (300, 0), (300, 2)])
         self.assertEqual(trace.segments(10), [(600, 10), (300, 5), (300, 0), (300, 7)])
+
+    def test_bill(self):
+        trace = spot_traces.SpotTrace(1800, [16, 1, 0, 4], [1, 10, 99, 2], "a")
+        self.assertEqual(trace.price(), (16 + 10 + 8) / 21)
+        bill = trace.bill(16)
+        self.assertEqual([bill(0, 1800), bill(0, 3600), bill(900, 1800), bill(3600, 900)], [8, 13, 4 + 2.5, 0])
+        self.assertAlmostEqual(bill(6300, 2 * 7200 + 1800), 2 * 17 + 2 + 4)  # the trace repeats
+        self.assertEqual([trace.bill(2)(0, 7200), trace.bill(32)(0, 7200)], [1 + 5 + 2, 2 * 17])
+        # 10 units of work cost their seconds at each start.
+        rules = Rules(0, 0, 0, 1)
+        replay = Replay([(1800, 2), (1800, 1)], lambda n: n, rules)
+        prices = spot_traces.SpotTrace(1800, [2, 1], [3, 30])
+        self.assertAlmostEqual(replay.outcome(5400, prices.bill(2)).money, 3 + 15)
 
     def test_several_zones(self):
         one = spot_traces.SpotTrace(300, [1, 0, 1, 1], [1.0] * 4, "a")
@@ -203,7 +216,40 @@ class Model(unittest.TestCase):
             replay = Replay(segments, lambda n: 3.0 * n, rules)
             begin, work = draw.randint(0, int(replay.time[-1]) - 1), draw.uniform(0.1, 3) * replay.done[-1]
             got = replay.end_of(begin, work)
-            self.assertAlmostEqual(got[0], self.walk(segments, rules, begin, work), delta=max(0.1, 0.001 * got[0]), msg=seed)
+            self.assertAlmostEqual(got[0], self.walk(replay.segments, rules, begin, work), delta=max(0.1, 0.001 * got[0]), msg=seed)
+
+    def test_whole_portions(self):
+        """Work of a whole number of portions ends in the segment in which the last of them is done, though sums are rounded."""
+        for seed in range(300):
+            draw = random.Random(seed)
+            fleet, speed, images = draw.randint(1, 16), draw.uniform(50, 5000), draw.randint(1000, 2000000)
+            rules = Rules(5, 7, 11, images / speed, draw.choice((0, 2)))
+            portion = rules.interval + rules.save
+            segments = [(draw.uniform(0, 6) * portion, n) for _ in range(draw.randint(1, 9)) for n in (fleet, 0)]
+            segments[0] = (rules.start + 2.5 * portion, fleet)
+            replay, whole = Replay(segments, lambda n, a=speed: a if n else 0.0, rules), sum(s for s, _ in segments)
+            self.assertEqual(replay.time[-1], whole)
+            counts = [round(spot_model.kept(s, rules.start, rules) / rules.interval) if n else 0 for s, n in segments]
+            for k in (1, counts[0], sum(counts), 3 * sum(counts), draw.randint(1, 400)):
+                place, at, left = 0, 0.0, k
+                while counts[place % len(counts)] < left:
+                    left, at, place = left - counts[place % len(counts)], at + segments[place % len(counts)][0], place + 1
+                expected = at + rules.start + left * portion - rules.save
+                for work in (k * images, k * rules.interval * speed, images * float(k) * (1 + 2e-16), images * k * (1 - 2e-16)):
+                    self.assertAlmostEqual(replay.end_of(0, work)[0], expected, delta=1e-6 * expected, msg=(seed, k))
+                    replay.outcome(work)
+
+    def test_no_change(self):
+        """A fleet without a change is the same as one with no losses, also if an interval is longer than the trace."""
+        for rules in (Rules(1, 2, 50, 0.5), Rules(55, 27, 55, 98, 2), Rules(55, 27, 55, 1e6, 2)):
+            got = Replay([(3600, 2)], lambda n: 10 * n, rules).outcome(36000000)
+            same = spot_model.at_random(2, 0, 1, lambda n: 10 * n, rules, 36000000)
+            for name in ("share", "instances", "changes", "hours", "late_hours", "instance_hours"):
+                self.assertAlmostEqual(getattr(got, name), getattr(same, name), places=6, msg=name)
+        # The end and the begin of this trace are one time of 70 s with 2 instances: a loss and a join in 100 s.
+        replay = Replay([(20, 2), (30, 1), (50, 2)], lambda n: n, Rules(10, 20, 30, 1))
+        self.assertEqual((replay.done, replay.changes), ([0, 20, 20 + 2 * 50], 2))
+        self.assertEqual(replay.end_of(0, 120), (10 + 20 + 20 + 50, 30 + 140))
 
     @staticmethod
     def walk(segments, rules, begin, work, tick=0.05):

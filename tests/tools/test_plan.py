@@ -176,6 +176,27 @@ class Plan(unittest.TestCase):
         two = self.spot(self.plan(*arguments, "--spot-trace", trace, "--spot-trace", trace, "--nodes", 2))[2, "tutti"]
         self.assertEqual(two[1], 1)
 
+    def test_spot_of_whole_epochs(self):
+        # 18 epochs are a whole number of portions for the job with a checkpoint each epoch.
+        text = self.plan("668:256", "--price", 3, "--devices", 1, "--network-gbit", 10, "--spot-price", 1, "--images", 88064, "--epochs", 18,
+                         "--nodes", "1,2,3,4,8,16", "--spot-trace", "zone:us-east-2b-16")
+        self.assertEqual(len(self.spot(text)), 18)
+
+    def test_spot_without_a_change(self):
+        trace = self.file("trace.json", json.dumps({"metadata": {"gap_seconds": 300}, "data": [2] * 288, "prices": [0.5] * 288}))
+        arguments = ["100:10", *HOST, "--nodes", "1,2", "--images", 1281167]
+        got = self.spot(self.plan(*arguments, "--spot-trace", trace))
+        self.assertEqual(len(got), 6)
+        self.assertEqual(got, self.spot(self.plan(*arguments, "--interruptions-per-hour", 0, "--spot-price", 0.5)))
+
+    def test_spot_prices(self):
+        # Half of the time 4 instances at 1, half of the time one at 3; the work is that of 5 days of a trace of 2 hours.
+        trace = self.file("trace.json", json.dumps({"metadata": {"gap_seconds": 3600}, "data": [4, 1], "prices": [1, 3]}))
+        text = self.plan("100:10", "--price", 2, "--network-gbit", 1000, "--nodes", 4, "--images", 3600000, "--epochs", 60, "--setup-minutes", 0,
+                         "--pause-seconds", 0, "--join-seconds", 0, "--spot-trace", trace, tells="; 1.4 an hour;")
+        row = self.spot(text)[4, "tutti"]
+        self.assertAlmostEqual(row[6] / row[4], (4 + 3) / 2, delta=0.05)
+
     def test_spot_at_random(self):
         arguments = ["100:10", *HOST, "--nodes", "1,16", "--images", 40000, "--setup-minutes", 0, "--spot-price", 0.5]
         text = self.plan(*arguments, "--interruptions-per-hour", 0)
