@@ -58,7 +58,7 @@ def spinning(core):
 
 
 class Throttle(threading.Thread):
-    """Lets the process whose id is in a file run half of the time, in turns of a few milliseconds."""
+    """Lets the process with the id that a file holds run half of the time, in turns of a few milliseconds."""
 
     def __init__(self, file):
         super().__init__(daemon=True)

@@ -138,7 +138,7 @@ class Replay:
 
 
 def at_random(instances, losses, replacement, speed, rules, work):
-    """Returns the outcome of a job whose instances are lost independently, `losses` times per hour each, and replaced after
+    """Returns the outcome of a job that loses instances independently, each of them `losses` times per hour, and replaces them after
     `replacement` hours. Returns None if the job keeps nothing."""
     there = instances / (1 + losses * replacement)
     each_way = there * losses / 3600  # losses per second; as many instances join
