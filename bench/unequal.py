@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: MIT
 """Measures training on unequal cores with equal shares and with --shares measured, and compares the bits.
 
-  bench/unequal.py OUT [--build build] [--steps 120] [--repeats 3] [--cases two,four]
+  bench/unequal.py OUT [--build build] [--steps 120] [--repeats 3] [--cases two four]
 
 two: 2 ranks on a core each; a spinning process shares the second core. four: 4 ranks, of which SIGSTOP and SIGCONT let
-the last one run half of the time; with fewer than 4 cores the ranks share them in pairs. The first run of a case has one
-process. `best` is the throughput of the best split of the logical ranks, from the measured seconds of each rank in
-log.jsonl. OUT: a folder for the runs; a second call continues after the runs that are there. Prints a Markdown table. A
-short form is run by tests/bench.
+the last one run half of the time; with fewer than 4 cores the ranks share them in pairs. `best split` is the throughput
+of the best split of the logical ranks, from the measured seconds of each rank in log.jsonl. `alone`, of case two: the
+sum of the throughputs of one process on the free core and of one on the shared core, which is what both cores can do.
+`bits`: whether all runs of a case, those of one process included, end with the same weights. OUT: a folder for the runs;
+a second call continues after the runs that are there. Prints a Markdown table. A short form is run by tests/bench.
 """
 import argparse
 import contextlib
@@ -89,12 +90,12 @@ def train(o, out, run, ranks, cores, shares, throttled=False):
     program = [o.build.resolve() / "examples/train_cifar10", "--dataset", "synthetic", "--num-examples", 100 * LOGICAL * o.batch,
                "--depth", o.depth, "--batch-size", o.batch, "--logical-ranks", LOGICAL, "--max-steps", o.steps, "--epochs", 100,
                "--disp-batches", 5, "--evaluate-every", 0, "--save-period", 1, "--threads", 1, "--data-nthreads", 1, "--run-dir", run / "files", "--no-tensorboard"]
-    words = [str(w) for w in program]
+    words = ["taskset", "-c", str(cores[0]), *map(str, program)]
     if ranks > 1:
         place = " ".join(str(c) for c in cores)
         script = (f'set -- {place} -- "$@"; r=${{TUTTI_RANK:-0}}; shift $r; core=$1; while [ "$1" != -- ]; do shift; done; shift; '
                   f'[ $r = {ranks - 1} ] && echo $$ > "{run}/pid"; exec taskset -c $core "$@"')
-        words = [str(o.build.resolve() / "tools/tutti-launch"), "-n", str(ranks), "bash", "-c", script, "rank", *words, "--strategy",
+        words = [str(o.build.resolve() / "tools/tutti-launch"), "-n", str(ranks), "bash", "-c", script, "rank", *words[3:], "--strategy",
                  "gloo", "--shares", shares]
     throttle = Throttle(run / "pid") if throttled else None
     if throttle:
@@ -121,7 +122,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batch", type=int, default=4, help="images of a logical rank")
     parser.add_argument("--depth", type=int, default=20)
-    parser.add_argument("--cases", default="two,four")
+    parser.add_argument("--cases", nargs="+", choices=("two", "four"), default=["two", "four"])
     o = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -131,26 +132,38 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()
     cases = {"two": (2, cores[:2], False), "four": (4, (cores * 2)[:4], True)}
-    print("| case | equal, images/s | measured | shares | best split | of the best | bits |\n|---|---|---|---|---|---|---|")
-    for case in o.cases.split(","):
+    print("| case | equal, images/s | measured | shares | best split | of the best | alone | of both | bits |\n"
+          "|---|---|---|---|---|---|---|---|---|")
+    for case in o.cases:
         ranks, places, throttled = cases[case]
-        rates, found, same = {"equal": [], "measured": []}, [], True
+        rates, found, ends = {"equal": [], "measured": []}, [], set()
+        alone = {"free": [], "shared": []} if not throttled else {"free": []}
         for turn in range(o.repeats):
+            for core in alone:
+                run = out / f"{case}-{core}-{turn}"
+                with spinning(places[-1]) if core == "shared" else contextlib.nullcontext():
+                    train(o, out, run, 1, places[-1:] if core == "shared" else places, "equal")
+                alone[core].append(rate_of(run / "files", o.steps))
+                ends.add(weights(run))
             for shares in rates:
                 run = out / f"{case}-{shares}-{turn}"
                 with contextlib.nullcontext() if throttled else spinning(places[-1]):
                     train(o, out, run, ranks, places, shares, throttled)
                 rates[shares].append(rate_of(run / "files", o.steps))
-            same = same and weights(out / f"{case}-equal-{turn}") == weights(run)
+                ends.add(weights(run))
             found += [line for line in lines_of(run / "files") if line["event"] == "shares"][-1:]
         measured, equal = statistics.median(rates["measured"]), statistics.median(rates["equal"])
-        split, share, shares = "", "", "did not change"
+        split, share, shares, both, of_both = "", "", "did not change", "", ""
+        if not throttled:
+            sum_alone = sum(map(statistics.median, alone.values()))
+            both, of_both = f"{sum_alone:.1f}", f"{100 * measured / sum_alone:.0f} %"
         if found:
             times = [statistics.median(line["seconds"][r] for line in found) for r in range(ranks)]
             best, seconds = best_split(times)
             images, shares = LOGICAL * o.batch / seconds, " ".join(map(str, found[-1]["shares"]))
             split, share = f"{images:.1f} ({' '.join(map(str, best))})", f"{100 * measured / images:.0f} %"
-        print(f"| {case} | {equal:.1f} | {measured:.1f} | {shares} | {split} | {share} | {'equal' if same else 'DIFFERENT'} |", flush=True)
+        print(f"| {case} | {equal:.1f} | {measured:.1f} | {shares} | {split} | {share} | {both} | {of_both} | "
+              f"{'equal' if len(ends) == 1 else 'DIFFERENT'} |", flush=True)
     print(f"\nload before and after: {load[0]:.2f}, {os.getloadavg()[0]:.2f}; {len(cores)} cores; {time.strftime('%F')}")
     return 0
 

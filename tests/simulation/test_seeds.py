@@ -24,6 +24,8 @@ FOUND = [
     (140, "members"),
     # A server that was removed while it entered a generation waited for its peers and did not end.
     (223, "members"),
+    # A worker that was released while it waited for its lease ended with an error.
+    (745, "members"),
     # An in-place edit that followed a rename was read while it was half-written.
     (102, "hosts"),
     # Of two hosts that were added at once with --launch-worker, one was lost.
