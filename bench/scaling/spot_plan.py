@@ -15,7 +15,8 @@ def add_options(a, number):
     a.add_argument("--spot-price", type=number(0), help="price of a Spot instance per hour (the mean of the trace, if it has prices)")
     a.add_argument("--pause-seconds", type=number(0), default=0.65, help="tutti: time without a step if an instance is lost (%(default)s)")
     a.add_argument("--join-seconds", type=number(0), default=1.3, help="tutti: time without a step if an instance joins (%(default)s)")
-    a.add_argument("--restart-seconds", type=number(0), default=55, help="time from a change to the next step of a job that restarts (%(default)s)")
+    a.add_argument("--restart-seconds", type=number(0), default=55, help="time from a loss to the next step of a job that restarts, and of each job's start after a time without instances (%(default)s)")
+    a.add_argument("--restart-join-seconds", type=number(0), default=27, help="the same if instances join and none is lost (%(default)s)")
     a.add_argument("--checkpoint-seconds", type=number(0), default=2, help="time that a checkpoint interrupts a job that restarts (%(default)s)")
     a.add_argument("--checkpoint-minutes", type=number(0, above=True), help="time between two checkpoints of a job that restarts, in place of an epoch")
 
@@ -57,8 +58,7 @@ def outcomes(o, n, step, images, speed, trace):
     mean = 3600 / elastic.changes if elastic and elastic.changes else math.inf
     best = spot_model.best_interval(o.checkpoint_seconds, mean) if mean < math.inf else work / speed(n)
     for name, interval in (("restarts, best interval", max(best, step)), usual):
-        restart = o.restart_seconds
-        found.append((name, outcome(spot_model.Rules(restart, restart, restart, interval, o.checkpoint_seconds)), interval))
+        found.append((name, outcome(spot_model.Rules(o.restart_seconds, o.restart_join_seconds, o.restart_seconds, interval, o.checkpoint_seconds)), interval))
     return found
 
 
@@ -70,8 +70,8 @@ def table(o, price, step_of, images, speed, trace):
               f"{s.losses:.3f} losses of an instance per hour, {s.together:.1f} together; ", end="")
     else:
         print(f"Spot: {o.interruptions_per_hour:g} losses of an instance per hour, replaced after {o.replacement_minutes:g} min; ", end="")
-    print(f"{price:g} an hour; pauses: tutti {o.pause_seconds:g} s (loss) and {o.join_seconds:g} s (join), restarts {o.restart_seconds:g} s and "
-          f"{o.checkpoint_seconds:g} s a checkpoint")
+    print(f"{price:g} an hour; pauses: tutti {o.pause_seconds:g} s (loss) and {o.join_seconds:g} s (join), restarts {o.restart_seconds:g} s "
+          f"(loss), {o.restart_join_seconds:g} s (join) and {o.checkpoint_seconds:g} s a checkpoint")
     print("\n| instances | on average | changes an hour | job | checkpoint, min | useful time | hours | nine of ten within | money | an epoch |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     jobs, around = {}, (o.setup_minutes + o.evaluation_minutes) / 60
