@@ -19,6 +19,7 @@ TUTTI_BUILD_DIR is the build folder of tutti (default: build). Exits with 77 if 
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -49,6 +50,22 @@ def changes(trace, scale):
                 found.append((at / scale, there))
             at += seconds
     return found
+
+
+def epochs(steps, hosts):
+    """Returns the epochs of these steps. The job's first hosts determine the batch, which stays the same with more or fewer hosts."""
+    return (steps[-1][1] - steps[0][1]) * (HOSTS * recovery_systems.BATCH // hosts * hosts) / recovery_systems.IMAGES
+
+
+def measured(steps, minutes):
+    """Returns the steps without the first two, in which the job warms up."""
+    if len(steps) < 4:
+        raise TooShort(f"goodput.py: [--minutes] expected time for at least 4 steps, got {minutes:g} with {len(steps)}")
+    return steps[2:]
+
+
+class TooShort(Exception):
+    """The time of --minutes has too few steps."""
 
 
 def evaluate(steps, members, events):
@@ -129,14 +146,13 @@ def run(args, trace):
             lines = [json.loads(x) for x in (system.run / "log.jsonl").read_text().splitlines(keepends=True) if x.endswith("\n")]
             members = [(0, plan[0][1])] + [(x["step"], x["ranks"]) for x in lines if x["event"] == "members"]
             kinds = [kind for _, kind in replay.events]
-            steps = replay.steps[2:]
+            steps = measured(replay.steps, args.minutes)
             found = evaluate(steps, members, [t for t, _ in replay.events])
             rate = sum(abs(b[1] - a[1]) for a, b in zip(plan, plan[1:])) / (sum(s for s, n in trace.segments(HOSTS) if n) / 3600)
-            epochs = (steps[-1][1] - steps[0][1]) * HOSTS * recovery_systems.BATCH / recovery_systems.IMAGES
             audit = system.audit()
             return {**found, "steps": steps[-1][1] - steps[0][1], "events": {k: kinds.count(k) for k in sorted(set(kinds))},
                     "events_per_hour": len(kinds) / (found["wall"] / 3600), "rate": rate, "share_at_rate": 1 - rate * found["seconds_per_event"] / 3600,
-                    "lost": audit["lost"], "twice": audit["twice"], "money_per_epoch": replay.host_seconds / 3600 * args.price / epochs}
+                    "lost": audit["lost"], "twice": audit["twice"], "money_per_epoch": replay.host_seconds / 3600 * args.price / epochs(steps, plan[0][1])}
         finally:
             system.stop()
 
@@ -149,15 +165,18 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path)
     args = parser.parse_args()
-    if min(args.scale, args.minutes) <= 0 or not 0 <= args.without_notice <= 1 or args.price < 0:
+    finite = all(math.isfinite(x) for x in (args.scale, args.minutes, args.without_notice, args.price))
+    if not finite or min(args.scale, args.minutes) <= 0 or not 0 <= args.without_notice <= 1 or args.price < 0:
         parser.error("--scale, --minutes: expected numbers above 0; --without-notice: from 0 to 1; --price: from 0")
     try:
-        trace = spot_traces.zone_trace(args.trace[5:], seed=args.seed) if args.trace.startswith("zone:") else spot_traces.read(args.trace)
+        trace = spot_traces.named(args.trace, "--trace", seed=args.seed)
     except spot_traces.TraceError as why:
         sys.exit(f"goodput.py: {why}")
     load = environment.load()
     try:
         got = run(args, trace)
+    except TooShort as why:
+        sys.exit(str(why))
     except netns_cluster.Unavailable as e:
         netns_cluster.skip(str(e))
     got.update(load=load, scale=args.scale, trace=args.trace)

@@ -6,29 +6,44 @@ import spot_model
 import spot_traces
 
 
+# The defaults of options that have no meaning without Spot instances.
+DEFAULTS = {"replacement_minutes": 10, "pause_seconds": 0.65, "join_seconds": 1.3, "restart_seconds": 55, "restart_join_seconds": 27,
+            "checkpoint_seconds": 2}
+
+
 def add_options(a, number):
     """Adds the options to a parser. number(least, above, whole, most): returns a type for argparse."""
     a.add_argument("--spot-trace", action="append", metavar="TRACE", help="file with a trace of Spot capacity, or zone:NAME with one of "
                    + ", ".join(spot_traces.ZONES) + "; several: a fleet in several zones")
     a.add_argument("--interruptions-per-hour", type=number(0, most=3600), help="how often an instance is lost per hour, each at a time of its own")
-    a.add_argument("--replacement-minutes", type=number(0), default=10, help="with --interruptions-per-hour: time until another instance comes (%(default)s)")
+    a.add_argument("--replacement-minutes", type=number(0), help="with --interruptions-per-hour: time until another instance comes (10)")
     a.add_argument("--spot-price", type=number(0), help="price of a Spot instance per hour (the mean of the trace, if it has prices)")
-    a.add_argument("--pause-seconds", type=number(0), default=0.65, help="tutti: time without a step if an instance is lost (%(default)s)")
-    a.add_argument("--join-seconds", type=number(0), default=1.3, help="tutti: time without a step if an instance joins (%(default)s)")
-    a.add_argument("--restart-seconds", type=number(0), default=55, help="time from a change to the next step of a job that restarts (%(default)s)")
-    a.add_argument("--checkpoint-seconds", type=number(0), default=2, help="time that a checkpoint interrupts a job that restarts (%(default)s)")
-    a.add_argument("--checkpoint-minutes", type=number(0, above=True), help="time between two checkpoints of a job that restarts, in place of an epoch")
+    a.add_argument("--pause-seconds", type=number(0), help="tutti: time without a step if an instance is lost (0.65)")
+    a.add_argument("--join-seconds", type=number(0), help="tutti: time without a step if an instance joins (1.3)")
+    a.add_argument("--restart-seconds", type=number(0), help="time from a loss to the next step of a job that restarts; also of the start "
+                   "of each job after a time without instances (55)")
+    a.add_argument("--restart-join-seconds", type=number(0), help="the same if instances join and none is lost (27)")
+    a.add_argument("--checkpoint-seconds", type=number(0), help="time that a checkpoint interrupts a job that restarts (2)")
+    a.add_argument("--checkpoint-minutes", type=number(0.001), help="time between two checkpoints of a job that restarts, in place of an epoch")
 
 
 def read_trace(o, fail):
-    """Returns the trace of --spot-trace, or None. fail(where, expected, got, hint, code) ends the program."""
+    """Checks the options, sets their defaults, and returns the trace of --spot-trace, or None. fail(where, expected, got, hint, code) ends the program."""
     if o.spot_trace and o.interruptions_per_hour is not None:
         fail("--interruptions-per-hour", "either --spot-trace or --interruptions-per-hour", "both")
+    for name in ("spot_price", "checkpoint_minutes", *DEFAULTS):
+        if getattr(o, name) is not None and not o.spot_trace and o.interruptions_per_hour is None:
+            fail(f"--{name.replace('_', '-')}", "--spot-trace or --interruptions-per-hour with it", "neither")
+    if o.spot_trace and o.replacement_minutes is not None:
+        fail("--replacement-minutes", "--interruptions-per-hour with it", "--spot-trace", "a trace says when instances come")
+    for name, value in DEFAULTS.items():
+        if getattr(o, name) is None:
+            setattr(o, name, value)
     try:
-        zones = [spot_traces.zone_trace(t[5:], seed=k) if t.startswith("zone:") else spot_traces.read(t) for k, t in enumerate(o.spot_trace or [])]
+        zones = [spot_traces.named(text, "--spot-trace", seed=k) for k, text in enumerate(o.spot_trace or [])]
         return spot_traces.add(zones) if zones else None
     except spot_traces.TraceError as why:
-        fail(why.where, why.expected, why.got, why.hint, 2 if why.where == "zone" else 3)
+        fail(why.where, why.expected, why.got, why.hint, 2 if why.where == "--spot-trace" else 3)
 
 
 def mean_price(o, trace, fail):
@@ -57,8 +72,7 @@ def outcomes(o, n, step, images, speed, trace):
     mean = 3600 / elastic.changes if elastic and elastic.changes else math.inf
     best = spot_model.best_interval(o.checkpoint_seconds, mean) if mean < math.inf else work / speed(n)
     for name, interval in (("restarts, best interval", max(best, step)), usual):
-        restart = o.restart_seconds
-        found.append((name, outcome(spot_model.Rules(restart, restart, restart, interval, o.checkpoint_seconds)), interval))
+        found.append((name, outcome(spot_model.Rules(o.restart_seconds, o.restart_join_seconds, o.restart_seconds, interval, o.checkpoint_seconds)), interval))
     return found
 
 
@@ -70,8 +84,8 @@ def table(o, price, step_of, images, speed, trace):
               f"{s.losses:.3f} losses of an instance per hour, {s.together:.1f} together; ", end="")
     else:
         print(f"Spot: {o.interruptions_per_hour:g} losses of an instance per hour, replaced after {o.replacement_minutes:g} min; ", end="")
-    print(f"{price:g} an hour; pauses: tutti {o.pause_seconds:g} s (loss) and {o.join_seconds:g} s (join), restarts {o.restart_seconds:g} s and "
-          f"{o.checkpoint_seconds:g} s a checkpoint")
+    print(f"{price:g} an hour; pauses: tutti {o.pause_seconds:g} s (loss) and {o.join_seconds:g} s (join), restarts {o.restart_seconds:g} s "
+          f"(loss), {o.restart_join_seconds:g} s (join) and {o.checkpoint_seconds:g} s a checkpoint")
     print("\n| instances | on average | changes an hour | job | checkpoint, min | useful time | hours | nine of ten within | money | an epoch |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     jobs, around = {}, (o.setup_minutes + o.evaluation_minutes) / 60

@@ -23,7 +23,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 
-MOST_BYTES, MOST_SAMPLES, MOST_INSTANCES, LONGEST_GAP = 64 << 20, 1000000, 100000, 86400
+MOST_BYTES, MOST_SAMPLES, MOST_INSTANCES, SHORTEST_GAP, LONGEST_GAP = 64 << 20, 1000000, 100000, 0.001, 86400
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -195,8 +195,8 @@ class _Reader:
 
     def gap_of(self, metadata, place):
         gap = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
-        if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not 0 < gap <= LONGEST_GAP:
-            self.fail(f"gap_seconds above 0, up to {LONGEST_GAP}", json.dumps(gap if isinstance(metadata, dict) else metadata)[:60], place)
+        if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not SHORTEST_GAP <= gap <= LONGEST_GAP:
+            self.fail(f"gap_seconds from {SHORTEST_GAP} to {LONGEST_GAP}", json.dumps(gap if isinstance(metadata, dict) else metadata)[:60], place)
 
 
 def read(path):
@@ -264,6 +264,15 @@ def zone_trace(name, days=14, seed=0):
     if name not in ZONES:
         raise TraceError("zone", "one of " + ", ".join(ZONES), name)
     return generate(ZONES[name], days, seed, name=f"generated from the statistics of {name}")
+
+
+def named(text, option, seed=0):
+    """Reads a file, or generates the trace of zone:NAME. Raises TraceError; its `where` is the option if there is no such zone."""
+    if not text.startswith("zone:"):
+        return read(text)
+    if text[5:] not in ZONES:
+        raise TraceError(option, "zone: and one of " + ", ".join(ZONES), repr(text))
+    return zone_trace(text[5:], seed=seed)
 
 
 def main():

@@ -34,8 +34,19 @@ class Goodput(unittest.TestCase):
         self.assertEqual(goodput.evaluate(slow, [(0, 4), (11, 2)], [10.5])["seconds_per_event"], 1)
         self.assertEqual(goodput.evaluate(steps[:11], [(0, 4)], [])["share"], 1)
 
+    def test_epochs_and_few_steps(self):
+        images = goodput.recovery_systems.IMAGES
+        # Three hosts at the job's start have 21 images each, four have 16.
+        self.assertEqual([goodput.epochs([(0.0, 0), (9.0, images)], hosts) for hosts in (1, 2, 3, 4)], [64, 64, 63, 64])
+        for steps in ([], [(0.0, 3)], [(0.0, 1), (1.0, 2), (2.0, 3)]):
+            with self.assertRaisesRegex(goodput.TooShort, "expected time for at least 4 steps, got 0.01"):
+                goodput.measured(steps, 0.01)
+        self.assertEqual(goodput.measured([(0.0, 1), (1.0, 2), (2.0, 3), (3.0, 4)], 1), [(2.0, 3), (3.0, 4)])
+
     def test_options(self):
-        for wrong, why in ((["--scale", "0"], "expected numbers above 0"), (["--without-notice", "2"], "from 0 to 1"), (["--trace", "zone:moon"], "expected one of")):
+        for wrong, why in ((["--scale", "0"], "expected numbers above 0"), (["--scale", "nan"], "expected numbers above 0"),
+                           (["--minutes", "inf"], "expected numbers above 0"), (["--price", "nan"], "--price: from 0"),
+                           (["--without-notice", "2"], "from 0 to 1"), (["--trace", "zone:"], "[--trace] expected zone: and one of")):
             done = subprocess.run([sys.executable, ROOT / "bench/baselines/goodput.py", *wrong], text=True, capture_output=True, timeout=300, check=False)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(why, done.stderr)

@@ -68,8 +68,8 @@ class Traces(unittest.TestCase):
             self.refused(text.replace("2,", wrong + ","), 8, "a whole number of instances from 0 to 100000 at sample 2")
         for wrong in ("NaN", "Infinity", "-Infinity", "9" * 5000):
             self.refused(text.replace("2,", wrong + ","), 8, "a whole number of instances")
-        for wrong in ("0", "-300", '"300"', "true", "null", "86401", "1e400"):
-            self.refused(text.replace("300", wrong), 2, "gap_seconds above 0, up to 86400")
+        for wrong in ("0", "-300", '"300"', "true", "null", "86401", "1e400", "5e-324", "0.0009"):
+            self.refused(text.replace("300", wrong), 2, "gap_seconds from 0.001 to 86400")
         self.refused('{"metadata":\n[],\n"data": [1]}', 2, "gap_seconds", "[]")
         self.refused('{"metadata": {},\n"data": [1]}', 1, "gap_seconds", "null")
         self.refused('{"metadata": {"gap_seconds": 1},\n"data":\n4}', 3, "[ of a list", "'4'")

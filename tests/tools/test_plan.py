@@ -208,6 +208,9 @@ class Plan(unittest.TestCase):
         useful = [often[16, job][3] for job in ("tutti", "restarts, best interval")]
         self.assertTrue(useful[0] > 99 > useful[1] > 50, useful)
         self.assertGreater(often[1, "restarts, best interval"][3], useful[1])
+        # A restart for a join takes 27 s, as torchrun's does, and one for a loss 55 s: 41 s a change on average.
+        same = self.spot(self.plan(*arguments, "--interruptions-per-hour", 0.2, "--restart-seconds", 41, "--restart-join-seconds", 41))
+        self.assertEqual(same[16, "restarts, best interval"], often[16, "restarts, best interval"])
 
     def test_spot_answers_and_picture(self):
         picture = self.folder / "plan.svg"
@@ -236,13 +239,27 @@ class Plan(unittest.TestCase):
         trace = self.file("trace.json", '{"metadata": {"gap_seconds": 300},\n"data": [4,\n-1]}')
         self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", trace, code=3, tells="trace.json line 3] expected a whole number of instances")
         self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", self.folder / "none", code=3, tells="expected a trace of Spot capacity")
-        self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", "zone:moon", code=2, tells="[zone] expected one of us-east-2b-16")
+        self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", "zone:moon", code=2, tells="[--spot-trace] expected zone: and one of us-east-2b-16")
+        self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", "zone:", code=2, tells="us-west-2c-4, got 'zone:'.")
         self.plan("668:256", *HOST, "--spot-trace", "zone:us-west-2c-4", code=2, tells="[--spot-price] expected the price of a Spot instance, because")
         self.plan("668:256", *HOST, "--interruptions-per-hour", 1, code=2, tells="[--spot-price] expected the price of a Spot instance, got none")
         self.plan("668:256", *HOST, "--spot-price", 1, "--interruptions-per-hour", 1, "--spot-trace", "zone:us-west-2c-4", code=2, tells="got both")
-        for words in ("--interruptions-per-hour -1", "--interruptions-per-hour x", "--spot-price nan", "--picture plan.png", "--checkpoint-minutes 0",
+        for words in ("--interruptions-per-hour -1", "--interruptions-per-hour x", "--spot-price nan", "--picture plan.png", "--interruptions-per-hour 1 --spot-price 1 --checkpoint-minutes 1e-320",
                       "--pause-seconds -1", "--restart-seconds inf"):
             self.plan("668:256", *HOST, *words.split(), code=2)
+        for name in ("spot-price", "checkpoint-minutes", "checkpoint-seconds", "restart-seconds", "restart-join-seconds", "pause-seconds", "join-seconds",
+                     "replacement-minutes"):
+            self.plan("668:256", *HOST, "--" + name, 1, code=2, tells=f"[--{name}] expected --spot-trace or --interruptions-per-hour with it, got neither.")
+        self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", "zone:us-west-2c-4", "--replacement-minutes", 1, code=2,
+                  tells="[--replacement-minutes] expected --interruptions-per-hour with it, got --spot-trace.")
+        self.file("trace.json", '{"metadata": {"gap_seconds": 5e-324}, "data": [1, 0]}')
+        self.plan("668:256", *HOST, "--spot-price", 1, "--spot-trace", trace, code=3, tells="expected gap_seconds from 0.001 to 86400, got 5e-324")
+
+    def test_names_that_are_no_text(self):
+        name = Path(os.fsdecode(os.fsencode(self.folder) + b"/\xff.json"))
+        name.write_text('{"metadata": {"gap_seconds": 300}, "data": [4, 3]}')
+        self.plan("668:256", *HOST, "--nodes", 1, "--spot-price", 1, "--spot-trace", name, tells="\\udcff.json: 0.0 days")
+        self.plan("668:256", *HOST, "--nodes", 1, "--spot-price", 1, "--spot-trace", str(name) + "x", code=3, tells="\\udcff.jsonx] expected")
 
     def test_log(self):
         log = self.log([1, 100, 100, 100, 100, 90, 110, 100, 100, 100])  # the first line is from the program's warmup
@@ -280,7 +297,7 @@ class Plan(unittest.TestCase):
         self.plan(self.file("trace.json", '{"images": 0}'), *HOST, code=3, tells="expected")
         self.plan("668:256", code=2, tells="[arguments] expected --type TYPE, or --price and --network-gbit")
         self.plan("668:256", "--price", 1, code=2, tells="[arguments] expected --type")
-        for words in ("--nodes 0", "--nodes 1,x", "--nodes 9999999", "--nodes ,", "--price -1", "--epochs 0", "--epochs nan", "--images 0.5",
+        for words in ("--nodes 0", "--nodes 1,x", "--nodes 9999999", "--nodes ,", "--price -1", "--epochs 0", "--epochs nan", "--epochs 1e-300", "--images 0.5",
                       "--devices 0", "--network-gbit 0", "--bytes 3", "--model lenet", "--jitter -1", "--within-hours 0", "--what 1"):
             self.plan("668:256", *HOST, *words.split(), code=2)
         self.plan("668:256", *HOST, "--model", "resnet18", "--parameters", 5, code=2, tells="[--parameters] expected either")
