@@ -95,6 +95,7 @@ TUTTI_CORE_FUNCTION std::vector<std::int64_t> RunShares::exchange() {
   all[static_cast<std::size_t>(run_.strategy.rank())] = static_cast<double>(window_.nanoseconds());
   run_.strategy.sum(span_of(all));
   std::vector<std::int64_t> nanoseconds;
+  nanoseconds.reserve(all.size());
   for (const double v : all) nanoseconds.push_back(math::llround(v));
   return nanoseconds;
 }
