@@ -24,7 +24,7 @@ class TuttiConan(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
     exports = "include/tutti/version.hpp"
     exports_sources = ("CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "cmake/*", "include/*", "backends/*", "datasets/*", "src/*",
-                       "infra/*", "tools/*", "bench/scaling/simulate.py", "docs/*", "examples/*")
+                       "infra/*", "tools/*", "bench/scaling/*.py", "docs/*", "examples/*")
     no_copy_source = True
 
     def set_version(self):
