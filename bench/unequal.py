@@ -6,12 +6,13 @@
 
 two: 2 ranks on a core each; a spinning process shares the second core. four: 4 ranks, of which SIGSTOP and SIGCONT let
 the last one run half of the time; with fewer than 4 cores the ranks share them in pairs. `best split` is the throughput
-of the best split of the logical ranks, from the measured seconds of each rank in log.jsonl. `alone`, of case two: the
-sum of the throughputs of one process on the free core and of one on the shared core, which is what both cores can do.
+of the best split of the logical ranks, from the measured seconds of each rank in log.jsonl. `both`, of case two: the sum
+of the throughputs of two jobs of one process, one on each of these cores at the same time, which is what both can do.
 `bits`: whether all runs of a case, those of one process included, end with the same weights. OUT: a folder for the runs;
 a second call continues after the runs that are there. Prints a Markdown table. A short form is run by tests/bench.
 """
 import argparse
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -31,10 +32,18 @@ def lines_of(run):
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
-def rate_of(run, steps):
-    """Returns images per second of the second half of the steps: shares have settled."""
-    seen = [line for line in lines_of(run) if line["event"] == "step" and line["step"] > steps // 2]
-    return statistics.median(line["images_per_second"] for line in seen)
+def rate_of(run, window=None):
+    """Returns images per second between two times of the run; default: of the second half of its steps, when shares have settled."""
+    seen = [line for line in lines_of(run) if line["event"] == "step"]
+    begin, end = window or half_of(run)
+    seen = [line for line in seen if begin <= line["seconds"] <= end]
+    return (seen[-1]["step"] - seen[0]["step"]) * seen[0]["batch"] / (seen[-1]["seconds"] - seen[0]["seconds"])
+
+
+def half_of(run):
+    """Returns the times of the first and the last step of the run's second half."""
+    seen = [line for line in lines_of(run) if line["event"] == "step"]
+    return next(line["seconds"] for line in seen if line["step"] >= seen[-1]["step"] // 2), seen[-1]["seconds"]
 
 
 def best_split(times):
@@ -79,6 +88,21 @@ class Throttle(threading.Thread):
                 self.ends.wait(0.004)
             except ProcessLookupError:
                 return
+
+
+def train_both(o, out, run, cores):
+    """One run of one process on each core, at the same time; returns the sum of their rates while both train."""
+    runs = [run.with_name(f"{run.name}-core{core}") for core in cores]
+    if not all((one / "done").exists() for one in runs):
+        for one in runs:
+            (one / "done").unlink(missing_ok=True)
+        with concurrent.futures.ThreadPoolExecutor(len(cores)) as pool:
+            list(pool.map(lambda job: train(o, out, job[0], 1, [job[1]], "equal"), zip(runs, cores)))
+    windows = [half_of(one / "files") for one in runs]
+    window = max(w[0] for w in windows), min(w[1] for w in windows)
+    if window[0] >= window[1]:  # one is more than twice as fast: while the faster one trains
+        window = min(windows, key=lambda w: w[1])
+    return sum(rate_of(one / "files", window) for one in runs), [weights(one) for one in runs]
 
 
 def train(o, out, run, ranks, cores, shares, throttled=False):
@@ -132,31 +156,28 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()
     cases = {"two": (2, cores[:2], False), "four": (4, (cores * 2)[:4], True)}
-    print("| case | equal, images/s | measured | shares | best split | of the best | alone | of both | bits |\n"
+    print("| case | equal, images/s | measured | shares | best split | of the best | both | of both | bits |\n"
           "|---|---|---|---|---|---|---|---|---|")
     for case in o.cases:
         ranks, places, throttled = cases[case]
         rates, found, ends = {"equal": [], "measured": []}, [], set()
-        alone = {"free": [], "shared": []} if not throttled else {"free": []}
+        sums = []
         for turn in range(o.repeats):
-            for core in alone:
-                run = out / f"{case}-{core}-{turn}"
-                with spinning(places[-1]) if core == "shared" else contextlib.nullcontext():
-                    train(o, out, run, 1, places[-1:] if core == "shared" else places, "equal")
-                alone[core].append(rate_of(run / "files", o.steps))
-                ends.add(weights(run))
+            with contextlib.nullcontext() if throttled else spinning(places[-1]):
+                both, weights_of_one = train_both(o, out, out / f"{case}-both-{turn}", places[:1] if throttled else places)
+                sums.append(both)
+                ends.update(weights_of_one)
             for shares in rates:
                 run = out / f"{case}-{shares}-{turn}"
                 with contextlib.nullcontext() if throttled else spinning(places[-1]):
                     train(o, out, run, ranks, places, shares, throttled)
-                rates[shares].append(rate_of(run / "files", o.steps))
+                rates[shares].append(rate_of(run / "files"))
                 ends.add(weights(run))
             found += [line for line in lines_of(run / "files") if line["event"] == "shares"][-1:]
         measured, equal = statistics.median(rates["measured"]), statistics.median(rates["equal"])
         split, share, shares, both, of_both = "", "", "did not change", "", ""
         if not throttled:
-            sum_alone = sum(map(statistics.median, alone.values()))
-            both, of_both = f"{sum_alone:.1f}", f"{100 * measured / sum_alone:.0f} %"
+            both, of_both = f"{statistics.median(sums):.1f}", f"{100 * measured / statistics.median(sums):.0f} %"
         if found:
             times = [statistics.median(line["seconds"][r] for line in found) for r in range(ranks)]
             best, seconds = best_split(times)

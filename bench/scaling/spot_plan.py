@@ -7,7 +7,7 @@ import spot_traces
 
 
 # The defaults of options that have no meaning without Spot instances.
-DEFAULTS = {"replacement_minutes": 10, "pause_seconds": 0.65, "join_seconds": 1.3, "restart_seconds": 55, "restart_join_seconds": 27,
+DEFAULTS = {"replacement_minutes": 10, "pause_seconds": 0.3, "join_seconds": 0.3, "restart_seconds": 46, "restart_join_seconds": 11,
             "checkpoint_seconds": 2}
 
 
@@ -18,11 +18,11 @@ def add_options(a, number):
     a.add_argument("--interruptions-per-hour", type=number(0, most=3600), help="how often an instance is lost per hour, each at a time of its own")
     a.add_argument("--replacement-minutes", type=number(0), help="with --interruptions-per-hour: time until another instance comes (10)")
     a.add_argument("--spot-price", type=number(0), help="price of a Spot instance per hour (the mean of the trace, if it has prices)")
-    a.add_argument("--pause-seconds", type=number(0), help="tutti: time without a step if an instance is lost (0.65)")
-    a.add_argument("--join-seconds", type=number(0), help="tutti: time without a step if an instance joins (1.3)")
+    a.add_argument("--pause-seconds", type=number(0), help="tutti: time without a step if an instance is lost (0.3)")
+    a.add_argument("--join-seconds", type=number(0), help="tutti: time without a step if an instance joins (0.3)")
     a.add_argument("--restart-seconds", type=number(0), help="time from a loss to the next step of a job that restarts; also of the start "
-                   "of each job after a time without instances (55)")
-    a.add_argument("--restart-join-seconds", type=number(0), help="the same if instances join and none is lost (27)")
+                   "of each job after a time without instances (46)")
+    a.add_argument("--restart-join-seconds", type=number(0), help="the same if instances join and none is lost (11)")
     a.add_argument("--checkpoint-seconds", type=number(0), help="time that a checkpoint interrupts a job that restarts (2)")
     a.add_argument("--checkpoint-minutes", type=number(0.001), help="time between two checkpoints of a job that restarts, in place of an epoch")
 
