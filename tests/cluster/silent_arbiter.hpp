@@ -11,15 +11,18 @@
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <tutti/cluster/channel/control_channel.hpp>
 #include <tutti/core/error.hpp>
 
 namespace tutti::testing {
 
-// An arbiter that answers the first heartbeat, assigns this process to generation 1, and then stays silent.
+// An arbiter that answers the first heartbeat, assigns this process to generation 1, sends the messages `then`, and
+// stays silent.
 class SilentAfterAssignment final : public control::FrameLink {
  public:
+  explicit SilentAfterAssignment(std::vector<control::Message> then = {}) : then_(std::move(then)) {}
   void send(std::string_view frame) override {
     const std::lock_guard lock(mutex_);
     const auto m = control::decode(frame.substr(1));
@@ -32,6 +35,7 @@ class SilentAfterAssignment final : public control::FrameLink {
       issued.rank_timeout_ms = 200;
       issued.members.emplace_back();
       frames_.push_back(frame_of(issued));
+      for (const control::Message& next : then_) frames_.push_back(frame_of(next));
     }
   }
   std::optional<std::string> receive(std::chrono::milliseconds wait) override {
@@ -55,6 +59,7 @@ class SilentAfterAssignment final : public control::FrameLink {
     control::split_message(control::encode(m), [&](std::string_view frame) { all = frame; });
     return all;
   }
+  const std::vector<control::Message> then_;
   std::mutex mutex_;
   bool beaten_ = false;
   std::deque<std::string> frames_;

@@ -218,6 +218,16 @@ TEST_CASE("a loss is reported, and the next generation forms") {
   });
 }
 
+TEST_CASE("a group that loses a member as soon as it is ready was ready") {
+  control::MembershipChange loss{};
+  loss.generation = 1;
+  loss.broken = true;
+  ControlChannel c(std::make_unique<SilentAfterAssignment>(std::vector<control::Message>{control::Start{1}, loss}));
+  CHECK(c.enrol(control::Role::worker, 0, "h", facts("a"), 20s).generation == 1);
+  wait_until([&] { return c.change().has_value(); });
+  CHECK(c.await_group_ready(20s));
+}
+
 TEST_CASE("setting or removing a callback waits until the previous callback has returned") {
   std::atomic<bool> begun{false}, goes_on{false}, over{false};
   ArbiterHarness harness(options(2, 0, true));

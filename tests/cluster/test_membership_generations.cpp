@@ -36,7 +36,7 @@ TEST_CASE("a process that was lost in one generation has no effect on the next g
   CHECK(s.arbiter.generation() == 3);
 }
 
-TEST_CASE("the work is done when a worker that is in the group, and is not leaving, reports so") {
+TEST_CASE("the work is done when a worker in a generation reports so, also if it was asked to leave") {
   Scene server = standing(options(2, 1, true));
   server.tell(100, Leave{true});
   CHECK_FALSE(server.arbiter.finished());
@@ -47,10 +47,23 @@ TEST_CASE("the work is done when a worker that is in the group, and is not leavi
   Scene leaving = standing(options(2, 0, true));
   leaving.tell(1, Leave{false});
   leaving.tell(1, Leave{true});
-  CHECK_FALSE(leaving.arbiter.finished());
-  leaving.tell(0, Leave{true});
   CHECK(leaving.arbiter.finished());
-  // It does not begin a generation either.
+  CHECK(leaving.decisions.back().work_done);
+  Scene released = standing(options(2, 0, true));
+  released.tell(1, Leave{false});
+  released.change_over({{0, 3}, {1, 3}});
+  released.tell(1, Leave{true});
+  CHECK_FALSE(released.arbiter.finished());
+  // A worker that waits for the end of the epoch gets no state from a worker that completes the work.
+  ArbiterOptions at_epoch = options(1, 0, true);
+  at_epoch.at_epoch = true;
+  Scene last = standing(at_epoch);
+  last.enrol(5, Role::worker, 5);
+  last.arbiter.ask_to_leave(0);
+  last.tell(0, Leave{true});
+  CHECK(last.arbiter.generation() == 1);
+  CHECK(last.last<LeaveGranted>(5).has_value());
+  // A process that is done does not begin a generation either.
   ArbiterOptions o = options(2, 0, true);
   o.reports = false;
   Scene each = standing(o);

@@ -213,3 +213,33 @@ TEST_CASE("the rule is applied again when a member leaves the generation after a
   CHECK(lost->member.name() == "worker 2 on h2");
   CHECK(s.ids() == "1");
 }
+
+TEST_CASE("the members repeat a step if one of them lacks the last message of a worker that is done and has left") {
+  for (const bool reports_first : {false, true}) {
+    CAPTURE(reports_first);
+    Scene s = standing(options(3, 0, true));
+    if (reports_first) s.tell(2, UnreachablePeers{1, 4, {0}});
+    s.pass(600ms);
+    CHECK_FALSE(s.last<MembershipChange>(2).has_value());
+    s.tell(0, Leave{true});
+    s.ended(0);
+    if (!reports_first) s.tell(2, UnreachablePeers{1, 4, {0}});
+    CHECK_FALSE(s.last<MembershipChange>(2).has_value());  // worker 2 may still withdraw its report
+    s.pass(600ms);
+    REQUIRE(s.last<MembershipChange>(2).has_value());
+    CHECK(s.last<MembershipChange>(2)->broken);
+    for (const ConnectionId connection : {1U, 2U}) s.tell(connection, Report{1, 3, true});
+    CHECK(s.ids() == "1 2");
+    CHECK(s.count(Decision::Kind::lost) == 0);
+  }
+  // A report that was withdrawn does not count. A job that cannot repeat the step waits for its own deadline.
+  for (const bool elastic : {true, false}) {
+    CAPTURE(elastic);
+    Scene s = standing(options(3, 0, elastic));
+    s.tell(2, UnreachablePeers{1, 4, {0}});
+    s.tell(0, Leave{true});
+    if (elastic) s.tell(2, UnreachablePeers{1, 4, {}});
+    s.pass(600ms);
+    CHECK_FALSE(s.last<MembershipChange>(2).has_value());
+  }
+}

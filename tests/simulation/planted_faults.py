@@ -105,6 +105,24 @@ OLD = [
     ("short-pause-counts", LEASE,
      "return gap > std::clamp<Time>(limit / 4, std::chrono::milliseconds(250), std::chrono::seconds(1));",
      "return gap > std::chrono::seconds(1);"),
+    # Apply the rule of unreachable members again when a member leaves the generation after another one has named it
+    ("cuts-are-not-judged-again", ARBITER,
+     "    unreachable_.apply_again(processes_, now);\n    try_issue();\n  }\n  void on_group_ready",
+     "    if (!PLANTED) unreachable_.apply_again(processes_, now);\n    try_issue();\n  }\n  void on_group_ready"),
+    # Count the work as done if a worker completes it after it was asked to leave
+    ("leaving-worker-has-not-done-the-work", ARBITER,
+     "const bool work_done = p.state == State::member && p.is(Role::worker);",
+     "const bool work_done = p.state == State::member && p.is(Role::worker) && (!PLANTED || !p.leaving);"),
+    # Repeat a step if a worker lacks the last message of a worker that has completed its work
+    ("cut-from-a-finished-worker-waits", ARBITER, "&& waits_for_left(processes_))",
+     "&& !PLANTED && waits_for_left(processes_))"),
+    # Repeat a step if a worker lacks the last message of a worker that has completed its work
+    ("finished-worker-is-not-judged-again", ARBITER,
+     "    unreachable_.apply_again(processes_, now);\n    try_issue();\n  }\n  void leave(",
+     "    if (!PLANTED) unreachable_.apply_again(processes_, now);\n    try_issue();\n  }\n  void leave("),
+    # Give all members the same answer if their group breaks as soon as it is ready
+    ("ready-group-that-breaks-is-not-ready", CHANNEL, "return going_ >= generation;",
+     "return going_ >= generation && (!PLANTED || !changed());"),
 ]
 
 # Other faults of the arbiter, the channel, the elastic strategy, servers and the verdict, for the scenario `members`.
@@ -150,11 +168,11 @@ OTHER = [
     ("late-worker-does-not-stop", ARBITER, "if (stopping_) send(processes_.back(), Stop{});", ";"),
     ("state-is-lost", ARBITER, "q.holds = q.is(Role::worker);", ";"),
     ("servers-hold-the-state", ARBITER, "q.holds = q.is(Role::worker);", "q.holds = true;"),
-    ("every-loss-is-fatal", ARBITER, "const bool fatal = last || !can_lose(p);",
-     "const bool fatal = PLANTED || last || !can_lose(p);"),
+    ("every-loss-is-fatal", ARBITER, "const bool fatal = last || !can_lose(processes_, o_, p);",
+     "const bool fatal = PLANTED || last || !can_lose(processes_, o_, p);"),
     ("last-holder-may-go", ARBITER, "const bool last = p.holds", "const bool last = !PLANTED && p.holds"),
-    ("last-server-may-go", ARBITER,
-     "return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });",
+    ("last-server-may-go", NEXT,
+     "return !o.servers_hold && any_candidate(all, [&](const Candidate& q) { return &q != &p && q.is(Role::server); });",
      "return true;"),
     ("removed-member-is-not-told", ARBITER,
      "send(p, Rejection{static_cast<int>(ExitCode::communication), p.why});\n    decide(Decision::Kind::lost",
@@ -185,8 +203,6 @@ OTHER = [
     ("reports-of-older-generations-count", ARBITER,
      "p.state != State::member || r.generation != generation_ || p.reported",
      "p.state != State::member || (!PLANTED && r.generation != generation_) || p.reported"),
-    ("leaving-worker-has-done-the-work", ARBITER, "p.state == State::member && p.is(Role::worker) && !p.leaving;",
-     "p.state == State::member && p.is(Role::worker) && (PLANTED || !p.leaving);"),
     ("finished-job-goes-on", ARBITER, "finished_ = finished_ || work_done;", ";"),
     ("lease-too-long", LEASE, "since_.second + timeout_ / 4 * 3",
      "since_.second + (PLANTED ? timeout_ * 2 : timeout_ / 4 * 3)"),
@@ -199,7 +215,8 @@ OTHER = [
      "return change_;"),
     ("change-is-not-known", CHANNEL, "if (change_ && change_->generation >= taken_) known = change_;", ";"),
     ("broken-group-is-awaited", CHANNEL, "return going_ >= generation || changed();", "return going_ >= generation;"),
-    ("broken-group-goes-on", CHANNEL, "return !changed();", "return true;"),
+    ("broken-group-goes-on", CHANNEL, "reports of only some members\");\n",
+     "reports of only some members\");\n    if (PLANTED) return true;\n"),
     ("release-is-not-heard", CHANNEL,
      "if (std::holds_alternative<control::LeaveGranted>(message)) released_ = left_ = true;",
      ";"),

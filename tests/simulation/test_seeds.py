@@ -26,6 +26,12 @@ FOUND = [
     (223, "members"),
     # A worker that was released while it waited for its lease ended with an error.
     (745, "members"),
+    # A worker that was asked to leave just before it completed the work did not count: a worker joined without state.
+    (434, "members"),
+    # In the same case the job ended with exit code 5.
+    (805, "members"),
+    # A worker lacked the last message of a worker that had completed its work and left, and waited without end.
+    (544, "members"),
     # An in-place edit that followed a rename was read while it was half-written.
     (102, "hosts"),
     # Of two hosts that were added at once with --launch-worker, one was lost.

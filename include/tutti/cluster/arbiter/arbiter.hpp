@@ -51,7 +51,7 @@ class Arbiter {
     if (const auto* r = std::get_if<Report>(&message)) report(*p, *r, now);
     if (const auto* s = std::get_if<GroupReady>(&message)) on_group_ready(*p, *s);
     if (const auto* u = std::get_if<UnreachablePeers>(&message)) unreachable(*p, *u, now);
-    if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p) : leave(*p, false);
+    if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p, now) : leave(*p, false);
     if (const auto* e = std::get_if<EpochStart>(&message))
       if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
   }
@@ -177,16 +177,10 @@ class Arbiter {
   [[nodiscard]] bool differs(const Process& p) {
     const auto d = facts_.difference(p);
     if (!d) return false;
-    const bool fatal = generation_ == 0 && !can_lose(p);
+    const bool fatal = generation_ == 0 && !can_lose(processes_, o_, p);
     refuse(p, d->expected, d->got, "start all processes with the same program, options and data", fatal);
     if (fatal) end_job(p.member.name() + " was refused");
     return true;
-  }
-  // Returns whether the job continues without `p`: other processes do its work, or `p` can be started again.
-  [[nodiscard]] bool can_lose(const Process& p) const {
-    if (p.member.role == Role::worker) return o_.elastic;
-    if (o_.servers_restart || !o_.elastic) return o_.servers_restart;
-    return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });
   }
   // Prevents further generations. Removes waiting processes now, members when they report, new ones when they ask.
   void end_job(const std::string& why) {
@@ -233,7 +227,7 @@ class Arbiter {
     p.state = State::gone;
     // The trained state is lost with the last worker that has it, unless servers have it.
     const bool last = p.holds && !o_.servers_hold && !finished_ && !any([](const Process& q) { return q.holds; });
-    const bool fatal = last || !can_lose(p);
+    const bool fatal = last || !can_lose(processes_, o_, p);
     p.why = error_message(p.member.name(), "a process of the job", "one that was removed from the job: " + why, "");
     send(p, Rejection{static_cast<int>(ExitCode::communication), p.why});
     decide(Decision::Kind::lost, p, why, fatal);
@@ -250,9 +244,10 @@ class Arbiter {
   [[nodiscard]] bool any(F&& f) const {
     return any_candidate(processes_, f);
   }
-  // Notes that a process has completed its work, and the job with it if it is a worker that was not about to leave.
-  void done(Process& p) {
-    const bool work_done = p.state == State::member && p.is(Role::worker) && !p.leaving;
+  // Notes that a process has completed its work, and the job with it if it is a worker in a generation. It may have
+  // been asked to leave: it is released before it ends if it does not complete the work.
+  void done(Process& p, Time now) {
+    const bool work_done = p.state == State::member && p.is(Role::worker);
     finished_ = finished_ || work_done;
     p.state = State::gone;
     p.done = true;
@@ -262,6 +257,7 @@ class Arbiter {
       for (Process& q : processes_)
         if (q.state == State::waiting && founded_) release(q);
     if (p.member.role == Role::worker) release_servers();
+    unreachable_.apply_again(processes_, now);
     try_issue();
   }
   void leave(Process& p, bool at_epoch) {
@@ -328,12 +324,14 @@ class Arbiter {
   }
   void evict_unreachable() {
     // One member at a time: whether the job can lose a member depends on the remaining members.
+    const auto can_go = [this](const Process& p) { return can_lose(processes_, o_, p); };
     while (over_.empty()) {
-      const auto cut = choose_evicted(blocked_members(processes_, [this](const Process& p) { return can_lose(p); }));
-      if (!cut) return;
+      const auto cut = choose_evicted(blocked_members(processes_, can_go));
+      if (!cut) break;
       const std::string other = member_of(processes_, cut->other).member.name();
       lose(member_of(processes_, cut->id), "it and " + other + " cannot reach each other", true);
     }
+    if (o_.elastic && o_.reports && over_.empty() && waits_for_left(processes_)) change(Urgency::broken);
   }
 
   // ---- the next generation ----

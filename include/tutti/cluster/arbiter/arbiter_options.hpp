@@ -48,7 +48,7 @@ struct Decision {
   std::string why{};
   std::uint64_t generation = 0;
   bool fatal = false;
-  bool work_done = false;    // left: a member has completed the work of the job, and was not about to leave before
+  bool work_done = false;    // left: a member has completed the work of the job
   bool unreachable = false;  // lost: the process and another member cannot reach each other
 };
 

@@ -94,6 +94,13 @@ enum class Urgency { none, epoch, step, broken };
   return level;
 }
 
+// Returns whether the job continues without `p`: other processes do its work, or `p` can be started again.
+[[nodiscard]] inline bool can_lose(const std::vector<Candidate>& all, const ArbiterOptions& o, const Candidate& p) {
+  if (p.member.role == Role::worker) return o.elastic;
+  if (o.servers_restart || !o.elastic) return o.servers_restart;
+  return !o.servers_hold && any_candidate(all, [&](const Candidate& q) { return &q != &p && q.is(Role::server); });
+}
+
 // Returns whether members may leave although too few workers would remain for a generation: if another member has the
 // trained state, or if no other worker is expected. others_may_come: new workers may replace lost ones.
 [[nodiscard]] inline bool may_leave(const std::vector<Candidate>& all, bool others_may_come) {

@@ -86,8 +86,8 @@ class UnreachableTimer {
     c.unreachable = u.members;
     if (due_ == Time::max() && !u.members.empty()) due_ = now + delay_;
   }
-  // Call after a member has left the generation: one report is now enough for its pairs, and no member repeats a
-  // report.
+  // Call after a member has left the generation or the job: one report is now enough for its pairs, and no member
+  // repeats a report.
   void apply_again(const std::vector<Candidate>& all, Time now) {
     const auto waits = [](const Candidate& c) {
       return c.state == Candidate::State::member && !c.reported && !c.unreachable.empty();
@@ -117,6 +117,18 @@ template <class F>
     if (c.state == Candidate::State::member)
       list.push_back({c.member.id, c.member.role, can_lose(c), c.operation, c.unreachable, c.reported});
   return list;
+}
+// Returns whether a member still lacks the last message of a process that it cannot reach, and that has completed its
+// work and left. That process sends nothing again, so the members must repeat the operation without it.
+[[nodiscard]] inline bool waits_for_left(const std::vector<Candidate>& all) {
+  const auto in = [](const Candidate& c) { return c.state == Candidate::State::member; };
+  const auto has_left = [&](ProcessId id) {
+    return std::none_of(all.begin(), all.end(), [&](const Candidate& c) { return in(c) && c.member.id == id; });
+  };
+  return std::any_of(all.begin(), all.end(), [&](const Candidate& c) {
+    return in(c) && !c.reported && c.operation != 0 &&
+           std::any_of(c.unreachable.begin(), c.unreachable.end(), has_left);
+  });
 }
 
 }  // namespace tutti::control

@@ -205,7 +205,7 @@ class ControlChannel {
     if (!wait(lock, timeout, [&] { return going_ >= generation || changed(); }))
       fail<CommunicationError>("control channel", {"a ready group within ", text_of(timeout)},
                                "reports of only some members");
-    return !changed();
+    return going_ >= generation;
   }
   // Asks to leave when the next generation begins. This process works on until then.
   void ask_to_leave() { send(control::Leave{false}); }
